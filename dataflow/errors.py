@@ -1,0 +1,35 @@
+"""The errors that users meet. Each says where, what was expected, what came and what to do."""
+
+from __future__ import annotations
+
+
+class DataflowError(Exception):
+    """Base of every error that dataflow raises on purpose."""
+
+
+class ModelError(DataflowError):
+    """A model or its file is wrong or uses what is not supported."""
+
+
+class InputError(DataflowError):
+    """What the caller passed does not fit: a name, dtype, shape, value or option."""
+
+
+class GradientError(DataflowError):
+    """A gradient was asked for that does not exist."""
+
+
+class DeviceError(DataflowError):
+    """A device is unavailable, refused the work or failed while running."""
+
+
+class OutOfMemoryError(DeviceError):
+    """A device has not the memory that a plan needs."""
+
+
+class PluginError(DataflowError):
+    """A plugin breaks its contract or clashes with another."""
+
+
+class Cancelled(DataflowError):
+    """A run was cancelled before it finished."""

@@ -1,0 +1,373 @@
+"""Element types, named sizes and tensor types.
+
+A dim is an int or a ``Dim``: a named size ("batch"), or an expression over named sizes, known when a plan is
+made. Expressions are integer polynomials over names and over floor divisions, kept in one canonical
+form, so that equal expressions compare equal.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+
+from .errors import InputError
+
+Size = Union[int, "Dim"]
+Shape = tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type.
+
+    Attributes:
+        name: what users type, e.g. ``"float32"``.
+        bits: bits per element; packed types have fewer than 8.
+        kind: ``f`` float, ``i`` signed, ``u`` unsigned, ``b`` bool, ``c`` complex, ``s`` string.
+        code: number in the C contract (``DF_FLOAT32``, ...).
+        short: name in kernel records (``"f32"``).
+    """
+
+    name: str
+    bits: int
+    kind: str
+    code: int
+    short: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy dtype; from ml_dtypes for the types that numpy lacks."""
+        return _numpy_dtype(self.name)
+
+    @property
+    def is_float(self) -> bool:
+        """True for real floating types."""
+        return self.kind == "f"
+
+    @property
+    def is_int(self) -> bool:
+        """True for signed and unsigned integers."""
+        return self.kind in "iu"
+
+    def nbytes(self, elements: int) -> int:
+        """Bytes of ``elements`` elements; packed types round up to a whole byte."""
+        return (elements * self.bits + 7) // 8
+
+
+_ML_DTYPES = {
+    "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
+}  # fmt: skip
+
+
+@functools.cache
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    if name == "string":
+        return np.dtype(object)
+    if name in _ML_DTYPES:
+        import ml_dtypes  # takes 10 ms to import, and few models need it
+
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)
+
+
+float32 = DType("float32", 32, "f", 1, "f32")
+float64 = DType("float64", 64, "f", 2, "f64")
+float16 = DType("float16", 16, "f", 3, "f16")
+bfloat16 = DType("bfloat16", 16, "f", 4, "bf16")
+int8 = DType("int8", 8, "i", 5, "i8")
+int16 = DType("int16", 16, "i", 6, "i16")
+int32 = DType("int32", 32, "i", 7, "i32")
+int64 = DType("int64", 64, "i", 8, "i64")
+uint8 = DType("uint8", 8, "u", 9, "u8")
+uint16 = DType("uint16", 16, "u", 10, "u16")
+uint32 = DType("uint32", 32, "u", 11, "u32")
+uint64 = DType("uint64", 64, "u", 12, "u64")
+bool_ = DType("bool", 8, "b", 13, "bool")
+complex64 = DType("complex64", 64, "c", 14, "c64")
+complex128 = DType("complex128", 128, "c", 15, "c128")
+float8e4m3fn = DType("float8_e4m3fn", 8, "f", 16, "f8e4m3fn")
+float8e4m3fnuz = DType("float8_e4m3fnuz", 8, "f", 17, "f8e4m3fnuz")
+float8e5m2 = DType("float8_e5m2", 8, "f", 18, "f8e5m2")
+float8e5m2fnuz = DType("float8_e5m2fnuz", 8, "f", 19, "f8e5m2fnuz")
+float8e8m0 = DType("float8_e8m0fnu", 8, "f", 20, "f8e8m0")
+float4e2m1 = DType("float4_e2m1fn", 4, "f", 21, "f4e2m1")
+int4 = DType("int4", 4, "i", 22, "i4")
+uint4 = DType("uint4", 4, "u", 23, "u4")
+int2 = DType("int2", 2, "i", 24, "i2")
+uint2 = DType("uint2", 2, "u", 25, "u2")
+string = DType("string", 0, "s", 26, "str")
+
+DTYPES: tuple[DType, ...] = (
+    float32, float64, float16, bfloat16, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_,
+    complex64, complex128, float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0,
+    float4e2m1, int4, uint4, int2, uint2, string,
+)  # fmt: skip
+_BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
+BY_CODE = {d.code: d for d in DTYPES}
+
+
+def dtype(of: DType | str | np.dtype[Any] | type | np.ndarray[Any, Any]) -> DType:
+    """The ``DType`` for a name, a numpy dtype or scalar type, or an array.
+
+    Raises:
+        InputError: there is no such type.
+    """
+    if isinstance(of, DType):
+        return of
+    if isinstance(of, str) and of in _BY_NAME:
+        return _BY_NAME[of]
+    if isinstance(of, np.ndarray):
+        of = of.dtype
+    try:
+        resolved = np.dtype(of)
+    except TypeError:
+        raise InputError(f"{of!r} is no dtype; expected one of {', '.join(d.name for d in DTYPES)}") from None
+    if resolved.kind in "OUST":
+        return string
+    if resolved.name in _BY_NAME:
+        return _BY_NAME[resolved.name]
+    raise InputError(f"numpy dtype {resolved} has no dataflow type; convert it with .astype first")
+
+
+# ---- named sizes -------------------------------------------------------------------------------------
+
+Atom = Union[str, tuple[str, "Dim", "Dim"]]  # a name, or ("//", a, b)
+Monomial = tuple[Atom, ...]  # a sorted product of atoms; () is 1
+
+
+class Dim:
+    """A size known when a plan is made: a name, or an integer expression over names.
+
+    ``Dim("batch")`` makes a named size. ``+ - * //`` with ints and dims give a ``Dim``, or an int where the
+    names cancel. Equal expressions are equal and hash alike; order is not defined.
+    """
+
+    __slots__ = ("_terms", "_text")
+    _terms: tuple[tuple[Monomial, int], ...]
+    _text: str
+
+    def __init__(self, name: str) -> None:
+        if not name:
+            raise InputError("a named dim needs a name")
+        self._terms = (((name,), 1),)
+        self._text = name
+
+    @staticmethod
+    def _from(terms: Mapping[Monomial, int]) -> Size:
+        kept = {m: c for m, c in terms.items() if c}
+        if not kept:
+            return 0
+        if len(kept) == 1 and () in kept:
+            return kept[()]
+        dim = object.__new__(Dim)
+        dim._terms = tuple(sorted(kept.items(), key=lambda item: (len(item[0]), repr(item[0]))))
+        dim._text = _dim_text(dim._terms)
+        return dim
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the expression contains."""
+        found: set[str] = set()
+        for monomial, _ in self._terms:
+            for atom in monomial:
+                if isinstance(atom, str):
+                    found.add(atom)
+                else:
+                    for part in atom[1:]:
+                        if isinstance(part, Dim):
+                            found |= part.names
+        return frozenset(found)
+
+    def bind(self, sizes: Mapping[str, int]) -> Size:
+        """The expression with names replaced by sizes; an int when all are given."""
+        total: Size = 0
+        for monomial, factor in self._terms:
+            product: Size = factor
+            for atom in monomial:
+                if isinstance(atom, str):
+                    value: Size = sizes.get(atom, _named(atom))
+                else:
+                    value = bind_size(atom[1], sizes) // bind_size(atom[2], sizes)
+                product = product * value
+            total = total + product
+        return total
+
+    def __add__(self, other: Size) -> Size:
+        terms = dict(self._terms)
+        for monomial, factor in _terms_of(other):
+            terms[monomial] = terms.get(monomial, 0) + factor
+        return Dim._from(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Size:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Size:
+        return self + other * -1
+
+    def __rsub__(self, other: Size) -> Size:
+        return self * -1 + other
+
+    def __mul__(self, other: Size) -> Size:
+        terms: dict[Monomial, int] = {}
+        for left, a in self._terms:
+            for right, b in _terms_of(other):
+                product = tuple(sorted(left + right, key=repr))
+                terms[product] = terms.get(product, 0) + a * b
+        return Dim._from(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Size) -> Size:
+        exact = _divide(self._terms, _terms_of(other))
+        if exact is not None:
+            return exact
+        return Dim._from({(("//", self, other),): 1})  # type: ignore[dict-item]
+
+    def __rfloordiv__(self, other: Size) -> Size:
+        if other == 0:
+            return 0
+        return Dim._from({(("//", other, self),): 1})  # type: ignore[dict-item]
+
+    def __mod__(self, other: Size) -> Size:
+        return self - (self // other) * other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dim) and self._terms == other._terms
+
+    def __hash__(self) -> int:
+        return hash(self._terms)
+
+    def __index__(self) -> int:
+        raise InputError(f"the size {self} is not known yet; it is bound when inputs arrive")
+
+    def __bool__(self) -> bool:
+        return True  # a size that is not bound counts as non-zero
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Dim({self._text!r})"
+
+
+@functools.cache
+def _named(name: str) -> Dim:
+    return Dim(name)
+
+
+def _terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(size, Dim):
+        return size._terms
+    return (((), int(size)),) if size else ()
+
+
+def _divide(
+    terms: Sequence[tuple[Monomial, int]], divisor: Sequence[tuple[Monomial, int]]
+) -> Size | None:
+    """The quotient where every term divides by a one-term divisor, else None."""
+    if len(divisor) != 1:
+        return 1 if tuple(terms) == tuple(divisor) else None
+    ((by, factor),) = divisor
+    out: dict[Monomial, int] = {}
+    for monomial, coefficient in terms:
+        rest = list(monomial)
+        for atom in by:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if coefficient % factor:
+            return None
+        out[tuple(rest)] = coefficient // factor
+    return Dim._from(out)
+
+
+def _dim_text(terms: Iterable[tuple[Monomial, int]]) -> str:
+    parts = []
+    for monomial, factor in terms:
+        atoms = [a if isinstance(a, str) else f"({a[1]})//({a[2]})" for a in monomial]
+        if factor != 1 or not atoms:
+            atoms.insert(0, str(factor))
+        parts.append("*".join(atoms))
+    return " + ".join(parts)
+
+
+def bind_size(size: Size, sizes: Mapping[str, int]) -> Size:
+    """``size`` with names replaced by their sizes."""
+    return size.bind(sizes) if isinstance(size, Dim) else size
+
+
+# ---- tensor types ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and shape of a value; a dim is an int or a ``Dim``."""
+
+    dtype: DType
+    shape: Shape
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def is_bound(self) -> bool:
+        """True when every dim is an int."""
+        return not any(isinstance(d, Dim) for d in self.shape)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of a bound type.
+
+        Raises:
+            InputError: a dim is not bound, or the number overflows 63 bits.
+        """
+        return element_count(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a bound, contiguous tensor."""
+        return self.dtype.nbytes(self.elements)
+
+    def bind(self, sizes: Mapping[str, int]) -> TensorType:
+        """The type with named dims replaced by sizes."""
+        if self.is_bound:
+            return self
+        return TensorType(self.dtype, tuple(bind_size(d, sizes) for d in self.shape))
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+def element_count(shape: Sequence[Size]) -> int:
+    """The product of a bound shape's dims, refused where it overflows 63 bits."""
+    count = 1
+    for dim in shape:
+        if isinstance(dim, Dim):
+            raise InputError(f"the size {dim} of shape ({', '.join(map(str, shape))}) is not known yet")
+        count *= dim
+    if count >= 1 << 60:
+        raise InputError(f"shape ({', '.join(map(str, shape))}) has {count} elements: more than can be addressed")
+    return count
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides of ``shape``, in elements."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
+    return tuple(strides)

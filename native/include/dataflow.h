@@ -1,0 +1,353 @@
+/* dataflow.h: the whole contract between dataflow and a device or kernel written in C.
+ *
+ * This text is read twice: by a C compiler and by cffi, which generates the Python side from it. So it
+ * holds plain declarations only; the lines that begin with '#' are the guard and the includes.
+ * Accessors and helpers for authors of kernels are in dataflow_inline.h.
+ *
+ * Every table begins with struct_size, set by the side that fills it. Within one major version tables
+ * grow only at the end, and a reader looks at struct_size before it reads a member that came later.
+ * The majors of both sides must match.
+ */
+#ifndef DATAFLOW_H
+#define DATAFLOW_H
+#include <stdint.h>
+
+/* Version of this contract: major * 65536 + minor. */
+enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 0 };
+
+/* Element types. Packed 4-bit and 2-bit types hold several elements in one byte, low bits first. */
+enum {
+  DF_NONE = 0, /* an optional operand that is absent */
+  DF_FLOAT32 = 1,
+  DF_FLOAT64 = 2,
+  DF_FLOAT16 = 3,
+  DF_BFLOAT16 = 4,
+  DF_INT8 = 5,
+  DF_INT16 = 6,
+  DF_INT32 = 7,
+  DF_INT64 = 8,
+  DF_UINT8 = 9,
+  DF_UINT16 = 10,
+  DF_UINT32 = 11,
+  DF_UINT64 = 12,
+  DF_BOOL = 13,
+  DF_COMPLEX64 = 14,
+  DF_COMPLEX128 = 15,
+  DF_FLOAT8E4M3FN = 16,
+  DF_FLOAT8E4M3FNUZ = 17,
+  DF_FLOAT8E5M2 = 18,
+  DF_FLOAT8E5M2FNUZ = 19,
+  DF_FLOAT8E8M0 = 20,
+  DF_FLOAT4E2M1 = 21,
+  DF_INT4 = 22,
+  DF_UINT4 = 23,
+  DF_INT2 = 24,
+  DF_UINT2 = 25,
+  DF_STRING = 26 /* never in an arena, never seen by a C kernel */
+};
+
+/* What went wrong. Every function that can fail returns one of these and fills a df_error. */
+typedef int32_t df_status;
+enum {
+  DF_OK = 0,
+  DF_INVALID = 1,     /* the caller's arguments or data: an index out of range, a bad label */
+  DF_UNSUPPORTED = 2, /* the device or kernel cannot do this */
+  DF_OUT_OF_MEMORY = 3,
+  DF_DEVICE = 4,    /* the device failed; it may not be usable any more */
+  DF_CANCELLED = 5, /* the cancel word was set */
+  DF_INTERNAL = 6
+};
+
+/* Filled by the side that fails. |step| is the index of the step in its segment, -1 if none. */
+typedef struct df_error {
+  df_status code;
+  int32_t step;
+  char text[496];
+} df_error;
+
+/* ---- Tensors and operands ------------------------------------------------------------------- */
+
+/* A tensor as a kernel sees it. |shape| and |strides| have |rank| entries, strides count elements
+ * and may be zero (a broadcast) or negative. |data| is null when the operand is absent
+ * (dtype == DF_NONE) or has no elements. |bytes| spans the first to the last element. On a device whose
+ * addresses are handles, |data| is what the device's own prepare made of handle and offset. */
+typedef struct df_tensor {
+  void *data;
+  const int64_t *shape;
+  const int64_t *strides;
+  int64_t bytes;
+  int32_t dtype;
+  int32_t rank;
+} df_tensor;
+
+/* A tensor as a plan names it: a place in an arena, not a pointer. |arena| is an index into the
+ * segment's arena table, -1 when the operand is absent. In the body of a loop the operand of trip t
+ * lies at offset + t * trip_stride. |value| names the value whose bytes these are: a view has the
+ * number of its root, and |origin| is where in the root it begins, in bytes. Kernels don't see these two;
+ * the plan checker reads them. */
+typedef struct df_operand {
+  int32_t arena;
+  int32_t dtype;
+  int32_t rank;
+  int32_t layout; /* 0: plain strides; others are private layouts, numbered by the session */
+  int64_t offset; /* bytes */
+  int64_t bytes;  /* first to last element */
+  int64_t trip_stride; /* bytes */
+  int64_t value;
+  int64_t origin;
+  const int64_t *shape;
+  const int64_t *strides; /* elements */
+} df_operand;
+
+/* Attributes come in the order of the op's declaration. */
+enum { DF_ATTR_ABSENT = 0, DF_ATTR_INT = 1, DF_ATTR_FLOAT = 2, DF_ATTR_STRING = 3, DF_ATTR_INTS = 4, DF_ATTR_FLOATS = 5 };
+
+/* One attribute: |i| for int, bool and dtype; |f| for float; |ints|, |floats| with |count| entries;
+ * |s| a terminated UTF-8 string with |count| bytes. */
+typedef struct df_attribute {
+  int32_t kind;
+  int32_t count;
+  int64_t i;
+  double f;
+  const int64_t *ints;
+  const double *floats;
+  const char *s;
+} df_attribute;
+
+/* ---- The host: what dataflow offers to a plugin --------------------------------------------- */
+
+/* A piece of parallel work: do piece |index| of |count|. |worker| is below the host's thread count and
+ * unique among the pieces that run at one time, so it can select a part of the workspace. */
+typedef void (*df_task)(void *context, int64_t index, int64_t count, int32_t worker);
+
+typedef struct df_segment df_segment;
+typedef struct df_run df_run;
+
+/* Given to df_plugin_entry; lives as long as the process. */
+typedef struct df_host {
+  uint32_t struct_size;
+  uint32_t abi_major;
+  uint32_t abi_minor;
+  /* Runs task(context, 0..count-1) on the pool and returns when all are done. |threads| is the most
+   * threads to use (a call's |threads|). Pieces never start once the cancel word of the current run is
+   * set; the run then ends with DF_CANCELLED. May be called inside a piece: it then runs there. */
+  void (*parallel_for)(df_task task, void *context, int64_t count, int32_t threads);
+  /* Severity as in Python's logging: 10 debug, 20 info, 30 warning, 40 error. */
+  void (*log)(int32_t severity, const char *text);
+  /* The default executor for a device whose memory the host can address and whose kernels run on the
+   * calling thread: a device may put these three into its own table. */
+  df_status (*segment_prepare)(void *device, const df_segment *segment, void **prepared, df_error *error);
+  df_status (*segment_run)(void *device, void *prepared, const df_run *run, df_error *error);
+  void (*segment_release)(void *device, void *prepared);
+} df_host;
+
+/* ---- Kernels -------------------------------------------------------------------------------- */
+
+/* A node at plan time: shapes, dtypes, strides and attributes, no data. */
+typedef struct df_node {
+  uint32_t struct_size;
+  int32_t n_inputs;
+  int32_t n_outputs;
+  int32_t n_attributes;
+  const df_operand *inputs;
+  const df_operand *outputs;
+  const df_attribute *attributes;
+  int32_t threads; /* the session's thread count: work is cut by shape and by this */
+  int32_t flags;   /* zero */
+} df_node;
+
+/* A packed copy of one constant input that a kernel wants kept. The planner gives it persistent
+ * memory, fills it by calling |pack| when the operand's data changes, and passes it in df_call.packs. */
+typedef struct df_pack {
+  int32_t input;
+  int32_t reserved;
+  int64_t bytes;
+  void (*pack)(const df_node *node, void *state, const void *source, void *packed);
+} df_pack;
+
+/* What a kernel's prepare answers. The caller sets struct_size and zeroes the rest. */
+typedef struct df_prepared {
+  uint32_t struct_size;
+  int32_t n_packs;
+  int64_t workspace; /* bytes, 64-byte aligned, contents unspecified at each run */
+  void *state;       /* opaque, passed to run and to release */
+  df_pack packs[4];
+} df_prepared;
+
+/* One call of a kernel. */
+typedef struct df_call {
+  uint32_t struct_size;
+  int32_t n_inputs;
+  int32_t n_outputs;
+  int32_t n_attributes;
+  const df_tensor *inputs;
+  const df_tensor *outputs;
+  const df_attribute *attributes;
+  void *workspace;
+  void *state;
+  void **packs; /* by number of the pack; null when there are none */
+  void *stream; /* the device's own; null on a CPU */
+  const df_host *host;
+  df_error *error; /* text goes here before a status other than DF_OK is returned */
+  int32_t threads;
+  int32_t step; /* index in the segment */
+} df_call;
+
+/* Computes the outputs. Allocates nothing, keeps no global state, does not synchronize a device.
+ * An index read from a tensor is checked before it is used. */
+typedef df_status (*df_kernel_run)(const df_call *call);
+
+/* A kernel record: what it takes and its code. |operands| lists the dtypes it takes, inputs before
+ * "->", outputs after it, separated by commas: "f32,f32->f32". One operand may have several, "i32|i64";
+ * "any" is every type that fits in an arena. A trailing "?" marks an operand that may be absent, a trailing
+ * "*" the last operand repeated any number of times. "~" before the types says that the operand may have any
+ * strides; otherwise it must be contiguous, and the planner makes it so. |inplace| lists which outputs may
+ * overwrite which inputs, "0<0,0<1": same shape, dtype and strides. */
+typedef struct df_kernel {
+  uint32_t struct_size;
+  int32_t priority; /* higher wins; a tie is an error */
+  const char *op;   /* name of the op or of a pattern */
+  const char *name; /* for messages */
+  const char *operands;
+  const char *inplace; /* may be null */
+  /* Null when the kernel takes the node, else the reason why not: a static string. May be null. */
+  const char *(*accepts)(const df_node *node);
+  /* Chooses the algorithm at plan time. May be null: no workspace, no state. */
+  df_status (*prepare)(const df_node *node, df_prepared *out, df_error *error);
+  df_kernel_run run;
+  void (*release)(void *state); /* may be null */
+  int32_t capturable;           /* non-zero: may run inside a graph capture */
+  int32_t reserved;
+} df_kernel;
+
+/* ---- Segments ------------------------------------------------------------------------------- */
+
+typedef struct df_body df_body;
+
+/* One step. Its operands are operands[first_operand ...]: inputs, outputs, then the workspace (one, with arena
+ * -1 when there is none), then the packs. A step with a body has no kernel. */
+typedef struct df_step {
+  const df_kernel *kernel;
+  void *state;
+  const df_attribute *attributes;
+  const df_body *body;
+  int32_t first_operand;
+  int32_t n_inputs;
+  int32_t n_outputs;
+  int32_t n_attributes;
+  int32_t n_packs;
+  int32_t reserved;
+} df_step;
+
+/* One allocation. |base| is an address (or the device's handle); a slot has none until a run gives it. */
+typedef struct df_arena {
+  void *base;
+  int64_t bytes;
+  int32_t slot; /* number of the slot, or -1 for memory that stays */
+  int32_t reserved;
+} df_arena;
+
+/* A run of steps on one device. All that it points to stays alive until it is released. */
+struct df_segment {
+  uint32_t struct_size;
+  int32_t n_steps;
+  int32_t n_operands;
+  int32_t n_arenas;
+  const df_step *steps;
+  const df_operand *operands;
+  const df_arena *arenas;
+  int32_t threads;
+  int32_t reserved;
+};
+
+/* A loop in a segment: the steps of |segment| run |trips| times, operands moving by their trip stride.
+ * A carried value lies in one of two places: operands that belong to it are given for even trips and
+ * move by |flip| for odd ones (see df_flip). */
+typedef struct df_flip {
+  int32_t operand; /* index into the body's operands */
+  int32_t reserved;
+  int64_t distance; /* bytes, added on odd trips */
+} df_flip;
+
+struct df_body {
+  df_segment segment;
+  int64_t trips;
+  int64_t n_flips;
+  const df_flip *flips;
+};
+
+/* What changes between runs. |slots| has an address per slot. |cancel| is polled between steps, trips and
+ * pieces; |calls| counts kernel calls. Either may be null. */
+struct df_run {
+  uint32_t struct_size;
+  int32_t n_slots;
+  void *const *slots;
+  const volatile int32_t *cancel;
+  int64_t *calls;
+};
+
+/* ---- Devices -------------------------------------------------------------------------------- */
+
+/* Memory of a device. |base| is an address or a handle, as the device declares. */
+typedef struct df_buffer {
+  void *base;
+  int64_t bytes;
+  void *owner; /* the device's own */
+} df_buffer;
+
+enum { DF_COPY_TO_DEVICE = 1, DF_COPY_TO_HOST = 2, DF_COPY_WITHIN = 3 };
+
+/* A contiguous copy of |bytes|. The host side is a plain address with offset 0. */
+typedef struct df_copy {
+  uint32_t struct_size;
+  int32_t direction;
+  void *to;
+  int64_t to_offset;
+  const void *from;
+  int64_t from_offset;
+  int64_t bytes;
+} df_copy;
+
+enum {
+  DF_MEMORY_HOST = 1,  /* the host can read and write it: shares the host's memory, needs no copies */
+  DF_ASYNCHRONOUS = 2, /* run and copy may return before they are done; sync waits */
+  DF_HANDLES = 4       /* df_buffer.base is a handle, not an address */
+};
+
+/* A device. |self| comes first in every call. All six up to run are required unless marked. */
+typedef struct df_device {
+  uint32_t struct_size;
+  int32_t flags;
+  const char *name; /* "cpu", "cuda", ... as users type it */
+  int32_t ordinal;
+  int32_t alignment;   /* bytes, of every buffer and operand; 0: 64 */
+  int64_t max_bytes;   /* largest allocation, 0: no limit known */
+  int64_t total_bytes; /* memory it has, 0: not known */
+  const char *unavailable; /* null, or the reason why it can't be used */
+  void *self;
+  df_status (*alloc)(void *self, int64_t bytes, df_buffer *out, df_error *error);
+  void (*free)(void *self, df_buffer *buffer);
+  df_status (*copy)(void *self, const df_copy *copy, df_error *error);
+  df_status (*sync)(void *self, df_error *error); /* null: nothing is ever pending */
+  df_status (*prepare)(void *self, const df_segment *segment, void **prepared, df_error *error);
+  df_status (*run)(void *self, void *prepared, const df_run *run, df_error *error);
+  void (*release)(void *self, void *prepared);
+  const df_kernel *const *kernels; /* n_kernels records */
+  int64_t n_kernels;
+} df_device;
+
+/* What df_plugin_entry returns; static. */
+typedef struct df_plugin {
+  uint32_t struct_size;
+  uint32_t abi_major;
+  uint32_t abi_minor;
+  int32_t n_devices;
+  const char *name;
+  const char *version;
+  const df_device *const *devices;
+} df_plugin;
+
+/* The one symbol that a plugin library exports: const df_plugin *df_plugin_entry(const df_host *host). */
+typedef const df_plugin *(*df_plugin_entry_fn)(const df_host *host);
+
+#endif
