@@ -1,0 +1,233 @@
+"""The build of the two native libraries; setuptools finds it through pyproject.toml.
+
+``dataflow._runtime`` is a cffi extension: thread pool, segment executor and offset search, with the Python side
+generated from the C headers. ``dataflow_cpu/_cpu.so`` is a plain shared library without Python in it, opened like
+anybody's device plugin. ``python native/build.py`` builds both in place, compiling only what changed.
+
+``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers; ``CC`` and ``CFLAGS`` work as usual.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import cffi
+import setuptools
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = ROOT / "native/include"
+RUNTIME = ROOT / "native/runtime"
+CPU = ROOT / "native/cpu"
+OBJECTS = ROOT / "build/native"
+
+# What Python sees, in the order in which the headers need each other.
+CDEF_HEADERS = tuple(
+    path for path in (INCLUDE / "dataflow.h", RUNTIME / "runtime.h", RUNTIME / "offsets.h") if path.exists()
+)
+# Called by the runtime's log; the Python side gives it a body with ffi.def_extern().
+CDEF_PYTHON = 'extern "Python" void df_log_python(int32_t severity, const char *text);'
+
+JOBS = 2
+BASE_FLAGS = ("-std=c11", "-fPIC", "-pthread")
+WARNINGS = ("-Wall", "-Wextra")
+# Nothing that changes what a result means, so no -ffast-math. Contraction to fma is wanted; errno and the
+# floating-point exception flags are not read.
+KERNEL_FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+ISA_FLAGS: dict[str, tuple[str, ...]] = {
+    "portable": (),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c",
+               "-mprefer-vector-width=512"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One compilation: a source, its flags, and a name for the object."""
+
+    source: Path
+    flags: tuple[str, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A shared library to build; ``exports`` is the one symbol that can be seen from outside."""
+
+    name: str
+    exports: str
+    units: tuple[Unit, ...]
+
+
+# ---- what is built -----------------------------------------------------------------------------------
+
+
+def runtime_library() -> Library:
+    """``dataflow._runtime``; writes the generated binding that is among its sources."""
+    ffi = cffi.FFI()
+    for header in CDEF_HEADERS:
+        lines = header.read_text().splitlines()
+        ffi.cdef("\n".join(line for line in lines if not line.startswith("#")))
+    ffi.cdef(CDEF_PYTHON)
+    ffi.set_source("dataflow._runtime", "\n".join(f'#include "{header.name}"' for header in CDEF_HEADERS))
+    binding = OBJECTS / "_runtime.c"
+    binding.parent.mkdir(parents=True, exist_ok=True)
+    ffi.emit_c_code(str(binding))  # leaves the file alone when nothing changed
+    includes = (f"-I{INCLUDE}", f"-I{RUNTIME}")
+    python = (f"-I{sysconfig.get_path('include')}", "-DPy_LIMITED_API=0x030B0000")
+    units = [Unit(path, ("-O3", *WARNINGS, *includes), path.stem) for path in sorted(RUNTIME.glob("*.c"))]
+    units.append(Unit(binding, ("-O2", *includes, *python), "binding"))
+    return Library("dataflow._runtime", "PyInit__runtime", tuple(units))
+
+
+def cpu_library() -> Library:
+    """``dataflow_cpu._cpu``: the plugin once, every kernel family once per instruction set."""
+    flags = (*KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}")
+    wide = platform.machine().lower() in ("x86_64", "amd64")
+    isas = list(ISA_FLAGS) if wide else ["portable"]
+    units = [Unit(CPU / "plugin.c", flags, "plugin")]
+    for source in sorted(set(CPU.glob("*.c")) - {CPU / "plugin.c"}):
+        for isa in isas:
+            own = ("-fvisibility=hidden", f"-DDF_ISA={isa}", *ISA_FLAGS[isa])
+            units.append(Unit(source, (*flags, *own), f"{source.stem}-{isa}"))
+    return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units))
+
+
+# ---- how it is built ---------------------------------------------------------------------------------
+
+
+def build_library(library: Library, target: Path) -> None:
+    """Compiles what is out of date and links ``target``; other builds may run at the same time."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    flags = (*BASE_FLAGS, *sanitizer_flags(), *shlex.split(os.environ.get("CFLAGS", "")))
+    with ThreadPoolExecutor(JOBS) as pool:
+        objects = list(pool.map(lambda unit: compile_unit(compiler, flags, unit), library.units))
+    newest = max(path.stat().st_mtime for path in objects)
+    link = [*compiler, *flags, *shared_flags(library), *map(str, objects), "-lm", *dl_flags()]
+    stamp = objects[0].parent / f"{library.name}.link"
+    wanted = shlex.join([*link, str(target)])
+    if target.exists() and target.stat().st_mtime >= newest and stamp.exists() and stamp.read_text() == wanted:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    run_to(target, link)
+    stamp.write_text(wanted)
+
+
+def compile_unit(compiler: Sequence[str], flags: Sequence[str], unit: Unit) -> Path:
+    """The object of ``unit``, compiled unless it is newer than the source and all headers that it read."""
+    command = [*compiler, *flags, *unit.flags]
+    digest = hashlib.sha256(shlex.join(command).encode()).hexdigest()[:12]
+    target = OBJECTS / unit.source.parent.name / f"{unit.name}-{digest}.o"
+    needs = target.with_suffix(".d")
+    if is_current(target, needs):
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The dependency file is written first: without the object it means nothing.
+    run_to(target, [*command, "-MMD", "-MF", str(needs), "-MT", "object", "-c", str(unit.source)])
+    return target
+
+
+def is_current(target: Path, needs: Path) -> bool:
+    """True when ``target`` is newer than every file that the compiler noted in ``needs``."""
+    if not target.exists() or not needs.exists():
+        return False
+    made = target.stat().st_mtime
+    paths = needs.read_text().partition(":")[2].replace("\\\n", " ").split()
+    return all(os.path.exists(path) and os.path.getmtime(path) <= made for path in paths)
+
+
+def run_to(target: Path, command: Sequence[str]) -> None:
+    """Runs ``command -o target``, replacing the file in one step: a process may have the old one mapped."""
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}")
+    line = [*command, "-o", str(unfinished)]
+    print(shlex.join(line), flush=True)
+    try:
+        if subprocess.run(line, check=False).returncode:
+            raise SystemExit(f"error: building {target.name} failed; the compiler's message is above")
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def sanitizer_flags() -> tuple[str, ...]:
+    """Flags for ``DATAFLOW_SANITIZE``; none when it is not set."""
+    sanitizers = os.environ.get("DATAFLOW_SANITIZE")
+    if not sanitizers:
+        return ()
+    return (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
+
+
+def shared_flags(library: Library) -> tuple[str, ...]:
+    """What makes the linker produce a library that exports one symbol."""
+    if sys.platform == "darwin":
+        return ("-bundle", "-undefined", "dynamic_lookup", f"-Wl,-exported_symbol,_{library.exports}")
+    script = OBJECTS / f"{library.name}.map"
+    script.write_text(f"{{ global: {library.exports}; local: *; }};\n")
+    return ("-shared", f"-Wl,--version-script={script}")
+
+
+def dl_flags() -> tuple[str, ...]:
+    """dlopen has a library of its own on Linux before glibc 2.34."""
+    return ("-ldl",) if sys.platform.startswith("linux") else ()
+
+
+# ---- the setuptools command --------------------------------------------------------------------------
+
+
+class BuildNative(build_ext):
+    """Builds both libraries and puts the headers for plugin authors beside the core."""
+
+    def run(self) -> None:
+        """Builds into ``build_lib``, or beside the sources for an editable install."""
+        if os.name != "posix":
+            raise SystemExit("error: dataflow builds on Linux and macOS; Windows is not supported yet")
+        for library in self._libraries():
+            build_library(library, Path(self.get_ext_fullpath(library.name)))
+        shutil.copytree(INCLUDE, self._package_directory() / "include", dirs_exist_ok=True)
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """The file of an extension inside ``build_lib``."""
+        *packages, name = fullname.split(".")
+        file = "_runtime.abi3.so" if name == "_runtime" else f"{name}.so"
+        return os.path.join(*packages, file)
+
+    def get_source_files(self) -> list[str]:
+        """Everything under native/, which is how it comes into an sdist."""
+        files = [path for path in (ROOT / "native").rglob("*") if path.suffix in (".c", ".h", ".py")]
+        return sorted(str(path.relative_to(ROOT)) for path in files)
+
+    def get_outputs(self) -> list[str]:
+        """The files that an install has from this command."""
+        libraries = [self.get_ext_fullpath(extension.name) for extension in self.extensions]
+        headers = [str(self._package_directory() / "include" / path.name) for path in INCLUDE.glob("*.h")]
+        return sorted(libraries + headers)
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """Empty: an editable install has its libraries in the tree, where they were built."""
+        return {}
+
+    def _package_directory(self) -> Path:
+        return ROOT / "dataflow" if self.inplace else Path(self.build_lib) / "dataflow"
+
+    def _libraries(self) -> list[Library]:
+        if not (CPU / "plugin.c").exists():
+            print("native/cpu/plugin.c does not exist: building without the cpu device", flush=True)
+            return [runtime_library()]
+        return [runtime_library(), cpu_library()]
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    setuptools.setup(script_args=["--quiet", "build_ext", "--inplace"])

@@ -1,0 +1,117 @@
+/* executor.c: runs a resolved segment. Between two kernels it reads the cancel word and counts;
+ * nothing else. */
+#include "resolve.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* One run: what the caller gave, and where it stands. */
+typedef struct running {
+  const volatile int32_t *cancel;
+  int64_t calls;
+  df_error *error; /* the resolved segment's own */
+} running;
+
+static df_status run_loop(const df_loop *loop, running *r);
+
+static df_status run_steps(const df_loop *loop, running *r, int32_t *failed) {
+  df_ready *step = loop->steps;
+  df_ready *end = step + loop->n_steps;
+  df_status status = DF_OK;
+  for (; step < end; step++) {
+    if (df_is_cancelled(r->cancel)) {
+      status = DF_CANCELLED;
+      break;
+    }
+    if (step->run) {
+      r->calls++;
+      status = step->run(&step->call);
+    } else {
+      status = run_loop(step->loop, r);
+    }
+    if (status) {
+      if (!r->error->text[0] && step->run)
+        df_error_set(r->error, status, -1, "kernel '%s' failed with status %d and no message",
+                     step->name, status);
+      break;
+    }
+  }
+  *failed = (int32_t)(step - loop->steps);
+  return status;
+}
+
+static df_status run_loop(const df_loop *loop, running *r) {
+  for (int64_t trip = 0; trip < loop->trips; trip++) {
+    for (int32_t i = 0; i < loop->n_moving; i++) {
+      const df_moving *moving = &loop->moving[i];
+      *moving->pointer =
+          (char *)moving->base + trip * moving->stride + (trip & 1 ? moving->flip : 0);
+    }
+    int32_t failed;
+    df_status status = run_steps(loop, r, &failed);
+    if (status) {
+      size_t length = strlen(r->error->text);
+      snprintf(r->error->text + length, sizeof r->error->text - length, " (trip %lld)",
+               (long long)trip);
+      return status;
+    }
+  }
+  return DF_OK;
+}
+
+/* Gives the pointers of slots that have another address than in the run before their new values. */
+static df_status patch_slots(df_resolved *resolved, const df_run *run, df_error *error) {
+  if (run->n_slots < resolved->n_slots)
+    return df_error_set(error, DF_INVALID, -1, "the run has %d slots, the segment needs %d",
+                        run->n_slots, resolved->n_slots);
+  for (int32_t i = 0; i < resolved->n_slots; i++) {
+    df_slot *slot = &resolved->slots[i];
+    if (run->slots[i] == slot->address || !slot->patches)
+      continue;
+    if (!run->slots[i])
+      return df_error_set(error, DF_INVALID, -1, "slot %d has no address", i);
+    for (df_patch *patch = slot->patches; patch; patch = patch->next)
+      *patch->pointer = (char *)run->slots[i] + patch->offset;
+    slot->address = run->slots[i];
+  }
+  return DF_OK;
+}
+
+df_status df_segment_prepare(void *device, const df_segment *segment, void **prepared,
+                             df_error *error) {
+  (void)device;
+  df_error reason = {.code = DF_INTERNAL, .step = -1};
+  *prepared = df_resolve(segment, &reason);
+  if (*prepared)
+    return DF_OK;
+  return df_error_set(error, reason.code, reason.step, "%s", reason.text);
+}
+
+df_status df_segment_run(void *device, void *prepared, const df_run *run, df_error *error) {
+  (void)device;
+  df_resolved *resolved = prepared;
+  df_status status = patch_slots(resolved, run, error);
+  if (status)
+    return status;
+  resolved->error.text[0] = 0;
+  running r = {.cancel = run->cancel, .error = &resolved->error};
+  const volatile int32_t *cancel_before = df_cancel_swap(run->cancel);
+  int32_t failed = -1;
+  status = run_steps(&resolved->loop, &r, &failed);
+  df_cancel_swap(cancel_before);
+  if (run->calls)
+    *run->calls += r.calls;
+  /* Pieces that were not started leave nonsense behind: whatever came of it, the run was cancelled.
+   */
+  if (df_is_cancelled(run->cancel))
+    return df_error_set(error, DF_CANCELLED, failed < resolved->loop.n_steps ? failed : -1,
+                        "cancelled");
+  if (status)
+    return df_error_set(error, status, failed, "%s", resolved->error.text);
+  return DF_OK;
+}
+
+void df_segment_release(void *device, void *prepared) {
+  (void)device;
+  df_resolved_free(prepared);
+}

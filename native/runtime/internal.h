@@ -1,0 +1,19 @@
+/* internal.h: what the files of the runtime share and nobody else sees. */
+#ifndef DATAFLOW_INTERNAL_H
+#define DATAFLOW_INTERNAL_H
+
+#include "runtime.h"
+
+/* Fills |error|, which may be null, and returns |code|. */
+df_status df_error_set(df_error *error, df_status code, int64_t step, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Makes |cancel| the cancel word of what the calling thread runs; returns the one before. */
+const volatile int32_t *df_cancel_swap(const volatile int32_t *cancel);
+
+/* True when |cancel| is given and set. Another thread or a signal handler may be writing it. */
+static inline int df_is_cancelled(const volatile int32_t *cancel) {
+  return cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED);
+}
+
+#endif

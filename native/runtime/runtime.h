@@ -1,0 +1,79 @@
+/* runtime.h: what the native runtime offers to the Python side of dataflow, besides dataflow.h.
+ *
+ * Read by a C compiler and by cffi: plain declarations only. Plugins never see this file; what they
+ * may use is in df_host.
+ */
+#ifndef DATAFLOW_RUNTIME_H
+#define DATAFLOW_RUNTIME_H
+#include "dataflow.h"
+
+/* ---- Host and log --------------------------------------------------------------------------- */
+
+/* The table that plugins get; lives as long as the process. */
+const df_host *df_host_table(void);
+
+typedef void (*df_log_fn)(int32_t severity, const char *text);
+
+/* Sends what plugins log to |callback|; null drops it. It may be called from any thread. */
+void df_set_log(df_log_fn callback);
+
+/* ---- Libraries and kernels ------------------------------------------------------------------ */
+
+/* Opens the plugin library at |path| and returns what its df_plugin_entry gave, checked: versions,
+ * sizes of the tables, required members. Null, with |error| filled, when it cannot be used. The
+ * library stays open as long as the process. */
+const df_plugin *df_library_open(const char *path, df_error *error);
+
+/* Null when |kernel| takes |node|, else the reason why not. */
+const char *df_accepts(const df_kernel *kernel, const df_node *node);
+
+/* Prepares |count| kernels, kernels[i] for nodes[i] into prepared[i], all or none: when one fails,
+ * those before it are released, error->step is its index and its status is returned. */
+df_status df_prepare_kernels(int64_t count, const df_kernel *const *kernels, const df_node *nodes,
+                             df_prepared *prepared, df_error *error);
+
+/* Releases the states that df_prepare_kernels made. */
+void df_release_kernels(int64_t count, const df_kernel *const *kernels, df_prepared *prepared);
+
+/* ---- Segments: the default executor (df_host.segment_*) -------------------------------------- */
+
+/* Resolves every operand of |segment| to an address, in bodies too, and checks that it lies inside
+ * its arena on every trip. |device| is not used. A prepared segment is run by one thread at a time.
+ * Operands of a body move with the trips of that body only, not with those of a loop around it. */
+df_status df_segment_prepare(void *device, const df_segment *segment, void **prepared,
+                             df_error *error);
+
+/* Runs the steps in order. On failure error->step is the index of the step in the top segment. */
+df_status df_segment_run(void *device, void *prepared, const df_run *run, df_error *error);
+
+void df_segment_release(void *device, void *prepared);
+
+/* ---- Threads and interruption --------------------------------------------------------------- */
+
+/* See df_host.parallel_for. */
+void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads);
+
+/* Number of threads that the pool has started in this process. */
+int32_t df_pool_workers(void);
+
+/* From begin to end, SIGINT also sets *cancel to 1, before the handler that was there (Python's)
+ * sees it. Python's own handlers run only between bytecodes, so without this Ctrl-C would wait for
+ * the end of a native run. Does nothing, and returns 0, on any thread but the main one and where
+ * SIGINT is ignored or has its default action; each begin that returned 1 needs an end. */
+int32_t df_interrupt_begin(volatile int32_t *cancel);
+void df_interrupt_end(void);
+
+/* ---- Counted host memory -------------------------------------------------------------------- */
+
+/* |bytes| of memory for an arena, aligned to 64 bytes or more; contents unspecified. Null when
+ * |bytes| is negative or there is not enough memory. */
+void *df_host_alloc(int64_t bytes);
+
+/* |bytes| as given to df_host_alloc; null is ignored. */
+void df_host_free(void *address, int64_t bytes);
+
+/* Bytes allocated and not freed, as asked for, and the number of such allocations. */
+int64_t df_allocated_bytes(void);
+int64_t df_allocation_count(void);
+
+#endif
