@@ -1,0 +1,129 @@
+/* cpu.h: what every kernel file of the CPU plugin shares.
+ *
+ * A kernel file is compiled once per instruction set with -DDF_ISA=<name>, so its exported table
+ * gets the name of the instruction set; everything else in it is static. plugin.c picks one set of
+ * tables.
+ */
+#ifndef DF_CPU_H
+#define DF_CPU_H
+#include "dataflow_inline.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define DF_PASTE2(a, b) a##_##b
+#define DF_PASTE(a, b) DF_PASTE2(a, b)
+#define DF_TEXT2(a) #a
+#define DF_TEXT(a) DF_TEXT2(a)
+
+/* The name of |x| in this compilation: DF_NAME(df_cast_kernels) is df_cast_kernels_avx2. */
+#define DF_NAME(x) DF_PASTE(x, DF_ISA)
+
+/* DF_KERNELS(cast) = {&..., NULL}; the table of a family, seen inside the plugin only. */
+#define DF_KERNELS(family)                                                                         \
+  __attribute__((visibility("hidden"))) const df_kernel *const DF_NAME(df_##family##_kernels)[]
+
+/* A record without plan-time functions; |key| makes the name unique: "add f32 avx2". */
+#define DF_KERNEL(op_, key_, operands_, inplace_, run_)                                            \
+  DF_KERNEL_IF(op_, key_, operands_, inplace_, NULL, run_)
+#define DF_KERNEL_IF(op_, key_, operands_, inplace_, accepts_, run_)                               \
+  &(const df_kernel){.struct_size = sizeof(df_kernel),                                             \
+                     .op = op_,                                                                    \
+                     .name = op_ " " key_ " " DF_TEXT(DF_ISA),                                     \
+                     .operands = operands_,                                                        \
+                     .inplace = inplace_,                                                          \
+                     .accepts = accepts_,                                                          \
+                     .run = run_}
+
+enum {
+  DF_GRAIN = 32768, /* elements of light work below which a second thread does not pay */
+  DF_CHUNK = 1024   /* elements in a buffer on the stack: 4 KiB of floats stay in the first cache */
+};
+
+static inline int64_t df_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t df_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t df_divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Pieces to cut |work| units into, each of at least |grain|; a few per thread even out uneven
+ * threads. */
+static inline int64_t df_pieces(const df_call *call, int64_t work, int64_t grain) {
+  int64_t most = call->threads > 1 ? 4 * (int64_t)call->threads : 1;
+  return df_max(1, df_min(most, work / grain));
+}
+
+/* Units [*begin, *end) of |total| that piece |index| of |count| does; cut at multiples of |align|.
+ */
+static inline void df_piece(int64_t index, int64_t count, int64_t total, int64_t align,
+                            int64_t *begin, int64_t *end) {
+  int64_t blocks = df_divide_up(total, align);
+  *begin = df_min(total, blocks * index / count * align);
+  *end = df_min(total, blocks * (index + 1) / count * align);
+}
+
+/* task(context, 0..count-1, count, worker); one piece runs here without a way through the pool. */
+static inline void df_parallel(const df_call *call, df_task task, void *context, int64_t count) {
+  if (count == 1 && call->threads <= 1)
+    task(context, 0, 1, 0);
+  else if (count > 0)
+    call->host->parallel_for(task, context, count, call->threads);
+}
+
+/* Bytes of one element; 0 for packed types and types that no kernel sees. */
+static inline int64_t df_item_bytes(int32_t dtype) {
+  switch (dtype) {
+  case DF_INT8:
+  case DF_UINT8:
+  case DF_BOOL:
+  case DF_FLOAT8E4M3FN:
+  case DF_FLOAT8E4M3FNUZ:
+  case DF_FLOAT8E5M2:
+  case DF_FLOAT8E5M2FNUZ:
+  case DF_FLOAT8E8M0:
+    return 1;
+  case DF_FLOAT16:
+  case DF_BFLOAT16:
+  case DF_INT16:
+  case DF_UINT16:
+    return 2;
+  case DF_FLOAT32:
+  case DF_INT32:
+  case DF_UINT32:
+    return 4;
+  case DF_FLOAT64:
+  case DF_INT64:
+  case DF_UINT64:
+  case DF_COMPLEX64:
+    return 8;
+  case DF_COMPLEX128:
+    return 16;
+  default:
+    return 0;
+  }
+}
+
+/* accepts: refuses packed types, whose elements have no address. */
+static inline const char *df_accepts_whole_bytes(const df_node *node) {
+  for (int32_t i = 0; i < node->n_inputs; i++)
+    if (node->inputs[i].dtype != DF_NONE && !df_item_bytes(node->inputs[i].dtype))
+      return "packed element types are not supported";
+  for (int32_t i = 0; i < node->n_outputs; i++)
+    if (node->outputs[i].dtype != DF_NONE && !df_item_bytes(node->outputs[i].dtype))
+      return "packed element types are not supported";
+  return NULL;
+}
+
+/* The axis of attribute |index|, counted from the front; |rank| must be at least 1. */
+static inline int64_t df_axis(const df_call *call, int32_t index, int64_t otherwise, int32_t rank) {
+  int64_t axis = df_attr_int(call, index, otherwise);
+  return axis < 0 ? axis + rank : axis;
+}
+
+/* Product of shape[begin..end). */
+static inline int64_t df_product(const int64_t *shape, int64_t begin, int64_t end) {
+  int64_t product = 1;
+  for (int64_t axis = begin; axis < end; axis++)
+    product *= shape[axis];
+  return product;
+}
+
+#endif
