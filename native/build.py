@@ -1,8 +1,8 @@
 """The build of the two native libraries; setuptools finds it through pyproject.toml.
 
-``dataflow._runtime`` is a cffi extension: thread pool, segment executor and offset search, with the Python side
-generated from the C headers. ``dataflow_cpu/_cpu.so`` is a plain shared library without Python in it, opened like
-anybody's device plugin. ``python native/build.py`` builds both in place, compiling only what changed.
+``dataflow._runtime`` is a cffi extension: thread pool, segment executor and offset search, with the Python
+side generated from the C headers. ``dataflow_cpu/_cpu.so`` is a plain shared library without Python in it,
+opened like anybody's device plugin. ``python native/build.py`` builds both in place, doing only what changed.
 
 ``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers; ``CC`` and ``CFLAGS`` work as usual.
 """
@@ -118,7 +118,8 @@ def build_library(library: Library, target: Path) -> None:
     link = [*compiler, *flags, *shared_flags(library), *map(str, objects), "-lm", *dl_flags()]
     stamp = objects[0].parent / f"{library.name}.link"
     wanted = shlex.join([*link, str(target)])
-    if target.exists() and target.stat().st_mtime >= newest and stamp.exists() and stamp.read_text() == wanted:
+    linked = stamp.exists() and stamp.read_text() == wanted
+    if linked and target.exists() and target.stat().st_mtime >= newest:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     run_to(target, link)
@@ -144,8 +145,8 @@ def is_current(target: Path, needs: Path) -> bool:
     if not target.exists() or not needs.exists():
         return False
     made = target.stat().st_mtime
-    paths = needs.read_text().partition(":")[2].replace("\\\n", " ").split()
-    return all(os.path.exists(path) and os.path.getmtime(path) <= made for path in paths)
+    names = needs.read_text().partition(":")[2].replace("\\\n", " ").split()
+    return all(path.exists() and path.stat().st_mtime <= made for path in map(Path, names))
 
 
 def run_to(target: Path, command: Sequence[str]) -> None:
@@ -156,7 +157,7 @@ def run_to(target: Path, command: Sequence[str]) -> None:
     try:
         if subprocess.run(line, check=False).returncode:
             raise SystemExit(f"error: building {target.name} failed; the compiler's message is above")
-        os.replace(unfinished, target)
+        unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -179,14 +180,14 @@ def shared_flags(library: Library) -> tuple[str, ...]:
 
 
 def dl_flags() -> tuple[str, ...]:
-    """dlopen has a library of its own on Linux before glibc 2.34."""
+    """The loader is a library of its own on Linux before glibc 2.34."""
     return ("-ldl",) if sys.platform.startswith("linux") else ()
 
 
 # ---- the setuptools command --------------------------------------------------------------------------
 
 
-class BuildNative(build_ext):
+class BuildNative(build_ext):  # type: ignore[misc]  # setuptools has no types
     """Builds both libraries and puts the headers for plugin authors beside the core."""
 
     def run(self) -> None:
@@ -201,7 +202,7 @@ class BuildNative(build_ext):
         """The file of an extension inside ``build_lib``."""
         *packages, name = fullname.split(".")
         file = "_runtime.abi3.so" if name == "_runtime" else f"{name}.so"
-        return os.path.join(*packages, file)
+        return str(Path(*packages, file))
 
     def get_source_files(self) -> list[str]:
         """Everything under native/, which is how it comes into an sdist."""

@@ -1,0 +1,205 @@
+/* pool_test.c: the thread pool: every piece once, workers' numbers, nesting, sharing, cancelling,
+ * forking. */
+#define _GNU_SOURCE
+#include "check.h"
+#include "internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_PIECES = 1000, MOST_THREADS = 8 };
+
+typedef struct tally {
+  atomic_int done[MOST_PIECES];
+  atomic_int inside[MOST_THREADS]; /* pieces that run now under this worker's number */
+  atomic_int wrong;
+  int32_t threads;
+} tally;
+
+static void count_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  tally *t = context;
+  if (index < 0 || index >= count || worker < 0 || worker >= t->threads) {
+    atomic_fetch_add(&t->wrong, 1);
+    return;
+  }
+  if (atomic_fetch_add(&t->inside[worker], 1))
+    atomic_fetch_add(&t->wrong, 1);
+  atomic_fetch_add(&t->done[index], 1);
+  atomic_fetch_sub(&t->inside[worker], 1);
+}
+
+static int once_each(const tally *t, int64_t count) {
+  for (int64_t i = 0; i < MOST_PIECES; i++)
+    if (atomic_load(&t->done[i]) != (i < count))
+      return 0;
+  return !atomic_load(&t->wrong);
+}
+
+static void test_every_piece_once(void) {
+  const int64_t counts[] = {0, 1, 2, 3, 7, 64, MOST_PIECES};
+  for (int32_t threads = 0; threads <= MOST_THREADS; threads++) {
+    for (int i = 0; i < 7; i++) {
+      tally *t = calloc(1, sizeof *t);
+      t->threads = threads > 1 ? threads : 1;
+      df_parallel_for(count_piece, t, counts[i], threads);
+      CHECK(once_each(t, counts[i]));
+      free(t);
+    }
+  }
+  CHECK(df_pool_workers() ==
+        MOST_THREADS - 1); /* grown to the largest asked for, the caller included */
+}
+
+static void test_many_short_jobs(void) {
+  tally *t = calloc(1, sizeof *t);
+  t->threads = 4;
+  for (int i = 0; i < 20000; i++)
+    df_parallel_for(count_piece, t, 3, 4);
+  for (int i = 0; i < 3; i++)
+    CHECK(t->done[i] == 20000);
+  CHECK(!t->wrong);
+  free(t);
+}
+
+/* Ends only when both pieces run at one time. */
+static void meet(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)index, (void)worker;
+  atomic_int *met = context;
+  atomic_fetch_add(met, 1);
+  while (atomic_load(met) < count)
+    usleep(10);
+}
+
+static void test_pieces_run_side_by_side(void) {
+  atomic_int met = 0;
+  df_parallel_for(meet, &met, 4, 4);
+  CHECK(met == 4);
+}
+
+typedef struct nest {
+  atomic_int inner, wrong;
+} nest;
+
+typedef struct place {
+  nest *nest;
+  int32_t worker;
+  pthread_t thread;
+} place;
+
+static void inner_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)index, (void)count;
+  const place *outer = context;
+  if (worker != outer->worker || !pthread_equal(pthread_self(), outer->thread))
+    atomic_fetch_add(&outer->nest->wrong, 1);
+  atomic_fetch_add(&outer->nest->inner, 1);
+}
+
+static void outer_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)index, (void)count;
+  place here = {context, worker, pthread_self()};
+  df_parallel_for(inner_piece, &here, 5, 4);
+}
+
+static void test_nested_calls_run_inside_the_piece(void) {
+  nest n = {0};
+  df_parallel_for(outer_piece, &n, 20, 4);
+  CHECK(n.inner == 100);
+  CHECK(n.wrong == 0);
+}
+
+static void *call_often(void *context) {
+  int *bad = context;
+  for (int i = 0; i < 300; i++) {
+    tally *t = calloc(1, sizeof *t);
+    t->threads = 3;
+    df_parallel_for(count_piece, t, 50, 3);
+    *bad += !once_each(t, 50);
+    free(t);
+  }
+  return NULL;
+}
+
+static void test_callers_share_the_pool(void) {
+  pthread_t threads[4];
+  int bad[4] = {0};
+  for (int i = 0; i < 4; i++)
+    pthread_create(&threads[i], NULL, call_often, &bad[i]);
+  for (int i = 0; i < 4; i++)
+    pthread_join(threads[i], NULL);
+  for (int i = 0; i < 4; i++)
+    CHECK(bad[i] == 0);
+}
+
+typedef struct stop {
+  volatile int32_t cancel;
+  atomic_int started;
+} stop;
+
+static void cancel_at_ten(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)count, (void)worker;
+  stop *s = context;
+  atomic_fetch_add(&s->started, 1);
+  if (index == 10)
+    __atomic_store_n(&s->cancel, 1, __ATOMIC_RELAXED);
+}
+
+static void test_no_piece_starts_after_the_cancel(void) {
+  for (int32_t threads = 1; threads <= 2; threads++) {
+    stop s = {0};
+    const volatile int32_t *before = df_cancel_swap(&s.cancel);
+    df_parallel_for(cancel_at_ten, &s, 1 << 30, threads);
+    CHECK(df_cancel_swap(before) == &s.cancel);
+    CHECK(s.started >= 11);
+    CHECK(s.started < 1 << 30);
+  }
+}
+
+#ifndef __SANITIZE_THREAD__ /* which cannot follow threads that a forked child starts */
+static void *hold_the_pool(void *context) {
+  atomic_int *held = context;
+  df_parallel_for(meet, held, 3, 2); /* three pieces, two threads: ends when somebody adds one */
+  return NULL;
+}
+
+/* The child is forked while another thread is in the middle of a job; its pool begins anew. */
+static void test_pool_restarts_in_a_forked_child(void) {
+  atomic_int held = 0;
+  pthread_t holder;
+  pthread_create(&holder, NULL, hold_the_pool, &held);
+  while (atomic_load(&held) < 2)
+    usleep(10);
+  pid_t child = fork();
+  if (!child) {
+    alarm(60);
+    failures = df_pool_workers() != 0;
+    atomic_int met = 0;
+    df_parallel_for(meet, &met, 3, 3);
+    CHECK(df_pool_workers() == 2);
+    test_callers_share_the_pool();
+    _exit(failures != 0);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  atomic_fetch_add(&held, 1);
+  pthread_join(holder, NULL);
+  CHECK(held == 4);
+}
+#endif
+
+int main(void) {
+  alarm(120); /* a pool that loses a wake-up hangs */
+  test_pieces_run_side_by_side();
+  test_every_piece_once();
+  test_many_short_jobs();
+  test_nested_calls_run_inside_the_piece();
+  test_callers_share_the_pool();
+  test_no_piece_starts_after_the_cancel();
+#ifndef __SANITIZE_THREAD__
+  test_pool_restarts_in_a_forked_child();
+#endif
+  return failures != 0;
+}

@@ -1,0 +1,84 @@
+/* segment.h: builds segments for the tests of the executor, in the form in which a plan gives them.
+ */
+#ifndef SEGMENT_H
+#define SEGMENT_H
+
+#include "runtime.h"
+
+#include <stddef.h>
+#include <string.h>
+
+enum { MOST_STEPS = 8, MOST_OPERANDS = 48, MOST_ARENAS = 4, MOST_FLIPS = 4 };
+
+/* A segment, or the body of a loop, with room for what its tables point to. */
+typedef struct builder {
+  df_body body;
+  df_step steps[MOST_STEPS];
+  df_operand operands[MOST_OPERANDS];
+  df_arena arenas[MOST_ARENAS];
+  df_flip flips[MOST_FLIPS];
+} builder;
+
+static const int64_t ONE[1] = {1};
+
+static void begin(builder *b, int64_t trips) {
+  memset(b, 0, sizeof *b);
+  b->body.trips = trips;
+  b->body.flips = b->flips;
+  b->body.segment = (df_segment){.struct_size = sizeof(df_segment),
+                                 .steps = b->steps,
+                                 .operands = b->operands,
+                                 .arenas = b->arenas,
+                                 .threads = 2};
+}
+
+static int32_t arena(builder *b, void *base, int64_t bytes, int32_t slot) {
+  int32_t index = b->body.segment.n_arenas++;
+  b->arenas[index] = (df_arena){.base = base, .bytes = bytes, .slot = slot};
+  return index;
+}
+
+static df_operand *add_operand(builder *b, df_operand operand) {
+  df_operand *place = &b->operands[b->body.segment.n_operands++];
+  *place = operand;
+  return place;
+}
+
+/* |count| float64s at element |at| of an arena. |shape| has one entry and is |count|. */
+static df_operand doubles(int32_t arena, int64_t at, const int64_t *shape) {
+  return (df_operand){.arena = arena,
+                      .dtype = DF_FLOAT64,
+                      .rank = 1,
+                      .offset = at * 8,
+                      .bytes = *shape * 8,
+                      .shape = shape,
+                      .strides = ONE};
+}
+
+static df_operand absent(void) { return (df_operand){.arena = -1, .dtype = DF_NONE}; }
+
+/* Adds a step; its operands follow, in order. */
+static df_step *add_step(builder *b, const df_kernel *kernel, int32_t n_inputs, int32_t n_outputs) {
+  df_step *step = &b->steps[b->body.segment.n_steps++];
+  *step = (df_step){.kernel = kernel,
+                    .first_operand = b->body.segment.n_operands,
+                    .n_inputs = n_inputs,
+                    .n_outputs = n_outputs};
+  return step;
+}
+
+/* out = kernel(a, b) without workspace or packs. */
+static void add_binary(builder *b, const df_kernel *kernel, df_operand x, df_operand y,
+                       df_operand out) {
+  add_step(b, kernel, 2, 1);
+  add_operand(b, x);
+  add_operand(b, y);
+  add_operand(b, out);
+  add_operand(b, absent());
+}
+
+static void add_loop(builder *b, const builder *body) {
+  add_step(b, NULL, 0, 0)->body = &body->body;
+}
+
+#endif

@@ -1,0 +1,34 @@
+"""The C test programs, each under the sanitizers that the compiler has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+RUNTIME = HERE.parent.parent / "native/runtime"
+
+
+@pytest.fixture(scope="module", params=["address,undefined", "thread"])
+def sanitizer(request, compile_c, tmp_path_factory):
+    """Compiler flags of a sanitizer that works here."""
+    flags = (f"-fsanitize={request.param}", "-fno-sanitize-recover=all")
+    empty = tmp_path_factory.mktemp("empty") / "empty.c"
+    empty.write_text("int main(void) { return 0; }\n")
+    try:
+        works = subprocess.run([compile_c([empty], *flags)], check=False).returncode == 0
+    except AssertionError:
+        works = False
+    if not works:
+        pytest.skip(f"the compiler has no -fsanitize={request.param}")
+    return flags
+
+
+@pytest.mark.parametrize("name", ["pool_test", "executor_test"])
+def test_program(name, sanitizer, compile_c):
+    program = compile_c([HERE / f"{name}.c", *sorted(RUNTIME.glob("*.c"))], *sanitizer)
+    done = subprocess.run([program], capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,334 @@
+"""The native runtime as Python meets it: libraries, the interpreter's lock, forks, interruption, memory."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataflow._runtime import ffi, lib
+
+HERE = Path(__file__).parent
+
+
+def open_library(path: Path):
+    error = ffi.new("df_error *")
+    plugin = lib.df_library_open(os.fsencode(path), error)
+    return plugin, ffi.string(error.text).decode()
+
+
+@pytest.fixture(scope="module")
+def library(compile_c) -> Path:
+    return compile_c([HERE / "plugin.c"], "-shared", "-fPIC")
+
+
+@pytest.fixture
+def device(library):
+    plugin, text = open_library(library)
+    assert plugin, text
+    return plugin.devices[0]
+
+
+class Segment:
+    """One step on one array, through the device's own table."""
+
+    def __init__(self, device, kernel: int, array: np.ndarray, trips: int | None = None) -> None:
+        self.device = device
+        self.keep = [array]
+        shape = self._new("int64_t[]", [array.size])
+        stride = self._new("int64_t[]", [1])
+        operands = self._new("df_operand[]", 3)
+        for operand in operands[0:2]:
+            operand.dtype, operand.rank, operand.bytes = lib.DF_FLOAT64, 1, array.nbytes
+            operand.shape, operand.strides = shape, stride
+        operands[2].arena = -1
+        arena = self._new("df_arena *", (ffi.from_buffer(array), array.nbytes, -1))
+        step = self._new("df_step *", {"kernel": device.kernels[kernel], "n_inputs": 1, "n_outputs": 1})
+        segment = self._segment(step, operands, 3, arena)
+        if trips is not None:
+            body = self._new("df_body *", {"segment": segment[0], "trips": trips})
+            segment = self._segment(self._new("df_step *", {"body": body}), ffi.NULL, 0, arena)
+        self.error = ffi.new("df_error *")
+        prepared = ffi.new("void **")
+        assert device.prepare(device.self, segment, prepared, self.error) == lib.DF_OK, ffi.string(
+            self.error.text
+        )
+        self.prepared = prepared[0]
+
+    def _new(self, ctype: str, *init):
+        self.keep.append(ffi.new(ctype, *init))
+        return self.keep[-1]
+
+    def _segment(self, step, operands, n_operands: int, arena):
+        size = ffi.sizeof("df_segment")
+        return self._new("df_segment *", (size, 1, n_operands, 1, step, operands, arena, 2, 0))
+
+    def run(self, cancel=ffi.NULL) -> int:
+        run = ffi.new("df_run *", {"struct_size": ffi.sizeof("df_run"), "cancel": cancel})
+        return self.device.run(self.device.self, self.prepared, run, self.error)
+
+    def close(self) -> None:
+        self.device.release(self.device.self, self.prepared)
+
+
+# ---- libraries ---------------------------------------------------------------------------------------
+
+
+def test_a_library_gives_its_devices(device):
+    assert ffi.string(device.name) == b"test"
+    assert [ffi.string(device.kernels[i].op) for i in range(device.n_kernels)] == [
+        b"increment", b"wait", b"log", b"counted"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "parts"),
+    [
+        ("FAULT_MAJOR", ["version 2.3", "has 1.0"]),
+        ("FAULT_SIZE", ["struct_size 12", f"at least {ffi.sizeof('df_plugin')}"]),
+        ("FAULT_DEVICE_SIZE", ["struct_size 16", f"at least {ffi.sizeof('df_device')}"]),
+        (
+            "FAULT_KERNEL_SIZE",
+            ["'test'", "kernel record 0", "struct_size 8", f"at least {ffi.sizeof('df_kernel')}"],
+        ),
+        ("FAULT_NO_RUN", ["'increment f64'", "lacks op, name, operands or run"]),
+        ("FAULT_NO_COPY", ["'test' lacks one of alloc, free, copy"]),
+        ("FAULT_NULL", ["returned null"]),
+        ("FAULT_NO_ENTRY", ["exports no df_plugin_entry"]),
+    ],
+)
+def test_a_library_that_breaks_the_contract_is_refused(compile_c, fault, parts):
+    path = compile_c([HERE / "plugin.c"], "-shared", "-fPIC", f"-D{fault}", "-Wno-unused")
+    plugin, text = open_library(path)
+    assert not plugin
+    assert str(path) in text
+    for part in parts:
+        assert part in text
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path):
+    for path in (tmp_path / "missing.so", HERE / "plugin.c"):
+        plugin, text = open_library(path)
+        assert not plugin
+        assert str(path) in text
+
+
+# ---- kernels at plan time ----------------------------------------------------------------------------
+
+
+def nodes_with(inputs: list[int]):
+    nodes = ffi.new("df_node[]", len(inputs))
+    for node, n_inputs in zip(nodes, inputs, strict=True):
+        node.struct_size, node.n_inputs = ffi.sizeof("df_node"), n_inputs
+    return nodes
+
+
+def test_accepts(device):
+    increment, wait = device.kernels[0], device.kernels[1]
+    one, two = nodes_with([1]), nodes_with([2])
+    assert lib.df_accepts(increment, one) == ffi.NULL
+    assert ffi.string(lib.df_accepts(increment, two)) == b"takes one input"
+    assert lib.df_accepts(wait, two) == ffi.NULL  # it has no opinion
+
+
+@pytest.mark.parametrize(
+    ("inputs", "status", "text"),
+    [
+        ([1, 1, 1], lib.DF_OK, ""),
+        ([1, 1, 2], lib.DF_UNSUPPORTED, "kernel 'counted': two inputs are too many"),
+        ([1, 1, 3], lib.DF_INTERNAL, "kernel 'counted' asks for a workspace of -1 bytes"),
+    ],
+)
+def test_kernels_are_prepared_all_or_none(device, library, inputs, status, text):
+    alive = ctypes.CDLL(str(library)).df_test_alive  # the library that is open already
+    kernels = ffi.new("df_kernel *[]", [device.kernels[3]] * 3)
+    prepared = ffi.new("df_prepared[]", 3)
+    error = ffi.new("df_error *")
+    assert lib.df_prepare_kernels(3, kernels, nodes_with(inputs), prepared, error) == status
+    assert ffi.string(error.text).decode() == text
+    assert alive() == (0 if status else 3)
+    if status:
+        assert error.step == 2
+        return
+    assert [p.workspace for p in prepared] == [128] * 3
+    lib.df_release_kernels(3, kernels, prepared)
+    assert alive() == 0
+
+
+# ---- running -----------------------------------------------------------------------------------------
+
+
+def test_a_segment_runs_without_the_interpreter_lock(device):
+    array = np.zeros(1)
+    segment = Segment(device, 1, array)
+    runner = threading.Thread(target=segment.run)
+    runner.start()  # the kernel spins until Python, which needs the lock for it, writes 1
+    array[0] = 1
+    runner.join()
+    assert array[0] == 2
+    segment.close()
+
+
+def test_many_threads_run_segments(device):
+    arrays = [np.full(100, float(i)) for i in range(8)]
+
+    def run_often(array: np.ndarray) -> None:
+        segment = Segment(device, 0, array)
+        for _ in range(500):
+            assert segment.run() == lib.DF_OK
+        segment.close()
+
+    threads = [threading.Thread(target=run_often, args=(array,)) for array in arrays]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, array in enumerate(arrays):
+        np.testing.assert_array_equal(array, i + 500)
+
+
+def test_a_cancel_word_ends_a_run_from_another_thread(device):
+    array = np.zeros(1)
+    segment = Segment(device, 0, array, trips=1 << 60)
+    cancel = ffi.new("int32_t *")
+    statuses: list[int] = []
+    runner = threading.Thread(target=lambda: statuses.append(segment.run(cancel)))
+    runner.start()
+    while array[0] < 1000:
+        pass
+    cancel[0] = 1
+    runner.join()
+    assert statuses == [lib.DF_CANCELLED]
+    assert segment.error.step == 0
+    segment.close()
+
+
+# A child process, because the signal is for the main thread of a whole program.
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import numpy as np
+sys.path.insert(0, {folder!r})
+from test_runtime import Segment, ffi, lib, open_library
+plugin, text = open_library({library!r})
+array = np.zeros(1)
+segment = Segment(plugin.devices[0], 0, array, trips=1 << 60)
+cancel = ffi.new("int32_t *")
+
+def interrupt():
+    while array[0] < 1000:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+try:
+    assert lib.df_interrupt_begin(cancel) == 1
+    try:
+        segment.run(cancel)
+    finally:
+        lib.df_interrupt_end()
+except KeyboardInterrupt:
+    print("interrupted", segment.error.code == lib.DF_CANCELLED)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+assert lib.df_interrupt_begin(cancel) == 0
+assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+"""
+
+
+def test_ctrl_c_ends_a_native_run(library):
+    script = INTERRUPTED.format(folder=str(HERE), library=str(library))
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "interrupted True\n", done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_the_main_thread_watches_for_ctrl_c():
+    cancel = ffi.new("int32_t *")
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(lib.df_interrupt_begin(cancel)))
+    thread.start()
+    thread.join()
+    assert answers == [0]
+    before = signal.getsignal(signal.SIGINT)
+    assert lib.df_interrupt_begin(cancel) == 1
+    lib.df_interrupt_end()
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_forked_child_runs_segments(device):
+    array = np.zeros(4)
+    segment = Segment(device, 0, array)
+    assert segment.run() == lib.DF_OK
+    child = os.fork()
+    if not child:
+        ok = segment.run() == lib.DF_OK and (array == 2).all()
+        os._exit(0 if ok else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    np.testing.assert_array_equal(array, 1)
+    segment.close()
+
+
+# ---- log and memory ----------------------------------------------------------------------------------
+
+logged: list[tuple[int, bytes]] = []
+
+
+def test_the_log_reaches_python(device):
+    @ffi.callback("void(int32_t, const char *)")
+    def record(severity: int, text) -> None:
+        logged.append((severity, ffi.string(text)))
+
+    segment = Segment(device, 2, np.zeros(1))
+    lib.df_set_log(record)
+    try:
+        assert segment.run() == lib.DF_OK
+    finally:
+        lib.df_set_log(ffi.NULL)
+    assert segment.run() == lib.DF_OK
+    assert logged == [(30, b"from a kernel")]
+    segment.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 65, 5 << 20])
+def test_memory_is_counted_to_the_byte(size):
+    bytes_before, count_before = lib.df_allocated_bytes(), lib.df_allocation_count()
+    address = lib.df_host_alloc(size)
+    assert address
+    assert int(ffi.cast("uintptr_t", address)) % 64 == 0
+    ffi.memmove(address, bytes(size), size)
+    assert lib.df_allocated_bytes() - bytes_before == size
+    assert lib.df_allocation_count() - count_before == 1
+    lib.df_host_free(address, size)
+    assert lib.df_allocated_bytes() == bytes_before
+    assert lib.df_allocation_count() == count_before
+
+
+@pytest.mark.parametrize("size", [-1, (1 << 63) - 1, 1 << 60])
+def test_impossible_memory_is_refused(size):
+    before = lib.df_allocated_bytes()
+    assert lib.df_host_alloc(size) == ffi.NULL
+    assert lib.df_allocated_bytes() == before
+
+
+# ---- the typed face ----------------------------------------------------------------------------------
+
+
+def test_the_stub_lists_every_function():
+    stub = ast.parse((HERE.parent.parent / "dataflow/_runtime.pyi").read_text())
+    (declared,) = [node for node in stub.body if isinstance(node, ast.ClassDef) and node.name == "_Lib"]
+    functions = {node.name for node in declared.body if isinstance(node, ast.FunctionDef)}
+    constants = {node.target.id for node in declared.body if isinstance(node, ast.AnnAssign)}
+    assert functions | constants == set(dir(lib))
