@@ -1,0 +1,48 @@
+/* gemm.h: the product of two float matrices, shared by matmul and convolution.
+ *
+ *   c[i][j] = relu(sum over p of a[i][p] * b[p][j] + row_bias[i] + column_bias[j] (+ c[i][j]))
+ *
+ * a: (m, k) and b: (k, n) with any strides, c: (m, n) with contiguous rows. */
+#ifndef DF_CPU_GEMM_H
+#define DF_CPU_GEMM_H
+
+#include "cpu.h"
+
+#define df_hidden __attribute__((visibility("hidden")))
+
+/* What is done to a sum before it is stored; a null bias is none. */
+typedef struct df_gemm_end {
+  const float *row_bias;    /* one per row of c */
+  const float *column_bias; /* one per column of c */
+  int32_t accumulate;       /* c is added to, not overwritten */
+  int32_t relu;
+} df_gemm_end;
+
+typedef struct df_gemm {
+  float *c;
+  const float *a;
+  const float *b;
+  int64_t m, n, k;
+  int64_t c_row; /* distance of two rows of c, in elements */
+  int64_t a_row, a_col;
+  int64_t b_row, b_col;
+  df_gemm_end end;
+} df_gemm;
+
+/* How a product is cut into pieces: |down| x |across| of at most |rows| x |columns|. Depends on
+ * sizes and on the number of threads only. */
+typedef struct df_gemm_cut {
+  int64_t rows, columns;
+  int64_t down, across;
+  int64_t scratch; /* floats that a piece needs, a multiple of 16 */
+} df_gemm_cut;
+
+/* The cut of each of |batch| products of the same size. */
+df_hidden df_gemm_cut DF_NAME(df_gemm_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                           int32_t threads);
+
+/* Computes piece |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
+df_hidden void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
+                                      float *scratch);
+
+#endif

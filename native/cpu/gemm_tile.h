@@ -1,0 +1,30 @@
+/* gemm_tile.h: the innermost loop of matrix products.
+ *
+ * A tile of up to DF_TILE_ROWS x DF_TILE_VECTORS vectors of c lives in registers while k passes:
+ * per step one vector of b per column of vectors and one broadcast of a per row. The rows are as
+ * many as leave registers for b, so that multiply-adds, not loads, are the limit. */
+#ifndef DF_CPU_GEMM_TILE_H
+#define DF_CPU_GEMM_TILE_H
+
+#include "gemm.h"
+#include "vector.h"
+
+#if DF_LANES == 16
+#define DF_TILE_ROWS 14
+#elif DF_LANES == 8
+#define DF_TILE_ROWS 6
+#else
+#define DF_TILE_ROWS 4
+#endif
+#define DF_TILE_VECTORS 2
+#define DF_TILE_COLUMNS (DF_TILE_VECTORS * DF_LANES)
+
+/* c (rows, columns) = a (k steps of DF_TILE_ROWS floats) * b (k steps of whole vectors that hold
+ * |columns|). */
+typedef void (*df_tile)(int64_t k, const float *a, const float *b, float *c, int64_t c_row,
+                        int64_t columns, const df_gemm_end *end);
+
+/* By number of rows less one and of vectors less one. */
+df_hidden extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
+
+#endif

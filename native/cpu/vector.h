@@ -1,0 +1,126 @@
+/* vector.h: the widest vector of floats that the instruction set has, with GCC's vector types.
+ *
+ * One source serves every instruction set: what the compiler's flags allow decides DF_LANES. */
+#ifndef DF_CPU_VECTOR_H
+#define DF_CPU_VECTOR_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define DF_LANES 16
+#elif defined(__AVX2__)
+#define DF_LANES 8
+#else
+#define DF_LANES 4
+#endif
+
+typedef float df_vec __attribute__((vector_size(DF_LANES * 4)));
+typedef float df_vec_unaligned __attribute__((vector_size(DF_LANES * 4), aligned(4), may_alias));
+typedef int32_t df_ivec __attribute__((vector_size(DF_LANES * 4)));
+
+static inline df_vec vec_load(const float *from) { return *(const df_vec_unaligned *)from; }
+static inline void vec_store(float *to, df_vec value) { *(df_vec_unaligned *)to = value; }
+static inline df_vec vec_zero(void) { return (df_vec){0}; }
+static inline df_vec vec_splat(float value) { return value - (df_vec){0}; }
+
+/* The first |count| lanes (0 to DF_LANES) from memory, the others zero; touches nothing beyond. */
+static inline df_vec vec_load_part(const float *from, int64_t count) {
+#if defined(__AVX512F__)
+  return (df_vec)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+#elif defined(__AVX2__)
+  __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return (df_vec)_mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), lane));
+#else
+  float lanes[DF_LANES] = {0};
+  for (int64_t i = 0; i < count; i++)
+    lanes[i] = from[i];
+  return vec_load(lanes);
+#endif
+}
+
+static inline void vec_store_part(float *to, df_vec value, int64_t count) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)value);
+#elif defined(__AVX2__)
+  __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), lane);
+  _mm256_maskstore_ps(to, mask, (__m256)value);
+#else
+  for (int64_t i = 0; i < count; i++)
+    to[i] = value[i];
+#endif
+}
+
+/* max(value, 0), and NaN stays NaN: the instruction returns its second operand then. */
+static inline df_vec vec_relu(df_vec value) {
+#if defined(__AVX512F__)
+  return (df_vec)_mm512_max_ps(_mm512_setzero_ps(), (__m512)value);
+#elif defined(__AVX2__)
+  return (df_vec)_mm256_max_ps(_mm256_setzero_ps(), (__m256)value);
+#elif defined(__SSE2__)
+  return (df_vec)_mm_max_ps(_mm_setzero_ps(), (__m128)value);
+#else
+  df_ivec negative = value < vec_zero();
+  return (df_vec)(~negative & (df_ivec)value);
+#endif
+}
+
+/* Sum of the lanes, halves first: always in the same order. */
+static inline float vec_sum(df_vec value) {
+  float lanes[DF_LANES];
+  vec_store(lanes, value);
+#pragma GCC unroll 4
+  for (int half = DF_LANES / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < half; i++)
+      lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+/* Transposes a square of DF_LANES rows in registers: log2(DF_LANES) rounds that each exchange,
+ * between rows |step| apart, blocks of |step| lanes. */
+#if DF_LANES == 16
+#define DF_LOW(s)                                                                                  \
+  ((df_ivec){DF_L(0, s), DF_L(1, s), DF_L(2, s), DF_L(3, s), DF_L(4, s), DF_L(5, s), DF_L(6, s),   \
+             DF_L(7, s), DF_L(8, s), DF_L(9, s), DF_L(10, s), DF_L(11, s), DF_L(12, s),            \
+             DF_L(13, s), DF_L(14, s), DF_L(15, s)})
+#elif DF_LANES == 8
+#define DF_LOW(s)                                                                                  \
+  ((df_ivec){DF_L(0, s), DF_L(1, s), DF_L(2, s), DF_L(3, s), DF_L(4, s), DF_L(5, s), DF_L(6, s),   \
+             DF_L(7, s)})
+#else
+#define DF_LOW(s) ((df_ivec){DF_L(0, s), DF_L(1, s), DF_L(2, s), DF_L(3, s)})
+#endif
+/* Lane |i| of the lower result: of the first operand, or of the second with the block bit cleared.
+ */
+#define DF_L(i, s) (((i) & (s)) ? DF_LANES + ((i) & ~(s)) : (i))
+
+static inline __attribute__((always_inline)) void vec_transpose(df_vec row[DF_LANES]) {
+#define DF_ROUND(s)                                                                                \
+  _Pragma("GCC unroll 16") for (int i = 0; i < DF_LANES; i++) {                                    \
+    if (!(i & (s))) {                                                                              \
+      df_vec a = row[i], b = row[i + (s)];                                                         \
+      row[i] = __builtin_shuffle(a, b, DF_LOW(s));                                                 \
+      row[i + (s)] = __builtin_shuffle(a, b, DF_LOW(s) + (s));                                     \
+    }                                                                                              \
+  }
+  DF_ROUND(1)
+  DF_ROUND(2)
+#if DF_LANES >= 8
+  DF_ROUND(4)
+#endif
+#if DF_LANES >= 16
+  DF_ROUND(8)
+#endif
+#undef DF_ROUND
+}
+
+#endif

@@ -1,0 +1,65 @@
+/* window.h: where windows lie on an image, for convolution and pooling.
+ *
+ * One to three spatial axes, kept as three: missing leading ones have size 1. Output position o of
+ * an axis reads input positions o * stride - pad + tap * dilation for the taps of the window; those
+ * outside are padding. */
+#ifndef DF_CPU_WINDOW_H
+#define DF_CPU_WINDOW_H
+
+#include "cpu.h"
+
+enum { DF_AXES = 3 };
+
+typedef struct df_window {
+  int64_t in[DF_AXES];
+  int64_t out[DF_AXES];
+  int64_t kernel[DF_AXES];
+  int64_t stride[DF_AXES];
+  int64_t pad[DF_AXES];     /* before the first element */
+  int64_t pad_end[DF_AXES]; /* after the last */
+  int64_t dilation[DF_AXES];
+  int64_t in_size, out_size, taps; /* products */
+} df_window;
+
+/* Attribute |index| as a list; null when it is absent or empty. */
+static inline const int64_t *df_list(const df_attribute *attributes, int32_t count, int32_t index) {
+  if (index >= count || attributes[index].kind != DF_ATTR_INTS || attributes[index].count == 0)
+    return NULL;
+  return attributes[index].ints;
+}
+
+/* A window over the last |axes| axes; absent lists mean stride 1, no padding, dilation 1. */
+static inline df_window df_window_make(int32_t axes, const int64_t *in, const int64_t *out,
+                                       const int64_t *kernel, const int64_t *strides,
+                                       const int64_t *pads, const int64_t *dilations) {
+  df_window w = {.in_size = 1, .out_size = 1, .taps = 1};
+  for (int32_t i = 0; i < DF_AXES; i++) {
+    int32_t from = i - (DF_AXES - axes);
+    int real = from >= 0;
+    w.in[i] = real ? in[from] : 1;
+    w.out[i] = real ? out[from] : 1;
+    w.kernel[i] = real ? kernel[from] : 1;
+    w.stride[i] = real && strides ? strides[from] : 1;
+    w.pad[i] = real && pads ? pads[from] : 0;
+    w.pad_end[i] = real && pads ? pads[axes + from] : 0;
+    w.dilation[i] = real && dilations ? dilations[from] : 1;
+    w.in_size *= w.in[i];
+    w.out_size *= w.out[i];
+    w.taps *= w.kernel[i];
+  }
+  return w;
+}
+
+/* The taps [*begin, *end) of the window at output position |o| of |axis| that are inside the input.
+ */
+static inline void df_window_taps(const df_window *w, int axis, int64_t o, int64_t *begin,
+                                  int64_t *end) {
+  int64_t start = o * w->stride[axis] - w->pad[axis];
+  int64_t step = w->dilation[axis];
+  *begin = start >= 0 ? 0 : df_divide_up(-start, step);
+  *end =
+      start >= w->in[axis] ? 0 : df_min(w->kernel[axis], df_divide_up(w->in[axis] - start, step));
+  *end = df_max(*begin, *end);
+}
+
+#endif
