@@ -212,14 +212,13 @@ static void wait_until_left(uint32_t came) {
 static void wake_workers(int32_t wanted) {
   if (!atomic_load(&pool.sleepers))
     return;
+  /* Whoever held the lock has seen the open gate or is at |wake| by now. The signals are sent
+   * without it, so that those who wake up do not run into it. */
   pthread_mutex_lock(&pool.mutex);
-  if (wanted >= atomic_load(&pool.sleepers)) {
-    pthread_cond_broadcast(&pool.wake);
-  } else {
-    for (int32_t i = 0; i < wanted; i++)
-      pthread_cond_signal(&pool.wake);
-  }
+  int32_t sleepers = atomic_load(&pool.sleepers);
   pthread_mutex_unlock(&pool.mutex);
+  for (int32_t i = 0; i < wanted && i < sleepers; i++)
+    pthread_cond_signal(&pool.wake);
 }
 
 void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads) {

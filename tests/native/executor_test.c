@@ -299,16 +299,17 @@ static df_status run_cancel(const df_call *call) {
   return DF_OK;
 }
 
+static const df_kernel CANCELLING = {
+    .struct_size = sizeof(df_kernel), .name = "cancel", .run = run_cancel};
+
 static void test_a_cancelled_run_stops(void) {
-  const df_kernel cancelling = {
-      .struct_size = sizeof(df_kernel), .name = "cancel", .run = run_cancel};
   double memory[2] = {1, 0};
   builder body, top;
   begin(&body, INT64_MAX);
   int32_t a = arena(&body, memory, sizeof memory, -1);
   df_operand x = doubles(a, 0, ONE), y = doubles(a, 1, ONE);
   add_binary(&body, &ADD, x, x, x);
-  add_binary(&body, &cancelling, x, x, x);
+  add_binary(&body, &CANCELLING, x, x, x);
   add_binary(&body, &ADD, x, x, y);
   begin(&top, 1);
   add_loop(&top, &body);
@@ -319,6 +320,19 @@ static void test_a_cancelled_run_stops(void) {
   CHECK(error.code == DF_CANCELLED && error.step == 0);
   CHECK(calls == 2 && memory[0] == 2 && memory[1] == 0);
   CHECK(run_once(&top, &(df_run){.cancel = &cancel}, &error) == DF_CANCELLED); /* set before */
+}
+
+/* The last step returns success although its pieces were not all started. */
+static void test_a_run_cancelled_in_its_last_step_is_cancelled(void) {
+  double memory[1] = {0};
+  builder b;
+  begin(&b, 1);
+  df_operand x = doubles(arena(&b, memory, sizeof memory, -1), 0, ONE);
+  add_binary(&b, &CANCELLING, x, x, x);
+  df_error error;
+  cancel = 0;
+  CHECK(run_once(&b, &(df_run){.cancel = &cancel}, &error) == DF_CANCELLED);
+  CHECK(error.code == DF_CANCELLED && error.step == -1);
 }
 
 /* ---- Segments that are refused -------------------------------------------------------------- */
@@ -404,6 +418,7 @@ int main(void) {
   test_an_error_has_step_and_text();
   test_an_error_in_a_loop_has_the_top_step_and_the_trip();
   test_a_cancelled_run_stops();
+  test_a_run_cancelled_in_its_last_step_is_cancelled();
   test_operands_outside_their_arena_are_refused();
   test_malformed_segments_are_refused();
   return failures != 0;

@@ -1,6 +1,6 @@
-/* plugin.c: a device library for tests, with kernels that wait, count and fail. Broken on purpose by macros:
- * FAULT_MAJOR, FAULT_SIZE, FAULT_DEVICE_SIZE, FAULT_KERNEL_SIZE, FAULT_NO_RUN, FAULT_NO_COPY, FAULT_NULL,
- * FAULT_NO_ENTRY.
+/* plugin.c: a device library for tests, with kernels that wait, count and fail. Broken on purpose
+ * by macros: FAULT_MAJOR, FAULT_SIZE, FAULT_DEVICE_SIZE, FAULT_KERNEL_SIZE, FAULT_NO_RUN,
+ * FAULT_NO_COPY, FAULT_NULL, FAULT_NO_ENTRY.
  */
 #include "dataflow_inline.h"
 
@@ -12,7 +12,8 @@ static const df_host *host;
 static df_status run_increment(const df_call *call) {
   const double *x = call->inputs[0].data;
   double *out = call->outputs[0].data;
-  for (int64_t i = 0; i < df_elements(&call->outputs[0]); i++) out[i] = x[i] + 1;
+  for (int64_t i = 0; i < df_elements(&call->outputs[0]); i++)
+    out[i] = x[i] + 1;
   return DF_OK;
 }
 
@@ -32,7 +33,8 @@ static df_status run_log(const df_call *call) {
   return DF_OK;
 }
 
-/* How many states are alive; prepare fails for nodes with two inputs and gives nonsense for three. */
+/* How many states are alive; prepare fails for nodes with two inputs and gives nonsense for three.
+ */
 static int alive;
 
 static df_status prepare_counted(const df_node *node, df_prepared *out, df_error *error) {
@@ -79,11 +81,8 @@ static const df_kernel wait_one = {.struct_size = sizeof(df_kernel),
                                    .name = "wait f64",
                                    .operands = "f64->",
                                    .run = run_wait};
-static const df_kernel log_it = {.struct_size = sizeof(df_kernel),
-                                 .op = "log",
-                                 .name = "log",
-                                 .operands = "->",
-                                 .run = run_log};
+static const df_kernel log_it = {
+    .struct_size = sizeof(df_kernel), .op = "log", .name = "log", .operands = "->", .run = run_log};
 static const df_kernel counted = {.struct_size = sizeof(df_kernel),
                                   .op = "counted",
                                   .name = "counted",

@@ -95,6 +95,7 @@ static void inner_piece(void *context, int64_t index, int64_t count, int32_t wor
   if (worker != outer->worker || !pthread_equal(pthread_self(), outer->thread))
     atomic_fetch_add(&outer->nest->wrong, 1);
   atomic_fetch_add(&outer->nest->inner, 1);
+  usleep(100); /* so that a worker that should not come would have the time to */
 }
 
 static void outer_piece(void *context, int64_t index, int64_t count, int32_t worker) {
@@ -104,10 +105,12 @@ static void outer_piece(void *context, int64_t index, int64_t count, int32_t wor
 }
 
 static void test_nested_calls_run_inside_the_piece(void) {
-  nest n = {0};
-  df_parallel_for(outer_piece, &n, 20, 4);
-  CHECK(n.inner == 100);
-  CHECK(n.wrong == 0);
+  for (int32_t threads = 1; threads <= 4; threads += 3) {
+    nest n = {0};
+    df_parallel_for(outer_piece, &n, 20, threads);
+    CHECK(n.inner == 100);
+    CHECK(n.wrong == 0);
+  }
 }
 
 static void *call_often(void *context) {
