@@ -8,12 +8,16 @@
 
 static const df_host *host;
 
-/* out = x + 1 */
+static void increment_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)count, (void)worker;
+  const df_call *call = context;
+  ((double *)call->outputs[0].data)[index] = ((const double *)call->inputs[0].data)[index] + 1;
+}
+
+/* out = x + 1, a piece for each element. */
 static df_status run_increment(const df_call *call) {
-  const double *x = call->inputs[0].data;
-  double *out = call->outputs[0].data;
-  for (int64_t i = 0; i < df_elements(&call->outputs[0]); i++)
-    out[i] = x[i] + 1;
+  call->host->parallel_for(increment_piece, (void *)call, df_elements(&call->outputs[0]),
+                           call->threads);
   return DF_OK;
 }
 

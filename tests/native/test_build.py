@@ -1,0 +1,121 @@
+"""The build: what it compiles again, what its libraries export, what cffi is given."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch, compile_c):
+    """native/build.py with its objects in a folder of the test."""
+    assert compile_c  # skips where there is no compiler
+    spec = importlib.util.spec_from_file_location("native_build", ROOT / "native/build.py")
+    module = importlib.util.module_from_spec(spec)
+    # dataclasses look their module up by name
+    monkeypatch.setitem(sys.modules, "native_build", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "OBJECTS", tmp_path / "objects")
+    for variable in ("CFLAGS", "DATAFLOW_SANITIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    return module
+
+
+@pytest.fixture
+def sources(tmp_path):
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / "one.h").write_text("enum { ONE = 1 };\n")
+    (folder / "one.c").write_text('#include "one.h"\nint one(void) { return ONE; }\n')
+    (folder / "two.c").write_text("int one(void);\nint two(void) { return 2 * one() + EXTRA; }\n")
+    return folder
+
+
+def library_of(build, sources, extra=0):
+    units = (
+        build.Unit(sources / "one.c", (), "one"),
+        build.Unit(sources / "two.c", (f"-DEXTRA={extra}",), "two"),
+    )
+    return build.Library("numbers", "two", units)
+
+
+def call_two(path: Path) -> int:
+    """What two() of the library returns; from a copy, because the loader keeps what it has opened."""
+    copy = path.with_name(f"copy{len(list(path.parent.iterdir()))}.so")
+    copy.write_bytes(path.read_bytes())
+    return ctypes.CDLL(str(copy)).two()
+
+
+def compiled(capfd) -> list[str]:
+    """The sources that were compiled since the last call."""
+    lines = capfd.readouterr().out.splitlines()
+    return [line.split(" -c ")[1].split()[0].rsplit("/", 1)[1] for line in lines if " -c " in line]
+
+
+def later(path: Path) -> None:
+    """Makes ``path`` newer than everything else, whatever the file system's clock can tell apart."""
+    path.touch()
+    future = path.stat().st_mtime + 60
+    os.utime(path, (future, future))
+
+
+def test_only_what_changed_is_compiled(build, sources, tmp_path, capfd):
+    target = tmp_path / "out/libnumbers.so"
+    build.build_library(library_of(build, sources), target)
+    assert sorted(compiled(capfd)) == ["one.c", "two.c"]
+    assert call_two(target) == 2
+    linked = target.stat().st_mtime_ns
+
+    build.build_library(library_of(build, sources), target)
+    assert compiled(capfd) == []
+    assert target.stat().st_mtime_ns == linked
+
+    (sources / "one.h").write_text("enum { ONE = 10 };\n")
+    later(sources / "one.h")
+    build.build_library(library_of(build, sources), target)
+    assert compiled(capfd) == ["one.c"]
+    assert call_two(target) == 20
+
+    build.build_library(library_of(build, sources, extra=1), target)  # other flags
+    assert "two.c" in compiled(capfd)
+    assert call_two(target) == 21
+
+
+def test_a_library_exports_one_symbol(build, sources, tmp_path):
+    target = tmp_path / "libnumbers.so"
+    build.build_library(library_of(build, sources), target)
+    library = ctypes.CDLL(str(target))
+    assert hasattr(library, "two")
+    assert not hasattr(library, "one")
+
+
+def test_a_failed_build_leaves_the_library_alone(build, sources, tmp_path, capfd):
+    target = tmp_path / "libnumbers.so"
+    build.build_library(library_of(build, sources), target)
+    (sources / "two.c").write_text("int two(void) { return wrong; }\n")
+    later(sources / "two.c")
+    with pytest.raises(SystemExit, match=r"building two-.*failed"):
+        build.build_library(library_of(build, sources), target)
+    assert "wrong" in capfd.readouterr().err
+    assert call_two(target) == 2
+
+
+def test_a_kernel_family_is_compiled_per_instruction_set(build, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "CPU", tmp_path)
+    for name in ("plugin", "relu"):
+        (tmp_path / f"{name}.c").touch()
+    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    names = [unit.name for unit in build.cpu_library().units]
+    assert names == ["plugin", "relu-portable", "relu-avx2", "relu-avx512"]
+    for unit in build.cpu_library().units:
+        assert "-ffast-math" not in unit.flags
+        assert not any(flag.startswith("-march") for flag in unit.flags)
+    monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
+    assert [unit.name for unit in build.cpu_library().units] == ["plugin", "relu-portable"]
