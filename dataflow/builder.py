@@ -1,0 +1,266 @@
+"""GraphBuilder: makes graphs by hand, in the importer, and in gradient rules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .errors import DataflowError, InputError, ModelError
+from .graph import Array, Attribute, Graph, Initializer, Node, State, Value
+from .types import DType, Dim, Shape, Size, TensorType, dtype as as_dtype
+
+if TYPE_CHECKING:
+    from .op import Op
+
+_HERE = str(Path(__file__).parent)
+
+
+class GraphBuilder:
+    """Collects values and nodes; ``build`` freezes them.
+
+    Ops called on its values (``df.ops.relu(x)``, ``x @ w``) add their nodes here. Numbers and arrays among
+    the operands become constants of the other operand's dtype.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.origin = ""  # given to new nodes; set by importers
+        self._scope: list[str] = []
+        self._names: dict[str, int] = {}
+        self._inputs: list[Value] = []
+        self._outputs: dict[str, Value] = {}
+        self._nodes: list[Node] = []
+        self._initializers: dict[Value, Initializer] = {}
+        self._states: list[State] = []
+        self._scalars: dict[tuple[DType, Any], Value] = {}
+        self._built = False
+
+    # ---- what a graph begins with -------------------------------------------------------------------
+
+    def input(self, name: str, dtype: DType | str | type, shape: Sequence[int | str | Size]) -> Value:
+        """A value fed at each run; a string in ``shape`` is a named dim."""
+        dims: Shape = tuple(Dim(d) if isinstance(d, str) else d for d in shape)
+        for dim in dims:
+            if not isinstance(dim, Dim) and dim < 0:
+                raise InputError(f"input {name!r}: dim {dim} of shape {shape} is negative; name it, e.g. 'batch'")
+        value = self.value(name, TensorType(as_dtype(dtype), dims), exact=True)
+        self._inputs.append(value)
+        return value
+
+    def parameter(self, name: str, array: Any, *, trainable: bool = True) -> Value:
+        """A stored tensor that training may change."""
+        return self.initializer(name, array, role="parameter", trainable=trainable)
+
+    def constant(self, array: Any, name: str = "constant") -> Value:
+        """A stored tensor that never changes."""
+        return self.initializer(self.unique(name), array)
+
+    def initializer(
+        self,
+        name: str,
+        array: Any,
+        *,
+        role: Literal["parameter", "constant", "statistic"] = "constant",
+        trainable: bool = False,
+    ) -> Value:
+        """A stored tensor; the array is kept without a copy and made read-only as a view."""
+        data = np.asarray(array).view()
+        data.flags.writeable = False
+        value = self.value(name, TensorType(as_dtype(data), tuple(data.shape)), exact=True)
+        self._initializers[value] = Initializer(data, role, trainable)
+        return value
+
+    def scalar(self, number: float, dtype: DType) -> Value:
+        """A rank-0 constant, one per number and dtype."""
+        key = (dtype, number, str(number))  # -0.0 and 0.0 differ
+        found = self._scalars.get(key)  # type: ignore[call-overload]
+        if found is None:
+            array = np.asarray(number, dtype.numpy)
+            found = self._scalars[key] = self.constant(array, "scalar")  # type: ignore[index]
+        return found
+
+    # ---- nodes --------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        op: Op,
+        inputs: Sequence[Value | float | Array | None],
+        attributes: Mapping[str, Attribute],
+        *,
+        bodies: tuple[Graph, ...] = (),
+        name: str | None = None,
+        output_names: Sequence[str | None] | None = None,
+    ) -> Node:
+        """The node that computes ``op``.
+
+        Args:
+            op: the declaration.
+            inputs: values; numbers and arrays become constants.
+            attributes: by name; defaults are filled in.
+            bodies: the graphs that the node carries.
+            name: the node's; made from the op's when None.
+            output_names: names for the outputs; None leaves one to the builder.
+
+        Raises:
+            InputError: the inputs or attributes don't fit the declaration.
+        """
+        if self._built:
+            raise ModelError(f"{op.name}: the graph {self.name!r} is built already; make a new GraphBuilder")
+        operands = self._operands(op, inputs)
+        origin = self.origin or _user_line()
+        node_name = self.unique(name or "/".join([*self._scope, op.name]))
+        try:
+            op.check_arity(len(operands), [v is None for v in operands])
+            complete = op.complete(attributes)
+            types = [None if v is None else v.type for v in operands]
+            inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
+        except DataflowError as error:
+            where = f" ({origin})" if origin else ""
+            raise type(error)(f"{error} [node {node_name!r}{where}]") from None
+        results = inferred if isinstance(inferred, tuple) else (inferred,)
+        names = list(output_names or [])
+        outputs = []
+        for index, type_ in enumerate(results):
+            given = names[index] if index < len(names) else None
+            outputs.append(self.value(given or (node_name if index == 0 else f"{node_name}:{index}"), type_, exact=bool(given)))
+        node = Node(op, node_name, operands, tuple(outputs), complete, bodies, origin)
+        self._nodes.append(node)
+        return node
+
+    def value(self, name: str, type: TensorType, *, exact: bool = False) -> Value:
+        """A new value that belongs to this builder; ``exact`` refuses a name that is taken."""
+        if exact and name in self._names:
+            raise ModelError(f"the graph has a value or node {name!r} already; names are unique")
+        return Value(self.unique(name) if not exact else self._take(name), type, self)
+
+    def output(self, name: str, value: Value) -> None:
+        """Names ``value`` as a result of the graph."""
+        if name in self._outputs:
+            raise ModelError(f"the graph has an output {name!r} already")
+        self._outputs[name] = value
+
+    def state(self, name: str, before: Value, after: Value) -> None:
+        """Declares that ``after`` is kept in the place of ``before`` from run to run."""
+        if before.type != after.type:
+            raise ModelError(f"state {name!r}: its type changes from {before.type} to {after.type}")
+        self._states.append(State(name, before, after))
+
+    def adopt(self, graph: Graph) -> dict[Value, Value]:
+        """Copies a graph's inputs, initializers, nodes and states into this builder.
+
+        Returns:
+            The new value of each old one. Outputs are not declared.
+        """
+        new: dict[Value, Value] = {}
+        for value in graph.inputs:
+            new[value] = self.value(value.name, value.type, exact=True)
+            self._inputs.append(new[value])
+        for value, data in graph.initializers.items():
+            new[value] = self.value(value.name, value.type, exact=True)
+            self._initializers[new[value]] = data
+        for node in graph.nodes:
+            outputs = []
+            for value_ in node.outputs:
+                if value_ is not None:
+                    new[value_] = self.value(value_.name, value_.type)
+                outputs.append(None if value_ is None else new[value_])
+            self._take(node.name)
+            inputs = tuple(None if v is None else new[v] for v in node.inputs)
+            self._nodes.append(
+                Node(node.op, node.name, inputs, tuple(outputs), node.attributes, node.bodies, node.origin)
+            )
+        self._states += [State(s.name, new[s.before], new[s.after]) for s in graph.states]
+        return new
+
+    def scope(self, name: str) -> _Scope:
+        """A context in which new nodes and parameters are named ``name/...``."""
+        return _Scope(self._scope, name)
+
+    def scoped(self, name: str) -> str:
+        """``name`` with the current scope before it."""
+        return "/".join([*self._scope, name])
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes so far."""
+        return tuple(self._nodes)
+
+    def build(self) -> Graph:
+        """The finished graph; the builder takes no more nodes afterwards.
+
+        Raises:
+            ModelError: the graph has no output, or an output is not its own value.
+        """
+        if not self._outputs:
+            raise ModelError(f"graph {self.name!r} has no output; call output(name, value) first")
+        graph = Graph(
+            tuple(self._inputs), self._outputs, tuple(self._nodes), self._initializers, tuple(self._states), self.name
+        )
+        graph.check()
+        self._built = True
+        return graph
+
+    # ---- names --------------------------------------------------------------------------------------
+
+    def unique(self, name: str) -> str:
+        """``name``, with a number behind it when it is taken; takes it."""
+        if name not in self._names:
+            return self._take(name)
+        count = self._names[name]
+        while True:
+            count += 1
+            candidate = f"{name}.{count}"
+            if candidate not in self._names:
+                self._names[name] = count
+                return self._take(candidate)
+
+    def _take(self, name: str) -> str:
+        self._names.setdefault(name, 0)
+        return name
+
+    def _operands(self, op: Op, inputs: Iterable[Value | float | Array | None]) -> tuple[Value | None, ...]:
+        given = list(inputs)
+        like = next((v.type.dtype for v in given if isinstance(v, Value)), None)
+        operands: list[Value | None] = []
+        for item in given:
+            if item is None or isinstance(item, Value):
+                if item is not None and item.builder is not self:
+                    raise ModelError(f"{op.name}: value {item.name!r} belongs to another graph")
+                operands.append(item)
+            elif isinstance(item, (bool, int, float)) and like is not None:
+                operands.append(self.scalar(item, like))
+            else:
+                operands.append(self.constant(np.asarray(item)))
+        return tuple(operands)
+
+
+class _Scope:
+    def __init__(self, stack: list[str], name: str) -> None:
+        self._stack, self._name = stack, name
+
+    def __enter__(self) -> None:
+        self._stack.append(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.pop()
+
+
+def builder_of(op: Op, inputs: Iterable[object]) -> GraphBuilder:
+    """The builder of the first value among ``inputs``."""
+    for item in inputs:
+        if isinstance(item, Value):
+            if item.builder is None:
+                raise ModelError(f"{op.name}: value {item.name!r} belongs to a finished graph")
+            return item.builder
+    raise InputError(f"{op.name}: none of its inputs is a value of a graph; use the builder's add() for a source")
+
+
+def _user_line() -> str:
+    """File and line of the caller outside this package."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else ""

@@ -1,0 +1,189 @@
+"""What a device and a kernel are to the core: protocols and records, no implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .errors import PluginError
+from .graph import Array, Node, Value
+from .types import DTYPES, DType
+
+if TYPE_CHECKING:
+    from .plan import Segment
+
+HOST = "host"
+"""Name of the memory that the CPU addresses; devices that share it need no copies between them."""
+
+_BY_SHORT = {d.short: d for d in DTYPES}
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSpec:
+    """What a kernel takes at one operand.
+
+    Attributes:
+        dtypes: those it takes; None: every type that fits in an arena.
+        strided: any strides; otherwise contiguous.
+        optional: may be absent.
+        repeated: the last operand, any number of times.
+    """
+
+    dtypes: frozenset[DType] | None = None
+    strided: bool = False
+    optional: bool = False
+    repeated: bool = False
+
+    def refuses(self, value: Value | None) -> str | None:
+        """Why ``value`` can't stand here, or None."""
+        if value is None:
+            return None if self.optional else "an operand is absent"
+        if self.dtypes is not None and value.type.dtype not in self.dtypes:
+            return f"takes {'|'.join(sorted(d.short for d in self.dtypes))}, not {value.type.dtype.short}"
+        if value.type.dtype.kind == "s":
+            return "takes no strings"
+        return None
+
+
+def parse_operands(text: str) -> tuple[tuple[OperandSpec, ...], tuple[OperandSpec, ...]]:
+    """Input and output specs from a record's text, e.g. ``"~f32,i32|i64,f32?->f32"`` (see dataflow.h).
+
+    Raises:
+        PluginError: the text has not that form.
+    """
+    sides = text.replace(" ", "").split("->")
+    if len(sides) != 2:
+        raise PluginError(f"kernel operands {text!r}: expected 'inputs->outputs'")
+    return _parse_side(sides[0], text), _parse_side(sides[1], text)
+
+
+def _parse_side(side: str, text: str) -> tuple[OperandSpec, ...]:
+    specs = []
+    for item in filter(None, side.split(",")):
+        names = item.strip("~?*")
+        if names == "any":
+            dtypes = None
+        else:
+            unknown = [n for n in names.split("|") if n not in _BY_SHORT]
+            if unknown:
+                raise PluginError(f"kernel operands {text!r}: unknown dtype {unknown[0]!r}")
+            dtypes = frozenset(_BY_SHORT[n] for n in names.split("|"))
+        specs.append(OperandSpec(dtypes, item.startswith("~"), "?" in item, "*" in item))
+    return tuple(specs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """Capability and code in one record.
+
+    Attributes:
+        op: name of the op or pattern.
+        name: for messages.
+        inputs, outputs: what each operand may be.
+        inplace: pairs (output, input) that may share memory when shape and strides agree.
+        priority: the highest accepted one wins; a tie is an error.
+        accepts: a reason why it can't take a node, or None.
+        code: what the device runs: a C record, or a Python callable for the numpy device.
+        capturable: may run inside a graph capture.
+    """
+
+    op: str
+    name: str
+    inputs: tuple[OperandSpec, ...]
+    outputs: tuple[OperandSpec, ...]
+    code: Any
+    inplace: tuple[tuple[int, int], ...] = ()
+    priority: int = 0
+    accepts: Callable[[Node], str | None] | None = None
+    capturable: bool = True
+
+    def refuses(self, node: Node) -> str | None:
+        """Why this kernel can't take ``node``, or None when it can."""
+        for specs, values, side in ((self.inputs, node.inputs, "input"), (self.outputs, node.outputs, "output")):
+            if len(values) > len(specs) and not (specs and specs[-1].repeated):
+                return f"{self.name}: {len(values)} {side}s, takes {len(specs)}"
+            for index, spec in enumerate(specs):
+                if spec.repeated:
+                    reasons = [spec.refuses(v) for v in values[index:]]
+                else:
+                    reasons = [spec.refuses(values[index] if index < len(values) else None)]
+                for reason in filter(None, reasons):
+                    return f"{self.name}: {side} {index}: {reason}"
+        return self.accepts(node) if self.accepts is not None else None
+
+    def input_spec(self, index: int) -> OperandSpec:
+        """The spec of input ``index``, counting repeated ones."""
+        return self.inputs[min(index, len(self.inputs) - 1)]
+
+
+class Buffer(Protocol):
+    """Memory of a device."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+
+
+class Prepared(Protocol):
+    """What a device answers for a kernel and a node at plan time."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory that each run of the step needs."""
+
+
+class BoundSegment(Protocol):
+    """A segment with addresses: ready to run."""
+
+    def run(self, slots: Sequence[int]) -> None:
+        """Runs the steps; ``slots`` has an address per slot."""
+
+
+class Backend(Protocol):
+    """An open device."""
+
+    def alloc(self, bytes: int) -> Buffer:
+        """Memory for an arena; raises OutOfMemoryError."""
+
+    def free(self, buffer: Buffer) -> None:
+        """Gives memory back."""
+
+    def write(self, buffer: Buffer, offset: int, array: Array) -> None:
+        """Copies a contiguous host array into device memory."""
+
+    def read(self, array: Array, buffer: Buffer, offset: int) -> None:
+        """Copies device memory into a contiguous host array."""
+
+    def sync(self) -> None:
+        """Waits for all that was started."""
+
+    def prepare(self, kernels: Sequence[Kernel], nodes: Sequence[Any], threads: int) -> Sequence[Prepared]:
+        """Chooses algorithms: workspace and state for each kernel and node description."""
+
+    def bind(self, segment: Segment, arenas: Sequence[Buffer | None], threads: int) -> BoundSegment:
+        """Resolves the operands of a segment; None stands for a slot."""
+
+
+class Device(Protocol):
+    """A device that a plugin offers; making one opens nothing and never raises.
+
+    Attributes:
+        name: as users type it.
+        ordinal: its number among those of the name.
+        memory: name of the memory it addresses; ``HOST`` when it works on the host's.
+        alignment: of every operand, in bytes.
+        unavailable: why it can't be used, or None.
+    """
+
+    name: str
+    ordinal: int
+    memory: str
+    alignment: int
+    unavailable: str | None
+
+    def open(self, options: Mapping[str, Any]) -> Backend:
+        """An open device; raises DeviceError with the reason."""
+
+    def kernels(self) -> Sequence[Kernel]:
+        """Its own kernels."""

@@ -1,0 +1,141 @@
+"""What an op is: one declaration of inputs, attributes, outputs, shapes, gradient and memory behaviour.
+
+An op knows no device. Kernels are elsewhere and are found by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from .errors import InputError
+from .types import DType, TensorType
+
+if TYPE_CHECKING:
+    from .graph import Attribute, Graph, Node, Value
+
+REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
+
+Infer = Callable[..., "TensorType | tuple[TensorType, ...]"]
+"""``infer(*input_types, **attributes)``: the type of each declared output; absent inputs are None. An op with
+bodies gets ``bodies=`` too."""
+Gradient = Callable[..., "Value | Sequence[Value | None] | None"]
+"""``gradient(node, *cotangents)``: a cotangent (or None) per input, built from nodes; a missing tail counts as None.
+The walker undoes broadcasts."""
+Decompose = Callable[..., "Value | Sequence[Value]"]
+"""``decompose(*inputs, **attributes)``: the outputs in terms of smaller ops."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where a view's elements lie in its source: strides in elements, the offset too."""
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A declaration.
+
+    Attributes:
+        name: unique, snake_case.
+        inputs: operand names; ``"b?"`` may be absent, ``"xs*"`` (the last) repeats any number of times.
+        outputs: result names; ``"+stats"`` is an extra output that backward may read, ``"ys*"`` repeats.
+        attributes: name to default, in order; ``REQUIRED`` has none.
+        infer: see ``Infer``.
+        gradient: see ``Gradient``; None with a decomposition: that is differentiated; None without: the op
+            is not differentiable.
+        decompose: see ``Decompose``.
+        effects: ``none``, ``random`` (reads a key) or ``host`` (must not be removed or repeated).
+        inplace: pairs (output, input) that a kernel may let share memory.
+        view: ``view(node, input_strides)``: the View of its first input that its output is, or None when it cannot be
+            one for these strides.
+        cheap: recomputing it in backward costs less than keeping its result.
+        cost: floating-point operations of a node; by default one per output element.
+        bodies: names of the graphs that a node carries.
+        doc: formula and shapes.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    infer: Infer
+    outputs: tuple[str, ...] = ("y",)
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    gradient: Gradient | None = None
+    decompose: Decompose | None = None
+    effects: Literal["none", "random", "host"] = "none"
+    inplace: tuple[tuple[int, int], ...] = ()
+    view: Callable[[Node, tuple[int, ...]], View | None] | None = None
+    cheap: bool = False
+    cost: Callable[[Node], int] | None = None
+    bodies: tuple[str, ...] = ()
+    doc: str = ""
+
+    def __call__(
+        self,
+        *inputs: Value | float | Any | None,
+        bodies: tuple[Graph, ...] = (),
+        name: str | None = None,
+        **attributes: Attribute,
+    ) -> Any:
+        """Adds a node to the builder of its inputs.
+
+        Returns:
+            The output value, or a tuple of them where the op has several that are not extra.
+
+        Raises:
+            InputError: a wrong number of inputs, an unknown or missing attribute, or types that don't fit.
+        """
+        from .builder import builder_of
+
+        node = builder_of(self, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
+        results = [v for v, declared in zip(node.outputs, self.output_names(node), strict=True) if declared[0] != "+"]
+        return results[0] if len(results) == 1 and not self.outputs[0].endswith("*") else tuple(results)
+
+    def output_names(self, node: Node) -> list[str]:
+        """A declared name per output of ``node``; a repeated one as often as it occurs."""
+        names: list[str] = []
+        spare = len(node.outputs) - len(self.outputs)
+        for declared in self.outputs:
+            names += [declared] * (spare + 1 if declared.endswith("*") and spare > 0 else 1)
+        return names[: len(node.outputs)] if len(names) >= len(node.outputs) else names + names[-1:] * (len(node.outputs) - len(names))
+
+    def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
+        """The attributes in order, with defaults.
+
+        Raises:
+            InputError: an attribute is unknown or missing.
+        """
+        unknown = [key for key in given if key not in self.attributes]
+        if unknown:
+            known = ", ".join(self.attributes) or "none"
+            raise InputError(f"{self.name}: unknown attribute {unknown[0]!r}; it has: {known}")
+        out: dict[str, Attribute] = {}
+        for key, default in self.attributes.items():
+            value = given.get(key, default)
+            if value is REQUIRED:
+                raise InputError(f"{self.name}: attribute {key!r} is missing")
+            out[key] = tuple(value) if isinstance(value, list) else value
+        return out
+
+    def check_arity(self, count: int, absent: Sequence[bool]) -> None:
+        """Raises InputError when ``count`` inputs, some absent, don't fit the declaration."""
+        variadic = bool(self.inputs) and self.inputs[-1].endswith("*")
+        if count > len(self.inputs) and not variadic:
+            raise InputError(f"{self.name}: takes {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {count}")
+        for index, declared in enumerate(self.inputs):
+            missing = index >= count or absent[index]
+            if missing and not declared.endswith(("?", "*")):
+                raise InputError(f"{self.name}: input {declared!r} is missing")
+
+
+def same_type(x: TensorType, *others: TensorType | None, **_: Attribute) -> TensorType:
+    """The first input's type."""
+    return x
+
+
+def as_dtype(dtype: DType) -> Callable[[TensorType], TensorType]:
+    """A function from a type to the same shape with ``dtype``."""
+    return lambda x: TensorType(dtype, x.shape)
