@@ -117,7 +117,11 @@ class Op:
             value = given.get(key, default)
             if value is REQUIRED:
                 raise InputError(f"{self.name}: attribute {key!r} is missing")
-            out[key] = tuple(value) if isinstance(value, list) else value
+            if isinstance(value, list):
+                value = tuple(value)
+            elif isinstance(default, float) and isinstance(value, int):
+                value = float(value)  # kernels read it as a float
+            out[key] = value
         return out
 
     def check_arity(self, count: int, absent: Sequence[bool]) -> None:

@@ -1,0 +1,274 @@
+"""CDevice: a device in a shared library, opened through df_plugin_entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._runtime import ffi, lib
+from .device import HOST, Kernel, parse_operands
+from .errors import DeviceError, InputError, PluginError
+from .graph import Array, Node
+from .native import CData, Operand, Tables, raise_error
+from .types import contiguous_strides
+
+if TYPE_CHECKING:
+    from .lower.lowered import LoweredNode
+    from .plan import Segment
+
+
+def devices_of(path: str | Path) -> list[CDevice]:
+    """The devices that a plugin library offers.
+
+    Raises:
+        PluginError: the library can't be opened or is built for another contract.
+    """
+    error = ffi.new("df_error *")
+    plugin = lib.df_library_open(str(path).encode(), error)
+    if plugin == ffi.NULL:
+        raise PluginError(f"{Path(path).name}: {ffi.string(error.text).decode(errors='replace')}")
+    return [CDevice(path, index, plugin) for index in range(plugin.n_devices)]
+
+
+class CDevice:
+    """A device behind the C contract.
+
+    Attributes: see ``dataflow.device.Device``.
+    """
+
+    def __init__(self, path: str | Path, index: int = 0, plugin: CData | None = None) -> None:
+        if plugin is None:
+            devices = devices_of(path)
+            if index >= len(devices):
+                raise PluginError(f"{Path(path).name} has {len(devices)} devices, not one with index {index}")
+            plugin = devices[index]._plugin
+        self._plugin = plugin
+        self._device = plugin.devices[index]
+        self.name = _text(self._device.name)
+        self.version = _text(plugin.version)
+        self.ordinal = int(self._device.ordinal)
+        self.alignment = int(self._device.alignment) or 64
+        self.asynchronous = bool(self._device.flags & lib.DF_ASYNCHRONOUS)
+        host = bool(self._device.flags & lib.DF_MEMORY_HOST)
+        self.memory = HOST if host else f"{self.name}:{self.ordinal}"
+        self.unavailable = _text(self._device.unavailable) or None
+
+    def kernels(self) -> list[Kernel]:
+        """A record for each of the library's kernels."""
+        return [_kernel(self._device.kernels[i]) for i in range(self._device.n_kernels)]
+
+    def open(self, options: Mapping[str, Any]) -> CBackend:
+        """The open device.
+
+        Raises:
+            DeviceError: it is unavailable.
+            InputError: an option; C devices declare none yet.
+        """
+        if self.unavailable:
+            raise DeviceError(f"device {self.name!r} is unavailable: {self.unavailable}")
+        if options:
+            raise InputError(f"device {self.name!r} has no option {next(iter(options))!r}")
+        return CBackend(self._device, self.name)
+
+
+def _text(chars: CData) -> str:
+    return "" if chars == ffi.NULL else ffi.string(chars).decode(errors="replace")
+
+
+def _kernel(record: CData) -> Kernel:
+    inputs, outputs = parse_operands(_text(record.operands))
+    pairs = [p.split("<") for p in _text(record.inplace).replace(" ", "").split(",") if p]
+    accepts = None
+    if record.accepts != ffi.NULL:
+
+        def accepts(node: Node) -> str | None:
+            into = ffi.new("df_node *")
+            tables = Tables()
+            values = [
+                None if v is None else Operand(-1, 0, v.type, contiguous_strides(v.type.shape), 0)
+                for v in (*node.inputs, *node.outputs)
+            ]
+            count = len(node.inputs)
+            tables.node(into, values[:count], values[count:], node.attributes, 1)
+            return _text(lib.df_accepts(record, into)) or None
+
+    return Kernel(
+        op=_text(record.op),
+        name=_text(record.name),
+        inputs=inputs,
+        outputs=outputs,
+        code=record,
+        inplace=tuple((int(a), int(b)) for a, b in pairs),
+        priority=int(record.priority),
+        accepts=accepts,
+        capturable=bool(record.capturable),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CBuffer:
+    """Memory of a C device."""
+
+    handle: CData
+    bytes: int
+
+
+class _PreparedKernels:
+    """The prepared states of some kernels; released together."""
+
+    def __init__(self, kernels: CData, prepared: CData, count: int, tables: Tables, nodes: CData) -> None:
+        self.kernels, self.prepared, self.count = kernels, prepared, count
+        self.tables, self.nodes = tables, nodes
+
+    def __del__(self) -> None:
+        lib.df_release_kernels(self.count, self.kernels, self.prepared)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedKernel:
+    """What a kernel answered at plan time."""
+
+    workspace: int
+    state: CData
+    owner: _PreparedKernels
+
+
+class CBackend:
+    """An open C device."""
+
+    def __init__(self, device: CData, name: str) -> None:
+        self.device = device
+        self.name = name
+
+    def alloc(self, bytes: int) -> CBuffer:
+        """Memory for an arena; raises OutOfMemoryError."""
+        buffer, error = ffi.new("df_buffer *"), ffi.new("df_error *")
+        status = self.device.alloc(self.device.self, bytes, buffer, error)
+        raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes")
+        return CBuffer(buffer, bytes)
+
+    def free(self, buffer: CBuffer) -> None:
+        """Gives memory back."""
+        self.device.free(self.device.self, buffer.handle)
+
+    def write(self, buffer: CBuffer, offset: int, array: Array) -> None:
+        """Copies a contiguous host array into device memory."""
+        self._copy(lib.DF_COPY_TO_DEVICE, buffer.handle.base, offset, _address(array), 0, array.nbytes)
+
+    def read(self, array: Array, buffer: CBuffer, offset: int) -> None:
+        """Copies device memory into a contiguous host array."""
+        self._copy(lib.DF_COPY_TO_HOST, _address(array), 0, buffer.handle.base, offset, array.nbytes)
+        self.sync()
+
+    def _copy(self, direction: int, to: CData, to_offset: int, source: CData, from_offset: int, size: int) -> None:
+        copy, error = ffi.new("df_copy *"), ffi.new("df_error *")
+        copy.struct_size, copy.direction = ffi.sizeof("df_copy"), direction
+        copy.to, copy.to_offset = to, to_offset
+        setattr(copy, "from", source)
+        copy.from_offset, copy.bytes = from_offset, size
+        raise_error(self.device.copy(self.device.self, copy, error), error, f"device {self.name!r}: copy")
+
+    def sync(self) -> None:
+        """Waits for all that was started."""
+        if self.device.sync != ffi.NULL:
+            error = ffi.new("df_error *")
+            raise_error(self.device.sync(self.device.self, error), error, f"device {self.name!r}")
+
+    def prepare(self, nodes: Sequence[LoweredNode], threads: int) -> list[PreparedKernel]:
+        """Workspace and state for each node, chosen by its kernel."""
+        count = len(nodes)
+        kernels = ffi.new("df_kernel *[]", count)
+        described = ffi.new("df_node[]", count)
+        prepared = ffi.new("df_prepared[]", count)
+        tables = Tables()
+        for index, node in enumerate(nodes):
+            kernels[index] = node.kernel.code
+            prepared[index].struct_size = ffi.sizeof("df_prepared")
+            if node.kernel.code.prepare == ffi.NULL:
+                continue
+            inputs = [None if s is None else s.operand() for s in node.inputs]
+            outputs = [None if s is None else s.operand() for s in node.outputs]
+            tables.node(described[index], inputs, outputs, node.node.attributes, threads)
+        error = ffi.new("df_error *")
+        status = lib.df_prepare_kernels(count, kernels, described, prepared, error)
+        if status:
+            where = nodes[error.step].node.describe() if 0 <= error.step < count else f"device {self.name!r}"
+            raise_error(status, error, where)
+        owner = _PreparedKernels(kernels, prepared, count, tables, described)
+        return [PreparedKernel(int(prepared[i].workspace), prepared[i].state, owner) for i in range(count)]
+
+    def bind(self, segment: Segment, arenas: Sequence[tuple[CBuffer | None, int, int]], threads: int) -> BoundCSegment:
+        """The segment with addresses.
+
+        Args:
+            segment: steps whose operands have places.
+            arenas: per arena of the plan: buffer or None, bytes, number of the slot or -1.
+            threads: the session's.
+        """
+        return BoundCSegment(self, segment, arenas, threads)
+
+
+class BoundCSegment:
+    """A segment that the device has prepared; one native call runs it."""
+
+    def __init__(
+        self, backend: CBackend, segment: Segment, arenas: Sequence[tuple[CBuffer | None, int, int]], threads: int
+    ) -> None:
+        self._backend, self._segment = backend, segment
+        tables = Tables()
+        steps = ffi.new("df_step[]", len(segment.steps))
+        total = sum(len(s.inputs) + len(s.outputs) + 1 for s in segment.steps)
+        operands = ffi.new("df_operand[]", max(total, 1))
+        at = 0
+        for into, step in zip(steps, segment.steps, strict=True):
+            into.kernel, into.state = step.kernel.code, step.prepared.state
+            into.attributes, into.n_attributes = tables.attributes(step.node.attributes)
+            into.first_operand, into.n_inputs, into.n_outputs = at, len(step.inputs), len(step.outputs)
+            for operand in (*step.inputs, *step.outputs, step.workspace):
+                tables.operand(operands[at], operand)
+                at += 1
+        table = ffi.new("df_arena[]", max(len(arenas), 1))
+        for entry, (buffer, size, slot) in zip(table, arenas, strict=False):
+            entry.bytes, entry.slot = size, slot
+            entry.base = ffi.NULL if buffer is None else buffer.handle.base
+        native = ffi.new("df_segment *")
+        native.struct_size, native.n_steps, native.n_operands = ffi.sizeof("df_segment"), len(steps), total
+        native.n_arenas, native.steps, native.operands, native.arenas = len(arenas), steps, operands, table
+        native.threads = threads
+        self._keep = (tables, steps, operands, table, native, [b for b, _, _ in arenas])
+        prepared, self._error = ffi.new("void **"), ffi.new("df_error *")
+        device = backend.device
+        status = device.prepare(device.self, native, prepared, self._error)
+        self._check(status)
+        self._prepared = prepared[0]
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        """Runs the steps; ``slots`` is a ``void *[]`` with an address per slot."""
+        run = ffi.new("df_run *")
+        run.struct_size, run.n_slots, run.slots = ffi.sizeof("df_run"), count, slots
+        run.cancel, run.calls = cancel, calls
+        device = self._backend.device
+        self._check(device.run(device.self, self._prepared, run, self._error))
+
+    def _check(self, status: int) -> None:
+        if status:
+            step = self._error.step
+            known = 0 <= step < len(self._segment.steps)
+            where = self._segment.steps[step].node.describe() if known else f"device {self._backend.name!r}"
+            raise_error(status, self._error, where)
+
+    def __del__(self) -> None:
+        if getattr(self, "_prepared", None):
+            self._backend.device.release(self._backend.device.self, self._prepared)
+
+
+def _address(array: Array) -> CData:
+    if not array.flags.c_contiguous:
+        raise DeviceError("only contiguous arrays are copied to or from a device")
+    if not array.flags.writeable:
+        return ffi.cast("void *", np.frombuffer(array, np.uint8).ctypes.data if array.size else 0)
+    return ffi.cast("void *", array.ctypes.data)

@@ -1,0 +1,82 @@
+"""The same SSA form as a graph, where nodes have kernels and values have storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Union
+
+from ..device import Kernel
+from ..graph import Initializer, Node
+from ..native import Operand
+from ..types import TensorType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Root:
+    """The bytes of one value that is no view. Compares by identity.
+
+    Attributes:
+        kind: ``input`` is fed, ``stored`` is an initializer or state, ``computed`` is what a node writes.
+    """
+
+    number: int
+    name: str
+    type: TensorType
+    memory: str
+    kind: Literal["input", "stored", "computed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a value lies: in a root, from ``offset`` bytes, with strides in elements."""
+
+    root: Root
+    offset: int
+    strides: tuple[int, ...]
+    type: TensorType
+
+    def operand(self, arena: int = -1, base: int = 0) -> Operand:
+        """The operand, once the root has a place."""
+        return Operand(arena, base + self.offset, self.type, self.strides, self.root.number, self.offset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredNode:
+    """A node with its kernel, on a device."""
+
+    node: Node
+    device: str
+    kernel: Kernel
+    inputs: tuple[Storage | None, ...]
+    outputs: tuple[Storage | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """A contiguous copy of a whole root into another memory."""
+
+    source: Storage
+    target: Storage
+    from_device: str
+    to_device: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """What a plan is made from.
+
+    Attributes:
+        items: nodes and moves, in order.
+        inputs: storage of each fed value.
+        outputs: storage of each result; contiguous and, unless the value is a result twice, a root of its own.
+        stored: storage and data of each initializer that is read.
+        fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
+    """
+
+    items: tuple[Union[LoweredNode, Move], ...]
+    inputs: Mapping[str, Storage]
+    outputs: Mapping[str, Storage]
+    stored: Mapping[str, tuple[Storage, Initializer]]
+    fallbacks: Mapping[tuple[str, str], str]

@@ -1,0 +1,118 @@
+"""Chooses a device and kernel for each node; nodes that no device takes whole are decomposed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..builder import GraphBuilder
+from ..device import Kernel
+from ..errors import ModelError, PluginError
+from ..graph import Graph, Node, Value, live_nodes
+from ..registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A kernel on a device."""
+
+    device: str
+    kernel: Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A graph in which every node that isn't a view has a choice.
+
+    Attributes:
+        refusals: (node name, device) to the reason why the device did not take it.
+    """
+
+    graph: Graph
+    choices: Mapping[Node, Choice]
+    refusals: Mapping[tuple[str, str], str]
+
+
+def select(graph: Graph, devices: Sequence[str], registry: Registry) -> Selection:
+    """The graph with a kernel for every node, decomposing where that is needed.
+
+    Per node: a kernel of the first device that takes it or its decomposition, then the next device.
+
+    Raises:
+        ModelError: no device takes a node; the message lists every such node with reasons.
+        PluginError: two kernels of one priority take the same node.
+    """
+    choices: dict[Node, Choice] = {}
+    refusals: dict[tuple[str, str], str] = {}
+    missing: list[str] = []
+    expand: set[Node] = set()
+    for node in graph.nodes:
+        if node.op.view is not None:
+            continue
+        choice = _choose(node, devices, registry, refusals)
+        if node.op.decompose is not None and (choice is None or choice.device != devices[0]):
+            expand.add(node)
+        elif choice is not None:
+            choices[node] = choice
+        else:
+            reasons = "; ".join(f"{d}: {refusals[node.name, d]}" for d in devices)
+            missing.append(f"{node.describe()}: {reasons}")
+    if missing:
+        raise ModelError("no device takes these nodes:\n  " + "\n  ".join(missing))
+    if expand:
+        return select(_decompose(graph, expand), devices, registry)
+    return Selection(graph, choices, refusals)
+
+
+def _choose(
+    node: Node, devices: Sequence[str], registry: Registry, refusals: dict[tuple[str, str], str]
+) -> Choice | None:
+    for device in devices:
+        accepted: Kernel | None = None
+        reasons = []
+        for kernel in registry.kernels[device].get(node.op.name, ()):
+            if accepted is not None and kernel.priority < accepted.priority:
+                break
+            reason = kernel.refuses(node)
+            if reason is not None:
+                reasons.append(reason)
+            elif accepted is not None:
+                raise PluginError(
+                    f"{node.describe()}: kernels {accepted.name!r} and {kernel.name!r} of device {device!r} both "
+                    f"take it with priority {kernel.priority}; give one of them a higher one"
+                )
+            else:
+                accepted = kernel
+        if accepted is not None:
+            return Choice(device, accepted)
+        refusals[node.name, device] = "; ".join(reasons) or f"has no kernel for {node.op.name}"
+    return None
+
+
+def _decompose(graph: Graph, expand: set[Node]) -> Graph:
+    """The graph with these nodes replaced by their decompositions."""
+    builder = GraphBuilder(graph.name)
+    empty = Graph(graph.inputs, {}, (), graph.initializers)
+    new: dict[Value, Value] = builder.adopt(empty)
+    for node in graph.nodes:
+        inputs = [None if v is None else new[v] for v in node.inputs]
+        builder.origin = node.origin or node.name
+        if node in expand:
+            assert node.op.decompose is not None
+            with builder.scope(node.name):
+                found = node.op.decompose(*inputs, **node.attributes)
+            results = (found,) if isinstance(found, Value) else tuple(found)
+        else:
+            results = builder.add(node.op, inputs, node.attributes, bodies=node.bodies, name=node.name).outputs
+        for value, result in zip(node.outputs, results, strict=False):
+            if value is not None and result is not None:
+                new[value] = result
+    for name, value in graph.outputs.items():
+        builder.output(name, new[value])
+    for state in graph.states:
+        builder.state(state.name, new[state.before], new[state.after])
+    built = builder.build()
+    wanted = [*built.outputs.values(), *(s.after for s in built.states)]
+    return Graph(
+        built.inputs, built.outputs, tuple(live_nodes(built.nodes, wanted)), built.initializers, built.states, built.name
+    )
