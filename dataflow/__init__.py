@@ -11,32 +11,78 @@ from typing import Any
 from .builder import GraphBuilder as GraphBuilder
 from .errors import (
     Cancelled as Cancelled,
+)
+from .errors import (
     DataflowError as DataflowError,
+)
+from .errors import (
     DeviceError as DeviceError,
+)
+from .errors import (
     GradientError as GradientError,
+)
+from .errors import (
     InputError as InputError,
+)
+from .errors import (
     ModelError as ModelError,
+)
+from .errors import (
     OutOfMemoryError as OutOfMemoryError,
+)
+from .errors import (
     PluginError as PluginError,
 )
-from .graph import Graph as Graph, Node as Node, Value as Value
+from .graph import Graph as Graph
+from .graph import Node as Node
+from .graph import Value as Value
 from .op import Op as Op
 from .types import (
-    DType as DType,
     Dim as Dim,
+)
+from .types import (
+    DType as DType,
+)
+from .types import (
     TensorType as TensorType,
+)
+from .types import (
     bfloat16 as bfloat16,
+)
+from .types import (
     bool_ as bool_,
+)
+from .types import (
     float16 as float16,
+)
+from .types import (
     float32 as float32,
+)
+from .types import (
     float64 as float64,
+)
+from .types import (
     int8 as int8,
+)
+from .types import (
     int16 as int16,
+)
+from .types import (
     int32 as int32,
+)
+from .types import (
     int64 as int64,
+)
+from .types import (
     uint8 as uint8,
+)
+from .types import (
     uint16 as uint16,
+)
+from .types import (
     uint32 as uint32,
+)
+from .types import (
     uint64 as uint64,
 )
 

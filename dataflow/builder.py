@@ -11,7 +11,8 @@ import numpy as np
 
 from .errors import DataflowError, InputError, ModelError
 from .graph import Array, Attribute, Graph, Initializer, Node, State, Value
-from .types import DType, Dim, Shape, Size, TensorType, dtype as as_dtype
+from .types import Dim, DType, Shape, Size, TensorType
+from .types import dtype as as_dtype
 
 if TYPE_CHECKING:
     from .op import Op
@@ -36,7 +37,7 @@ class GraphBuilder:
         self._nodes: list[Node] = []
         self._initializers: dict[Value, Initializer] = {}
         self._states: list[State] = []
-        self._scalars: dict[tuple[DType, Any], Value] = {}
+        self._scalars: dict[tuple[DType, float, str], Value] = {}
         self._built = False
 
     # ---- what a graph begins with -------------------------------------------------------------------
@@ -77,10 +78,10 @@ class GraphBuilder:
     def scalar(self, number: float, dtype: DType) -> Value:
         """A rank-0 constant, one per number and dtype."""
         key = (dtype, number, str(number))  # -0.0 and 0.0 differ
-        found = self._scalars.get(key)  # type: ignore[call-overload]
+        found = self._scalars.get(key)
         if found is None:
             array = np.asarray(number, dtype.numpy)
-            found = self._scalars[key] = self.constant(array, "scalar")  # type: ignore[index]
+            found = self._scalars[key] = self.constant(array, "scalar")
         return found
 
     # ---- nodes --------------------------------------------------------------------------------------
@@ -126,7 +127,9 @@ class GraphBuilder:
         outputs = []
         for index, type_ in enumerate(results):
             given = names[index] if index < len(names) else None
-            outputs.append(self.value(given or (node_name if index == 0 else f"{node_name}:{index}"), type_, exact=bool(given)))
+            outputs.append(
+                self.value(given or (node_name if index == 0 else f"{node_name}:{index}"), type_, exact=bool(given))
+            )
         node = Node(op, node_name, operands, tuple(outputs), complete, bodies, origin)
         self._nodes.append(node)
         return node
@@ -197,7 +200,12 @@ class GraphBuilder:
         if not self._outputs:
             raise ModelError(f"graph {self.name!r} has no output; call output(name, value) first")
         graph = Graph(
-            tuple(self._inputs), self._outputs, tuple(self._nodes), self._initializers, tuple(self._states), self.name
+            tuple(self._inputs),
+            self._outputs,
+            tuple(self._nodes),
+            self._initializers,
+            tuple(self._states),
+            self.name,
         )
         graph.check()
         self._built = True

@@ -46,7 +46,7 @@ class CDevice:
             if index >= len(devices):
                 raise PluginError(f"{Path(path).name} has {len(devices)} devices, not one with index {index}")
             plugin = devices[index]._plugin
-        self._plugin = plugin
+        self._plugin: CData = plugin
         self._device = plugin.devices[index]
         self.name = _text(self._device.name)
         self.version = _text(plugin.version)
@@ -89,7 +89,7 @@ def _kernel(record: CData) -> Kernel:
             into = ffi.new("df_node *")
             tables = Tables()
             values = [
-                None if v is None else Operand(-1, 0, v.type, contiguous_strides(v.type.shape), 0)
+                None if v is None else Operand(-1, 0, v.type, contiguous_strides(v.type.sizes), 0)
                 for v in (*node.inputs, *node.outputs)
             ]
             count = len(node.inputs)
@@ -216,7 +216,11 @@ class BoundCSegment:
     """A segment that the device has prepared; one native call runs it."""
 
     def __init__(
-        self, backend: CBackend, segment: Segment, arenas: Sequence[tuple[CBuffer | None, int, int]], threads: int
+        self,
+        backend: CBackend,
+        segment: Segment,
+        arenas: Sequence[tuple[CBuffer | None, int, int]],
+        threads: int,
     ) -> None:
         self._backend, self._segment = backend, segment
         tables = Tables()

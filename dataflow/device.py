@@ -100,7 +100,10 @@ class Kernel:
 
     def refuses(self, node: Node) -> str | None:
         """Why this kernel can't take ``node``, or None when it can."""
-        for specs, values, side in ((self.inputs, node.inputs, "input"), (self.outputs, node.outputs, "output")):
+        for specs, values, side in (
+            (self.inputs, node.inputs, "input"),
+            (self.outputs, node.outputs, "output"),
+        ):
             if len(values) > len(specs) and not (specs and specs[-1].repeated):
                 return f"{self.name}: {len(values)} {side}s, takes {len(specs)}"
             for index, spec in enumerate(specs):

@@ -54,7 +54,7 @@ class Operand:
     def span(self) -> tuple[int, int]:
         """First and one-past-last byte, relative to the offset."""
         size = self.type.dtype.nbytes(1)
-        reach = [(d - 1) * s * size for d, s in zip(self.type.shape, self.strides, strict=True)]
+        reach = [(d - 1) * s * size for d, s in zip(self.type.sizes, self.strides, strict=True)]
         return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + size
 
     @property
@@ -141,7 +141,7 @@ class Tables:
         into.trip_stride = operand.trip_stride
         into.value = operand.value
         into.origin = operand.origin
-        into.shape = self.ints(type_.shape)
+        into.shape = self.ints(type_.sizes)
         into.strides = self.ints(operand.strides)
 
     def node(

@@ -100,7 +100,11 @@ class Op:
         spare = len(node.outputs) - len(self.outputs)
         for declared in self.outputs:
             names += [declared] * (spare + 1 if declared.endswith("*") and spare > 0 else 1)
-        return names[: len(node.outputs)] if len(names) >= len(node.outputs) else names + names[-1:] * (len(node.outputs) - len(names))
+        return (
+            names[: len(node.outputs)]
+            if len(names) >= len(node.outputs)
+            else names + names[-1:] * (len(node.outputs) - len(names))
+        )
 
     def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
         """The attributes in order, with defaults.

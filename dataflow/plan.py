@@ -20,7 +20,8 @@ class Arena:
     Attributes:
         name: ``weights``, ``state``, ``arena``, ``staging`` or the name of an input or output.
         memory: name of the memory that it lies in.
-        kind: ``persistent`` keeps its contents from run to run; ``scratch`` doesn't; ``input`` and ``output`` are slots.
+        kind: ``persistent`` keeps its contents from run to run, ``scratch`` doesn't; ``input`` and ``output``
+            are slots.
     """
 
     name: str
@@ -121,7 +122,8 @@ class Plan:
             lines.append(f"segment on {item.device}: {len(item.steps)} steps")
             for step in item.steps:
                 places = ", ".join(_place(self, o) for o in step.outputs)
-                lines.append(f"  {step.node.name}: {step.kernel.name}({', '.join(_place(self, i) for i in step.inputs)}) -> {places}")
+                reads = ", ".join(_place(self, i) for i in step.inputs)
+                lines.append(f"  {step.node.name}: {step.kernel.name}({reads}) -> {places}")
         return "\n".join(lines)
 
 

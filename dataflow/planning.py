@@ -156,7 +156,7 @@ class _Planning:
                 else:
                     type_ = TensorType(uint8, (life.bytes,))
                     self.count -= 1
-                    self.workspace[what] = Operand(index, offset, type_, contiguous_strides(type_.shape), self.count)
+                    self.workspace[what] = Operand(index, offset, type_, contiguous_strides(type_.sizes), self.count)
             drawn = tuple((n, life, o) for (_, n, life), o in zip(entries, packed.offsets, strict=True))
             found[index] = (drawn, packed.peak, packed.lower_bound)
         for root, place in owner.items():

@@ -70,7 +70,10 @@ class Registry:
     def default_devices(self) -> list[str]:
         """Available devices, best first: others, then the CPU, then the reference."""
         order = [k for k, d in self.devices.items() if not d.unavailable and k not in ("cpu", LAST_RESORT)]
-        return [*order, *(k for k in ("cpu", LAST_RESORT) if k in self.devices and not self.devices[k].unavailable)]
+        return [
+            *order,
+            *(k for k in ("cpu", LAST_RESORT) if k in self.devices and not self.devices[k].unavailable),
+        ]
 
 
 def device_id(device: Device) -> str:

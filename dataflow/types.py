@@ -77,7 +77,8 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name in _ML_DTYPES:
         import ml_dtypes  # takes 10 ms to import, and few models need it
 
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
     return np.dtype(name)
 
 
@@ -130,7 +131,7 @@ def dtype(of: DType | str | np.dtype[Any] | type | np.ndarray[Any, Any]) -> DTyp
     if isinstance(of, np.ndarray):
         of = of.dtype
     try:
-        resolved = np.dtype(of)
+        resolved: np.dtype[Any] = np.dtype(of)  # type: ignore[arg-type]
     except TypeError:
         raise InputError(f"{of!r} is no dtype; expected one of {', '.join(d.name for d in DTYPES)}") from None
     if resolved.kind in "OUST":
@@ -274,9 +275,7 @@ def _terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
     return (((), int(size)),) if size else ()
 
 
-def _divide(
-    terms: Sequence[tuple[Monomial, int]], divisor: Sequence[tuple[Monomial, int]]
-) -> Size | None:
+def _divide(terms: Sequence[tuple[Monomial, int]], divisor: Sequence[tuple[Monomial, int]]) -> Size | None:
     """The quotient where every term divides by a one-term divisor, else None."""
     if len(divisor) != 1:
         return 1 if tuple(terms) == tuple(divisor) else None
@@ -323,6 +322,11 @@ class TensorType:
     def rank(self) -> int:
         """Number of axes."""
         return len(self.shape)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of a bound type, as ints; raises InputError where a dim isn't known yet."""
+        return tuple(int(d) for d in self.shape)
 
     @property
     def is_bound(self) -> bool:

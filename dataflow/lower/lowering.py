@@ -63,7 +63,7 @@ class _Lowering:
     def root(self, name: str, type_: TensorType, memory: str, kind: str) -> Storage:
         self.count += 1
         root = Root(self.count, name, type_, memory, kind)  # type: ignore[arg-type]
-        return Storage(root, 0, contiguous_strides(type_.shape), type_)
+        return Storage(root, 0, contiguous_strides(type_.sizes), type_)
 
     def read(self, value: Value, memory: str) -> Storage:
         """The storage of a value that a device with ``memory`` is about to read."""
@@ -119,7 +119,7 @@ class _Lowering:
 
     def contiguous(self, storage: Storage, reader: Node, device: str | None = None) -> Storage:
         """A contiguous copy, made on the device where the source lies; one per source."""
-        key = (storage.root, storage.offset, storage.type.shape, storage.strides)
+        key = (storage.root, storage.offset, storage.type.sizes, storage.strides)
         if key in self.copied:
             return self.copied[key]
         device = device or self.device_of.get(storage.root) or self.host_device()
@@ -136,8 +136,8 @@ class _Lowering:
                     self.copied[key] = result
                     return result
         raise ModelError(
-            f"{reader.describe()}: no device on memory {storage.root.memory!r} has a copy kernel for {storage.type} with "
-            "any strides; every device needs one"
+            f"{reader.describe()}: no device on memory {storage.root.memory!r} has a copy kernel for "
+            f"{storage.type} with any strides; every device needs one"
         )
 
     def move(self, storage: Storage, memory: str, device: str, reader: Node) -> Storage:
@@ -145,7 +145,7 @@ class _Lowering:
         key = (storage.root, memory)
         if key not in self.moved:
             target = self.root(f"{storage.root.name}:{memory}", storage.root.type, memory, "computed")
-            whole = Storage(storage.root, 0, contiguous_strides(storage.root.type.shape), storage.root.type)
+            whole = Storage(storage.root, 0, contiguous_strides(storage.root.type.sizes), storage.root.type)
             origin = self.device_of.get(storage.root) or self.host_device()
             self.items.append(Move(whole, target, origin, device, storage.root.name))
             self.device_of[target.root] = device
@@ -167,11 +167,11 @@ class _Lowering:
             whole = storage.offset == 0 and storage.type.nbytes == storage.root.type.nbytes
             if storage.root.memory != HOST:
                 storage = self.move(storage, HOST, self.host_device(), marker)
-            straight = is_contiguous(storage.type.shape, storage.strides)
+            straight = is_contiguous(storage.type.sizes, storage.strides)
             if storage.root.kind != "computed" or not whole or not straight or storage.root in taken:
-                self.copied.pop((storage.root, storage.offset, storage.type.shape, storage.strides), None)
+                self.copied.pop((storage.root, storage.offset, storage.type.sizes, storage.strides), None)
                 storage = self.contiguous(storage, marker, self.host_device())
-                self.copied.pop((storage.root, storage.offset, storage.type.shape, storage.strides), None)
+                self.copied.pop((storage.root, storage.offset, storage.type.sizes, storage.strides), None)
             taken.add(storage.root)
             found[name] = storage
         return found

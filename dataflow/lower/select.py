@@ -101,12 +101,11 @@ def _decompose(graph: Graph, expand: set[Node]) -> Graph:
             assert node.op.decompose is not None
             with builder.scope(node.name):
                 found = node.op.decompose(*inputs, **node.attributes)
-            results = (found,) if isinstance(found, Value) else tuple(found)
+            results: tuple[Value | None, ...] = (found,) if isinstance(found, Value) else tuple(found)
         else:
             results = builder.add(node.op, inputs, node.attributes, bodies=node.bodies, name=node.name).outputs
-        for value, result in zip(node.outputs, results, strict=False):
-            if value is not None and result is not None:
-                new[value] = result
+        pairs = zip(node.outputs, results, strict=False)
+        new.update({value: result for value, result in pairs if value is not None and result is not None})
     for name, value in graph.outputs.items():
         builder.output(name, new[value])
     for state in graph.states:
@@ -114,5 +113,10 @@ def _decompose(graph: Graph, expand: set[Node]) -> Graph:
     built = builder.build()
     wanted = [*built.outputs.values(), *(s.after for s in built.states)]
     return Graph(
-        built.inputs, built.outputs, tuple(live_nodes(built.nodes, wanted)), built.initializers, built.states, built.name
+        built.inputs,
+        built.outputs,
+        tuple(live_nodes(built.nodes, wanted)),
+        built.initializers,
+        built.states,
+        built.name,
     )
