@@ -6,6 +6,7 @@
  * b. */
 #include "gemm.h"
 #include "gemm_tile.h"
+#include "pack.h"
 
 enum {
   K_BLOCK = 384,     /* a panel of a is 21 KiB, a panel of b 48 */
@@ -24,31 +25,12 @@ static int64_t even_part(int64_t total, int64_t most) {
 
 /* ---- Packing -------------------------------------------------------------------------------- */
 
-/* out[p][i] = from[i * row + p] for i < rows, p < k; DF_LANES lanes are written per step, the lanes
- * from |width| on are overwritten by the next step or lie in the slack behind. Squares are turned
- * in registers. */
-static void pack_turned(float *out, const float *from, int64_t row, int64_t rows, int64_t k,
-                        int64_t width) {
-  for (int64_t p = 0; p < k; p += DF_LANES) {
-    int64_t steps = df_min(DF_LANES, k - p);
-    df_vec square[DF_LANES];
-    for (int i = 0; i < DF_LANES; i++)
-      square[i] = i >= rows           ? vec_zero()
-                  : steps == DF_LANES ? vec_load(from + i * row + p)
-                                      : vec_load_part(from + i * row + p, steps);
-    vec_transpose(square);
-    for (int i = 0; i < DF_LANES; i++)
-      if (i < steps)
-        vec_store(out + (p + i) * width, square[i]);
-  }
-}
-
 /* A panel of a: out[p * DF_TILE_ROWS + i] = a[i][p] for |rows| rows. The slack behind it is
  * DF_LANES floats. */
 static void pack_a(float *out, const float *a, int64_t a_row, int64_t a_col, int64_t rows,
                    int64_t k) {
   if (a_col == 1 && DF_TILE_ROWS <= DF_LANES) {
-    pack_turned(out, a, a_row, rows, k, DF_TILE_ROWS);
+    df_pack_turned(out, a, a_row, rows, k, DF_TILE_ROWS);
   } else if (a_row == 1 && DF_TILE_ROWS <= DF_LANES) {
     for (int64_t p = 0; p < k; p++)
       vec_store(out + p * DF_TILE_ROWS, vec_load_part(a + p * a_col, rows));
@@ -71,7 +53,7 @@ static void pack_b(float *out, const float *b, int64_t b_row, int64_t b_col, int
         vec_store(out + p * width + j, count == DF_LANES ? vec_load(from + p * b_row)
                                                          : vec_load_part(from + p * b_row, count));
     } else if (b_row == 1) {
-      pack_turned(out + j, from, b_col, count, k, width);
+      df_pack_turned(out + j, from, b_col, count, k, width);
     } else {
       for (int64_t p = 0; p < k; p++)
         for (int64_t lane = 0; lane < DF_LANES; lane++)

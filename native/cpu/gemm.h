@@ -8,8 +8,6 @@
 
 #include "cpu.h"
 
-#define df_hidden __attribute__((visibility("hidden")))
-
 /* What is done to a sum before it is stored; a null bias is none. */
 typedef struct df_gemm_end {
   const float *row_bias;    /* one per row of c */
@@ -38,11 +36,10 @@ typedef struct df_gemm_cut {
 } df_gemm_cut;
 
 /* The cut of each of |batch| products of the same size. */
-df_hidden df_gemm_cut DF_NAME(df_gemm_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
-                                           int32_t threads);
+df_gemm_cut DF_NAME(df_gemm_cut)(int64_t m, int64_t n, int64_t k, int64_t batch, int32_t threads);
 
 /* Computes piece |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
-df_hidden void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
-                                      float *scratch);
+void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
+                            float *scratch);
 
 #endif

@@ -25,6 +25,6 @@ typedef void (*df_tile)(int64_t k, const float *a, const float *b, float *c, int
                         int64_t columns, const df_gemm_end *end);
 
 /* By number of rows less one and of vectors less one. */
-df_hidden extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
+extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 
 #endif

@@ -1,0 +1,59 @@
+/* conv.c: y[n, f, o...] = bias[f] + sum over c, t... of x[n, c, o * stride - pad + t * dilation] *
+ * w[f, c, t...].
+ *
+ * x: (N, G * C, in...), w: (G * F, C, kernel...), bias: (G * F), y: (N, G * F, out...), one to
+ * three spatial axes. 2 N G F C out taps operations on 4 (N G C in + G F C taps + N G F out) bytes.
+ */
+#include "conv.h"
+#include "conv_apply.h"
+#include "conv_shape.h"
+
+static df_apply apply_of(const df_conv *conv) {
+  return (df_apply){.window = conv->window,
+                    .batch = conv->batch,
+                    .groups = conv->groups,
+                    .rows = conv->filters,
+                    .channels = conv->channels,
+                    .weight_row = conv->channels * conv->window.taps,
+                    .weight_channel = conv->window.taps,
+                    .weight_group = conv->filters * conv->channels * conv->window.taps};
+}
+
+const char *DF_NAME(df_conv_accepts)(const df_node *node) {
+  return df_conv_accepts_rank(node->inputs[0].rank);
+}
+
+df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  const df_operand *x = &node->inputs[0], *w = &node->inputs[1], *y = &node->outputs[0];
+  df_conv conv =
+      df_conv_make(x->shape, w->shape, y->shape, x->rank, node->attributes, node->n_attributes, 0);
+  df_apply apply = apply_of(&conv);
+  out->workspace = DF_NAME(df_apply_workspace)(&apply, node->threads);
+  return DF_OK;
+}
+
+df_status DF_NAME(df_conv_run)(const df_call *call, int32_t relu) {
+  const df_tensor *x = &call->inputs[0], *w = &call->inputs[1], *y = &call->outputs[0];
+  df_conv conv =
+      df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes, call->n_attributes, 0);
+  df_apply apply = apply_of(&conv);
+  apply.out = y->data;
+  apply.source = x->data;
+  apply.weight = w->data;
+  apply.bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+  apply.relu = relu;
+  DF_NAME(df_apply_run)(call, &apply);
+  return DF_OK;
+}
+
+static df_status run_conv(const df_call *call) { return DF_NAME(df_conv_run)(call, 0); }
+
+DF_KERNELS(conv) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
+                                       .op = "conv",
+                                       .name = "conv f32 " DF_TEXT(DF_ISA),
+                                       .operands = "f32,f32,f32?->f32",
+                                       .accepts = DF_NAME(df_conv_accepts),
+                                       .prepare = DF_NAME(df_conv_prepare),
+                                       .run = run_conv},
+                    NULL};

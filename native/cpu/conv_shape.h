@@ -1,0 +1,43 @@
+/* conv_shape.h: the sizes of a convolution, the same for the op and its two gradients.
+ *
+ * x: (batch, groups * channels, in...), weight: (groups * filters, channels, kernel...),
+ * y: (batch, groups * filters, out...). */
+#ifndef DF_CPU_CONV_SHAPE_H
+#define DF_CPU_CONV_SHAPE_H
+
+#include "window.h"
+
+typedef struct df_conv {
+  df_window window;
+  int64_t batch, groups, channels, filters;
+} df_conv;
+
+/* The attributes strides, pads, dilations and groups begin at |first|. A single long axis is put
+ * where rows are, with columns of one element: bands of rows can then cut it. */
+static inline df_conv df_conv_make(const int64_t *x, const int64_t *weight, const int64_t *y,
+                                   int32_t rank, const df_attribute *attributes, int32_t count,
+                                   int32_t first) {
+  df_conv conv = {.batch = x[0], .groups = 1, .channels = weight[1]};
+  if (first + 3 < count && attributes[first + 3].kind == DF_ATTR_INT)
+    conv.groups = attributes[first + 3].i;
+  conv.filters = weight[0] / conv.groups;
+  conv.window =
+      df_window_make(rank - 2, x + 2, y + 2, weight + 2, df_list(attributes, count, first),
+                     df_list(attributes, count, first + 1), df_list(attributes, count, first + 2));
+  df_window *w = &conv.window;
+  if (w->in[1] == 1 && w->out[1] == 1 && w->kernel[1] == 1 && w->pad[1] == 0) {
+    int64_t *sizes[] = {w->in, w->out, w->kernel, w->stride, w->pad, w->pad_end, w->dilation};
+    for (int i = 0; i < 7; i++) {
+      int64_t swapped = sizes[i][1];
+      sizes[i][1] = sizes[i][2];
+      sizes[i][2] = swapped;
+    }
+  }
+  return conv;
+}
+
+static inline const char *df_conv_accepts_rank(int32_t rank) {
+  return rank < 3 || rank > 2 + DF_AXES ? "only one to three spatial axes are supported" : NULL;
+}
+
+#endif
