@@ -59,9 +59,7 @@ class Segment:
             segment = self._segment(self._new("df_step *", {"body": body}), ffi.NULL, 0, arena)
         self.error = ffi.new("df_error *")
         prepared = ffi.new("void **")
-        assert device.prepare(device.self, segment, prepared, self.error) == lib.DF_OK, ffi.string(
-            self.error.text
-        )
+        assert device.prepare(device.self, segment, prepared, self.error) == lib.DF_OK, ffi.string(self.error.text)
         self.prepared = prepared[0]
 
     def _new(self, ctype: str, *init):
