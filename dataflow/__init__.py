@@ -89,12 +89,22 @@ from .types import (
 __version__ = "0.1.0"
 
 # Submodules, and names that live in one: loaded at first use.
-_MODULES = ("ops", "testing")
+_MODULES = ("losses", "ops", "optim", "testing")
 _NAMES = {
     "CDevice": "cdevice",
+    "Dataset": "train.dataset",
     "Device": "device",
+    "EarlyStop": "train.callbacks",
     "Kernel": "device",
+    "Model": "model",
+    "Parameter": "model",
+    "Plan": "plan",
     "Session": "session",
+    "Trainer": "train.trainer",
+    "load": "model",
+    "replace_head": "head",
+    "save": "model",
+    "vjp": "vjp",
 }
 
 

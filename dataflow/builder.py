@@ -31,7 +31,8 @@ class GraphBuilder:
         self.name = name
         self.origin = ""  # given to new nodes; set by importers
         self._scope: list[str] = []
-        self._names: dict[str, int] = {}
+        self._names: dict[str, int] = {}  # of values; nodes have names of their own
+        self._node_names: dict[str, int] = {}
         self._inputs: list[Value] = []
         self._outputs: dict[str, Value] = {}
         self._nodes: list[Node] = []
@@ -113,7 +114,7 @@ class GraphBuilder:
             raise ModelError(f"{op.name}: the graph {self.name!r} is built already; make a new GraphBuilder")
         operands = self._operands(op, inputs)
         origin = self.origin or _user_line()
-        node_name = self.unique(name or "/".join([*self._scope, op.name]))
+        node_name = _unique(self._node_names, name or "/".join([*self._scope, op.name]))
         try:
             op.check_arity(len(operands), [v is None for v in operands])
             complete = op.complete(attributes)
@@ -137,8 +138,8 @@ class GraphBuilder:
     def value(self, name: str, type: TensorType, *, exact: bool = False) -> Value:
         """A new value that belongs to this builder; ``exact`` refuses a name that is taken."""
         if exact and name in self._names:
-            raise ModelError(f"the graph has a value or node {name!r} already; names are unique")
-        return Value(self.unique(name) if not exact else self._take(name), type, self)
+            raise ModelError(f"the graph has a value {name!r} already; names are unique")
+        return Value(self.unique(name), type, self)
 
     def output(self, name: str, value: Value) -> None:
         """Names ``value`` as a result of the graph."""
@@ -171,10 +172,17 @@ class GraphBuilder:
                 if value_ is not None:
                     new[value_] = self.value(value_.name, value_.type)
                 outputs.append(None if value_ is None else new[value_])
-            self._take(node.name)
             inputs = tuple(None if v is None else new[v] for v in node.inputs)
             self._nodes.append(
-                Node(node.op, node.name, inputs, tuple(outputs), node.attributes, node.bodies, node.origin)
+                Node(
+                    node.op,
+                    _unique(self._node_names, node.name),
+                    inputs,
+                    tuple(outputs),
+                    node.attributes,
+                    node.bodies,
+                    node.origin,
+                )
             )
         self._states += [State(s.name, new[s.before], new[s.after]) for s in graph.states]
         return new
@@ -191,8 +199,11 @@ class GraphBuilder:
         """The nodes so far."""
         return tuple(self._nodes)
 
-    def build(self) -> Graph:
+    def build(self, boundary: int | None = None) -> Graph:
         """The finished graph; the builder takes no more nodes afterwards.
+
+        Args:
+            boundary: of a joint graph: how many of its nodes are the forward program.
 
         Raises:
             ModelError: the graph has no output, or an output is not its own value.
@@ -206,6 +217,7 @@ class GraphBuilder:
             self._initializers,
             tuple(self._states),
             self.name,
+            boundary,
         )
         graph.check()
         self._built = True
@@ -214,20 +226,8 @@ class GraphBuilder:
     # ---- names --------------------------------------------------------------------------------------
 
     def unique(self, name: str) -> str:
-        """``name``, with a number behind it when it is taken; takes it."""
-        if name not in self._names:
-            return self._take(name)
-        count = self._names[name]
-        while True:
-            count += 1
-            candidate = f"{name}.{count}"
-            if candidate not in self._names:
-                self._names[name] = count
-                return self._take(candidate)
-
-    def _take(self, name: str) -> str:
-        self._names.setdefault(name, 0)
-        return name
+        """``name``, with a number behind it when a value has it already; takes it."""
+        return _unique(self._names, name)
 
     def _operands(self, op: Op, inputs: Iterable[Value | float | Array | None]) -> tuple[Value | None, ...]:
         given = list(inputs)
@@ -243,6 +243,21 @@ class GraphBuilder:
             else:
                 operands.append(self.constant(np.asarray(item)))
         return tuple(operands)
+
+
+def _unique(names: dict[str, int], name: str) -> str:
+    """``name`` or the first free ``name.1``, ``name.2``, ...; enters it into ``names``."""
+    if name not in names:
+        names[name] = 0
+        return name
+    count = names[name]
+    while True:
+        count += 1
+        candidate = f"{name}.{count}"
+        if candidate not in names:
+            names[name] = count
+            names[candidate] = 0
+            return candidate
 
 
 class _Scope:

@@ -116,6 +116,11 @@ class CBuffer:
     handle: CData
     bytes: int
 
+    @property
+    def base(self) -> CData:
+        """Address or handle."""
+        return self.handle.base
+
 
 class _PreparedKernels:
     """The prepared states of some kernels; released together."""
@@ -201,7 +206,7 @@ class CBackend:
         owner = _PreparedKernels(kernels, prepared, count, tables, described)
         return [PreparedKernel(int(prepared[i].workspace), prepared[i].state, owner) for i in range(count)]
 
-    def bind(self, segment: Segment, arenas: Sequence[tuple[CBuffer | None, int, int]], threads: int) -> BoundCSegment:
+    def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundCSegment:
         """The segment with addresses.
 
         Args:
@@ -215,11 +220,13 @@ class CBackend:
 class BoundCSegment:
     """A segment that the device has prepared; one native call runs it."""
 
+    native = True
+
     def __init__(
         self,
         backend: CBackend,
         segment: Segment,
-        arenas: Sequence[tuple[CBuffer | None, int, int]],
+        arenas: Sequence[tuple[Any, int, int]],
         threads: int,
     ) -> None:
         self._backend, self._segment = backend, segment
@@ -238,7 +245,7 @@ class BoundCSegment:
         table = ffi.new("df_arena[]", max(len(arenas), 1))
         for entry, (buffer, size, slot) in zip(table, arenas, strict=False):
             entry.bytes, entry.slot = size, slot
-            entry.base = ffi.NULL if buffer is None else buffer.handle.base
+            entry.base = ffi.NULL if buffer is None else buffer.base
         native = ffi.new("df_segment *")
         native.struct_size, native.n_steps, native.n_operands = ffi.sizeof("df_segment"), len(steps), total
         native.n_arenas, native.steps, native.operands, native.arenas = len(arenas), steps, operands, table

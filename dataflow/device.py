@@ -11,6 +11,7 @@ from .graph import Array, Node, Value
 from .types import DTYPES, DType
 
 if TYPE_CHECKING:
+    from .lower.lowered import LoweredNode
     from .plan import Segment
 
 HOST = "host"
@@ -124,6 +125,10 @@ class Buffer(Protocol):
     """Memory of a device."""
 
     @property
+    def base(self) -> Any:
+        """Address or handle, as a ``void *``."""
+
+    @property
     def bytes(self) -> int:
         """Its size."""
 
@@ -139,12 +144,21 @@ class Prepared(Protocol):
 class BoundSegment(Protocol):
     """A segment with addresses: ready to run."""
 
-    def run(self, slots: Sequence[int]) -> None:
-        """Runs the steps; ``slots`` has an address per slot."""
+    native: bool
+
+    def run(self, slots: Any, count: int, cancel: Any, calls: Any) -> None:
+        """Runs the steps.
+
+        Args:
+            slots: a ``void *[]`` with an address per slot.
+            count: of slots.
+            cancel: an ``int32_t *``; the run ends with Cancelled soon after it is set.
+            calls: an ``int64_t *`` that counts kernel calls.
+        """
 
 
 class Backend(Protocol):
-    """An open device."""
+    """An open device. One that works on the host's memory is never asked to allocate or copy."""
 
     def alloc(self, bytes: int) -> Buffer:
         """Memory for an arena; raises OutOfMemoryError."""
@@ -161,11 +175,17 @@ class Backend(Protocol):
     def sync(self) -> None:
         """Waits for all that was started."""
 
-    def prepare(self, kernels: Sequence[Kernel], nodes: Sequence[Any], threads: int) -> Sequence[Prepared]:
-        """Chooses algorithms: workspace and state for each kernel and node description."""
+    def prepare(self, nodes: Sequence[LoweredNode], threads: int) -> Sequence[Prepared]:
+        """Workspace and state for each node, chosen by its kernel."""
 
-    def bind(self, segment: Segment, arenas: Sequence[Buffer | None], threads: int) -> BoundSegment:
-        """Resolves the operands of a segment; None stands for a slot."""
+    def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundSegment:
+        """The segment with addresses.
+
+        Args:
+            segment: steps whose operands have places.
+            arenas: per arena of the plan: Buffer or None, bytes, number of the slot or -1.
+            threads: the most that a kernel may use.
+        """
 
 
 class Device(Protocol):
@@ -176,6 +196,7 @@ class Device(Protocol):
         ordinal: its number among those of the name.
         memory: name of the memory it addresses; ``HOST`` when it works on the host's.
         alignment: of every operand, in bytes.
+        asynchronous: segments and copies may return before they are done.
         unavailable: why it can't be used, or None.
     """
 
@@ -183,6 +204,7 @@ class Device(Protocol):
     ordinal: int
     memory: str
     alignment: int
+    asynchronous: bool
     unavailable: str | None
 
     def open(self, options: Mapping[str, Any]) -> Backend:

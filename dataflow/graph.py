@@ -123,6 +123,7 @@ class Graph:
         nodes: in topological order.
         initializers: data for values that are neither inputs nor computed.
         states: pairs of values kept from run to run.
+        boundary: of a joint graph: how many of its nodes are the forward program.
     """
 
     inputs: tuple[Value, ...]
@@ -131,6 +132,7 @@ class Graph:
     initializers: Mapping[Value, Initializer] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     name: str = ""
+    boundary: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", MappingProxyType(dict(self.outputs)))

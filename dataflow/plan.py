@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Union
 
-from .device import Kernel
+from .device import HOST, Kernel
 from .graph import Node
 from .memory import Lifetime
 from .native import Operand
@@ -18,16 +18,16 @@ class Arena:
     """One allocation, or a slot that gets its address at each run.
 
     Attributes:
-        name: ``weights``, ``state``, ``arena``, ``staging`` or the name of an input or output.
+        name: of the stored tensor, input or output; ``arena`` for scratch memory.
         memory: name of the memory that it lies in.
-        kind: ``persistent`` keeps its contents from run to run, ``scratch`` doesn't; ``input`` and ``output``
-            are slots.
+        kind: ``weights`` and ``state`` (what programs change) keep their contents from run to run, ``arena``
+            doesn't; ``input`` and ``output`` are slots.
     """
 
     name: str
     memory: str
     bytes: int
-    kind: Literal["persistent", "scratch", "input", "output"]
+    kind: Literal["weights", "state", "arena", "input", "output"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,14 @@ class Transfer:
     name: str
 
 
-Item = Union[Segment, Transfer]
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The host waits until a device that works asynchronously has done all it was given."""
+
+    device: str
+
+
+Item = Union[Segment, Transfer, Wait]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,11 +81,13 @@ class Plan:
     """A program for bound shapes.
 
     Attributes:
-        items: segments and transfers, in order.
+        items: segments, transfers and waits, in order.
         arenas: allocations and slots; operands name them by index.
         inputs, outputs: the operand of each input and output.
         stored: where initializers and state lie: name to operand.
         lifetimes: per scratch arena, the names and lifetimes that were packed, with their offsets (for drawings).
+        asynchronous: devices whose segments and transfers may still run when the next item begins.
+        boundary: of a joint program: how many items are the forward program.
         peak_bytes: scratch bytes in all memories.
         lower_bound_bytes: the largest sum of sizes alive at one step, over all memories.
     """
@@ -89,6 +98,8 @@ class Plan:
     outputs: Mapping[str, Operand]
     stored: Mapping[str, Operand]
     lifetimes: Mapping[int, tuple[tuple[str, Lifetime, int], ...]]
+    asynchronous: frozenset[str]
+    boundary: int | None
     peak_bytes: int
     lower_bound_bytes: int
 
@@ -106,8 +117,8 @@ class Plan:
         """Bytes by name of memory; their sum is all that the program allocates."""
         out: dict[str, int] = {}
         for arena in self.arenas:
-            if arena.kind in ("persistent", "scratch"):
-                key = arena.name if arena.memory == "host" else f"{arena.memory} {arena.name}"
+            if arena.kind not in ("input", "output"):
+                key = arena.kind if arena.memory == HOST else f"{arena.memory} {arena.kind}"
                 out[key] = out.get(key, 0) + arena.bytes
         return out
 
@@ -115,7 +126,12 @@ class Plan:
         bound = self.lower_bound_bytes
         lines = [f"peak {self.peak_bytes} bytes, lower bound {bound}, ratio {self.peak_bytes / max(bound, 1):.4f}"]
         lines += [f"memory {name}: {size} bytes" for name, size in self.memory.items()]
-        for item in self.items:
+        for index, item in enumerate(self.items):
+            if index == self.boundary:
+                lines.append("backward:")
+            if isinstance(item, Wait):
+                lines.append(f"wait for {item.device}")
+                continue
             if isinstance(item, Transfer):
                 lines.append(f"transfer {item.name}: {item.from_device} -> {item.to_device}, {item.source.bytes} bytes")
                 continue

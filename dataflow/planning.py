@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from .device import HOST
 from .lower.lowered import Lowered, LoweredNode, Move, Root, Storage
 from .memory import Lifetime, plan_memory
 from .native import Operand
-from .plan import Arena, Item, Plan, Segment, Step, Transfer
+from .plan import Arena, Item, Plan, Segment, Step, Transfer, Wait
 from .types import TensorType, contiguous_strides, uint8
 
 Prepare = Callable[[str, Sequence[LoweredNode]], Sequence[Any]]
@@ -18,19 +18,36 @@ Prepare = Callable[[str, Sequence[LoweredNode]], Sequence[Any]]
 ALIGNMENT = 64
 
 
-def make_plan(lowered: Lowered, prepare: Prepare, alignment: Mapping[str, int]) -> Plan:
+def make_plan(
+    lowered: Lowered,
+    prepare: Prepare,
+    alignment: Mapping[str, int],
+    asynchronous: frozenset[str] = frozenset(),
+    changed: Collection[str] = (),
+) -> Plan:
     """A plan with every offset fixed.
 
     Args:
         lowered: nodes and moves in the order in which they run.
         prepare: asks a device for workspace and algorithm.
         alignment: bytes, by device id.
+        asynchronous: ids of devices that may return before they are done.
+        changed: names of initializers that this or another program changes.
     """
-    return _Planning(lowered, prepare, alignment).run()
+    return _Planning(lowered, prepare, alignment, asynchronous, changed).run()
 
 
 class _Planning:
-    def __init__(self, lowered: Lowered, prepare: Prepare, alignment: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        lowered: Lowered,
+        prepare: Prepare,
+        alignment: Mapping[str, int],
+        asynchronous: frozenset[str],
+        changed: Collection[str],
+    ) -> None:
+        self.asynchronous = asynchronous
+        self.changed = {*changed}
         self.lowered = lowered
         self.prepare = prepare
         self.alignment = max([ALIGNMENT, *alignment.values()])
@@ -45,18 +62,23 @@ class _Planning:
         for name, storage in self.lowered.outputs.items():
             self.slot(name, storage.root, "output")
         self.persistent()
+        for after, before in self.lowered.states:
+            self.place[after] = self.place[before]
         first, last = self.lifetimes()
         owner = self.share_in_place(first, last)
         scratch = self.pack(first, last, owner, prepared)
         peak = sum(p for _, p, _ in scratch.values())
         bound = sum(b for _, _, b in scratch.values())
+        items, boundary = self.segments(prepared)
         return Plan(
-            tuple(self.segments(prepared)),
+            tuple(items),
             tuple(self.arenas),
             self.operands(self.lowered.inputs),
             self.operands(self.lowered.outputs),
-            self.operands({n: s for n, (s, _) in self.lowered.stored.items()}),
+            self.operands({key: stored.storage for key, stored in self.lowered.stored.items()}),
             {arena: rows for arena, (rows, _, _) in scratch.items()},
+            self.asynchronous,
+            boundary,
             peak,
             bound,
         )
@@ -79,16 +101,12 @@ class _Planning:
         self.place[root] = (self.arena(name, HOST, root.type.nbytes, kind), 0)
 
     def persistent(self) -> None:
-        by_memory: dict[str, list[Root]] = {}
-        for storage, _ in self.lowered.stored.values():
-            by_memory.setdefault(storage.root.memory, []).append(storage.root)
-        for memory, roots in by_memory.items():
-            offset = 0
-            index = len(self.arenas)
-            for root in roots:
-                self.place[root] = (index, offset)
-                offset += -(-root.type.nbytes // self.alignment) * self.alignment
-            self.arena("weights", memory, offset, "persistent")
+        """An allocation for each stored tensor, so that programs with different plans can share it."""
+        written = {before for _, before in self.lowered.states}
+        for key, stored in self.lowered.stored.items():
+            root = stored.storage.root
+            kind = "state" if root in written or stored.name in self.changed else "weights"
+            self.place[root] = (self.arena(key, root.memory, root.type.nbytes, kind), 0)
 
     def lifetimes(self) -> tuple[dict[Root, int], dict[Root, int]]:
         """First write and last use of each root that goes into a scratch arena, by index of item."""
@@ -149,7 +167,7 @@ class _Planning:
         found = {}
         for memory, entries in rows.items():
             packed = plan_memory([life for _, _, life in entries])
-            index = self.arena("arena", memory, packed.peak, "scratch")
+            index = self.arena("arena", memory, packed.peak, "arena")
             for (what, _, life), offset in zip(entries, packed.offsets, strict=True):
                 if isinstance(what, Root):
                     self.place[what] = (index, offset)
@@ -171,21 +189,38 @@ class _Planning:
             return None
         return storage.operand(*self.place[storage.root])
 
-    def segments(self, prepared: Mapping[LoweredNode, Any]) -> list[Item]:
+    def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], int | None]:
+        """The items in order, and how many of them are the forward program."""
         items: list[Item] = []
         steps: list[Step] = []
+        pending: set[str] = set()
         device = ""
+        boundary = None
 
         def close() -> None:
             if steps:
                 items.append(Segment(device, tuple(steps)))
                 steps.clear()
 
-        for item in self.lowered.items:
+        def enter(queue: str) -> None:
+            """Waits for other queues: what they do may touch what the next item touches."""
+            for other in sorted(pending - {queue}):
+                items.append(Wait(other))
+                pending.discard(other)
+            if queue in self.asynchronous:
+                pending.add(queue)
+
+        for index, item in enumerate(self.lowered.items):
+            if index == self.lowered.boundary:
+                close()
+                enter("")
+                boundary = len(items)
             if isinstance(item, Move):
                 close()
+                device = ""
                 source, target = self.operand(item.source), self.operand(item.target)
                 assert source is not None and target is not None
+                enter(item.to_device if item.source.root.memory == HOST else item.from_device)
                 items.append(Transfer(source, target, item.from_device, item.to_device, item.name))
                 continue
             if all(s is None or s.type.elements == 0 for s in item.outputs):
@@ -193,12 +228,17 @@ class _Planning:
             if item.device != device:
                 close()
                 device = item.device
+            if not steps:
+                enter(device)
             inputs = tuple(self.operand(s) for s in item.inputs)
             outputs = tuple(self.operand(s) for s in item.outputs)
             workspace = self.workspace.get(item)
             steps.append(Step(item.node, item.kernel, inputs, outputs, workspace, prepared[item]))
         close()
-        return items
+        enter("")
+        if self.lowered.boundary is not None and boundary is None:
+            boundary = len(items)
+        return items, boundary
 
 
 def _same_bytes(out: Storage, source: Storage) -> bool:

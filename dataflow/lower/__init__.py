@@ -4,4 +4,5 @@ from .lowered import Lowered as Lowered
 from .lowered import LoweredNode as LoweredNode
 from .lowered import Root as Root
 from .lowered import Storage as Storage
+from .lowered import Stored as Stored
 from .lowering import lower as lower

@@ -64,6 +64,15 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """An initializer in a memory."""
+
+    name: str
+    storage: Storage
+    data: Initializer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
     """What a plan is made from.
 
@@ -71,12 +80,16 @@ class Lowered:
         items: nodes and moves, in order.
         inputs: storage of each fed value.
         outputs: storage of each result; contiguous and, unless the value is a result twice, a root of its own.
-        stored: storage and data of each initializer that is read.
+        stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's.
+        states: pairs of roots (after, before) that share a place.
+        boundary: of a joint graph: how many items are the forward program.
         fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
     """
 
     items: tuple[Union[LoweredNode, Move], ...]
     inputs: Mapping[str, Storage]
     outputs: Mapping[str, Storage]
-    stored: Mapping[str, tuple[Storage, Initializer]]
+    stored: Mapping[str, Stored]
+    states: tuple[tuple[Root, Root], ...]
+    boundary: int | None
     fallbacks: Mapping[tuple[str, str], str]

@@ -1,0 +1,140 @@
+"""Graph -> Plan: the passes in their order, for one list of devices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from .device import HOST
+from .errors import InputError
+from .execute import Machine
+from .graph import Graph
+from .lower import Lowered, LoweredNode, lower
+from .passes import fold, without_dead
+from .plan import Plan
+from .planning import make_plan
+from .registry import LAST_RESORT, Registry
+
+DeviceChoice = str | tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which devices may run a program.
+
+    Attributes:
+        devices: ids in order of preference, the last resort last.
+        named: those that the user named or that were chosen for them; work elsewhere is a fallback.
+    """
+
+    devices: tuple[str, ...]
+    named: frozenset[str]
+
+
+def place(devices: Sequence[DeviceChoice] | DeviceChoice | None, registry: Registry) -> Placement:
+    """The ordered device list: what the user named, or the best available, then the last resort.
+
+    Raises:
+        InputError: there is no such device.
+        DeviceError: a named device is unavailable; the message has the reason.
+    """
+    if devices is None:
+        chosen = [d for d in registry.default_devices() if d != LAST_RESORT]
+    else:
+        given = [devices] if isinstance(devices, (str, tuple)) else list(devices)
+        if not given:
+            raise InputError("devices is empty; leave it out to use the best available, or name one, e.g. ['cpu']")
+        chosen = [(d if isinstance(d, str) else d[0]).removesuffix(":0") for d in given]
+        for name in chosen:
+            registry.device(name)
+    ordered = list(dict.fromkeys(chosen))
+    named = frozenset(ordered)
+    if not any(registry.devices[d].memory == HOST for d in ordered) and "cpu" in registry.devices:
+        ordered.append("cpu")
+    if LAST_RESORT in registry.devices and LAST_RESORT not in ordered:
+        ordered.append(LAST_RESORT)
+    return Placement(tuple(ordered), named or frozenset(ordered))
+
+
+def open_machine(
+    placement: Placement,
+    devices: Sequence[DeviceChoice] | DeviceChoice | None,
+    registry: Registry,
+    threads: int | None,
+) -> Machine:
+    """The opened devices of a placement."""
+    given = [] if devices is None else [devices] if isinstance(devices, (str, tuple)) else list(devices)
+    options = {d[0].removesuffix(":0"): d[1] for d in given if not isinstance(d, str)}
+    backends = {d: registry.devices[d].open(options.get(d, MappingProxyType({}))) for d in placement.devices}
+    memories = {d: registry.devices[d].memory for d in placement.devices}
+    return Machine(backends, memories, thread_count(threads))
+
+
+def thread_count(threads: int | None) -> int:
+    """The number of threads: as given, else DATAFLOW_NUM_THREADS, OMP_NUM_THREADS, else what the machine lends.
+
+    Raises:
+        InputError: a number below one.
+    """
+    if threads is None:
+        for variable in ("DATAFLOW_NUM_THREADS", "OMP_NUM_THREADS"):
+            text = os.environ.get(variable, "")
+            if text:
+                if not text.isdigit() or int(text) < 1:
+                    raise InputError(f"{variable}={text!r}: expected a whole number from 1")
+                return int(text)
+        return min(len(os.sched_getaffinity(0)), _quota()) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads < 1:
+        raise InputError(f"threads={threads}: expected at least 1")
+    return threads
+
+
+def _quota() -> int:
+    """CPUs that the control group of this process may use, rounded up."""
+    from pathlib import Path
+
+    try:
+        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
+        return max(1, -(-int(limit) // int(period)))
+    except (OSError, ValueError):
+        return 1 << 16
+
+
+def compile_graph(
+    graph: Graph,
+    placement: Placement,
+    machine: Machine,
+    registry: Registry,
+    *,
+    changed: Collection[str] = (),
+    homes: Mapping[str, str] = MappingProxyType({}),
+    folding: bool = True,
+) -> tuple[Plan, Lowered]:
+    """The plan of a bound graph, and what it was made from.
+
+    Args:
+        graph: every dim is an int.
+        placement: devices in order.
+        machine: the same devices, open.
+        registry: what plugins offer.
+        changed: names of initializers that some program changes; nothing is folded through them.
+        homes: the memory of those that lie in one place only.
+        folding: compute at compile time what depends on constants alone.
+
+    Raises:
+        ModelError: no device takes a node.
+    """
+    graph = without_dead(graph)
+    if folding:
+        graph = without_dead(fold(graph, registry.kernels.get(LAST_RESORT, {}), changed))
+    lowered = lower(graph, placement.devices, registry, homes)
+
+    def prepare(device: str, nodes: Sequence[LoweredNode]) -> Sequence[Any]:
+        return machine.backends[device].prepare(nodes, machine.threads)
+
+    alignment = {d: registry.devices[d].alignment for d in placement.devices}
+    asynchronous = frozenset(d for d in placement.devices if registry.devices[d].asynchronous)
+    return make_plan(lowered, prepare, alignment, asynchronous, changed), lowered

@@ -1,0 +1,311 @@
+"""A plan bound to memory: persistent tensors by name, a pool of arenas, and runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ._runtime import ffi, lib
+from .device import HOST, Backend, Buffer
+from .errors import DeviceError
+from .graph import Array
+from .hostmemory import HostBuffer, array_at
+from .lower import Lowered
+from .native import CData, Operand
+from .plan import Plan, Segment, Transfer, Wait
+
+
+class Machine:
+    """The open devices of a session or trainer, in order of preference.
+
+    Attributes:
+        backends: by device id.
+        memories: device id to the name of the memory it addresses.
+        threads: the most that a kernel may use.
+    """
+
+    def __init__(self, backends: Mapping[str, Backend], memories: Mapping[str, str], threads: int) -> None:
+        self.backends = backends
+        self.memories = memories
+        self.threads = threads
+        self.failed: str | None = None
+
+    def allocate(self, memory: str, bytes: int) -> Buffer:
+        """Memory of that name; on the host it is counted."""
+        if memory == HOST:
+            return HostBuffer(bytes)
+        return self.backend_of(memory).alloc(bytes)
+
+    def free(self, memory: str, buffer: Buffer) -> None:
+        """Gives memory back; the host's goes with its object."""
+        if memory != HOST:
+            self.backend_of(memory).free(buffer)
+
+    def backend_of(self, memory: str) -> Backend:
+        """A device that addresses ``memory``."""
+        return next(self.backends[d] for d, m in self.memories.items() if m == memory)
+
+
+class Store:
+    """Persistent tensors by name: weights and state, shared by the programs of one session or trainer."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._buffers: dict[str, tuple[str, Buffer, Operand]] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._buffers
+
+    def require(self, plan: Plan, lowered: Lowered, newest: Callable[[str], Array | None]) -> None:
+        """Allocates and fills what ``plan`` needs and the store doesn't have.
+
+        Args:
+            plan: names the tensors.
+            lowered: has their first data.
+            newest: data by name that comes before the graph's, or None.
+        """
+        for key, operand in plan.stored.items():
+            if key in self._buffers:
+                continue
+            stored = lowered.stored[key]
+            memory = plan.arenas[operand.arena].memory
+            buffer = self._machine.allocate(memory, operand.type.nbytes)
+            self._buffers[key] = (memory, buffer, operand)
+            data = newest(stored.name)
+            self.write(key, stored.data.array if data is None else data)
+
+    def buffer(self, key: str) -> Buffer:
+        """The memory of a tensor."""
+        return self._buffers[key][1]
+
+    def keys(self) -> Sequence[str]:
+        """Names of all tensors."""
+        return tuple(self._buffers)
+
+    def write(self, key: str, array: Array) -> None:
+        """Copies ``array`` into a tensor of the same dtype and shape."""
+        memory, buffer, operand = self._buffers[key]
+        if operand.type.elements == 0:
+            return
+        if memory == HOST:
+            array_at(buffer.base, operand.type.nbytes, _at(operand, 0))[...] = array
+        else:
+            self._machine.backend_of(memory).write(buffer, 0, np.ascontiguousarray(array))
+            self._machine.backend_of(memory).sync()
+
+    def read(self, key: str) -> Array:
+        """A copy of a tensor."""
+        memory, buffer, operand = self._buffers[key]
+        if operand.type.elements == 0 or memory == HOST:
+            return array_at(buffer.base, operand.type.nbytes, _at(operand, 0)).copy()
+        array = np.empty(operand.type.sizes, operand.type.dtype.numpy)
+        self._machine.backend_of(memory).read(array, buffer, 0)
+        return array
+
+    def view(self, key: str) -> Array | None:
+        """A read-only array over a tensor that lies on the host, else None."""
+        memory, buffer, operand = self._buffers[key]
+        if memory != HOST:
+            return None
+        array = array_at(buffer.base, operand.type.nbytes, _at(operand, 0))
+        array.flags.writeable = False
+        return array
+
+    def close(self) -> None:
+        """Gives device memory back."""
+        for memory, buffer, _ in self._buffers.values():
+            self._machine.free(memory, buffer)
+        self._buffers.clear()
+
+
+def _at(operand: Operand, offset: int) -> Operand:
+    from dataclasses import replace
+
+    return replace(operand, offset=offset)
+
+
+class Program:
+    """A plan that can run: bound to memory once per concurrent run, at most ``cap`` times.
+
+    Attributes:
+        plan: what runs.
+        lowered: what the plan was made from.
+    """
+
+    def __init__(self, plan: Plan, lowered: Lowered, machine: Machine, store: Store, cap: int = 1) -> None:
+        self.plan, self.lowered = plan, lowered
+        self._machine, self._store = machine, store
+        self._cap = cap
+        self._free: list[Bound] = []
+        self._made = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def borrow(self) -> Iterator[Bound]:
+        """A Bound for one run; waits while ``cap`` of them are in use."""
+        with self._changed:
+            while not self._free and self._made >= self._cap:
+                self._changed.wait()
+            bound = self._free.pop() if self._free else None
+            if bound is None:
+                self._made += 1
+        try:
+            if bound is None:
+                bound = Bound(self.plan, self._machine, self._store)
+            yield bound
+        finally:
+            with self._changed:
+                if bound is None:
+                    self._made -= 1
+                else:
+                    self._free.append(bound)
+                self._changed.notify()
+
+    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Bound:
+        """Runs all items once; returns the Bound that did, for its counters."""
+        with self.borrow() as bound:
+            bound.run(inputs, outputs)
+            return bound
+
+    def close(self) -> None:
+        """Gives device memory back."""
+        for bound in self._free:
+            bound.close()
+        self._free.clear()
+
+
+class Bound:
+    """A plan with addresses. One run at a time.
+
+    Attributes:
+        kernel_calls: kernels called so far.
+        native_calls: segments run so far.
+    """
+
+    def __init__(self, plan: Plan, machine: Machine, store: Store) -> None:
+        self.plan = plan
+        self._machine = machine
+        self._names: list[str] = []  # of slots, in their order
+        self._buffers: list[Buffer | None] = []
+        self._scratch: list[tuple[str, Buffer]] = []
+        table: list[tuple[Any, int, int]] = []
+        for arena in plan.arenas:
+            buffer: Buffer | None = None
+            slot = -1
+            if arena.kind in ("input", "output"):
+                slot = len(self._names)
+                self._names.append(arena.name)
+            elif arena.kind == "arena":
+                buffer = machine.allocate(arena.memory, arena.bytes)
+                self._scratch.append((arena.memory, buffer))
+            else:
+                buffer = store.buffer(arena.name)
+            self._buffers.append(buffer)
+            table.append((buffer, arena.bytes, slot))
+        self._kinds = [arena.kind for arena in plan.arenas if arena.kind in ("input", "output")]
+        self._slots = ffi.new("void *[]", max(len(self._names), 1))
+        self._cancel = ffi.new("int32_t *")
+        self._calls = ffi.new("int64_t *")
+        self._store = store  # keeps the persistent memory alive
+        self._items = [self._bind(item, table) for item in plan.items]
+        self.native_calls = 0
+
+    @property
+    def kernel_calls(self) -> int:
+        """Kernels called so far, in loops every trip counts."""
+        return int(self._calls[0])
+
+    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], part: slice = slice(None)) -> None:
+        """Runs the items of ``part``.
+
+        Args:
+            inputs: contiguous, aligned arrays of the planned types, by name.
+            outputs: likewise; written.
+            part: of the plan's items, e.g. those before ``plan.boundary``.
+
+        Raises:
+            InputError: data that a kernel refuses, e.g. an index out of range; says which node.
+            Cancelled: ``cancel`` was called. On SIGINT: KeyboardInterrupt.
+            DeviceError: a device failed.
+        """
+        if self._machine.failed:
+            raise DeviceError(f"a device failed before: {self._machine.failed}; make a new session")
+        for index, (name, kind) in enumerate(zip(self._names, self._kinds, strict=True)):
+            array = (inputs if kind == "input" else outputs)[name]
+            self._slots[index] = ffi.cast("void *", array.__array_interface__["data"][0])
+        self._cancel[0] = 0
+        watching = lib.df_interrupt_begin(self._cancel)
+        try:
+            for item in self._items[part]:
+                self.native_calls += item.native
+                item.run(self._slots, len(self._names), self._cancel, self._calls)
+        except DeviceError as error:
+            self._machine.failed = str(error)
+            raise
+        finally:
+            if watching:
+                lib.df_interrupt_end()
+
+    def cancel(self) -> None:
+        """Makes the run that is in progress end with Cancelled; from any thread."""
+        self._cancel[0] = 1
+
+    def _bind(self, item: Segment | Transfer | Wait, table: Sequence[tuple[Any, int, int]]) -> Any:
+        if isinstance(item, Segment):
+            backend = self._machine.backends[item.device]
+            return backend.bind(item, table, self._machine.threads)
+        if isinstance(item, Wait):
+            return _BoundWait(self._machine.backends[item.device])
+        return _BoundTransfer(item, self.plan, table, self._machine.backends)
+
+    def close(self) -> None:
+        """Gives device memory back."""
+        self._items = []
+        for memory, buffer in self._scratch:
+            self._machine.free(memory, buffer)
+        self._scratch = []
+
+
+class _BoundWait:
+    native = False
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        self._backend.sync()
+
+
+class _BoundTransfer:
+    """A copy between the host and a device."""
+
+    native = False
+
+    def __init__(
+        self,
+        item: Transfer,
+        plan: Plan,
+        table: Sequence[tuple[Any, int, int]],
+        backends: Mapping[str, Backend],
+    ) -> None:
+        self._to_host = plan.arenas[item.target.arena].memory == HOST
+        host, device = (item.target, item.source) if self._to_host else (item.source, item.target)
+        self._host, self._host_place = host, table[host.arena]
+        self._device, self._buffer = device, table[device.arena][0]
+        self._backend = backends[item.from_device if self._to_host else item.to_device]
+        self._empty = item.source.type.elements == 0
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        if self._empty:
+            return
+        buffer, size, slot = self._host_place
+        base = slots[slot] if slot >= 0 else buffer.base
+        array = array_at(base, size, self._host)
+        if self._to_host:
+            self._backend.read(array, self._buffer, self._device.offset)
+        else:
+            self._backend.write(self._buffer, self._device.offset, array)

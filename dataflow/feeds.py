@@ -1,0 +1,133 @@
+"""Checks what users feed, and makes room for results."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import InputError
+from .graph import Array, Graph, Value
+from .native import Operand
+from .types import Dim, Size, TensorType
+
+
+def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
+    """Contiguous, aligned arrays of the declared dtypes, one per graph input, in order.
+
+    Args:
+        graph: declares the inputs.
+        inputs: a mapping, a tuple or list of arrays in order, or one array where there is one input.
+
+    Raises:
+        InputError: unknown and missing names (all at once), a wrong dtype or shape.
+    """
+    declared = graph.inputs
+    if inputs is None:
+        inputs = {}
+    if not isinstance(inputs, Mapping):
+        given = list(inputs) if isinstance(inputs, (tuple, list)) and len(declared) != 1 else [inputs]
+        if isinstance(inputs, tuple) and len(declared) == 1 and len(inputs) == 1:
+            given = list(inputs)
+        if len(given) != len(declared):
+            names = ", ".join(v.name for v in declared)
+            raise InputError(f"got {len(given)} inputs, the model has {len(declared)}: {names}")
+        inputs = {v.name: array for v, array in zip(declared, given, strict=True)}
+    known = {v.name for v in declared}
+    unknown = [str(n) for n in inputs if n not in known]
+    missing = [v.name for v in declared if v.name not in inputs]
+    if unknown or missing:
+        near = [m for n in unknown for m in difflib.get_close_matches(n, known, 1)]
+        parts = [f"unknown inputs: {', '.join(unknown)}"] if unknown else []
+        parts += [f"missing inputs: {', '.join(missing)}"] if missing else []
+        parts += [f"nearest: {', '.join(near)}"] if near else []
+        raise InputError(
+            "; ".join(parts) + f". The model's inputs: {', '.join(f'{v.name}: {v.type}' for v in declared)}"
+        )
+    feeds = {v.name: _array(v, inputs[v.name]) for v in declared}
+    sizes_of(graph, feeds)
+    return feeds
+
+
+def _array(value: Value, given: Any) -> Array:
+    wanted = value.type.dtype
+    if isinstance(given, (bool, int, float, list, tuple)):  # Python numbers take the input's dtype
+        try:
+            array = np.asarray(given, wanted.numpy)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise InputError(
+                f"input {value.name!r}: expected {value.type}, got a list that doesn't fit: {error}"
+            ) from None
+    elif isinstance(given, np.ndarray):
+        array = given
+    elif hasattr(given, "__dlpack__"):
+        array = np.from_dlpack(given)
+    else:
+        array = np.asarray(given)
+    if array.dtype != wanted.numpy:
+        raise InputError(
+            f"input {value.name!r}: expected {value.type}, got dtype {array.dtype}; "
+            f"convert it with {value.name}.astype(np.{wanted})"
+        )
+    if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+        return array
+    return np.array(array, wanted.numpy, order="C")
+
+
+def sizes_of(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
+    """The size of each named dim, from the shapes of the inputs.
+
+    Raises:
+        InputError: a shape doesn't fit its declaration or another input.
+    """
+    sizes: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    for value in graph.inputs:
+        shape = feeds[value.name].shape
+        if len(shape) != value.type.rank:
+            raise _unfit(value, shape, f"rank {value.type.rank} is expected")
+        for axis, (dim, size) in enumerate(zip(value.type.shape, shape, strict=True)):
+            if isinstance(dim, Dim):
+                name = str(dim)
+                if dim.names == {name}:
+                    if sizes.setdefault(name, size) != size:
+                        raise _unfit(value, shape, f"{name} is {sizes[name]} in {origin[name]}")
+                    origin.setdefault(name, repr(value.name))
+            elif dim != size:
+                raise _unfit(value, shape, f"axis {axis} must be {dim}")
+    for value in graph.inputs:  # what is computed from other sizes
+        bound = value.type.bind(sizes)
+        if bound.is_bound and bound.sizes != feeds[value.name].shape:
+            raise _unfit(value, feeds[value.name].shape, f"with {sizes} it must be {bound}")
+    return sizes
+
+
+def _unfit(value: Value, shape: Sequence[Size], why: str) -> InputError:
+    got = TensorType(value.type.dtype, tuple(shape))
+    return InputError(f"input {value.name!r}: expected {value.type}, got {got}: {why}")
+
+
+def result_arrays(outputs: Mapping[str, Operand], out: Mapping[str, Array] | None) -> dict[str, Array]:
+    """An array per output: the caller's where given, else a new one.
+
+    Raises:
+        InputError: an array in ``out`` has no such output, or another dtype or shape, or can't be written.
+    """
+    given = out or {}
+    for name in given:
+        if name not in outputs:
+            raise InputError(f"out: there is no output {name!r}; there are: {', '.join(outputs)}")
+    results: dict[str, Array] = {}
+    for name, operand in outputs.items():
+        dtype, shape = operand.type.dtype.numpy, operand.type.sizes
+        array = given.get(name)
+        if array is None:
+            array = np.empty(shape, dtype)
+        elif array.dtype != dtype or array.shape != shape:
+            raise InputError(f"out[{name!r}]: expected {operand.type}, got {array.dtype}{list(array.shape)}")
+        elif not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
+            raise InputError(f"out[{name!r}]: expected a contiguous, aligned array that can be written")
+        results[name] = array
+    return results

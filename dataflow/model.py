@@ -1,0 +1,247 @@
+"""A model: a graph, the newest data of its parameters, and the file that it came from."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .errors import InputError, ModelError
+from .graph import Array, Graph, Value
+from .types import TensorType
+
+if TYPE_CHECKING:
+    from .registry import Registry
+
+
+class Parameter:
+    """A stored tensor of a model.
+
+    Attributes:
+        name: as in the graph, and in the file.
+        aliases: other names that patterns match: the path of what reads it, the exporter's scope.
+        role: ``parameter``, ``constant`` or ``statistic``.
+        trainable: whether a Trainer changes it by default.
+    """
+
+    def __init__(self, model: Model, value: Value, aliases: tuple[str, ...]) -> None:
+        data = model.graph.initializers[value]
+        self._model, self._value = model, value
+        self.name = value.name
+        self.aliases = aliases
+        self.role: Literal["parameter", "constant", "statistic"] = data.role
+        self.trainable = data.trainable
+
+    @property
+    def type(self) -> TensorType:
+        """The dtype and shape."""
+        return self._value.type
+
+    @property
+    def array(self) -> Array:
+        """The newest value, read-only."""
+        return self._model._newest(self.name)
+
+    def set(self, array: Any) -> None:
+        """Replaces the value by a copy of ``array``.
+
+        Raises:
+            InputError: another dtype or shape, or a Trainer owns the weights.
+        """
+        if self._model._owner is not None:
+            raise InputError(f"parameter {self.name!r}: a Trainer owns the model's weights; close it first")
+        found = np.asarray(array)
+        wanted = self.type
+        if found.dtype != wanted.dtype.numpy or found.shape != wanted.sizes:
+            raise InputError(
+                f"parameter {self.name!r}: expected {wanted}, got {found.dtype}[{', '.join(map(str, found.shape))}]; "
+                f"convert it with .astype(np.{wanted.dtype}) and .reshape{wanted.sizes}"
+            )
+        self._model._store(self.name, found.copy())
+
+    def __repr__(self) -> str:
+        return f"<Parameter {self.name!r} {self.type} {'trainable' if self.trainable else self.role}>"
+
+
+class Model:
+    """A graph with parameters that can change.
+
+    Attributes:
+        graph: immutable; ``arrays`` has the newest data of its initializers.
+        source: what the format that loaded it keeps for saving; None for a model built by hand.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        aliases: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        source: object = None,
+    ) -> None:
+        self.graph = graph
+        self.source = source
+        self.aliases = MappingProxyType(dict(aliases))
+        self.version = 0  # goes up with every change of data
+        self._lock = threading.Lock()
+        self._changed: dict[str, Array] = {}
+        self._owner: Callable[[str], Array | None] | None = None
+        self._by_name = {value.name: value for value in graph.initializers}
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Name to type of what is fed at each run."""
+        return MappingProxyType({value.name: value.type for value in self.graph.inputs})
+
+    @property
+    def outputs(self) -> Mapping[str, TensorType]:
+        """Name to type of the results."""
+        return MappingProxyType({name: value.type for name, value in self.graph.outputs.items()})
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Stored tensors that could be trained or updated: not constants that are no floats or have one element."""
+        found = {}
+        for value, data in self.graph.initializers.items():
+            if data.role != "constant" or (value.type.dtype.is_float and value.type.elements > 1):
+                found[value.name] = Parameter(self, value, self.aliases.get(value.name, ()))
+        return MappingProxyType(found)
+
+    def arrays(self) -> dict[str, Array]:
+        """The newest data of every initializer, by name; read-only arrays."""
+        return {name: self._newest(name) for name in self._by_name}
+
+    def changed(self) -> frozenset[str]:
+        """Names of the initializers whose data is not what the graph began with."""
+        return frozenset(self._changed)
+
+    def copy(self) -> Model:
+        """An independent model with today's data."""
+        twin = Model(self.graph, aliases=self.aliases, source=self.source)
+        twin._changed = {name: self._newest(name) for name in self._by_name if name in self._names_of_changes()}
+        return twin
+
+    def with_graph(self, graph: Graph) -> Model:
+        """A model of another graph with the same source; data of initializers that both have, alike in type, stays."""
+        twin = Model(graph, aliases=self.aliases, source=self.source)
+        for name in self._names_of_changes():
+            value = twin._by_name.get(name)
+            if value is not None and value.type == self._by_name[name].type:
+                twin._changed[name] = self._newest(name)
+        return twin
+
+    def __call__(self, inputs: Any, **options: Any) -> dict[str, Array]:
+        """The outputs of one run, by name; a Session is faster for several."""
+        from .session import Session
+
+        return Session(self, **options).run(inputs)
+
+    def __repr__(self) -> str:
+        count = sum(v.type.elements for v in self.graph.initializers)
+        return f"<Model {self.graph.name!r}: {len(self.graph.nodes)} nodes, {count} stored elements>"
+
+    def _repr_html_(self) -> str:
+        return self.graph._repr_html_()
+
+    # ---- data -----------------------------------------------------------------------------------------
+
+    def own(self, newest: Callable[[str], Array | None]) -> None:
+        """Makes a Trainer the owner of the weights: ``newest(name)`` gives those it holds, None for others.
+
+        Raises:
+            InputError: another Trainer owns them.
+        """
+        with self._lock:
+            if self._owner is not None:
+                raise InputError("another Trainer owns this model's weights; close it, or train model.copy()")
+            self._owner = newest
+
+    def release(self, data: Mapping[str, Array]) -> None:
+        """Ends a Trainer's ownership and keeps its last data."""
+        with self._lock:
+            self._owner = None
+        for name, array in data.items():
+            self._store(name, array)
+
+    def _names_of_changes(self) -> set[str]:
+        owned = set() if self._owner is None else {n for n in self._by_name if self._owner(n) is not None}
+        return owned | set(self._changed)
+
+    def _newest(self, name: str) -> Array:
+        if name not in self._by_name:
+            raise ModelError(f"the model has no stored tensor {name!r}")
+        array = self._owner(name) if self._owner is not None else None
+        if array is None:
+            array = self._changed.get(name)
+        if array is None:
+            array = self.graph.initializers[self._by_name[name]].array
+        view = array.view()
+        view.flags.writeable = False
+        return view
+
+    def _store(self, name: str, array: Array) -> None:
+        array.flags.writeable = False
+        self._changed[name] = array
+        self.version += 1
+
+    def graph_with_data(self) -> Graph:
+        """The graph with today's data in its initializers."""
+        if not self._names_of_changes():
+            return self.graph
+        stored = {
+            value: dataclasses.replace(data, array=self._newest(value.name))
+            for value, data in self.graph.initializers.items()
+        }
+        return dataclasses.replace(self.graph, initializers=stored)
+
+
+def load(path: str, *, registry: Registry | None = None, **options: Any) -> Model:
+    """The model in a file; the format is found by its suffix.
+
+    Args:
+        path: of the file.
+        registry: of plugins; the installed ones by default.
+        options: the format's own, e.g. ``outputs=`` for ONNX.
+
+    Raises:
+        ModelError: the file can't be read or holds no valid model.
+        InputError: no plugin reads this suffix.
+    """
+    form = _format(path, registry)
+    if form.load is None:
+        raise InputError(f"{path}: files with suffix {form.suffix!r} can be written but not read")
+    model: Model = form.load(str(path), **options)
+    return model
+
+
+def save(model: Model, path: str, *, registry: Registry | None = None, **options: Any) -> None:
+    """Writes a model; the format is found by the suffix. The file appears whole or not at all.
+
+    Args:
+        model: what to write.
+        path: of the file; ``overwrite=True`` replaces one that exists.
+        registry: of plugins; the installed ones by default.
+        options: the format's own.
+    """
+    form = _format(path, registry)
+    if form.save is None:
+        raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
+    form.save(model, str(path), **options)
+
+
+def _format(path: str, registry: Registry | None) -> Any:
+    from pathlib import Path
+
+    if registry is None:
+        from .registry import default_registry
+
+        registry = default_registry()
+    suffix = Path(path).suffix.lower()
+    if suffix not in registry.formats:
+        raise InputError(
+            f"{path}: no plugin knows the suffix {suffix!r}; known: {', '.join(registry.formats) or 'none'}"
+        )
+    return registry.formats[suffix]

@@ -1,0 +1,6 @@
+"""Graph -> Graph: each pass is a function that returns a new graph."""
+
+from .bind import bind as bind
+from .bind import dims_of as dims_of
+from .dead import without_dead as without_dead
+from .fold import fold as fold

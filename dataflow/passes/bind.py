@@ -1,0 +1,52 @@
+"""Gives named dims their sizes: types are inferred anew from bound inputs and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..builder import GraphBuilder
+from ..graph import Attribute, Graph, Node, Value
+from ..types import Dim, bind_size
+from .rewrite import rewrite
+
+
+def bind(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The graph with every named dim replaced by its size, in types, attributes and bodies.
+
+    Raises:
+        InputError: with these sizes a node's shapes don't fit.
+    """
+    if not dims_of(graph):
+        return graph
+
+    def copy(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> tuple[Value | None, ...]:
+        attributes = {key: _bound(value, sizes) for key, value in node.attributes.items()}
+        bodies = tuple(bind(body, sizes) for body in node.bodies)
+        names = [None if v is None else v.name for v in node.outputs]
+        made = builder.add(node.op, inputs, attributes, bodies=bodies, name=node.name, output_names=names)
+        return made.outputs
+
+    return rewrite(graph, copy, input_type=lambda type_: type_.bind(sizes))
+
+
+def dims_of(graph: Graph) -> frozenset[str]:
+    """The names of the sizes that a graph leaves open."""
+    found: set[str] = set()
+    for value in graph.values():
+        for dim in value.type.shape:
+            if isinstance(dim, Dim):
+                found |= dim.names
+    for node in graph.nodes:
+        for body in node.bodies:
+            found |= dims_of(body)
+        for attribute in node.attributes.values():
+            for item in attribute if isinstance(attribute, tuple) else (attribute,):
+                if isinstance(item, Dim):
+                    found |= item.names
+    return frozenset(found)
+
+
+def _bound(attribute: Attribute, sizes: Mapping[str, int]) -> Attribute:
+    if isinstance(attribute, tuple):
+        return tuple(_bound(item, sizes) for item in attribute)
+    return bind_size(attribute, sizes) if isinstance(attribute, Dim) else attribute

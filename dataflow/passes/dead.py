@@ -1,0 +1,34 @@
+"""Removes nodes that nothing depends on, extra outputs that nobody reads, and initializers without a reader."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..graph import Graph, Value
+
+
+def without_dead(graph: Graph) -> Graph:
+    """The graph without dead nodes, dead extra outputs and unread initializers.
+
+    Nodes with host effects stay. An extra output (``+name`` in the declaration) that nobody reads becomes
+    None: it is not computed and takes no memory.
+    """
+    needed: set[Value] = {*graph.outputs.values(), *(s.after for s in graph.states), *(s.before for s in graph.states)}
+    kept = []
+    boundary = graph.boundary
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[index]
+        if node.op.effects != "host" and not any(v in needed for v in node.outputs if v is not None):
+            if graph.boundary is not None and boundary is not None and index < graph.boundary:
+                boundary -= 1
+            continue
+        needed.update(v for v in node.inputs if v is not None)
+        declared = node.op.output_names(node)
+        outputs = tuple(
+            None if value is not None and value not in needed and name.startswith("+") else value
+            for value, name in zip(node.outputs, declared, strict=True)
+        )
+        kept.append(node if outputs == node.outputs else dataclasses.replace(node, outputs=outputs))
+    kept.reverse()
+    stored = {value: data for value, data in graph.initializers.items() if value in needed}
+    return Graph(graph.inputs, graph.outputs, tuple(kept), stored, graph.states, graph.name, boundary)

@@ -1,0 +1,245 @@
+"""Session: the user's handle for running a model."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from .compile import DeviceChoice, compile_graph, open_machine, place
+from .errors import Cancelled, InputError, ModelError
+from .execute import Program, Store
+from .feeds import checked_inputs, result_arrays, sizes_of
+from .graph import Array, Graph
+from .lower import Lowered, LoweredNode
+from .model import Model
+from .passes import bind, without_dead
+from .plan import Plan
+from .registry import Registry, default_registry
+
+log = logging.getLogger("dataflow")
+
+Key = tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a node runs and why not earlier in the device list.
+
+    Attributes:
+        refusals: device to the reason why it did not take the node.
+    """
+
+    node: str
+    op: str
+    device: str
+    kernel: str
+    operations: int
+    refusals: Mapping[str, str]
+
+
+class Session:
+    """Runs a model; safe to use from several threads.
+
+    It keeps the weights of the moment it was made; ``reload`` takes today's. A plan is made per set of input
+    shapes and kept, the least recently used going first.
+
+    Args:
+        model: what to run.
+        devices: ids in order of preference, each alone or with its options; by default the best available.
+        threads: the most to use; by default what the machine lends.
+        fallback: ``warn`` says once when more than 1% of the work runs on a device that wasn't named;
+            ``error`` refuses.
+        plans: how many plans are kept.
+        concurrency: how many runs may be in progress at once; more wait.
+        fold: compute at compile time what depends on constants alone.
+        registry: of plugins; the installed ones by default.
+
+    Raises:
+        InputError: an unknown device or option.
+        DeviceError: a named device is unavailable.
+    """
+
+    def __init__(
+        self,
+        model: Model | Graph,
+        devices: Sequence[DeviceChoice] | DeviceChoice | None = None,
+        *,
+        threads: int | None = None,
+        fallback: Literal["warn", "error"] = "warn",
+        plans: int = 16,
+        concurrency: int = 4,
+        fold: bool = True,
+        registry: Registry | None = None,
+    ) -> None:
+        self.model = model if isinstance(model, Model) else Model(model)
+        self._registry = registry or default_registry()
+        self._placement = place(devices, self._registry)
+        self._machine = open_machine(self._placement, devices, self._registry, threads)
+        self._fallback, self._plans, self._concurrency, self._fold = fallback, plans, concurrency, fold
+        self._lock = threading.Lock()
+        self._warned = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._graph = self.model.graph_with_data()
+        self._programs: OrderedDict[Key, Program] = OrderedDict()
+        self._store = Store(self._machine)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Device ids in order of preference."""
+        return self._placement.devices
+
+    @property
+    def threads(self) -> int:
+        """The most threads that a kernel uses."""
+        return self._machine.threads
+
+    def reload(self) -> None:
+        """Takes the model's newest weights; runs in progress end with the old ones."""
+        with self._lock:
+            self._begin()
+
+    # ---- running --------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        inputs: Any = None,
+        outputs: Sequence[str] | None = None,
+        *,
+        out: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array]:
+        """The outputs by name, in the model's order; the arrays belong to the caller.
+
+        Args:
+            inputs: a mapping from name to array, a tuple in order, or one array for a single input.
+            outputs: names of results or of inner values; all outputs by default.
+            out: arrays to write into, by output name; they must have the exact dtype and shape.
+
+        Raises:
+            InputError: unknown, missing or unfitting inputs; data that a kernel refuses.
+            KeyboardInterrupt: Ctrl-C; also inside a native segment.
+        """
+        feeds = checked_inputs(self._graph, inputs)
+        program = self._program(feeds, outputs)
+        results = result_arrays(program.plan.outputs, out)
+        try:
+            program.run(feeds, results)
+        except Cancelled as error:
+            raise KeyboardInterrupt(str(error)) from None
+        return results
+
+    def plan(self, inputs: Any = None, outputs: Sequence[str] | None = None) -> Plan:
+        """The plan for these inputs.
+
+        Args:
+            inputs: shapes (or arrays) by name; a tuple in order; nothing where all shapes are fixed.
+            outputs: as in ``run``.
+        """
+        return self._program(_shapes(self._graph, inputs), outputs).plan
+
+    def placement(self, inputs: Any = None) -> list[Placed]:
+        """Where each node runs for these inputs, and why not on an earlier device; inputs as in ``plan``."""
+        lowered = self._program(_shapes(self._graph, inputs), None).lowered
+        return list(_placed(lowered))
+
+    def _program(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
+        names = tuple(outputs) if outputs is not None else ()
+        key: Key = (names, tuple(np.shape(a) for a in feeds.values()))
+        with self._lock:
+            program = self._programs.get(key)
+            if program is None:
+                program = self._programs[key] = self._compile(feeds, names)
+                while len(self._programs) > self._plans:
+                    self._programs.popitem(last=False)
+            else:
+                self._programs.move_to_end(key)
+        return program
+
+    def _compile(self, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
+        graph = self._graph if not outputs else _with_outputs(self._graph, outputs)
+        bound = bind(without_dead(graph), sizes_of(self._graph, feeds))
+        plan, lowered = compile_graph(bound, self._placement, self._machine, self._registry, folding=self._fold)
+        self._report(lowered)
+        self._store.require(plan, lowered, lambda name: None)
+        return Program(plan, lowered, self._machine, self._store, self._concurrency)
+
+    def _report(self, lowered: Lowered) -> None:
+        """Says, or refuses, when much of the work is not on a named device."""
+        placed = list(_placed(lowered))
+        total = sum(p.operations for p in placed)
+        away = [p for p in placed if p.device not in self._placement.named]
+        share = sum(p.operations for p in away) / max(total, 1)
+        if share <= 0.01 or (self._warned and self._fallback == "warn"):
+            return
+        worst = max(away, key=lambda p: p.operations)
+        text = (
+            f"{share:.0%} of the work runs on {', '.join(sorted({p.device for p in away}))}, which was not named; "
+            f"most of it in {worst.op} {worst.node!r}: "
+            + "; ".join(f"{device}: {reason}" for device, reason in worst.refusals.items())
+        )
+        if self._fallback == "error":
+            raise ModelError(text + "; name the device, or leave out fallback='error'")
+        self._warned = True
+        log.warning(text)
+
+
+def _placed(lowered: Lowered) -> Iterable[Placed]:
+    reasons: dict[str, dict[str, str]] = {}
+    for (name, device), reason in lowered.fallbacks.items():
+        reasons.setdefault(name, {})[device] = reason
+    for item in lowered.items:
+        if isinstance(item, LoweredNode):
+            node = item.node
+            yield Placed(
+                node.name,
+                node.op.name,
+                item.device,
+                item.kernel.name,
+                _operations(item),
+                MappingProxyType(reasons.get(node.name, {})),
+            )
+
+
+def _operations(item: LoweredNode) -> int:
+    """Floating-point operations of a node, by its declaration or one per output element."""
+    if item.node.op.cost is not None:
+        return int(item.node.op.cost(item.node))
+    return sum(s.type.elements for s in item.outputs if s is not None)
+
+
+def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph with these results: its own outputs or any value by name."""
+    import dataclasses
+
+    chosen = {name: graph.outputs[name] if name in graph.outputs else graph.find(name) for name in names}
+    return dataclasses.replace(graph, outputs=chosen)
+
+
+def _shapes(graph: Graph, inputs: Any) -> dict[str, Array]:
+    """Arrays without data that stand for shapes given by a user."""
+    if inputs is None:
+        inputs = {}
+    if not isinstance(inputs, Mapping):
+        single = len(graph.inputs) == 1 and (hasattr(inputs, "shape") or all(isinstance(d, int) for d in inputs))
+        given = [inputs] if single else list(inputs)
+        inputs = {value.name: shape for value, shape in zip(graph.inputs, given, strict=False)}
+    unknown = [name for name in inputs if name not in {v.name for v in graph.inputs}]
+    if unknown:
+        raise InputError(f"the model has no input {unknown[0]!r}; it has: {', '.join(v.name for v in graph.inputs)}")
+    found: dict[str, Array] = {}
+    for value in graph.inputs:
+        shape = inputs.get(value.name, value.type.shape)
+        shape = tuple(getattr(shape, "shape", shape))
+        if not all(isinstance(d, (int, np.integer)) for d in shape):
+            raise InputError(f"input {value.name!r} is {value.type}: give its shape as whole numbers")
+        dtype = value.type.dtype.numpy
+        found[value.name] = np.broadcast_to(np.empty((), dtype), shape)
+    return found

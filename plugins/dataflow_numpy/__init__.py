@@ -1,0 +1,22 @@
+"""The reference device: every op in plain NumPy. Oracle of the conformance kit, fallback of last resort."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dataflow.device import Device, Kernel
+from dataflow.hookspecs import hookimpl
+
+from .device import NumpyDevice
+
+
+@hookimpl
+def dataflow_devices() -> Iterable[Device]:
+    """The device ``numpy``."""
+    return [NumpyDevice()]
+
+
+@hookimpl
+def dataflow_kernels(device: Device) -> Iterable[Kernel]:
+    """A kernel for every op, on ``numpy`` alone."""
+    return device.records() if isinstance(device, NumpyDevice) else []

@@ -1,0 +1,141 @@
+"""The device ``numpy``: works on the host's memory, one Python call per node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dataflow.device import HOST, Kernel, OperandSpec
+from dataflow.errors import Cancelled, DataflowError, InputError
+from dataflow.hostmemory import array_at
+from dataflow.lower import LoweredNode
+from dataflow.native import Operand
+from dataflow.plan import Segment, Step
+
+from .kernels import KERNELS
+
+_ANY = OperandSpec(None, strided=True, optional=True, repeated=True)
+
+
+class NumpyDevice:
+    """See ``dataflow.device.Device``."""
+
+    name = "numpy"
+    ordinal = 0
+    memory = HOST
+    alignment = 64
+    asynchronous = False
+    unavailable: str | None = None
+
+    def open(self, options: Mapping[str, Any]) -> NumpyBackend:
+        """The open device.
+
+        Raises:
+            InputError: an option; it has none.
+        """
+        if options:
+            raise InputError(f"device 'numpy' has no option {next(iter(options))!r}")
+        return NumpyBackend()
+
+    def records(self) -> list[Kernel]:
+        """A kernel record per op; each takes everything."""
+        return [Kernel(op, f"numpy {op}", (_ANY,), (_ANY,), code) for op, code in KERNELS.items()]
+
+    def kernels(self) -> Sequence[Kernel]:
+        """None: they come through the hook."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """What the reference answers at plan time: it needs no workspace."""
+
+    workspace: int = 0
+
+
+class NumpyBackend:
+    """See ``dataflow.device.Backend``; the host's memory is the core's own."""
+
+    def alloc(self, bytes: int) -> Any:
+        """Never called: the core allocates on the host."""
+        raise NotImplementedError
+
+    def free(self, buffer: Any) -> None:
+        """Never called."""
+        raise NotImplementedError
+
+    def write(self, buffer: Any, offset: int, array: Any) -> None:
+        """Never called."""
+        raise NotImplementedError
+
+    def read(self, array: Any, buffer: Any, offset: int) -> None:
+        """Never called."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Nothing is ever pending."""
+
+    def prepare(self, nodes: Sequence[LoweredNode], threads: int) -> list[Nothing]:
+        """Nothing for each node."""
+        return [Nothing()] * len(nodes)
+
+    def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundPython:
+        """The steps with arrays where the memory stays, and places where it is given per run."""
+        return BoundPython(segment, arenas)
+
+
+class BoundPython:
+    """A segment whose steps are calls of Python functions."""
+
+    native = False
+
+    def __init__(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]]) -> None:
+        self._arenas = arenas
+        self._steps = [
+            (step, [self._fixed(o) for o in step.inputs], [self._fixed(o) for o in step.outputs])
+            for step in segment.steps
+        ]
+
+    def _fixed(self, operand: Operand | None) -> Any:
+        """An array, or the operand itself when it lies in a slot, or None."""
+        if operand is None:
+            return None
+        buffer, size, slot = self._arenas[operand.arena]
+        return operand if slot >= 0 else array_at(buffer.base, size, operand)
+
+    def run(self, slots: Any, count: int, cancel: Any, calls: Any) -> None:
+        """Runs the steps.
+
+        Raises:
+            Cancelled: the cancel word was set.
+            InputError: data that a kernel refuses; names the node.
+        """
+        for step, inputs, outputs in self._steps:
+            if cancel[0]:
+                raise Cancelled(f"{step.node.describe()}: the run was cancelled before it")
+            calls[0] += 1
+            read = [self._array(x, slots) for x in inputs]
+            results = self._call(step, read)
+            for target, result in zip(outputs, results, strict=False):
+                if target is not None:
+                    self._array(target, slots)[...] = result
+
+    def _array(self, place: Any, slots: Any) -> Any:
+        if not isinstance(place, Operand):
+            return place
+        _, size, slot = self._arenas[place.arena]
+        return array_at(slots[slot], size, place)
+
+    @staticmethod
+    def _call(step: Step, inputs: list[Any]) -> tuple[Any, ...]:
+        node = step.node
+        bodies = {"bodies": node.bodies} if node.op.bodies else {}
+        try:
+            with np.errstate(all="ignore"):
+                results = step.kernel.code(node.attributes, *inputs, **bodies)
+        except DataflowError as error:
+            raise type(error)(f"{node.describe()}: {error}") from None
+        return results if isinstance(results, tuple) else (results,)
