@@ -199,6 +199,10 @@ class GraphBuilder:
         """The nodes so far."""
         return tuple(self._nodes)
 
+    def initializers(self) -> tuple[Value, ...]:
+        """The stored tensors so far."""
+        return tuple(self._initializers)
+
     def build(self, boundary: int | None = None) -> Graph:
         """The finished graph; the builder takes no more nodes afterwards.
 

@@ -18,7 +18,7 @@ from .types import contiguous_strides
 
 if TYPE_CHECKING:
     from .lower.lowered import LoweredNode
-    from .plan import Segment
+    from .plan import Body, Segment, Step
 
 
 def devices_of(path: str | Path) -> list[CDevice]:
@@ -53,6 +53,7 @@ class CDevice:
         self.ordinal = int(self._device.ordinal)
         self.alignment = int(self._device.alignment) or 64
         self.asynchronous = bool(self._device.flags & lib.DF_ASYNCHRONOUS)
+        self.bodies = bool(self._device.flags & lib.DF_BODIES)
         host = bool(self._device.flags & lib.DF_MEMORY_HOST)
         self.memory = HOST if host else f"{self.name}:{self.ordinal}"
         self.unavailable = _text(self._device.unavailable) or None
@@ -230,32 +231,58 @@ class BoundCSegment:
         threads: int,
     ) -> None:
         self._backend, self._segment = backend, segment
-        tables = Tables()
-        steps = ffi.new("df_step[]", len(segment.steps))
-        total = sum(len(s.inputs) + len(s.outputs) + 1 for s in segment.steps)
-        operands = ffi.new("df_operand[]", max(total, 1))
-        at = 0
-        for into, step in zip(steps, segment.steps, strict=True):
-            into.kernel, into.state = step.kernel.code, step.prepared.state
-            into.attributes, into.n_attributes = tables.attributes(step.node.attributes)
-            into.first_operand, into.n_inputs, into.n_outputs = at, len(step.inputs), len(step.outputs)
-            for operand in (*step.inputs, *step.outputs, step.workspace):
-                tables.operand(operands[at], operand)
-                at += 1
         table = ffi.new("df_arena[]", max(len(arenas), 1))
         for entry, (buffer, size, slot) in zip(table, arenas, strict=False):
             entry.bytes, entry.slot = size, slot
             entry.base = ffi.NULL if buffer is None else buffer.base
         native = ffi.new("df_segment *")
-        native.struct_size, native.n_steps, native.n_operands = ffi.sizeof("df_segment"), len(steps), total
-        native.n_arenas, native.steps, native.operands, native.arenas = len(arenas), steps, operands, table
-        native.threads = threads
-        self._keep = (tables, steps, operands, table, native, [b for b, _, _ in arenas])
+        tables = Tables()
+        self._keep: list[Any] = [tables, table, native, [b for b, _, _ in arenas]]
+        self._fill(native, segment.steps, tables, table, len(arenas), threads)
         prepared, self._error = ffi.new("void **"), ffi.new("df_error *")
         device = backend.device
         status = device.prepare(device.self, native, prepared, self._error)
         self._check(status)
         self._prepared = prepared[0]
+
+    def _fill(
+        self, into: CData, planned: Sequence[Step], tables: Tables, arenas: CData, count: int, threads: int
+    ) -> list[tuple[int, int]]:
+        """Fills a ``df_segment`` with steps; returns index and distance of each operand that flips."""
+        steps = ffi.new("df_step[]", max(len(planned), 1))
+        total = sum(len(s.inputs) + len(s.outputs) + 1 for s in planned)
+        operands = ffi.new("df_operand[]", max(total, 1))
+        self._keep += [steps, operands]
+        flips: list[tuple[int, int]] = []
+        at = 0
+        for entry, step in zip(steps, planned, strict=False):
+            entry.first_operand = at
+            if step.body is not None:
+                entry.body = self._body(step.body, tables, arenas, count, threads)
+            else:
+                assert step.kernel is not None
+                entry.kernel, entry.state = step.kernel.code, step.prepared.state
+                entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
+                entry.n_inputs, entry.n_outputs = len(step.inputs), len(step.outputs)
+            for operand in (*step.inputs, *step.outputs, step.workspace):
+                tables.operand(operands[at], operand)
+                if operand is not None and operand.flip:
+                    flips.append((at, operand.flip))
+                at += 1
+        into.struct_size, into.n_steps, into.n_operands = ffi.sizeof("df_segment"), len(planned), total
+        into.n_arenas, into.steps, into.operands, into.arenas = count, steps, operands, arenas
+        into.threads = threads
+        return flips
+
+    def _body(self, body: Body, tables: Tables, arenas: CData, count: int, threads: int) -> CData:
+        native = ffi.new("df_body *")
+        flips = self._fill(ffi.addressof(native, "segment"), body.steps, tables, arenas, count, threads)
+        moved = ffi.new("df_flip[]", max(len(flips), 1))
+        for entry, (operand, distance) in zip(moved, flips, strict=False):
+            entry.operand, entry.distance = operand, distance
+        native.trips, native.n_flips, native.flips = body.trips, len(flips), moved
+        self._keep += [native, moved]
+        return native
 
     def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
         """Runs the steps; ``slots`` is a ``void *[]`` with an address per slot."""

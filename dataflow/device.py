@@ -197,6 +197,7 @@ class Device(Protocol):
         memory: name of the memory it addresses; ``HOST`` when it works on the host's.
         alignment: of every operand, in bytes.
         asynchronous: segments and copies may return before they are done.
+        bodies: segments may hold loops.
         unavailable: why it can't be used, or None.
     """
 
@@ -205,6 +206,7 @@ class Device(Protocol):
     memory: str
     alignment: int
     asynchronous: bool
+    bodies: bool
     unavailable: str | None
 
     def open(self, options: Mapping[str, Any]) -> Backend:

@@ -82,7 +82,7 @@ class Store:
         """The memory of a tensor."""
         return self._buffers[key][1]
 
-    def keys(self) -> Sequence[str]:
+    def names(self) -> Sequence[str]:
         """Names of all tensors."""
         return tuple(self._buffers)
 
@@ -128,6 +128,39 @@ def _at(operand: Operand, offset: int) -> Operand:
     return replace(operand, offset=offset)
 
 
+class Scratch:
+    """One buffer per memory that programs use as their arena in turn; for programs that never run at one time."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._buffers: dict[str, Buffer] = {}
+        self.generation = 0  # goes up when a buffer was replaced: what is bound to the old one binds anew
+
+    def reserve(self, plan: Plan) -> None:
+        """Makes the buffers large enough for ``plan``."""
+        for arena in plan.arenas:
+            if arena.kind != "arena":
+                continue
+            known = self._buffers.get(arena.memory)
+            if known is not None and known.bytes >= arena.bytes:
+                continue
+            self.generation += 1
+            if known is not None:
+                del self._buffers[arena.memory]
+                self._machine.free(arena.memory, known)
+            self._buffers[arena.memory] = self._machine.allocate(arena.memory, arena.bytes)
+
+    def buffer(self, memory: str) -> Buffer:
+        """The buffer for arenas in ``memory``."""
+        return self._buffers[memory]
+
+    def close(self) -> None:
+        """Gives device memory back."""
+        for memory, buffer in self._buffers.items():
+            self._machine.free(memory, buffer)
+        self._buffers.clear()
+
+
 class Program:
     """A plan that can run: bound to memory once per concurrent run, at most ``cap`` times.
 
@@ -136,8 +169,18 @@ class Program:
         lowered: what the plan was made from.
     """
 
-    def __init__(self, plan: Plan, lowered: Lowered, machine: Machine, store: Store, cap: int = 1) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        lowered: Lowered,
+        machine: Machine,
+        store: Store,
+        cap: int = 1,
+        scratch: Scratch | None = None,
+    ) -> None:
         self.plan, self.lowered = plan, lowered
+        self._scratch = scratch
+        self._generation = -1
         self._machine, self._store = machine, store
         self._cap = cap
         self._free: list[Bound] = []
@@ -148,6 +191,12 @@ class Program:
     def borrow(self) -> Iterator[Bound]:
         """A Bound for one run; waits while ``cap`` of them are in use."""
         with self._changed:
+            if self._scratch is not None:
+                self._scratch.reserve(self.plan)
+                if self._generation != self._scratch.generation:
+                    self._made -= len(self._free)
+                    self._free.clear()
+                    self._generation = self._scratch.generation
             while not self._free and self._made >= self._cap:
                 self._changed.wait()
             bound = self._free.pop() if self._free else None
@@ -155,7 +204,7 @@ class Program:
                 self._made += 1
         try:
             if bound is None:
-                bound = Bound(self.plan, self._machine, self._store)
+                bound = Bound(self.plan, self._machine, self._store, self._scratch)
             yield bound
         finally:
             with self._changed:
@@ -186,12 +235,12 @@ class Bound:
         native_calls: segments run so far.
     """
 
-    def __init__(self, plan: Plan, machine: Machine, store: Store) -> None:
+    def __init__(self, plan: Plan, machine: Machine, store: Store, scratch: Scratch | None = None) -> None:
         self.plan = plan
         self._machine = machine
         self._names: list[str] = []  # of slots, in their order
         self._buffers: list[Buffer | None] = []
-        self._scratch: list[tuple[str, Buffer]] = []
+        self._scratch: list[tuple[str, Buffer]] = []  # its own
         table: list[tuple[Any, int, int]] = []
         for arena in plan.arenas:
             buffer: Buffer | None = None
@@ -200,8 +249,11 @@ class Bound:
                 slot = len(self._names)
                 self._names.append(arena.name)
             elif arena.kind == "arena":
-                buffer = machine.allocate(arena.memory, arena.bytes)
-                self._scratch.append((arena.memory, buffer))
+                if scratch is not None:
+                    buffer = scratch.buffer(arena.memory)
+                else:
+                    buffer = machine.allocate(arena.memory, arena.bytes)
+                    self._scratch.append((arena.memory, buffer))
             else:
                 buffer = store.buffer(arena.name)
             self._buffers.append(buffer)

@@ -46,20 +46,23 @@ def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
         raise InputError(
             "; ".join(parts) + f". The model's inputs: {', '.join(f'{v.name}: {v.type}' for v in declared)}"
         )
-    feeds = {v.name: _array(v, inputs[v.name]) for v in declared}
+    feeds = {v.name: checked_array(v.name, v.type, inputs[v.name]) for v in declared}
     sizes_of(graph, feeds)
     return feeds
 
 
-def _array(value: Value, given: Any) -> Array:
-    wanted = value.type.dtype
+def checked_array(name: str, type_: TensorType, given: Any) -> Array:
+    """``given`` as a contiguous, aligned array of the declared dtype; the shape is not looked at.
+
+    Raises:
+        InputError: another dtype, or numbers that don't fit it.
+    """
+    wanted = type_.dtype
     if isinstance(given, (bool, int, float, list, tuple)):  # Python numbers take the input's dtype
         try:
             array = np.asarray(given, wanted.numpy)
         except (ValueError, TypeError, OverflowError) as error:
-            raise InputError(
-                f"input {value.name!r}: expected {value.type}, got a list that doesn't fit: {error}"
-            ) from None
+            raise InputError(f"input {name!r}: expected {type_}, got numbers that don't fit: {error}") from None
     elif isinstance(given, np.ndarray):
         array = given
     elif hasattr(given, "__dlpack__"):
@@ -68,8 +71,7 @@ def _array(value: Value, given: Any) -> Array:
         array = np.asarray(given)
     if array.dtype != wanted.numpy:
         raise InputError(
-            f"input {value.name!r}: expected {value.type}, got dtype {array.dtype}; "
-            f"convert it with {value.name}.astype(np.{wanted})"
+            f"input {name!r}: expected {type_}, got dtype {array.dtype}; convert it with .astype(np.{wanted})"
         )
     if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
         return array

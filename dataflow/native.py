@@ -32,6 +32,7 @@ class Operand:
         value: number of the root value whose bytes these are.
         origin: where in the root it begins, in bytes.
         trip_stride: bytes that it moves per trip in a loop's body.
+        flip: bytes that it moves on odd trips only.
     """
 
     arena: int
@@ -41,6 +42,7 @@ class Operand:
     value: int
     origin: int = 0
     trip_stride: int = 0
+    flip: int = 0
 
     @property
     def bytes(self) -> int:

@@ -31,20 +31,30 @@ class Arena:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """The steps of a loop, run ``trips`` times; their operands move by ``trip_stride`` and ``flip``."""
+
+    steps: tuple[Step, ...]
+    trips: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One call of a kernel.
+    """One call of a kernel, or a loop.
 
     Attributes:
+        kernel: None for a loop.
         workspace: scratch memory of this step, or None.
         prepared: what the device answered at plan time: algorithm and state.
     """
 
     node: Node
-    kernel: Kernel
+    kernel: Kernel | None
     inputs: tuple[Operand | None, ...]
     outputs: tuple[Operand | None, ...]
     workspace: Operand | None
     prepared: Any
+    body: Body | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,11 +146,17 @@ class Plan:
                 lines.append(f"transfer {item.name}: {item.from_device} -> {item.to_device}, {item.source.bytes} bytes")
                 continue
             lines.append(f"segment on {item.device}: {len(item.steps)} steps")
-            for step in item.steps:
-                places = ", ".join(_place(self, o) for o in step.outputs)
-                reads = ", ".join(_place(self, i) for i in step.inputs)
-                lines.append(f"  {step.node.name}: {step.kernel.name}({reads}) -> {places}")
+            lines += [line for step in item.steps for line in self._step_lines(step, "  ")]
         return "\n".join(lines)
+
+    def _step_lines(self, step: Step, indent: str) -> list[str]:
+        if step.body is not None:
+            lines = [f"{indent}{step.node.name}: {step.body.trips} trips of"]
+            return lines + [line for inner in step.body.steps for line in self._step_lines(inner, indent + "  ")]
+        assert step.kernel is not None
+        places = ", ".join(_place(self, o) for o in step.outputs)
+        reads = ", ".join(_place(self, i) for i in step.inputs)
+        return [f"{indent}{step.node.name}: {step.kernel.name}({reads}) -> {places}"]
 
 
 def _place(plan: Plan, operand: Operand | None) -> str:

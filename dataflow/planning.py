@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .device import HOST
-from .lower.lowered import Lowered, LoweredNode, Move, Root, Storage
-from .memory import Lifetime, plan_memory
+from .liveness import lifetimes, share_in_place
+from .lower import Loop, Lowered, LoweredNode, Move, Root, Storage
+from .lower.lowered import Item as LoweredItem
+from .memory import Lifetime, MemoryPlan, plan_memory
 from .native import Operand
-from .plan import Arena, Item, Plan, Segment, Step, Transfer, Wait
+from .plan import Arena, Body, Item, Plan, Segment, Step, Transfer, Wait
 from .types import TensorType, contiguous_strides, uint8
 
 Prepare = Callable[[str, Sequence[LoweredNode]], Sequence[Any]]
@@ -37,6 +40,20 @@ def make_plan(
     return _Planning(lowered, prepare, alignment, asynchronous, changed).run()
 
 
+_Row = tuple[str, Lifetime, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entry:
+    """Something that needs a place: roots that share it, a workspace, or what a loop's body needs."""
+
+    name: str
+    life: Lifetime
+    roots: tuple[Root, ...] = ()
+    node: LoweredNode | None = None
+    inner: tuple[tuple[_Entry, ...], tuple[int, ...]] | None = None
+
+
 class _Planning:
     def __init__(
         self,
@@ -53,6 +70,7 @@ class _Planning:
         self.alignment = max([ALIGNMENT, *alignment.values()])
         self.arenas: list[Arena] = []
         self.place: dict[Root, tuple[int, int]] = {}  # arena, offset
+        self.workspace: dict[LoweredNode, Operand] = {}
         self.count = 0
 
     def run(self) -> Plan:
@@ -64,9 +82,7 @@ class _Planning:
         self.persistent()
         for after, before in self.lowered.states:
             self.place[after] = self.place[before]
-        first, last = self.lifetimes()
-        owner = self.share_in_place(first, last)
-        scratch = self.pack(first, last, owner, prepared)
+        scratch = self.pack(prepared)
         peak = sum(p for _, p, _ in scratch.values())
         bound = sum(b for _, _, b in scratch.values())
         items, boundary = self.segments(prepared)
@@ -88,6 +104,8 @@ class _Planning:
         for item in self.lowered.items:
             if isinstance(item, LoweredNode):
                 by_device.setdefault(item.device, []).append(item)
+            elif isinstance(item, Loop):
+                by_device.setdefault(item.device, []).extend(item.items)
         found: dict[LoweredNode, Any] = {}
         for device, nodes in by_device.items():
             found.update(zip(nodes, self.prepare(device, nodes), strict=True))
@@ -108,78 +126,69 @@ class _Planning:
             kind = "state" if root in written or stored.name in self.changed else "weights"
             self.place[root] = (self.arena(key, root.memory, root.type.nbytes, kind), 0)
 
-    def lifetimes(self) -> tuple[dict[Root, int], dict[Root, int]]:
-        """First write and last use of each root that goes into a scratch arena, by index of item."""
-        first: dict[Root, int] = {}
-        last: dict[Root, int] = {}
-        for time, item in enumerate(self.lowered.items):
-            storages = [item.source, item.target] if isinstance(item, Move) else [*item.inputs, *item.outputs]
-            for storage in storages:
-                if storage is not None and storage.root not in self.place:
-                    first.setdefault(storage.root, time)
-                    last[storage.root] = time
-        return first, last
+    def pack(self, prepared: Mapping[LoweredNode, Any]) -> dict[int, tuple[tuple[_Row, ...], int, int]]:
+        """Places everything that has no place yet: per arena the rows for drawings, peak and lower bound."""
+        found = {}
+        for memory, (entries, packed) in self.packed(self.lowered.items, prepared).items():
+            index = self.arena("arena", memory, packed.peak, "arena")
+            self.put(index, 0, entries, packed.offsets)
+            drawn = tuple((e.name, e.life, offset) for e, offset in zip(entries, packed.offsets, strict=True))
+            found[index] = (drawn, packed.peak, packed.lower_bound)
+        return found
 
-    def share_in_place(self, first: dict[Root, int], last: dict[Root, int]) -> dict[Root, Root]:
-        """Output roots that take the place of an input that dies there, by root that owns the place."""
-        owner: dict[Root, Root] = {}
-        end = dict(last)  # of the place that a root owns
-        for time, item in enumerate(self.lowered.items):
-            if not isinstance(item, LoweredNode):
-                continue
-            taken: set[Root] = set()
-            for result, operand in item.kernel.inplace:
-                if result >= len(item.outputs) or operand >= len(item.inputs):
-                    continue
-                out, source = item.outputs[result], item.inputs[operand]
-                if out is None or source is None or out.root in self.place or out.root in owner:
-                    continue
-                if source.root in self.place or last[source.root] != time or source.root in taken:
-                    continue
-                readers = sum(s is not None and s.root is source.root for s in item.inputs)
-                if readers == 1 and _same_bytes(out, source):
-                    place = owner.get(source.root, source.root)
-                    owner[out.root] = place
-                    end[place] = max(end[place], last[out.root])
-                    taken.add(source.root)
-        last.update(end)
-        return owner
+    def packed(
+        self, items: Sequence[LoweredItem], prepared: Mapping[LoweredNode, Any]
+    ) -> dict[str, tuple[list[_Entry], MemoryPlan]]:
+        """What ``items`` need beside what is placed, with offsets, by memory.
 
-    def pack(
-        self,
-        first: dict[Root, int],
-        last: dict[Root, int],
-        owner: dict[Root, Root],
-        prepared: Mapping[LoweredNode, Any],
-    ) -> dict[int, tuple[tuple[tuple[str, Lifetime, int], ...], int, int]]:
-        """Offsets in one arena per memory: per arena the rows for drawings, peak and lower bound."""
-        rows: dict[str, list[tuple[Root | LoweredNode, str, Lifetime]]] = {}
-        for root, start in first.items():
+        A loop is one item of its parent: what its body needs is one entry, alive while the loop runs.
+        """
+        alive = lifetimes(items, self.place)
+        owner = share_in_place(items, self.place, alive)
+        guests: dict[Root, list[Root]] = {}
+        for root, place in owner.items():
+            guests.setdefault(place, []).append(root)
+        entries: dict[str, list[_Entry]] = {}
+        for root, (start, last) in alive.items():
             if root not in owner:
-                life = Lifetime(start, last[root] + 1, root.type.nbytes, self.alignment)
-                rows.setdefault(root.memory, []).append((root, root.name, life))
-        for time, item in enumerate(self.lowered.items):
+                shared = guests.get(root, ())
+                life = Lifetime(start, last + 1, root.type.nbytes, self.alignment)
+                entries.setdefault(root.memory, []).append(_Entry(root.name, life, (root, *shared)))
+        for time, item in enumerate(items):
             if isinstance(item, LoweredNode) and prepared[item].workspace:
                 memory = next(s.root.memory for s in item.outputs if s is not None)
                 life = Lifetime(time, time + 1, prepared[item].workspace, self.alignment)
-                rows.setdefault(memory, []).append((item, f"{item.node.name}:workspace", life))
-        self.workspace: dict[LoweredNode, Operand] = {}
-        found = {}
-        for memory, entries in rows.items():
-            packed = plan_memory([life for _, _, life in entries])
-            index = self.arena("arena", memory, packed.peak, "arena")
-            for (what, _, life), offset in zip(entries, packed.offsets, strict=True):
-                if isinstance(what, Root):
-                    self.place[what] = (index, offset)
-                else:
-                    type_ = TensorType(uint8, (life.bytes,))
-                    self.count -= 1
-                    self.workspace[what] = Operand(index, offset, type_, contiguous_strides(type_.sizes), self.count)
-            drawn = tuple((n, life, o) for (_, n, life), o in zip(entries, packed.offsets, strict=True))
-            found[index] = (drawn, packed.peak, packed.lower_bound)
-        for root, place in owner.items():
-            self.place[root] = self.place[place]
-        return found
+                entries.setdefault(memory, []).append(_Entry(f"{item.node.name}:workspace", life, node=item))
+            elif isinstance(item, Loop):
+                outside = {s.root: (0, 0) for s in (*item.inputs, *item.outputs)}
+                for memory, (inner, body) in self.packed_body(item, outside, prepared).items():
+                    life = Lifetime(time, time + 1, body.peak, self.alignment)
+                    entry = _Entry(f"{item.node.name}:body", life, inner=(tuple(inner), body.offsets))
+                    entries.setdefault(memory, []).append(entry)
+        return {memory: (found, plan_memory([e.life for e in found])) for memory, found in entries.items()}
+
+    def packed_body(
+        self, loop: Loop, outside: Mapping[Root, tuple[int, int]], prepared: Mapping[LoweredNode, Any]
+    ) -> dict[str, tuple[list[_Entry], MemoryPlan]]:
+        """What a loop's body needs for itself, with offsets from the begin of its part of the arena."""
+        placed = self.place
+        self.place = {**outside, **placed}
+        try:
+            return self.packed(loop.items, prepared)
+        finally:
+            self.place = placed
+
+    def put(self, arena: int, base: int, entries: Sequence[_Entry], offsets: Sequence[int]) -> None:
+        for entry, offset in zip(entries, offsets, strict=True):
+            for root in entry.roots:
+                self.place[root] = (arena, base + offset)
+            if entry.node is not None:
+                type_ = TensorType(uint8, (entry.life.bytes,))
+                self.count -= 1  # no value has a number below zero
+                strides = contiguous_strides(type_.sizes)
+                self.workspace[entry.node] = Operand(arena, base + offset, type_, strides, self.count)
+            if entry.inner is not None:
+                self.put(arena, base + offset, *entry.inner)
 
     def operands(self, storages: Mapping[str, Storage]) -> dict[str, Operand]:
         return {name: s.operand(*self.place[s.root]) for name, s in storages.items()}
@@ -188,6 +197,14 @@ class _Planning:
         if storage is None:
             return None
         return storage.operand(*self.place[storage.root])
+
+    def step(self, item: LoweredNode | Loop, prepared: Mapping[LoweredNode, Any]) -> Step:
+        if isinstance(item, Loop):
+            body = Body(tuple(self.step(i, prepared) for i in item.items if _does_work(i)), item.trips)
+            return Step(item.node, None, (), (), None, None, body)
+        inputs = tuple(self.operand(s) for s in item.inputs)
+        outputs = tuple(self.operand(s) for s in item.outputs)
+        return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item])
 
     def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], int | None]:
         """The items in order, and how many of them are the forward program."""
@@ -223,17 +240,14 @@ class _Planning:
                 enter(item.to_device if item.source.root.memory == HOST else item.from_device)
                 items.append(Transfer(source, target, item.from_device, item.to_device, item.name))
                 continue
-            if all(s is None or s.type.elements == 0 for s in item.outputs):
-                continue  # zero-size results: nothing to compute
+            if not _does_work(item):
+                continue
             if item.device != device:
                 close()
                 device = item.device
             if not steps:
                 enter(device)
-            inputs = tuple(self.operand(s) for s in item.inputs)
-            outputs = tuple(self.operand(s) for s in item.outputs)
-            workspace = self.workspace.get(item)
-            steps.append(Step(item.node, item.kernel, inputs, outputs, workspace, prepared[item]))
+            steps.append(self.step(item, prepared))
         close()
         enter("")
         if self.lowered.boundary is not None and boundary is None:
@@ -241,12 +255,8 @@ class _Planning:
         return items, boundary
 
 
-def _same_bytes(out: Storage, source: Storage) -> bool:
-    """True when both are whole roots of one type and layout."""
-    return (
-        source.offset == 0
-        and source.type == out.type
-        and source.root.type.nbytes == out.type.nbytes
-        and source.strides == out.strides
-        and source.root.memory == out.root.memory
-    )
+def _does_work(item: LoweredNode | Loop) -> bool:
+    """False where every result is of zero size, or no trip is made."""
+    if isinstance(item, Loop):
+        return item.trips > 0 and any(_does_work(i) for i in item.items)
+    return any(s is not None and s.type.elements for s in item.outputs)

@@ -1,7 +1,9 @@
 """Graph -> Lowered: a device and kernel for each node, a memory and storage for each value."""
 
+from .lowered import Loop as Loop
 from .lowered import Lowered as Lowered
 from .lowered import LoweredNode as LoweredNode
+from .lowered import Move as Move
 from .lowered import Root as Root
 from .lowered import Storage as Storage
 from .lowered import Stored as Stored

@@ -29,16 +29,30 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a value lies: in a root, from ``offset`` bytes, with strides in elements."""
+    """Where a value lies: in a root, from ``offset`` bytes, with strides in elements.
+
+    In a loop's body it moves by ``trip_stride`` bytes per trip, and by ``flip`` bytes on odd trips.
+    """
 
     root: Root
     offset: int
     strides: tuple[int, ...]
     type: TensorType
+    trip_stride: int = 0
+    flip: int = 0
 
     def operand(self, arena: int = -1, base: int = 0) -> Operand:
         """The operand, once the root has a place."""
-        return Operand(arena, base + self.offset, self.type, self.strides, self.root.number, self.offset)
+        return Operand(
+            arena,
+            base + self.offset,
+            self.type,
+            self.strides,
+            self.root.number,
+            self.offset,
+            self.trip_stride,
+            self.flip,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +67,23 @@ class LoweredNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A node whose body runs ``trips`` times on one device.
+
+    Attributes:
+        items: the body; what it computes for itself lies in roots that nothing else uses.
+        inputs, outputs: storage outside the body that it reads and writes.
+    """
+
+    node: Node
+    device: str
+    items: tuple[LoweredNode, ...]
+    trips: int
+    inputs: tuple[Storage, ...]
+    outputs: tuple[Storage, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Move:
     """A contiguous copy of a whole root into another memory."""
 
@@ -61,6 +92,9 @@ class Move:
     from_device: str
     to_device: str
     name: str
+
+
+Item = Union[LoweredNode, Loop, Move]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +111,7 @@ class Lowered:
     """What a plan is made from.
 
     Attributes:
-        items: nodes and moves, in order.
+        items: nodes, loops and moves, in order.
         inputs: storage of each fed value.
         outputs: storage of each result; contiguous and, unless the value is a result twice, a root of its own.
         stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's.
@@ -86,7 +120,7 @@ class Lowered:
         fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
     """
 
-    items: tuple[Union[LoweredNode, Move], ...]
+    items: tuple[Item, ...]
     inputs: Mapping[str, Storage]
     outputs: Mapping[str, Storage]
     stored: Mapping[str, Stored]

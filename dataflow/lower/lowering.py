@@ -12,7 +12,8 @@ from ..native import is_contiguous
 from ..op import Op
 from ..registry import Registry
 from ..types import TensorType, contiguous_strides
-from .lowered import Lowered, LoweredNode, Move, Root, Storage, Stored
+from .loops import Scan, half, halves, make_loop, placeable, row
+from .lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
 from .select import Selection, select
 
 
@@ -42,13 +43,14 @@ class _Lowering:
         self, selection: Selection, devices: Sequence[str], registry: Registry, homes: Mapping[str, str]
     ) -> None:
         self.homes = homes
+        self.prefix = ""  # of the names of a body's initializers
         self.graph = selection.graph
         self.choices = selection.choices
         self.refusals = selection.refusals
         self.devices = devices
         self.registry = registry
         self.copy: Op = registry.ops["copy"]
-        self.items: list[LoweredNode | Move] = []
+        self.items: list[Item] = []
         self.storage: dict[Value, Storage] = {}
         self.device_of: dict[Root, str] = {}  # the device that computed it
         self.inputs: dict[str, Storage] = {}
@@ -56,6 +58,7 @@ class _Lowering:
         self.moved: dict[tuple[Root, str], Storage] = {}
         self.copied: dict[tuple[Root, int, tuple[int, ...], tuple[int, ...]], Storage] = {}
         self.states: list[tuple[Root, Root]] = []
+        self.wanted: dict[Value, Storage] = {}  # where a value must be computed
         self.count = 0
 
     def run(self) -> Lowered:
@@ -65,16 +68,21 @@ class _Lowering:
         for index, node in enumerate(self.graph.nodes):
             if index == self.graph.boundary:
                 boundary = len(self.items)
-            if node.op.view is not None:
-                self.view(node)
-            else:
-                self.kernel(node)
+            self.node(node)
         if self.graph.boundary is not None and boundary is None:
             boundary = len(self.items)
         outputs = self.results()
         self.keep_states()
         states = tuple(self.states)
         return Lowered(tuple(self.items), self.inputs, outputs, self.stored, states, boundary, self.refusals)
+
+    def node(self, node: Node) -> None:
+        if node.op.view is not None:
+            self.view(node)
+        elif self.choices[node].kernel is None:
+            self.loop(node)
+        else:
+            self.kernel(node)
 
     def root(self, name: str, type_: TensorType, memory: str, kind: str) -> Storage:
         self.count += 1
@@ -88,10 +96,11 @@ class _Lowering:
         return self.storage[value]
 
     def initializer(self, value: Value, memory: str) -> Storage:
-        key = value.name if memory == HOST else f"{memory}/{value.name}"
+        name = self.prefix + value.name
+        key = name if memory == HOST else f"{memory}/{name}"
         if key not in self.stored:
             storage = self.root(key, value.type, memory, "stored")
-            self.stored[key] = Stored(value.name, storage, self.graph.initializers[value])
+            self.stored[key] = Stored(name, storage, self.graph.initializers[value])
         return self.stored[key].storage
 
     def view(self, node: Node) -> None:
@@ -121,15 +130,14 @@ class _Lowering:
 
     def kernel(self, node: Node) -> None:
         choice = self.choices[node]
+        assert choice.kernel is not None
         memory = self.registry.devices[choice.device].memory
         inputs: list[Storage | None] = []
         for index, value in enumerate(node.inputs):
             if value is None:
                 inputs.append(None)
                 continue
-            storage = self.read(value, memory)
-            if storage.root.memory != memory:
-                storage = self.move(storage, memory, choice.device, node)
+            storage = self.bring(value, choice.device, node)
             if not choice.kernel.input_spec(index).strided and not is_contiguous(storage.type.shape, storage.strides):
                 storage = self.contiguous(storage, node, choice.device)
             inputs.append(storage)
@@ -138,11 +146,92 @@ class _Lowering:
             if value is None:
                 outputs.append(None)
                 continue
-            storage = self.root(value.name, value.type, memory, "computed")
+            storage = self.wanted.get(value) or self.root(value.name, value.type, memory, "computed")
             self.storage[value] = storage
             self.device_of[storage.root] = choice.device
             outputs.append(storage)
         self.items.append(LoweredNode(node, choice.device, choice.kernel, tuple(inputs), tuple(outputs)))
+
+    def bring(self, value: Value, device: str, reader: Node) -> Storage:
+        """The storage of a value in the memory of ``device``."""
+        memory = self.registry.devices[device].memory
+        storage = self.read(value, memory)
+        return storage if storage.root.memory == memory else self.move(storage, memory, device, reader)
+
+    def loop(self, node: Node) -> None:
+        """A scan whose body runs on one device; see loops.py."""
+        choice, scan = self.choices[node], Scan.of(node)
+        assert choice.body is not None
+        device, memory = choice.device, self.registry.devices[choice.device].memory
+        read = [self.bring(v, device, node) for v in node.inputs if v is not None]
+        inner = _Lowering(choice.body, (device,), self.registry, {})
+        inner.count, inner.prefix, inner.stored = self.count, f"{node.name}/", self.stored
+        places, body = [], choice.body.graph
+        for index in scan.carries:
+            start = read[index]
+            shape = (2, *start.type.sizes)
+            place = self.root(f"{node.name}:carry{index}", TensorType(start.type.dtype, shape), memory, "computed")
+            inner.count = self.count
+            self.copy_into(start, half(place, 0), node, device)
+            inner.storage[body.inputs[index]] = halves(place)[0]
+            places.append(place)
+        for index in scan.xs:
+            inner.storage[body.inputs[index]] = row(read[index], scan)
+        for index in scan.captures:
+            inner.storage[body.inputs[index]] = read[index]
+        targets: list[tuple[Value, Storage]] = []
+        results = list(body.outputs.values())
+        targets += [(results[i], halves(place)[1]) for i, place in enumerate(places)]
+        for index in (*scan.ys, *scan.saved):
+            value = node.outputs[index]
+            if value is not None:
+                stacked = self.storage[value] = self.root(value.name, value.type, memory, "computed")
+                self.device_of[stacked.root] = device
+                saved = index in scan.saved
+                source = body.inputs[index - scan.saved.start] if saved else results[index]
+                targets.append((source, row(stacked, scan)))
+        inner.count = self.count
+        inner.body(targets, node, device)
+        self.count = inner.count
+        known = {s.root for s in (*read, *places, *(s for _, s in targets))}
+        known |= {s.storage.root for s in self.stored.values()}
+        items = [item for item in inner.items if isinstance(item, LoweredNode)]
+        self.items.append(make_loop(node, device, items, scan.trips, lambda s: s.root in known))
+        for index, place in zip(scan.finals, places, strict=True):
+            value = node.outputs[index]
+            if value is not None:
+                final = self.storage[value] = self.root(value.name, value.type, memory, "computed")
+                self.device_of[final.root] = device
+                self.copy_into(half(place, scan.trips % 2), final, node, device)
+
+    def body(self, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str) -> None:
+        """Lowers the body of a loop; each of ``targets`` is a value and where a trip must leave it."""
+        computed = {v for n in self.graph.nodes if n.op.view is None for v in n.outputs if v is not None}
+        for value, storage in targets:
+            if value in computed and value not in self.wanted and placeable(value, storage):
+                self.wanted[value] = storage
+        for node in self.graph.nodes:
+            self.node(node)
+        for value, storage in targets:
+            if self.wanted.get(value) is not storage:
+                self.copy_into(self.read(value, storage.root.memory), storage, loop, device)
+
+    def copy_into(self, source: Storage, target: Storage, reader: Node, device: str) -> None:
+        """A step that copies ``source``, of any strides, into ``target``."""
+        name = f"{target.root.name}:copy{len(self.items)}"
+        value, result = Value(source.root.name, source.type), Value(target.root.name, target.type)
+        node = Node(self.copy, name, (value,), (result,), {}, (), f"copy for {reader.name}")
+        for candidate in (device, *self.devices):
+            if self.registry.devices[candidate].memory != source.root.memory:
+                continue
+            for kernel in self.registry.kernels[candidate].get("copy", ()):
+                if kernel.refuses(node) is None and kernel.input_spec(0).strided:
+                    self.items.append(LoweredNode(node, candidate, kernel, (source,), (target,)))
+                    return
+        raise ModelError(
+            f"{reader.describe()}: no device on memory {source.root.memory!r} has a copy kernel for "
+            f"{source.type} with any strides; every device needs one"
+        )
 
     def contiguous(self, storage: Storage, reader: Node, device: str | None = None) -> Storage:
         """A contiguous copy, made on the device where the source lies; one per source."""
@@ -151,21 +240,10 @@ class _Lowering:
             return self.copied[key]
         device = device or self.device_of.get(storage.root) or self.host_device()
         result = self.root(f"{storage.root.name}:contiguous{self.count}", storage.type, storage.root.memory, "computed")
-        source, target = Value(storage.root.name, storage.type), Value(result.root.name, storage.type)
-        node = Node(self.copy, target.name, (source,), (target,), {}, (), f"contiguous copy for {reader.name}")
-        for candidate in (device, *self.devices):
-            if self.registry.devices[candidate].memory != storage.root.memory:
-                continue
-            for kernel in self.registry.kernels[candidate].get("copy", ()):
-                if kernel.refuses(node) is None and kernel.input_spec(0).strided:
-                    self.items.append(LoweredNode(node, candidate, kernel, (storage,), (result,)))
-                    self.device_of[result.root] = candidate
-                    self.copied[key] = result
-                    return result
-        raise ModelError(
-            f"{reader.describe()}: no device on memory {storage.root.memory!r} has a copy kernel for "
-            f"{storage.type} with any strides; every device needs one"
-        )
+        self.copy_into(storage, result, reader, device)
+        self.device_of[result.root] = device
+        self.copied[key] = result
+        return result
 
     def move(self, storage: Storage, memory: str, device: str, reader: Node) -> Storage:
         """The value in another memory; the whole root moves, once per memory, and views stay views."""
@@ -258,17 +336,21 @@ class _Lowering:
             if any(s is not None and s.root is root for s in results):
                 written = True
                 at = [i for i, s in enumerate(reads) if s.root is before.root]
-                if at and (isinstance(item, Move) or not self._in_place(item, root, before, len(at))):
+                if at and not self._in_place(item, root, before, len(at)):
                     return False
         return written
 
     @staticmethod
-    def _in_place(item: LoweredNode, root: Root, before: Storage, count: int) -> bool:
-        return count == 1 and any(
-            result < len(item.outputs)
-            and operand < len(item.inputs)
-            and (out := item.outputs[result]) is not None
-            and out.root is root
-            and item.inputs[operand] == before
-            for result, operand in item.kernel.inplace
+    def _in_place(item: Item, root: Root, before: Storage, count: int) -> bool:
+        return (
+            isinstance(item, LoweredNode)
+            and count == 1
+            and any(
+                result < len(item.outputs)
+                and operand < len(item.inputs)
+                and (out := item.outputs[result]) is not None
+                and out.root is root
+                and item.inputs[operand] == before
+                for result, operand in item.kernel.inplace
+            )
         )

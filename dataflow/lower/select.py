@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from ..builder import GraphBuilder
 from ..device import Kernel
 from ..errors import ModelError, PluginError
-from ..graph import Graph, Node, Value, live_nodes
+from ..graph import Graph, Node, Value
+from ..passes.dead import without_dead
+from ..passes.rewrite import rewrite
 from ..registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A kernel on a device."""
+    """A kernel on a device, or a device that runs the node's body as a loop."""
 
     device: str
-    kernel: Kernel
+    kernel: Kernel | None
+    body: Selection | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ def _choose(
     for device in devices:
         accepted: Kernel | None = None
         reasons = []
+        if node.op.name == "scan" and registry.devices[device].bodies:
+            try:
+                return Choice(device, None, _select_body(node, device, registry))
+            except ModelError as error:
+                reasons.append(f"its body: {error}")
         for kernel in registry.kernels[device].get(node.op.name, ()):
             if accepted is not None and kernel.priority < accepted.priority:
                 break
@@ -89,34 +97,25 @@ def _choose(
     return None
 
 
+def _select_body(node: Node, device: str, registry: Registry) -> Selection:
+    """The body of a loop with a kernel of ``device`` for every node; raises ModelError when there is none."""
+    (body,) = node.bodies
+    inner = [n for n in body.nodes if n.bodies]
+    if inner:
+        raise ModelError(f"{inner[0].describe()} has a body of its own")
+    return select(without_dead(body), (device,), registry)
+
+
 def _decompose(graph: Graph, expand: set[Node]) -> Graph:
     """The graph with these nodes replaced by their decompositions."""
-    builder = GraphBuilder(graph.name)
-    empty = Graph(graph.inputs, {}, (), graph.initializers)
-    new: dict[Value, Value] = builder.adopt(empty)
-    for node in graph.nodes:
-        inputs = [None if v is None else new[v] for v in node.inputs]
-        builder.origin = node.origin or node.name
-        if node in expand:
-            assert node.op.decompose is not None
-            with builder.scope(node.name):
-                found = node.op.decompose(*inputs, **node.attributes)
-            results: tuple[Value | None, ...] = (found,) if isinstance(found, Value) else tuple(found)
-        else:
-            results = builder.add(node.op, inputs, node.attributes, bodies=node.bodies, name=node.name).outputs
-        pairs = zip(node.outputs, results, strict=False)
-        new.update({value: result for value, result in pairs if value is not None and result is not None})
-    for name, value in graph.outputs.items():
-        builder.output(name, new[value])
-    for state in graph.states:
-        builder.state(state.name, new[state.before], new[state.after])
-    built = builder.build()
-    wanted = [*built.outputs.values(), *(s.after for s in built.states)]
-    return Graph(
-        built.inputs,
-        built.outputs,
-        tuple(live_nodes(built.nodes, wanted)),
-        built.initializers,
-        built.states,
-        built.name,
-    )
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if node not in expand:
+            return None
+        assert node.op.decompose is not None
+        with builder.scope(node.name):
+            extra = {"bodies": node.bodies} if node.op.bodies else {}
+            found = node.op.decompose(*inputs, **extra, **node.attributes)
+        return (found,) if isinstance(found, Value) else tuple(found)
+
+    return without_dead(rewrite(graph, replace))

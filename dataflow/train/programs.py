@@ -1,0 +1,306 @@
+"""Compiles and runs the programs of training: forward and backward, optimizer, evaluate, predict."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..compile import DeviceChoice, compile_graph, open_machine, place
+from ..device import HOST
+from ..errors import Cancelled
+from ..execute import Program, Scratch, Store
+from ..feeds import checked_array, checked_inputs, result_arrays, sizes_of
+from ..graph import Array, Graph, Value
+from ..model import Model
+from ..passes import bind, dims_of, without_dead
+from ..plan import Plan
+from ..registry import Registry, default_registry
+from ..types import TensorType
+from .graphs import (
+    ACCUMULATOR,
+    forward_graph,
+    joint_graph,
+    optimizer_graph,
+    with_batch_statistics,
+)
+
+PLANS = 16  # per program; the least recently used goes
+
+
+class Objective(Protocol):
+    """What is minimized and measured: a loss with metrics."""
+
+    def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
+        """What a batch must have beside the model's inputs, for outputs of these types (dims may be named)."""
+
+    def build(self, g: Any, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Mapping[str, Value]:
+        """The terms: ``loss`` and ``weight`` (sums over the micro-batch, rank 0), and those of metrics."""
+
+
+class Optimizer(Protocol):
+    """Rules of an optimizer.
+
+    Attributes:
+        slots: names of its tensors per parameter.
+        hyper_size: length of the hyperparameter tensor.
+    """
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of its tensors per parameter."""
+
+    @property
+    def hyper_size(self) -> int:
+        """Length of the hyperparameter tensor."""
+
+    def build(
+        self, g: Any, param: Value, grad: Value, slots: tuple[Value, ...], hyper: Value, scale: Value
+    ) -> Sequence[Value]:
+        """The new parameter and slots."""
+
+
+class Programs:
+    """The compiled programs of one training; they share weights, state and one arena.
+
+    A micro-batch runs forward, then backward, over one plan of memory. There are two backward programs: the first
+    micro-batch of a logical batch writes the gradient accumulators, later ones add to them.
+
+    Args:
+        model: whose parameters are trained; the trainer owns its weights.
+        objective: loss and metrics.
+        optimizer: makes the update.
+        trainable: names of parameters.
+        devices, threads, registry: as for Session.
+        clip_norm: the largest norm of the averaged gradient, or None.
+        batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        optimizer: Optimizer,
+        trainable: Sequence[str],
+        *,
+        devices: Sequence[DeviceChoice] | DeviceChoice | None = None,
+        threads: int | None = None,
+        clip_norm: float | None = None,
+        batch_norm: str = "fixed",
+        registry: Registry | None = None,
+    ) -> None:
+        self._model, self._objective, self._optimizer = model, objective, optimizer
+        self._registry = registry or default_registry()
+        self._placement = place(devices, self._registry)
+        self._machine = open_machine(self._placement, devices, self._registry, threads)
+        self._trainable = tuple(trainable)
+        self._clip_norm = clip_norm
+        self._store = Store(self._machine)
+        self._scratch = Scratch(self._machine)
+        self._graph = model.graph_with_data()
+        self._training = with_batch_statistics(self._graph) if batch_norm == "update" else self._graph
+        self._statistics = tuple(s.before.name for s in self._training.states)
+        self._homes: dict[str, str] | None = None
+        self._reached: tuple[str, ...] = ()
+        self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
+        self._first = {v.name: data.array for v, data in self._graph.initializers.items()}
+        self._loaded: dict[str, Array] = {}
+
+    # ---- programs -------------------------------------------------------------------------------------
+
+    def forward_backward(self, batch: Mapping[str, Array], *, first: bool) -> dict[str, Array]:
+        """The terms of one micro-batch, whose gradients go to the accumulators.
+
+        Args:
+            batch: the model's inputs and what the objective reads.
+            first: of a logical batch: writes the accumulators, otherwise adds.
+        """
+        self._before_training(batch)
+        program = self._program(("joint", first), batch, lambda sizes: self._joint(batch, sizes, add=not first))
+        return self._run(program, batch)
+
+    def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        """The terms of a batch in inference mode; nothing is kept."""
+
+        def make(sizes: Mapping[str, int]) -> Graph:
+            bound = bind(self._graph, sizes)
+            return forward_graph(bound, self._entries(bound), self._objective.build)
+
+        return self._run(self._program(("evaluate",), batch, make), batch)
+
+    def predict(self, inputs: Any) -> dict[str, Array]:
+        """The model's outputs with the newest weights, in inference mode."""
+        feeds = checked_inputs(self._graph, inputs)
+        program = self._program(("predict",), feeds, lambda sizes: bind(self._graph, sizes))
+        return self._run(program, feeds)
+
+    def update(self, hyper: Array, weight: float) -> float:
+        """Runs the optimizer once: divides the accumulators by ``weight``, clips, changes the parameters.
+
+        Args:
+            hyper: (K,) float32.
+            weight: of the logical batch.
+
+        Returns:
+            The norm of the averaged gradient before clipping; nan without ``clip_norm``.
+        """
+        feeds = {"hyper": np.asarray(hyper, np.float32), "weight": np.asarray(weight, np.float32)}
+        program = self._program(("optimizer",), {}, lambda _: self._update_graph())
+        results = self._run(program, feeds)
+        return float(results["norm"]) if "norm" in results else float("nan")
+
+    def plans(self) -> dict[str, Plan]:
+        """The plans made so far, by program: the newest binding of each."""
+        return {"-".join(map(str, key[0])): program.plan for key, program in self._programs.items()}
+
+    def gradients(self) -> dict[str, Array]:
+        """The accumulated gradients (sums over the logical batch so far), by parameter."""
+        return {name: self._read(ACCUMULATOR + name) for name in self._reached}
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the parameters that the loss depends on; known after the first micro-batch."""
+        return self._reached
+
+    # ---- state ----------------------------------------------------------------------------------------
+
+    def newest(self, name: str) -> Array | None:
+        """The newest data of a parameter or statistic that training changes; None for others."""
+        if name not in self._reached and name not in self._statistics:
+            return self._loaded.get("parameters/" + name)
+        return self._read(name)
+
+    def state(self) -> dict[str, Array]:
+        """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``."""
+        found = {f"parameters/{name}": self._read(name) for name in (*self._reached, *self._statistics)}
+        for slot in self._optimizer.slots:
+            found |= {f"optimizer/{slot}/{name}": self._read(f"optimizer/{slot}/{name}") for name in self._reached}
+        return {**self._loaded, **found}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Replaces what training changes, now or when the programs are made."""
+        self._loaded = {key: np.array(value) for key, value in state.items()}
+        for key, value in self._loaded.items():
+            name = key.removeprefix("parameters/")
+            for stored in self._store.names():
+                if self._name_of(stored) == name:
+                    self._store.write(stored, value)
+
+    def close(self) -> None:
+        """Gives device memory back; the programs can't run any more."""
+        for program in self._programs.values():
+            program.close()
+        self._programs.clear()
+        self._scratch.close()
+        self._store.close()
+
+    # ---- how they are made ----------------------------------------------------------------------------
+
+    def _joint(self, batch: Mapping[str, Array], sizes: Mapping[str, int], *, add: bool) -> Graph:
+        bound = bind(self._training, sizes)
+        names = self._reached or self._trainable
+        joint = joint_graph(bound, self._entries(bound), self._objective.build, names, add=add)
+        self._reached = joint.reached
+        return joint.graph
+
+    def _entries(self, bound: Graph) -> Mapping[str, TensorType]:
+        return self._objective.entries({name: v.type for name, v in bound.outputs.items()})
+
+    def _update_graph(self) -> Graph:
+        types = {v.name: v.type for v in self._graph.initializers if v.name in set(self._reached)}
+        ordered = {name: types[name] for name in self._reached}
+        optimizer = self._optimizer
+        return optimizer_graph(ordered, optimizer.slots, optimizer.build, optimizer.hyper_size, self._clip_norm)
+
+    def _before_training(self, batch: Mapping[str, Array]) -> None:
+        """Decides once where each changing tensor lives: on the first device that reads the parameter."""
+        if self._homes is not None:
+            return
+        self._homes = {}
+        sizes = sizes_of(self._graph, {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs})
+        graph = self._joint(batch, sizes, add=False)
+        if all(memory == HOST for memory in self._machine.memories.values()):
+            return
+        _, lowered = compile_graph(
+            graph, self._placement, self._machine, self._registry, changed=self._changed(), homes={}
+        )
+        for stored in lowered.stored.values():
+            memory = stored.storage.root.memory
+            if memory != HOST and stored.name in self._changed():
+                self._homes[stored.name] = memory
+        for name in self._reached:
+            home = self._homes.get(name, HOST)
+            for other in (ACCUMULATOR + name, *(f"optimizer/{slot}/{name}" for slot in self._optimizer.slots)):
+                self._homes[other] = home
+
+    def _changed(self) -> set[str]:
+        names = {*self._reached, *self._statistics}
+        names |= {ACCUMULATOR + name for name in self._reached}
+        return names | {f"optimizer/{slot}/{name}" for slot in self._optimizer.slots for name in self._reached}
+
+    def _program(
+        self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Callable[[Mapping[str, int]], Graph]
+    ) -> Program:
+        key = (kind, tuple((name, np.shape(array)) for name, array in batch.items()))
+        program = self._programs.get(key)
+        if program is not None:
+            self._programs.move_to_end(key)
+            return program
+        feeds = {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs if v.name in batch}
+        sizes = sizes_of(self._graph, feeds) if len(feeds) == len(self._graph.inputs) and feeds else {}
+        graph = without_dead(make(sizes))
+        assert not dims_of(graph)
+        changed, homes = self._changed(), self._homes or {}
+        homes = {**dict.fromkeys(changed, HOST), **homes}
+        plan, lowered = compile_graph(
+            graph, self._placement, self._machine, self._registry, changed=changed, homes=homes
+        )
+        self._store.require(plan, lowered, self._initial)
+        program = Program(plan, lowered, self._machine, self._store, 1, self._scratch)
+        self._programs[key] = program
+        same = [k for k in self._programs if k[0] == kind]
+        if len(same) > PLANS:
+            self._programs.pop(same[0]).close()
+        return program
+
+    def _run(self, program: Program, batch: Mapping[str, Array]) -> dict[str, Array]:
+        plan = program.plan
+        feeds = {name: checked_array(name, operand.type, batch[name]) for name, operand in plan.inputs.items()}
+        results = result_arrays(plan.outputs, None)
+        try:
+            with program.borrow() as bound:
+                if plan.boundary is None:
+                    bound.run(feeds, results)
+                else:
+                    bound.run(feeds, results, slice(0, plan.boundary))
+                    bound.run(feeds, results, slice(plan.boundary, None))
+        except Cancelled as error:
+            raise KeyboardInterrupt(str(error)) from None
+        return results
+
+    def _initial(self, name: str) -> Array | None:
+        found = self._loaded.get(name)
+        return self._loaded.get("parameters/" + name) if found is None else found
+
+    def _name_of(self, key: str) -> str:
+        """The tensor's name without the memory before it."""
+        for memory in set(self._machine.memories.values()) - {HOST}:
+            key = key.removeprefix(memory + "/")
+        return key
+
+    def _key_of(self, name: str) -> str:
+        home = (self._homes or {}).get(name, HOST)
+        return name if home == HOST else f"{home}/{name}"
+
+    def _read(self, name: str) -> Array:
+        key = self._key_of(name)
+        if key in self._store:
+            return self._store.read(key)
+        array = self._initial(name)
+        if array is None:
+            array = self._first.get(name)
+        if array is None:  # a slot or accumulator before its program was made
+            array = np.zeros_like(self._first[name.split("/", 2)[-1]])
+        return array
