@@ -1,0 +1,1 @@
+"""Training: losses, optimizers, data, and the Trainer that runs the programs."""

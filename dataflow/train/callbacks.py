@@ -1,0 +1,81 @@
+"""What a training run tells its callbacks, and stopping early."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+
+@dataclass(slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        kind: ``step`` after an optimizer step, ``epoch`` after a pass over the data and its validation, ``end``.
+        trainer: whose run it is; its weights may be read.
+        step: optimizer steps done.
+        epoch: passes done, from 1 at the first ``epoch`` event.
+        metrics: figures by name: of the step, or of the epoch with ``val_`` before those of the validation.
+        stopping: whether somebody called ``stop``.
+    """
+
+    kind: Literal["step", "epoch", "end"]
+    trainer: Trainer
+    step: int
+    epoch: int
+    metrics: Mapping[str, float]
+    stopping: bool = field(default=False, init=False)
+
+    def stop(self) -> None:
+        """Ends the run after this event."""
+        self.stopping = True
+
+
+Callback = Callable[[Event], Any]
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """Ends a run when a figure has not become better for some epochs.
+
+    Attributes:
+        monitor: name of the figure.
+        patience: epochs without a better one before the run ends.
+        min_delta: what counts as better.
+        mode: ``min`` or ``max``; found from the name when None (max for accuracy and top-k).
+        restore_best: end with the weights of the best epoch.
+    """
+
+    monitor: str = "val_loss"
+    patience: int = 3
+    min_delta: float = 0.0
+    mode: Literal["min", "max"] | None = None
+    restore_best: bool = True
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise InputError(f"EarlyStop: patience is {self.patience}; expected at least 1")
+
+    def better(self, new: float, best: float | None) -> bool:
+        """Whether ``new`` is better than ``best``; the first one is."""
+        if math.isnan(new):
+            return False
+        if best is None:
+            return True
+        name = self.monitor.removeprefix("val_")
+        largest = self.mode == "max" or (self.mode is None and (name == "accuracy" or name.startswith("top")))
+        return new > best + self.min_delta if largest else new < best - self.min_delta
+
+    def figure(self, metrics: Mapping[str, float]) -> float:
+        """The monitored one; raises InputError with the known names."""
+        if self.monitor not in metrics:
+            hint = "; give validation= or val_split=" if self.monitor.startswith("val_") else ""
+            raise InputError(f"EarlyStop: there is no figure {self.monitor!r}; there are {', '.join(metrics)}{hint}")
+        return metrics[self.monitor]

@@ -1,0 +1,288 @@
+"""One call of ``Trainer.fit``: epochs, validation, checkpoints, stopping early."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..errors import Cancelled, InputError
+from ..graph import Array
+from . import checkpoint as files
+from . import schedules
+from .callbacks import Callback, EarlyStop, Event
+from .checkpoint import Checkpoint
+from .dataset import Dataset
+from .history import History
+from .metrics import Tally, figures
+from .progress import progress
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+_log = logging.getLogger("dataflow")
+_BEST = "best/"
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Where and how often a run is saved.
+
+    Attributes:
+        folder: of the checkpoints.
+        every: ``"epoch"``, or a number of optimizer steps.
+        keep: how many files stay.
+    """
+
+    folder: Path
+    every: Literal["epoch"] | int
+    keep: int
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise InputError(f"fit: keep is {self.keep}; expected at least 1")
+        if self.every != "epoch" and (not isinstance(self.every, int) or self.every < 1):
+            raise InputError(f"fit: every is {self.every!r}; expected 'epoch' or a number of optimizer steps")
+
+
+@dataclass(slots=True)
+class Mark:
+    """Where a run stands right after an optimizer step or an epoch: what a checkpoint can go on from.
+
+    Attributes:
+        epoch: passes done.
+        position: batches of the next pass that are done.
+        tallies: figures of that pass so far.
+    """
+
+    epoch: int
+    position: int
+    tallies: dict[str, Tally]
+
+
+class Fit:
+    """A run. See ``Trainer.fit`` for the arguments."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        data: Dataset,
+        validation: Dataset | None,
+        epochs: int,
+        batch_size: int,
+        shuffle: bool,
+        callbacks: Sequence[Callback],
+        saving: Saving | None,
+        early_stop: EarlyStop | None,
+        shown: bool | None,
+    ) -> None:
+        if epochs < 1:
+            raise InputError(f"fit: epochs is {epochs}; expected at least 1")
+        if trainer.pending:
+            raise InputError(f"fit: {trainer.pending} micro-batches of step() wait for the optimizer; call update()")
+        self.trainer, self.data, self.validation = trainer, data, validation
+        self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
+        self.callbacks, self.saving, self.early_stop = callbacks, saving, early_stop
+        self.progress = progress(shown)
+        self.history = History()
+        self.mark = Mark(0, 0, trainer.tallies())
+        self.stopping = False
+        self.updating = False
+        self.best: float | None = None
+        self.best_state: dict[str, Array] = {}
+        self.waited = 0
+        batches = data.count(batch_size)
+        total = None if batches is None else trainer.steps + -(-batches // trainer.accumulate) * epochs
+        trainer.schedule = schedules.over(schedules.named(trainer.optimizer.schedule), total)
+
+    def run(self, resume: str | Path | None) -> History:
+        """The figures of the run, gone on from a checkpoint where ``resume`` says so."""
+        if resume is not None:
+            self._resume(resume)
+        _log.info("%s", self.trainer.described())
+        self.progress.begin(self.epochs, self.data.count(self.batch_size), self.mark.epoch, self.mark.position)
+        try:
+            while self.mark.epoch < self.epochs and not self.stopping:
+                self._epoch()
+            self._finish()
+        except (KeyboardInterrupt, Cancelled):
+            if self.saving is not None and not self.updating:
+                self._save()
+                _log.warning("interrupted; saved in %s", self.saving.folder)
+            raise
+        finally:
+            self.progress.end()
+        return self.history
+
+    # ---- an epoch -------------------------------------------------------------------------------------
+
+    def _epoch(self) -> None:
+        trainer, number, position = self.trainer, self.mark.epoch, self.mark.position
+        tallies = copy.deepcopy(self.mark.tallies)
+        begun = time.perf_counter()
+        batches = self.data.batches(
+            self.batch_size,
+            seed=trainer.seed,
+            epoch=number,
+            shuffle=self.shuffle,
+            start=position,
+            tuple_keys=trainer.tuple_keys,
+        )
+        for batch in batches:
+            trainer.micro_batch(batch, tallies)
+            position += 1
+            self.progress.batch(number, position, figures(tallies))
+            if trainer.pending == trainer.accumulate:
+                self._update(Mark(number, position, copy.deepcopy(tallies)))
+                if self.stopping:
+                    return
+        if trainer.pending:  # the last logical batch of the epoch is short
+            self._update(Mark(number, position, copy.deepcopy(tallies)))
+        if not position:
+            raise InputError(f"fit: epoch {number + 1} had no batches")
+        self._end_epoch(number + 1, tallies, time.perf_counter() - begun)
+
+    def _update(self, mark: Mark) -> None:
+        self.updating = True
+        row = self.trainer.update()
+        self.mark = mark
+        self.updating = False
+        if not row:
+            return
+        self.history.add_step({**row, "epoch": mark.epoch})
+        self._tell("step", mark.epoch, row)
+        every = self.saving.every if self.saving is not None else None
+        if isinstance(every, int) and self.trainer.steps % every == 0:
+            self._save()
+
+    def _end_epoch(self, epoch: int, tallies: Mapping[str, Tally], seconds: float) -> None:
+        row = figures(tallies)
+        if self.validation is not None:
+            found = self.trainer.evaluate(self.validation, batch_size=self.batch_size)
+            row |= {f"val_{name}": figure for name, figure in found.items()}
+        self.mark = Mark(epoch, 0, self.trainer.tallies())
+        self.history.add_epoch({"epoch": epoch, **row, "seconds": seconds})
+        self.progress.epoch(epoch, row)
+        if self.early_stop is not None:
+            self._judge(self.early_stop, row)
+        self._tell("epoch", epoch, row)
+        if self.saving is not None and self.saving.every == "epoch":
+            self._save()
+
+    def _judge(self, rule: EarlyStop, row: Mapping[str, float]) -> None:
+        figure = rule.figure(row)
+        if rule.better(figure, self.best):
+            self.best, self.waited = figure, 0
+            if rule.restore_best:
+                self.best_state = {_BEST + k: v for k, v in self.trainer.programs.state().items() if _is_weight(k)}
+        else:
+            self.waited += 1
+            if self.waited >= rule.patience:
+                _log.info("%s has not become better than %.6g for %d epochs", rule.monitor, self.best, self.waited)
+                self.stopping = True
+
+    def _finish(self) -> None:
+        if self.best_state:
+            state = self.trainer.programs.state()
+            state |= {name.removeprefix(_BEST): array for name, array in self.best_state.items()}
+            self.trainer.programs.load_state(state)
+        self._tell("end", self.mark.epoch, {})
+        if self.saving is not None and self.saving.every != "epoch" and not self.best_state:
+            self._save()
+
+    def _tell(self, kind: Literal["step", "epoch", "end"], epoch: int, metrics: Mapping[str, float]) -> None:
+        event = Event(kind, self.trainer, self.trainer.steps, epoch, metrics)
+        for callback in self.callbacks:
+            callback(event)
+        self.stopping |= event.stopping
+
+    # ---- checkpoints ----------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        assert self.saving is not None
+        trainer = self.trainer
+        counters = {
+            "steps": trainer.steps,
+            "epoch": self.mark.epoch,
+            "position": self.mark.position,
+            "tallies": {name: asdict(tally) for name, tally in self.mark.tallies.items()},
+            "history": self.history.state(),
+            "best": self.best,
+            "waited": self.waited,
+            "trainable": list(trainer.trainable),
+            "slots": list(trainer.optimizer.slots),
+            "order": self._order(),
+            "origin": _origin(trainer),
+        }
+        tensors = {**trainer.programs.state(), **self.best_state}
+        graph = trainer.model.graph
+        files.save(
+            self.saving.folder,
+            trainer.steps,
+            Checkpoint(tensors, counters, files.fingerprint(graph)),
+            self.saving.keep,
+        )
+
+    def _resume(self, resume: str | Path) -> None:
+        if resume == "auto":
+            assert self.saving is not None
+            found = files.newest(self.saving.folder)
+            if found is None:
+                return
+            path, state = found
+        else:
+            path, state = Path(resume), files.load(resume)
+        trainer, counters = self.trainer, state.counters
+        files.check(state, path, trainer.model.graph, trainer.trainable, trainer.optimizer.slots)
+        order = {key: value for key, value in self._order().items() if value != counters["order"].get(key)}
+        position = counters["position"]
+        if order and position:
+            _log.warning("%s: %s changed, so the epoch begins again", path, ", ".join(order))
+            position = 0
+        origin = {key: value for key, value in _origin(trainer).items() if value != counters["origin"].get(key)}
+        if origin or order:
+            _log.warning("%s: not bit for bit, since these changed: %s", path, ", ".join({**origin, **order}))
+        trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(_BEST)})
+        trainer.steps = counters["steps"]
+        tallies = {name: Tally(**fields) for name, fields in counters["tallies"].items()}
+        same = position and tallies.keys() == self.mark.tallies.keys()
+        self.mark = Mark(counters["epoch"], position, tallies if same else trainer.tallies())
+        self.history = History.from_state(counters["history"])
+        self.best, self.waited = counters["best"], counters["waited"]
+        self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(_BEST)}
+        _log.info("resumed from %s: step %d, epoch %d", path, trainer.steps, self.mark.epoch)
+
+    def _order(self) -> dict[str, Any]:
+        """What the order of the data depends on, beside the epoch."""
+        trainer = self.trainer
+        return {
+            "seed": trainer.seed,
+            "shuffle": self.shuffle,
+            "batch_size": self.batch_size,
+            "accumulate": trainer.accumulate,
+            "samples": self.data.length,
+        }
+
+
+def _is_weight(name: str) -> bool:
+    return name.startswith("parameters/")
+
+
+def _origin(trainer: Trainer) -> dict[str, Any]:
+    """What the bits of a result depend on, beside data and settings."""
+    from .. import __version__
+
+    return {
+        "version": __version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "devices": str(trainer.devices),
+        "threads": trainer.threads,
+    }

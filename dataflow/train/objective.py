@@ -1,0 +1,302 @@
+"""The objective of a run: losses and metrics bound to values of a model and to keys of its data."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+
+from .. import ops
+from ..builder import GraphBuilder
+from ..errors import InputError
+from ..graph import Array, Graph, Value
+from ..model import Model
+from ..types import TensorType, dtype, float32
+from . import losses, metrics
+from .dataset import refuse_nan
+from .losses import CrossEntropy, Loss, OutputLoss, Target
+from .metrics import Metric
+
+LABELS = "labels"
+SAMPLE_WEIGHT = "sample_weight"
+_log = logging.getLogger("dataflow")
+
+Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Value]
+LossChoice = Union[str, Loss, OutputLoss, Build, Mapping[str, Any]]
+MetricChoice = Union[str, Build]
+_PASSED = frozenset({"reshape", "copy", "cast"})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A loss of one value of the model.
+
+    Attributes:
+        name: of the output that the user chose.
+        output: name under which the graph returns what the loss reads.
+        key: of the labels in a batch.
+        factor: its share in the sum of several losses.
+    """
+
+    loss: Loss
+    name: str
+    output: str
+    key: str
+    factor: float
+
+
+class Objective:
+    """What a run makes small and what it reports; builds its part of the graph.
+
+    Attributes:
+        graph: the model's, with the inner values that are read as further outputs.
+        fractions: metric name to whether it is a share of right answers.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        loss: LossChoice,
+        output: str | None = None,
+        chosen: Sequence[MetricChoice] | None = None,
+    ) -> None:
+        self._outputs = dict(model.graph.outputs)
+        self._model = model.graph
+        self._inputs = tuple(model.inputs)
+        self._types: dict[str, TensorType] = {}
+        self._build: Build | None = None
+        self._parts: list[Part] = []
+        if isinstance(loss, str):
+            loss = losses.named(loss)
+        if isinstance(loss, OutputLoss):
+            self._build = _Returned(self._output(loss.name))
+        elif isinstance(loss, Mapping):
+            self._parts = [self._part(name, *_entry(choice)) for name, choice in loss.items()]
+        elif isinstance(loss, Loss):
+            self._parts = [self._part(self._chosen(output), loss, LABELS, 1.0)]
+        elif callable(loss):
+            self._build = loss
+        else:
+            raise InputError(f"loss: {loss!r} is no loss; expected a name, a df.losses object, a dict or a callable")
+        self._metrics = self._named_metrics(chosen)
+        self._free = [(_name_of(m), m) for m in chosen or () if not isinstance(m, str)]
+        self.fractions = {name: metric.fraction for name, metric, _ in self._metrics}
+        self.fractions |= {name: False for name, _ in self._free}
+        reserved = {"loss", "weight", "lr", "epoch", "seconds"} & set(self.fractions)
+        if reserved or len(self.fractions) < len(self._metrics) + len(self._free):
+            raise InputError(f"metrics: names must differ from each other and from {sorted(reserved) or 'loss'}")
+        self.graph = dataclasses.replace(model.graph, outputs=self._outputs)
+
+    # ---- what it reads --------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """True when a callable of the user's may read any key of a batch."""
+        return bool(self._free) or (self._build is not None and not isinstance(self._build, _Returned))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that a batch must have beside the model's inputs."""
+        return tuple(dict.fromkeys(p.key for p in self._parts if p.key not in self._inputs))
+
+    @property
+    def label_keys(self) -> tuple[str, ...]:
+        """The keys of labels; an input of the model may be one."""
+        return tuple(dict.fromkeys(p.key for p in self._parts))
+
+    def prepare(self, arrays: Mapping[str, Array], indices: Array | None) -> dict[str, Array]:
+        """What the programs read of a batch beside the model's inputs, in the dtypes that they want.
+
+        Raises:
+            InputError: labels that don't fit the values or have a NaN.
+        """
+        entries = {key: array for key, array in arrays.items() if key not in self._inputs}
+        self._types = {key: TensorType(dtype(array), array.shape) for key, array in arrays.items()}
+        size = next((array.shape[0] for array in arrays.values() if array.ndim), 1)
+        for index, part in enumerate(self._parts):
+            refuse_nan(part.key, arrays[part.key], indices)
+            target = part.loss.target(self._outputs[part.output].type, self._types[part.key])
+            if isinstance(part.loss, CrossEntropy) and part.loss.axis is None:
+                self._parts[index] = dataclasses.replace(part, loss=dataclasses.replace(part.loss, axis=target.axis))
+            if part.key in entries:
+                entries[part.key] = np.asarray(arrays[part.key], target.labels.dtype.numpy)
+        if SAMPLE_WEIGHT in entries:
+            weight = entries[SAMPLE_WEIGHT] = np.asarray(entries[SAMPLE_WEIGHT], np.float32)
+            refuse_nan(SAMPLE_WEIGHT, weight, indices)
+            if weight.shape != (size,) or (weight < 0).any():
+                raise InputError(f"'sample_weight' is {weight.shape}; expected ({size},), one number >= 0 per sample")
+        if not self.open:
+            entries = {key: array for key, array in entries.items() if key in (*self.keys, SAMPLE_WEIGHT)}
+        self._types |= {key: TensorType(dtype(array), array.shape) for key, array in entries.items()}
+        self._entries = {key: self._types[key] for key in entries}
+        self._size = size
+        return entries
+
+    def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
+        """The batch entries beside the model's inputs, of the batch that was prepared last.
+
+        Args:
+            outputs: types of the model's outputs for that batch.
+
+        Raises:
+            InputError: labels that don't fit them.
+        """
+        for part in self._parts:
+            part.loss.target(outputs[part.output], self._types[part.key])
+        return self._entries
+
+    # ---- what it adds to the graph --------------------------------------------------------------------
+
+    def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
+        """The sums and weights: ``loss`` and ``weight``, and ``name:sum`` and ``name:weight`` of each metric."""
+        sample_weight = batch.get(SAMPLE_WEIGHT)
+        if self._build is not None:
+            elements = self._build(g, outputs, batch)
+            loss, weight = self._mean_or_elements(g, elements, sample_weight)
+        elif len(self._parts) == 1:
+            loss, weight = self._terms(self._parts[0], outputs, batch, sample_weight)
+        else:
+            loss, weight = self._weighted(g, outputs, batch, sample_weight)
+        terms = {"loss": loss, "weight": weight}
+        for name, metric, index in self._metrics:
+            part = self._parts[index]
+            target = self._target(part, outputs, batch)
+            sums = metric.sums(target, outputs[part.output], batch[part.key])
+            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
+        for name, free in self._free:
+            sums = self._mean_or_elements(g, free(g, outputs, batch), None)
+            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
+        return terms
+
+    def _target(self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Target:
+        return part.loss.target(outputs[part.output].type, batch[part.key].type)
+
+    def _terms(
+        self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
+    ) -> tuple[Value, Value]:
+        target = self._target(part, outputs, batch)
+        elements, weight = part.loss.elements(target, outputs[part.output], batch[part.key])
+        return losses.total(elements, weight, sample_weight)
+
+    def _weighted(
+        self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
+    ) -> tuple[Value, Value]:
+        """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
+        mean: Value | None = None
+        for part in self._parts:
+            loss, weight = self._terms(part, outputs, batch, sample_weight)
+            term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), part.factor)
+            mean = term if mean is None else ops.add(mean, term)
+        assert mean is not None
+        count = g.scalar(self._size, float32) if sample_weight is None else losses.summed(sample_weight)
+        return ops.mul(mean, count), count
+
+    def _mean_or_elements(self, g: GraphBuilder, value: Value, sample_weight: Value | None) -> tuple[Value, Value]:
+        """The sum and count of a value per element; of the mean of a batch when it has rank 0."""
+        if not isinstance(value, Value):
+            raise InputError(
+                f"a loss or metric function returned {type(value).__name__}; expected a Value of the graph"
+            )
+        if value.type.rank:
+            return losses.total(losses.wide(value), losses.ones(value), sample_weight)
+        count = g.scalar(self._size, float32)
+        return ops.mul(losses.summed(value), count), count
+
+    # ---- what the user chose --------------------------------------------------------------------------
+
+    def _chosen(self, output: str | None) -> str:
+        if output is not None:
+            return output
+        if len(self._model.outputs) == 1:
+            return next(iter(self._model.outputs))
+        raise InputError(
+            f"the model has several outputs: {', '.join(map(repr, self._model.outputs))}; choose the one that the loss "
+            "reads with output="
+        )
+
+    def _part(self, name: str, loss: Loss, key: str, factor: float) -> Part:
+        value = self._output(name)
+        inner = _before(self._model, self._outputs[value], loss.skips)
+        if inner is not None:
+            op, logits = inner
+            value = self._add_output(logits)
+            _log.info("the loss reads %r, the input of %s, instead of its result %r", logits.name, op, name)
+        return Part(loss, name, value, key, factor)
+
+    def _output(self, name: str) -> str:
+        """The name under which the graph returns the output or inner value ``name``."""
+        return name if name in self._outputs else self._add_output(self._model.find(name))
+
+    def _add_output(self, value: Value) -> str:
+        for name, known in self._outputs.items():
+            if known is value:
+                return name
+        name = value.name
+        while name in self._outputs:
+            name += "'"
+        self._outputs[name] = value
+        return name
+
+    def _named_metrics(self, chosen: Sequence[MetricChoice] | None) -> list[tuple[str, Metric, int]]:
+        found: list[tuple[str, Metric, int]] = []
+        for index, part in enumerate(self._parts):
+            names = part.loss.metrics if chosen is None else [m for m in chosen if isinstance(m, str)]
+            prefix = f"{part.name}_" if len(self._parts) > 1 else ""
+            found += [(prefix + metric.name, metric, index) for metric in map(metrics.named, names)]
+        named = [m for m in chosen or () if isinstance(m, str)]
+        if named and not self._parts:
+            raise InputError(f"metrics {named} need a loss that names its labels; give functions (g, outputs, batch)")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Returned:
+    """Builds nothing: the value is there."""
+
+    name: str
+
+    def __call__(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Value:
+        return outputs[self.name]
+
+
+def _entry(choice: Any) -> tuple[Loss, str, float]:
+    """Loss, label key and factor of an entry of a dict of losses."""
+    parts = choice if isinstance(choice, tuple) else (choice,)
+    loss = losses.named(parts[0]) if isinstance(parts[0], str) else parts[0]
+    key = parts[1] if len(parts) > 1 else LABELS
+    factor = parts[2] if len(parts) > 2 else 1.0
+    if not isinstance(loss, Loss) or not isinstance(key, str):
+        raise InputError(f"loss: {choice!r}: expected (loss, label_key, weight) with a loss that has labels")
+    return loss, key, float(factor)
+
+
+def _name_of(metric: Build) -> str:
+    return str(getattr(metric, "__name__", type(metric).__name__))
+
+
+def _before(graph: Graph, value: Value, skips: Sequence[str]) -> tuple[str, Value] | None:
+    """The op among ``skips`` that makes ``value``, with its input, or None.
+
+    Reshapes may stand around it, when in the end the input has the value's shape.
+    """
+    makers = graph.producers()
+    found: str | None = None
+    current = value
+    while current in makers:
+        node = makers[current]
+        if found is not None and current.type.shape == value.type.shape:
+            break
+        if node.op.name in skips and found is None:
+            found = node.op.name
+        elif node.op.name not in _PASSED:
+            break
+        if node.inputs[0] is None:
+            break
+        current = node.inputs[0]
+    if found is None or current.type.shape != value.type.shape:
+        return None
+    return found, current

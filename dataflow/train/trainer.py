@@ -1,0 +1,357 @@
+"""Trainer: the user's handle for training."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..errors import DataflowError, InputError, ModelError
+from ..graph import Array
+from ..model import Model
+from ..registry import Registry
+from . import schedules
+from .callbacks import Callback, EarlyStop
+from .dataset import Batch, Dataset, as_array, as_dataset, check_keys
+from .history import History
+from .metrics import Tally, figures
+from .objective import SAMPLE_WEIGHT, LossChoice, MetricChoice, Objective
+from .optim import AdamW, Optimizer
+from .trainable import select
+
+if TYPE_CHECKING:
+    from .programs import Programs
+
+_log = logging.getLogger("dataflow")
+
+
+class NonFiniteLoss(DataflowError):
+    """The loss became NaN or infinite; the parameters are those before the step.
+
+    Attributes:
+        step: optimizer steps done.
+        indices: numbers of the samples of the micro-batch, or None where the data has none.
+        node: the first node of the model whose result is not finite; None: the loss itself.
+    """
+
+    def __init__(self, loss: float, step: int, indices: Array | None, node: str | None) -> None:
+        self.step, self.indices, self.node = step, indices, node
+        samples = "an unnumbered batch" if indices is None else f"samples {_listed(indices)}"
+        where = f"first in {node}" if node else "the model's own values are finite, so in the loss itself"
+        super().__init__(
+            f"the loss is {loss} after {step} optimizer steps, in {samples}: {where}; look at these samples, lower the "
+            "learning rate, or set clip_norm"
+        )
+
+
+class Trainer:
+    """Trains parameters of a model; owns its weights until closed.
+
+    Args:
+        model: what to train.
+        loss: a registered name, a df.losses object, ``{output: (loss, label_key, weight)}``, a function
+            ``(g, outputs, batch) -> Value``, or ``df.losses.output(name)``.
+        optimizer: a df.optim object; AdamW by default.
+        output: the value that the loss reads, inner ones too; needed when the model has several outputs.
+        trainable: names and patterns, see ``train.trainable.select``; by default what the model says.
+        metrics: names and functions; by default what fits the loss.
+        devices, threads, registry: as for Session.
+        accumulate: micro-batches per optimizer step.
+        clip_norm: the largest norm of the averaged gradient.
+        seed: of the order of the data and the split.
+        batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
+
+    Raises:
+        InputError: an option doesn't fit, or another Trainer owns the model.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        loss: LossChoice = "cross_entropy",
+        optimizer: Optimizer | None = None,
+        *,
+        output: str | None = None,
+        trainable: Sequence[str] | str | None = None,
+        metrics: Sequence[MetricChoice] | None = None,
+        devices: Any = None,
+        threads: int | None = None,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        seed: int = 0,
+        batch_norm: Literal["fixed", "update"] = "fixed",
+        registry: Registry | None = None,
+    ) -> None:
+        if accumulate < 1:
+            raise InputError(f"accumulate is {accumulate}; expected at least 1")
+        if clip_norm is not None and not clip_norm > 0:
+            raise InputError(f"clip_norm is {clip_norm}; expected a number above 0")
+        if batch_norm not in ("fixed", "update"):
+            raise InputError(f"batch_norm is {batch_norm!r}; expected 'fixed' or 'update'")
+        self.model = model
+        self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
+        self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
+        self.devices, self.threads, self.registry = devices, threads, registry
+        self.objective = Objective(model, loss, output, metrics)
+        self.trainable = select(model, trainable)
+        self.steps = 0
+        self.schedule = schedules.named(self.optimizer.schedule)
+        self._pending = 0  # micro-batches since the last optimizer step
+        self._sums = (0.0, 0.0)  # of their losses and weights
+        self._closed = False
+        self._outputs = tuple(model.graph.outputs)
+        self.programs = self._compile()
+        model.own(self._newest)
+
+    def _compile(self) -> Programs:
+        from .programs import Programs
+
+        return Programs(
+            self.model.with_graph(self.objective.graph),
+            self.objective,
+            self.optimizer,
+            self.trainable,
+            devices=self.devices,
+            threads=self.threads,
+            clip_norm=self.clip_norm,
+            batch_norm=self.batch_norm,
+            registry=self.registry,
+        )
+
+    # ---- one step -------------------------------------------------------------------------------------
+
+    def step(self, batch: Mapping[str, Any]) -> float:
+        """The weighted mean loss of one micro-batch, before the update.
+
+        The optimizer runs at every ``accumulate``-th call.
+
+        Args:
+            batch: the model's inputs, the labels, and perhaps ``sample_weight``; samples first.
+
+        Raises:
+            InputError: keys, dtypes, shapes or labels that don't fit.
+            NonFiniteLoss: the loss is NaN or infinite.
+        """
+        arrays = {key: as_array(value, repr(key)) for key, value in batch.items()}
+        tally = Tally()
+        self.micro_batch(Batch(arrays, None), {"loss": tally})
+        if self._pending == self.accumulate:
+            self.update()
+        return tally.mean
+
+    def micro_batch(self, batch: Batch, tallies: Mapping[str, Tally]) -> None:
+        """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``tallies``."""
+        self._check_open()
+        terms = self._run(batch, training=True)
+        self._pending += 1
+        self._sums = (self._sums[0] + float(terms["loss"]), self._sums[1] + float(terms["weight"]))
+        _count(tallies, terms)
+
+    @property
+    def pending(self) -> int:
+        """Micro-batches since the last optimizer step."""
+        return self._pending
+
+    def update(self) -> dict[str, float]:
+        """Runs the optimizer on what was gathered; its figures: step, loss, lr, and gradient_norm with ``clip_norm``.
+
+        When no sample counted (all labels ignored) nothing changes and there are no figures.
+        """
+        self._check_open()
+        (loss, weight), self._sums, self._pending = self._sums, (0.0, 0.0), 0
+        if weight == 0.0:
+            return {}
+        lr = self.optimizer.lr * self.schedule(self.steps)
+        norm = self.programs.update(self.optimizer.hyper(self.steps + 1, lr), weight)
+        self.steps += 1
+        found = {"step": float(self.steps), "loss": loss / weight, "lr": lr}
+        return found if self.clip_norm is None else {**found, "gradient_norm": norm}
+
+    def _run(self, batch: Batch, *, training: bool) -> dict[str, Array]:
+        feeds = self._feeds(batch)
+        if training:
+            terms = self.programs.forward_backward(feeds, first=self._pending == 0)
+        else:
+            terms = self.programs.evaluate(feeds)
+        loss = float(terms["loss"])
+        if training and not math.isfinite(loss):
+            raise NonFiniteLoss(loss, self.steps, batch.indices, self._first_bad(feeds))
+        return terms
+
+    def _feeds(self, batch: Batch) -> dict[str, Array]:
+        """What the programs read, checked and in the right dtypes."""
+        inputs = self.model.inputs
+        required = (*inputs, *self.objective.keys)
+        known = (*batch.arrays,) if self.objective.open else (SAMPLE_WEIGHT,)
+        check_keys(batch.arrays, required, known)
+        feeds = {name: _cast(name, batch.arrays[name], type_) for name, type_ in inputs.items()}
+        return feeds | self.objective.prepare(batch.arrays, batch.indices)
+
+    def _first_bad(self, feeds: Mapping[str, Array]) -> str | None:
+        """The first node of the model whose result is not finite for these inputs, or a parameter that isn't."""
+        from ..session import Session
+
+        for name in self.trainable:
+            if not np.isfinite(np.asarray(self.model.parameters[name].array, np.float64)).all():
+                return f"parameter {name!r}, which the last update made so"
+        made = {v.name: node for node in self.model.graph.nodes for v in node.outputs if v and v.type.dtype.is_float}
+        session = Session(self.model, self.devices, threads=self.threads, registry=self.registry)
+        found = session.run({name: feeds[name] for name in self.model.inputs}, outputs=list(made))
+        for name, node in made.items():
+            if not np.isfinite(np.asarray(found[name], np.float64)).all():
+                return node.describe()
+        return None
+
+    # ---- many steps -----------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        data: Any,
+        validation: Any = None,
+        *,
+        val_split: float = 0.0,
+        epochs: int = 1,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        callbacks: Iterable[Callback] = (),
+        checkpoint: str | Path | None = None,
+        every: Literal["epoch"] | int = "epoch",
+        keep: int = 3,
+        resume: str | Path | None = None,
+        early_stop: EarlyStop | None = None,
+        progress: bool | None = None,
+    ) -> History:
+        """The figures of training on ``data`` for some epochs.
+
+        Args:
+            data: a Dataset or what one is made of.
+            validation: the same, evaluated after each epoch; figures ``val_...``.
+            val_split: the part of ``data`` that is validation instead, chosen at random by seed.
+            epochs: passes over the data.
+            batch_size: samples per micro-batch; the optimizer sees ``batch_size * accumulate``.
+            shuffle: a new order in each epoch, by seed and epoch.
+            callbacks: called with each Event.
+            checkpoint: folder for checkpoints.
+            every: ``"epoch"``, or a number of optimizer steps between checkpoints.
+            keep: how many of them stay.
+            resume: ``"auto"`` goes on from the newest checkpoint that can be read, when there is one; or a file.
+            early_stop: when to end before the last epoch.
+            progress: False shows nothing, True a bar; None a bar in terminals and notebooks, lines elsewhere.
+
+        Raises:
+            InputError: data or options that don't fit, or a checkpoint of another model.
+            NonFiniteLoss: the loss became NaN or infinite.
+        """
+        from .fit import Fit, Saving
+
+        self._check_open()
+        dataset = as_dataset(data)
+        held: Dataset | None = None
+        if validation is not None:
+            if val_split:
+                raise InputError("fit: give validation= or val_split=, not both")
+            held = as_dataset(validation)
+        elif val_split:
+            dataset, held = dataset.split(val_split, self.seed)
+        for part in (dataset, held):
+            if part is not None:
+                self._check_data(part)
+        if checkpoint is None and resume == "auto":
+            raise InputError("fit: resume='auto' needs checkpoint=, the folder to look in")
+        saving = None if checkpoint is None else Saving(Path(checkpoint), every, keep)
+        fit = Fit(self, dataset, held, epochs, batch_size, shuffle, tuple(callbacks), saving, early_stop, progress)
+        return fit.run(resume)
+
+    def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, float]:
+        """The loss and metrics over ``data`` in inference mode, each with its standard error ``..._error``."""
+        self._check_open()
+        dataset = as_dataset(data)
+        self._check_data(dataset)
+        tallies = self.tallies()
+        for batch in dataset.batches(batch_size, tuple_keys=self.tuple_keys):
+            _count(tallies, self._run(batch, training=False))
+        return figures(tallies)
+
+    def predict(self, inputs: Any) -> dict[str, Array]:
+        """The model's outputs for ``inputs`` with the newest weights, by name."""
+        self._check_open()
+        found = self.programs.predict(inputs)
+        return {name: found[name] for name in self._outputs}
+
+    def tallies(self) -> dict[str, Tally]:
+        """An empty tally per figure."""
+        fractions = self.objective.fractions
+        return {"loss": Tally(), **{name: Tally(fraction) for name, fraction in fractions.items()}}
+
+    @property
+    def tuple_keys(self) -> tuple[str, ...]:
+        """Names for the parts of samples that are tuples."""
+        return (*self.model.inputs, *self.objective.keys)
+
+    def _check_data(self, dataset: Dataset) -> None:
+        if not self.objective.open:
+            required = (*self.model.inputs, *self.objective.keys)
+            dataset.check_keys(required, (SAMPLE_WEIGHT,), self.tuple_keys)
+        dataset.refuse_nan((*self.objective.label_keys, SAMPLE_WEIGHT))
+
+    # ---- weights --------------------------------------------------------------------------------------
+
+    def described(self) -> str:
+        """How much is trained."""
+        parameters = self.model.parameters
+        count = sum(parameters[name].type.elements for name in self.trainable)
+        total = sum(p.type.elements for p in parameters.values())
+        return (
+            f"training {len(self.trainable)} of {len(parameters)} stored tensors, {count:,} of {total:,} numbers: "
+            + ", ".join(self.trainable[:4])
+            + (", ..." if len(self.trainable) > 4 else "")
+        )
+
+    def _newest(self, name: str) -> Array | None:
+        return self.programs.newest(name)
+
+    def close(self) -> None:
+        """Gives the weights back to the model; the Trainer can't be used any more."""
+        if not self._closed:
+            self._closed = True
+            prefix = "parameters/"
+            newest = {k.removeprefix(prefix): v for k, v in self.programs.state().items() if k.startswith(prefix)}
+            self.model.release(newest)
+            self.programs.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ModelError("this Trainer is closed; make a new one")
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _count(tallies: Mapping[str, Tally], terms: Mapping[str, Array]) -> None:
+    for name, tally in tallies.items():
+        keys = ("loss", "weight") if name == "loss" else (f"{name}:sum", f"{name}:weight")
+        tally.add(float(terms[keys[0]]), float(terms[keys[1]]))
+
+
+def _cast(name: str, array: Array, type_: Any) -> Array:
+    """The array in the input's dtype, where numpy calls the conversion one of the same kind."""
+    wanted = type_.dtype.numpy
+    if array.dtype == wanted:
+        return array
+    if not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise InputError(
+            f"input {name!r}: expected {type_}, got {array.dtype}; convert it with .astype(np.{type_.dtype})"
+        )
+    return array.astype(wanted)
+
+
+def _listed(indices: Array) -> str:
+    first = ", ".join(str(int(i)) for i in indices[:8])
+    return first + (f", ... ({len(indices)} in all)" if len(indices) > 8 else "")
