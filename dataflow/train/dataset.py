@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -313,11 +315,12 @@ def refuse_nan(key: str, array: Array, indices: Array | None) -> None:
 
 def _read_npz(path: str) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if isinstance(file, np.ndarray):
+        with Path(path).open("rb") as opened:
+            found = np.load(opened, allow_pickle=False)
+            if isinstance(found, np.ndarray):
                 raise InputError(
-                    f"{path}: it has one array without a name; save several with np.savez(path, x=..., labels=...)"
+                    f"{path}: one array without a name; save several with np.savez(path, x=..., labels=...)"
                 )
-            return {key: file[key] for key in file.files}
-    except (OSError, ValueError) as error:
+            return {key: found[key] for key in found.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: can't be read as npz: {error}") from error

@@ -85,6 +85,8 @@ class Fit:
     ) -> None:
         if epochs < 1:
             raise InputError(f"fit: epochs is {epochs}; expected at least 1")
+        if batch_size < 1:
+            raise InputError(f"fit: batch_size is {batch_size}; expected at least 1")
         if trainer.pending:
             raise InputError(f"fit: {trainer.pending} micro-batches of step() wait for the optimizer; call update()")
         self.trainer, self.data, self.validation = trainer, data, validation

@@ -1,0 +1,397 @@
+"""The Trainer and its loop, with programs whose results are known in closed form."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.train import checkpoint, schedules
+from dataflow.train.callbacks import Event
+
+QUIET: dict[str, Any] = {"progress": False}
+
+
+def test_fit_finds_the_least_squares_solution(linear: ModuleType) -> None:
+    data = linear.data(128, noise=0.1)
+    trainer = linear.trainer()
+    history = trainer.fit(data, epochs=60, batch_size=32, **QUIET)
+    exact = np.linalg.lstsq(np.c_[data["x"], np.ones(128)], data["labels"], rcond=None)[0]
+    trainer.close()
+    np.testing.assert_allclose(trainer.model.parameters["w"].array, exact[:3], atol=0.02)
+    np.testing.assert_allclose(trainer.model.parameters["b"].array, exact[3], atol=0.02)
+    assert history["loss"][-1] < 0.02 < history["loss"][0]
+    assert len(history["loss"]) == 60
+    assert len(history.steps["loss"]) == 240
+
+
+def test_step_returns_the_mean_before_the_update(linear: ModuleType) -> None:
+    data = linear.data(8)
+    trainer = linear.trainer()
+    w = trainer.model.parameters["w"].array
+    expected = np.mean((data["x"] @ w - data["labels"]) ** 2)
+    assert trainer.step(data) == pytest.approx(expected, rel=1e-5)
+    assert trainer.step(data) < expected
+
+
+def test_accumulated_micro_batches_equal_one_batch(linear: ModuleType) -> None:
+    data = {**linear.data(64), "sample_weight": np.linspace(0, 3, 64)}
+    whole, parts = linear.trainer(), linear.trainer(accumulate=4)
+    whole.step(data)
+    for start in range(0, 64, 16):
+        assert parts.steps == 0
+        parts.step({k: v[start : start + 16] for k, v in data.items()})
+    assert parts.steps == 1
+    np.testing.assert_allclose(parts.programs.w, whole.programs.w, rtol=1e-5)
+    assert parts.programs.updates[0][1] == pytest.approx(np.linspace(0, 3, 64).sum(), rel=1e-6)
+
+
+def test_the_short_end_of_an_epoch_is_a_logical_batch(linear: ModuleType) -> None:
+    trainer = linear.trainer(accumulate=4)
+    trainer.fit(linear.data(50), epochs=1, batch_size=8, shuffle=False, **QUIET)  # 7 micro-batches, the last of 2
+    assert [weight for _, weight in trainer.programs.updates] == [32, 18]
+
+
+def test_a_batch_without_weight_changes_nothing(linear: ModuleType) -> None:
+    trainer = linear.trainer()
+    before = trainer.programs.w.copy()
+    assert math.isnan(trainer.step({**linear.data(8), "sample_weight": np.zeros(8)}))
+    assert trainer.steps == 0
+    np.testing.assert_array_equal(trainer.programs.w, before)
+    trainer.step(linear.data(8))
+    assert trainer.steps == 1
+
+
+def test_clipping_and_learning_rates_are_reported(linear: ModuleType) -> None:
+    optimizer = df.optim.SGD(lr=0.1, schedule=schedules.Linear())
+    trainer = linear.trainer(optimizer=optimizer, clip_norm=0.5)
+    history = trainer.fit(linear.data(40), epochs=2, batch_size=8, **QUIET)
+    np.testing.assert_allclose(history.steps["lr"], [0.1 * (1 - s / 10) for s in range(10)])
+    assert all(norm > 0 for norm in history.steps["gradient_norm"])
+    np.testing.assert_allclose([h[0] for h, _ in trainer.programs.updates], history.steps["lr"], rtol=1e-6)
+
+
+def test_validation_and_uncertainty(linear: ModuleType) -> None:
+    trainer = linear.trainer(seed=3)
+    history = trainer.fit(linear.data(100, noise=1.0), epochs=3, batch_size=10, val_split=0.2, **QUIET)
+    assert len(history["val_loss"]) == 3
+    assert history["val_loss_error"][0] > 0
+    assert history["loss_error"][0] > 0
+    assert "val_mae" in history
+    held = df.Dataset(linear.data(100, noise=1.0)).split(0.2, seed=3)[1]
+    assert trainer.evaluate(held, batch_size=10)["loss"] == history["val_loss"][-1]
+    with pytest.raises(df.InputError, match="not both"):
+        trainer.fit(linear.data(), linear.data(), val_split=0.5)
+
+
+def test_history_as_csv(linear: ModuleType, tmp_path: Path) -> None:
+    history = linear.trainer().fit(linear.data(), epochs=3, **QUIET)
+    history.save_csv(tmp_path / "h.csv")
+    with (tmp_path / "h.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["loss"]) for row in rows] == history["loss"]
+    assert [float(row["epoch"]) for row in rows] == [1, 2, 3]
+
+
+def test_callbacks_see_steps_epochs_and_the_end_and_can_stop(linear: ModuleType) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def watch(event: Event) -> None:
+        seen.append((event.kind, event.step, event.epoch))
+        if event.step == 3:
+            event.stop()
+
+    history = linear.trainer().fit(linear.data(64), epochs=5, batch_size=32, callbacks=[watch], **QUIET)
+    assert seen == [("step", 1, 0), ("step", 2, 0), ("epoch", 2, 1), ("step", 3, 1), ("end", 3, 1)]
+    assert len(history["loss"]) == 1
+
+
+def test_early_stop_restores_the_best_weights(linear: ModuleType) -> None:
+    weights: list[np.ndarray] = []
+
+    def worsen(event: Event) -> None:
+        if event.kind == "epoch":
+            weights.append(event.trainer.programs.w.copy())
+            if event.epoch >= 4:
+                event.trainer.programs.w += 5.0
+
+    trainer = linear.trainer()
+    data = linear.data(64)
+    rule = df.EarlyStop("val_loss", patience=2)
+    options = {"validation": data, "epochs": 30, "batch_size": 16, "early_stop": rule, "callbacks": [worsen]}
+    history = trainer.fit(data, **options, **QUIET)
+    best = int(np.argmin(history["val_loss"]))
+    assert len(history["val_loss"]) == best + 3
+    np.testing.assert_array_equal(trainer.programs.w, weights[best])
+    with pytest.raises(df.InputError, match=r"no figure 'val_loss'.*give validation="):
+        linear.trainer().fit(data, early_stop=rule, **QUIET)
+
+
+def test_early_stop_knows_which_way_is_better() -> None:
+    assert df.EarlyStop("val_accuracy").better(0.9, 0.8)
+    assert df.EarlyStop("top5").better(0.9, 0.8)
+    assert df.EarlyStop("val_loss").better(0.8, 0.9)
+    assert df.EarlyStop("val_f1", mode="max").better(0.9, 0.8)
+    assert not df.EarlyStop("val_loss", min_delta=0.2).better(0.8, 0.9)
+    assert not df.EarlyStop("val_loss").better(math.nan, None)
+
+
+# ---- ownership ---------------------------------------------------------------------------------------
+
+
+def test_one_trainer_owns_a_model(linear: ModuleType) -> None:
+    model = linear.model()
+    before = model.parameters["w"].array.copy()
+    trainer = linear.trainer(model)
+    trainer.step(linear.data())
+    np.testing.assert_array_equal(model.parameters["w"].array, trainer.programs.w)
+    assert not np.array_equal(model.parameters["w"].array, before)
+    with pytest.raises(df.InputError, match="another Trainer owns"):
+        linear.trainer(model)
+    with pytest.raises(df.InputError, match="Trainer owns"):
+        model.parameters["w"].set(before)
+    trainer.close()
+    trainer.close()
+    assert trainer.programs.closed
+    np.testing.assert_array_equal(model.parameters["w"].array, trainer.programs.w)
+    with pytest.raises(df.ModelError, match="closed"):
+        trainer.step(linear.data())
+    with linear.trainer(model) as second:
+        np.testing.assert_array_equal(second.programs.w, trainer.programs.w)
+
+
+def test_predict_uses_the_newest_weights(linear: ModuleType) -> None:
+    trainer = linear.trainer()
+    x = linear.data(4)["x"]
+    first = trainer.predict({"x": x})["y"]
+    trainer.step(linear.data())
+    assert not np.array_equal(trainer.predict({"x": x})["y"], first)
+
+
+# ---- what is refused ---------------------------------------------------------------------------------
+
+
+def test_batches_that_do_not_fit(linear: ModuleType) -> None:
+    trainer = linear.trainer()
+    data = linear.data(8)
+    with pytest.raises(df.InputError, match="missing: 'labels'; unknown: 'y'"):
+        trainer.step({"x": data["x"], "y": data["labels"]})
+    with pytest.raises(df.InputError, match="labels float32\\[8, 2\\] don't fit the output"):
+        trainer.step({**data, "labels": np.zeros((8, 2), np.float32)})
+    with pytest.raises(df.InputError, match="'labels' of sample 2 is NaN"):
+        trainer.step({**data, "labels": np.where(np.arange(8) == 2, np.nan, 0.0)})
+    with pytest.raises(df.InputError, match="'sample_weight' is \\(3,\\); expected \\(8,\\)"):
+        trainer.step({**data, "sample_weight": np.ones(3)})
+    with pytest.raises(df.InputError, match=r"expected float32\[batch, 3\], got complex64.*astype"):
+        trainer.step({**data, "x": data["x"] + 1j})
+    with pytest.raises(df.InputError, match="'labels' of sample 5 is NaN"):
+        trainer.fit({**data, "labels": np.where(np.arange(8) == 5, np.nan, 0.0)}, **QUIET)
+    assert trainer.step({"x": data["x"].astype(np.float64), "labels": np.zeros(8, np.int64)}) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "cross"}, "no loss 'cross'"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"clip_norm": -1.0}, "clip_norm"),
+        ({"batch_norm": "frozen"}, "batch_norm"),
+        ({"metrics": ["f1"]}, "no metric 'f1'"),
+        ({"trainable": "zzz"}, "matches no parameter"),
+        ({"output": "nope"}, "no value 'nope'"),
+    ],
+)
+def test_options_that_do_not_fit(linear: ModuleType, options: dict[str, Any], message: str) -> None:
+    model = linear.model()
+    with pytest.raises(df.DataflowError, match=message):
+        linear.trainer(model, **options)
+    linear.trainer(model).close()  # a Trainer that could not be made owns nothing
+
+
+def test_options_of_fit_that_do_not_fit(linear: ModuleType, tmp_path: Path) -> None:
+    trainer, data = linear.trainer(), linear.data(8)
+    for options, message in (
+        ({"epochs": 0}, "epochs is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"resume": "auto"}, "needs checkpoint="),
+        ({"checkpoint": tmp_path, "every": "day"}, "every is 'day'"),
+        ({"checkpoint": tmp_path, "keep": 0}, "keep is 0"),
+    ):
+        with pytest.raises(df.InputError, match=message):
+            trainer.fit(data, **options, **QUIET)
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_and_samples(linear: ModuleType) -> None:
+    trainer = linear.trainer()
+    trainer._first_bad = lambda feeds: "test_linear 'y'"
+    data = linear.data(40)
+    data["x"][23] = np.inf
+    before: list[np.ndarray] = []
+    with pytest.raises(df.DataflowError, match=r"after 2 optimizer steps, in samples 20, 21, 22, 23.*test_linear") as e:
+        trainer.fit(
+            data,
+            batch_size=10,
+            shuffle=False,
+            callbacks=[lambda event: before.append(event.trainer.programs.w.copy())],
+            **QUIET,
+        )
+    assert e.value.step == 2
+    assert e.value.indices.tolist() == list(range(20, 30))
+    np.testing.assert_array_equal(trainer.programs.w, before[-1])
+
+
+# ---- resuming ----------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("every", ["epoch", 1, 3])
+@pytest.mark.parametrize("broken_at", [4, 7, 11])
+def test_a_resumed_run_continues_bit_for_bit(linear: ModuleType, tmp_path: Path, every: Any, broken_at: int) -> None:
+    data = linear.data(50, noise=0.3)
+    options = {
+        "epochs": 4, "batch_size": 8, "val_split": 0.2, "checkpoint": tmp_path, "every": every, **QUIET,
+        "early_stop": df.EarlyStop("val_loss", patience=9),
+    }  # fmt: skip
+    make = {"accumulate": 2, "seed": 4, "optimizer": df.optim.SGD(lr=0.03, momentum=0.9, schedule="cosine")}
+    whole = linear.trainer(**make)
+    expected = whole.fit(data, **{**options, "checkpoint": tmp_path / "whole"})
+
+    def broken(event: Event) -> None:
+        if event.kind == "step" and event.step == broken_at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        linear.trainer(**make).fit(data, callbacks=[broken], resume="auto", **options)
+    resumed = linear.trainer(**make)
+    history = resumed.fit(data, resume="auto", **options)
+    np.testing.assert_array_equal(resumed.programs.w, whole.programs.w)
+    np.testing.assert_array_equal(resumed.programs.velocity["w"], whole.programs.velocity["w"])
+    for name in expected:
+        if name != "seconds":
+            assert history[name] == expected[name], name
+    assert history.steps == expected.steps
+    if every != "epoch" or broken_at > 3:
+        assert len(resumed.programs.updates) < len(whole.programs.updates)  # it did not begin again
+
+
+def test_an_interrupt_saves_where_the_last_step_was(linear: ModuleType, tmp_path: Path) -> None:
+    data = linear.data(64)
+    whole = linear.trainer(accumulate=2)
+    whole.fit(data, epochs=2, batch_size=8, **QUIET)
+    trainer = linear.trainer(accumulate=2)
+    run = trainer.programs.forward_backward
+    calls = []
+
+    def interrupted(batch: Any, *, first: bool) -> Any:
+        calls.append(first)
+        if len(calls) == 6:  # the second micro-batch of the third step
+            raise KeyboardInterrupt
+        return run(batch, first=first)
+
+    trainer.programs.forward_backward = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(data, epochs=2, batch_size=8, checkpoint=tmp_path, **QUIET)
+    found = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert (found[1].counters["steps"], found[1].counters["position"]) == (2, 4)
+    resumed = linear.trainer(accumulate=2)
+    resumed.fit(data, epochs=2, batch_size=8, checkpoint=tmp_path, resume="auto", **QUIET)
+    np.testing.assert_array_equal(resumed.programs.w, whole.programs.w)
+
+
+def test_a_finished_run_resumes_to_nothing(linear: ModuleType, tmp_path: Path) -> None:
+    data = linear.data()
+    options = {"epochs": 2, "checkpoint": tmp_path, "resume": "auto", **QUIET}
+    first = linear.trainer().fit(data, **options)
+    again = linear.trainer()
+    history = again.fit(data, **options)
+    assert history["loss"] == first["loss"]
+    assert again.programs.updates == []
+
+
+def test_other_models_and_settings_are_refused(linear: ModuleType, tmp_path: Path) -> None:
+    linear.trainer().fit(linear.data(), checkpoint=tmp_path, **QUIET)
+    options = {"checkpoint": tmp_path, "resume": "auto", **QUIET}
+    wide = {"x": np.zeros((8, 5), np.float32), "labels": np.zeros((8, 1), np.float32)}
+    with pytest.raises(df.InputError, match=r"'w' is float32\[3, 1\] there and float32\[5, 1\] here"):
+        linear.trainer(linear.model(inputs=5)).fit(wide, **options)
+    with pytest.raises(df.InputError, match="nodes of the graphs differ"):
+        linear.trainer(linear.model(hidden=True)).fit(linear.data(), **options)
+    with pytest.raises(df.InputError, match="trained parameters differ: w, b there, w here"):
+        linear.trainer(trainable="w").fit(linear.data(), **options)
+    with pytest.raises(df.InputError, match="optimizer state differ"):
+        linear.trainer(optimizer=df.optim.SGD(lr=0.1)).fit(linear.data(), **options)
+
+
+def test_another_batch_size_begins_the_epoch_again_with_a_note(
+    linear: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = linear.data(64)
+
+    def broken(event: Event) -> None:
+        if event.step == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        linear.trainer().fit(data, batch_size=8, checkpoint=tmp_path, every=2, callbacks=[broken], **QUIET)
+    trainer = linear.trainer()
+    with caplog.at_level("WARNING", "dataflow"):
+        trainer.fit(data, batch_size=16, checkpoint=tmp_path, resume="auto", **QUIET)
+    assert "batch_size changed, so the epoch begins again" in caplog.text
+    assert trainer.steps == 2 + 4
+
+
+def test_batches_from_a_function_resume_at_their_place(linear: ModuleType, tmp_path: Path) -> None:
+    data = linear.data(64)
+
+    def batches() -> Any:
+        for start in range(0, 64, 8):
+            yield {k: v[start : start + 8] for k, v in data.items()}
+
+    def broken(event: Event) -> None:
+        if event.step == 5:
+            raise Stop
+
+    whole = linear.trainer()
+    whole.fit(df.Dataset(batches), epochs=2, **QUIET)
+    options = {"epochs": 2, "checkpoint": tmp_path, "every": 3, **QUIET}
+    with pytest.raises(Stop):
+        linear.trainer().fit(df.Dataset(batches), callbacks=[broken], **options)
+    resumed = linear.trainer()
+    resumed.fit(df.Dataset(batches), resume="auto", **options)
+    np.testing.assert_array_equal(resumed.programs.w, whole.programs.w)
+    assert len(resumed.programs.updates) == 13
+
+
+# ---- what people see ---------------------------------------------------------------------------------
+
+
+def test_a_line_per_epoch_with_uncertainty(linear: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    linear.trainer().fit(linear.data(64, noise=0.5), epochs=2, batch_size=16)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split(":")[0] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
+    assert "loss" in err
+    assert " ± " in err
+
+
+def test_the_bar_goes_to_stderr(linear: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    linear.trainer().fit(linear.data(64), epochs=2, batch_size=16, progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "epoch 2/2" in err
+
+
+def test_the_first_line_says_how_much_is_trained(linear: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "dataflow"):
+        linear.trainer(trainable="b").fit(linear.data(), **QUIET)
+    assert "training 1 of 2 stored tensors, 1 of 4 numbers: b" in caplog.text
