@@ -137,13 +137,16 @@ class CrossEntropy:
         dtype = z.type.dtype
         counted = ops.logical_not(ops.equal(labels, self.ignore_index))
         weight = ops.cast(counted, to=dtype)
-        plain = {"axis": target.axis, "ignore_index": self.ignore_index}
+        smoothing = self.label_smoothing if self.class_weights is None else 0.0
+        loss = ops.softmax_cross_entropy(
+            z, labels, axis=target.axis, ignore_index=self.ignore_index, label_smoothing=smoothing
+        )
         if self.class_weights is None:
-            return ops.softmax_cross_entropy(z, labels, **plain, label_smoothing=self.label_smoothing), weight
+            return loss, weight
         table = np.asarray(self.class_weights, dtype.numpy)
         safe = ops.where(counted, labels, zero(labels))  # a label to read the table with, where ignored
         weight = ops.mul(weight, ops.gather(_constant(labels, table), safe, axis=0))
-        loss = ops.mul(ops.softmax_cross_entropy(z, labels, **plain), weight)
+        loss = ops.mul(loss, weight)
         if not self.label_smoothing:
             return loss, weight
         # Smoothing weighs each class by its own weight, and the sum still counts the labels' weights.

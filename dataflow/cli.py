@@ -1,0 +1,420 @@
+"""The command line: ``dataflow run | finetune | inspect | plan | devices | plugin test``.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a test failed, 2 the user's input, 3 device or
+memory, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import numpy as np
+
+from . import __version__
+from .errors import DataflowError, DeviceError, InputError
+from .model import Model, load, save
+
+FAILED, USER, DEVICE, INTERRUPTED = 1, 2, 3, 130
+
+_device = click.option("--device", "devices", multiple=True, metavar="ID", help="In order of preference; repeatable.")
+_threads = click.option("--threads", type=click.IntRange(min=1), help="The most threads to use.")
+_batch = click.option("--batch", type=click.Choice(["free"]), help="Free a fixed leading dim.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_model = click.argument("model", type=click.Path(exists=True, dir_okay=False))
+_shape = click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,224", help="Of an input; repeatable.")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command and exits with its code."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("dataflow").setLevel(logging.INFO)
+    try:
+        code = commands.main(args=arguments, prog_name="dataflow", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = USER
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        code = INTERRUPTED
+    except (DataflowError, OSError, MemoryError) as error:
+        click.echo(f"error: {error}", err=True)
+        code = DEVICE if isinstance(error, (DeviceError, MemoryError)) else USER
+    sys.exit(code or 0)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="dataflow")
+def commands() -> None:
+    """Runs and trains computation graphs, ONNX models first."""
+
+
+# ---- run ---------------------------------------------------------------------------------------------
+
+
+@commands.command()
+@_model
+@click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="npy, or npz with input names.")
+@click.option("--output", "target", type=click.Path(dir_okay=False), help="npz with all outputs, or npy with one.")
+@_batch
+@_device
+@_threads
+@_json
+def run(
+    model: str,
+    inputs: tuple[str, ...],
+    target: str | None,
+    batch: str | None,
+    devices: tuple[str, ...],
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Runs MODEL once."""
+    from .session import Session
+
+    loaded = _load(model, batch)
+    feeds = _feeds(loaded, inputs)
+    outputs = Session(loaded, list(devices) or None, threads=threads).run(feeds)
+    if target is not None:
+        _write_arrays(Path(target), outputs)
+    summary = {name: _summary(array) for name, array in outputs.items()}
+    if as_json:
+        _print_json({"outputs": summary, "file": target})
+        return
+    for name, figures in summary.items():
+        click.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in figures.items()))
+
+
+def _feeds(model: Model, given: Sequence[str]) -> dict[str, Any]:
+    """Arrays by input name, from npy and npz files."""
+    names = list(model.inputs)
+    feeds: dict[str, Any] = {}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals:
+            name, path = "", text
+        found = _read_arrays(path)
+        if isinstance(found, dict):
+            if name:
+                raise InputError(f"--input {text}: an npz names its arrays itself; leave out {name!r}=")
+            feeds.update(found)
+            continue
+        if not name:
+            free = [n for n in names if n not in feeds]
+            if not free:
+                raise InputError(f"--input {text}: the model's inputs are given already: {', '.join(names)}")
+            name = free[0]
+        feeds[name] = found
+    return feeds
+
+
+def _read_arrays(path: str) -> Any:
+    try:
+        with Path(path).open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            return found if isinstance(found, np.ndarray) else {key: found[key] for key in found.files}
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path}: can't be read as npy or npz: {error}") from None
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    if path.suffix == ".npy":
+        if len(arrays) != 1:
+            raise InputError(f"{path}: the model has {len(arrays)} outputs, a npy file holds one; write a .npz")
+        np.save(path, next(iter(arrays.values())))
+    elif path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        raise InputError(f"{path}: outputs are written as .npz or .npy")
+
+
+def _summary(array: Any) -> dict[str, Any]:
+    figures: dict[str, Any] = {"dtype": str(array.dtype), "shape": list(array.shape)}
+    if array.size and array.dtype.kind in "fiub":
+        wide = array.astype(np.float64)
+        figures |= {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
+    return figures
+
+
+# ---- finetune ----------------------------------------------------------------------------------------
+
+
+@commands.command()
+@_model
+@click.option("--data", required=True, type=click.Path(exists=True, dir_okay=False), help="npz: inputs and labels.")
+@click.option("--val", type=click.Path(exists=True, dir_okay=False), help="npz to validate on.")
+@click.option("--val-split", type=float, default=0.0, help="Part of the data to validate on instead.")
+@click.option("--classes", type=click.IntRange(min=1), help="Give the model a new last layer of so many classes.")
+@click.option("--trainable", multiple=True, metavar="PATTERN", help="Names, globs, head, bias, norm, last:N, !PATTERN.")
+@click.option("--loss", default="cross_entropy", show_default=True)
+@click.option("--output", "value", metavar="NAME", help="The value that the loss reads.")
+@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Of a micro-batch.")
+@click.option("--accumulate", type=click.IntRange(min=1), default=1, help="Micro-batches per optimizer step.")
+@click.option("--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True)
+@click.option("--lr", type=float, help="Learning rate.")
+@click.option("--weight-decay", type=float)
+@click.option("--schedule", default="constant", show_default=True, help="constant, cosine or linear.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--map", "renames", multiple=True, metavar="OLD=NEW", help="Rename a key of the data, e.g. y=labels.")
+@click.option("--class-weights", metavar="W,W,...|balanced", help="One per class, or from how often each occurs.")
+@click.option("--patience", type=click.IntRange(min=1), help="Epochs without a better validation before it ends.")
+@click.option("--checkpoint", type=click.Path(file_okay=False), help="Folder.")
+@click.option("--resume", metavar="auto|FILE", help="Go on from a checkpoint.")
+@click.option("--log", type=click.Path(dir_okay=False), metavar="FILE.jsonl", help="A line per step and epoch.")
+@click.option("-o", "target", required=True, type=click.Path(dir_okay=False), help="The trained model.")
+@click.option("--force", is_flag=True, help="Replace an existing output.")
+@_batch
+@_device
+@_threads
+@_json
+def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any) -> None:
+    """Trains MODEL on data and writes it."""
+    from .train.command import Options
+    from .train.command import finetune as train
+
+    if Path(target).exists() and not force:
+        raise InputError(f"{target} exists; --force replaces it")
+    loaded = _load(model, options.pop("batch"))
+    try:
+        result = train(loaded, lambda m: save(m, target, overwrite=force), Options(**options))
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    result["model"] = target
+    if as_json:
+        _print_json(result)
+        return
+    for key, figure in result["figures"].items():
+        click.echo(f"{key}: {figure:.6g}")
+    click.echo(f"wrote {target}")
+
+
+# ---- inspect, plan -----------------------------------------------------------------------------------
+
+
+@commands.command()
+@_model
+@_shape
+@_batch
+@_device
+@_json
+def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tuple[str, ...], as_json: bool) -> None:
+    """Says what MODEL takes, gives and holds, and which device runs what."""
+    loaded = _load(model, batch)
+    described: dict[str, Any] = {
+        "inputs": {name: str(type_) for name, type_ in loaded.inputs.items()},
+        "outputs": {name: str(type_) for name, type_ in loaded.outputs.items()},
+        "parameters": [
+            {
+                "name": name,
+                "type": str(p.type),
+                "role": p.role,
+                "trainable": p.trainable,
+                "aliases": list(p.aliases),
+            }
+            for name, p in loaded.parameters.items()
+        ],
+        "ops": dict(Counter(node.op.name for node in loaded.graph.nodes).most_common()),
+    }
+    try:
+        described |= _placement(loaded, shapes, devices)
+    except InputError as error:
+        if shapes or devices:
+            raise
+        described["placement_unknown"] = str(error)
+    if as_json:
+        _print_json(described)
+    else:
+        _print_inspection(described)
+
+
+def _placement(model: Model, shapes: Sequence[str], devices: Sequence[str]) -> dict[str, Any]:
+    """How many nodes each device runs, and why some do not run on an earlier one."""
+    from .session import Session
+
+    given = _input_shapes(model, shapes)
+    placed = Session(model, list(devices) or None).placement(given)
+    return {
+        "shapes": {name: list(shape) for name, shape in given.items()},
+        "devices": dict(Counter(p.device for p in placed)),
+        "fallbacks": [
+            {"node": p.node, "op": p.op, "device": p.device, "reasons": dict(p.refusals)} for p in placed if p.refusals
+        ],
+    }
+
+
+def _print_inspection(described: Mapping[str, Any]) -> None:
+    for side in ("inputs", "outputs"):
+        click.echo(f"{side}:")
+        for name, type_ in described[side].items():
+            click.echo(f"  {name}: {type_}")
+    click.echo("parameters:")
+    for p in described["parameters"]:
+        kind = "trainable" if p["trainable"] else p["role"]
+        aliases = f"  ({', '.join(p['aliases'])})" if p["aliases"] else ""
+        click.echo(f"  {p['name']}: {p['type']}, {kind}{aliases}")
+    click.echo("ops: " + ", ".join(f"{count} {name}" for name, count in described["ops"].items()))
+    if "devices" not in described:
+        click.echo(f"devices: not known: {described['placement_unknown']}")
+        return
+    sizes = ", ".join(f"{name} {tuple(shape)}" for name, shape in described["shapes"].items())
+    click.echo(f"devices for {sizes or 'no inputs'}:")
+    for device, count in described["devices"].items():
+        click.echo(f"  {device}: {count} nodes")
+    for node in described["fallbacks"]:
+        reasons = "; ".join(f"{device}: {reason}" for device, reason in node["reasons"].items())
+        click.echo(f"  {node['op']} {node['node']!r} runs on {node['device']}: {reasons}")
+
+
+@commands.command()
+@_model
+@_shape
+@click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a drawing.")
+@_batch
+@_device
+@_threads
+@_json
+def plan(
+    model: str,
+    shapes: tuple[str, ...],
+    page: str | None,
+    batch: str | None,
+    devices: tuple[str, ...],
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Shows what runs where, in what order, at which offset."""
+    from .drawing import plan_page
+    from .session import Session
+
+    loaded = _load(model, batch)
+    made = Session(loaded, list(devices) or None, threads=threads).plan(_input_shapes(loaded, shapes))
+    if page is not None:
+        Path(page).write_text(plan_page(made, Path(model).name), encoding="utf-8")
+    if as_json:
+        _print_json(
+            {
+                "peak_bytes": made.peak_bytes,
+                "lower_bound_bytes": made.lower_bound_bytes,
+                "memory": made.memory,
+                "segments": [{"device": s.device, "steps": len(s.steps)} for s in made.segments],
+                "html": page,
+            }
+        )
+    elif page is None:
+        click.echo(str(made))
+    else:
+        click.echo(f"wrote {page}")
+
+
+def _input_shapes(model: Model, given: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """A shape per input: as given, else the declared one with 1 for named dims."""
+    shapes = {n: tuple(d if isinstance(d, int) else 1 for d in t.shape) for n, t in model.inputs.items()}
+    for name, text in _pairs("--shape", given).items():
+        if name not in shapes:
+            raise InputError(f"--shape {name}: the model has no such input; it has: {', '.join(shapes)}")
+        try:
+            shapes[name] = tuple(int(size) for size in text.split(",") if size)
+        except ValueError:
+            raise InputError(f"--shape {name}={text}: expected whole numbers between commas") from None
+    return shapes
+
+
+# ---- devices, plugins --------------------------------------------------------------------------------
+
+
+@commands.command()
+@_json
+def devices(as_json: bool) -> None:
+    """Lists plugins and devices, and what failed to load."""
+    from .registry import default_registry
+
+    registry = default_registry()
+    found: dict[str, Any] = {
+        "version": __version__,
+        "plugins": [
+            {"name": p.name, "distribution": p.distribution, "version": p.version, "problem": p.problem}
+            for p in registry.plugins
+        ],
+        "devices": [
+            {
+                "id": key,
+                "memory": d.memory,
+                "kernels": sum(map(len, registry.kernels[key].values())),
+                "unavailable": why,
+            }
+            for key, d in registry.devices.items()
+            for why in [d.unavailable]
+        ],
+        "formats": sorted(registry.formats),
+    }
+    if as_json:
+        _print_json(found)
+        return
+    click.echo(f"dataflow {__version__}")
+    for p in found["plugins"]:
+        click.echo(f"plugin {p['name']}: {p['distribution']} {p['version']}" + _reason("set aside", p["problem"]))
+    for d in found["devices"]:
+        click.echo(f"device {d['id']}: {d['kernels']} kernels" + _reason("unavailable", d["unavailable"]))
+    click.echo(f"formats: {', '.join(found['formats']) or 'none'}")
+
+
+def _reason(what: str, reason: str | None) -> str:
+    return f", {what}: {reason}" if reason else ""
+
+
+@commands.group()
+def plugin() -> None:
+    """Tools for plugin authors."""
+
+
+@plugin.command("test")
+@click.argument("name")
+def plugin_test(name: str) -> None:
+    """Runs the conformance kit on the device NAME."""
+    from .registry import default_registry
+
+    default_registry().device(name)
+    arguments = [sys.executable, "-m", "pytest", "--pyargs", "dataflow.testing", "--device", name]
+    if subprocess.run(arguments, check=False).returncode:
+        raise click.exceptions.Exit(FAILED)
+
+
+# ---- common ------------------------------------------------------------------------------------------
+
+
+def _load(path: str, batch: str | None) -> Model:
+    options: dict[str, Any] = {} if batch is None else {"batch": batch}
+    return load(path, **options)
+
+
+def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` texts as a dict; the name may contain colons and slashes."""
+    found = {}
+    for text in given:
+        name, equals, value = text.rpartition("=")
+        if not equals or not name:
+            raise InputError(f"{option} {text}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _print_json(data: Mapping[str, Any]) -> None:
+    """One line; what JSON has no number for (nan, infinity) is null."""
+    click.echo(json.dumps(_plain(data), allow_nan=False))
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
