@@ -34,6 +34,7 @@ class _Lib:
     DF_ABI_MAJOR: int
     DF_ABI_MINOR: int
     DF_ASYNCHRONOUS: int
+    DF_BODIES: int
     DF_ATTR_ABSENT: int
     DF_ATTR_FLOAT: int
     DF_ATTR_FLOATS: int

@@ -199,6 +199,10 @@ class GraphBuilder:
         """The nodes so far."""
         return tuple(self._nodes)
 
+    def outputs(self) -> dict[str, Value]:
+        """The outputs named so far."""
+        return dict(self._outputs)
+
     def initializers(self) -> tuple[Value, ...]:
         """The stored tensors so far."""
         return tuple(self._initializers)

@@ -157,15 +157,15 @@ class CBackend:
         raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes")
         return CBuffer(buffer, bytes)
 
-    def free(self, buffer: CBuffer) -> None:
+    def free(self, buffer: Any) -> None:
         """Gives memory back."""
         self.device.free(self.device.self, buffer.handle)
 
-    def write(self, buffer: CBuffer, offset: int, array: Array) -> None:
+    def write(self, buffer: Any, offset: int, array: Array) -> None:
         """Copies a contiguous host array into device memory."""
         self._copy(lib.DF_COPY_TO_DEVICE, buffer.handle.base, offset, _address(array), 0, array.nbytes)
 
-    def read(self, array: Array, buffer: CBuffer, offset: int) -> None:
+    def read(self, array: Array, buffer: Any, offset: int) -> None:
         """Copies device memory into a contiguous host array."""
         self._copy(lib.DF_COPY_TO_HOST, _address(array), 0, buffer.handle.base, offset, array.nbytes)
         self.sync()

@@ -54,7 +54,7 @@ def dataflow_devices() -> Iterable[Device]:  # type: ignore[empty-body]
 
 @hookspec
 def dataflow_kernels(device: Device) -> Iterable[Kernel]:  # type: ignore[empty-body]
-    """Kernels for ``device``, also for devices of other plugins; nothing for those it doesn't know."""
+    """More kernels for a device, beside its own: for devices of other plugins; nothing for those it doesn't know."""
 
 
 @hookspec

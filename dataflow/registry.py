@@ -151,9 +151,11 @@ def _collect(manager: pluggy.PluginManager, plugins: list[Plugin]) -> Registry:
     for key, device in devices.items():
         by_op: dict[str, list[Kernel]] = {}
         if not device.unavailable:
+            offered = [*device.kernels()]
             for name in names:
-                for kernel in ask(name, "dataflow_kernels", device=device):
-                    by_op.setdefault(kernel.op, []).append(kernel)
+                offered += ask(name, "dataflow_kernels", device=device)
+            for kernel in offered:
+                by_op.setdefault(kernel.op, []).append(kernel)
         kernels[key] = {op: tuple(sorted(found, key=lambda k: -k.priority)) for op, found in by_op.items()}
     _check_references(ops, kernels)
     plugins = [Plugin(p.name, p.distribution, p.version, problems.get(p.name, p.problem)) for p in plugins]

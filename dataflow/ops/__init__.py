@@ -1,7 +1,43 @@
-"""The ops, one declaration each."""
+"""Every op that the core declares; each is a name of this module, e.g. ``df.ops.relu``."""
 
 from __future__ import annotations
 
-from dataflow.op import Op
+from ..op import Op
+from . import (
+    binary,
+    control,
+    convolution,
+    elementwise,
+    index,
+    linalg,
+    loss,
+    movement,
+    norm,
+    optim,
+    pool,
+    probability,
+    random,
+    reduce,
+)
 
-ALL: tuple[Op, ...] = ()
+_FAMILIES = (
+    elementwise, binary, reduce, movement, index, linalg, convolution, pool, norm, probability, loss, optim, random,
+    control,
+)  # fmt: skip
+
+ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family.OPS)
+_BY_NAME = {op.name: op for op in ALL}
+
+
+def __getattr__(name: str) -> Op:
+    found = _BY_NAME.get(name)
+    if found is None:
+        import difflib
+
+        near = ", ".join(difflib.get_close_matches(name, _BY_NAME, 3))
+        raise AttributeError(f"there is no op {name!r}" + (f"; nearest: {near}" if near else ""))
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*_BY_NAME, "ALL"])

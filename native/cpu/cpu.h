@@ -62,7 +62,7 @@ static inline void df_piece(int64_t index, int64_t count, int64_t total, int64_t
 
 /* task(context, 0..count-1, count, worker); one piece runs here without a way through the pool. */
 static inline void df_parallel(const df_call *call, df_task task, void *context, int64_t count) {
-  if (count == 1 && call->threads <= 1)
+  if (count == 1)
     task(context, 0, 1, 0);
   else if (count > 0)
     call->host->parallel_for(task, context, count, call->threads);

@@ -5,9 +5,10 @@
 #include "cpu.h"
 #include "vector.h"
 
-/* out[p * width + i] = from[i * row + p] for i < rows <= DF_LANES, p < k, by squares turned in registers. Each
- * step writes DF_LANES lanes: those from |rows| on are zeros, and those from |width| on are overwritten by the
- * next step or lie in the slack of DF_LANES floats behind |out|. */
+/* out[p * width + i] = from[i * row + p] for i < rows <= DF_LANES, p < k, by squares turned in
+ * registers. Each step writes DF_LANES lanes: those from |rows| on are zeros, and those from
+ * |width| on are overwritten by the next step or lie in the slack of DF_LANES floats behind |out|.
+ */
 static inline void df_pack_turned(float *out, const float *from, int64_t row, int64_t rows,
                                   int64_t k, int64_t width) {
   for (int64_t p = 0; p < k; p += DF_LANES) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dataflow.device import Device, Kernel
+from dataflow.device import Device
 from dataflow.hookspecs import hookimpl
 
 from .device import NumpyDevice
@@ -14,9 +14,3 @@ from .device import NumpyDevice
 def dataflow_devices() -> Iterable[Device]:
     """The device ``numpy``."""
     return [NumpyDevice()]
-
-
-@hookimpl
-def dataflow_kernels(device: Device) -> Iterable[Kernel]:
-    """A kernel for every op, on ``numpy`` alone."""
-    return device.records() if isinstance(device, NumpyDevice) else []

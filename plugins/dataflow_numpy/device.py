@@ -28,6 +28,7 @@ class NumpyDevice:
     memory = HOST
     alignment = 64
     asynchronous = False
+    bodies = False  # its kernel of a loop runs the body itself
     unavailable: str | None = None
 
     def open(self, options: Mapping[str, Any]) -> NumpyBackend:
@@ -40,13 +41,9 @@ class NumpyDevice:
             raise InputError(f"device 'numpy' has no option {next(iter(options))!r}")
         return NumpyBackend()
 
-    def records(self) -> list[Kernel]:
-        """A kernel record per op; each takes everything."""
-        return [Kernel(op, f"numpy {op}", (_ANY,), (_ANY,), code) for op, code in KERNELS.items()]
-
     def kernels(self) -> Sequence[Kernel]:
-        """None: they come through the hook."""
-        return ()
+        """A record per op; each takes everything."""
+        return [Kernel(op, f"numpy {op}", (_ANY,), (_ANY,), code) for op, code in KERNELS.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +129,7 @@ class BoundPython:
     @staticmethod
     def _call(step: Step, inputs: list[Any]) -> tuple[Any, ...]:
         node = step.node
+        assert step.kernel is not None
         bodies = {"bodies": node.bodies} if node.op.bodies else {}
         try:
             with np.errstate(all="ignore"):

@@ -1,0 +1,150 @@
+"""Reverse-mode differentiation as one pass over a finished forward graph.
+
+A value gets a cotangent when it lies on a path from a value that is differentiated by to one with a seed. Rules
+build nodes; what broadcasting did to a shape is undone here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from .builder import GraphBuilder
+from .errors import GradientError
+from .graph import Graph, Node, Value
+from .passes.rewrite import rewrite
+
+
+def add_gradients(
+    builder: GraphBuilder, seeds: Mapping[Value, Value], wrt: Sequence[Value]
+) -> dict[Value, Value | None]:
+    """The cotangent of each value of ``wrt``; None where no seed depends on it.
+
+    Args:
+        builder: has the forward nodes; the gradient's are added to it.
+        seeds: a cotangent for each value that is differentiated, of its type.
+        wrt: what is differentiated by.
+
+    Raises:
+        GradientError: a node on the way has no gradient; names it.
+    """
+    forward = builder.nodes()
+    active = _reachable(forward, wrt)
+    parts: dict[Value, list[Value]] = {value: [seed] for value, seed in seeds.items()}
+    totals: dict[Value, Value] = {}
+
+    def total(value: Value | None) -> Value | None:
+        if value is None or value not in parts:
+            return None
+        if value not in totals:
+            summed = parts[value][0]
+            for part in parts[value][1:]:
+                summed = _op("add")(summed, part)
+            totals[value] = summed
+        return totals[value]
+
+    for node in reversed(forward):
+        if not any(v in active and v in parts for v in node.outputs if v is not None):
+            continue
+        if not any(v in active for v in node.inputs if v is not None):
+            continue
+        if node.op.gradient is None:
+            raise GradientError(
+                f"{node.describe()}: this op has no gradient, and it lies between the loss and "
+                f"{_names(v for v in node.inputs if v in active)}; leave what it depends on out of what is trained"
+            )
+        builder.origin = f"gradient of {node.name}" + (f", {node.origin}" if node.origin else "")
+        with builder.scope(f"grad/{node.name}"):
+            found = node.op.gradient(node, *[total(v) for v in node.outputs])
+            results = (found,) if found is None or isinstance(found, Value) else tuple(found)
+            for value, cotangent in zip(node.inputs, results, strict=False):
+                if value is None or cotangent is None or value not in active:
+                    continue
+                if cotangent.type.shape != value.type.shape:
+                    cotangent = _op("sum_to")(cotangent, shape=value.type.shape)
+                if cotangent.type != value.type:
+                    raise GradientError(
+                        f"{node.describe()}: its rule gave {cotangent.type} for {value.name!r}, which is {value.type}"
+                    )
+                parts.setdefault(value, []).append(cotangent)
+    builder.origin = ""
+    return {value: total(value) for value in wrt}
+
+
+def decompose_for_gradient(graph: Graph, wrt: Sequence[Value]) -> Graph:
+    """The graph where nodes without a gradient of their own, but with a decomposition, are decomposed.
+
+    Only nodes that depend on ``wrt`` change, so the others keep their fused kernels.
+    """
+    active = _reachable(graph.nodes, wrt)
+
+    def wanted(node: Node) -> bool:
+        lacks = node.op.gradient is None and node.op.decompose is not None
+        return lacks and any(v in active for v in node.inputs if v is not None)
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if not wanted(node):
+            return None
+        assert node.op.decompose is not None
+        extra = {"bodies": node.bodies} if node.op.bodies else {}
+        with builder.scope(node.name):
+            found = node.op.decompose(*inputs, **extra, **node.attributes)
+        return (found,) if isinstance(found, Value) else tuple(found)
+
+    while any(wanted(node) for node in graph.nodes):
+        names = {v.name for v in wrt}
+        graph = rewrite(graph, replace)
+        active = _reachable(graph.nodes, [v for v in (*graph.inputs, *graph.initializers) if v.name in names])
+    return graph
+
+
+def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
+    """The graph with its vector-Jacobian product.
+
+    Its inputs are the graph's and ``grad.<output>`` for each float output: a cotangent of its type. Its outputs are
+    the graph's and ``grad.<name>`` for each value of ``wrt``, inputs or initializers; zeros where no output
+    depends on it.
+
+    Raises:
+        GradientError: an op on the way has no gradient.
+    """
+    names = [v.name for v in wrt]
+    graph = decompose_for_gradient(graph, wrt)
+    builder = GraphBuilder(graph.name)
+    new = builder.adopt(graph)
+    by_name = {v.name: new[v] for v in (*graph.inputs, *graph.initializers)}
+    seeds: dict[Value, Value] = {}
+    for name, old in graph.outputs.items():
+        if old.type.dtype.is_float:
+            seed = builder.input(f"grad.{name}", old.type.dtype, old.type.shape)
+            seeds[new[old]] = _op("add")(seeds[new[old]], seed) if new[old] in seeds else seed
+        builder.output(name, new[old])
+    found = add_gradients(builder, seeds, [by_name[n] for n in names])
+    for name in names:
+        value = by_name[name]
+        gradient = found[value]
+        if gradient is None:
+            attributes = {"shape": value.type.shape, "value": 0.0, "dtype": value.type.dtype}
+            gradient = builder.add(_op("full"), (), attributes).outputs[0]
+        assert gradient is not None
+        builder.output(f"grad.{name}", gradient)
+    return builder.build()
+
+
+def _reachable(nodes: Iterable[Node], wrt: Iterable[Value]) -> set[Value]:
+    """Float values that depend on ``wrt``, with it."""
+    active = {v for v in wrt if v.type.dtype.is_float}
+    for node in nodes:
+        if any(v in active for v in node.inputs if v is not None):
+            active.update(v for v in node.outputs if v is not None and v.type.dtype.is_float)
+    return active
+
+
+def _names(values: Iterable[Value | None]) -> str:
+    return ", ".join(repr(v.name) for v in values if v is not None)
+
+
+def _op(name: str):  # type: ignore[no-untyped-def]
+    """An op by name; looked up late, since the ops' own rules use this module."""
+    from . import ops
+
+    return getattr(ops, name)

@@ -1,0 +1,124 @@
+"""Two or three inputs that broadcast, as NumPy does: y[i] = f(a[i], b[i])."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph import Node, Value
+from ..op import Op
+from ..types import TensorType, bool_
+from .rules import broadcast, broadcast_shape, compare, need, same_dtype
+
+_EITHER = ((0, 0), (0, 1))
+
+
+def _ab(node: Node) -> tuple[Value, Value]:
+    a, b = node.inputs[:2]
+    assert a is not None and b is not None
+    return a, b
+
+
+def _binary(name: str, gradient: Any, doc: str, **attributes: Any) -> Op:
+    return Op(
+        name,
+        ("a", "b"),
+        broadcast(name),
+        attributes=attributes,
+        gradient=gradient,
+        inplace=_EITHER,
+        cheap=True,
+        doc=doc,
+    )
+
+
+def _comparison(name: str, doc: str) -> Op:
+    return Op(name, ("a", "b"), compare(name), cheap=True, doc=doc)
+
+
+def _zero(value: Value) -> Value:
+    assert value.builder is not None
+    return value.builder.scalar(0, value.type.dtype)
+
+
+def _pow_gradient(node: Node, dy: Value) -> tuple[Value | None, Value | None]:
+    from .elementwise import log
+
+    a, b = _ab(node)
+    first = mul(dy, mul(b, pow(a, sub(b, 1.0))))
+    if not b.type.dtype.is_float:
+        return first, None
+    # d/db a^b = a^b ln a, and 0 where a is 0: there ln would give nan.
+    positive = less(_zero(a), a)
+    safe = where(positive, a, _one(a))
+    return first, where(positive, mul(dy, mul(node.outputs[0], log(safe))), _zero(dy))
+
+
+def _one(value: Value) -> Value:
+    assert value.builder is not None
+    return value.builder.scalar(1, value.type.dtype)
+
+
+def _chosen_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
+    """Of maximum and minimum: to the operand that was taken, halves where both were."""
+    a, b = _ab(node)
+    y = node.outputs[0]
+    both = equal(a, b)
+    half = where(both, mul(dy, 0.5), dy)
+    zero = _zero(dy)
+    return where(equal(a, y), half, zero), where(equal(b, y), half, zero)
+
+
+def _mod_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
+    from .elementwise import floor, neg
+
+    a, b = _ab(node)
+    quotient = div(sub(a, node.outputs[0]), b)
+    return dy, neg(mul(dy, floor(add(quotient, 0.5))))
+
+
+add: Op = _binary("add", lambda n, dy: (dy, dy), "y = a + b")
+sub: Op = _binary("sub", lambda n, dy: (dy, mul(dy, -1.0)), "y = a - b")
+mul: Op = _binary("mul", lambda n, dy: (mul(dy, n.inputs[1]), mul(dy, n.inputs[0])), "y = a b")
+
+
+def _div_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
+    _, b = _ab(node)
+    da = div(dy, b)
+    return da, mul(mul(da, node.outputs[0]), -1.0)
+
+
+div: Op = _binary("div", _div_gradient, "y = a / b; of integers: towards zero")
+pow: Op = _binary("pow", _pow_gradient, "y = a^b")
+maximum: Op = _binary("maximum", _chosen_gradient, "y = max(a, b)")
+minimum: Op = _binary("minimum", _chosen_gradient, "y = min(a, b)")
+mod: Op = _binary("mod", _mod_gradient, "the rest of a / b, with b's sign; with a's sign for fmod=1", fmod=0)
+
+equal: Op = _comparison("equal", "a = b")
+less: Op = _comparison("less", "a < b")
+less_equal: Op = _comparison("less_equal", "a <= b")
+greater: Op = _comparison("greater", "a > b")
+greater_equal: Op = _comparison("greater_equal", "a >= b")
+logical_and: Op = _comparison("logical_and", "a and b, of bools")
+logical_or: Op = _comparison("logical_or", "a or b, of bools")
+logical_xor: Op = _comparison("logical_xor", "a or b but not both, of bools")
+
+
+def _where_infer(condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
+    need(condition.dtype == bool_, f"where: the condition is {condition}; expected bool")
+    return TensorType(same_dtype("where", x, y), broadcast_shape("where", condition.shape, x.shape, y.shape))
+
+
+where: Op = Op(
+    "where",
+    ("condition", "x", "y"),
+    _where_infer,
+    gradient=lambda n, g: (None, where(n.inputs[0], g, _zero(g)), where(n.inputs[0], _zero(g), g)),
+    inplace=((0, 1), (0, 2)),
+    cheap=True,
+    doc="x where the condition holds, else y",
+)
+
+OPS = (
+    add, sub, mul, div, pow, maximum, minimum, mod, equal, less, less_equal, greater, greater_equal, logical_and,
+    logical_or, logical_xor, where,
+)  # fmt: skip

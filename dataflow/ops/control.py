@@ -1,0 +1,309 @@
+"""Nodes with bodies: loops, branches, and what one kernel computes whole.
+
+A body has no free variables: what it reads from outside is among its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..builder import GraphBuilder
+from ..errors import GradientError
+from ..graph import Graph, Node, Value
+from ..op import REQUIRED, Op
+from ..types import Dim, Size, TensorType, bool_, int64
+from .binary import add
+from .rules import need
+
+# ---- scan ---------------------------------------------------------------------------------------------
+
+
+def _scan_infer(
+    *types: TensorType, n_carries: int, n_xs: int, reverse: int, bodies: tuple[Graph, ...]
+) -> tuple[TensorType, ...]:
+    (body,) = bodies
+    carries, xs, captures = types[:n_carries], types[n_carries : n_carries + n_xs], types[n_carries + n_xs :]
+    need(n_xs >= 1, "scan: without a scanned input the number of trips is not known; use loop")
+    trips: Size | None = None
+    for x in xs:
+        need(x.rank >= 1, f"scan: the scanned input {x} has no axis to scan")
+        if trips is None or isinstance(trips, Dim):
+            trips = x.shape[0]
+        need(
+            x.shape[0] == trips or isinstance(x.shape[0], Dim),
+            f"scan: scanned inputs have {trips} and {x.shape[0]} rows",
+        )
+    assert trips is not None
+    expected = [*carries, *(TensorType(x.dtype, x.shape[1:]) for x in xs), *captures]
+    _check_body("scan", body, expected, [v.type for v in body.inputs])
+    results = [v.type for v in body.outputs.values()]
+    _check_body("scan", body, list(carries), results[:n_carries], "carried value", "comes out")
+    rows = [TensorType(t.dtype, (trips, *t.shape)) for t in results[n_carries:]]
+    saved = [TensorType(t.dtype, (trips, *t.shape)) for t in carries]
+    return (*carries, *rows, *saved)
+
+
+def _check_body(
+    name: str,
+    body: Graph,
+    given: Sequence[TensorType],
+    declared: Sequence[TensorType],
+    what: str = "input",
+    verb: str = "is declared",
+) -> None:
+    need(len(given) <= len(declared), f"{name}: body {body.name!r} has {len(declared)} {what}s, {len(given)} are given")
+    for index, (a, b) in enumerate(zip(given, declared, strict=False)):
+        need(
+            a == b or not (a.is_bound and b.is_bound),
+            f"{name}: {what} {index} of body {body.name!r} is {a} and {verb} as {b}",
+        )
+
+
+def _scan_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
+    """A scan in the other direction: trip by trip the body once more from its saved carries, and its vjp.
+
+    Its carries are the cotangents of the forward carries and of the captures, its rows the saved carries, the
+    scanned inputs and the cotangents of the stacked results.
+    """
+    from ..autodiff import add_gradients, decompose_for_gradient
+
+    n_carries, n_xs = node.attributes["n_carries"], node.attributes["n_xs"]
+    (body,) = node.bodies
+    rows = len(body.outputs) - n_carries
+    inputs = [v for v in node.inputs if v is not None]
+    carries, xs, captures = inputs[:n_carries], inputs[n_carries : n_carries + n_xs], inputs[n_carries + n_xs :]
+    saved = node.outputs[n_carries + rows :]
+    outer = inputs[0].builder
+    assert outer is not None
+
+    body = decompose_for_gradient(body, body.inputs)
+    g = GraphBuilder(f"{body.name}.backward")
+    parameters = list(body.inputs)
+    moving = [i for i in range(n_carries) if parameters[i].type.dtype.is_float]
+    fixed = [i for i in range(n_carries + n_xs, len(parameters)) if parameters[i].type.dtype.is_float]
+    stacked = [j for j in range(rows) if cotangents[n_carries + j] is not None]
+
+    # inputs of the backward body: carried cotangents, sums for captures, then rows, then captures
+    d_carry = {i: g.input(f"d.{parameters[i].name}", *_parts(parameters[i].type)) for i in moving}
+    sums = {i: g.input(f"sum.{parameters[i].name}", *_parts(parameters[i].type)) for i in fixed}
+    before = [g.input(f"at.{v.name}", *_parts(v.type)) for v in parameters[: n_carries + n_xs]]
+    outputs = list(body.outputs.values())
+    d_rows = {j: g.input(f"d.row{j}", *_parts(outputs[n_carries + j].type)) for j in stacked}
+    outside = [g.input(f"in.{v.name}", *_parts(v.type)) for v in parameters[n_carries + n_xs :]]
+
+    new = _inline(g, body, [*before, *outside])
+    values = [new[v] for v in outputs]
+    seeds: dict[Value, Value] = {}
+    for i in moving:
+        seeds[values[i]] = add(seeds[values[i]], d_carry[i]) if values[i] in seeds else d_carry[i]
+    for j in stacked:
+        value = values[n_carries + j]
+        seeds[value] = add(seeds[value], d_rows[j]) if value in seeds else d_rows[j]
+    wanted = [*before, *outside]
+    floats = [v for v in wanted if v.type.dtype.is_float]
+    found = add_gradients(g, seeds, floats)
+
+    def result(value: Value) -> Value:
+        cotangent = found.get(value)
+        return cotangent if cotangent is not None else _zeros(g, value.type)
+
+    for i in moving:
+        g.output(f"c{i}", result(before[i]))
+    for i in fixed:
+        g.output(f"s{i}", add(sums[i], result(wanted[i])))
+    scanned = [i for i in range(n_carries, n_carries + n_xs) if parameters[i].type.dtype.is_float]
+    for i in scanned:
+        g.output(f"x{i}", result(before[i]))
+    if not g.outputs():
+        return [None] * len(inputs)
+    backward = g.build()
+
+    def given(index: int, like: Value) -> Value:
+        cotangent = cotangents[index]
+        return cotangent if cotangent is not None else _zeros(outer, like.type)
+
+    starts = [given(i, carries[i]) for i in moving]
+    starts += [_zeros(outer, inputs[i].type) for i in fixed]
+    feeds = [*saved, *xs, *[cotangents[n_carries + j] for j in stacked]]
+    attributes = {
+        "n_carries": len(starts),
+        "n_xs": len(feeds),
+        "reverse": 0 if node.attributes["reverse"] else 1,
+    }
+    made = outer.add(scan, [*starts, *feeds, *captures], attributes, bodies=(backward,)).outputs
+    results: list[Value | None] = [None] * len(inputs)
+    for place, i in enumerate([*moving, *fixed, *scanned]):
+        results[i] = made[place]
+    return results
+
+
+def _parts(type_: TensorType) -> tuple[Any, Any]:
+    return type_.dtype, type_.shape
+
+
+def _zeros(builder: GraphBuilder, type_: TensorType) -> Value:
+    from .index import full
+
+    made = builder.add(full, (), {"shape": type_.shape, "value": 0.0, "dtype": type_.dtype}).outputs[0]
+    assert made is not None
+    return made
+
+
+def _inline(builder: GraphBuilder, body: Graph, inputs: Sequence[Value]) -> dict[Value, Value]:
+    """Copies a body's nodes behind ``inputs``; the new value of each old one."""
+    new: dict[Value, Value] = dict(zip(body.inputs, inputs, strict=True))
+    for value, data in body.initializers.items():
+        new[value] = builder.constant(data.array, value.name)
+    for node in body.nodes:
+        operands = [None if v is None else new[v] for v in node.inputs]
+        made = builder.add(node.op, operands, node.attributes, bodies=node.bodies, name=node.name)
+        new.update({a: b for a, b in zip(node.outputs, made.outputs, strict=True) if a is not None and b is not None})
+    return new
+
+
+scan: Op = Op(
+    "scan",
+    ("operands*",),
+    _scan_infer,
+    outputs=("results*",),
+    attributes={"n_carries": REQUIRED, "n_xs": REQUIRED, "reverse": 0},
+    gradient=_scan_gradient,
+    bodies=("body",),
+    doc="operands: carries, scanned values, captures. Trip t gets the carries and row t and gives new carries and a "
+    "row of each stacked result. Results: final carries, stacked rows, and per carry its value before each trip",
+)
+
+# ---- branches -----------------------------------------------------------------------------------------
+
+
+def _if_infer(condition: TensorType, *captures: TensorType, bodies: tuple[Graph, ...]) -> tuple[TensorType, ...]:
+    need(condition == TensorType(bool_, ()), f"if_: the condition is {condition}; expected bool[]")
+    results = [[v.type for v in body.outputs.values()] for body in bodies]
+    for body in bodies:
+        need(
+            len(body.inputs) == len(captures),
+            f"if_: body {body.name!r} has {len(body.inputs)} inputs, not {len(captures)}",
+        )
+        _check_body("if_", body, captures, [v.type for v in body.inputs])
+    need(len(results[0]) == len(results[1]), "if_: the branches have different numbers of outputs")
+    for a, b in zip(*results, strict=True):
+        need(a == b or not (a.is_bound and b.is_bound), f"if_: the branches give {a} and {b}")
+    return tuple(results[0])
+
+
+def _if_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
+    """A branch again: each body's vjp under the same condition."""
+    from ..autodiff import add_gradients, decompose_for_gradient
+
+    condition, *captures = [v for v in node.inputs if v is not None]
+    present = [i for i, c in enumerate(cotangents) if c is not None]
+    floats = [i for i, v in enumerate(captures) if v.type.dtype.is_float]
+    branches = []
+    for body in node.bodies:
+        body = decompose_for_gradient(body, body.inputs)
+        g = GraphBuilder(f"{body.name}.backward")
+        inputs = [g.input(v.name, *_parts(v.type)) for v in body.inputs]
+        outputs = list(body.outputs.values())
+        given = {i: g.input(f"d.{i}", *_parts(outputs[i].type)) for i in present}
+        new = _inline(g, body, inputs)
+        seeds: dict[Value, Value] = {}
+        for i in present:
+            value = new[outputs[i]]
+            seeds[value] = add(seeds[value], given[i]) if value in seeds else given[i]
+        found = add_gradients(g, seeds, [inputs[i] for i in floats])
+        for i in floats:
+            cotangent = found[inputs[i]]
+            g.output(f"g{i}", cotangent if cotangent is not None else _zeros(g, inputs[i].type))
+        branches.append(g.build())
+    assert condition.builder is not None
+    operands = [condition, *captures, *[cotangents[i] for i in present]]
+    made = condition.builder.add(if_, operands, {}, bodies=tuple(branches)).outputs
+    results: list[Value | None] = [None] * (len(captures) + 1)
+    for place, i in enumerate(floats):
+        results[i + 1] = made[place]
+    return results
+
+
+if_: Op = Op(
+    "if_",
+    ("condition", "captures*"),
+    _if_infer,
+    outputs=("results*",),
+    gradient=_if_gradient,
+    bodies=("then", "else"),
+    doc="the outputs of one of two bodies, which get the captures",
+)
+
+# ---- loops that end by a condition --------------------------------------------------------------------
+
+
+def _loop_infer(
+    *types: TensorType, n_carries: int, max_trips: int, bodies: tuple[Graph, ...]
+) -> tuple[TensorType, ...]:
+    (body,) = bodies
+    need(len(types) >= 2, "loop: the trip count and the condition come first")
+    count, condition, *rest = types
+    need(count == TensorType(int64, ()), f"loop: the trip count is {count}; expected int64[]")
+    need(condition == TensorType(bool_, ()), f"loop: the condition is {condition}; expected bool[]")
+    need(max_trips >= 0, f"loop: max_trips is {max_trips}")
+    given = [TensorType(int64, ()), TensorType(bool_, ()), *rest]
+    _check_body("loop", body, given, [v.type for v in body.inputs])
+    results = [v.type for v in body.outputs.values()]
+    need(len(results) >= 1 + n_carries, f"loop: body {body.name!r} gives {len(results)} results; expected a condition "
+         f"and {n_carries} carried values")  # fmt: skip
+    need(results[0] == condition, f"loop: the body's first result is {results[0]}; expected a condition, bool[]")
+    _check_body("loop", body, rest[:n_carries], results[1 : 1 + n_carries], "carried value", "comes out")
+    rows = [TensorType(t.dtype, (max_trips, *t.shape)) for t in results[1 + n_carries :]]
+    return (TensorType(int64, ()), *rest[:n_carries], *rows)
+
+
+def _loop_gradient(node: Node, *cotangents: Value | None) -> None:
+    raise GradientError(
+        f"{node.describe()}: a loop whose number of trips depends on data has no gradient; express it as a scan over "
+        "as many rows as it makes trips"
+    )
+
+
+loop: Op = Op(
+    "loop",
+    ("operands*",),
+    _loop_infer,
+    outputs=("trips", "results*"),
+    attributes={"n_carries": REQUIRED, "max_trips": REQUIRED},
+    gradient=_loop_gradient,
+    bodies=("body",),
+    doc="operands: trip count, condition, carries, captures. The body gets the trip's number, the condition, carries "
+    "and captures, and gives a condition, carries and rows. More than max_trips trips are an error. Results: "
+    "the number of trips, final carries, and rows, zero behind the last trip",
+)
+
+# ---- fused bodies -------------------------------------------------------------------------------------
+
+
+def _fused_infer(*types: TensorType, pattern: str, bodies: tuple[Graph, ...]) -> tuple[TensorType, ...]:
+    (body,) = bodies
+    _check_body(f"fused {pattern}", body, types, [v.type for v in body.inputs])
+    return tuple(v.type for v in body.outputs.values())
+
+
+def _fused_decompose(*inputs: Value, pattern: str, bodies: tuple[Graph, ...]) -> tuple[Value, ...]:
+    (body,) = bodies
+    builder = inputs[0].builder
+    assert builder is not None
+    new = _inline(builder, body, inputs)
+    return tuple(new[v] for v in body.outputs.values())
+
+
+fused: Op = Op(
+    "fused",
+    ("inputs*",),
+    _fused_infer,
+    outputs=("results*",),
+    attributes={"pattern": REQUIRED},
+    decompose=_fused_decompose,
+    bodies=("body",),
+    doc="a body that one kernel computes whole; a device without it runs the body's nodes",
+)
+
+OPS = (scan, if_, loop, fused)

@@ -1,0 +1,56 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from ..graph import Node, Value
+from ..op import Op
+from ..types import Dim, Size, TensorType
+from .movement import reshape, transpose
+from .rules import broadcast_shape, need, product, same_dtype
+
+
+def _matmul_infer(a: TensorType, b: TensorType) -> TensorType:
+    dtype = same_dtype("matmul", a, b)
+    need(a.rank >= 2 and b.rank >= 2, f"matmul: operands {a} and {b} need two axes or more; reshape vectors first")
+    inner, other = a.shape[-1], b.shape[-2]
+    need(
+        inner == other or isinstance(inner, Dim) or isinstance(other, Dim),
+        f"matmul: inner sizes differ: a is {a}, b is {b}; transpose one of them if that was meant",
+    )
+    return TensorType(dtype, (*broadcast_shape("matmul", a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
+
+
+def swapped(x: Value) -> Value:
+    """The value with its last two axes exchanged: a view."""
+    rank = x.type.rank
+    exchanged: Value = transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
+    return exchanged
+
+
+def _matmul_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
+    a, b = node.inputs[:2]
+    assert a is not None and b is not None
+    if a.type.rank > 2 and b.type.rank == 2:  # one product over all rows instead of a sum of one per batch entry
+        rows = product(a.type.shape[:-1])
+        flat, dflat = (reshape(v, shape=(rows, v.type.shape[-1])) for v in (a, dy))
+        return matmul(dy, swapped(b)), matmul(swapped(flat), dflat)
+    return matmul(dy, swapped(b)), matmul(swapped(a), dy)
+
+
+def _matmul_cost(node: Node) -> int:
+    a, y = node.inputs[0], node.outputs[0]
+    assert a is not None and y is not None
+    inner: Size = a.type.shape[-1]
+    return 2 * y.type.elements * int(inner)
+
+
+matmul: Op = Op(
+    "matmul",
+    ("a", "b"),
+    _matmul_infer,
+    gradient=_matmul_gradient,
+    cost=_matmul_cost,
+    doc="y (..., M, N) = a (..., M, K) b (..., K, N); leading axes broadcast",
+)
+
+OPS = (matmul,)

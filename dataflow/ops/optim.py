@@ -1,0 +1,60 @@
+"""Optimizer steps: parameters and their state, in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..op import Op
+from ..types import TensorType, float32
+from .rules import need, need_float
+
+
+def _check(name: str, size: int, param: TensorType, grad: TensorType, hyper: TensorType, scale: TensorType) -> None:
+    need_float(name, param)
+    need(grad == param, f"{name}: the gradient is {grad}, the parameter {param}")
+    need(hyper == TensorType(float32, (size,)), f"{name}: hyper is {hyper}; expected float32[{size}]")
+    need(scale == TensorType(float32, ()), f"{name}: scale is {scale}; expected float32[]")
+
+
+def _sgd_infer(
+    param: TensorType, grad: TensorType, velocity: TensorType | None, hyper: TensorType, scale: TensorType, **_: Any
+) -> TensorType | tuple[TensorType, TensorType]:
+    _check("sgd_step", 2, param, grad, hyper, scale)
+    return param if velocity is None else (param, velocity)
+
+
+sgd_step: Op = Op(
+    "sgd_step",
+    ("param", "grad", "velocity?", "hyper", "scale"),
+    _sgd_infer,
+    outputs=("new_param", "new_velocity"),
+    attributes={"momentum": 0.0, "nesterov": 0},
+    inplace=((0, 0), (1, 2)),
+    doc="g = grad scale + decay param; v = momentum v + g; param - rate (v, or g + momentum v); hyper: rate, decay",
+)
+
+
+def _adamw_infer(
+    param: TensorType,
+    grad: TensorType,
+    m: TensorType,
+    v: TensorType,
+    hyper: TensorType,
+    scale: TensorType,
+    **_: Any,
+) -> tuple[TensorType, TensorType, TensorType]:
+    _check("adamw_step", 4, param, grad, hyper, scale)
+    return param, m, v
+
+
+adamw_step: Op = Op(
+    "adamw_step",
+    ("param", "grad", "m", "v", "hyper", "scale"),
+    _adamw_infer,
+    outputs=("new_param", "new_m", "new_v"),
+    attributes={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+    inplace=((0, 0), (1, 2), (2, 3)),
+    doc="Loshchilov and Hutter 2019: decoupled decay; hyper: rate, decay, 1 - beta1^t, 1 - beta2^t",
+)
+
+OPS = (sgd_step, adamw_step)

@@ -1,0 +1,151 @@
+"""Pooling over one to three spatial axes: x is (N, C, spatial...)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..graph import Node, Value
+from ..op import REQUIRED, Op
+from ..types import Dim, Shape, Size, TensorType, int32
+from .convolution import check_window, window_size
+from .rules import need
+
+_WINDOW: dict[str, Any] = {
+    "kernel": REQUIRED,
+    "strides": REQUIRED,
+    "pads": REQUIRED,
+    "dilations": REQUIRED,
+    "ceil_mode": 0,
+}
+
+
+def _sizes(
+    name: str,
+    shape: Shape,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    ceil_mode: int,
+) -> tuple[Size, ...]:
+    spatial = len(shape) - 2
+    need(1 <= spatial <= 3, f"{name}: the input has {len(shape)} axes; expected 3 to 5")
+    check_window(
+        name,
+        spatial,
+        ("kernel", kernel, 1),
+        ("strides", strides, 1),
+        ("pads", pads, 2),
+        ("dilations", dilations, 1),
+    )
+    sizes: list[Size] = []
+    for i in range(spatial):
+        before, after = pads[i], pads[i + spatial]
+        reach = dilations[i] * (kernel[i] - 1) + 1
+        need(before < reach and after < reach, f"{name}: pads {tuple(pads)} hold a whole window of axis {i}")
+        size = window_size(shape[2 + i], kernel[i], strides[i], before + after, dilations[i], bool(ceil_mode))
+        known = not isinstance(size, Dim) and not isinstance(shape[2 + i], Dim)
+        if ceil_mode and known and size > 0 and (size - 1) * strides[i] >= shape[2 + i] + before:  # type: ignore[operator]
+            size -= 1  # the last window would begin in the padding behind
+        need(
+            isinstance(size, Dim) or size > 0 or 0 in shape,
+            f"{name}: the kernel {tuple(kernel)} is larger than the padded input",
+        )
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def _max_infer(x: TensorType, **window: Any) -> tuple[TensorType, TensorType]:
+    shape = (*x.shape[:2], *_sizes("max_pool", x.shape, **window))
+    return TensorType(x.dtype, shape), TensorType(int32, shape)
+
+
+def _max_gradient(node: Node, dy: Value, *_: Value | None) -> Value:
+    x, indices = node.inputs[0], node.outputs[1]
+    assert x is not None
+    dx: Value = max_pool_grad(dy, indices, input_shape=x.type.shape)
+    return dx
+
+
+def _window_cost(node: Node) -> int:
+    value = node.outputs[0] if node.op.name in ("max_pool", "avg_pool") else node.inputs[0]
+    assert value is not None
+    count = 1
+    for size in node.attributes.get("kernel", ()):
+        count *= size
+    return value.type.elements * count
+
+
+max_pool: Op = Op(
+    "max_pool",
+    ("x",),
+    _max_infer,
+    outputs=("y", "+indices"),
+    attributes=_WINDOW,
+    gradient=_max_gradient,
+    cost=_window_cost,
+    doc="the largest of each window; indices: where it lies in the plane of its channel, flat, without padding",
+)
+
+
+def _max_grad_infer(dy: TensorType, indices: TensorType, *, input_shape: Shape) -> TensorType:
+    need(indices.dtype == int32, f"max_pool_grad: indices are {indices}; expected int32")
+    need(indices.shape == dy.shape or not dy.is_bound, f"max_pool_grad: dy is {dy}, indices are {indices}")
+    return TensorType(dy.dtype, tuple(input_shape))
+
+
+max_pool_grad: Op = Op(
+    "max_pool_grad",
+    ("dy", "indices"),
+    _max_grad_infer,
+    attributes={"input_shape": REQUIRED},
+    doc="zeros with each dy added where its maximum was",
+)
+
+
+def _avg_infer(x: TensorType, *, count_include_pad: int, **window: Any) -> TensorType:
+    return TensorType(x.dtype, (*x.shape[:2], *_sizes("avg_pool", x.shape, **window)))
+
+
+def _avg_gradient(node: Node, dy: Value) -> Value:
+    x = node.inputs[0]
+    assert x is not None
+    dx: Value = avg_pool_grad(dy, input_shape=x.type.shape, **node.attributes)
+    return dx
+
+
+avg_pool: Op = Op(
+    "avg_pool",
+    ("x",),
+    _avg_infer,
+    attributes={**_WINDOW, "count_include_pad": 0},
+    gradient=_avg_gradient,
+    cost=_window_cost,
+    doc="the mean of each window, of its elements inside x, or of all with padding as zeros",
+)
+
+
+def _avg_grad_infer(dy: TensorType, *, input_shape: Shape, count_include_pad: int, **window: Any) -> TensorType:
+    sizes = _sizes("avg_pool_grad", input_shape, **window)
+    need(dy.shape[2:] == sizes or not dy.is_bound, f"avg_pool_grad: dy is {dy}, the pool has {sizes} windows")
+    return TensorType(dy.dtype, tuple(input_shape))
+
+
+def _avg_grad_gradient(node: Node, g: Value) -> Value:
+    window = {key: value for key, value in node.attributes.items() if key != "input_shape"}
+    pooled: Value = avg_pool(g, **window)
+    return pooled
+
+
+avg_pool_grad: Op = Op(
+    "avg_pool_grad",
+    ("dy",),
+    _avg_grad_infer,
+    attributes={"input_shape": REQUIRED, **_WINDOW, "count_include_pad": 0},
+    gradient=_avg_grad_gradient,
+    cost=_window_cost,
+    doc="each dy spread evenly over its window",
+)
+
+OPS = (max_pool, max_pool_grad, avg_pool, avg_pool_grad)

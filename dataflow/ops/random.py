@@ -1,0 +1,74 @@
+"""Counter-based random numbers (Philox4x32-10, Salmon et al. 2011): the same on every device.
+
+The key is uint64[2]: seed and step. Element i of a node takes word i mod 4 of the block whose counter is
+(i // 4 low, i // 4 high, stream, step).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph import Node, Value
+from ..op import REQUIRED, Op
+from ..types import DType, Shape, TensorType, float32, uint64
+from .rules import need, need_float
+
+KEY = TensorType(uint64, (2,))
+
+
+def _need_key(name: str, key: TensorType) -> None:
+    need(key == KEY, f"{name}: the key is {key}; expected {KEY}: seed and step")
+
+
+def _source(name: str) -> Any:
+    def infer(key: TensorType, *, shape: Shape, dtype: DType, **_: Any) -> TensorType:
+        _need_key(name, key)
+        made = TensorType(dtype, tuple(shape))
+        need_float(name, made)
+        return made
+
+    return infer
+
+
+random_uniform: Op = Op(
+    "random_uniform",
+    ("key",),
+    _source("random_uniform"),
+    attributes={"shape": REQUIRED, "low": 0.0, "high": 1.0, "dtype": float32, "stream": 0},
+    effects="random",
+    doc="low + u (high - low), u from 24 random bits",
+)
+random_normal: Op = Op(
+    "random_normal",
+    ("key",),
+    _source("random_normal"),
+    attributes={"shape": REQUIRED, "mean": 0.0, "scale": 1.0, "dtype": float32, "stream": 0},
+    effects="random",
+    doc="mean + scale z, z normal by Box and Muller's method",
+)
+
+
+def _dropout_infer(x: TensorType, key: TensorType, *, ratio: float, stream: int) -> TensorType:
+    _need_key("dropout", key)
+    need_float("dropout", x)
+    need(0.0 <= ratio < 1.0, f"dropout: ratio is {ratio}; expected 0 <= it < 1")
+    return x
+
+
+def _dropout_gradient(node: Node, dy: Value) -> tuple[Value, None]:
+    """The same elements again, from the same key: no mask is kept."""
+    return dropout(dy, node.inputs[1], **node.attributes), None
+
+
+dropout: Op = Op(
+    "dropout",
+    ("x", "key"),
+    _dropout_infer,
+    attributes={"ratio": 0.5, "stream": 0},
+    gradient=_dropout_gradient,
+    effects="random",
+    inplace=((0, 0),),
+    doc="x / (1 - ratio) where u >= ratio, else 0",
+)
+
+OPS = (random_uniform, random_normal, dropout)

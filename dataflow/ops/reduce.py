@@ -1,0 +1,130 @@
+"""Reductions over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..graph import Node, Value
+from ..op import REQUIRED, Op
+from ..types import Dim, Shape, TensorType, int64
+from .binary import div, equal, mul
+from .elementwise import cast
+from .rules import need, need_float, normal_axes, normal_axis, product, reduced, reduced_shape
+
+_AXES: dict[str, Any] = {"axes": REQUIRED, "keepdims": 1}
+
+
+def _spread(node: Node, value: Value) -> Value:
+    """A reduced value broadcast back to the shape of the node's input."""
+    from .movement import broadcast_to, reshape
+
+    x = node.inputs[0]
+    assert x is not None
+    axes = normal_axes(node.op.name, node.attributes["axes"], x.type.rank)
+    kept = reduced_shape(x.type.shape, axes, True)
+    if value.type.shape != kept:
+        value = reshape(value, shape=kept)
+    spread: Value = broadcast_to(value, shape=x.type.shape)
+    return spread
+
+
+def _count(node: Node) -> float:
+    x = node.inputs[0]
+    assert x is not None
+    axes = normal_axes(node.op.name, node.attributes["axes"], x.type.rank)
+    return float(product([x.type.shape[a] for a in axes]).__index__())
+
+
+def _extreme_gradient(node: Node, dy: Value) -> Value:
+    """Shared evenly among the elements that are the extreme."""
+    x = node.inputs[0]
+    assert x is not None and node.outputs[0] is not None
+    hit = cast(equal(x, _spread(node, node.outputs[0])), to=x.type.dtype)
+    axes = node.attributes["axes"]
+    count = reduce_sum(hit, axes=axes, keepdims=node.attributes["keepdims"])
+    gradient: Value = mul(hit, _spread(node, div(dy, count)))
+    return gradient
+
+
+def _mean_infer(x: TensorType, *, axes: Sequence[int] | None, keepdims: int) -> TensorType:
+    need_float("reduce_mean", x)
+    return reduced("reduce_mean")(x, axes=axes, keepdims=keepdims)
+
+
+def _prod_gradient(node: Node, dy: Value) -> Value:
+    gradient: Value = div(_spread(node, mul(dy, node.outputs[0])), node.inputs[0])
+    return gradient
+
+
+def _reduce(name: str, gradient: Any, doc: str, infer: Any = None) -> Op:
+    return Op(
+        name,
+        ("x",),
+        infer or reduced(name),
+        attributes=_AXES,
+        gradient=gradient,
+        cost=lambda n: sum(v.type.elements for v in n.inputs if v is not None),
+        doc=doc,
+    )
+
+
+reduce_sum: Op = _reduce("reduce_sum", _spread, "the sum over axes")
+reduce_mean: Op = _reduce(
+    "reduce_mean", lambda n, dy: _spread(n, mul(dy, 1.0 / max(_count(n), 1.0))), "the mean over axes", _mean_infer
+)
+reduce_max: Op = _reduce("reduce_max", _extreme_gradient, "the largest over axes")
+reduce_min: Op = _reduce("reduce_min", _extreme_gradient, "the smallest over axes")
+reduce_prod: Op = _reduce("reduce_prod", _prod_gradient, "the product over axes; its gradient needs x without zeros")
+
+
+def _arg_infer(x: TensorType, *, axis: int, keepdims: int, select_last_index: int) -> TensorType:
+    gone = normal_axis("argmax", axis, x.rank)
+    return TensorType(int64, reduced_shape(x.shape, (gone,), bool(keepdims)))
+
+
+_ARG: dict[str, Any] = {"axis": 0, "keepdims": 1, "select_last_index": 0}
+argmax: Op = Op("argmax", ("x",), _arg_infer, attributes=_ARG, doc="the index of the largest along axis")
+argmin: Op = Op("argmin", ("x",), _arg_infer, attributes=_ARG, doc="the index of the smallest along axis")
+
+
+def _sum_to_infer(x: TensorType, *, shape: Shape) -> TensorType:
+    lead = x.rank - len(shape)
+    fits = lead >= 0 and all(
+        s in (1, d) or isinstance(s, Dim) or isinstance(d, Dim) for s, d in zip(shape, x.shape[lead:], strict=True)
+    )
+    need(fits, f"sum_to: {x} does not come from broadcasting shape {shape}")
+    return TensorType(x.dtype, tuple(shape))
+
+
+def _sum_to(x: Value, *, shape: Shape) -> Value:
+    from .movement import reshape
+
+    lead = x.type.rank - len(shape)
+    axes = [*range(lead)]
+    axes += [lead + i for i, s in enumerate(shape) if s == 1 and x.type.shape[lead + i] != 1]
+    if axes:
+        x = reduce_sum(x, axes=tuple(axes), keepdims=1)
+    summed: Value = reshape(x, shape=tuple(shape))
+    return summed
+
+
+def _sum_to_gradient(node: Node, dy: Value) -> Value:
+    from .movement import broadcast_to
+
+    assert node.inputs[0] is not None
+    spread: Value = broadcast_to(dy, shape=node.inputs[0].type.shape)
+    return spread
+
+
+sum_to: Op = Op(
+    "sum_to",
+    ("x",),
+    _sum_to_infer,
+    attributes={"shape": REQUIRED},
+    gradient=_sum_to_gradient,
+    decompose=_sum_to,
+    doc="sums over the axes along which ``shape`` was broadcast to x's shape",
+)
+
+OPS = (reduce_sum, reduce_mean, reduce_max, reduce_min, reduce_prod, argmax, argmin, sum_to)

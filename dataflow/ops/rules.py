@@ -1,0 +1,126 @@
+"""Shape rules that several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import InputError
+from ..types import Dim, DType, Shape, Size, TensorType, bool_
+
+
+def broadcast_shape(name: str, *shapes: Shape) -> Shape:
+    """The shape that NumPy's broadcasting gives; a named dim counts as fitting until it is bound.
+
+    Raises:
+        InputError: the shapes don't fit.
+    """
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    result: list[Size] = []
+    for axis in range(rank):
+        size: Size = 1
+        for shape in padded:
+            dim = shape[axis]
+            if dim == 1 or dim == size:
+                continue
+            if size == 1 or isinstance(size, Dim):
+                size = dim
+            elif not isinstance(dim, Dim):
+                listed = " and ".join(f"({', '.join(map(str, s))})" for s in shapes)
+                raise InputError(f"{name}: shapes {listed} don't broadcast: axis {axis} is {size} and {dim}")
+        result.append(size)
+    return tuple(result)
+
+
+def same_dtype(name: str, *types: TensorType) -> DType:
+    """The dtype that all have.
+
+    Raises:
+        InputError: they differ.
+    """
+    first = types[0].dtype
+    for type_ in types[1:]:
+        if type_.dtype != first:
+            raise InputError(f"{name}: operands are {types[0]} and {type_}; give both one dtype with cast")
+    return first
+
+
+def broadcast(name: str) -> Callable[..., TensorType]:
+    """The rule of a binary op: one dtype, broadcast shapes."""
+
+    def infer(a: TensorType, b: TensorType, **_: Any) -> TensorType:
+        return TensorType(same_dtype(name, a, b), broadcast_shape(name, a.shape, b.shape))
+
+    return infer
+
+
+def compare(name: str) -> Callable[..., TensorType]:
+    """The rule of a comparison: bool, broadcast shapes."""
+
+    def infer(a: TensorType, b: TensorType, **_: Any) -> TensorType:
+        same_dtype(name, a, b)
+        return TensorType(bool_, broadcast_shape(name, a.shape, b.shape))
+
+    return infer
+
+
+def normal_axis(name: str, axis: int, rank: int) -> int:
+    """The axis counted from the front.
+
+    Raises:
+        InputError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise InputError(f"{name}: axis {axis} of a tensor of rank {rank}; expected {-rank} to {rank - 1}")
+    return axis % rank
+
+
+def normal_axes(name: str, axes: Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Sorted axes counted from the front; None stands for all.
+
+    Raises:
+        InputError: an axis doesn't exist or comes twice.
+    """
+    found = sorted(normal_axis(name, a, rank) for a in (range(rank) if axes is None else axes))
+    if len(set(found)) != len(found):
+        raise InputError(f"{name}: axes {tuple(axes or ())} name an axis twice")
+    return tuple(found)
+
+
+def reduced(name: str) -> Callable[..., TensorType]:
+    """The rule of a reduction over ``axes``."""
+
+    def infer(x: TensorType, *, axes: Sequence[int] | None, keepdims: int) -> TensorType:
+        gone = normal_axes(name, axes, x.rank)
+        return TensorType(x.dtype, reduced_shape(x.shape, gone, bool(keepdims)))
+
+    return infer
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    """``shape`` without ``axes``, or with ones there."""
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def product(sizes: Sequence[Size]) -> Size:
+    """The product of sizes; 1 for none."""
+    total: Size = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def need(condition: bool, text: str) -> None:
+    """Raises InputError with ``text`` unless the condition holds."""
+    if not condition:
+        raise InputError(text)
+
+
+def need_float(name: str, *types: TensorType | None) -> None:
+    """Raises InputError where a given type is no float."""
+    for type_ in types:
+        if type_ is not None and not type_.dtype.is_float:
+            raise InputError(f"{name}: expected a float type, got {type_}; use cast first")

@@ -1,0 +1,129 @@
+/* arg_reduce.c: argmax and argmin along one axis; x is seen as (outer, size, inner).
+ *
+ * The first of equal elements wins, with select_last_index the last; a NaN wins over every number.
+ */
+#include "cpu.h"
+
+#include <math.h>
+
+enum { COLUMNS = 256 };
+
+typedef struct arg_context {
+  const void *x;
+  int64_t *y;
+  int64_t outer, size, inner;
+  int last; /* select_last_index */
+} arg_context;
+
+/* One row: the extreme first, in lanes, then the place where it stands. */
+#define DEFINE_ROW(name, T, BETTER)                                                                \
+  static int64_t name##_row(const T *x, int64_t n, int last) {                                     \
+    enum { LANES = 32 };                                                                           \
+    T best = x[0];                                                                                 \
+    int64_t i = 0;                                                                                 \
+    if (n >= LANES) {                                                                              \
+      T lanes[LANES];                                                                              \
+      for (int j = 0; j < LANES; j++)                                                              \
+        lanes[j] = x[j];                                                                           \
+      for (i = LANES; i + LANES <= n; i += LANES)                                                  \
+        for (int j = 0; j < LANES; j++)                                                            \
+          lanes[j] = x[i + j] BETTER lanes[j] || x[i + j] != x[i + j] ? x[i + j] : lanes[j];       \
+      for (int j = 0; j < LANES; j++)                                                              \
+        best = lanes[j] BETTER best || lanes[j] != lanes[j] ? lanes[j] : best;                     \
+    }                                                                                              \
+    for (; i < n; i++)                                                                             \
+      best = x[i] BETTER best || x[i] != x[i] ? x[i] : best;                                       \
+    int64_t place = last ? n - 1 : 0;                                                              \
+    const int64_t step = last ? -1 : 1;                                                            \
+    while (best == best ? x[place] != best : x[place] == x[place])                                 \
+      place += step;                                                                               \
+    return place;                                                                                  \
+  }
+
+/* Up to COLUMNS columns of rows |inner| apart. */
+#define DEFINE_COLUMNS(name, T, BETTER, BETTER_OR_EQUAL)                                           \
+  static void name##_columns(int64_t *y, const T *x, int64_t size, int64_t inner, int64_t n,       \
+                             int last) {                                                           \
+    T best[COLUMNS];                                                                               \
+    int64_t place[COLUMNS];                                                                        \
+    for (int64_t j = 0; j < n; j++) {                                                              \
+      best[j] = x[j];                                                                              \
+      place[j] = 0;                                                                                \
+    }                                                                                              \
+    for (int64_t k = 1; k < size; k++) {                                                           \
+      const T *row = x + k * inner;                                                                \
+      if (last)                                                                                    \
+        for (int64_t j = 0; j < n; j++) {                                                          \
+          const int take = (row[j] BETTER_OR_EQUAL best[j]) | (row[j] != row[j]);                  \
+          best[j] = take ? row[j] : best[j];                                                       \
+          place[j] = take ? k : place[j];                                                          \
+        }                                                                                          \
+      else                                                                                         \
+        for (int64_t j = 0; j < n; j++) {                                                          \
+          const int take = (row[j] BETTER best[j]) | ((row[j] != row[j]) & (best[j] == best[j]));  \
+          best[j] = take ? row[j] : best[j];                                                       \
+          place[j] = take ? k : place[j];                                                          \
+        }                                                                                          \
+    }                                                                                              \
+    memcpy(y, place, (size_t)n * sizeof *y);                                                       \
+  }
+
+#define DEFINE(name, T, BETTER, BETTER_OR_EQUAL)                                                   \
+  DEFINE_ROW(name, T, BETTER)                                                                      \
+  DEFINE_COLUMNS(name, T, BETTER, BETTER_OR_EQUAL)                                                 \
+  static void name##_task(void *context, int64_t index, int64_t count, int32_t worker) {           \
+    (void)worker;                                                                                  \
+    const arg_context *arg = context;                                                              \
+    const int64_t chunks = df_divide_up(arg->inner, COLUMNS);                                      \
+    int64_t unit, end;                                                                             \
+    df_piece(index, count, arg->outer * chunks, 1, &unit, &end);                                   \
+    for (; unit < end; unit++) {                                                                   \
+      const int64_t outer = unit / chunks, first = unit % chunks * COLUMNS;                        \
+      const T *x = (const T *)arg->x + outer * arg->size * arg->inner + first;                     \
+      int64_t *y = arg->y + outer * arg->inner + first;                                            \
+      if (arg->inner == 1)                                                                         \
+        *y = name##_row(x, arg->size, arg->last);                                                  \
+      else                                                                                         \
+        name##_columns(y, x, arg->size, arg->inner, df_min(COLUMNS, arg->inner - first),           \
+                       arg->last);                                                                 \
+    }                                                                                              \
+  }                                                                                                \
+  static df_status name##_run(const df_call *call) { return run(call, name##_task); }
+
+static df_status run(const df_call *call, df_task task) {
+  const df_tensor *x = &call->inputs[0];
+  const int64_t axis = df_axis(call, 0, 0, x->rank);
+  const int64_t size = x->rank ? x->shape[axis] : 1;
+  arg_context arg = {.x = x->data,
+                     .y = call->outputs[0].data,
+                     .outer = df_product(x->shape, 0, axis),
+                     .size = size,
+                     .inner = df_product(x->shape, axis + 1, x->rank),
+                     .last = df_attr_int(call, 2, 0) != 0};
+  if (arg.outer * arg.inner == 0)
+    return DF_OK;
+  if (size == 0)
+    return df_fail(call, DF_INVALID, "argmax, argmin: axis %lld has no elements", (long long)axis);
+  const int64_t units = arg.outer * df_divide_up(arg.inner, COLUMNS);
+  df_parallel(call, task, &arg, df_min(units, df_pieces(call, df_elements(x), DF_GRAIN)));
+  return DF_OK;
+}
+
+DEFINE(argmax_f32, float, >, >=)
+DEFINE(argmin_f32, float, <, <=)
+DEFINE(argmax_f64, double, >, >=)
+DEFINE(argmin_f64, double, <, <=)
+DEFINE(argmax_i32, int32_t, >, >=)
+DEFINE(argmin_i32, int32_t, <, <=)
+DEFINE(argmax_i64, int64_t, >, >=)
+DEFINE(argmin_i64, int64_t, <, <=)
+
+DF_KERNELS(arg_reduce) = {DF_KERNEL("argmax", "f32", "f32->i64", NULL, argmax_f32_run),
+                          DF_KERNEL("argmin", "f32", "f32->i64", NULL, argmin_f32_run),
+                          DF_KERNEL("argmax", "f64", "f64->i64", NULL, argmax_f64_run),
+                          DF_KERNEL("argmin", "f64", "f64->i64", NULL, argmin_f64_run),
+                          DF_KERNEL("argmax", "i32", "i32->i64", NULL, argmax_i32_run),
+                          DF_KERNEL("argmin", "i32", "i32->i64", NULL, argmin_i32_run),
+                          DF_KERNEL("argmax", "i64", "i64->i64", NULL, argmax_i64_run),
+                          DF_KERNEL("argmin", "i64", "i64->i64", NULL, argmin_i64_run),
+                          NULL};

@@ -1,0 +1,201 @@
+/* plugin.c: the CPU device and the choice of the instruction set.
+ *
+ * Compiled once, for any machine. The kernel files are compiled for several instruction sets; the
+ * best one that processor and operating system support is chosen when the plugin is opened. The
+ * environment variable DATAFLOW_CPU_ISA names another one.
+ */
+#include "dataflow_inline.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define HIDDEN __attribute__((visibility("hidden")))
+
+enum { ALIGNMENT = 64 };
+
+/* ---- Kernel tables --------------------------------------------------------------------------- */
+
+/* One table per family and instruction set, ended by a null. */
+#define FAMILIES(X)                                                                                \
+  X(arg_reduce)                                                                                    \
+  X(batch_norm)                                                                                    \
+  X(binary)                                                                                        \
+  X(cast)                                                                                          \
+  X(conv)                                                                                          \
+  X(conv_grad_input)                                                                               \
+  X(conv_grad_weight)                                                                              \
+  X(elementwise)                                                                                   \
+  X(fused_elementwise)                                                                             \
+  X(fused_gemm)                                                                                    \
+  X(index)                                                                                         \
+  X(loss)                                                                                          \
+  X(lrn)                                                                                           \
+  X(matmul)                                                                                        \
+  X(movement)                                                                                      \
+  X(optim)                                                                                         \
+  X(pool)                                                                                          \
+  X(random)                                                                                        \
+  X(reduce)                                                                                        \
+  X(softmax)
+
+typedef const df_kernel *const *kernel_table;
+
+#define DECLARE_PORTABLE(family)                                                                   \
+  HIDDEN extern const df_kernel *const df_##family##_kernels_portable[];
+#define LIST_PORTABLE(family) df_##family##_kernels_portable,
+FAMILIES(DECLARE_PORTABLE)
+static const kernel_table portable_tables[] = {FAMILIES(LIST_PORTABLE) NULL};
+static int portable_runs(void) { return 1; }
+
+#ifdef __x86_64__
+#define DECLARE_AVX2(family) HIDDEN extern const df_kernel *const df_##family##_kernels_avx2[];
+#define LIST_AVX2(family) df_##family##_kernels_avx2,
+FAMILIES(DECLARE_AVX2)
+static const kernel_table avx2_tables[] = {FAMILIES(LIST_AVX2) NULL};
+
+#define DECLARE_AVX512(family) HIDDEN extern const df_kernel *const df_##family##_kernels_avx512[];
+#define LIST_AVX512(family) df_##family##_kernels_avx512,
+FAMILIES(DECLARE_AVX512)
+static const kernel_table avx512_tables[] = {FAMILIES(LIST_AVX512) NULL};
+
+/* These also ask whether the operating system saves the wide registers. */
+static int avx2_runs(void) {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+
+static int avx512_runs(void) {
+  return avx2_runs() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+typedef struct isa {
+  const char *name;
+  const kernel_table *tables;
+  int (*runs)(void);
+} isa;
+
+static const isa isas[] = {
+/* best first */
+#ifdef __x86_64__
+    {"avx512", avx512_tables, avx512_runs},
+    {"avx2", avx2_tables, avx2_runs},
+#endif
+    {"portable", portable_tables, portable_runs},
+};
+enum { ISA_COUNT = sizeof isas / sizeof *isas };
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static df_status fail(df_error *error, df_status code, const char *text, int64_t bytes) {
+  if (error) {
+    error->code = code;
+    snprintf(error->text, sizeof error->text, "cpu: %s (%lld bytes)", text, (long long)bytes);
+  }
+  return code;
+}
+
+/* At least one alignment, so that no two buffers have the same address. */
+static df_status cpu_alloc(void *self, int64_t bytes, df_buffer *out, df_error *error) {
+  (void)self;
+  if (bytes < 0 || bytes > INT64_MAX - ALIGNMENT || (uint64_t)bytes > SIZE_MAX - ALIGNMENT)
+    return fail(error, DF_INVALID, "not a size that can be allocated", bytes);
+  const size_t size = bytes ? ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
+  void *base = aligned_alloc(ALIGNMENT, size);
+  if (!base)
+    return fail(error, DF_OUT_OF_MEMORY, "out of memory", bytes);
+  *out = (df_buffer){.base = base, .bytes = bytes, .owner = base};
+  return DF_OK;
+}
+
+static void cpu_free(void *self, df_buffer *buffer) {
+  (void)self;
+  free(buffer->owner);
+  *buffer = (df_buffer){0};
+}
+
+static df_status cpu_copy(void *self, const df_copy *copy, df_error *error) {
+  (void)self;
+  if (copy->bytes < 0 || copy->to_offset < 0 || copy->from_offset < 0)
+    return fail(error, DF_INVALID, "a copy of negative size or place", copy->bytes);
+  if (copy->bytes > 0)
+    memmove((char *)copy->to + copy->to_offset, (const char *)copy->from + copy->from_offset,
+            (size_t)copy->bytes);
+  return DF_OK;
+}
+
+/* ---- The plugin ------------------------------------------------------------------------------ */
+
+static df_device device;
+static const df_device *const devices[] = {&device};
+static df_plugin plugin;
+static char version[64];
+static char unavailable[128];
+
+/* The instruction set to use; null when the environment names one that is not here. */
+static const isa *choose_isa(void) {
+  const char *wanted = getenv("DATAFLOW_CPU_ISA");
+  const int any = !wanted || !*wanted;
+  for (int i = 0; i < ISA_COUNT; i++)
+    if ((any || !strcmp(wanted, isas[i].name)) && isas[i].runs())
+      return &isas[i];
+  snprintf(unavailable, sizeof unavailable,
+           "DATAFLOW_CPU_ISA=%.20s is not an instruction set of this machine; it has %s%sportable",
+           wanted ? wanted : "", ISA_COUNT > 1 && isas[0].runs() ? "avx512, " : "",
+           ISA_COUNT > 1 && isas[1].runs() ? "avx2, " : "");
+  return NULL;
+}
+
+/* The records of all families in one list; null when there is no memory for it. */
+static const df_kernel **gather_kernels(const kernel_table *tables, int64_t *count) {
+  int64_t total = 0;
+  for (const kernel_table *table = tables; *table; table++)
+    for (kernel_table kernel = *table; *kernel; kernel++)
+      total++;
+  const df_kernel **kernels = malloc((size_t)total * sizeof *kernels);
+  if (!kernels)
+    return NULL;
+  *count = 0;
+  for (const kernel_table *table = tables; *table; table++)
+    for (kernel_table kernel = *table; *kernel; kernel++)
+      kernels[(*count)++] = *kernel;
+  return kernels;
+}
+
+/* The same answer at every call: the tables live as long as the process. */
+EXPORT const df_plugin *df_plugin_entry(const df_host *host) {
+  if (plugin.devices)
+    return &plugin;
+  const isa *chosen = choose_isa();
+  device = (df_device){.struct_size = sizeof device,
+                       .flags = DF_MEMORY_HOST | DF_BODIES,
+                       .name = "cpu",
+                       .alignment = ALIGNMENT,
+                       .total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE),
+                       .alloc = cpu_alloc,
+                       .free = cpu_free,
+                       .copy = cpu_copy,
+                       .prepare = host->segment_prepare,
+                       .run = host->segment_run,
+                       .release = host->segment_release};
+  if (chosen) {
+    const df_kernel **kernels = gather_kernels(chosen->tables, &device.n_kernels);
+    if (!kernels)
+      return NULL;
+    device.kernels = kernels;
+  } else {
+    device.unavailable = unavailable;
+  }
+  snprintf(version, sizeof version, "0.1.0 %s", chosen ? chosen->name : "(no instruction set)");
+  plugin = (df_plugin){.struct_size = sizeof plugin,
+                       .abi_major = DF_ABI_MAJOR,
+                       .abi_minor = DF_ABI_MINOR,
+                       .n_devices = 1,
+                       .name = "cpu",
+                       .version = version,
+                       .devices = devices};
+  return &plugin;
+}

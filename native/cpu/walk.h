@@ -1,0 +1,290 @@
+/* walk.h: applies an elementwise loop to strided inputs and a contiguous output.
+ *
+ * A kernel gives a df_rows function for |n| elements that lie one after another; an input's step is
+ * 1, or 0 when one element serves all |n|. Whatever the strides of the inputs, this file brings
+ * them to that form: whole tensors when they are contiguous or scalar, rows when rows are long,
+ * otherwise elements gathered into a buffer on the stack.
+ */
+#ifndef DF_WALK_H
+#define DF_WALK_H
+#include "cpu.h"
+
+/* At least one step is 1. The loop must allow the output to be one of the inputs. */
+typedef void (*df_rows)(void *out, const void *const *in, const int64_t *step, int64_t n,
+                        const df_call *call);
+
+enum {
+  /* Axes of size 1 are dropped, so more than these would be more elements than an address counts.
+   */
+  DF_WALK_RANK = 64,
+  DF_WALK_INPUTS = 3,
+  DF_SHORT_ROW = 48,     /* elements; calling a loop for shorter rows costs more than gathering */
+  DF_GATHER_BYTES = 8192 /* per input, on the stack */
+};
+
+/* Axes of the output after dropping those of size 1 and merging neighbours that all inputs allow.
+ */
+typedef struct df_walk {
+  int32_t rank; /* at least 1 */
+  int32_t inputs;
+  int64_t shape[DF_WALK_RANK];
+  int64_t strides[DF_WALK_INPUTS][DF_WALK_RANK];
+} df_walk;
+
+/* Plans the walk over |shape|; inputs broadcast to it as in NumPy. The output has elements. */
+static inline void df_walk_plan(df_walk *walk, const int64_t *shape, int32_t rank,
+                                const df_tensor *inputs, int32_t n_inputs) {
+  walk->rank = 0;
+  walk->inputs = n_inputs;
+  for (int32_t axis = 0; axis < rank; axis++) {
+    if (shape[axis] == 1)
+      continue;
+    int32_t last = walk->rank - 1;
+    int merge = last >= 0;
+    for (int32_t i = 0; i < n_inputs; i++) {
+      int32_t own = axis - (rank - inputs[i].rank);
+      int64_t stride = own < 0 || inputs[i].shape[own] == 1 ? 0 : inputs[i].strides[own];
+      walk->strides[i][walk->rank] = stride;
+      merge = merge && walk->strides[i][last] == stride * shape[axis];
+    }
+    if (merge) {
+      walk->shape[last] *= shape[axis];
+      for (int32_t i = 0; i < n_inputs; i++)
+        walk->strides[i][last] = walk->strides[i][walk->rank];
+    } else {
+      walk->shape[walk->rank++] = shape[axis];
+    }
+  }
+  if (walk->rank == 0) {
+    walk->rank = 1;
+    walk->shape[0] = 1;
+    for (int32_t i = 0; i < n_inputs; i++)
+      walk->strides[i][0] = 1;
+  }
+}
+
+/* Where a walk stands: coordinates, and per input the offset in elements. */
+typedef struct df_place {
+  int64_t at[DF_WALK_RANK];
+  int64_t offset[DF_WALK_INPUTS];
+} df_place;
+
+static inline void df_place_set(df_place *place, const df_walk *walk, int64_t index) {
+  for (int32_t i = 0; i < walk->inputs; i++)
+    place->offset[i] = 0;
+  for (int32_t axis = walk->rank - 1; axis >= 0; axis--) {
+    int64_t at = index % walk->shape[axis];
+    index /= walk->shape[axis];
+    place->at[axis] = at;
+    for (int32_t i = 0; i < walk->inputs; i++)
+      place->offset[i] += at * walk->strides[i][axis];
+  }
+}
+
+/* Moves |n| elements on, at most to the end of the row. */
+static inline void df_place_advance(df_place *place, const df_walk *walk, int64_t n) {
+  int32_t axis = walk->rank - 1;
+  place->at[axis] += n;
+  for (int32_t i = 0; i < walk->inputs; i++)
+    place->offset[i] += n * walk->strides[i][axis];
+  while (axis > 0 && place->at[axis] == walk->shape[axis]) {
+    place->at[axis] = 0;
+    place->at[axis - 1]++;
+    for (int32_t i = 0; i < walk->inputs; i++)
+      place->offset[i] += walk->strides[i][axis - 1] - walk->shape[axis] * walk->strides[i][axis];
+    axis--;
+  }
+}
+
+/* to[0..n) = from[0], from[stride], ... */
+static inline void df_gather_row(char *to, const char *from, int64_t stride, int64_t n,
+                                 int64_t item) {
+#define DF_GATHER_TYPE(T)                                                                          \
+  {                                                                                                \
+    T *t = (T *)(void *)to;                                                                        \
+    const T *f = (const T *)(const void *)from;                                                    \
+    for (int64_t i = 0; i < n; i++)                                                                \
+      t[i] = f[i * stride];                                                                        \
+    break;                                                                                         \
+  }
+  switch (item) {
+  case 1:
+    DF_GATHER_TYPE(uint8_t)
+  case 2:
+    DF_GATHER_TYPE(uint16_t)
+  case 4:
+    DF_GATHER_TYPE(uint32_t)
+  case 8:
+    DF_GATHER_TYPE(uint64_t)
+  default:
+    for (int64_t i = 0; i < n; i++)
+      memcpy(to + i * item, from + i * stride * item, (size_t)item);
+  }
+#undef DF_GATHER_TYPE
+}
+
+/* ---- Running a loop ------------------------------------------------------------------------- */
+
+typedef struct df_map {
+  df_rows rows;
+  const df_call *call;
+  const df_walk *walk; /* null: all inputs are contiguous or scalar */
+  int64_t count;
+  char *out;
+  const char *in[DF_WALK_INPUTS];
+  int64_t step[DF_WALK_INPUTS]; /* without a walk */
+  int64_t item[DF_WALK_INPUTS];
+  int64_t out_item;
+  int32_t n_inputs;
+} df_map;
+
+static inline void df_map_flat(const df_map *map, int64_t begin, int64_t end) {
+  const void *in[DF_WALK_INPUTS];
+  for (int32_t i = 0; i < map->n_inputs; i++)
+    in[i] = map->in[i] + begin * map->step[i] * map->item[i];
+  map->rows(map->out + begin * map->out_item, in, map->step, end - begin, map->call);
+}
+
+static inline void df_map_by_rows(const df_map *map, int64_t begin, int64_t end) {
+  const df_walk *walk = map->walk;
+  int32_t inner = walk->rank - 1;
+  df_place place;
+  df_place_set(&place, walk, begin);
+  int64_t step[DF_WALK_INPUTS];
+  for (int32_t i = 0; i < map->n_inputs; i++)
+    step[i] = walk->strides[i][inner];
+  while (begin < end) {
+    int64_t n = df_min(end - begin, walk->shape[inner] - place.at[inner]);
+    const void *in[DF_WALK_INPUTS];
+    for (int32_t i = 0; i < map->n_inputs; i++)
+      in[i] = map->in[i] + place.offset[i] * map->item[i];
+    map->rows(map->out + begin * map->out_item, in, step, n, map->call);
+    df_place_advance(&place, walk, n);
+    begin += n;
+  }
+}
+
+static inline int df_walk_is_flat(const df_walk *walk, int32_t input) {
+  int64_t expected = 1;
+  for (int32_t axis = walk->rank - 1; axis >= 0; axis--) {
+    if (walk->strides[input][axis] != expected)
+      return 0;
+    expected *= walk->shape[axis];
+  }
+  return 1;
+}
+
+static inline void df_map_by_gathering(const df_map *map, int64_t begin, int64_t end) {
+  const df_walk *walk = map->walk;
+  int32_t inner = walk->rank - 1;
+  _Alignas(64) char buffers[DF_WALK_INPUTS][DF_GATHER_BYTES];
+  const int64_t step[DF_WALK_INPUTS] = {1, 1, 1};
+  int flat[DF_WALK_INPUTS];
+  int64_t widest = 1;
+  for (int32_t i = 0; i < map->n_inputs; i++) {
+    flat[i] = df_walk_is_flat(walk, i);
+    widest = df_max(widest, map->item[i]);
+  }
+  df_place place;
+  df_place_set(&place, walk, begin);
+  while (begin < end) {
+    int64_t n = df_min(end - begin, DF_GATHER_BYTES / widest);
+    for (int64_t done = 0; done < n;) {
+      int64_t some = df_min(n - done, walk->shape[inner] - place.at[inner]);
+      for (int32_t i = 0; i < map->n_inputs; i++)
+        if (!flat[i])
+          df_gather_row(buffers[i] + done * map->item[i],
+                        map->in[i] + place.offset[i] * map->item[i], walk->strides[i][inner], some,
+                        map->item[i]);
+      df_place_advance(&place, walk, some);
+      done += some;
+    }
+    const void *in[DF_WALK_INPUTS];
+    for (int32_t i = 0; i < map->n_inputs; i++)
+      in[i] = flat[i] ? map->in[i] + begin * map->item[i] : buffers[i];
+    map->rows(map->out + begin * map->out_item, in, step, n, map->call);
+    begin += n;
+  }
+}
+
+/* True when rows can go to the loop as they lie. */
+static inline int df_rows_fit(const df_walk *walk, int scalars) {
+  int32_t inner = walk->rank - 1;
+  int any = 0;
+  for (int32_t i = 0; i < walk->inputs; i++) {
+    int64_t stride = walk->strides[i][inner];
+    if (stride != 1 && !(stride == 0 && scalars))
+      return 0;
+    any |= stride == 1;
+  }
+  return any && (walk->rank == 1 || walk->shape[inner] >= DF_SHORT_ROW);
+}
+
+static void df_map_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const df_map *map = context;
+  int64_t begin, end;
+  df_piece(index, count, map->count, 64, &begin, &end);
+  if (!map->walk)
+    df_map_flat(map, begin, end);
+  else if (df_rows_fit(map->walk, map->n_inputs > 1))
+    df_map_by_rows(map, begin, end);
+  else
+    df_map_by_gathering(map, begin, end);
+}
+
+/* True when |x| has the elements of |out| in the same order without gaps. */
+static inline int df_is_flat(const df_tensor *x, int64_t count) {
+  return df_contiguous(x) && df_elements(x) == count;
+}
+
+/* The general case of df_map_run: large or strided. */
+static __attribute__((noinline)) df_status df_map_any(const df_call *call, int32_t n_inputs,
+                                                      df_rows rows, int64_t count) {
+  const df_tensor *out = &call->outputs[0];
+  df_map map = {.rows = rows,
+                .call = call,
+                .count = count,
+                .out = out->data,
+                .out_item = df_item_bytes(out->dtype),
+                .n_inputs = n_inputs};
+  int flat = 1, any = 0;
+  for (int32_t i = 0; i < n_inputs; i++) {
+    const df_tensor *x = &call->inputs[i];
+    map.in[i] = x->data;
+    map.item[i] = df_item_bytes(x->dtype);
+    map.step[i] = df_is_flat(x, count);
+    any |= map.step[i] == 1;
+    flat = flat && (map.step[i] || (n_inputs > 1 && df_elements(x) == 1));
+  }
+  df_walk walk;
+  if (!(flat && any)) {
+    df_walk_plan(&walk, out->shape, out->rank, call->inputs, n_inputs);
+    map.walk = &walk;
+  }
+  df_parallel(call, df_map_task, &map, df_pieces(call, count, DF_GRAIN / 2));
+  return DF_OK;
+}
+
+/* out = rows(inputs[0..n_inputs)); the short cut keeps calls on a few elements cheap. */
+static inline df_status df_map_run(const df_call *call, int32_t n_inputs, df_rows rows) {
+  int64_t count = df_elements(&call->outputs[0]);
+  if (count < DF_GRAIN) {
+    const void *in[DF_WALK_INPUTS];
+    int64_t step[DF_WALK_INPUTS] = {1, 1, 1};
+    int flat = 1;
+    for (int32_t i = 0; i < n_inputs; i++) {
+      in[i] = call->inputs[i].data;
+      flat = flat && df_is_flat(&call->inputs[i], count);
+    }
+    if (flat) {
+      rows(call->outputs[0].data, in, step, count, call);
+      return DF_OK;
+    }
+    if (count == 0)
+      return DF_OK;
+  }
+  return df_map_any(call, n_inputs, rows, count);
+}
+
+#endif

@@ -1,0 +1,19 @@
+"""The device ``cpu``: C kernels on the native runtime, for the instruction set of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dataflow.cdevice import devices_of
+from dataflow.device import Device
+from dataflow.hookspecs import hookimpl
+
+LIBRARY = Path(__file__).parent / "_cpu.so"
+
+
+@hookimpl
+def dataflow_devices() -> Iterable[Device]:
+    """The device ``cpu``."""
+    found: list[Device] = [*devices_of(LIBRARY)]
+    return found

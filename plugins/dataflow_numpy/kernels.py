@@ -1,0 +1,15 @@
+"""Every kernel of the reference, by op: ``code(attributes, *inputs)`` gives an array or one per output."""
+
+from __future__ import annotations
+
+from . import control, elementwise, networks, random, tensors, windows
+from .elementwise import Code
+
+KERNELS: dict[str, Code] = {
+    **elementwise.KERNELS,
+    **tensors.KERNELS,
+    **windows.KERNELS,
+    **networks.KERNELS,
+    **random.KERNELS,
+    **control.KERNELS,
+}
