@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow import ops
+from dataflow.train.trainable import select
+
+
+@pytest.fixture
+def model() -> df.Model:
+    """An embedding, a convolution-like pair of layers with a norm between, and a head through a transpose."""
+    rng = np.random.default_rng(0)
+
+    def weight(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
+    g = df.GraphBuilder("m")
+    tokens = g.input("tokens", df.int64, ("batch",))
+    x = ops.gather(g.parameter("table", weight(20, 8)), tokens, axis=0)
+    x = ops.add(ops.matmul(x, g.parameter("onnx::MatMul_17", weight(8, 6))), g.parameter("l0.bias", weight(6)))
+    scale, shift = g.parameter("bn.weight", weight(6)), g.parameter("bn.bias", weight(6))
+    mean = g.initializer("bn.mean", weight(6), role="statistic")
+    var = g.initializer("bn.var", np.ones(6, np.float32), role="statistic")
+    x = ops.relu(ops.batch_norm(x, scale, shift, mean, var))
+    x = ops.mul(x, g.constant(weight(6), "mask"))
+    x = ops.add(ops.matmul(x, g.parameter("l1.weight", weight(6, 6))), g.parameter("l1.bias", weight(6)))
+    head = ops.transpose(g.parameter("fc.weight", weight(5, 6)), perm=(1, 0))
+    g.output("y", ops.add(ops.matmul(x, head), g.parameter("fc.bias", weight(5))))
+    return df.Model(g.build(), aliases={"onnx::MatMul_17": ("/encoder/l0/MatMul.weight", "encoder.l0.weight")})
+
+
+ALL = ("table", "onnx::MatMul_17", "l0.bias", "bn.weight", "bn.bias", "l1.weight", "l1.bias", "fc.weight", "fc.bias")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (None, ALL),
+        ("fc.*", ("fc.weight", "fc.bias")),
+        (["fc.bias", "table"], ("table", "fc.bias")),
+        ("encoder.l0.weight", ("onnx::MatMul_17",)),
+        ("/encoder/*", ("onnx::MatMul_17",)),
+        ("head", ("fc.weight", "fc.bias")),
+        ("last:1", ("fc.weight", "fc.bias")),
+        ("last:2", ("l1.weight", "l1.bias", "fc.weight", "fc.bias")),
+        ("last:99", ALL),
+        ("bias", ("l0.bias", "bn.bias", "l1.bias", "fc.bias")),
+        ("norm", ("bn.weight", "bn.bias")),
+        (["head", "norm", "!fc.bias"], ("bn.weight", "bn.bias", "fc.weight")),
+        (["!table", "!*.bias"], ("onnx::MatMul_17", "bn.weight", "l1.weight", "fc.weight")),
+        ("mask", ("mask",)),
+        ("bn.mean", ("bn.mean",)),
+    ],
+)
+def test_patterns(model: df.Model, patterns: object, expected: tuple[str, ...]) -> None:
+    assert sorted(select(model, patterns)) == sorted(expected)
+
+
+def test_names_come_in_the_models_order(model: df.Model) -> None:
+    order = list(model.parameters)
+    names = select(model, ["fc.bias", "table", "l1.*"])
+    assert list(names) == sorted(names, key=order.index)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        ("fc.wieght", "matches no parameter; nearest names: 'fc.weight'"),
+        ("decoder.*", "matches no parameter"),
+        ("last:0", "matches no parameter"),
+        (["head", "!fc.*"], "nothing is left to train"),
+        ("bn.m*", "give its exact name: 'bn.mean'"),
+        (["!nothing"], "'nothing' matches no parameter"),
+    ],
+)
+def test_what_matches_nothing_is_refused(model: df.Model, patterns: object, message: str) -> None:
+    with pytest.raises(df.InputError, match=message):
+        select(model, patterns)
+
+
+def test_whole_numbers_cannot_be_trained() -> None:
+    g = df.GraphBuilder("q")
+    x = g.input("x", df.int8, ("batch", 2))
+    g.output("y", ops.add(x, g.parameter("w", np.ones(2, np.int8))))
+    with pytest.raises(df.InputError, match="only float tensors"):
+        select(df.Model(g.build()))
