@@ -35,8 +35,9 @@ _shape = click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,224"
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and exits with its code."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("dataflow").setLevel(logging.INFO)
+    log, shown = logging.getLogger("dataflow"), logging.StreamHandler(sys.stderr)
+    log.addHandler(shown)
+    log.setLevel(logging.INFO)
     try:
         code = commands.main(args=arguments, prog_name="dataflow", standalone_mode=False)
     except click.ClickException as error:
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (DataflowError, OSError, MemoryError) as error:
         click.echo(f"error: {error}", err=True)
         code = DEVICE if isinstance(error, (DeviceError, MemoryError)) else USER
+    finally:
+        log.removeHandler(shown)
     sys.exit(code or 0)
 
 

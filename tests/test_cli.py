@@ -1,0 +1,321 @@
+"""The command line, on a model format of the test's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow import cli, ops, registry
+from dataflow.hookspecs import Format
+
+
+def read(path: str, batch: str | None = None) -> df.Model:
+    """A two-layer classifier with the weights of an npz file."""
+    try:
+        with np.load(path) as file:
+            w = {name: file[name] for name in file.files}
+    except ValueError as error:
+        raise df.ModelError(f"{path}: {error}") from None
+    g = df.GraphBuilder("mlp")
+    x = g.input("x", df.float32, ("batch" if batch is None else "free", len(w["w1"])))
+    h = ops.relu(ops.add(ops.matmul(x, g.parameter("w1", w["w1"])), g.parameter("b1", w["b1"])))
+    g.output("p", ops.softmax(ops.add(ops.matmul(h, g.parameter("w2", w["w2"])), g.parameter("b2", w["b2"])), axis=-1))
+    return df.Model(g.build(), aliases={"w2": ("head.weight",)})
+
+
+def write(model: df.Model, path: str, overwrite: bool = False) -> None:
+    if Path(path).exists() and not overwrite:
+        raise df.InputError(f"{path} exists")
+    arrays = model.arrays()
+    with Path(path).open("wb") as file:
+        np.savez(file, **{name: arrays[name] for name in ("w1", "b1", "w2", "b2")})
+
+
+class Plugin:
+    def dataflow_formats(self) -> list[Format]:
+        return [Format(".mlp", read, write)]
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Runs a command in this process, with the test's format beside the installed plugins."""
+    found = registry.load([Plugin()])
+    monkeypatch.setattr(registry, "default_registry", lambda: found)
+
+    def call(*arguments: object) -> Result:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return Result(int(stopped.value.code or 0), out, err)
+
+    return call
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    shapes = {"w1": (6, 16), "b1": (16,), "w2": (16, 3), "b2": (3,)}
+    path = tmp_path / "model.mlp"
+    with path.open("wb") as file:
+        np.savez(file, **{n: (rng.normal(size=s) * 0.3).astype(np.float32) for n, s in shapes.items()})
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(120, 6)).astype(np.float32)
+    y = (x @ rng.normal(size=(6, 3))).argmax(1)
+    np.savez(tmp_path / "data.npz", x=x, labels=y)
+    return tmp_path / "data.npz"
+
+
+def reference(model: Path, x: np.ndarray) -> np.ndarray:
+    with np.load(model) as w:
+        z = np.maximum(x.astype(np.float64) @ w["w1"] + w["b1"], 0) @ w["w2"] + w["b2"]
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+# ---- run ---------------------------------------------------------------------------------------------
+
+
+def test_run_from_npy_to_npz(run: Any, model: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    for option in (tmp_path / "x.npy", f"x={tmp_path / 'x.npy'}"):
+        result = run("run", model, "--input", option, "--output", tmp_path / "y.npz", "--device", "numpy")
+        assert result.code == 0, result.err
+        assert result.out.startswith("p: dtype float32, shape [4, 3]")
+        np.testing.assert_allclose(np.load(tmp_path / "y.npz")["p"], reference(model, x), rtol=1e-5)
+
+
+def test_run_as_json(run: Any, model: Path, tmp_path: Path) -> None:
+    x = np.ones((2, 6), np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    result = run("run", model, "--input", tmp_path / "in.npz", "--output", tmp_path / "y.npy", "--json")
+    assert result.code == 0, result.err
+    found = result.json["outputs"]["p"]
+    assert found["shape"] == [2, 3]
+    assert found["mean"] == pytest.approx(1 / 3, rel=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), reference(model, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.mlp"], "does not exist"),
+        (["{model}"], "missing inputs: x"),
+        (["{model}", "--input", "{wrong}"], "astype"),
+        (["{model}", "--input", "{text}"], "can't be read as npy or npz"),
+        (["{model}", "--input", "nowhere.npy"], "No such file"),
+        (["{model}", "--input", "z={good}"], "unknown inputs: z"),
+        (["{model}", "--input", "{good}", "--input", "{good}"], "given already"),
+        (["{model}", "--input", "{good}", "--output", "y.txt"], ".npz or .npy"),
+        (["{model}", "--input", "{good}", "--device", "tpu"], "no device 'tpu'"),
+        (["{model}", "--nonsense"], "No such option"),
+        (["{text}"], "suffix '.txt'"),
+    ],
+)
+def test_what_the_user_got_wrong_is_2(run: Any, model: Path, tmp_path: Path, arguments: Any, message: str) -> None:
+    np.save(tmp_path / "wrong.npy", np.ones((2, 6)))
+    np.save(tmp_path / "good.npy", np.ones((2, 6), np.float32))
+    (tmp_path / "t.txt").write_text("not an array")
+    places = {
+        "model": model,
+        "wrong": tmp_path / "wrong.npy",
+        "good": tmp_path / "good.npy",
+        "text": tmp_path / "t.txt",
+    }
+    result = run("run", *(a.format(**places) for a in arguments))
+    assert result.code == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert result.out == ""
+
+
+def test_a_device_that_fails_is_3(run: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise df.OutOfMemoryError("cpu: 9 GB wanted")
+
+    monkeypatch.setattr(cli, "_feeds", fail)
+    result = run("run", model)
+    assert result.code == 3
+    assert "9 GB wanted" in result.err
+
+
+# ---- finetune ----------------------------------------------------------------------------------------
+
+
+def test_finetune_writes_a_model_that_is_better(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+    target = tmp_path / "tuned.mlp"
+    result = run(
+        "finetune", model, "--data", data, "--epochs", 12, "--batch-size", 16, "--lr", 0.02, "--val-split", 0.2,
+        "--schedule", "cosine", "--log", tmp_path / "log.jsonl", "--json", "-o", target,
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    found = result.json
+    assert found["epochs"] == 12
+    assert found["steps"] == 72
+    assert "epoch 12/12" in result.err
+    with np.load(data) as file:
+        x, y = file["x"], file["labels"]
+    before, after = (np.mean(reference(m, x).argmax(1) == y) for m in (model, target))
+    assert after > max(0.8, before)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [sum(line["kind"] == kind for line in lines) for kind in ("step", "epoch", "end")] == [72, 12, 1]
+    assert lines[-2]["val_loss"] == pytest.approx(found["figures"]["val_loss"])
+
+
+def test_finetune_trains_what_it_is_told(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+    with np.load(data) as file:
+        np.savez(tmp_path / "renamed.npz", x=file["x"], y=file["labels"], row=np.arange(120))
+    target = tmp_path / "tuned.mlp"
+    result = run(
+        "finetune", model, "--data", tmp_path / "renamed.npz", "--map", "y=labels", "--map", "row=",
+        "--trainable", "head.*", "--trainable", "b1", "--class-weights", "balanced", "--optimizer", "sgd",
+        "--accumulate", 2, "-o", target,
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    with np.load(model) as old, np.load(target) as new:
+        changed = {name for name in old.files if not np.array_equal(old[name], new[name])}
+    assert changed == {"w2", "b1"}
+    assert f"wrote {target}" in result.out
+
+
+def test_finetune_resumes_to_the_same_bits(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+    common = ["finetune", model, "--data", data, "--device", "numpy", "--seed", 3, "--schedule", "constant"]
+    assert run(*common, "--epochs", 4, "-o", tmp_path / "whole.mlp").code == 0
+    folder = ["--checkpoint", tmp_path / "checkpoints"]
+    assert run(*common, *folder, "--epochs", 2, "-o", tmp_path / "half.mlp").code == 0
+    result = run(*common, *folder, "--epochs", 4, "--resume", "auto", "-o", tmp_path / "resumed.mlp")
+    assert result.code == 0, result.err
+    with np.load(tmp_path / "whole.mlp") as a, np.load(tmp_path / "resumed.mlp") as b:
+        for name in a.files:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_an_interrupt_is_130_after_writing(
+    run: Any, model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataflow.train.trainer import Trainer
+
+    update = Trainer.update
+    calls: list[int] = []
+
+    def interrupted(trainer: Any) -> Any:
+        found = update(trainer)
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(Trainer, "update", interrupted)
+    result = run("finetune", model, "--data", data, "--batch-size", 16, "-o", tmp_path / "t.mlp")
+    assert result.code == 130
+    assert "interrupted after 3 optimizer steps" in result.err
+    with np.load(model) as old, np.load(tmp_path / "t.mlp") as new:
+        assert not np.array_equal(old["w1"], new["w1"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "{model}"], "--force"),
+        (["--patience", "2"], "--patience needs"),
+        (["--map", "labels"], "expected OLD=NEW"),
+        (["--map", "y=labels"], "rename has"),
+        (["--loss", "hinge"], "no loss 'hinge'"),
+        (["--class-weights", "1,x,2"], "expected numbers"),
+        (["--class-weights", "1,2"], "2 class_weights for 3 classes"),
+        (["--trainable", "zzz*"], "matches no parameter"),
+        (["--schedule", "zigzag"], "no schedule"),
+        (["--resume", "auto"], "needs checkpoint="),
+    ],
+)
+def test_options_of_finetune_that_do_not_fit(
+    run: Any, model: Path, data: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    arguments = [a.format(model=model) for a in arguments]
+    target = [] if "-o" in arguments else ["-o", str(tmp_path / "t.mlp")]
+    result = run("finetune", model, "--data", data, *target, *arguments)
+    assert result.code == 2
+    assert message in result.err
+    assert not (tmp_path / "t.mlp").exists()
+
+
+# ---- inspect, plan, devices --------------------------------------------------------------------------
+
+
+def test_inspect(run: Any, model: Path) -> None:
+    result = run("inspect", model, "--device", "numpy", "--shape", "x=5,6")
+    assert result.code == 0, result.err
+    assert "x: float32[batch, 6]" in result.out
+    assert "w2: float32[16, 3], trainable  (head.weight)" in result.out
+    assert "devices for x (5, 6)" in result.out
+    found = run("inspect", model, "--device", "numpy", "--json").json
+    assert found["ops"]["matmul"] == 2
+    assert found["shapes"] == {"x": [1, 6]}
+    assert found["devices"].keys() == {"numpy"}
+    assert [p["name"] for p in found["parameters"] if p["trainable"]] == ["w1", "b1", "w2", "b2"]
+
+
+def test_plan_as_text_page_and_json(run: Any, model: Path, tmp_path: Path) -> None:
+    text = run("plan", model, "--shape", "x=8,6", "--device", "numpy").out
+    assert text.startswith("peak ")
+    assert "segment on numpy" in text
+    result = run("plan", model, "--shape", "x=8,6", "--html", tmp_path / "plan.html", "--json")
+    assert result.code == 0, result.err
+    page = (tmp_path / "plan.html").read_text()
+    assert page.count("<rect") >= 1
+    assert f"{result.json['peak_bytes']:,} bytes" in page
+    assert result.json["lower_bound_bytes"] <= result.json["peak_bytes"]
+    for wrong, message in (("z=1", "no such input"), ("x=a", "whole numbers"), ("x", "NAME=VALUE")):
+        result = run("plan", model, "--shape", wrong)
+        assert (result.code, message in result.err) == (2, True)
+
+
+def test_devices(run: Any) -> None:
+    found = run("devices", "--json").json
+    assert "numpy" in {d["id"] for d in found["devices"]}
+    assert ".mlp" in found["formats"]
+    assert "device numpy: " in run("devices").out
+
+
+def test_plugin_test_passes_the_kits_verdict_on(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def kit(command: list[str], check: bool) -> Any:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, len(commands) - 1)
+
+    monkeypatch.setattr(cli.subprocess, "run", kit)
+    assert run("plugin", "test", "numpy").code == 0
+    assert run("plugin", "test", "numpy").code == 1
+    assert commands[0][1:] == ["-m", "pytest", "--pyargs", "dataflow.testing", "--device", "numpy"]
+    assert run("plugin", "test", "abacus").code == 2
+
+
+def test_importing_dataflow_imports_neither_click_nor_rich() -> None:
+    code = "import sys, dataflow; assert not {'click', 'rich', 'safetensors'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    help_text = subprocess.run([sys.executable, "-m", "dataflow", "--help"], check=True, capture_output=True, text=True)
+    assert "finetune" in help_text.stdout
