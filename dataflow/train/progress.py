@@ -44,7 +44,8 @@ def described(figures: Mapping[str, float], *, errors: bool = True) -> str:
             continue
         error = figures.get(f"{name}_error", math.nan)
         if errors and math.isfinite(error):
-            parts.append(f"{name} {figure:.4g} ± {error:.1g}")
+            places = min(max(0, 1 - math.floor(math.log10(error))), 9) if error else 4  # two digits of the error
+            parts.append(f"{name} {figure:.{places}f} ± {error:.{places}f}")
         else:
             parts.append(f"{name} {figure:.4g}")
     return ", ".join(parts)

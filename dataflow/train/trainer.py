@@ -86,6 +86,7 @@ class Trainer:
         batch_norm: Literal["fixed", "update"] = "fixed",
         registry: Registry | None = None,
     ) -> None:
+        self._closed = True  # until it owns the weights
         if accumulate < 1:
             raise InputError(f"accumulate is {accumulate}; expected at least 1")
         if clip_norm is not None and not clip_norm > 0:
@@ -102,10 +103,10 @@ class Trainer:
         self.schedule = schedules.named(self.optimizer.schedule)
         self._pending = 0  # micro-batches since the last optimizer step
         self._sums = (0.0, 0.0)  # of their losses and weights
-        self._closed = False
         self._outputs = tuple(model.graph.outputs)
         self.programs = self._compile()
-        model.own(self._newest)
+        model.own(self.programs.newest)
+        self._closed = False
 
     def _compile(self) -> Programs:
         from .programs import Programs
@@ -196,13 +197,14 @@ class Trainer:
         from ..session import Session
 
         for name in self.trainable:
-            if not np.isfinite(np.asarray(self.model.parameters[name].array, np.float64)).all():
+            if not np.isfinite(self.model.parameters[name].array.astype(np.float64)).all():
                 return f"parameter {name!r}, which the last update made so"
-        made = {v.name: node for node in self.model.graph.nodes for v in node.outputs if v and v.type.dtype.is_float}
+        computed = [(v, node) for node in self.model.graph.nodes for v in node.outputs if v is not None]
+        made = {v.name: node for v, node in computed if v.type.dtype.is_float}
         session = Session(self.model, self.devices, threads=self.threads, registry=self.registry)
         found = session.run({name: feeds[name] for name in self.model.inputs}, outputs=list(made))
         for name, node in made.items():
-            if not np.isfinite(np.asarray(found[name], np.float64)).all():
+            if not np.isfinite(found[name].astype(np.float64)).all():
                 return node.describe()
         return None
 
@@ -311,9 +313,6 @@ class Trainer:
             + (", ..." if len(self.trainable) > 4 else "")
         )
 
-    def _newest(self, name: str) -> Array | None:
-        return self.programs.newest(name)
-
     def close(self) -> None:
         """Gives the weights back to the model; the Trainer can't be used any more."""
         if not self._closed:
@@ -326,6 +325,10 @@ class Trainer:
     def _check_open(self) -> None:
         if self._closed:
             raise ModelError("this Trainer is closed; make a new one")
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self.close()
 
     def __enter__(self) -> Trainer:
         return self

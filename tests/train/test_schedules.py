@@ -8,6 +8,7 @@ import pytest
 import dataflow as df
 from dataflow.train import schedules
 from dataflow.train.metrics import Tally
+from dataflow.train.progress import described
 
 
 def test_cosine_after_warm_up() -> None:
@@ -93,3 +94,17 @@ def test_the_error_of_equal_batches_is_the_textbooks() -> None:
     one = Tally()
     one.add(3, 1)
     assert math.isnan(one.error)
+
+
+def test_figures_are_as_long_as_their_errors() -> None:
+    figures = {
+        "loss": 0.42134,
+        "loss_error": 0.0091,
+        "accuracy": 0.5,
+        "accuracy_error": 0.123,
+        "mae": 1234.56,
+        "lr": 1.0,
+    }
+    assert described(figures) == "loss 0.4213 ± 0.0091, accuracy 0.50 ± 0.12, mae 1235"
+    assert described({"accuracy": 1.0, "accuracy_error": 0.0}) == "accuracy 1.0000 ± 0.0000"
+    assert described({"loss": math.nan}) == "loss nan"

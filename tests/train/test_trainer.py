@@ -166,6 +166,14 @@ def test_one_trainer_owns_a_model(linear: ModuleType) -> None:
         np.testing.assert_array_equal(second.programs.w, trainer.programs.w)
 
 
+def test_a_forgotten_trainer_gives_the_weights_back(linear: ModuleType) -> None:
+    model = linear.model()
+    before = model.parameters["w"].array.copy()
+    linear.trainer(model).step(linear.data())
+    assert not np.array_equal(model.parameters["w"].array, before)
+    linear.trainer(model).close()
+
+
 def test_predict_uses_the_newest_weights(linear: ModuleType) -> None:
     trainer = linear.trainer()
     x = linear.data(4)["x"]
