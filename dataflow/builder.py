@@ -141,6 +141,20 @@ class GraphBuilder:
             raise ModelError(f"the graph has a value {name!r} already; names are unique")
         return Value(self.unique(name), type, self)
 
+    def rename(self, value: Value, name: str) -> None:
+        """Gives a value of this builder another name.
+
+        Raises:
+            ModelError: it belongs to another builder, or the name is taken.
+        """
+        if value.builder is not self:
+            raise ModelError(f"value {value.name!r} belongs to another graph")
+        if value.name != name:
+            if name in self._names:
+                raise ModelError(f"the graph has a value {name!r} already; names are unique")
+            del self._names[value.name]
+            value.name = self.unique(name)
+
     def output(self, name: str, value: Value) -> None:
         """Names ``value`` as a result of the graph."""
         if name in self._outputs:

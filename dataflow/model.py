@@ -114,9 +114,9 @@ class Model:
         """The newest data of every initializer, by name; read-only arrays."""
         return {name: self._newest(name) for name in self._by_name}
 
-    def changed(self) -> frozenset[str]:
-        """Names of the initializers whose data is not what the graph began with."""
-        return frozenset(self._changed)
+    def newest_names(self) -> frozenset[str]:
+        """Names of the initializers whose newest data is not what the graph holds."""
+        return frozenset(self._names_of_changes())
 
     def copy(self) -> Model:
         """An independent model with today's data."""

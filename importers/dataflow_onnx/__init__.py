@@ -1,0 +1,46 @@
+"""The ONNX format: models are imported into graphs and written back with what changed.
+
+``onnx`` itself is imported when a file is read or written, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dataflow.hookspecs import Format, hookimpl
+from dataflow.model import Model
+
+
+def load(path: str, **options: Any) -> Model:
+    """The model in an ONNX file.
+
+    Args:
+        path: of the file; external data lies in its folder.
+        options: ``outputs``: names of values; only what they need is imported.
+
+    Raises:
+        ModelError: the file is damaged, unsafe or uses operators that are not known; lists all of them.
+    """
+    from .importing import load_file
+
+    return load_file(path, **options)
+
+
+def save(model: Model, path: str, **options: Any) -> None:
+    """Writes a model: an imported one as it was but for what changed, one built by hand in a plain form.
+
+    Args:
+        model: what to write.
+        path: of the file; appears whole or not at all.
+        options: ``overwrite=True`` replaces an existing file.
+    """
+    from .writer import save_file
+
+    save_file(model, path, **options)
+
+
+@hookimpl
+def dataflow_formats() -> Iterable[Format]:
+    """Files with suffix .onnx."""
+    return [Format(".onnx", load, save)]

@@ -1,0 +1,343 @@
+"""Records -> Graph: one converter per operator; shape computations are resolved on the way.
+
+What a shape computation gives (Shape, Gather, Concat, ... of sizes) is known as whole numbers and named dims, so
+Reshape, Slice and the like get it as attributes; nothing else is folded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dataflow import GraphBuilder, Value
+from dataflow.errors import DataflowError, ModelError
+from dataflow.graph import Graph, Initializer
+from dataflow.model import Model
+from dataflow.types import Dim, TensorType
+from dataflow.types import dtype as as_dtype
+
+from .records import Array, GraphRecord, ModelRecord, NodeRecord
+
+MOST_KNOWN = 1024  # elements of an integer tensor that are followed as sizes
+
+
+@dataclass(slots=True)
+class Tensor:
+    """What a name of the file stands for.
+
+    Attributes:
+        name: in the file.
+        value: in the graph; None until somebody needs it.
+        array: stored data; None when computed.
+        known: whole numbers and dims, an object array, where they are known.
+    """
+
+    name: str
+    value: Value | None = None
+    array: Array | None = None
+    known: Array | None = None
+
+    @property
+    def type(self) -> TensorType:
+        """The dtype and shape."""
+        if self.value is not None:
+            return self.value.type
+        if self.array is not None:
+            return TensorType(as_dtype(self.array), self.array.shape)
+        assert self.known is not None
+        return TensorType(as_dtype(np.dtype(np.int64)), self.known.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What saving needs of the file that a model came from.
+
+    Attributes:
+        data: its bytes.
+        folder: where it lay.
+        external: it has data in other files.
+        types: of its stored tensors, by name.
+    """
+
+    data: bytes = dataclasses.field(repr=False)
+    folder: str
+    external: bool
+    types: dict[str, TensorType] = dataclasses.field(repr=False)
+
+
+def load_file(path: str, outputs: Sequence[str] | None = None) -> Model:
+    """The model in a file; with ``outputs``, only what these values need."""
+    from .reader import read_file
+
+    return import_model(read_file(path), path, outputs)
+
+
+def load_bytes(data: bytes, outputs: Sequence[str] | None = None) -> Model:
+    """The model in serialized form."""
+    from .reader import read_bytes
+
+    return import_model(read_bytes(data), "model", outputs)
+
+
+def import_model(record: ModelRecord, path: str, outputs: Sequence[str] | None = None) -> Model:
+    """The model of a file's records.
+
+    Raises:
+        ModelError: operators are not known (all are listed), or a node doesn't fit.
+    """
+    nodes = _needed(record.graph, outputs, path) if outputs is not None else record.graph.nodes
+    _refuse_unknown(record, nodes, path)
+    importer = Importer(record, path)
+    try:
+        importer.run(record.graph, nodes, outputs or record.graph.outputs)
+    except RecursionError:
+        raise ModelError(f"{path}: bodies are nested too deeply") from None
+    graph = importer.finish()
+    types = {value.name: value.type for value in graph.initializers}
+    source = Source(record.data, record.folder, record.external, types)
+    return Model(graph, aliases=importer.aliases(), source=source)
+
+
+def _needed(graph: GraphRecord, outputs: Sequence[str], path: str) -> tuple[NodeRecord, ...]:
+    wanted = set(outputs)
+    made = {name for node in graph.nodes for name in node.outputs}
+    for name in outputs:
+        if name not in made and name not in graph.inputs:
+            raise ModelError(f"{path}: outputs: no value is called {name!r}")
+    kept = []
+    for node in reversed(graph.nodes):
+        if wanted & set(node.outputs):
+            kept.append(node)
+            wanted |= set(node.inputs)
+    return tuple(reversed(kept))
+
+
+def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str) -> None:
+    """Lists every operator without a converter at once."""
+    from .table import find
+
+    missing: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        version = record.opsets.get(node.domain)
+        if version is None or find(node.domain, node.op, version) is None:
+            missing.setdefault((node.domain, node.op), []).append(node.describe())
+    if not missing:
+        return
+    lines = []
+    for (domain, op), uses in missing.items():
+        version = record.opsets.get(domain)
+        where = f"opset {version}" if version is not None else "a domain that the file declares no opset for"
+        lines.append(f"  {domain or 'ai.onnx'}.{op}, {where}: {len(uses)} nodes, first {uses[0]}")
+    text = f"{path}: these operators are not known:\n" + "\n".join(lines)
+    if any(domain == "com.microsoft" for domain, _ in missing):
+        text += "\nThe file was optimized by onnxruntime; export the plain model instead"
+    reachable = _importable(record, nodes, set(missing))
+    if reachable:
+        text += "\nWithout them these values can be imported with outputs=: " + ", ".join(map(repr, reachable[:8]))
+    raise ModelError(text)
+
+
+def _importable(record: ModelRecord, nodes: Sequence[NodeRecord], missing: set[tuple[str, str]]) -> list[str]:
+    """The last values that need none of the missing operators."""
+    blocked: set[str] = set()
+    reached: list[str] = []
+    read: set[str] = set()
+    for node in nodes:
+        if (node.domain, node.op) in missing or blocked & set(node.inputs):
+            blocked |= set(node.outputs)
+        else:
+            reached += [name for name in node.outputs if name]
+            read |= set(node.inputs)
+    return [name for name in reached if name not in read]
+
+
+class Importer:
+    """Builds the graph of one file; converters call its methods.
+
+    Attributes:
+        builder: where nodes go.
+        opset: the version of the domain of the node that is converted.
+        node: which that is.
+    """
+
+    def __init__(self, record: ModelRecord, path: str) -> None:
+        self.record, self.path = record, path
+        self.builder = GraphBuilder(record.graph.name or "onnx")
+        self.opset = 0
+        self.node: NodeRecord
+        self.tensors: dict[str, Tensor] = {}
+        self.roles: dict[str, tuple[str, bool]] = {}
+        self.claimed: set[Value] = set()  # values that have their name from the file
+        self._aliases: dict[str, tuple[str, ...]] = {}
+
+    def run(self, graph: GraphRecord, nodes: Sequence[NodeRecord], outputs: Sequence[str]) -> None:
+        """Converts nodes in order and names the outputs."""
+        for name, type_ in graph.inputs.items():
+            self.tensors[name] = Tensor(name, self.builder.input(name, type_.dtype, type_.shape))
+            self.claimed.add(self.value(self.tensors[name]))
+        for name, array in graph.initializers.items():
+            self.tensors[name] = self.stored(name, array)
+        for node in nodes:
+            self.convert(node)
+        for name in outputs:
+            self.builder.output(name, self.value(self.tensors[name]))
+
+    def stored(self, name: str, array: Array) -> Tensor:
+        """A tensor with data; small whole numbers are known as sizes too."""
+        known = None
+        if array.dtype.kind in "iub" and array.size <= MOST_KNOWN:
+            known = np.empty(array.shape, object)
+            known[...] = array.tolist() if array.ndim else array.item()
+        return Tensor(name, None, array, known)
+
+    def convert(self, node: NodeRecord) -> None:
+        """Adds a node of the file to the graph."""
+        from .table import find
+
+        self.node, self.opset = node, self.record.opsets[node.domain]
+        converter = find(node.domain, node.op, self.opset)
+        assert converter is not None
+        inputs = [self.tensors[name] if name else None for name in node.inputs]
+        where = f"{node.describe()}, opset {self.opset}"
+        self.builder.origin = where
+        try:
+            results = self.call(converter, inputs, node)
+        except DataflowError as error:
+            raise ModelError(f"{self.path}: {where}: {error}") from None
+        for name, result in zip(node.outputs, results, strict=False):
+            if name:
+                self.tensors[name] = self.named(name, result)
+        if any(name and name not in self.tensors for name in node.outputs):
+            lost = next(name for name in node.outputs if name and name not in self.tensors)
+            raise ModelError(f"{self.path}: {where}: its output {lost!r} is not supported")
+
+    def call(self, converter: Callable[..., Any], inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
+        """The converter's results, after its arguments were checked."""
+        try:
+            bound = inspect.signature(converter).bind(self, *inputs, **node.attributes)
+        except TypeError as error:
+            raise ModelError(f"its inputs or attributes don't fit the operator: {error}") from None
+        found = converter(*bound.args, **bound.kwargs)
+        return found if isinstance(found, tuple) else (found,)
+
+    def named(self, name: str, result: Value | Tensor | Array) -> Tensor:
+        """The tensor for an output of the file; a value that was made for it gets its name."""
+        if isinstance(result, Tensor):
+            return Tensor(name, result.value, result.array, result.known) if result.value is None else result
+        if isinstance(result, np.ndarray) and result.dtype == object:
+            return Tensor(name, None, None, result)
+        if isinstance(result, np.ndarray):
+            return self.stored(name, result)
+        if result not in self.claimed:  # else the operator passed an operand on
+            self.builder.rename(result, name)
+            self.claimed.add(result)
+        return Tensor(name, result)
+
+    # ---- what converters use --------------------------------------------------------------------------
+
+    def value(self, tensor: Tensor) -> Value:
+        """The graph's value for a tensor; stored data becomes an initializer, once."""
+        if tensor.value is None:
+            array = tensor.array
+            if array is None:
+                array = self.numbers(tensor)
+                tensor.value = self.builder.constant(array, tensor.name)
+            else:
+                known = self.tensors.get(tensor.name)
+                if known is not None and known is not tensor and known.value is not None:
+                    tensor.value = known.value
+                else:
+                    tensor.value = self.builder.initializer(tensor.name, array)
+            self.claimed.add(tensor.value)
+        return tensor.value
+
+    def numbers(self, tensor: Tensor) -> Array:
+        """Known sizes as int64 data."""
+        assert tensor.known is not None
+        if any(isinstance(n, Dim) for n in tensor.known.reshape(-1)):
+            raise ModelError(
+                f"{tensor.name!r} is computed from the size {tensor.known.tolist()} and used as data; "
+                "fix that size of the input when exporting"
+            )
+        return tensor.known.astype(np.int64)
+
+    def weight(self, tensor: Tensor, trainable: bool = True, role: str = "parameter") -> Value:
+        """The value of a tensor that, if stored, is a parameter."""
+        value = self.value(tensor)
+        array = tensor.array
+        if array is not None and array.dtype.kind in "fV":
+            fit = array.size > 1 and bool(np.isfinite(_probe(array)).all())
+            if role == "statistic" or fit:
+                self.roles.setdefault(value.name, (role, trainable and fit and role == "parameter"))
+        return value
+
+    def sizes(self, tensor: Tensor, what: str) -> list[Any]:
+        """The whole numbers and dims of a tensor that must be known at load.
+
+        Raises:
+            ModelError: they depend on data.
+        """
+        if tensor.known is None:
+            raise ModelError(f"{what} {tensor.name!r} depends on data; only sizes that are known at load are supported")
+        return list(tensor.known.reshape(-1))
+
+    def ints(self, tensor: Tensor, what: str) -> tuple[int, ...]:
+        """As ``sizes``, where named dims can't stand."""
+        found = self.sizes(tensor, what)
+        if any(isinstance(n, Dim) for n in found):
+            raise ModelError(f"{what} {tensor.name!r} is {found}: it must not depend on a named size")
+        return tuple(int(n) for n in found)
+
+    def scalar(self, tensor: Tensor, what: str) -> float:
+        """A stored number.
+
+        Raises:
+            ModelError: it is computed.
+        """
+        if tensor.array is None or tensor.array.size != 1:
+            raise ModelError(f"{what} {tensor.name!r} must be a stored number")
+        return float(tensor.array.reshape(()))
+
+    # ---- the end --------------------------------------------------------------------------------------
+
+    def finish(self) -> Graph:
+        """The graph, with the roles of its stored tensors."""
+        graph = self.builder.build()
+        stored: dict[Value, Initializer] = {}
+        for value, data in graph.initializers.items():
+            role, trainable = self.roles.get(value.name, ("constant", False))
+            stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
+        return dataclasses.replace(graph, initializers=stored)
+
+    def aliases(self) -> dict[str, tuple[str, ...]]:
+        """Other names of stored tensors: the path of the first node that reads them, with the operand's name."""
+        found: dict[str, list[str]] = {}
+        for node in self.record.graph.nodes:
+            path = node.name or (node.outputs[0] if node.outputs else "")
+            for index, name in enumerate(node.inputs):
+                label = _OPERANDS.get(node.op, {}).get(index, f"input{index}")
+                if name in self.tensors and self.tensors[name].array is not None:
+                    found.setdefault(name, []).append(f"{path}.{label}")
+        return {name: tuple(paths) for name, paths in found.items()}
+
+
+_OPERANDS = {
+    "Conv": {1: "weight", 2: "bias"},
+    "Gemm": {1: "weight", 2: "bias"},
+    "MatMul": {0: "weight", 1: "weight"},
+    "Add": {0: "bias", 1: "bias"},
+    "Mul": {0: "scale", 1: "scale"},
+    "BatchNormalization": {1: "scale", 2: "bias", 3: "mean", 4: "var"},
+}
+
+
+def _probe(array: Array) -> Array:
+    """Enough of an array to tell whether it is finite: all of it, in a dtype that NumPy knows."""
+    if 0 in array.strides:  # one number repeated
+        array = array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]
+    return array if array.dtype.kind == "f" else array.astype(np.float32)

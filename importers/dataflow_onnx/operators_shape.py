@@ -1,0 +1,390 @@
+"""Converters of operators that make, move and choose elements, and of computations with sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dataflow import Value, ops
+from dataflow.errors import ModelError
+from dataflow.types import Dim, float32
+from dataflow.types import dtype as as_dtype
+
+from .importing import Importer, Tensor
+from .table import operator
+
+T = Tensor
+_FAR = 1 << 31  # ends beyond this mean: up to the end
+
+
+def objects(sizes: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Sizes as a known tensor of rank one."""
+    found = np.empty(len(sizes), object)
+    for index, size in enumerate(sizes):
+        found[index] = size
+    return found
+
+
+def _product(sizes: Sequence[Any]) -> Any:
+    total: Any = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+@operator("Shape")
+def Shape(c: Importer, x: T, *, start: int = 0, end: int | None = None) -> Any:
+    return objects(x.type.shape[start:end])
+
+
+@operator("Size")
+def Size(c: Importer, x: T) -> Any:
+    result = np.empty((), object)
+    result[...] = _product(x.type.shape)
+    return result
+
+
+@operator("Constant")
+def Constant(
+    c: Importer,
+    *,
+    value: Any = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
+) -> Any:
+    if value is not None:
+        return value
+    if value_float is not None:
+        return np.asarray(value_float, np.float32)
+    if value_floats is not None:
+        return np.asarray(value_floats, np.float32)
+    if value_int is not None:
+        return np.asarray(value_int, np.int64)
+    if value_ints is not None:
+        return np.asarray(value_ints, np.int64)
+    raise ModelError("a constant of strings, or without a value, is not supported")
+
+
+@operator("ConstantOfShape")
+def ConstantOfShape(c: Importer, shape: T, *, value: Any = None) -> Any:
+    fill = np.zeros(1, np.float32) if value is None else value
+    if fill.size != 1:
+        raise ModelError(f"its value has {fill.size} elements; expected one")
+    sizes = c.sizes(shape, "the shape")
+    if any(isinstance(n, Dim) for n in sizes):
+        if as_dtype(fill).is_int and len(sizes) == 1 and not isinstance(sizes[0], Dim):
+            return objects([fill.item()] * sizes[0])
+        attributes = {"shape": tuple(sizes), "value": float(fill.item()), "dtype": as_dtype(fill)}
+        return c.builder.add(ops.full, (), attributes).outputs[0]
+    if any(n < 0 for n in sizes):
+        raise ModelError(f"shape {sizes} has a negative size")
+    return np.broadcast_to(fill.reshape(()), tuple(int(n) for n in sizes))
+
+
+@operator("Reshape")
+def Reshape(c: Importer, x: T, shape: T, *, allowzero: int = 0) -> Any:
+    wanted = c.sizes(shape, "the shape")
+    if x.known is not None and x.array is None:
+        if any(isinstance(n, Dim) for n in wanted):
+            raise ModelError("sizes are reshaped to a shape with a named size")
+        return x.known.reshape([int(n) for n in wanted])
+    value = c.value(x)
+    return reshaped(value, wanted, bool(allowzero))
+
+
+def reshaped(value: Value, wanted: Sequence[Any], allowzero: bool = False) -> Any:
+    """``value`` in a shape where 0 copies a size and -1 is worked out."""
+    source = value.type.shape
+    shape = list(wanted)
+    for axis, size in enumerate(shape):
+        if not isinstance(size, Dim) and size == 0 and not allowzero:
+            if axis >= len(source):
+                raise ModelError(f"shape {shape} copies axis {axis} of {value.type}")
+            shape[axis] = source[axis]
+    unknown = [i for i, n in enumerate(shape) if not isinstance(n, Dim) and n == -1]
+    if len(unknown) > 1:
+        raise ModelError(f"shape {shape} leaves more than one size open")
+    if unknown:
+        rest = _product([n for i, n in enumerate(shape) if i != unknown[0]])
+        total = _product(source)
+        if not isinstance(rest, Dim) and rest == 0:
+            raise ModelError(f"shape {shape} leaves a size open that any number fits")
+        shape[unknown[0]] = total // rest
+    shape = [n if isinstance(n, Dim) else int(n) for n in shape]
+    if any(not isinstance(n, Dim) and n < 0 for n in shape):
+        raise ModelError(f"shape {shape} has a negative size")
+    return ops.reshape(value, shape=tuple(shape))
+
+
+@operator("Flatten")
+def Flatten(c: Importer, x: T, *, axis: int = 1) -> Any:
+    value = c.value(x)
+    at = axis + value.type.rank if axis < 0 else axis
+    return ops.reshape(value, shape=(_product(value.type.shape[:at]), _product(value.type.shape[at:])))
+
+
+def _squeeze(c: Importer, x: T, axes: Sequence[int] | None) -> Any:
+    shape = x.type.shape
+    if axes is None:
+        gone = {i for i, n in enumerate(shape) if not isinstance(n, Dim) and n == 1}
+    else:
+        gone = {a % max(len(shape), 1) for a in axes}
+    if any(not isinstance(shape[i], Dim) and shape[i] != 1 for i in gone):
+        raise ModelError(f"axes {tuple(axes or ())} of {x.type} are not all of size 1")
+    left = tuple(n for i, n in enumerate(shape) if i not in gone)
+    if x.known is not None and x.array is None:
+        return x.known.reshape([int(n) for n in left])
+    return ops.reshape(c.value(x), shape=left)
+
+
+@operator("Squeeze")
+def Squeeze_1(c: Importer, x: T, *, axes: Sequence[int] | None = None) -> Any:
+    return _squeeze(c, x, axes)
+
+
+@operator("Squeeze", 13)
+def Squeeze(c: Importer, x: T, axes: T | None = None) -> Any:
+    return _squeeze(c, x, None if axes is None else c.ints(axes, "axes"))
+
+
+def _unsqueeze(c: Importer, x: T, axes: Sequence[int]) -> Any:
+    rank = len(x.type.shape) + len(axes)
+    new = {a % rank for a in axes}
+    if len(new) != len(axes):
+        raise ModelError(f"axes {tuple(axes)} name an axis twice")
+    old = iter(x.type.shape)
+    shape = tuple(1 if i in new else next(old) for i in range(rank))
+    if x.known is not None and (x.array is None or (x.value is None and x.array.dtype.kind == "i")):
+        return x.known.reshape([int(n) for n in shape]) if x.array is None else x.array.reshape(shape)
+    return ops.reshape(c.value(x), shape=shape)
+
+
+@operator("Unsqueeze")
+def Unsqueeze_1(c: Importer, x: T, *, axes: Sequence[int]) -> Any:
+    return _unsqueeze(c, x, axes)
+
+
+@operator("Unsqueeze", 13)
+def Unsqueeze(c: Importer, x: T, axes: T) -> Any:
+    return _unsqueeze(c, x, c.ints(axes, "axes"))
+
+
+@operator("Transpose")
+def Transpose(c: Importer, x: T, *, perm: Sequence[int] | None = None) -> Any:
+    value = c.value(x)
+    return ops.transpose(value, perm=tuple(reversed(range(value.type.rank))) if perm is None else tuple(perm))
+
+
+@operator("Concat", 4)
+def Concat(c: Importer, *xs: T, axis: int) -> Any:
+    if all(x.known is not None and x.known.ndim == 1 for x in xs) and any(x.array is None for x in xs):
+        return np.concatenate([x.known for x in xs if x.known is not None])
+    values = [c.value(x) for x in xs]
+    return ops.concat(*values, axis=axis) if len(values) > 1 else xs[0]
+
+
+@operator("Expand", 8)
+def Expand(c: Importer, x: T, shape: T) -> Any:
+    value = c.value(x)
+    wanted = c.sizes(shape, "the shape")
+    own: list[Any] = list(value.type.shape)
+    rank = max(len(own), len(wanted))
+    own, wanted = [1] * (rank - len(own)) + own, [1] * (rank - len(wanted)) + wanted
+    result = []
+    for have, want in zip(own, wanted, strict=True):
+        fixed = not isinstance(want, Dim) and want == 1
+        result.append(have if fixed else want if isinstance(want, Dim) else int(want))
+    return ops.broadcast_to(value, shape=tuple(result))
+
+
+def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Any:
+    shape = x.type.shape
+    chosen = list(range(len(starts))) if axes is None else [a % len(shape) for a in axes]
+    strides = [1] * len(starts) if steps is None else list(steps)
+    if not len(starts) == len(ends) == len(chosen) == len(strides):
+        raise ModelError("starts, ends, axes and steps have different lengths")
+    begin: list[Any] = [0] * len(shape)
+    stop: list[Any] = list(shape)
+    step = [1] * len(shape)
+    for start, end, axis, stride in zip(starts, ends, chosen, strides, strict=True):
+        if stride == 0:
+            raise ModelError("a step is 0")
+        begin[axis], stop[axis] = _clamped(start, end, stride, shape[axis])
+        step[axis] = int(stride)
+    if x.known is not None and x.array is None:
+        return x.known[tuple(slice(a, None if b < 0 else b, s) for a, b, s in zip(begin, stop, step, strict=True))]
+    return ops.slice(c.value(x), starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
+
+
+def _clamped(start: Any, end: Any, step: int, size: Any) -> tuple[Any, Any]:
+    """Both ends inside an axis, as ops.slice wants them."""
+
+    def place(at: Any, low: int, high: Any) -> Any:
+        if isinstance(at, Dim):
+            return at
+        at = int(at)
+        if at <= -_FAR:
+            return low
+        if at >= _FAR:
+            return high
+        if at < 0:
+            at = size + at
+            return at if isinstance(at, Dim) else max(at, low)
+        return at if isinstance(high, Dim) else min(at, high)
+
+    if step > 0:
+        begin = place(start, 0, size)
+        stop = place(end, 0, size)
+        both = not isinstance(begin, Dim) and not isinstance(stop, Dim)
+        return begin, max(stop, begin) if both else stop
+    begin, stop = place(start, -1, size - 1), place(end, -1, size - 1)
+    both = not isinstance(begin, Dim) and not isinstance(stop, Dim)
+    return begin, min(stop, begin) if both else stop
+
+
+@operator("Slice")
+def Slice_1(c: Importer, x: T, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> Any:
+    return _slice(c, x, starts, ends, axes, None)
+
+
+@operator("Slice", 10)
+def Slice(c: Importer, x: T, starts: T, ends: T, axes: T | None = None, steps: T | None = None) -> Any:
+    return _slice(
+        c,
+        x,
+        c.sizes(starts, "starts"),
+        c.sizes(ends, "ends"),
+        None if axes is None else c.ints(axes, "axes"),
+        None if steps is None else c.ints(steps, "steps"),
+    )
+
+
+def _split(c: Importer, x: T, axis: int, parts: Sequence[Any]) -> tuple[Any, ...]:
+    value = c.value(x)
+    at = axis % value.type.rank
+    results, begin = [], 0
+    for part in parts:
+        starts = tuple(begin if i == at else 0 for i in range(value.type.rank))
+        stops = tuple(begin + part if i == at else n for i, n in enumerate(value.type.shape))
+        results.append(ops.slice(value, starts=starts, stops=stops, steps=(1,) * value.type.rank))
+        begin = begin + part
+    return tuple(results)
+
+
+def _even(c: Importer, x: T, axis: int, count: int) -> list[Any]:
+    size = x.type.shape[axis]
+    if isinstance(size, Dim):
+        return [size // count] * count
+    most = -(-size // count)
+    return [min(most, size - i * most) for i in range(count)]
+
+
+@operator("Split")
+def Split_2(c: Importer, x: T, *, axis: int = 0, split: Sequence[int] | None = None) -> Any:
+    return _split(c, x, axis, split or _even(c, x, axis, len(c.node.outputs)))
+
+
+@operator("Split", 13)
+def Split(c: Importer, x: T, split: T | None = None, *, axis: int = 0, num_outputs: int | None = None) -> Any:
+    parts = _even(c, x, axis, num_outputs or len(c.node.outputs)) if split is None else c.sizes(split, "split")
+    return _split(c, x, axis, parts)
+
+
+@operator("Gather")
+def Gather(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
+    if x.known is not None and x.array is None and indices.known is not None:
+        at = indices.known.astype(np.int64)
+        if (at >= len(x.known)).any() or (at < -len(x.known)).any():
+            raise ModelError(f"index {at.tolist()} into {len(x.known)} sizes")
+        taken = np.empty(at.shape, object)
+        taken[...] = x.known[at]
+        return taken
+    return ops.gather(c.weight(x), c.value(indices), axis=axis)
+
+
+@operator("Pad")
+def Pad_2(c: Importer, x: T, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
+    data = c.value(x)
+    return ops.pad(data, c.builder.scalar(value, data.type.dtype), pads=tuple(pads), mode=mode)
+
+
+@operator("Pad", 11)
+def Pad(c: Importer, x: T, pads: T, value: T | None = None, axes: T | None = None, *, mode: str = "constant") -> Any:
+    data = c.value(x)
+    given, rank = c.ints(pads, "pads"), data.type.rank
+    chosen = list(range(rank)) if axes is None else [a % rank for a in c.ints(axes, "axes")]
+    if len(given) != 2 * len(chosen):
+        raise ModelError(f"{len(given)} pads for {len(chosen)} axes; expected {2 * len(chosen)}")
+    whole = [0] * (2 * rank)
+    for index, axis in enumerate(chosen):
+        whole[axis], whole[axis + rank] = given[index], given[index + len(chosen)]
+    if mode == "wrap":
+        raise ModelError("mode 'wrap' is not supported")
+    fill = None if value is None else c.value(value)
+    if fill is not None and fill.type.rank:
+        fill = ops.reshape(fill, shape=())
+    return ops.pad(data, fill, pads=tuple(whole), mode=mode)
+
+
+@operator("Range", 11)
+def Range(c: Importer, start: T, limit: T, delta: T) -> Any:
+    first, step = c.scalar(start, "start"), c.scalar(delta, "delta")
+    dtype = start.type.dtype
+    attributes = {"start": first, "limit": c.scalar(limit, "limit"), "delta": step, "dtype": dtype}
+    if dtype.is_int:
+        attributes = {key: int(v) if isinstance(v, float) else v for key, v in attributes.items()}
+    return c.builder.add(ops.range_, (), attributes).outputs[0]
+
+
+@operator("OneHot", 9)
+def OneHot(c: Importer, indices: T, depth: T, values: T, *, axis: int = -1) -> Any:
+    count = c.ints(depth, "depth")[0] if depth.known is not None else int(c.scalar(depth, "depth"))
+    pair = c.value(values)
+    at = c.value(indices)
+    if not at.type.dtype.is_int:
+        from dataflow.types import int64
+
+        at = ops.cast(at, to=int64)
+    hot = ops.one_hot(at, depth=count, axis=axis, dtype=float32)
+    if pair.type.dtype != float32:
+        hot = ops.cast(hot, to=pair.type.dtype)
+    off, on = (ops.reshape(ops.slice(pair, starts=(i,), stops=(i + 1,), steps=(1,)), shape=()) for i in (0, 1))
+    return ops.add(ops.mul(hot, ops.sub(on, off)), off)
+
+
+@operator("Tile", 6)
+def Tile(c: Importer, x: T, repeats: T) -> Any:
+    value = c.value(x)
+    for axis, count in enumerate(c.ints(repeats, "repeats")):
+        if count == 0:
+            raise ModelError("repeating 0 times is not supported")
+        if count > 1:
+            value = ops.concat(*[value] * count, axis=axis)
+    return value if value is not x.value else x
+
+
+@operator("DepthToSpace")
+def DepthToSpace(c: Importer, x: T, *, blocksize: int, mode: str = "DCR") -> Any:
+    value = c.value(x)
+    B, C, H, W = value.type.shape
+    s = blocksize
+    if mode == "DCR":
+        value = ops.transpose(ops.reshape(value, shape=(B, s, s, C // (s * s), H, W)), perm=(0, 3, 4, 1, 5, 2))
+    else:
+        value = ops.transpose(ops.reshape(value, shape=(B, C // (s * s), s, s, H, W)), perm=(0, 1, 4, 2, 5, 3))
+    return ops.reshape(value, shape=(B, C // (s * s), H * s, W * s))
+
+
+@operator("SpaceToDepth")
+def SpaceToDepth(c: Importer, x: T, *, blocksize: int) -> Any:
+    value = c.value(x)
+    B, C, H, W = value.type.shape
+    s = blocksize
+    parts = ops.transpose(ops.reshape(value, shape=(B, C, H // s, s, W // s, s)), perm=(0, 3, 5, 1, 2, 4))
+    return ops.reshape(parts, shape=(B, C * s * s, H // s, W // s))

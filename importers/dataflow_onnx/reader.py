@@ -1,0 +1,251 @@
+"""ONNX file -> records. Files are hostile until checked: sizes, places and names are looked at before use."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+from dataflow.errors import ModelError
+from dataflow.types import DTYPES, Dim, DType, Size, TensorType
+
+from .records import Array, GraphRecord, ModelRecord, NodeRecord
+
+OLDEST_OPSET = 7
+_ONNX_NAMES = {
+    "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
+    "FLOAT8E5M2": "float8_e5m2", "FLOAT8E5M2FNUZ": "float8_e5m2fnuz", "FLOAT8E8M0": "float8_e8m0fnu",
+    "FLOAT4E2M1": "float4_e2m1fn",
+}  # fmt: skip
+_BY_NAME = {d.name: d for d in DTYPES}
+DTYPE_OF: dict[int, DType] = {
+    number: _BY_NAME[_ONNX_NAMES.get(name, name.lower())]
+    for name, number in TensorProto.DataType.items()
+    if _ONNX_NAMES.get(name, name.lower()) in _BY_NAME
+}
+CODE_OF = {dtype: number for number, dtype in DTYPE_OF.items()}
+
+
+def read_file(path: str) -> ModelRecord:
+    """The records of a file.
+
+    Raises:
+        ModelError: it can't be read, or isn't a valid ONNX model; says where and what to do.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    if not data:
+        raise ModelError(f"{path}: the file is empty; expected an ONNX model")
+    return read_bytes(data, path)
+
+
+def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
+    """The records of a serialized model; ``path`` is for messages and says where external data lies."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        raise ModelError(f"{path}: not an ONNX model, or cut short: its {len(data)} bytes can't be decoded") from None
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelError(f"{path}: not an ONNX model: it has no graph or no opset; was the file cut short?")
+    opsets = {("" if o.domain == "ai.onnx" else o.domain): int(o.version) for o in proto.opset_import}
+    version = opsets.get("")
+    if version is not None and version < OLDEST_OPSET:
+        raise ModelError(
+            f"{path}: opset {version}; dataflow reads opset {OLDEST_OPSET} and later: convert the file with "
+            "onnx.version_converter.convert_version"
+        )
+    if proto.functions:
+        names = ", ".join(f.name for f in proto.functions[:5])
+        raise ModelError(f"{path}: the model has local functions ({names}); inline them with onnx.inliner first")
+    reader = _Reader(path)
+    graph = reader.graph(proto.graph, "the main graph")
+    folder = str(Path(path).resolve().parent)
+    return ModelRecord(graph, opsets, int(proto.ir_version), data, folder, reader.external)
+
+
+class _Reader:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder = Path(path).resolve().parent
+        self.external = False
+
+    def fail(self, text: str) -> ModelError:
+        return ModelError(f"{self.path}: {text}")
+
+    def graph(self, proto: GraphProto, where: str) -> GraphRecord:
+        initializers: dict[str, Array] = {}
+        for tensor in proto.initializer:
+            if tensor.name in initializers:
+                raise self.fail(f"{where} has two initializers called {tensor.name!r}")
+            initializers[tensor.name] = self.tensor(tensor, f"initializer {tensor.name!r}")
+        if proto.sparse_initializer:
+            raise self.fail(f"{where} has sparse initializers, which are not supported; make them dense")
+        nodes = tuple(self.node(node, opset_index) for opset_index, node in enumerate(proto.node))
+        inputs = {}
+        for value in proto.input:
+            if value.name in inputs:
+                raise self.fail(f"{where} has two inputs called {value.name!r}")
+            if value.name not in initializers:
+                inputs[value.name] = self.type(value, where)
+        outputs = tuple(value.name for value in proto.output)
+        if not outputs:
+            raise self.fail(f"{where} has no outputs")
+        record = GraphRecord(proto.name, nodes, inputs, outputs, initializers)
+        self.check_order(record, where)
+        return record
+
+    def type(self, value: onnx.ValueInfoProto, where: str) -> TensorType:
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise self.fail(f"input {value.name!r} of {where} is a {kind or 'value without type'}; expected a tensor")
+        tensor = value.type.tensor_type
+        dtype = DTYPE_OF.get(tensor.elem_type)
+        if dtype is None:
+            raise self.fail(f"input {value.name!r} of {where} has element type {tensor.elem_type}, which is not known")
+        if not tensor.HasField("shape"):
+            raise self.fail(f"input {value.name!r} of {where} has no shape; give it one with named dims")
+        shape: list[Size] = []
+        for axis, dim in enumerate(tensor.shape.dim):
+            if dim.HasField("dim_value"):
+                if not 0 <= dim.dim_value < 1 << 40:
+                    raise self.fail(f"input {value.name!r}: axis {axis} has size {dim.dim_value}")
+                shape.append(int(dim.dim_value))
+            else:
+                shape.append(Dim(dim.dim_param or f"{value.name}_{axis}"))
+        return TensorType(dtype, tuple(shape))
+
+    def node(self, proto: NodeProto, index: int) -> NodeRecord:
+        label = f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"
+        attributes = {a.name: self.attribute(a, f"{label}, attribute {a.name!r}") for a in proto.attribute}
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        return NodeRecord(proto.op_type, domain, proto.name, tuple(proto.input), tuple(proto.output), attributes)
+
+    def attribute(self, proto: AttributeProto, where: str) -> Any:
+        kind = proto.type
+        if kind == AttributeProto.INT:
+            return int(proto.i)
+        if kind == AttributeProto.FLOAT:
+            return float(proto.f)
+        if kind == AttributeProto.STRING:
+            return proto.s.decode("utf-8", "replace")
+        if kind == AttributeProto.INTS:
+            return tuple(int(i) for i in proto.ints)
+        if kind == AttributeProto.FLOATS:
+            return tuple(float(f) for f in proto.floats)
+        if kind == AttributeProto.STRINGS:
+            return tuple(s.decode("utf-8", "replace") for s in proto.strings)
+        if kind == AttributeProto.TENSOR:
+            return self.tensor(proto.t, where)
+        if kind == AttributeProto.GRAPH:
+            return self.graph(proto.g, f"the body in {where}")
+        raise self.fail(f"{where}: attributes of kind {kind} are not supported")
+
+    # ---- tensors --------------------------------------------------------------------------------------
+
+    def tensor(self, proto: TensorProto, where: str) -> Array:
+        dtype = DTYPE_OF.get(proto.data_type)
+        if dtype is None:
+            raise self.fail(f"{where}: element type {proto.data_type} is not known")
+        shape = tuple(int(d) for d in proto.dims)
+        if any(d < 0 for d in shape) or math.prod(shape) >= 1 << 48:
+            raise self.fail(f"{where}: shape {shape} can't be: a size is negative or the product overflows")
+        if dtype.name == "string":
+            strings = [s.decode("utf-8", "replace") for s in proto.string_data]
+            return self.shaped(np.array(strings, object), shape, where)
+        if proto.data_location == TensorProto.EXTERNAL:
+            return self.shaped(self.decode(self.external_data(proto, dtype, shape, where), dtype), shape, where)
+        if proto.HasField("raw_data"):
+            wanted = dtype.nbytes(math.prod(shape))
+            if len(proto.raw_data) != wanted:
+                raise self.fail(
+                    f"{where}: {dtype}{list(shape)} needs {wanted} bytes, the file has {len(proto.raw_data)}"
+                )
+            return self.shaped(self.decode(proto.raw_data, dtype), shape, where)
+        try:
+            array = onnx.numpy_helper.to_array(proto)
+        except Exception as error:  # whatever the decoder of typed fields finds wrong
+            raise self.fail(f"{where}: its data can't be decoded as {dtype}{list(shape)}: {error}") from None
+        return self.shaped(np.asarray(array).reshape(-1), shape, where)
+
+    def decode(self, raw: bytes | memoryview, dtype: DType) -> Array:
+        """The elements of little-endian, packed data."""
+        if dtype.bits < 8:
+            packed = np.frombuffer(raw, np.uint8)
+            per = 8 // dtype.bits
+            parts = [(packed >> (i * dtype.bits)) & ((1 << dtype.bits) - 1) for i in range(per)]
+            flat = np.stack(parts, axis=-1).reshape(-1).astype(np.uint8)
+            if dtype.kind == "i":
+                sign = 1 << (dtype.bits - 1)
+                return ((flat.astype(np.int8) ^ sign) - sign).astype(dtype.numpy)
+            return flat.astype(dtype.numpy) if dtype.kind == "u" else flat.view(dtype.numpy)
+        return np.frombuffer(raw, dtype.numpy)
+
+    def shaped(self, flat: Array, shape: tuple[int, ...], where: str) -> Array:
+        count = math.prod(shape)
+        if flat.size < count:
+            raise self.fail(f"{where}: shape {shape} has {count} elements, the data has {flat.size}")
+        return flat[:count].reshape(shape)
+
+    def external_data(self, proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> bytes:
+        """The bytes of a tensor that lies in another file of the model's folder."""
+        self.external = True
+        entries: Mapping[str, str] = {e.key: e.value for e in proto.external_data}
+        location = entries.get("location", "")
+        given = Path(location)
+        if not location or given.is_absolute() or ".." in given.parts:
+            raise self.fail(f"{where}: external data at {location!r}; only files in the model's own folder are read")
+        path = self.folder / given
+        resolved = path.resolve()
+        if not resolved.is_relative_to(self.folder):
+            raise self.fail(f"{where}: external data at {location!r} leads out of the model's folder")
+        wanted = dtype.nbytes(math.prod(shape))
+        try:
+            offset, length = int(entries.get("offset", 0)), int(entries.get("length", wanted))
+        except ValueError:
+            raise self.fail(f"{where}: offset or length of its external data is no number") from None
+        if length != wanted or offset < 0:
+            raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, its entry says {length} at {offset}")
+        try:
+            with resolved.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if offset + length > size:
+                    raise self.fail(f"{where}: bytes {offset} to {offset + length} of {location!r}, which has {size}")
+                file.seek(offset)
+                return file.read(length)
+        except OSError as error:
+            raise self.fail(f"{where}: external data {location!r} can't be read: {error.strerror}") from None
+
+    # ---- order ----------------------------------------------------------------------------------------
+
+    def check_order(self, graph: GraphRecord, where: str) -> None:
+        """Refuses names that are defined twice, or read before they are defined or never."""
+        known = {*graph.inputs, *graph.initializers}
+        made = {name for node in graph.nodes for name in node.outputs if name}
+        if where != "the main graph":
+            return  # a body also reads names of the graph around it: looked at when it is imported
+        for node in graph.nodes:
+            for name in node.inputs:
+                if name and name not in known:
+                    if name in made:
+                        raise self.fail(
+                            f"{node.describe()} reads {name!r} before it is computed: the nodes are not sorted, or the "
+                            "graph has a cycle"
+                        )
+                    raise self.fail(f"{node.describe()} reads {name!r}, which nothing defines")
+            for name in node.outputs:
+                if name and name in known:
+                    raise self.fail(f"{node.describe()} defines {name!r}, which is defined already")
+                known.add(name)
+        for name in graph.outputs:
+            if name not in known:
+                raise self.fail(f"output {name!r} is computed by no node")

@@ -1,0 +1,63 @@
+"""An ONNX model as plain records: what the reader gives and the importer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dataflow.types import TensorType
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node of the file.
+
+    Attributes:
+        inputs, outputs: names; "" where one is left out.
+        attributes: Python values; graphs are GraphRecords, tensors are arrays.
+    """
+
+    op: str
+    domain: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+    def describe(self) -> str:
+        """For messages."""
+        label = self.name or (self.outputs[0] if self.outputs else "")
+        return f"{self.domain + '.' if self.domain else ''}{self.op} {label!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """A graph of the file: the main one or a body."""
+
+    name: str
+    nodes: tuple[NodeRecord, ...]
+    inputs: Mapping[str, TensorType]
+    outputs: tuple[str, ...]
+    initializers: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A file.
+
+    Attributes:
+        opsets: domain to version; "" is ONNX's own domain.
+        data: the bytes of the file.
+    """
+
+    graph: GraphRecord
+    opsets: Mapping[str, int]
+    ir_version: int
+    data: bytes = field(repr=False)
+    folder: str
+    external: bool
