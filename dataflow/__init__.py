@@ -89,14 +89,16 @@ from .types import (
 __version__ = "0.1.0"
 
 # Submodules, and names that live in one: loaded at first use.
-_MODULES = ("losses", "ops", "optim", "testing")
+_MODULES = ("losses", "ops", "optim", "schedules", "testing")
 _NAMES = {
     "CDevice": "cdevice",
     "Dataset": "train.dataset",
     "Device": "device",
     "EarlyStop": "train.callbacks",
+    "History": "train.history",
     "Kernel": "device",
     "Model": "model",
+    "NonFiniteLoss": "train.trainer",
     "Parameter": "model",
     "Plan": "plan",
     "Session": "session",

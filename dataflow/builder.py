@@ -59,7 +59,7 @@ class GraphBuilder:
 
     def constant(self, array: Any, name: str = "constant") -> Value:
         """A stored tensor that never changes."""
-        return self.initializer(self.unique(name), array)
+        return self._initialize(self.value(name, _type_of(array)), array, "constant", False)
 
     def initializer(
         self,
@@ -70,9 +70,13 @@ class GraphBuilder:
         trainable: bool = False,
     ) -> Value:
         """A stored tensor; the array is kept without a copy and made read-only as a view."""
+        return self._initialize(self.value(name, _type_of(array), exact=True), array, role, trainable)
+
+    def _initialize(
+        self, value: Value, array: Any, role: Literal["parameter", "constant", "statistic"], trainable: bool
+    ) -> Value:
         data = np.asarray(array).view()
         data.flags.writeable = False
-        value = self.value(name, TensorType(as_dtype(data), tuple(data.shape)), exact=True)
         self._initializers[value] = Initializer(data, role, trainable)
         return value
 
@@ -265,6 +269,11 @@ class GraphBuilder:
             else:
                 operands.append(self.constant(np.asarray(item)))
         return tuple(operands)
+
+
+def _type_of(array: Any) -> TensorType:
+    data = np.asarray(array)
+    return TensorType(as_dtype(data), tuple(data.shape))
 
 
 def _unique(names: dict[str, int], name: str) -> str:

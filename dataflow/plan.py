@@ -132,6 +132,14 @@ class Plan:
                 out[key] = out.get(key, 0) + arena.bytes
         return out
 
+    def save_html(self, path: str, title: str = "plan") -> None:
+        """Writes a drawing of the plan, offset against time, as one page without outside parts."""
+        from pathlib import Path
+
+        from .drawing import plan_page
+
+        Path(path).write_text(plan_page(self, title), encoding="utf-8")
+
     def __str__(self) -> str:
         bound = self.lower_bound_bytes
         lines = [f"peak {self.peak_bytes} bytes, lower bound {bound}, ratio {self.peak_bytes / max(bound, 1):.4f}"]

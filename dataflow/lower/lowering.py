@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ..device import HOST
 from ..errors import ModelError
-from ..graph import Graph, Node, Value
+from ..graph import Array, Graph, Node, Value
 from ..native import is_contiguous
 from ..op import Op
 from ..registry import Registry
@@ -96,11 +97,15 @@ class _Lowering:
         return self.storage[value]
 
     def initializer(self, value: Value, memory: str) -> Storage:
+        data = self.graph.initializers[value]
         name = self.prefix + value.name
+        if data.role == "constant" and value.name not in self.homes:
+            # Programs share stored tensors by name, and each makes constants of its own: the data tells them apart.
+            name += "#" + _digest(value, data.array)
         key = name if memory == HOST else f"{memory}/{name}"
         if key not in self.stored:
             storage = self.root(key, value.type, memory, "stored")
-            self.stored[key] = Stored(name, storage, self.graph.initializers[value])
+            self.stored[key] = Stored(name, storage, data)
         return self.stored[key].storage
 
     def view(self, node: Node) -> None:
@@ -354,3 +359,10 @@ class _Lowering:
                 for result, operand in item.kernel.inplace
             )
         )
+
+
+def _digest(value: Value, array: Array) -> str:
+    """A few characters that tell data, type and shape from others."""
+    whole = hashlib.blake2b(str(value.type).encode(), digest_size=6)
+    whole.update(array.tobytes())
+    return whole.hexdigest()
