@@ -82,8 +82,8 @@ TILE_INLINE void dot_tile(int rows, int columns, const df_dot *dot, float *out, 
 #define FOR_SHIFTS(X)                                                                              \
   X(1, 8)                                                                                          \
   X(2, 8)                                                                                          \
-  X(3, 6) X(4, 6) X(5, 4) X(6, 4) X(7, 3) X(8, 3) X(9, 3) X(10, 2) X(11, 2) X(12, 2) X(13, 2)      \
-      X(14, 2)
+  X(3, 6)                                                                                          \
+  X(4, 6) X(5, 4) X(6, 4) X(7, 3) X(8, 3) X(9, 3) X(10, 2) X(11, 2) X(12, 2) X(13, 2) X(14, 2)
 #define FOR_DOT_ROWS(X) X(1) X(2) X(3) X(4)
 #define FOR_DOT_COLUMNS(X, rows) X(rows, 1) X(rows, 2) X(rows, 3) X(rows, 4) X(rows, 5) X(rows, 6)
 #elif DF_LANES == 8

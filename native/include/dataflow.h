@@ -1,12 +1,12 @@
 /* dataflow.h: the whole contract between dataflow and a device or kernel written in C.
  *
- * This text is read twice: by a C compiler and by cffi, which generates the Python side from it. So it
- * holds plain declarations only; the lines that begin with '#' are the guard and the includes.
+ * This text is read twice: by a C compiler and by cffi, which generates the Python side from it. So
+ * it holds plain declarations only; the lines that begin with '#' are the guard and the includes.
  * Accessors and helpers for authors of kernels are in dataflow_inline.h.
  *
- * Every table begins with struct_size, set by the side that fills it. Within one major version tables
- * grow only at the end, and a reader looks at struct_size before it reads a member that came later.
- * The majors of both sides must match.
+ * Every table begins with struct_size, set by the side that fills it. Within one major version
+ * tables grow only at the end, and a reader looks at struct_size before it reads a member that came
+ * later. The majors of both sides must match.
  */
 #ifndef DATAFLOW_H
 #define DATAFLOW_H
@@ -69,8 +69,9 @@ typedef struct df_error {
 
 /* A tensor as a kernel sees it. |shape| and |strides| have |rank| entries, strides count elements
  * and may be zero (a broadcast) or negative. |data| is null when the operand is absent
- * (dtype == DF_NONE) or has no elements. |bytes| spans the first to the last element. On a device whose
- * addresses are handles, |data| is what the device's own prepare made of handle and offset. */
+ * (dtype == DF_NONE) or has no elements. |bytes| spans the first to the last element. On a device
+ * whose addresses are handles, |data| is what the device's own prepare made of handle and offset.
+ */
 typedef struct df_tensor {
   void *data;
   const int64_t *shape;
@@ -83,15 +84,15 @@ typedef struct df_tensor {
 /* A tensor as a plan names it: a place in an arena, not a pointer. |arena| is an index into the
  * segment's arena table, -1 when the operand is absent. In the body of a loop the operand of trip t
  * lies at offset + t * trip_stride. |value| names the value whose bytes these are: a view has the
- * number of its root, and |origin| is where in the root it begins, in bytes. Kernels don't see these two;
- * the plan checker reads them. */
+ * number of its root, and |origin| is where in the root it begins, in bytes. Kernels don't see
+ * these two; the plan checker reads them. */
 typedef struct df_operand {
   int32_t arena;
   int32_t dtype;
   int32_t rank;
-  int32_t layout; /* 0: plain strides; others are private layouts, numbered by the session */
-  int64_t offset; /* bytes */
-  int64_t bytes;  /* first to last element */
+  int32_t layout;      /* 0: plain strides; others are private layouts, numbered by the session */
+  int64_t offset;      /* bytes */
+  int64_t bytes;       /* first to last element */
   int64_t trip_stride; /* bytes */
   int64_t value;
   int64_t origin;
@@ -100,7 +101,14 @@ typedef struct df_operand {
 } df_operand;
 
 /* Attributes come in the order of the op's declaration. */
-enum { DF_ATTR_ABSENT = 0, DF_ATTR_INT = 1, DF_ATTR_FLOAT = 2, DF_ATTR_STRING = 3, DF_ATTR_INTS = 4, DF_ATTR_FLOATS = 5 };
+enum {
+  DF_ATTR_ABSENT = 0,
+  DF_ATTR_INT = 1,
+  DF_ATTR_FLOAT = 2,
+  DF_ATTR_STRING = 3,
+  DF_ATTR_INTS = 4,
+  DF_ATTR_FLOATS = 5
+};
 
 /* One attribute: |i| for int, bool and dtype; |f| for float; |ints|, |floats| with |count| entries;
  * |s| a terminated UTF-8 string with |count| bytes. */
@@ -116,8 +124,8 @@ typedef struct df_attribute {
 
 /* ---- The host: what dataflow offers to a plugin --------------------------------------------- */
 
-/* A piece of parallel work: do piece |index| of |count|. |worker| is below the host's thread count and
- * unique among the pieces that run at one time, so it can select a part of the workspace. */
+/* A piece of parallel work: do piece |index| of |count|. |worker| is below the host's thread count
+ * and unique among the pieces that run at one time, so it can select a part of the workspace. */
 typedef void (*df_task)(void *context, int64_t index, int64_t count, int32_t worker);
 
 typedef struct df_segment df_segment;
@@ -129,14 +137,16 @@ typedef struct df_host {
   uint32_t abi_major;
   uint32_t abi_minor;
   /* Runs task(context, 0..count-1) on the pool and returns when all are done. |threads| is the most
-   * threads to use (a call's |threads|). Pieces never start once the cancel word of the current run is
-   * set; the run then ends with DF_CANCELLED. May be called inside a piece: it then runs there. */
+   * threads to use (a call's |threads|). Pieces never start once the cancel word of the current run
+   * is set; the run then ends with DF_CANCELLED. May be called inside a piece: it then runs there.
+   */
   void (*parallel_for)(df_task task, void *context, int64_t count, int32_t threads);
   /* Severity as in Python's logging: 10 debug, 20 info, 30 warning, 40 error. */
   void (*log)(int32_t severity, const char *text);
-  /* The default executor for a device whose memory the host can address and whose kernels run on the
-   * calling thread: a device may put these three into its own table. */
-  df_status (*segment_prepare)(void *device, const df_segment *segment, void **prepared, df_error *error);
+  /* The default executor for a device whose memory the host can address and whose kernels run on
+   * the calling thread: a device may put these three into its own table. */
+  df_status (*segment_prepare)(void *device, const df_segment *segment, void **prepared,
+                               df_error *error);
   df_status (*segment_run)(void *device, void *prepared, const df_run *run, df_error *error);
   void (*segment_release)(void *device, void *prepared);
 } df_host;
@@ -157,7 +167,8 @@ typedef struct df_node {
 } df_node;
 
 /* A packed copy of one constant input that a kernel wants kept. The planner gives it persistent
- * memory, fills it by calling |pack| when the operand's data changes, and passes it in df_call.packs. */
+ * memory, fills it by calling |pack| when the operand's data changes, and passes it in
+ * df_call.packs. */
 typedef struct df_pack {
   int32_t input;
   int32_t reserved;
@@ -198,11 +209,12 @@ typedef struct df_call {
 typedef df_status (*df_kernel_run)(const df_call *call);
 
 /* A kernel record: what it takes and its code. |operands| lists the dtypes it takes, inputs before
- * "->", outputs after it, separated by commas: "f32,f32->f32". One operand may have several, "i32|i64";
- * "any" is every type that fits in an arena. A trailing "?" marks an operand that may be absent, a trailing
- * "*" the last operand repeated any number of times. "~" before the types says that the operand may have any
- * strides; otherwise it must be contiguous, and the planner makes it so. |inplace| lists which outputs may
- * overwrite which inputs, "0<0,0<1": same shape, dtype and strides. */
+ * "->", outputs after it, separated by commas: "f32,f32->f32". One operand may have several,
+ * "i32|i64"; "any" is every type that fits in an arena. A trailing "?" marks an operand that may be
+ * absent, a trailing
+ * "*" the last operand repeated any number of times. "~" before the types says that the operand may
+ * have any strides; otherwise it must be contiguous, and the planner makes it so. |inplace| lists
+ * which outputs may overwrite which inputs, "0<0,0<1": same shape, dtype and strides. */
 typedef struct df_kernel {
   uint32_t struct_size;
   int32_t priority; /* higher wins; a tie is an error */
@@ -224,8 +236,8 @@ typedef struct df_kernel {
 
 typedef struct df_body df_body;
 
-/* One step. Its operands are operands[first_operand ...]: inputs, outputs, then the workspace (one, with arena
- * -1 when there is none), then the packs. A step with a body has no kernel. */
+/* One step. Its operands are operands[first_operand ...]: inputs, outputs, then the workspace (one,
+ * with arena -1 when there is none), then the packs. A step with a body has no kernel. */
 typedef struct df_step {
   const df_kernel *kernel;
   void *state;
@@ -239,7 +251,8 @@ typedef struct df_step {
   int32_t reserved;
 } df_step;
 
-/* One allocation. |base| is an address (or the device's handle); a slot has none until a run gives it. */
+/* One allocation. |base| is an address (or the device's handle); a slot has none until a run gives
+ * it. */
 typedef struct df_arena {
   void *base;
   int64_t bytes;
@@ -260,9 +273,9 @@ struct df_segment {
   int32_t reserved;
 };
 
-/* A loop in a segment: the steps of |segment| run |trips| times, operands moving by their trip stride.
- * A carried value lies in one of two places: operands that belong to it are given for even trips and
- * move by |flip| for odd ones (see df_flip). */
+/* A loop in a segment: the steps of |segment| run |trips| times, operands moving by their trip
+ * stride. A carried value lies in one of two places: operands that belong to it are given for even
+ * trips and move by |flip| for odd ones (see df_flip). */
 typedef struct df_flip {
   int32_t operand; /* index into the body's operands */
   int32_t reserved;
@@ -276,8 +289,8 @@ struct df_body {
   const df_flip *flips;
 };
 
-/* What changes between runs. |slots| has an address per slot. |cancel| is polled between steps, trips and
- * pieces; |calls| counts kernel calls. Either may be null. */
+/* What changes between runs. |slots| has an address per slot. |cancel| is polled between steps,
+ * trips and pieces; |calls| counts kernel calls. Either may be null. */
 struct df_run {
   uint32_t struct_size;
   int32_t n_slots;
@@ -309,10 +322,11 @@ typedef struct df_copy {
 } df_copy;
 
 enum {
-  DF_MEMORY_HOST = 1,  /* the host can read and write it: shares the host's memory, needs no copies */
+  DF_MEMORY_HOST =
+      1, /* the host can read and write it: shares the host's memory, needs no copies */
   DF_ASYNCHRONOUS = 2, /* run and copy may return before they are done; sync waits */
   DF_HANDLES = 4,      /* df_buffer.base is a handle, not an address */
-  DF_BODIES = 8        /* segments may hold steps with bodies: loops run without coming back to the host */
+  DF_BODIES = 8 /* segments may hold steps with bodies: loops run without coming back to the host */
 };
 
 /* A device. |self| comes first in every call. All six up to run are required unless marked. */
@@ -321,9 +335,9 @@ typedef struct df_device {
   int32_t flags;
   const char *name; /* "cpu", "cuda", ... as users type it */
   int32_t ordinal;
-  int32_t alignment;   /* bytes, of every buffer and operand; 0: 64 */
-  int64_t max_bytes;   /* largest allocation, 0: no limit known */
-  int64_t total_bytes; /* memory it has, 0: not known */
+  int32_t alignment;       /* bytes, of every buffer and operand; 0: 64 */
+  int64_t max_bytes;       /* largest allocation, 0: no limit known */
+  int64_t total_bytes;     /* memory it has, 0: not known */
   const char *unavailable; /* null, or the reason why it can't be used */
   void *self;
   df_status (*alloc)(void *self, int64_t bytes, df_buffer *out, df_error *error);
@@ -348,7 +362,8 @@ typedef struct df_plugin {
   const df_device *const *devices;
 } df_plugin;
 
-/* The one symbol that a plugin library exports: const df_plugin *df_plugin_entry(const df_host *host). */
+/* The one symbol that a plugin library exports: const df_plugin *df_plugin_entry(const df_host
+ * *host). */
 typedef const df_plugin *(*df_plugin_entry_fn)(const df_host *host);
 
 #endif
