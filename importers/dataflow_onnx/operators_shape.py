@@ -90,10 +90,10 @@ def ConstantOfShape(c: Importer, shape: T, *, value: Any = None) -> Any:
 @operator("Reshape")
 def Reshape(c: Importer, x: T, shape: T, *, allowzero: int = 0) -> Any:
     wanted = c.sizes(shape, "the shape")
-    if x.known is not None and x.array is None:
+    if x.known is not None:
         if any(isinstance(n, Dim) for n in wanted):
             raise ModelError("sizes are reshaped to a shape with a named size")
-        return x.known.reshape([int(n) for n in wanted])
+        return (x.known if x.array is None else x.array).reshape([int(n) for n in wanted])
     value = c.value(x)
     return reshaped(value, wanted, bool(allowzero))
 
@@ -191,8 +191,11 @@ def Concat(c: Importer, *xs: T, axis: int) -> Any:
 
 @operator("Expand", 8)
 def Expand(c: Importer, x: T, shape: T) -> Any:
-    value = c.value(x)
     wanted = c.sizes(shape, "the shape")
+    if x.known is not None and x.array is None:
+        sizes = np.broadcast_shapes(x.known.shape, c.ints(shape, "the shape"))
+        return np.broadcast_to(x.known, sizes)
+    value = c.value(x)
     own: list[Any] = list(value.type.shape)
     rank = max(len(own), len(wanted))
     own, wanted = [1] * (rank - len(own)) + own, [1] * (rank - len(wanted)) + wanted
