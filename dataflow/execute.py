@@ -94,7 +94,8 @@ class Store:
         if memory == HOST:
             array_at(buffer.base, operand.type.nbytes, _at(operand, 0))[...] = array
         else:
-            self._machine.backend_of(memory).write(buffer, 0, np.ascontiguousarray(array))
+            data = np.ascontiguousarray(array)  # must live until the device has read it
+            self._machine.backend_of(memory).write(buffer, 0, data)
             self._machine.backend_of(memory).sync()
 
     def read(self, key: str) -> Array:
@@ -308,8 +309,12 @@ class Bound:
 
     def _bind(self, item: Segment | Transfer | Wait, table: Sequence[tuple[Any, int, int]]) -> Any:
         if isinstance(item, Segment):
-            backend = self._machine.backends[item.device]
-            return backend.bind(item, table, self._machine.threads)
+            memory = self._machine.memories[item.device]
+            own = [
+                entry if arena.memory == memory else (None, 0, -1)  # a device sees its own memory only
+                for arena, entry in zip(self.plan.arenas, table, strict=True)
+            ]
+            return self._machine.backends[item.device].bind(item, own, self._machine.threads)
         if isinstance(item, Wait):
             return _BoundWait(self._machine.backends[item.device])
         return _BoundTransfer(item, self.plan, table, self._machine.backends)

@@ -28,9 +28,8 @@ def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
     if inputs is None:
         inputs = {}
     if not isinstance(inputs, Mapping):
-        given = list(inputs) if isinstance(inputs, (tuple, list)) and len(declared) != 1 else [inputs]
-        if isinstance(inputs, tuple) and len(declared) == 1 and len(inputs) == 1:
-            given = list(inputs)
+        several = isinstance(inputs, tuple) and all(hasattr(item, "shape") for item in inputs)
+        given = list(inputs) if several or (isinstance(inputs, (tuple, list)) and len(declared) != 1) else [inputs]
         if len(given) != len(declared):
             names = ", ".join(v.name for v in declared)
             raise InputError(f"got {len(given)} inputs, the model has {len(declared)}: {names}")

@@ -102,10 +102,10 @@ class _Planning:
     def prepare_nodes(self) -> dict[LoweredNode, Any]:
         by_device: dict[str, list[LoweredNode]] = {}
         for item in self.lowered.items:
-            if isinstance(item, LoweredNode):
-                by_device.setdefault(item.device, []).append(item)
-            elif isinstance(item, Loop):
-                by_device.setdefault(item.device, []).extend(item.items)
+            if isinstance(item, Move) or not _does_work(item):
+                continue
+            nodes = item.items if isinstance(item, Loop) else (item,)
+            by_device.setdefault(item.device, []).extend(n for n in nodes if _does_work(n))
         found: dict[LoweredNode, Any] = {}
         for device, nodes in by_device.items():
             found.update(zip(nodes, self.prepare(device, nodes), strict=True))
@@ -155,7 +155,7 @@ class _Planning:
                 life = Lifetime(start, last + 1, root.type.nbytes, self.alignment)
                 entries.setdefault(root.memory, []).append(_Entry(root.name, life, (root, *shared)))
         for time, item in enumerate(items):
-            if isinstance(item, LoweredNode) and prepared[item].workspace:
+            if isinstance(item, LoweredNode) and item in prepared and prepared[item].workspace:
                 memory = next(s.root.memory for s in item.outputs if s is not None)
                 life = Lifetime(time, time + 1, prepared[item].workspace, self.alignment)
                 entries.setdefault(memory, []).append(_Entry(f"{item.node.name}:workspace", life, node=item))

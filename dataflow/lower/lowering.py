@@ -243,7 +243,7 @@ class _Lowering:
         key = (storage.root, storage.offset, storage.type.sizes, storage.strides)
         if key in self.copied:
             return self.copied[key]
-        device = device or self.device_of.get(storage.root) or self.host_device()
+        device = device or self.device_for(storage.root)
         result = self.root(f"{storage.root.name}:contiguous{self.count}", storage.type, storage.root.memory, "computed")
         self.copy_into(storage, result, reader, device)
         self.device_of[result.root] = device
@@ -258,12 +258,17 @@ class _Lowering:
         if key not in self.moved:
             target = self.root(f"{storage.root.name}:{memory}", storage.root.type, memory, "computed")
             whole = Storage(storage.root, 0, contiguous_strides(storage.root.type.sizes), storage.root.type)
-            origin = self.device_of.get(storage.root) or self.host_device()
+            origin = self.device_for(storage.root)
             self.items.append(Move(whole, target, origin, device, storage.root.name))
             self.device_of[target.root] = device
             self.moved[key] = target
         moved = self.moved[key]
         return Storage(moved.root, storage.offset, storage.strides, storage.type)
+
+    def device_for(self, root: Root) -> str:
+        """The device that computed a root, or the first that addresses it."""
+        found = self.device_of.get(root)
+        return found or next(d for d in self.devices if self.registry.devices[d].memory == root.memory)
 
     def host_device(self) -> str:
         """The first device that works on the host's memory."""
@@ -318,11 +323,11 @@ class _Lowering:
         # What reads the old place of another state is copied aside before any state is written.
         ready = []
         for after, before in pending:
-            device = self.device_of.get(after.root) or self.host_device()
+            device = self.device_for(after.root)
             aside = self.fresh(after, marker, device) if after.root.kind == "stored" else after
             ready.append((aside, before))
         for after, before in ready:
-            device = self.device_of.get(after.root) or self.host_device()
+            device = self.device_for(after.root)
             self.states.append((self.fresh(after, marker, device).root, before.root))
 
     def may_overwrite(self, after: Storage, before: Storage) -> bool:

@@ -7,9 +7,9 @@ import json
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from onnx import helper, numpy_helper
 from seeded import HERE, NAMES, inputs_of, seeded
-from torch.nn import functional as F
 
 
 def attributes(node):

@@ -1,0 +1,41 @@
+import shlex
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import dataflow as df
+from dataflow.registry import load
+
+FOLDER = Path(__file__).parent
+
+
+class Plugin:
+    """A plugin object around a built library."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def dataflow_devices(self):
+        return [df.CDevice(self.path)]
+
+
+@pytest.fixture(scope="session")
+def remote(tmp_path_factory):
+    """A registry with the remote device."""
+    target = tmp_path_factory.mktemp("remote") / "remote.so"
+    compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
+    flags = [
+        "-std=gnu11",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{df.get_include()}",
+    ]
+    subprocess.run([*compiler, *flags, str(FOLDER / "remote.c"), "-o", str(target)], check=True)
+    return load([Plugin(target)])

@@ -1,0 +1,104 @@
+"""A device with its own memory, a queue and a few ops: placement, fallback, copies both ways, arenas per memory."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.plan import Segment, Transfer, Wait
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+DEVICES = ["remote", "cpu"]
+
+
+def recorded(name):
+    with np.load(RECORDINGS / f"{name}.npz") as file:
+        return {key: file[key] for key in file.files}
+
+
+def test_work_goes_to_the_remote_device_and_back(remote):
+    model = df.load(str(RECORDINGS / "mlp.onnx"))
+    x = recorded("mlp")["x"][0].astype(np.float32)
+    session = df.Session(model, devices=DEVICES, registry=remote)
+    plan = session.plan(x.shape)
+    placed = {p.node: p.device for p in session.placement(x.shape)}
+    assert set(placed.values()) == {"remote", "cpu"}  # tanh is not among its ops
+    by_op = {p.op: p for p in session.placement(x.shape)}
+    assert by_op["matmul"].device == by_op["relu"].device == "remote"
+    assert by_op["tanh"].device == "cpu"
+    assert "no kernel for tanh" in by_op["tanh"].refusals["remote"]
+    moves = [item for item in plan.items if isinstance(item, Transfer)]
+    directions = {(m.from_device == "remote", m.to_device == "remote") for m in moves}
+    assert directions == {(True, False), (False, True)}
+    memories = {arena.memory for arena in plan.arenas if arena.kind == "arena"}
+    assert memories == {"host", "remote:0"}
+    assert {arena.memory for arena in plan.arenas if arena.kind == "weights"} >= {"remote:0"}
+    assert any(isinstance(item, Wait) for item in plan.items)
+    alone = df.Session(model, devices=["cpu"]).run(x)["logits"]
+    for _ in range(5):
+        np.testing.assert_allclose(session.run(x)["logits"], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_a_value_moves_once_per_memory(remote):
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (4, 4))
+    h = df.ops.relu(x)
+    t = df.ops.tanh(h)
+    g.output("y", df.ops.add(df.ops.sin(h), df.ops.add(t, df.ops.relu(h))))
+    session = df.Session(df.Model(g.build()), devices=DEVICES, registry=remote)
+    moves = [item.name for item in session.plan().items if isinstance(item, Transfer)]
+    assert len(moves) == len(set(moves))
+    data = np.linspace(-2, 2, 16, dtype=np.float32).reshape(4, 4)
+    r = np.maximum(data, 0)
+    np.testing.assert_allclose(session.run(data)["y"], np.sin(r) + np.tanh(r) + r, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
+def test_training_with_both_memories_gives_the_recorded_losses(remote, name):
+    data = recorded(name)
+    model = df.load(str(RECORDINGS / f"{name}.onnx"))
+    rate = 3e-3 if name == "resnet" else 1e-2
+    with df.Trainer(
+        model, optimizer=df.optim.AdamW(lr=rate), devices=DEVICES, registry=remote, accumulate=1
+    ) as trainer:
+        batches = zip(data["x"][:8].astype(np.float32), data["y"][:8].astype(np.int64), strict=True)
+        losses = [trainer.step({"x": x, "labels": y}) for x, y in batches]
+        plans = [program.plan for program in trainer.programs._programs.values()]
+        assert len(plans) == 2
+        for plan in plans:
+            assert {s.device for s in plan.items if isinstance(s, Segment)} >= {"remote"} or plan.boundary is None
+        joint = next(p for p in plans if p.boundary is not None)
+        backward = joint.items[joint.boundary :]
+        assert any(isinstance(item, Transfer) for item in backward)
+        assert any(isinstance(item, Segment) and item.device == "remote" for item in backward)
+    np.testing.assert_allclose(losses, data["plain/losses"][:8], rtol=1e-3)
+
+
+def test_parameters_come_back_from_the_device(remote):
+    data = recorded("mlp")
+    results = []
+    for devices in (DEVICES, ["cpu"]):
+        model = df.load(str(RECORDINGS / "mlp.onnx"))
+        with df.Trainer(model, optimizer=df.optim.SGD(lr=0.1), devices=devices, registry=remote) as trainer:
+            trainer.step({"x": data["x"][0].astype(np.float32), "labels": data["y"][0].astype(np.int64)})
+        results.append({n: p.array for n, p in model.parameters.items()})
+    for name, array in results[0].items():
+        np.testing.assert_allclose(array, results[1][name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_fallback_can_be_refused(remote):
+    g = df.GraphBuilder()
+    g.output("y", df.ops.tanh(g.input("x", df.float32, (64,))))
+    session = df.Session(df.Model(g.build()), devices=["remote"], registry=remote, fallback="error")
+    with pytest.raises(df.ModelError, match=r"100% of the work runs on cpu.*no kernel for tanh"):
+        session.run(np.zeros(64, np.float32))
+
+
+def test_a_fallback_is_said_once(remote, caplog):
+    g = df.GraphBuilder()
+    g.output("y", df.ops.tanh(g.input("x", df.float32, ("n",))))
+    session = df.Session(df.Model(g.build()), devices=["remote"], registry=remote)
+    session.run(np.zeros(64, np.float32))
+    session.run(np.zeros(32, np.float32))
+    assert [r.levelname for r in caplog.records].count("WARNING") == 1
