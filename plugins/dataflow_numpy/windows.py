@@ -94,10 +94,11 @@ def _conv_grad_weight(attributes: Attributes, x: Array, dy: Array) -> Array:
     count = dy.shape[2:]
     padded = _padded(wide(x), attributes["pads"], [0] * len(count), 0)
     B, O, C = x.shape[0], shape[0], shape[1]
-    z = wide(dy).reshape(B, groups, O // groups, -1)
+    places = int(np.prod(count))
+    z = wide(dy).reshape(B, groups, O // groups, places)
     dw = np.zeros((groups, O // groups, *shape[1:]), padded.dtype)
     for at, where in _positions(shape[2:], attributes["strides"], attributes["dilations"], count):
-        part = padded[(slice(None), slice(None), *where)].reshape(B, groups, C, -1)
+        part = padded[(slice(None), slice(None), *where)].reshape(B, groups, C, places)
         dw[(slice(None), slice(None), slice(None), *at)] = np.einsum("bgcn,bgon->goc", part, z, optimize=True)
     return dw.reshape(shape).astype(x.dtype)
 
