@@ -12,7 +12,7 @@ from .device import HOST
 from .errors import InputError
 from .execute import Machine
 from .graph import Graph
-from .lower import Lowered, LoweredNode, lower
+from .lower import Lowered, LoweredNode, fuse, lower
 from .passes import fold, without_dead
 from .plan import Plan
 from .planning import make_plan
@@ -112,6 +112,7 @@ def compile_graph(
     changed: Collection[str] = (),
     homes: Mapping[str, str] = MappingProxyType({}),
     folding: bool = True,
+    fusion: bool = True,
 ) -> tuple[Plan, Lowered]:
     """The plan of a bound graph, and what it was made from.
 
@@ -123,6 +124,7 @@ def compile_graph(
         changed: names of initializers that some program changes; nothing is folded through them.
         homes: the memory of those that lie in one place only.
         folding: compute at compile time what depends on constants alone.
+        fusion: let one kernel compute a chain of ops where a device has one for it.
 
     Raises:
         ModelError: no device takes a node.
@@ -130,6 +132,8 @@ def compile_graph(
     graph = without_dead(graph)
     if folding:
         graph = without_dead(fold(graph, registry.kernels.get(LAST_RESORT, {}), changed))
+    if fusion:
+        graph = fuse(graph, placement.devices, registry)
     lowered = lower(graph, placement.devices, registry, homes)
 
     def prepare(device: str, nodes: Sequence[LoweredNode]) -> Sequence[Any]:

@@ -62,9 +62,15 @@ def dataflow_formats() -> Iterable[Format]:  # type: ignore[empty-body]
     """Model file formats, by suffix. Suffixes are unique."""
 
 
+@hookspec
+def dataflow_samples() -> Iterable[Any]:  # type: ignore[empty-body]
+    """Samples (dataflow.testing.Sample) of the ops that this plugin declares, for the conformance kit."""
+
+
 HOOKS: Mapping[str, Any] = {
     "dataflow_ops": dataflow_ops,
     "dataflow_devices": dataflow_devices,
     "dataflow_kernels": dataflow_kernels,
     "dataflow_formats": dataflow_formats,
+    "dataflow_samples": dataflow_samples,
 }

@@ -55,6 +55,7 @@ class Op:
         cheap: recomputing it in backward costs less than keeping its result.
         cost: floating-point operations of a node; by default one per output element.
         bodies: names of the graphs that a node carries.
+        pattern: of a fused op: the chain of ops that it computes; each reads the result of the one before.
         doc: formula and shapes.
     """
 
@@ -71,6 +72,7 @@ class Op:
     cheap: bool = False
     cost: Callable[[Node], int] | None = None
     bodies: tuple[str, ...] = ()
+    pattern: tuple[str, ...] = ()
     doc: str = ""
 
     def __call__(

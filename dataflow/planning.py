@@ -104,8 +104,8 @@ class _Planning:
         for item in self.lowered.items:
             if isinstance(item, Move) or not _does_work(item):
                 continue
-            nodes = item.items if isinstance(item, Loop) else (item,)
-            by_device.setdefault(item.device, []).extend(n for n in nodes if _does_work(n))
+            inner = item.items if isinstance(item, Loop) else (item,)
+            by_device.setdefault(item.device, []).extend(n for n in inner if _does_work(n))
         found: dict[LoweredNode, Any] = {}
         for device, nodes in by_device.items():
             found.update(zip(nodes, self.prepare(device, nodes), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -50,6 +50,12 @@ class Registry:
     devices: Mapping[str, Device]
     kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]]
     formats: Mapping[str, Format]
+    load_samples: Callable[[], tuple[Any, ...]] = tuple
+
+    @property
+    def samples(self) -> tuple[Any, ...]:
+        """Samples that plugins brought for their own ops; asked for only here."""
+        return self.load_samples()
 
     def device(self, name: str) -> Device:
         """The device that a user named.
@@ -170,6 +176,7 @@ def _collect(manager: pluggy.PluginManager, plugins: list[Plugin]) -> Registry:
         MappingProxyType(devices),
         MappingProxyType(kernels),
         MappingProxyType(formats),
+        lambda: tuple(sample for name in names for sample in ask(name, "dataflow_samples")),
     )
 
 

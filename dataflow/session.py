@@ -59,6 +59,7 @@ class Session:
         plans: how many plans are kept.
         concurrency: how many runs may be in progress at once; more wait.
         fold: compute at compile time what depends on constants alone.
+        fuse: let one kernel compute a chain of ops where a device has one for it.
         registry: of plugins; the installed ones by default.
 
     Raises:
@@ -76,13 +77,15 @@ class Session:
         plans: int = 16,
         concurrency: int = 4,
         fold: bool = True,
+        fuse: bool = True,
         registry: Registry | None = None,
     ) -> None:
         self.model = model if isinstance(model, Model) else Model(model)
         self._registry = registry or default_registry()
         self._placement = place(devices, self._registry)
         self._machine = open_machine(self._placement, devices, self._registry, threads)
-        self._fallback, self._plans, self._concurrency, self._fold = fallback, plans, concurrency, fold
+        self._fallback, self._plans, self._concurrency = fallback, plans, concurrency
+        self._fold, self._fuse = fold, fuse
         self._lock = threading.Lock()
         self._warned = False
         self._begin()
@@ -166,7 +169,9 @@ class Session:
     def _compile(self, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
         graph = self._graph if not outputs else _with_outputs(self._graph, outputs)
         bound = bind(without_dead(graph), sizes_of(self._graph, feeds))
-        plan, lowered = compile_graph(bound, self._placement, self._machine, self._registry, folding=self._fold)
+        plan, lowered = compile_graph(
+            bound, self._placement, self._machine, self._registry, folding=self._fold, fusion=self._fuse
+        )
         self._report(lowered)
         self._store.require(plan, lowered, lambda name: None)
         return Program(plan, lowered, self._machine, self._store, self._concurrency)

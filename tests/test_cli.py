@@ -15,6 +15,7 @@ import pytest
 import dataflow as df
 from dataflow import cli, ops, registry
 from dataflow.hookspecs import Format
+from dataflow.testing import conformance
 
 
 def read(path: str, batch: str | None = None) -> df.Model:
@@ -301,16 +302,15 @@ def test_devices(run: Any) -> None:
 
 
 def test_plugin_test_passes_the_kits_verdict_on(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[list[str]] = []
-
-    def kit(command: list[str], check: bool) -> Any:
-        commands.append(command)
-        return subprocess.CompletedProcess(command, len(commands) - 1)
-
-    monkeypatch.setattr(cli.subprocess, "run", kit)
-    assert run("plugin", "test", "numpy").code == 0
-    assert run("plugin", "test", "numpy").code == 1
-    assert commands[0][1:] == ["-m", "pytest", "--pyargs", "dataflow.testing", "--device", "numpy"]
+    found = run("plugin", "test", "cpu", "--sample", "relu-", "--json")
+    assert found.code == 0
+    assert found.json["outcomes"]["passed"] > 10
+    assert not found.json["bad"]
+    monkeypatch.setitem(conformance.TOLERANCES, "float32", 0.0)
+    wrong = run("plugin", "test", "cpu", "--sample", "exp-f32-3x5x7")
+    assert wrong.code == 1
+    assert "elements differ, first at" in wrong.out
+    assert "dataflow plugin test cpu --sample 'exp-f32-3x5x7'" in wrong.out
     assert run("plugin", "test", "abacus").code == 2
 
 

@@ -1,5 +1,6 @@
 """Graph -> Lowered: a device and kernel for each node, a memory and storage for each value."""
 
+from .fuse import fuse as fuse
 from .lowered import Loop as Loop
 from .lowered import Lowered as Lowered
 from .lowered import LoweredNode as LoweredNode

@@ -14,6 +14,7 @@ from . import (
     movement,
     norm,
     optim,
+    patterns,
     pool,
     probability,
     random,
@@ -22,7 +23,7 @@ from . import (
 
 _FAMILIES = (
     elementwise, binary, reduce, movement, index, linalg, convolution, pool, norm, probability, loss, optim, random,
-    control,
+    control, patterns,
 )  # fmt: skip
 
 ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family.OPS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -42,15 +41,16 @@ class Outcome:
 
 
 def check_device(
-    device: str, *, registry: Registry | None = None, samples: Iterable[Sample] = SAMPLES
+    device: str, *, registry: Registry | None = None, samples: Iterable[Sample] = SAMPLES, complete: bool = True
 ) -> Iterator[Outcome]:
-    """An outcome for each sample and variant, and ``untested`` for claimed ops without a sample.
+    """An outcome for each sample and variant; when ``complete``, ``untested`` for claimed ops without a sample.
 
     A kernel is ``claimed`` when the device has a record that takes the node. Checked are values, writes outside the
     outputs, operands with gaps between their elements, and operands at odd addresses.
     """
     registry = registry or default_registry()
     registry.device(device)
+    samples = [*samples, *registry.samples] if complete else samples
     claimed = set(registry.kernels[device])
     tested: set[str] = set()
     for sample in samples:
@@ -65,7 +65,7 @@ def check_device(
         for variant in VARIANTS:
             text = _difference(sample, device, variant, registry)
             yield Outcome(device, sample.op.name, sample.name, variant, "failed" if text else "passed", text or "")
-    for op in sorted(claimed - tested):
+    for op in sorted(claimed - tested) if complete else ():
         yield Outcome(device, op, op, "plain", "untested", "the device claims it, and no sample shows that it is right")
 
 
@@ -154,5 +154,4 @@ def _far(found: Array, expected: Array, tolerance: float | None) -> str | None:
 
 def selected(pattern: str | None) -> tuple[Sample, ...]:
     """The samples whose name begins with ``pattern``; all without one."""
-    pattern = pattern or os.environ.get("DATAFLOW_SAMPLE")
     return tuple(s for s in SAMPLES if not pattern or s.name.startswith(pattern))

@@ -46,7 +46,7 @@ class Operand:
         if self.kind == "range" or self.dtype.is_int:
             return random.integers(self.low, max(self.high, self.low + 1), self.shape).astype(self.dtype.numpy)
         count = int(np.prod(self.shape))
-        found = random.standard_normal(self.shape)
+        found: Array = random.standard_normal(self.shape)
         if self.kind == "positive":
             found = random.uniform(0.5, 2.0, self.shape)
         elif self.kind == "unit":
@@ -268,6 +268,7 @@ def _binary() -> list[Sample]:
 
 
 def _reduce() -> list[Sample]:
+    shape: tuple[int, ...]
     rows = []
     cases: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
         ((3, 5), (1,)), ((3, 5), (0,)), ((3, 5), (0, 1)), ((3, 5, 7), (1,)), ((3, 5, 7), (0, 2)), ((1, 1), (0,)),
@@ -311,6 +312,7 @@ def _reduce() -> list[Sample]:
 
 
 def _movement() -> list[Sample]:
+    shape: tuple[int, ...]
     rows = [Sample(ops.reshape, (x(3, 4),), {"shape": s}, gradient=(0,)) for s in ((12,), (2, 6), (3, 1, 4))]
     rows += [Sample(ops.reshape, (x(0, 4),), {"shape": (2, 0)}), Sample(ops.reshape, (x(1),), {"shape": ()})]
     rows += [
@@ -403,20 +405,34 @@ def _products() -> list[Sample]:
     )  # fmt: skip
     for image, weight, given in windows:
         spatial = len(image) - 2
-        a = {"strides": (1,) * spatial, "pads": (0,) * (2 * spatial), "dilations": (1,) * spatial, "groups": 1, **given}
+        window: dict[str, Any] = {
+            "strides": (1,) * spatial,
+            "pads": (0,) * (2 * spatial),
+            "dilations": (1,) * spatial,
+            "groups": 1,
+            **given,
+        }
         output = tuple(
-            (image[2 + d] + a["pads"][d] + a["pads"][d + spatial] - a["dilations"][d] * (weight[2 + d] - 1) - 1)
-            // a["strides"][d]
+            (
+                image[2 + d]
+                + window["pads"][d]
+                + window["pads"][d + spatial]
+                - window["dilations"][d] * (weight[2 + d] - 1)
+                - 1
+            )
+            // window["strides"][d]
             + 1
             for d in range(spatial)
         )
         dy = x(image[0], weight[0], *output)
         small = int(np.prod(image)) < 500
-        rows.append(Sample(ops.conv, (x(*image), x(*weight), x(weight[0])), a, gradient=(0, 1, 2) if small else ()))
-        rows.append(Sample(ops.conv, (x(*image), x(*weight)), a))
+        rows.append(
+            Sample(ops.conv, (x(*image), x(*weight), x(weight[0])), window, gradient=(0, 1, 2) if small else ())
+        )
+        rows.append(Sample(ops.conv, (x(*image), x(*weight)), window))
         extra = (0, 1) if small else ()
-        rows.append(Sample(ops.conv_grad_input, (dy, x(*weight)), {"input_shape": image, **a}, gradient=extra))
-        rows.append(Sample(ops.conv_grad_weight, (x(*image), dy), {"weight_shape": weight, **a}, gradient=extra))
+        rows.append(Sample(ops.conv_grad_input, (dy, x(*weight)), {"input_shape": image, **window}, gradient=extra))
+        rows.append(Sample(ops.conv_grad_weight, (x(*image), dy), {"weight_shape": weight, **window}, gradient=extra))
     return rows
 
 
@@ -470,6 +486,7 @@ def _indices(image: tuple[int, ...], a: Mapping[str, Any]) -> Array:
 
 
 def _networks() -> list[Sample]:
+    shape: tuple[int, ...]
     rows = []
     for shape in ((2, 3, 4, 5), (0, 3, 4), (1, 1), (6, 17), (3, 8, 33), (8, 40, 16, 16)):
         c = shape[1]
@@ -605,6 +622,33 @@ def _control() -> list[Sample]:
     return rows
 
 
+def _patterns() -> list[Sample]:
+    rows = []
+    for a, b in (((3, 5), (5, 7)), ((1, 1), (1, 1)), ((0, 5), (5, 3)), ((3, 0), (0, 4)), ((17, 33), (33, 15))):
+        for op in (ops.matmul_bias, ops.matmul_bias_relu):
+            rows.append(Sample(op, (x(*a), x(*b), x(b[1])), gradient=(0, 1, 2) if a == (3, 5) else ()))
+            rows.append(Sample(op, (x(2, *a), x(*b), x(1, b[1]))))
+    rows += [Sample(ops.matmul_bias_relu, (x(130, 70), x(70, 140), x(140)))]
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+    for image, weight in (((2, 3, 6, 5), (4, 3, 3, 3)), ((0, 3, 5, 5), (2, 3, 3, 3)), ((3, 8, 14, 14), (16, 8, 3, 3))):
+        small = (0, 1, 2) if image[0] == 2 else ()
+        rows.append(Sample(ops.conv_relu, (x(*image), x(*weight), x(weight[0])), window, gradient=small))
+        rows.append(Sample(ops.conv_relu, (x(*image), x(*weight)), window))
+    rows += [
+        Sample(ops.add_relu, (x(*p, kind="distinct"), x(*q)), gradient=(0, 1) if p == (3, 5) else ()) for p, q in PAIRS
+    ]
+    return rows
+
+
 SAMPLES: tuple[Sample, ...] = tuple(
-    _unary() + _binary() + _reduce() + _movement() + _products() + _pools() + _networks() + _random() + _control()
+    _unary()
+    + _binary()
+    + _reduce()
+    + _movement()
+    + _products()
+    + _pools()
+    + _networks()
+    + _random()
+    + _control()
+    + _patterns()
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import control, elementwise, networks, random, tensors, windows
+from . import control, elementwise, networks, patterns, random, tensors, windows
 from .elementwise import Code
 
 KERNELS: dict[str, Code] = {
@@ -12,4 +12,5 @@ KERNELS: dict[str, Code] = {
     **networks.KERNELS,
     **random.KERNELS,
     **control.KERNELS,
+    **patterns.KERNELS,
 }

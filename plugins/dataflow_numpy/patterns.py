@@ -1,0 +1,25 @@
+"""Reference of fused ops: their chains, one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .elementwise import Array, Attributes, Code
+from .tensors import KERNELS as TENSORS
+from .windows import KERNELS as WINDOWS
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, 0)
+
+
+def _matmul_bias(attributes: Attributes, a: Array, b: Array, bias: Array) -> Array:
+    return TENSORS["matmul"](attributes, a, b) + bias
+
+
+KERNELS: dict[str, Code] = {
+    "matmul_bias": _matmul_bias,
+    "matmul_bias_relu": lambda attributes, a, b, bias: _relu(_matmul_bias(attributes, a, b, bias)),
+    "conv_relu": lambda attributes, *operands: _relu(WINDOWS["conv"](attributes, *operands)),
+    "add_relu": lambda attributes, a, b: _relu(a + b),
+}
