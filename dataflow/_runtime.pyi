@@ -82,6 +82,17 @@ class _Lib:
     DF_UNSUPPORTED: int
     # runtime.h
     def df_host_table(self) -> CData: ...
+    def df_plan_offsets(
+        self,
+        count: int,
+        buffers: CData,
+        effort: int,
+        offsets: CData,
+        peak: CData,
+        lower_bound: CData,
+        error: CData,
+        /,
+    ) -> int: ...
     def df_set_log(self, callback: CData, /) -> None: ...
     df_log_python: CData  # for df_set_log, once ffi.def_extern() has given it a body
     def df_library_open(self, path: bytes, error: CData, /) -> CData: ...

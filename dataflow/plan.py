@@ -95,6 +95,7 @@ class Plan:
         arenas: allocations and slots; operands name them by index.
         inputs, outputs: the operand of each input and output.
         stored: where initializers and state lie: name to operand.
+        kept: what must lie in the place of a state at the end, by the state's name.
         lifetimes: per scratch arena, the names and lifetimes that were packed, with their offsets (for drawings).
         asynchronous: devices whose segments and transfers may still run when the next item begins.
         boundary: of a joint program: how many items are the forward program.
@@ -107,6 +108,7 @@ class Plan:
     inputs: Mapping[str, Operand]
     outputs: Mapping[str, Operand]
     stored: Mapping[str, Operand]
+    kept: Mapping[str, Operand]
     lifetimes: Mapping[int, tuple[tuple[str, Lifetime, int], ...]]
     asynchronous: frozenset[str]
     boundary: int | None
@@ -114,7 +116,7 @@ class Plan:
     lower_bound_bytes: int
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "stored", "lifetimes"):
+        for name in ("inputs", "outputs", "stored", "kept", "lifetimes"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property

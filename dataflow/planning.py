@@ -92,6 +92,7 @@ class _Planning:
             self.operands(self.lowered.inputs),
             self.operands(self.lowered.outputs),
             self.operands({key: stored.storage for key, stored in self.lowered.stored.items()}),
+            {before.name: self.whole(after) for after, before in self.lowered.states},
             {arena: rows for arena, (rows, _, _) in scratch.items()},
             self.asynchronous,
             boundary,
@@ -192,6 +193,10 @@ class _Planning:
 
     def operands(self, storages: Mapping[str, Storage]) -> dict[str, Operand]:
         return {name: s.operand(*self.place[s.root]) for name, s in storages.items()}
+
+    def whole(self, root: Root) -> Operand:
+        strides = contiguous_strides(root.type.sizes)
+        return Storage(root, 0, strides, root.type).operand(*self.place[root])
 
     def operand(self, storage: Storage | None) -> Operand | None:
         if storage is None:

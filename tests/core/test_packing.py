@@ -1,9 +1,21 @@
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflow.memory import Lifetime, live_peak, plan_memory
+import dataflow as df
+from dataflow.memory import Lifetime, plan_memory
+
+
+def live_peak(lifetimes: list[Lifetime]) -> int:
+    """The largest sum of aligned sizes alive at one time, by looking at every time."""
+    times = {t for life in lifetimes for t in (life.start, life.stop)}
+    sizes = [-(-life.bytes // life.alignment) * life.alignment for life in lifetimes]
+    alive = [sum(n for life, n in zip(lifetimes, sizes, strict=True) if life.start <= t < life.stop) for t in times]
+    return max(alive, default=0)
+
 
 LIFETIMES = st.lists(
     st.builds(lambda a, n, b: Lifetime(a, a + n, b), st.integers(0, 30), st.integers(1, 12), st.integers(0, 1000)),
@@ -22,6 +34,35 @@ def test_live_buffers_never_share_bytes(lifetimes: list[Lifetime]) -> None:
                 x, y = plan.offsets[i], plan.offsets[j]
                 assert x + a.bytes <= y or y + b.bytes <= x
     assert plan.peak >= plan.lower_bound == live_peak(lifetimes)
+
+
+@pytest.mark.parametrize(
+    ("life", "text"),
+    [
+        (Lifetime(3, 2, 64), "stops before it starts"),
+        (Lifetime(0, 1, -1), "negative size"),
+        (Lifetime(0, 1, 8, 48), "power of two"),
+        (Lifetime(0, 1, 1 << 62), "63 bits"),
+    ],
+)
+def test_what_can_not_be_is_refused(life: Lifetime, text: str) -> None:
+    with pytest.raises(df.InputError, match=text):
+        plan_memory([Lifetime(0, 1, 8), life])
+
+
+def test_the_same_lifetimes_give_the_same_offsets() -> None:
+    random = np.random.default_rng(1)
+    lives = [Lifetime(int(a), int(a + n), int(b)) for a, n, b in random.integers(1, 90, (60, 3))]
+    assert len({plan_memory(lives).offsets for _ in range(3)}) == 1
+
+
+def test_many_lifetimes_come_near_the_bound() -> None:
+    random = np.random.default_rng(2)
+    begins = random.integers(0, 100_000, 100_000)
+    lengths, sizes = random.integers(1, 200, 100_000), random.integers(1, 1 << 20, 100_000)
+    lives = [Lifetime(int(a), int(a + n), int(b)) for a, n, b in zip(begins, lengths, sizes, strict=True)]
+    plan = plan_memory(lives)
+    assert plan.peak < 1.15 * plan.lower_bound
 
 
 def test_nested_lifetimes_reach_the_bound() -> None:

@@ -8,7 +8,7 @@ import pytest
 import dataflow as df
 from dataflow.registry import load
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "devices"
 
 
 class Plugin:

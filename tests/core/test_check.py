@@ -1,0 +1,179 @@
+"""The plan checker: it passes on every plan, and rejects what would compute something else."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.check import PlanViolation, check_plan
+from dataflow.execute import Program
+from dataflow.plan import Segment, Transfer, Wait
+from dataflow.testing import SAMPLES
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+
+
+def recorded(name, count=2):
+    with np.load(RECORDINGS / f"{name}.npz") as file:
+        return file["x"][:count].astype(np.float32), file["y"][:count].astype(np.int64)
+
+
+def trained(name, **options):
+    """A trainer that has made all its programs."""
+    x, y = recorded(name)
+    trainer = df.Trainer(df.load(str(RECORDINGS / f"{name}.onnx")), accumulate=2, clip_norm=1.0, **options)
+    for step in range(2):
+        trainer.step({"x": x[step], "labels": y[step]})
+    trainer.evaluate({"x": x[0], "labels": y[0]})
+    return trainer
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_every_program_of_training_is_right(name, device):
+    with trained(name, devices=[device]) as trainer:
+        plans = trainer.programs.plans()
+        assert len(plans) == 4
+        for plan in plans.values():
+            check_plan(plan)
+            assert plan.peak_bytes <= 1.02 * plan.lower_bound_bytes
+
+
+@pytest.mark.parametrize("sample", SAMPLES[::3], ids=lambda s: s.name)
+def test_plans_of_samples_are_right(sample):
+    for strided in (False, True):
+        session = df.Session(sample.build(strided), devices=["cpu"], fold=False)
+        check_plan(session.plan())
+
+
+# ---- corrupted plans ----------------------------------------------------------------------------------
+
+
+def moved(plan, random):
+    """The plan with one operand of one step at another offset, or an output in the place of an operand."""
+    segments = [i for i, item in enumerate(plan.items) if isinstance(item, Segment)]
+    at = int(random.choice(segments))
+    segment = plan.items[at]
+    index = int(random.integers(len(segment.steps)))
+    step = segment.steps[index]
+    inputs, outputs = list(step.inputs), list(step.outputs)
+    kind = random.integers(3)
+    if kind == 0:  # an in-place pair that nobody declared, or of other values
+        places = [o for o in inputs if o is not None and o.type.elements]
+        made = [i for i, o in enumerate(outputs) if o is not None]
+        if places and made:
+            place = places[int(random.integers(len(places)))]
+            out = int(random.choice(made))
+            outputs[out] = dataclasses.replace(outputs[out], arena=place.arena, offset=place.offset)
+    else:
+        side = inputs if kind == 1 and any(o is not None for o in inputs) else outputs
+        present = [i for i, o in enumerate(side) if o is not None]
+        if present:
+            chosen = int(random.choice(present))
+            by = int(random.choice([-256, -64, -4, 4, 64, 128, 1024, 4096]))
+            side[chosen] = dataclasses.replace(side[chosen], offset=side[chosen].offset + by)
+    steps = list(segment.steps)
+    steps[index] = dataclasses.replace(step, inputs=tuple(inputs), outputs=tuple(outputs))
+    items = list(plan.items)
+    items[at] = dataclasses.replace(segment, steps=tuple(steps))
+    return dataclasses.replace(plan, items=tuple(items))
+
+
+def reordered(plan, random):
+    """The plan with two neighbouring steps or items exchanged, or an event left out."""
+    items = list(plan.items)
+    events = [i for i, item in enumerate(items) if isinstance(item, (Wait, Transfer))]
+    if events and random.integers(2):
+        at = int(random.choice(events))
+        if isinstance(items[at], Wait) or random.integers(2):
+            del items[at]
+        elif at + 1 < len(items):
+            items[at], items[at + 1] = items[at + 1], items[at]
+        return dataclasses.replace(plan, items=tuple(items))
+    at = int(random.choice([i for i, item in enumerate(items) if isinstance(item, Segment)]))
+    steps = list(items[at].steps)
+    if len(steps) > 1:
+        index = int(random.integers(len(steps) - 1))
+        steps[index], steps[index + 1] = steps[index + 1], steps[index]
+    items[at] = dataclasses.replace(items[at], steps=tuple(steps))
+    return dataclasses.replace(plan, items=tuple(items))
+
+
+def results(plan, program, feeds):
+    """What a plan computes from poisoned memory, with the state it leaves; None when it is refused or fails."""
+    store = program._store
+    before = {key: store.read(key) for key in store.names()}
+    try:
+        changed = Program(plan, program.lowered, program._machine, store, 1)
+        with changed.borrow() as bound:
+            for _, buffer in bound._scratch:
+                poison(bound, buffer)
+            out = {n: np.full(o.type.sizes, -7, o.type.dtype.numpy) for n, o in plan.outputs.items()}
+            bound.run({n: a.copy() for n, a in feeds.items()}, out)  # a wrong plan may write them
+        after = {key: store.read(key).tobytes() for key in store.names()}
+        return {n: a.tobytes() for n, a in out.items()}, after
+    except df.DataflowError:
+        return None
+    finally:
+        for key, array in before.items():
+            store.write(key, array)
+        program._machine.failed = None
+
+
+def poison(bound, buffer):
+    from dataflow._runtime import ffi
+
+    if hasattr(buffer, "handle"):  # the remote device's memory begins as noise
+        return
+    ffi.memmove(buffer.base, b"\xff" * buffer.bytes, buffer.bytes)
+
+
+def corrupt_and_compare(program, feeds, count, seed):
+    random = np.random.default_rng(seed)
+    plan = program.plan
+    check_plan(plan)
+    right = results(plan, program, feeds)
+    assert right is not None
+    assert results(plan, program, feeds) == right
+    differing = rejected = 0
+    for _ in range(count):
+        wrong = (moved if random.integers(3) else reordered)(plan, random)
+        try:
+            check_plan(wrong)
+            accepted = True
+        except PlanViolation:
+            accepted = False
+        rejected += not accepted
+        same = results(wrong, program, feeds) == right
+        differing += not same
+        assert same or not accepted, "a plan that computes something else was accepted"
+    return differing, rejected
+
+
+@pytest.mark.parametrize(("name", "kind"), [("mlp", "joint-False"), ("cnn", "joint-True"), ("resnet", "evaluate")])
+def test_corrupted_plans_that_compute_something_else_are_rejected(name, kind):
+    x, y = recorded(name)
+    with trained(name, devices=["cpu"]) as trainer:
+        program = next(p for k, p in trainer.programs._programs.items() if "-".join(map(str, k[0])) == kind)
+        feeds = {"x": x[0], "labels": y[0]}
+        differing, rejected = corrupt_and_compare(program, feeds, 300, seed=11)
+    assert differing > 150
+    assert rejected >= differing
+
+
+def test_corrupted_plans_over_two_memories_are_rejected(remote):
+    x, y = recorded("mlp")
+    with trained("mlp", devices=["remote", "cpu"], registry=remote) as trainer:
+        program = next(p for k, p in trainer.programs._programs.items() if k[0] == ("joint", True))
+        check_plan(program.plan)
+        assert program.plan.asynchronous == {"remote"}
+        differing, rejected = corrupt_and_compare(program, {"x": x[0], "labels": y[0]}, 100, seed=5)
+        for at, item in enumerate(program.plan.items):
+            if isinstance(item, Wait):
+                items = program.plan.items[:at] + program.plan.items[at + 1 :]
+                with pytest.raises(PlanViolation, match="may still be working"):
+                    check_plan(dataclasses.replace(program.plan, items=items))
+    assert differing > 30
+    assert rejected >= differing
