@@ -251,9 +251,9 @@ class BoundCSegment:
         """Fills a ``df_segment`` with steps; returns index and distance of each operand that flips."""
         steps = ffi.new("df_step[]", max(len(planned), 1))
         total = sum(len(s.inputs) + len(s.outputs) + 1 for s in planned)
-        operands = ffi.new("df_operand[]", max(total, 1))
-        self._keep += [steps, operands]
-        flips: list[tuple[int, int]] = []
+        listed = [o for step in planned for o in (*step.inputs, *step.outputs, step.workspace)]
+        operands = tables.operands(listed)
+        self._keep += [steps, listed]
         at = 0
         for entry, step in zip(steps, planned, strict=False):
             entry.first_operand = at
@@ -264,11 +264,8 @@ class BoundCSegment:
                 entry.kernel, entry.state = step.kernel.code, step.prepared.state
                 entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
                 entry.n_inputs, entry.n_outputs = len(step.inputs), len(step.outputs)
-            for operand in (*step.inputs, *step.outputs, step.workspace):
-                tables.operand(operands[at], operand)
-                if operand is not None and operand.flip:
-                    flips.append((at, operand.flip))
-                at += 1
+            at += len(step.inputs) + len(step.outputs) + 1
+        flips = [(index, o.flip) for index, o in enumerate(listed) if o is not None and o.flip]
         into.struct_size, into.n_steps, into.n_operands = ffi.sizeof("df_segment"), len(planned), total
         into.n_arenas, into.steps, into.operands, into.arenas = count, steps, operands, arenas
         into.threads = threads

@@ -35,7 +35,7 @@ def share_in_place(
     owner: dict[Root, Root] = {}
     ends = {root: last for root, (_, last) in alive.items()}  # of the root itself, not of its place
     for time, item in enumerate(items):
-        if not isinstance(item, LoweredNode):
+        if not isinstance(item, LoweredNode) or not item.kernel.inplace:
             continue
         taken: set[Root] = set()
         for result, operand in item.kernel.inplace:

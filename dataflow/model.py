@@ -12,6 +12,7 @@ import numpy as np
 
 from .errors import InputError, ModelError
 from .graph import Array, Graph, Value
+from .pause import collection_paused
 from .types import TensorType
 
 if TYPE_CHECKING:
@@ -213,7 +214,8 @@ def load(path: str, *, registry: Registry | None = None, **options: Any) -> Mode
     form = _format(path, registry)
     if form.load is None:
         raise InputError(f"{path}: files with suffix {form.suffix!r} can be written but not read")
-    model: Model = form.load(str(path), **options)
+    with collection_paused():
+        model: Model = form.load(str(path), **options)
     return model
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ._runtime import ffi, lib
 from .errors import Cancelled, DataflowError, DeviceError, InputError, OutOfMemoryError
@@ -12,6 +15,14 @@ from .graph import Attribute
 from .types import DType, TensorType, contiguous_strides
 
 CData = Any
+
+# The layout of df_operand, field by field.
+_OPERAND = np.dtype(
+    [(n, np.int32) for n in ("arena", "dtype", "rank", "layout")]
+    + [(n, np.int64) for n in ("offset", "bytes", "trip_stride", "value", "origin", "shape", "strides")]
+)
+assert _OPERAND.itemsize == ffi.sizeof("df_operand")
+assert all(_OPERAND.fields[n][1] == ffi.offsetof("df_operand", n) for n in _OPERAND.names)  # type: ignore[index, union-attr]
 
 _ERRORS: Mapping[int, type[DataflowError]] = {
     1: InputError,
@@ -47,22 +58,27 @@ class Operand:
     @property
     def bytes(self) -> int:
         """From the first to the last element; negative strides reach below the offset and count too."""
-        if self.type.elements == 0:
-            return 0
-        low, high = self.span
+        low, high = _span(self.type.sizes, self.strides, self.type.dtype.nbytes(1))
         return high - low
 
     @property
     def span(self) -> tuple[int, int]:
         """First and one-past-last byte, relative to the offset."""
-        size = self.type.dtype.nbytes(1)
-        reach = [(d - 1) * s * size for d, s in zip(self.type.sizes, self.strides, strict=True)]
-        return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + size
+        return _span(self.type.sizes, self.strides, self.type.dtype.nbytes(1))
 
     @property
     def is_contiguous(self) -> bool:
         """Row-major without gaps."""
         return is_contiguous(self.type.shape, self.strides)
+
+
+@functools.lru_cache(4096)
+def _span(sizes: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
+    """First and one-past-last byte of a tensor, relative to its first element; nothing for one without elements."""
+    if 0 in sizes:
+        return 0, 0
+    reach = [(d - 1) * s * size for d, s in zip(sizes, strides, strict=True)]
+    return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + size
 
 
 def is_contiguous(shape: Sequence[Any], strides: Sequence[int]) -> bool:
@@ -86,7 +102,9 @@ class Tables:
     def __init__(self) -> None:
         self._lists: dict[tuple[int, ...], CData] = {}
         self._attributes: dict[tuple[Attribute, ...], tuple[CData, int]] = {}
-        self._keep: list[CData] = []
+        self._keep: list[Any] = []
+        self._rows: dict[int, tuple[int, ...]] = {}
+        self._addresses: dict[tuple[int, ...], int] = {}
 
     def ints(self, numbers: Sequence[int]) -> CData:
         """A lasting ``int64_t[]`` with these numbers."""
@@ -129,22 +147,47 @@ class Tables:
         else:
             entry.kind, entry.count, entry.ints = lib.DF_ATTR_INTS, len(value), self.ints(value)
 
-    def operand(self, into: CData, operand: Operand | None) -> None:
-        """Fills a ``df_operand``."""
+    def operands(self, given: Sequence[Operand | None]) -> CData:
+        """A lasting ``df_operand[]``; it is filled as one array, since setting field by field is slow."""
+        known = self._rows
+        rows = []
+        for operand in given:
+            row = known.get(id(operand))
+            if row is None:
+                row = known[id(operand)] = self._row(operand)
+                self._keep.append(operand)  # so that its id stays its own
+            rows.append(row)
+        table = np.array(rows or [self._row(None)], _OPERAND)
+        self._keep.append(table)
+        return ffi.cast("df_operand *", table.ctypes.data)
+
+    def _row(self, operand: Operand | None) -> tuple[int, ...]:
+        """The fields of a ``df_operand``."""
         if operand is None:
-            into.arena = -1
-            return
+            return (-1, *[0] * 10)
         type_ = operand.type
-        into.arena = operand.arena
-        into.dtype = type_.dtype.code
-        into.rank = len(type_.shape)
-        into.offset = operand.offset
-        into.bytes = operand.bytes
-        into.trip_stride = operand.trip_stride
-        into.value = operand.value
-        into.origin = operand.origin
-        into.shape = self.ints(type_.sizes)
-        into.strides = self.ints(operand.strides)
+        sizes = type_.sizes
+        return (
+            operand.arena,
+            type_.dtype.code,
+            len(sizes),
+            0,
+            operand.offset,
+            operand.bytes,
+            operand.trip_stride,
+            operand.value,
+            operand.origin,
+            self.address(sizes),
+            self.address(operand.strides),
+        )
+
+    def address(self, numbers: Sequence[int]) -> int:
+        """The address of a lasting list of numbers."""
+        key = tuple(numbers)
+        found = self._addresses.get(key)
+        if found is None:
+            found = self._addresses[key] = int(ffi.cast("intptr_t", self.ints(key)))
+        return found
 
     def node(
         self,
@@ -155,10 +198,7 @@ class Tables:
         threads: int,
     ) -> None:
         """Fills a ``df_node``."""
-        operands = ffi.new("df_operand[]", max(len(inputs) + len(outputs), 1))
-        self._keep.append(operands)
-        for index, operand in enumerate([*inputs, *outputs]):
-            self.operand(operands[index], operand)
+        operands = self.operands([*inputs, *outputs])
         into.struct_size = ffi.sizeof("df_node")
         into.n_inputs, into.n_outputs = len(inputs), len(outputs)
         into.inputs, into.outputs = operands, operands + len(inputs)

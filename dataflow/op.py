@@ -93,11 +93,15 @@ class Op:
         from .builder import builder_of
 
         node = builder_of(self, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
+        if len(self.outputs) == 1 == len(node.outputs) and self.outputs[0][-1] != "*":
+            return node.outputs[0]
         results = [v for v, declared in zip(node.outputs, self.output_names(node), strict=True) if declared[0] != "+"]
         return results[0] if len(results) == 1 and not self.outputs[0].endswith("*") else tuple(results)
 
     def output_names(self, node: Node) -> list[str]:
         """A declared name per output of ``node``; a repeated one as often as it occurs."""
+        if len(node.outputs) == len(self.outputs):
+            return list(self.outputs)
         names: list[str] = []
         spare = len(node.outputs) - len(self.outputs)
         for declared in self.outputs:

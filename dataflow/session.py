@@ -20,6 +20,7 @@ from .graph import Array, Graph
 from .lower import Lowered, LoweredNode
 from .model import Model
 from .passes import bind, without_dead
+from .pause import collection_paused
 from .plan import Plan
 from .registry import Registry, default_registry
 
@@ -168,12 +169,13 @@ class Session:
 
     def _compile(self, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
         graph = self._graph if not outputs else _with_outputs(self._graph, outputs)
-        bound = bind(without_dead(graph), sizes_of(self._graph, feeds))
-        plan, lowered = compile_graph(
-            bound, self._placement, self._machine, self._registry, folding=self._fold, fusion=self._fuse
-        )
-        self._report(lowered)
-        self._store.require(plan, lowered, lambda name: None)
+        with collection_paused():
+            bound = bind(graph if not outputs else without_dead(graph), sizes_of(self._graph, feeds))
+            plan, lowered = compile_graph(
+                bound, self._placement, self._machine, self._registry, folding=self._fold, fusion=self._fuse
+            )
+            self._report(lowered)
+            self._store.require(plan, lowered, lambda name: None)
         return Program(plan, lowered, self._machine, self._store, self._concurrency)
 
     def _report(self, lowered: Lowered) -> None:

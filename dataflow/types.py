@@ -326,7 +326,10 @@ class TensorType:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape of a bound type, as ints; raises InputError where a dim isn't known yet."""
-        return tuple(int(d) for d in self.shape)
+        for dim in self.shape:
+            if type(dim) is not int:
+                return tuple(int(d) for d in self.shape)
+        return self.shape  # type: ignore[return-value]
 
     @property
     def is_bound(self) -> bool:
@@ -357,7 +360,8 @@ class TensorType:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
 
-def element_count(shape: Sequence[Size]) -> int:
+@functools.lru_cache(4096)
+def element_count(shape: Shape) -> int:
     """The product of a bound shape's dims, refused where it overflows 63 bits."""
     count = 1
     for dim in shape:

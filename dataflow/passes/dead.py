@@ -23,6 +23,9 @@ def without_dead(graph: Graph) -> Graph:
                 boundary -= 1
             continue
         needed.update(v for v in node.inputs if v is not None)
+        if len(node.outputs) == 1:  # read, or it would have gone
+            kept.append(node)
+            continue
         declared = node.op.output_names(node)
         outputs = tuple(
             None if value is not None and value not in needed and name.startswith("+") else value

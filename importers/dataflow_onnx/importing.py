@@ -7,6 +7,7 @@ Reshape, Slice and the like get it as attributes; nothing else is folded.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -156,6 +157,24 @@ def _importable(record: ModelRecord, nodes: Sequence[NodeRecord], missing: set[t
     return [name for name in reached if name not in read]
 
 
+@functools.cache
+def _arity(converter: Callable[..., Any]) -> tuple[int, int, frozenset[str] | None]:
+    """Fewest and most operands of a converter, and its attributes; None when it takes any."""
+    least = most = 0
+    keywords: set[str] = set()
+    for parameter in list(inspect.signature(converter).parameters.values())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return 0, 1 << 30, None
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            most = 1 << 30
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            keywords.add(parameter.name)
+        else:
+            most += 1
+            least += parameter.default is parameter.empty
+    return least, most, frozenset(keywords)
+
+
 class Importer:
     """Builds the graph of one file; converters call its methods.
 
@@ -218,11 +237,17 @@ class Importer:
 
     def call(self, converter: Callable[..., Any], inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
         """The converter's results, after its arguments were checked."""
+        least, most, keywords = _arity(converter)
+        unknown = [key for key in node.attributes if keywords is not None and key not in keywords]
+        if not least <= len(inputs) <= most or unknown:
+            try:
+                inspect.signature(converter).bind(self, *inputs, **node.attributes)
+            except TypeError as error:
+                raise ModelError(f"its inputs or attributes don't fit the operator: {error}") from None
         try:
-            bound = inspect.signature(converter).bind(self, *inputs, **node.attributes)
-        except TypeError as error:
+            found = converter(self, *inputs, **node.attributes)
+        except TypeError as error:  # a required attribute is missing, or one has another kind
             raise ModelError(f"its inputs or attributes don't fit the operator: {error}") from None
-        found = converter(*bound.args, **bound.kwargs)
         return found if isinstance(found, tuple) else (found,)
 
     def named(self, name: str, result: Value | Tensor | Array) -> Tensor:

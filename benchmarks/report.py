@@ -1,0 +1,56 @@
+"""What the benchmarks share: interleaved rounds, medians of ratios, JSON."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """The processor and how many of its cores this process may use."""
+    name = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return {"processor": name, "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
+
+
+def interleaved(rounds: int, competitors: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Seconds of each competitor in each round; they take turns, since the machine's speed drifts."""
+    times: dict[str, list[float]] = {name: [] for name in competitors}
+    for _ in range(rounds):
+        for name, run in competitors.items():
+            times[name].append(run())
+    return times
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median over rounds of our time divided by theirs."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def write(name: str, results: Sequence[Mapping[str, Any]], **more: Any) -> None:
+    """Prints the results and writes them to ``results/NAME.json``."""
+    FOLDER.mkdir(exist_ok=True)
+    date = datetime.date.today().isoformat()
+    record = {"benchmark": name, "date": date, "machine": machine(), **more, "results": list(results)}
+    (FOLDER / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{name}, {date}, {record['machine']['processor']}, {record['machine']['cores']} cores")
+    for result in results:
+        goal = f"   goal: at most {result['goal']}" if "goal" in result else ""
+        met = "" if "goal" not in result else "   met" if result["ratio"] <= result["goal"] else "   MISSED"
+        print("  " + ", ".join(f"{k} {_short(v)}" for k, v in result.items() if k != "goal") + goal + met)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
