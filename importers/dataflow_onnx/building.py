@@ -140,17 +140,7 @@ class _Builder:
             shape = self.sizes(node, a["shape"], f"{outputs[0]}.shape")
             return [make("Reshape" if name == "reshape" else "Expand", [inputs[0], shape], outputs, name=node.name)]
         if name == "slice":
-            far = -(1 << 62)
-            stops = [far if s < 0 else s for s in a["stops"]]
-            parts = [
-                self.ints(f"{outputs[0]}.{label}", values)
-                for label, values in (
-                    ("starts", a["starts"]),
-                    ("ends", stops),
-                    ("axes", range(len(stops))),
-                    ("steps", a["steps"]),
-                )
-            ]
+            parts = self.slice_parts(node, outputs[0])
             return [make("Slice", [inputs[0], *parts], outputs, name=node.name)]
         if name == "pad":
             pads = self.ints(f"{outputs[0]}.pads", a["pads"])
@@ -159,8 +149,30 @@ class _Builder:
             axes = self.ints(f"{outputs[0]}.axes", a["axes"])
             return [make("ReduceSum", [inputs[0], axes], outputs, name=node.name, keepdims=a["keepdims"])]
         if name in _REDUCE:
-            return [make(_REDUCE[name], inputs, outputs, name=node.name, axes=a["axes"], keepdims=a["keepdims"])]
+            self.opset = max(self.opset, 18)  # from there the axes are an input
+            axes = self.ints(f"{outputs[0]}.axes", a["axes"])
+            return [make(_REDUCE[name], [inputs[0], axes], outputs, name=node.name, keepdims=a["keepdims"])]
         raise ModelError(f"{node.describe()}: this op has no ONNX form yet; save only what inference needs")
+
+    def slice_parts(self, node: Node, name: str) -> list[str]:
+        """Stored starts, ends, axes and steps of a slice; whole axes are left out."""
+        from dataflow.types import Dim
+
+        source = node.inputs[0].type.shape if node.inputs[0] is not None else ()
+        rows = []
+        a = node.attributes
+        for axis, entry in enumerate(zip(a["starts"], a["stops"], a["steps"], source, strict=True)):
+            start, stop, step, size = entry
+            if (start, stop, step) == (0, size, 1):
+                continue
+            if stop == size and isinstance(size, Dim):
+                stop = (1 << 63) - 1
+            if isinstance(start, Dim) or isinstance(stop, Dim):
+                raise ModelError(f"{node.describe()}: a slice up to the size {stop} has no ONNX form yet")
+            rows.append((start, -(1 << 62) if stop < 0 else stop, axis, step))
+        columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+        labels = ("starts", "ends", "axes", "steps")
+        return [self.ints(f"{name}.{label}", list(values)) for label, values in zip(labels, columns, strict=True)]
 
     def sizes(self, node: Node, shape: Sequence[Any], name: str) -> str:
         """A stored shape; one named dim becomes -1, or is copied where it stands."""

@@ -51,7 +51,7 @@ class Tensor:
         if self.array is not None:
             return TensorType(as_dtype(self.array), self.array.shape)
         assert self.known is not None
-        return TensorType(as_dtype(np.dtype(np.int64)), self.known.shape)
+        return TensorType(as_dtype(np.dtype(_dtype_of(self.known))), self.known.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class Importer:
                 f"{tensor.name!r} is computed from the size {tensor.known.tolist()} and used as data; "
                 "fix that size of the input when exporting"
             )
-        return tensor.known.astype(np.int64)
+        return tensor.known.astype(_dtype_of(tensor.known))
 
     def weight(self, tensor: Tensor, trainable: bool = True, role: str = "parameter") -> Value:
         """The value of a tensor that, if stored, is a parameter."""
@@ -349,6 +349,11 @@ class Importer:
                 if name in self.tensors and self.tensors[name].array is not None:
                     found.setdefault(name, []).append(f"{path}.{label}")
         return {name: tuple(paths) for name, paths in found.items()}
+
+
+def _dtype_of(known: Array) -> type:
+    """Of known numbers: bool for comparisons, else int64."""
+    return np.bool_ if known.size and all(isinstance(n, (bool, np.bool_)) for n in known.reshape(-1)) else np.int64
 
 
 _OPERANDS = {

@@ -10,7 +10,7 @@ import numpy as np
 from dataflow import ops
 from dataflow.errors import ModelError
 from dataflow.graph import Value
-from dataflow.types import bool_, float32
+from dataflow.types import Dim, bool_, float32
 
 from .importing import Importer, Tensor
 from .table import operator
@@ -57,7 +57,6 @@ for _name in [
 ]:
     _onnx_to_own = {"HardSwish": "hard_swish"}
     _unary(_name, getattr(ops, _onnx_to_own.get(_name, _name.lower())))
-_unary("Not", ops.logical_not)
 _unary("BitwiseNot", ops.bitwise_not)
 _unary("IsNaN", ops.is_nan)
 
@@ -136,6 +135,20 @@ def _binary(onnx_name: str, op: Any, of_sizes: Callable[[Any, Any], Any] | None,
         return op(c.value(a), c.value(b))
 
 
+@operator("Not")
+def Not(c: Importer, x: T) -> Any:
+    if x.known is not None and x.array is None:
+        return np.asarray(np.frompyfunc(lambda a: not a, 1, 1)(x.known), object)
+    return ops.logical_not(c.value(x))
+
+
+def _number(size: Any) -> int:
+    """A size that must be a whole number, since it is compared."""
+    if isinstance(size, Dim):
+        raise ModelError(f"the size {size} is compared with another; fix it when exporting")
+    return int(size)
+
+
 def _quotient(a: Any, b: Any) -> Any:
     """Of sizes, which aren't negative."""
     return a // b
@@ -146,12 +159,12 @@ _binary("Sub", ops.sub, lambda a, b: a - b)
 _binary("Mul", ops.mul, lambda a, b: a * b, "bias")
 _binary("Div", ops.div, _quotient)
 _binary("Equal", ops.equal, lambda a, b: a == b)
-_binary("Less", ops.less, None)
-_binary("LessOrEqual", ops.less_equal, None)
-_binary("Greater", ops.greater, None)
-_binary("GreaterOrEqual", ops.greater_equal, None)
-_binary("And", ops.logical_and, None)
-_binary("Or", ops.logical_or, None)
+_binary("Less", ops.less, lambda a, b: _number(a) < _number(b))
+_binary("LessOrEqual", ops.less_equal, lambda a, b: _number(a) <= _number(b))
+_binary("Greater", ops.greater, lambda a, b: _number(a) > _number(b))
+_binary("GreaterOrEqual", ops.greater_equal, lambda a, b: _number(a) >= _number(b))
+_binary("And", ops.logical_and, lambda a, b: bool(a and b))
+_binary("Or", ops.logical_or, lambda a, b: bool(a or b))
 _binary("Xor", ops.logical_xor, None)
 
 
@@ -280,19 +293,26 @@ def ArgMin(c: Importer, x: T, *, axis: int = 0, keepdims: int = 1, select_last_i
     return ops.argmin(c.value(x), axis=axis, keepdims=keepdims, select_last_index=select_last_index)
 
 
+def _cast(c: Importer, x: T, dtype: Any) -> Any:
+    if x.known is not None and x.array is None and dtype.is_int:
+        return x.known
+    source = x.type.dtype
+    for end in (source, dtype):
+        if end is None or end.name == "string" or end.bits < 8 or end.name.startswith("float8"):
+            raise ModelError(f"casting {source} to {dtype} is not supported")
+    return x if source == dtype else ops.cast(c.value(x), to=dtype)
+
+
 @operator("Cast")
 def Cast(c: Importer, x: T, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     from .reader import DTYPE_OF
 
     dtype = DTYPE_OF.get(to)
-    if dtype is None or dtype.name == "string":
+    if dtype is None:
         raise ModelError(f"casting to element type {to} is not supported")
-    if x.known is not None and x.array is None and dtype.is_int:
-        return x.known
-    value = c.value(x)
-    return x if value.type.dtype == dtype else ops.cast(value, to=dtype)
+    return _cast(c, x, dtype)
 
 
 @operator("CastLike")
 def CastLike(c: Importer, x: T, like: T, *, saturate: int = 1, round_mode: str = "up") -> Any:
-    return ops.cast(c.value(x), to=like.type.dtype)
+    return _cast(c, x, like.type.dtype)

@@ -82,8 +82,8 @@ def ConstantOfShape(c: Importer, shape: T, *, value: Any = None) -> Any:
             return objects([fill.item()] * sizes[0])
         attributes = {"shape": tuple(sizes), "value": float(fill.item()), "dtype": as_dtype(fill)}
         return c.builder.add(ops.full, (), attributes).outputs[0]
-    if any(n < 0 for n in sizes):
-        raise ModelError(f"shape {sizes} has a negative size")
+    if any(n < 0 for n in sizes) or _product(sizes) >= 1 << 48:
+        raise ModelError(f"shape {sizes} can't be: a size is negative or the product overflows")
     return np.broadcast_to(fill.reshape(()), tuple(int(n) for n in sizes))
 
 
@@ -385,9 +385,10 @@ def DepthToSpace(c: Importer, x: T, *, blocksize: int, mode: str = "DCR") -> Any
 
 
 @operator("SpaceToDepth")
-def SpaceToDepth(c: Importer, x: T, *, blocksize: int) -> Any:
+def SpaceToDepth(c: Importer, x: T, *, blocksize: int, mode: str = "DCR") -> Any:
     value = c.value(x)
     B, C, H, W = value.type.shape
     s = blocksize
-    parts = ops.transpose(ops.reshape(value, shape=(B, C, H // s, s, W // s, s)), perm=(0, 3, 5, 1, 2, 4))
+    parts = ops.reshape(value, shape=(B, C, H // s, s, W // s, s))
+    parts = ops.transpose(parts, perm=(0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
     return ops.reshape(parts, shape=(B, C * s * s, H // s, W // s))

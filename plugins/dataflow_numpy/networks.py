@@ -93,8 +93,11 @@ def _softmax_grad(attributes: Attributes, dy: Array, y: Array) -> Array:
 
 
 def _log_softmax(attributes: Attributes, x: Array) -> Array:
-    z = wide(x)
-    return (z - _log_sum_exp(z, attributes["axis"])).astype(x.dtype) if z.size else x.copy()
+    z, axis = wide(x), attributes["axis"]
+    if not z.size:
+        return x.copy()
+    below = z - z.max(axis=axis, keepdims=True)  # first: a sum of exponents and maximum would lose digits
+    return (below - np.log(np.exp(below).sum(axis=axis, keepdims=True))).astype(x.dtype)
 
 
 def _log_softmax_grad(attributes: Attributes, dy: Array, y: Array) -> Array:

@@ -1,0 +1,266 @@
+"""Files that are damaged, hostile or unsupported: each gets one clear error, and nothing crashes or is half-written."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+
+F = TensorProto.FLOAT
+
+
+def model(nodes, inputs=("x",), outputs=("y",), stored=(), opset=17, domains=(), shape=("n", 4)):
+    graph = helper.make_graph(
+        nodes,
+        "bad",
+        [helper.make_tensor_value_info(n, F, shape) for n in inputs],
+        [helper.make_tensor_value_info(n, F, None) for n in outputs],
+        list(stored),
+    )
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def node(op, inputs, outputs, **attributes):
+    return helper.make_node(op, inputs, outputs, name=f"my{op}", **attributes)
+
+
+def good():
+    w = numpy_helper.from_array(np.ones((4, 3), np.float32), "w")
+    return model([node("MatMul", ["x", "w"], ["y"])], stored=[w])
+
+
+def refused(path, data, *parts):
+    path.write_bytes(data if isinstance(data, bytes) else data.SerializeToString())
+    with pytest.raises(df.ModelError) as caught:
+        df.load(str(path))
+    for part in (path.name, *parts):
+        assert part in str(caught.value), caught.value
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.onnx"
+
+
+def test_files_that_are_no_models(path):
+    refused(path, b"", "empty")
+    refused(path, b"This is not a model. " * 50, "not an ONNX model")
+    refused(path, os.urandom(4096), "not an ONNX model")
+    refused(path, b"\x08\x08", "no graph")
+
+
+def test_a_file_that_does_not_exist(path):
+    with pytest.raises(df.ModelError, match=r"model\.onnx: cannot be read: No such file"):
+        df.load(str(path))
+
+
+def test_every_truncation_is_refused_or_reads_the_same(path):
+    data = good().SerializeToString()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(df.DataflowError):
+            df.load(str(path))
+
+
+def test_random_damage_never_crashes(path):
+    data = bytearray(good().SerializeToString())
+    random = np.random.default_rng(0)
+    for _ in range(400):
+        wrong = bytearray(data)
+        for _ in range(int(random.integers(1, 6))):
+            wrong[int(random.integers(len(wrong)))] = int(random.integers(256))
+        path.write_bytes(bytes(wrong))
+        try:
+            loaded = df.load(str(path))
+            df.Session(loaded, devices=["cpu"]).run(np.ones((2, 4), np.float32))
+        except df.DataflowError:
+            pass
+
+
+def test_unknown_operators_are_listed_at_once(path):
+    nodes = [node("Frobnicate", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Wobble", ["b"], ["y"])]
+    refused(path, model(nodes), "ai.onnx.Frobnicate", "ai.onnx.Wobble", "opset 17", "myFrobnicate")
+    fused = helper.make_node("FusedMatMul", ["x", "x"], ["y"], domain="com.microsoft", name="f")
+    refused(path, model([fused], domains=["com.microsoft"]), "com.microsoft.FusedMatMul", "plain model")
+    strange = helper.make_node("Mine", ["x"], ["y"], domain="acme", name="f")
+    refused(path, model([strange]), "acme.Mine", "no opset")
+    partial = [node("Relu", ["x"], ["good"]), node("Wobble", ["good"], ["y"])]
+    refused(path, model(partial), "outputs=", "'good'")
+
+
+def test_part_of_a_model_can_be_imported(path):
+    nodes = [node("Relu", ["x"], ["good"]), node("Wobble", ["good"], ["y"])]
+    path.write_bytes(model(nodes).SerializeToString())
+    found = df.load(str(path), outputs=["good"])(np.full((2, 4), -1, np.float32))
+    assert (found["good"] == 0).all()
+
+
+def test_an_old_opset_is_refused(path):
+    refused(path, model([node("Relu", ["x"], ["y"])], opset=6), "opset 6", "opset 7")
+
+
+def test_graphs_out_of_order(path):
+    cycle = [node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Neg", ["b"], ["y"])]
+    refused(path, model(cycle), "'b' before it is computed", "cycle")
+    refused(path, model([node("Relu", ["nobody"], ["y"])]), "'nobody', which nothing defines")
+    twice = [node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])]
+    refused(path, model(twice), "'y', which is defined already")
+    refused(path, model([node("Relu", ["x"], ["a"])]), "output 'y' is computed by no node")
+
+
+def test_shapes_that_do_not_fit_name_the_node(path):
+    w = numpy_helper.from_array(np.ones((5, 3), np.float32), "w")
+    refused(path, model([node("MatMul", ["x", "w"], ["y"])], stored=[w]), "MatMul 'myMatMul', opset 17", "inner sizes")
+    refused(path, model([node("Relu", ["x"], ["y"], alpha=2.0)]), "myRelu", "alpha")
+    refused(path, model([node("Add", ["x"], ["y"])]), "myAdd", "inputs or attributes")
+
+
+def test_stored_tensors_of_wrong_size(path):
+    proto = good()
+    proto.graph.initializer[0].raw_data = proto.graph.initializer[0].raw_data[:-4]
+    refused(path, proto, "initializer 'w'", "48 bytes", "44")
+    proto = good()
+    proto.graph.initializer[0].dims[:] = [1 << 40, 1 << 40]
+    refused(path, proto, "initializer 'w'", "overflows")
+    proto = good()
+    proto.graph.initializer[0].dims[:] = [-4, 3]
+    refused(path, proto, "initializer 'w'", "negative")
+    proto = good()
+    proto.graph.initializer[0].data_type = 99
+    refused(path, proto, "initializer 'w'", "element type 99")
+    huge = numpy_helper.from_array(np.array([1 << 40, 1 << 30], np.int64), "s")
+    refused(path, model([node("ConstantOfShape", ["s"], ["y"])], stored=[huge]), "ConstantOfShape")
+    typed = good()
+    typed.graph.initializer[0].ClearField("raw_data")
+    typed.graph.initializer[0].float_data.extend([1.0] * 5)
+    refused(path, typed, "initializer 'w'")
+
+
+def external(tmp_path, location, offset="0", length="48"):
+    proto = good()
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=value)
+    return proto
+
+
+def test_external_data_stays_in_the_folder(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "secret.bin").write_bytes(b"\0" * 48)
+    (inside / "data.bin").write_bytes(np.ones(12, np.float32).tobytes())
+    (inside / "link.bin").symlink_to(tmp_path / "secret.bin")
+    path = inside / "model.onnx"
+    refused(path, external(inside, "../secret.bin"), "only files in the model's own folder")
+    refused(path, external(inside, str(tmp_path / "secret.bin")), "only files in the model's own folder")
+    refused(path, external(inside, "link.bin"), "leads out of the model's folder")
+    refused(path, external(inside, "nothing.bin"), "can't be read")
+    refused(path, external(inside, "data.bin", offset="16"), "bytes 16 to 64", "has 48")
+    refused(path, external(inside, "data.bin", offset="-8"), "at -8")
+    refused(path, external(inside, "data.bin", length="1000000"), "needs 48 bytes")
+    refused(path, external(inside, "data.bin", offset="zero"), "no number")
+    path.write_bytes(external(inside, "data.bin").SerializeToString())
+    assert (df.load(str(path))(np.ones((1, 4), np.float32))["y"] == 4).all()
+
+
+def test_a_size_that_can_not_be_allocated_is_an_error(path):
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n",))
+    big = df.ops.broadcast_to(df.ops.reshape(x, shape=(df.Dim("n"), 1, 1)), shape=(df.Dim("n"), 1 << 20, 1 << 20))
+    g.output("y", df.ops.relu(big))
+    with pytest.raises((df.OutOfMemoryError, df.InputError, MemoryError)):
+        df.Session(df.Model(g.build()), devices=["cpu"]).run(np.ones(100, np.float32))
+
+
+def test_an_endless_loop_ends_with_an_error():
+    body = df.GraphBuilder("body")
+    body.input("i", df.int64, ())
+    go = body.input("go", df.bool_, ())
+    v = body.input("v", df.float32, (2,))
+    body.output("go", df.ops.copy(go))
+    body.output("v", df.ops.neg(v))
+    g = df.GraphBuilder()
+    start = [g.constant(np.int64(1 << 60)), g.constant(np.bool_(True)), g.input("x", df.float32, (2,))]
+    made = df.ops.loop(*start, n_carries=1, max_trips=1000, bodies=(body.build(),), name="forever")
+    g.output("y", made[1])
+    session = df.Session(df.Model(g.build()), devices=["cpu"], fold=False)
+    with pytest.raises(df.InputError, match=r"'forever'.*more than 1000 trips"):
+        session.run(np.ones(2, np.float32))
+
+
+# ---- writing ------------------------------------------------------------------------------------------
+
+
+def changed(path):
+    path.write_bytes(good().SerializeToString())
+    loaded = df.load(str(path))
+    loaded.parameters["w"].set(np.full((4, 3), 2, np.float32))
+    return loaded
+
+
+def test_an_existing_file_is_not_replaced_unasked(path, tmp_path):
+    loaded = changed(path)
+    with pytest.raises(df.InputError, match="overwrite=True"):
+        df.save(loaded, str(path))
+    df.save(loaded, str(path), overwrite=True)
+    assert (df.load(str(path)).parameters["w"].array == 2).all()
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_full_disk_leaves_what_was_there(path, tmp_path, monkeypatch):
+    loaded = changed(path)
+    before = path.read_bytes()
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(df.InputError, match=r"cannot be written: No space left on device"):
+        df.save(loaded, str(path), overwrite=True)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+    with pytest.raises(df.InputError, match="cannot be written"):
+        df.save(loaded, str(tmp_path / "no" / "folder.onnx"))
+
+
+def test_killed_while_saving_leaves_a_whole_file(path):
+    changed(path)
+    code = (
+        "import sys, numpy as np, dataflow as df\n"
+        "m = df.load(sys.argv[1])\n"
+        "print('go', flush=True)\n"
+        "for i in range(10**6):\n"
+        "    m.parameters['w'].set(np.full((4, 3), i, np.float32))\n"
+        "    df.save(m, sys.argv[1], overwrite=True)\n"
+    )
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        try:
+            process.wait(timeout=float(random.uniform(0.02, 0.2)))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        assert len(onnx.load(path).graph.node) == 1
+        df.load(str(path))
+
+
+def test_an_op_without_an_onnx_form_is_refused(tmp_path):
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (2, 3))
+    g.output("y", df.ops.softmax_grad(x, x, name="g"))
+    with pytest.raises(df.ModelError, match=r"'g'.*no ONNX form"):
+        df.save(df.Model(g.build()), str(tmp_path / "m.onnx"))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,144 @@
+"""Saving: an imported model keeps every byte that did not change; a model built by hand runs in onnxruntime."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import dataflow as df
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+NAMES = ["mlp", "mlp_script", "cnn", "cnn_script", "resnet", "resnet_script", "resnet_bn"]
+
+
+def run(path, feeds):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(None, feeds), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imported_models_agree_with_onnxruntime(name):
+    path = RECORDINGS / f"{name}.onnx"
+    model = df.load(str(path))
+    (given,) = model.inputs.values()
+    for batch in (1, 3):
+        x = np.random.default_rng(batch).standard_normal((batch, *given.shape[1:])).astype(np.float32)
+        expected = run(path, {"x": x})["logits"]
+        np.testing.assert_allclose(model(x)["logits"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unchanged_model_keeps_every_byte(name, tmp_path):
+    path = RECORDINGS / f"{name}.onnx"
+    df.save(df.load(str(path)), str(tmp_path / "copy.onnx"))
+    assert (tmp_path / "copy.onnx").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_changed_is_written(name, tmp_path):
+    model = df.load(str(RECORDINGS / f"{name}.onnx"))
+    changed = next(n for n, p in model.parameters.items() if p.trainable)
+    array = model.parameters[changed].array + 1
+    model.parameters[changed].set(array)
+    df.save(model, str(tmp_path / "new.onnx"))
+    old, new = onnx.load(RECORDINGS / f"{name}.onnx"), onnx.load(tmp_path / "new.onnx")
+    for tensor in old.graph.initializer:
+        if tensor.name == changed:
+            tensor.CopyFrom(numpy_helper.from_array(array, changed))
+    assert old.SerializeToString(deterministic=True) == new.SerializeToString(deterministic=True)
+    (given,) = model.inputs.values()
+    x = np.ones((2, *given.shape[1:]), np.float32)
+    expected = run(tmp_path / "new.onnx", {"x": x})["logits"]
+    np.testing.assert_allclose(df.Model(model.graph_with_data())(x)["logits"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn_script", "resnet"])
+def test_a_new_head_changes_its_weights_and_the_declared_shapes(name, tmp_path):
+    model = df.load(str(RECORDINGS / f"{name}.onnx"))
+    (given,) = model.inputs.values()
+    x = np.random.default_rng(0).standard_normal((3, *given.shape[1:])).astype(np.float32)
+    before = model(x)["logits"]
+    new = df.replace_head(model, classes=4, keep=[7, 2])
+    assert new.outputs["logits"].shape[-1] == 4
+    df.save(new, str(tmp_path / "new.onnx"))
+    onnx.checker.check_model(onnx.load(tmp_path / "new.onnx"), full_check=True)
+    theirs = run(tmp_path / "new.onnx", {"x": x})["logits"]
+    ours = new(x)["logits"]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(ours[:, :2], before[:, [7, 2]], rtol=1e-5, atol=1e-5)
+    assert model(x)["logits"].shape == before.shape
+
+
+def test_an_unclear_head_lists_the_candidates():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 4))
+    a, b = (g.parameter(n, np.ones((4, 3), np.float32)) for n in ("a", "b"))
+    g.output("y", df.ops.matmul(x, a, name="first"))
+    g.output("z", df.ops.matmul(x, b, name="second"))
+    model = df.Model(g.build())
+    with pytest.raises(df.ModelError, match=r"at=.*'first'.*'second'"):
+        df.replace_head(model, classes=2)
+    assert df.replace_head(model, classes=2, at="first").outputs["y"].shape[1] == 2
+
+
+def by_hand():
+    g = df.GraphBuilder("by hand")
+    random = np.random.default_rng(0)
+    x = g.input("x", df.float32, ("batch", 2, 8, 8))
+    w = g.parameter("w", random.standard_normal((4, 2, 3, 3)).astype(np.float32))
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    h = df.ops.gelu(df.ops.conv(x, w, **window))
+    h = df.ops.max_pool(h, kernel=(2, 2), strides=(2, 2), pads=(0,) * 4, dilations=(1, 1))
+    h = df.ops.reshape(h, shape=(df.Dim("batch"), 64))
+    h = df.ops.slice(h, starts=(0, 63), stops=(df.Dim("batch"), 3), steps=(1, -2))
+    v = g.parameter("v", random.standard_normal((5, 30)).astype(np.float32))
+    y = df.ops.add(df.ops.matmul(h, df.ops.transpose(v, perm=(1, 0))), 0.5)
+    g.output("y", df.ops.softmax(df.ops.clip(y, -2.0, 2.0)))
+    g.output("mean", df.ops.reduce_mean(y, axes=(1,), keepdims=0))
+    return df.Model(g.build())
+
+
+def test_a_model_built_by_hand_runs_in_onnxruntime(tmp_path):
+    model = by_hand()
+    path = tmp_path / "hand.onnx"
+    df.save(model, str(path))
+    proto = onnx.load(path)
+    assert proto.opset_import[0].version == 20  # Gelu came with it
+    assert proto.ir_version == 9
+    x = np.random.default_rng(1).standard_normal((3, 2, 8, 8)).astype(np.float32)
+    ours, theirs = model(x), run(path, {"x": x})
+    back = df.load(str(path))(x)
+    for name in ("y", "mean"):
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(back[name], theirs[name], rtol=1e-4, atol=1e-5)
+
+
+def test_weights_made_by_nodes_become_stored_when_they_change(tmp_path):
+    make = onnx.helper
+    shape = numpy_helper.from_array(np.array([4, 3], np.int64), "shape")
+    graph = make.make_graph(
+        [
+            make.make_node("ConstantOfShape", ["shape"], ["w"], value=numpy_helper.from_array(np.float32([0.5]), "v")),
+            make.make_node("MatMul", ["x", "w"], ["y"]),
+        ],
+        "g",
+        [
+            make.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4]),
+            make.make_tensor_value_info("shape", onnx.TensorProto.INT64, [2]),
+        ],
+        [make.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 3])],
+        [shape],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 9)], ir_version=3), path)
+    model = df.load(str(path))
+    w = np.arange(12, dtype=np.float32).reshape(4, 3)
+    model.parameters["w"].set(w)
+    df.save(model, str(path), overwrite=True)
+    x = np.eye(4, dtype=np.float32)
+    assert (run(path, {"x": x})["y"] == w).all()
+    assert (df.load(str(path))(x)["y"] == w).all()
