@@ -264,7 +264,4 @@ def _does_work(item: LoweredNode | Loop) -> bool:
     """False where every result is of zero size, or no trip is made."""
     if isinstance(item, Loop):
         return item.trips > 0 and any(_does_work(i) for i in item.items)
-    for storage in item.outputs:
-        if storage is not None and 0 not in storage.type.shape:
-            return True
-    return False
+    return any(storage is not None and 0 not in storage.type.shape for storage in item.outputs)
