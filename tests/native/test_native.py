@@ -10,7 +10,19 @@ import pytest
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parent.parent / "native/runtime"
-TESTED = [RUNTIME / f"{name}.c" for name in ("executor", "host", "pool", "resolve")]
+TESTED = [
+    RUNTIME / f"{name}.c"
+    for name in (
+        "executor",
+        "host",
+        "pool",
+        "resolve",
+        "offsets",
+        "packing_first_fit",
+        "packing_skyline",
+        "packing_tree",
+    )
+]
 
 
 @pytest.fixture(scope="module", params=["address,undefined", "thread"])
@@ -28,7 +40,7 @@ def sanitizer(request, compile_c, tmp_path_factory):
     return flags
 
 
-@pytest.mark.parametrize("name", ["pool_test", "executor_test"])
+@pytest.mark.parametrize("name", ["pool_test", "executor_test", "offsets_test"])
 def test_program(name, sanitizer, compile_c):
     program = compile_c([HERE / f"{name}.c", *TESTED], *sanitizer)
     done = subprocess.run([program], capture_output=True, text=True, check=False, env=dict(os.environ))
