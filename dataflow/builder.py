@@ -245,7 +245,11 @@ class GraphBuilder:
             self.name,
             boundary,
         )
-        graph.check()
+        # Nodes are in order by construction: an operand must belong to this builder. What is named must too.
+        named = [*self._outputs.items(), *((s.name, v) for s in self._states for v in (s.before, s.after))]
+        for name, value in named:
+            if value.builder is not self:
+                raise ModelError(f"{name!r} names value {value.name!r}, which belongs to another graph")
         self._built = True
         return graph
 

@@ -140,7 +140,7 @@ class PreparedKernel:
 
     workspace: int
     state: CData
-    owner: _PreparedKernels
+    owner: _PreparedKernels | None
 
 
 class CBackend:
@@ -186,6 +186,16 @@ class CBackend:
 
     def prepare(self, nodes: Sequence[LoweredNode], threads: int) -> list[PreparedKernel]:
         """Workspace and state for each node, chosen by its kernel."""
+        plain = PreparedKernel(0, ffi.NULL, None)
+        prepares = {kernel: kernel.code.prepare != ffi.NULL for kernel in {n.kernel for n in nodes}}
+        chosen = [i for i, n in enumerate(nodes) if prepares[n.kernel]]
+        found = [plain] * len(nodes)
+        if chosen:
+            for index, answer in zip(chosen, self._prepare([nodes[i] for i in chosen], threads), strict=True):
+                found[index] = answer
+        return found
+
+    def _prepare(self, nodes: Sequence[LoweredNode], threads: int) -> list[PreparedKernel]:
         count = len(nodes)
         kernels = ffi.new("df_kernel *[]", count)
         described = ffi.new("df_node[]", count)
@@ -194,8 +204,6 @@ class CBackend:
         for index, node in enumerate(nodes):
             kernels[index] = node.kernel.code
             prepared[index].struct_size = ffi.sizeof("df_prepared")
-            if node.kernel.code.prepare == ffi.NULL:
-                continue
             inputs = [None if s is None else s.operand() for s in node.inputs]
             outputs = [None if s is None else s.operand() for s in node.outputs]
             tables.node(described[index], inputs, outputs, node.node.attributes, threads)

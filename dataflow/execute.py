@@ -16,6 +16,7 @@ from .graph import Array
 from .hostmemory import HostBuffer, array_at
 from .lower import Lowered
 from .native import CData, Operand
+from .pause import collection_paused
 from .plan import Plan, Segment, Transfer, Wait
 
 
@@ -205,7 +206,8 @@ class Program:
                 self._made += 1
         try:
             if bound is None:
-                bound = Bound(self.plan, self._machine, self._store, self._scratch)
+                with collection_paused():
+                    bound = Bound(self.plan, self._machine, self._store, self._scratch)
             yield bound
         finally:
             with self._changed:

@@ -83,8 +83,10 @@ def _span(sizes: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[
 
 def is_contiguous(shape: Sequence[Any], strides: Sequence[int]) -> bool:
     """True when the strides are row-major without gaps; axes of size one don't count."""
+    if strides == contiguous_strides(tuple(shape)):
+        return True
     return 0 in shape or all(
-        d == 1 or s == e for d, s, e in zip(shape, strides, contiguous_strides(shape), strict=True)
+        d == 1 or s == e for d, s, e in zip(shape, strides, contiguous_strides(tuple(shape)), strict=True)
     )
 
 

@@ -5,6 +5,7 @@ An op knows no device. Kernels are elsewhere and are found by its name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -90,9 +91,7 @@ class Op:
         Raises:
             InputError: a wrong number of inputs, an unknown or missing attribute, or types that don't fit.
         """
-        from .builder import builder_of
-
-        node = builder_of(self, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
+        node = _builder_of()(self, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
         if len(self.outputs) == 1 == len(node.outputs) and self.outputs[0][-1] != "*":
             return node.outputs[0]
         results = [v for v, declared in zip(node.outputs, self.output_names(node), strict=True) if declared[0] != "+"]
@@ -143,6 +142,14 @@ class Op:
             missing = index >= count or absent[index]
             if missing and not declared.endswith(("?", "*")):
                 raise InputError(f"{self.name}: input {declared!r} is missing")
+
+
+@functools.cache
+def _builder_of() -> Callable[..., Any]:
+    """The builder's function of that name, which is a floor above."""
+    from .builder import builder_of
+
+    return builder_of
 
 
 def same_type(x: TensorType, *others: TensorType | None, **_: Attribute) -> TensorType:

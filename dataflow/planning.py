@@ -71,6 +71,7 @@ class _Planning:
         self.arenas: list[Arena] = []
         self.place: dict[Root, tuple[int, int]] = {}  # arena, offset
         self.workspace: dict[LoweredNode, Operand] = {}
+        self.made: dict[int, Operand] = {}  # by id of a storage, which the lowered items keep alive
         self.count = 0
 
     def run(self) -> Plan:
@@ -103,10 +104,10 @@ class _Planning:
     def prepare_nodes(self) -> dict[LoweredNode, Any]:
         by_device: dict[str, list[LoweredNode]] = {}
         for item in self.lowered.items:
-            if isinstance(item, Move) or not _does_work(item):
-                continue
-            inner = item.items if isinstance(item, Loop) else (item,)
-            by_device.setdefault(item.device, []).extend(n for n in inner if _does_work(n))
+            if isinstance(item, LoweredNode) and _does_work(item):
+                by_device.setdefault(item.device, []).append(item)
+            elif isinstance(item, Loop) and item.trips:
+                by_device.setdefault(item.device, []).extend(n for n in item.items if _does_work(n))
         found: dict[LoweredNode, Any] = {}
         for device, nodes in by_device.items():
             found.update(zip(nodes, self.prepare(device, nodes), strict=True))
@@ -201,7 +202,10 @@ class _Planning:
     def operand(self, storage: Storage | None) -> Operand | None:
         if storage is None:
             return None
-        return storage.operand(*self.place[storage.root])
+        found = self.made.get(id(storage))
+        if found is None:
+            found = self.made[id(storage)] = storage.operand(*self.place[storage.root])
+        return found
 
     def step(self, item: LoweredNode | Loop, prepared: Mapping[LoweredNode, Any]) -> Step:
         if isinstance(item, Loop):
@@ -245,8 +249,9 @@ class _Planning:
                 enter(item.to_device if item.source.root.memory == HOST else item.from_device)
                 items.append(Transfer(source, target, item.from_device, item.to_device, item.name))
                 continue
-            if not _does_work(item):
-                continue
+            idle = item not in prepared if isinstance(item, LoweredNode) else not _does_work(item)
+            if idle:
+                continue  # of zero size: nothing to compute
             if item.device != device:
                 close()
                 device = item.device
@@ -264,4 +269,7 @@ def _does_work(item: LoweredNode | Loop) -> bool:
     """False where every result is of zero size, or no trip is made."""
     if isinstance(item, Loop):
         return item.trips > 0 and any(_does_work(i) for i in item.items)
+    first = item.outputs[0]
+    if first is not None and 0 not in first.type.shape:
+        return True
     return any(storage is not None and 0 not in storage.type.shape for storage in item.outputs)

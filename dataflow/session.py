@@ -17,7 +17,7 @@ from .errors import Cancelled, InputError, ModelError
 from .execute import Program, Store
 from .feeds import checked_inputs, result_arrays, sizes_of
 from .graph import Array, Graph
-from .lower import Lowered, LoweredNode
+from .lower import Lowered, LoweredNode, Move
 from .model import Model
 from .passes import bind, without_dead
 from .pause import collection_paused
@@ -180,6 +180,8 @@ class Session:
 
     def _report(self, lowered: Lowered) -> None:
         """Says, or refuses, when much of the work is not on a named device."""
+        if all(isinstance(i, Move) or i.device in self._placement.named for i in lowered.items):
+            return
         placed = list(_placed(lowered))
         total = sum(p.operations for p in placed)
         away = [p for p in placed if p.device not in self._placement.named]

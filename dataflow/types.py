@@ -373,7 +373,8 @@ def element_count(shape: Shape) -> int:
     return count
 
 
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+@functools.lru_cache(4096)
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides of ``shape``, in elements."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):

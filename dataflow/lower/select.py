@@ -46,13 +46,19 @@ def select(graph: Graph, devices: Sequence[str], registry: Registry) -> Selectio
         PluginError: two kernels of one priority take the same node.
     """
     choices: dict[Node, Choice] = {}
+    known: dict[object, Choice | None] = {}  # by op and dtypes, where no kernel looks further
     refusals: dict[tuple[str, str], str] = {}
     missing: list[str] = []
     expand: set[Node] = set()
     for node in graph.nodes:
         if node.op.view is not None:
             continue
-        choice = _choose(node, devices, registry, refusals)
+        key = _key(node, devices, registry)
+        choice = known.get(key) if key is not None else None
+        if choice is None:
+            choice = _choose(node, devices, registry, refusals)
+            if key is not None and choice is not None and choice.device == devices[0]:
+                known[key] = choice
         if node.op.decompose is not None and (choice is None or choice.device != devices[0]):
             expand.add(node)
         elif choice is not None:
@@ -65,6 +71,15 @@ def select(graph: Graph, devices: Sequence[str], registry: Registry) -> Selectio
     if expand:
         return select(_decompose(graph, expand), devices, registry)
     return Selection(graph, choices, refusals)
+
+
+def _key(node: Node, devices: Sequence[str], registry: Registry) -> object:
+    """What alone decides about the choice for a node that the first device takes by dtypes; None when more does."""
+    kernels = registry.kernels[devices[0]].get(node.op.name, ())
+    if not kernels or node.bodies or any(kernel.accepts is not None for kernel in kernels):
+        return None
+    dtypes = tuple(None if v is None else v.type.dtype.code for v in (*node.inputs, *node.outputs))
+    return node.op.name, len(node.inputs), dtypes
 
 
 def _choose(

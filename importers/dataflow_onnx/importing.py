@@ -23,6 +23,7 @@ from dataflow.types import Dim, TensorType
 from dataflow.types import dtype as as_dtype
 
 from .records import Array, GraphRecord, ModelRecord, NodeRecord
+from .table import find
 
 MOST_KNOWN = 1024  # elements of an integer tensor that are followed as sizes
 
@@ -120,8 +121,6 @@ def _needed(graph: GraphRecord, outputs: Sequence[str], path: str) -> tuple[Node
 
 def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str) -> None:
     """Lists every operator without a converter at once."""
-    from .table import find
-
     missing: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         version = record.opsets.get(node.domain)
@@ -216,8 +215,6 @@ class Importer:
 
     def convert(self, node: NodeRecord) -> None:
         """Adds a node of the file to the graph."""
-        from .table import find
-
         self.node, self.opset = node, self.record.opsets[node.domain]
         converter = find(node.domain, node.op, self.opset)
         assert converter is not None
@@ -231,14 +228,14 @@ class Importer:
         for name, result in zip(node.outputs, results, strict=False):
             if name:
                 self.tensors[name] = self.named(name, result)
-        if any(name and name not in self.tensors for name in node.outputs):
+        if len(results) < len(node.outputs) and any(name and name not in self.tensors for name in node.outputs):
             lost = next(name for name in node.outputs if name and name not in self.tensors)
             raise ModelError(f"{self.path}: {where}: its output {lost!r} is not supported")
 
     def call(self, converter: Callable[..., Any], inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
         """The converter's results, after its arguments were checked."""
         least, most, keywords = _arity(converter)
-        unknown = [key for key in node.attributes if keywords is not None and key not in keywords]
+        unknown = node.attributes and keywords is not None and not keywords.issuperset(node.attributes)
         if not least <= len(inputs) <= most or unknown:
             try:
                 inspect.signature(converter).bind(self, *inputs, **node.attributes)
@@ -342,11 +339,14 @@ class Importer:
     def aliases(self) -> dict[str, tuple[str, ...]]:
         """Other names of stored tensors: the path of the first node that reads them, with the operand's name."""
         found: dict[str, list[str]] = {}
-        for node in self.record.graph.nodes:
+        stored = {name for name, tensor in self.tensors.items() if tensor.array is not None}
+        for node in self.record.graph.nodes if stored else ():
+            if stored.isdisjoint(node.inputs):
+                continue
             path = node.name or (node.outputs[0] if node.outputs else "")
             for index, name in enumerate(node.inputs):
                 label = _OPERANDS.get(node.op, {}).get(index, f"input{index}")
-                if name in self.tensors and self.tensors[name].array is not None:
+                if name in stored:
                     found.setdefault(name, []).append(f"{path}.{label}")
         return {name: tuple(paths) for name, paths in found.items()}
 

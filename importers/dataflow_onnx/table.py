@@ -32,6 +32,7 @@ def table() -> Mapping[tuple[str, str], Sequence[tuple[int, Converter]]]:
     return _TABLE
 
 
+@functools.cache
 def find(domain: str, name: str, version: int) -> Converter | None:
     """The newest converter not newer than ``version``."""
     fitting = [function for since, function in table().get((domain, name), ()) if since <= version]

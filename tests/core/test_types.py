@@ -54,4 +54,4 @@ def test_every_dtype_has_a_numpy_dtype_of_its_size() -> None:
 @given(st.lists(st.integers(1, 5), max_size=4))
 def test_contiguous_strides_are_numpys(shape: list[int]) -> None:
     array = np.zeros(shape, np.int8)
-    assert contiguous_strides(shape) == array.strides
+    assert contiguous_strides(tuple(shape)) == array.strides

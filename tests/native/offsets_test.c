@@ -13,8 +13,11 @@ static int64_t below(int64_t limit) {
   return (int64_t)((state >> 33) % (uint64_t)limit);
 }
 
+/* One without bytes or without time needs no memory. */
+static int needs(const df_lifetime *life) { return life->bytes && life->start < life->stop; }
+
 static int clash(const df_lifetime *a, int64_t at, const df_lifetime *b, int64_t other) {
-  return a->bytes && b->bytes && a->start < b->stop && b->start < a->stop &&
+  return needs(a) && needs(b) && a->start < b->stop && b->start < a->stop &&
          at < other + b->bytes && other < at + a->bytes;
 }
 
