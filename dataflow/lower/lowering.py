@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from ..device import HOST
 from ..errors import ModelError
@@ -13,6 +14,7 @@ from ..native import is_contiguous
 from ..op import Op
 from ..registry import Registry
 from ..types import TensorType, contiguous_strides
+from .concats import place
 from .loops import Scan, half, halves, make_loop, placeable, row
 from .lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
 from .select import Selection, select
@@ -57,14 +59,16 @@ class _Lowering:
         self.inputs: dict[str, Storage] = {}
         self.stored: dict[str, Stored] = {}
         self.moved: dict[tuple[Root, str], Storage] = {}
-        self.copied: dict[tuple[Root, int, tuple[int, ...], tuple[int, ...]], Storage] = {}
+        self.copied: dict[Any, Storage] = {}  # by place
         self.states: list[tuple[Root, Root]] = []
         self.wanted: dict[Value, Storage] = {}  # where a value must be computed
+        self.wholes: dict[Node, Storage] = {}  # of concats whose parts are computed in place
         self.count = 0
 
     def run(self) -> Lowered:
         for value in self.graph.inputs:
             self.storage[value] = self.inputs[value.name] = self.root(value.name, value.type, HOST, "input")
+        self.wholes, self.wanted = place(self.graph, self.whole_of, self.can_write)
         boundary = None
         for index, node in enumerate(self.graph.nodes):
             if index == self.graph.boundary:
@@ -80,6 +84,8 @@ class _Lowering:
     def node(self, node: Node) -> None:
         if node.op.view is not None:
             self.view(node)
+        elif node in self.wholes:
+            self.concat(node)
         elif self.choices[node].kernel is None:
             self.loop(node)
         else:
@@ -121,7 +127,7 @@ class _Lowering:
         if view is None:
             raise ModelError(f"{node.describe()}: not even a contiguous input makes it a view")
         offset = source.offset + view.offset * value.type.dtype.nbytes(1)
-        self.storage[result] = Storage(source.root, offset, view.strides, result.type)
+        self.storage[result] = Storage(source.root, offset, view.strides, result.type, source.trip_stride, source.flip)
 
     def memory_of_readers(self, view: Value) -> str:
         """The memory of the first node that reads a view, through other views too."""
@@ -156,6 +162,27 @@ class _Lowering:
             self.device_of[storage.root] = choice.device
             outputs.append(storage)
         self.items.append(LoweredNode(node, choice.device, choice.kernel, tuple(inputs), tuple(outputs)))
+
+    def whole_of(self, value: Value, node: Node) -> Storage:
+        """A root for a concat whose parts are computed in it."""
+        memory = self.registry.devices[self.choices[node].device].memory
+        return self.root(value.name, value.type, memory, "computed")
+
+    def can_write(self, node: Node, storage: Storage) -> bool:
+        """Whether a node's kernel can write its result straight into a part of another value.
+
+        Not with several memories: a value moves as a whole, and the whole isn't complete when a part is read.
+        """
+        if node.op.view is not None or self.choices[node].kernel is None:
+            return False
+        return len({self.registry.devices[d].memory for d in self.devices}) == 1 and storage.root.memory == HOST
+
+    def concat(self, node: Node) -> None:
+        """Nothing to do: its parts are there."""
+        result = node.outputs[0]
+        assert result is not None
+        whole = self.storage[result] = self.wholes[node]
+        self.device_of.setdefault(whole.root, self.choices[node].device)
 
     def bring(self, value: Value, device: str, reader: Node) -> Storage:
         """The storage of a value in the memory of ``device``."""
@@ -240,7 +267,7 @@ class _Lowering:
 
     def contiguous(self, storage: Storage, reader: Node, device: str | None = None) -> Storage:
         """A contiguous copy, made on the device where the source lies; one per source."""
-        key = (storage.root, storage.offset, storage.type.sizes, storage.strides)
+        key = _place_of(storage)
         if key in self.copied:
             return self.copied[key]
         device = device or self.device_for(storage.root)
@@ -294,7 +321,7 @@ class _Lowering:
 
     def fresh(self, storage: Storage, reader: Node, device: str) -> Storage:
         """A copy that nobody else gets."""
-        key = (storage.root, storage.offset, storage.type.sizes, storage.strides)
+        key = _place_of(storage)
         known = self.copied.pop(key, None)
         made = self.contiguous(storage, reader, device)
         del self.copied[key]
@@ -364,6 +391,12 @@ class _Lowering:
                 for result, operand in item.kernel.inplace
             )
         )
+
+
+def _place_of(storage: Storage) -> tuple[Any, ...]:
+    """What tells the elements of one storage from those of another."""
+    moving = storage.trip_stride, storage.flip
+    return storage.root, storage.offset, storage.type.sizes, storage.strides, *moving
 
 
 def _digest(value: Value, array: Array) -> str:

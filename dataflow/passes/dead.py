@@ -10,8 +10,8 @@ from ..graph import Graph, Value
 def without_dead(graph: Graph) -> Graph:
     """The graph without dead nodes, dead extra outputs and unread initializers.
 
-    Nodes with host effects stay. An extra output (``+name`` in the declaration) that nobody reads becomes
-    None: it is not computed and takes no memory.
+    Nodes with host effects stay. An extra output (``+name`` in the declaration) or a repeated one (``ys*``) that nobody
+    reads becomes None: it is not computed and takes no memory.
     """
     needed: set[Value] = {*graph.outputs.values(), *(s.after for s in graph.states), *(s.before for s in graph.states)}
     kept = []
@@ -23,12 +23,12 @@ def without_dead(graph: Graph) -> Graph:
                 boundary -= 1
             continue
         needed.update(v for v in node.inputs if v is not None)
-        if len(node.outputs) == 1:  # read, or it would have gone
+        if len(node.outputs) == 1:  # it is read, or the node would have gone
             kept.append(node)
             continue
         declared = node.op.output_names(node)
         outputs = tuple(
-            None if value is not None and value not in needed and name.startswith("+") else value
+            None if value is not None and value not in needed and (name[0] == "+" or name[-1] == "*") else value
             for value, name in zip(node.outputs, declared, strict=True)
         )
         kept.append(node if outputs == node.outputs else dataclasses.replace(node, outputs=outputs))
