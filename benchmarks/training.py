@@ -59,10 +59,11 @@ def compare(name: str, python: str, rounds: int) -> dict[str, object]:
                 losses["ours"] = trainer.step(batch)
             return (time.perf_counter() - begin) / steps
 
-        theirs(3)
-        ours(3)
+        theirs()
+        ours()
+        # Now, and not at the end: after 150 steps PyTorch's own float32 and float64 losses of the CNN are 3% apart.
+        assert abs(losses["ours"] - losses["theirs"]) < 1e-4 * losses["theirs"], losses
         times = interleaved(rounds, {"ours": ours, "theirs": theirs})
-        assert abs(losses["ours"] - losses["theirs"]) < 1e-2 * max(losses["theirs"], 0.05), losses
         plans = trainer.programs.plans().values()
         worker.stdin.close()
         worker.wait()

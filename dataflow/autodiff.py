@@ -105,8 +105,14 @@ def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
     depends on it.
 
     Raises:
-        GradientError: an op on the way has no gradient.
+        GradientError: an op on the way has no gradient, or a value of ``wrt`` is computed.
     """
+    computed = [v for v in wrt if v not in graph.inputs and v not in graph.initializers]
+    if computed:
+        raise GradientError(
+            f"vjp by {_names(computed)}: expected inputs or initializers of the graph; for the cotangent of a value "
+            "that it computes use add_gradients, or cut the graph there"
+        )
     names = [v.name for v in wrt]
     graph = decompose_for_gradient(graph, wrt)
     builder = GraphBuilder(graph.name)

@@ -13,7 +13,7 @@ from .errors import InputError
 from .execute import Machine
 from .graph import Graph
 from .lower import Lowered, LoweredNode, fuse, lower
-from .passes import fold, without_dead
+from .passes import fold, turn_products, without_dead
 from .plan import Plan
 from .planning import make_plan
 from .registry import LAST_RESORT, Registry
@@ -129,7 +129,7 @@ def compile_graph(
     Raises:
         ModelError: no device takes a node.
     """
-    graph = without_dead(graph)
+    graph = turn_products(without_dead(graph))
     if folding:
         graph = without_dead(fold(graph, registry.kernels.get(LAST_RESORT, {}), changed))
     if fusion:

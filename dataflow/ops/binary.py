@@ -6,8 +6,8 @@ from typing import Any
 
 from ..graph import Node, Value
 from ..op import Op
-from ..types import TensorType, bool_
-from .rules import broadcast, broadcast_shape, compare, need, same_dtype
+from ..types import TensorType
+from .rules import broadcast, broadcast_shape, compare, logical, need_bool, same_dtype
 
 _EITHER = ((0, 0), (0, 1))
 
@@ -35,18 +35,21 @@ def _comparison(name: str, doc: str) -> Op:
     return Op(name, ("a", "b"), compare(name), cheap=True, doc=doc)
 
 
+def _connective(name: str, doc: str) -> Op:
+    return Op(name, ("a", "b"), logical(name), cheap=True, doc=doc)
+
+
 def _zero(value: Value) -> Value:
     assert value.builder is not None
     return value.builder.scalar(0, value.type.dtype)
 
 
-def _pow_gradient(node: Node, dy: Value) -> tuple[Value | None, Value | None]:
+def _pow_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
     from .elementwise import log
 
     a, b = _ab(node)
-    first = mul(dy, mul(b, pow(a, sub(b, 1.0))))
-    if not b.type.dtype.is_float:
-        return first, None
+    # b a^(b - 1), where b is 0 taken as b a^0: at a = 0, too, that is 0, and 0 times a^-1 would be nan.
+    first = mul(dy, mul(b, pow(a, where(equal(b, _zero(b)), _zero(b), sub(b, 1.0)))))
     # d/db a^b = a^b ln a, and 0 where a is 0: there ln would give nan.
     positive = less(_zero(a), a)
     safe = where(positive, a, _one(a))
@@ -98,13 +101,13 @@ less: Op = _comparison("less", "a < b")
 less_equal: Op = _comparison("less_equal", "a <= b")
 greater: Op = _comparison("greater", "a > b")
 greater_equal: Op = _comparison("greater_equal", "a >= b")
-logical_and: Op = _comparison("logical_and", "a and b, of bools")
-logical_or: Op = _comparison("logical_or", "a or b, of bools")
-logical_xor: Op = _comparison("logical_xor", "a or b but not both, of bools")
+logical_and: Op = _connective("logical_and", "a and b, of bools")
+logical_or: Op = _connective("logical_or", "a or b, of bools")
+logical_xor: Op = _connective("logical_xor", "a or b but not both, of bools")
 
 
 def _where_infer(condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
-    need(condition.dtype == bool_, f"where: the condition is {condition}; expected bool")
+    need_bool("where", condition)
     return TensorType(same_dtype("where", x, y), broadcast_shape("where", condition.shape, x.shape, y.shape))
 
 

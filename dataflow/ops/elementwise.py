@@ -9,7 +9,7 @@ from ..graph import Node, Value
 from ..op import REQUIRED, Op, same_type
 from ..types import DType, TensorType, bool_
 from .binary import add, div, less, less_equal, maximum, minimum, mul, sub, where
-from .rules import need, need_float
+from .rules import broadcast_shape, need, need_bool, need_float, same_dtype
 
 
 def _x(node: Node) -> Value:
@@ -105,8 +105,20 @@ softsign: Op = Op(
     inplace=((0, 0),),
     doc="y = x / (1 + |x|)",
 )
-logical_not: Op = Op("logical_not", ("x",), same_type, inplace=((0, 0),), cheap=True, doc="y = not x, of bools")
-bitwise_not: Op = Op("bitwise_not", ("x",), same_type, inplace=((0, 0),), cheap=True, doc="y = ~x, of integers")
+
+
+def _bools(x: TensorType) -> TensorType:
+    need_bool("logical_not", x)
+    return x
+
+
+def _integers(x: TensorType) -> TensorType:
+    need(x.dtype.is_int, f"bitwise_not: expected integers, got {x}")
+    return x
+
+
+logical_not: Op = Op("logical_not", ("x",), _bools, inplace=((0, 0),), cheap=True, doc="y = not x, of bools")
+bitwise_not: Op = Op("bitwise_not", ("x",), _integers, inplace=((0, 0),), cheap=True, doc="y = ~x, of integers")
 
 
 def _square(x: Value) -> Value:
@@ -271,8 +283,6 @@ clip: Op = Op(
 
 
 def _prelu_infer(x: TensorType, slope: TensorType) -> TensorType:
-    from .rules import broadcast_shape, same_dtype
-
     dtype = same_dtype("prelu", x, slope)
     shape = broadcast_shape("prelu", x.shape, slope.shape)
     need(len(shape) == x.rank, f"prelu: slope {slope} doesn't broadcast to x, {x}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..graph import Node, Value
 from ..op import REQUIRED, Op
 from ..types import DType, Shape, Size, TensorType, float32, int64
-from .rules import need, normal_axis
+from .rules import need, need_shape, normal_axis
 
 
 def _need_indices(name: str, indices: TensorType) -> None:
@@ -74,6 +74,7 @@ one_hot: Op = Op(
 
 
 def _full_infer(*, shape: Shape, value: float, dtype: DType) -> TensorType:
+    need_shape("full", shape)
     return TensorType(dtype, tuple(shape))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..graph import Node, Value
 from ..op import REQUIRED, Op, View
 from ..types import Dim, Shape, Size, TensorType, contiguous_strides
-from .rules import need, normal_axis, product
+from .rules import need, need_shape, normal_axis, product
 
 
 def _x(node: Node) -> Value:
@@ -19,6 +19,7 @@ def _x(node: Node) -> Value:
 
 
 def _reshape_infer(x: TensorType, *, shape: Shape) -> TensorType:
+    need_shape("reshape", shape)
     known = not any(isinstance(d, Dim) for d in (*x.shape, *shape))
     need(
         not known or product(x.shape) == product(shape),
@@ -104,6 +105,7 @@ transpose: Op = Op(
 
 
 def _broadcast_infer(x: TensorType, *, shape: Shape) -> TensorType:
+    need_shape("broadcast_to", shape)
     lead = len(shape) - x.rank
     fits = lead >= 0 and all(
         d in (1, s) or isinstance(d, Dim) or isinstance(s, Dim) for d, s in zip(x.shape, shape[lead:], strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 from ..graph import Node, Value
 from ..op import REQUIRED, Op
 from ..types import Dim, Shape, TensorType, int64
-from .binary import div, equal, mul
+from .binary import add, div, equal, mul, sub, where
 from .elementwise import cast
 from .rules import need, need_float, normal_axes, normal_axis, product, reduced, reduced_shape
 
@@ -29,11 +29,16 @@ def _spread(node: Node, value: Value) -> Value:
     return spread
 
 
-def _count(node: Node) -> float:
+def _mean_gradient(node: Node, dy: Value) -> Value:
+    from .movement import broadcast_to
+
     x = node.inputs[0]
-    assert x is not None
-    axes = normal_axes(node.op.name, node.attributes["axes"], x.type.rank)
-    return float(product([x.type.shape[a] for a in axes]).__index__())
+    assert x is not None and x.builder is not None
+    count = product([x.type.shape[a] for a in normal_axes("reduce_mean", node.attributes["axes"], x.type.rank)])
+    if isinstance(count, Dim):  # counted in the graph: it folds away once the size is known
+        ones = broadcast_to(x.builder.scalar(1, x.type.dtype), shape=x.type.shape)
+        return _spread(node, div(dy, reduce_sum(ones, **node.attributes)))
+    return _spread(node, mul(dy, 1.0 / max(count, 1)))
 
 
 def _extreme_gradient(node: Node, dy: Value) -> Value:
@@ -47,13 +52,21 @@ def _extreme_gradient(node: Node, dy: Value) -> Value:
     return gradient
 
 
-def _mean_infer(x: TensorType, *, axes: Sequence[int] | None, keepdims: int) -> TensorType:
+def _mean_infer(x: TensorType, *, axes: Sequence[int], keepdims: int) -> TensorType:
     need_float("reduce_mean", x)
     return reduced("reduce_mean")(x, axes=axes, keepdims=keepdims)
 
 
 def _prod_gradient(node: Node, dy: Value) -> Value:
-    gradient: Value = div(_spread(node, mul(dy, node.outputs[0])), node.inputs[0])
+    """The product of the other elements, without a division by zero: zeros count as one, and apart."""
+    x = node.inputs[0]
+    assert x is not None and x.builder is not None
+    nought = x.builder.scalar(0, x.type.dtype)
+    zeros = cast(equal(x, nought), to=x.type.dtype)
+    others_zero = sub(_spread(node, reduce_sum(zeros, **node.attributes)), zeros)
+    safe = add(x, zeros)
+    others = div(_spread(node, reduce_prod(safe, **node.attributes)), safe)
+    gradient: Value = mul(_spread(node, dy), where(equal(others_zero, nought), others, nought))
     return gradient
 
 
@@ -70,22 +83,24 @@ def _reduce(name: str, gradient: Any, doc: str, infer: Any = None) -> Op:
 
 
 reduce_sum: Op = _reduce("reduce_sum", _spread, "the sum over axes")
-reduce_mean: Op = _reduce(
-    "reduce_mean", lambda n, dy: _spread(n, mul(dy, 1.0 / max(_count(n), 1.0))), "the mean over axes", _mean_infer
-)
+reduce_mean: Op = _reduce("reduce_mean", _mean_gradient, "the mean over axes", _mean_infer)
 reduce_max: Op = _reduce("reduce_max", _extreme_gradient, "the largest over axes")
 reduce_min: Op = _reduce("reduce_min", _extreme_gradient, "the smallest over axes")
-reduce_prod: Op = _reduce("reduce_prod", _prod_gradient, "the product over axes; its gradient needs x without zeros")
+reduce_prod: Op = _reduce("reduce_prod", _prod_gradient, "the product over axes")
 
 
-def _arg_infer(x: TensorType, *, axis: int, keepdims: int, select_last_index: int) -> TensorType:
-    gone = normal_axis("argmax", axis, x.rank)
-    return TensorType(int64, reduced_shape(x.shape, (gone,), bool(keepdims)))
+def _arg(name: str, doc: str) -> Op:
+    def infer(x: TensorType, *, axis: int, keepdims: int, select_last_index: int) -> TensorType:
+        gone = normal_axis(name, axis, x.rank)
+        need(x.shape[gone] != 0, f"{name}: axis {axis} of {x} has no elements")
+        return TensorType(int64, reduced_shape(x.shape, (gone,), bool(keepdims)))
+
+    attributes = {"axis": 0, "keepdims": 1, "select_last_index": 0}
+    return Op(name, ("x",), infer, attributes=attributes, doc=doc)
 
 
-_ARG: dict[str, Any] = {"axis": 0, "keepdims": 1, "select_last_index": 0}
-argmax: Op = Op("argmax", ("x",), _arg_infer, attributes=_ARG, doc="the index of the largest along axis")
-argmin: Op = Op("argmin", ("x",), _arg_infer, attributes=_ARG, doc="the index of the smallest along axis")
+argmax: Op = _arg("argmax", "the index of the largest along axis")
+argmin: Op = _arg("argmin", "the index of the smallest along axis")
 
 
 def _sum_to_infer(x: TensorType, *, shape: Shape) -> TensorType:

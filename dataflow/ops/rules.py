@@ -65,6 +65,16 @@ def compare(name: str) -> Callable[..., TensorType]:
     return infer
 
 
+def logical(name: str) -> Callable[..., TensorType]:
+    """The rule of a connective: of bools, broadcast shapes."""
+
+    def infer(a: TensorType, b: TensorType, **_: Any) -> TensorType:
+        need_bool(name, a, b)
+        return TensorType(bool_, broadcast_shape(name, a.shape, b.shape))
+
+    return infer
+
+
 def normal_axis(name: str, axis: int, rank: int) -> int:
     """The axis counted from the front.
 
@@ -76,22 +86,23 @@ def normal_axis(name: str, axis: int, rank: int) -> int:
     return axis % rank
 
 
-def normal_axes(name: str, axes: Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Sorted axes counted from the front; None stands for all.
+def normal_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Sorted axes counted from the front.
 
     Raises:
-        InputError: an axis doesn't exist or comes twice.
+        InputError: axes is no sequence of axes, or one doesn't exist or comes twice.
     """
-    found = sorted(normal_axis(name, a, rank) for a in (range(rank) if axes is None else axes))
-    if len(set(found)) != len(found):
-        raise InputError(f"{name}: axes {tuple(axes or ())} name an axis twice")
+    # Not None for all of them: kernels read the attribute as it is, and would reduce over no axis.
+    need(isinstance(axes, Sequence), f"{name}: axes is {axes!r}; expected all that are meant, e.g. axes=(0, 1)")
+    found = sorted(normal_axis(name, a, rank) for a in axes)
+    need(len(set(found)) == len(found), f"{name}: axes {tuple(axes)} name an axis twice")
     return tuple(found)
 
 
 def reduced(name: str) -> Callable[..., TensorType]:
     """The rule of a reduction over ``axes``."""
 
-    def infer(x: TensorType, *, axes: Sequence[int] | None, keepdims: int) -> TensorType:
+    def infer(x: TensorType, *, axes: Sequence[int], keepdims: int) -> TensorType:
         gone = normal_axes(name, axes, x.rank)
         return TensorType(x.dtype, reduced_shape(x.shape, gone, bool(keepdims)))
 
@@ -117,6 +128,18 @@ def need(condition: bool, text: str) -> None:
     """Raises InputError with ``text`` unless the condition holds."""
     if not condition:
         raise InputError(text)
+
+
+def need_bool(name: str, *types: TensorType) -> None:
+    """Raises InputError where a type is not bool."""
+    for type_ in types:
+        need(type_.dtype == bool_, f"{name}: expected bool, got {type_}; compare first, e.g. with df.ops.equal")
+
+
+def need_shape(name: str, shape: Shape) -> None:
+    """Raises InputError where ``shape``, an attribute, has a negative size."""
+    wrong = [d for d in shape if not isinstance(d, Dim) and d < 0]
+    need(not wrong, f"{name}: shape ({', '.join(map(str, shape))}) has a negative size; give every size")
 
 
 def need_float(name: str, *types: TensorType | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -327,7 +328,7 @@ class Trainer:
             raise ModelError("this Trainer is closed; make a new one")
 
     def __del__(self) -> None:
-        if not self._closed:
+        if not getattr(self, "_closed", True) and not sys.is_finalizing():
             self.close()
 
     def __enter__(self) -> Trainer:
