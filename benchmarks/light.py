@@ -45,6 +45,8 @@ def compare(name: str, rounds: int) -> dict[str, object]:
         "what": name,
         "dataflow_ms": float(np.median(times["ours"])) * 1e3,
         "onnxruntime_ms": float(np.median(times["theirs"])) * 1e3,
+        "dataflow_min_ms": min(times["ours"]) * 1e3,
+        "onnxruntime_min_ms": min(times["theirs"]) * 1e3,
         "ratio": ratio(times["ours"], times["theirs"]),
     }
 

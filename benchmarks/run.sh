@@ -10,3 +10,4 @@ python="${PYTHON:-python3}"
 "$python" planner.py ${MINIMALLOC:+--minimalloc "$MINIMALLOC"}
 "$python" light.py
 "$python" training.py ${TORCH_PYTHON:+--torch-python "$TORCH_PYTHON"}
+"$python" table.py

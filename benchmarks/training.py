@@ -71,6 +71,8 @@ def compare(name: str, python: str, rounds: int) -> dict[str, object]:
         "what": f"training step, {name}, batch {BATCH}",
         "dataflow_ms": sorted(times["ours"])[rounds // 2] * 1e3,
         "torch_ms": sorted(times["theirs"])[rounds // 2] * 1e3,
+        "dataflow_min_ms": min(times["ours"]) * 1e3,
+        "torch_min_ms": min(times["theirs"]) * 1e3,
         "ratio": ratio(times["ours"], times["theirs"]),
         "goal": GOALS[name],
         "arena_MB": max(plan.peak_bytes for plan in plans) / 1e6,

@@ -115,6 +115,7 @@ DTYPES: tuple[DType, ...] = (
     float4e2m1, int4, uint4, int2, uint2, string,
 )  # fmt: skip
 _BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
+_SEEN: dict[np.dtype[Any], DType] = {}
 BY_CODE = {d.code: d for d in DTYPES}
 
 
@@ -130,6 +131,8 @@ def dtype(of: DType | str | np.dtype[Any] | type | np.ndarray[Any, Any]) -> DTyp
         return _BY_NAME[of]
     if isinstance(of, np.ndarray):
         of = of.dtype
+    if isinstance(of, np.dtype) and of in _SEEN:  # a dtype's name costs numpy microseconds
+        return _SEEN[of]
     try:
         resolved: np.dtype[Any] = np.dtype(of)  # type: ignore[arg-type]
     except TypeError:
@@ -137,7 +140,8 @@ def dtype(of: DType | str | np.dtype[Any] | type | np.ndarray[Any, Any]) -> DTyp
     if resolved.kind in "OUST":
         return string
     if resolved.name in _BY_NAME:
-        return _BY_NAME[resolved.name]
+        found = _SEEN[resolved] = _BY_NAME[resolved.name]
+        return found
     raise InputError(f"numpy dtype {resolved} has no dataflow type; convert it with .astype first")
 
 
