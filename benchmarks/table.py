@@ -9,13 +9,13 @@ HERE = Path(__file__).parent
 ORDER = ("startup", "chain", "training", "planner", "light")
 INTRO = """# Benchmarks
 
-`benchmarks/run.sh` runs them and writes `benchmarks/results/*.json`; `benchmarks/table.py` makes this page of those. Each
-competitor is measured in the same run, taking turns; figures are medians over the rounds, and the ratio is the
+`benchmarks/run.sh` runs them and writes `benchmarks/results/*.json`; `benchmarks/table.py` makes this page of those.
+Each competitor is measured in the same run, taking turns; figures are medians over the rounds, and the ratio is the
 median of the rounds' ratios (ours divided by theirs, less is better). The machines are shared and noisy: absolute times
 drift between minutes, so only ratios count. Under `chrt -r 1` two spinning threads don't share a core.
 
-What is not reached yet: inference of the light models is slower than onnxruntime, since convolution at batch 1 is (the table
-`light`); the peak of vgg19 is 5% above its largest live set, because the workspace of its second convolution lies in
+What is not reached yet: inference of the light models is slower than onnxruntime, since convolution at batch 1 is
+(the table `light`); the peak of vgg19 is 5% above its largest live set, because the workspace of its second convolution lies in
 the arena at that step; the minimalloc instances, which an exact solver packs into their capacity, take 7% to 27% more.
 """
 
