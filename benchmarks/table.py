@@ -14,9 +14,13 @@ Each competitor is measured in the same run, taking turns; figures are medians o
 median of the rounds' ratios (ours divided by theirs, less is better). The machines are shared and noisy: absolute times
 drift between minutes, so only ratios count. Under `chrt -r 1` two spinning threads don't share a core.
 
+A median far above the usual (about 4 ms for torch's MLP step on this machine) means that something else ran: such a
+run says nothing. The MLP's ratio was between 0.72 and 0.88 over a day's runs.
+
 What is not reached yet: inference of the light models is slower than onnxruntime, since convolution at batch 1 is
-(the table `light`); the peak of vgg19 is 5% above its largest live set, because the workspace of its second convolution lies in
-the arena at that step; the minimalloc instances, which an exact solver packs into their capacity, take 7% to 27% more.
+(the table `light`); the peak of vgg19 is 5% above its largest live set, because the workspace of its second
+convolution lies in the arena at that step; the minimalloc instances, which an exact solver packs into their
+capacity, take 7% to 27% more.
 """
 
 

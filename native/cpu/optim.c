@@ -11,6 +11,7 @@ typedef struct step_context {
   int64_t count;
   float scale, rate, decay;
   float beta1, beta2, epsilon; /* sgd: beta1 is the momentum */
+  float new1, new2;            /* adamw: 1 - beta, rounded once */
   float rate1, root2;          /* adamw: lr / (1 - beta1^t), sqrt(1 - beta2^t) */
   int nesterov;
 } step_context;
@@ -50,7 +51,7 @@ static void adamw_task(void *context, int64_t index, int64_t count, int32_t work
   (void)worker;
   const step_context s = *(const step_context *)context;
   const float keep = 1.0f - s.rate * s.decay;
-  const float new1 = 1.0f - s.beta1, new2 = 1.0f - s.beta2;
+  const float new1 = s.new1, new2 = s.new2;
   int64_t begin, end;
   df_piece(index, count, s.count, 64, &begin, &end);
 #pragma GCC ivdep
@@ -104,6 +105,8 @@ static df_status adamw_run(const df_call *call) {
                     .decay = hyper[1],
                     .beta1 = (float)df_attr_float(call, 0, 0.9),
                     .beta2 = (float)df_attr_float(call, 1, 0.999),
+                    .new1 = (float)(1.0 - df_attr_float(call, 0, 0.9)),
+                    .new2 = (float)(1.0 - df_attr_float(call, 1, 0.999)),
                     .epsilon = (float)df_attr_float(call, 2, 1e-8),
                     .rate1 = hyper[0] / hyper[2],
                     .root2 = sqrtf(hyper[3])};

@@ -121,7 +121,7 @@ def test_training_follows_pytorch(name, file, label, optimizer, device):
     assert data[f"{label}/losses"][-1] < 0.8 * data[f"{label}/losses"][0]
     results = run(data, file, label, optimizer, device=device)
     loss, gradient, change = deviations(data, file, label, results)
-    assert loss < 1e-3
+    assert loss < 1e-4 if name != "resnet" else loss < 1e-3
     assert gradient < 1e-4
     assert change < 1e-3
 
