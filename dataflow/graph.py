@@ -6,19 +6,20 @@ stand in topological order. Values and nodes compare by identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from .errors import ModelError
-from .types import TensorType
+from .types import Size, TensorType
 
 if TYPE_CHECKING:
     from .builder import GraphBuilder
     from .op import Op
+    from .operators import Operand
 
 Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
 Array = np.ndarray[Any, Any]
@@ -53,6 +54,105 @@ class Value:
             f"value {self.name!r} is a node's result and has no truth value while a graph is built; "
             "use df.ops.where(condition, a, b) to choose between tensors"
         )
+
+    # Operators build nodes, by ops that stand floors above. NumPy leaves them to us; a value is no sequence.
+    __array_ufunc__: ClassVar[None] = None
+    __iter__: ClassVar[None] = None
+    __contains__: ClassVar[None] = None
+
+    def __add__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("add", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("add", other, self)
+
+    def __sub__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.divided(self, other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.divided(other, self)
+
+    def __pow__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("pow", self, other)
+
+    def __rpow__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("pow", other, self)
+
+    def __matmul__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("matmul", self, other)
+
+    def __rmatmul__(self, other: Operand) -> Value:
+        from . import operators
+
+        return operators.binary("matmul", other, self)
+
+    def __neg__(self) -> Value:
+        from . import operators
+
+        return operators.negated(self)
+
+    def __getitem__(self, key: Any) -> Value:
+        from . import operators
+
+        return operators.sliced(self, key)
+
+    def reshape(self, *shape: Size | Sequence[Size]) -> Value:
+        """The elements under another shape, given as sizes or one tuple; a size of -1 is what is left."""
+        from . import operators
+
+        return operators.reshaped(self, shape)
+
+    def transpose(self, *perm: int | Sequence[int]) -> Value:
+        """The axes in the order ``perm``, given as axes or one tuple; in reverse order without."""
+        from . import operators
+
+        return operators.transposed(self, perm)
+
+    def sum(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """The sum over ``axes``, over all by default."""
+        from . import operators
+
+        return operators.reduced("reduce_sum", self, axes, keepdims)
+
+    def mean(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """The mean over ``axes``, over all by default; of floats."""
+        from . import operators
+
+        return operators.reduced("reduce_mean", self, axes, keepdims)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ FLOORS = (
     ("device", "native"),
     ("hookspecs", "hostmemory"),
     ("registry",),
-    ("ops", "passes", "autodiff", "memory"),
+    ("ops", "passes", "autodiff", "memory", "operators"),
     ("lower", "cdevice", "liveness"),
     ("plan", "drawing"),
     ("planning", "check", "execute"),
