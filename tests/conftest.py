@@ -39,3 +39,22 @@ def remote(tmp_path_factory):
     ]
     subprocess.run([*compiler, *flags, str(FOLDER / "remote.c"), "-o", str(target)], check=True)
     return load([Plugin(target)])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_plan_is_checked():
+    """Whatever plan a test makes is proved right, or the test fails; those of very large arenas take too long."""
+    from dataflow import compile as stage
+    from dataflow.check import check_plan
+
+    make = stage.make_plan
+
+    def checked(*arguments, **options):
+        plan = make(*arguments, **options)
+        if plan.peak_bytes < 30_000_000:
+            check_plan(plan)
+        return plan
+
+    stage.make_plan = checked
+    yield
+    stage.make_plan = make
