@@ -88,11 +88,9 @@ def build_proto(model: Model, opset: int | None, ir_version: int | None) -> Any:
         [*stored, *builder.constants],
     )
     version = ir_version or IR_OF.get(chosen, IR_VERSION)
-    proto = onnx.helper.make_model(
+    return onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", chosen)], ir_version=version, producer_name="dataflow"
     )
-    onnx.checker.check_model(proto)
-    return proto
 
 
 class _Builder:

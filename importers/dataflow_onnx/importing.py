@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +64,14 @@ class Source:
         folder: where it lay.
         external: it has data in other files.
         types: of its stored tensors, by name.
+        tensors: those of the file, when it has data in other files: these may be gone when it is saved.
     """
 
     data: bytes = dataclasses.field(repr=False)
     folder: str
     external: bool
     types: dict[str, TensorType] = dataclasses.field(repr=False)
+    tensors: Mapping[str, Array] = dataclasses.field(repr=False)
 
 
 def load_file(path: str, outputs: Sequence[str] | None = None) -> Model:
@@ -101,7 +103,8 @@ def import_model(record: ModelRecord, path: str, outputs: Sequence[str] | None =
         raise ModelError(f"{path}: bodies are nested too deeply") from None
     graph = importer.finish()
     types = {value.name: value.type for value in graph.initializers}
-    source = Source(record.data, record.folder, record.external, types)
+    kept = record.graph.initializers if record.external else {}
+    source = Source(record.data, record.folder, record.external, types, kept)
     return Model(graph, aliases=importer.aliases(), source=source)
 
 

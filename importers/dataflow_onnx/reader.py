@@ -73,6 +73,13 @@ def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
     return ModelRecord(graph, opsets, int(proto.ir_version), data, folder, reader.external)
 
 
+def external_bytes(proto: TensorProto, folder: str) -> bytes:
+    """The data of a tensor that lies in another file of ``folder``, checked as when a model is read."""
+    reader = _Reader(str(Path(folder) / "model"))
+    shape = tuple(int(d) for d in proto.dims)
+    return reader.external_data(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}")
+
+
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
@@ -204,10 +211,11 @@ class _Reader:
         given = Path(location)
         if not location or given.is_absolute() or ".." in given.parts:
             raise self.fail(f"{where}: external data at {location!r}; only files in the model's own folder are read")
-        path = self.folder / given
-        resolved = path.resolve()
+        resolved = (self.folder / given).resolve() if "\0" not in location else Path()
         if not resolved.is_relative_to(self.folder):
             raise self.fail(f"{where}: external data at {location!r} leads out of the model's folder")
+        if resolved.exists() and not resolved.is_file():  # opening a pipe would wait for ever
+            raise self.fail(f"{where}: external data at {location!r}, which is no file")
         wanted = dtype.nbytes(math.prod(shape))
         try:
             offset, length = int(entries.get("offset", 0)), int(entries.get("length", wanted))

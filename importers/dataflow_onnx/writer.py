@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,13 @@ from dataflow.model import Model
 from dataflow.types import Dim, TensorType
 
 from .importing import Source
-from .reader import CODE_OF, read_bytes
+from .reader import CODE_OF, external_bytes, read_bytes
 from .records import Array
+from .storing import is_external, store, tensors, write
 
-LARGEST = (1 << 31) - (1 << 20)  # bytes that one protobuf message may have, with room for the rest
-DATA_SUFFIX = ".data"
+_DATA_FIELDS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data", "external_data",
+)  # fmt: skip
 
 
 def save_file(
@@ -41,23 +42,56 @@ def save_file(
     target = Path(path)
     if target.exists() and not overwrite:
         raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
-    if isinstance(model.source, Source):
-        if opset is not None or ir_version is not None:
-            raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
-        proto = patched(model, model.source)
-        external = model.source.external
-        if proto is None:
-            _write(target, model.source.data)
-            return
-    else:
+    arrays = model.arrays()
+    source = model.source if isinstance(model.source, Source) else None
+    if source is None:
         from .building import build_proto
 
-        proto, external = build_proto(model, opset, ir_version), False
-    _save_proto(proto, target, external or proto.ByteSize() > LARGEST)
+        proto = build_proto(model, opset, ir_version)
+    elif opset is not None or ir_version is not None:
+        raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
+    else:
+        changed = patched(model, source)
+        if changed is None and _copied(source, target):
+            return
+        proto = changed if changed is not None else onnx.ModelProto.FromString(source.data)
+
+    def data_of(tensor: TensorProto, initializer: bool) -> bytes:
+        assert source is not None  # only an imported model begins with data in other files
+        array = arrays.get(tensor.name, source.tensors.get(tensor.name)) if initializer else None
+        return external_bytes(tensor, source.folder) if array is None else _raw(array)
+
+    def check(data: bytes) -> Mapping[str, Array]:
+        if source is None and not any(map(is_external, tensors(proto.graph))):
+            onnx.checker.check_model(data)  # which looks for data files in the working directory
+        return read_bytes(data, str(target)).graph.initializers
+
+    store(proto, target, data_of, check, arrays)
+
+
+def _copied(source: Source, target: Path) -> bool:
+    """Writes an unchanged model with every byte it had; False where its data files would fall on others."""
+    places = set()
+    if source.external:
+        proto = onnx.ModelProto.FromString(source.data)
+        entries = [{e.key: e.value for e in t.external_data} for t in tensors(proto.graph) if is_external(t)]
+        places = {entry["location"] for entry in entries}
+    for place in places:
+        old, new = Path(source.folder) / place, target.parent / place
+        if not old.is_file() or (new.exists() and not new.samefile(old)) or not new.parent.is_dir():
+            return False
+    read_bytes(source.data, str(Path(source.folder) / target.name))  # its data files still hold what they must
+    for place in places:
+        old, new = Path(source.folder) / place, target.parent / place
+        if not new.exists():
+            with old.open("rb") as file:
+                write(new, iter(lambda: file.read(1 << 24), b""))
+    write(target, [source.data])
+    return True
 
 
 def patched(model: Model, source: Source) -> onnx.ModelProto | None:
-    """The file's model with the newest data, or None when nothing changed."""
+    """The file's model with the newest data, or None when nothing changed; large tensors stay in their files."""
     graph_types = {value.name: value.type for value in model.graph.initializers}
     arrays = {name: array for name, array in model.arrays().items() if name in source.types}
     changed = {n for n in model.newest_names() if n in source.types}
@@ -69,7 +103,7 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
     left = set(changed)
     for tensor in proto.graph.initializer:
         if tensor.name in left:
-            tensor.CopyFrom(_tensor(tensor.name, arrays[tensor.name]))
+            _fill(tensor, arrays[tensor.name])
             left.discard(tensor.name)
     if left:
         _replace_nodes(proto, left, arrays)
@@ -80,7 +114,7 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
     return proto
 
 
-def _replace_nodes(proto: onnx.ModelProto, names: set[str], arrays: dict[str, Array]) -> None:
+def _replace_nodes(proto: onnx.ModelProto, names: set[str], arrays: Mapping[str, Array]) -> None:
     """Stored tensors that nodes made (Constant, ConstantOfShape) become initializers."""
     for index in range(len(proto.graph.node) - 1, -1, -1):
         node = proto.graph.node[index]
@@ -128,70 +162,33 @@ def _type(array: Array) -> TensorType:
 
 
 def _tensor(name: str, array: Array) -> TensorProto:
-    """A stored tensor with raw, little-endian, packed data."""
+    proto = TensorProto(name=name)
+    _fill(proto, array)
+    return proto
+
+
+def _fill(proto: TensorProto, array: Array) -> None:
+    """Gives a tensor new data; one whose data lies in another file stays so, and gets it when the file is written."""
+    external = is_external(proto)
+    for field in _DATA_FIELDS:
+        proto.ClearField(field)
+    proto.data_type = CODE_OF[_type(array).dtype]
+    del proto.dims[:]
+    proto.dims.extend(array.shape)
+    if not external:
+        proto.raw_data = _raw(array)
+
+
+def _raw(array: Array) -> bytes:
+    """The elements little-endian and packed."""
     dtype = _type(array).dtype
-    proto = TensorProto(name=name, data_type=CODE_OF[dtype], dims=array.shape)
     if dtype.bits < 8:
         per = 8 // dtype.bits
-        flat = array.reshape(-1).astype(np.int8).view(np.uint8) & ((1 << dtype.bits) - 1)
+        flat = array.reshape(-1).view(np.uint8) & ((1 << dtype.bits) - 1)
         flat = np.pad(flat, (0, -len(flat) % per)).reshape(-1, per)
         packed = np.zeros(len(flat), np.uint8)
         for index in range(per):
             packed |= flat[:, index] << (index * dtype.bits)
-        proto.raw_data = packed.tobytes()
-    else:
-        little = array.dtype.newbyteorder("<") if array.dtype.kind != "V" else array.dtype
-        proto.raw_data = np.ascontiguousarray(array).astype(little, copy=False).tobytes()
-    return proto
-
-
-# ---- files ------------------------------------------------------------------------------------------------
-
-
-def _save_proto(proto: onnx.ModelProto, target: Path, external: bool) -> None:
-    """Checks and writes the model; with ``external``, large tensors go to a file beside it."""
-    if not external:
-        data = proto.SerializeToString()
-        read_bytes(data, str(target))  # what is written can be read
-        _write(target, data)
-        return
-    beside = target.with_name(target.name + DATA_SUFFIX)
-    blob = bytearray()
-    for tensor in proto.graph.initializer:
-        raw = tensor.raw_data
-        if len(raw) < 1024:
-            continue
-        blob.extend(b"\0" * (-len(blob) % 4096))
-        tensor.ClearField("raw_data")
-        del tensor.external_data[:]
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, entry in (("location", beside.name), ("offset", str(len(blob))), ("length", str(len(raw)))):
-            tensor.external_data.add(key=key, value=entry)
-        blob.extend(raw)
-    _write(beside, bytes(blob))
-    _write(target, proto.SerializeToString())
-
-
-def _write(target: Path, data: bytes) -> None:
-    """Writes a file in one step: under another name, then in place of the target.
-
-    Raises:
-        InputError: it can't be written; nothing is left behind.
-    """
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(target)
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror}; is the disk full?") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
+        return packed.tobytes()
+    little = array.dtype.newbyteorder("<") if array.dtype.kind != "V" else array.dtype
+    return np.ascontiguousarray(array).astype(little, copy=False).tobytes()

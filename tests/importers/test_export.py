@@ -142,3 +142,106 @@ def test_weights_made_by_nodes_become_stored_when_they_change(tmp_path):
     x = np.eye(4, dtype=np.float32)
     assert (run(path, {"x": x})["y"] == w).all()
     assert (df.load(str(path))(x)["y"] == w).all()
+
+
+# ---- data in other files ------------------------------------------------------------------------------
+
+
+def two_layers(path, location="m.onnx.data"):
+    """y = x @ w1 @ w2 with both weights, and a constant of a node, in another file; the weights."""
+    make, random = onnx.helper, np.random.default_rng(0)
+    w1, w2, extra = (random.standard_normal(s).astype(np.float32) for s in ((16, 16), (16, 16), (16,)))
+    nodes = [
+        make.make_node("MatMul", ["x", "w1"], ["h"]),
+        make.make_node("MatMul", ["h", "value"], ["i"]),
+        make.make_node("Constant", [], ["c"], value=numpy_helper.from_array(extra, "value")),
+        make.make_node("Add", ["i", "c"], ["y"]),
+    ]
+    info = [make.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["n", 16]) for n in "xy"]
+    stored = [numpy_helper.from_array(w1, "w1"), numpy_helper.from_array(w2, "value")]
+    graph = make.make_graph(nodes, "g", info[:1], info[1:], stored)
+    proto = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=8)
+    onnx.save(proto, path, save_as_external_data=True, location=location, size_threshold=0, convert_attribute=True)
+    return w1, w2, extra
+
+
+X = np.random.default_rng(7).standard_normal((3, 16)).astype(np.float32)
+
+
+def agrees(path, w1, w2, extra):
+    """Both engines read the file, and find these weights."""
+    for found in (run(path, {"x": X})["y"], df.load(str(path))(X)["y"]):
+        np.testing.assert_allclose(found, X @ w1 @ w2 + extra, rtol=1e-4, atol=1e-4)
+
+
+def test_an_unchanged_model_takes_its_data_file_along(tmp_path):
+    (tmp_path / "b").mkdir()
+    weights = two_layers(tmp_path / "m.onnx")
+    df.save(df.load(str(tmp_path / "m.onnx")), str(tmp_path / "b" / "n.onnx"))
+    assert (tmp_path / "b" / "n.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+    agrees(tmp_path / "b" / "n.onnx", *weights)
+
+
+def test_a_data_file_of_another_model_is_left_alone(tmp_path):
+    (tmp_path / "b").mkdir()
+    weights = two_layers(tmp_path / "m.onnx")
+    (tmp_path / "b" / "m.onnx.data").write_bytes(b"of somebody else")
+    df.save(df.load(str(tmp_path / "m.onnx")), str(tmp_path / "b" / "m.onnx"))
+    assert (tmp_path / "b" / "m.onnx.data").read_bytes() == b"of somebody else"
+    agrees(tmp_path / "b" / "m.onnx", *weights)
+
+
+def test_one_changed_weight_of_a_data_file(tmp_path):
+    w1, w2, extra = two_layers(tmp_path / "m.onnx")
+    model = df.load(str(tmp_path / "m.onnx"))
+    model.parameters["value"].set(2 * w2)
+    df.save(model, str(tmp_path / "other.onnx"))
+    agrees(tmp_path / "other.onnx", w1, 2 * w2, extra)
+    agrees(tmp_path / "m.onnx", w1, w2, extra)
+
+
+def test_saving_in_place_again_and_again(tmp_path):
+    w1, w2, extra = two_layers(tmp_path / "m.onnx")
+    model = df.load(str(tmp_path / "m.onnx"))
+    for factor in (2, 3, 4):
+        model.parameters["w1"].set(factor * w1)
+        df.save(model, str(tmp_path / "m.onnx"), overwrite=True)
+        agrees(tmp_path / "m.onnx", factor * w1, w2, extra)
+        # the data file that the user's file came with, and the newest of ours
+        assert len(list(tmp_path.glob("*.data"))) == 2
+    (tmp_path / "m.onnx.data").unlink()
+    agrees(tmp_path / "m.onnx", 4 * w1, w2, extra)
+
+
+def test_a_save_that_fails_leaves_the_old_model_and_its_data(tmp_path, monkeypatch):
+    from dataflow_onnx import storing
+
+    weights = two_layers(tmp_path / "m.onnx")
+    model = df.load(str(tmp_path / "m.onnx"))
+    model.parameters["w1"].set(0 * weights[0])
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    monkeypatch.setattr(storing, "_same", lambda a, b: False)  # as if the disk gave back other bytes
+    with pytest.raises(df.ModelError, match="reads differently"):
+        df.save(model, str(tmp_path / "m.onnx"), overwrite=True)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_new_head_of_a_model_with_a_data_file(tmp_path):
+    w1, w2, extra = two_layers(tmp_path / "m.onnx")
+    new = df.replace_head(df.load(str(tmp_path / "m.onnx")), classes=1, keep=[3])
+    df.save(new, str(tmp_path / "new.onnx"))
+    agrees(tmp_path / "new.onnx", w1, w2[:, 3:4], extra[3:4])
+
+
+def test_a_model_too_large_for_one_file_gets_a_data_file(tmp_path, monkeypatch):
+    from dataflow_onnx import storing
+
+    monkeypatch.setattr(storing, "LARGEST", 800)
+    monkeypatch.setattr(storing, "WORTH_MOVING", 500)
+    model = by_hand()
+    df.save(model, str(tmp_path / "hand.onnx"))
+    assert (tmp_path / "hand.onnx.data").stat().st_size == model.arrays()["v"].nbytes
+    x = np.random.default_rng(1).standard_normal((3, 2, 8, 8)).astype(np.float32)
+    theirs = run(tmp_path / "hand.onnx", {"x": x})
+    for found in (model(x), df.load(str(tmp_path / "hand.onnx"))(x)):
+        np.testing.assert_allclose(found["y"], theirs["y"], rtol=1e-4, atol=1e-5)
