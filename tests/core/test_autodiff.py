@@ -126,6 +126,13 @@ def test_only_what_leads_from_wrt_to_a_seed_gets_nodes():
     assert not [n for n in added if "exp" in n.name]
 
 
+def test_a_broadcast_is_not_undone_for_a_value_off_the_path():
+    g, _, found = joint_of(lambda x, z: ops.add(ops.sin(x), z), (3,), (1,), wrt=[0])
+    assert len(found) == 1 and "sum_to" not in [n.op.name for n in g.nodes()]
+    g, _, _ = joint_of(lambda x, z: ops.add(ops.sin(x), z), (3,), (1,))
+    assert [n.op.name for n in g.nodes()].count("sum_to") == 1
+
+
 def test_whole_numbers_and_bools_on_the_way_get_none_and_stop_nothing():
     x, i = RANDOM.standard_normal((4, 3)), np.array([1, 1, -1])
     (dx,) = gradients(ops.gather, x, i)
