@@ -106,7 +106,7 @@ _NAMES = {
     "load": "model",
     "replace_head": "head",
     "save": "model",
-    "vjp": "vjp",
+    "vjp": "differentiate",
 }
 
 

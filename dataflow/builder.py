@@ -82,6 +82,10 @@ class GraphBuilder:
 
     def scalar(self, number: float, dtype: DType) -> Value:
         """A rank-0 constant, one per number and dtype."""
+        if dtype.is_int and number != int(number):
+            raise InputError(
+                f"{number} is no whole number, and the other operand is {dtype}; cast that to a float first"
+            )
         key = (dtype, number, str(number))  # -0.0 and 0.0 differ
         found = self._scalars.get(key)
         if found is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
@@ -187,8 +186,3 @@ def _check_references(ops: Mapping[str, Op], kernels: Mapping[str, Mapping[str, 
     missing = [o.name for o in ops.values() if o.name not in known and o.decompose is None and not o.bodies]
     if missing:
         raise PluginError(f"ops without a numpy kernel and without a decomposition: {', '.join(missing)}")
-
-
-def loaded_modules() -> list[str]:
-    """Names of heavy modules that are loaded, for the test that importing dataflow loads none."""
-    return [name for name in ("onnx", "onnxruntime", "torch", "ml_dtypes", "rich", "click") if name in sys.modules]

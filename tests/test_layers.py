@@ -23,7 +23,7 @@ FLOORS = (
     ("planning", "check", "execute"),
     ("compile",),
     ("feeds", "model", "head"),
-    ("session", "vjp"),
+    ("session", "differentiate"),
     ("train", "losses", "optim", "schedules", "testing"),
     ("cli", "__main__", "__init__"),
 )

@@ -50,7 +50,7 @@ def _sum_to(attributes: Attributes, x: Array) -> Array:
 def ranges(attributes: Attributes) -> tuple[slice, ...]:
     """Python slices for the attributes starts, stops and steps; a stop below 0 is before the first element."""
     parts = zip(attributes["starts"], attributes["stops"], attributes["steps"], strict=True)
-    return tuple(slice(a, None if b < 0 else b, s) for a, b, s in parts)
+    return tuple(slice(0, 0) if a < 0 else slice(a, None if b < 0 else b, s) for a, b, s in parts)
 
 
 def _slice_grad(attributes: Attributes, dy: Array) -> Array:

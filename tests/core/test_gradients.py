@@ -116,3 +116,19 @@ def test_vjp_of_a_model_gives_inputs_and_parameters():
     found = df.vjp(model, {"x": X}, {"y": U})
     np.testing.assert_allclose(found["x"], U @ np.arange(6).reshape(3, 2).T)
     np.testing.assert_allclose(found["w"], X.T @ U)
+
+
+def test_vjp_stays_a_function_after_its_first_use():
+    g = df.GraphBuilder()
+    g.output("y", df.ops.sin(g.input("x", df.float32, (2,))))
+    model = df.Model(g.build())
+    for _ in range(2):
+        found = df.vjp(model, np.zeros(2, np.float32))
+        np.testing.assert_allclose(found["x"], [1, 1])
+
+
+def test_a_fraction_beside_whole_numbers_is_refused():
+    g = df.GraphBuilder()
+    x = g.input("x", df.int64, (2,))
+    with pytest.raises(df.InputError, match=r"0\.5 is no whole number"):
+        df.ops.mul(x, 0.5)
