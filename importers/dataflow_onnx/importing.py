@@ -23,9 +23,8 @@ from dataflow.types import Dim, TensorType
 from dataflow.types import dtype as as_dtype
 
 from .records import Array, GraphRecord, ModelRecord, NodeRecord
+from .sizes import MOST_KNOWN, Known, compute
 from .table import find
-
-MOST_KNOWN = 1024  # elements of an integer tensor that are followed as sizes
 
 
 @dataclass(slots=True)
@@ -36,13 +35,13 @@ class Tensor:
         name: in the file.
         value: in the graph; None until somebody needs it.
         array: stored data; None when computed.
-        known: whole numbers and dims, an object array, where they are known.
+        known: whole numbers and dims, where they are known.
     """
 
     name: str
     value: Value | None = None
     array: Array | None = None
-    known: Array | None = None
+    known: Known | None = None
 
     @property
     def type(self) -> TensorType:
@@ -52,7 +51,7 @@ class Tensor:
         if self.array is not None:
             return TensorType(as_dtype(self.array), self.array.shape)
         assert self.known is not None
-        return TensorType(as_dtype(np.dtype(_dtype_of(self.known))), self.known.shape)
+        return TensorType(self.known.dtype, self.known.numbers.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +211,7 @@ class Importer:
         """A tensor with data; small whole numbers are known as sizes too."""
         known = None
         if array.dtype.kind in "iub" and array.size <= MOST_KNOWN:
-            known = np.empty(array.shape, object)
-            known[...] = array.tolist() if array.ndim else array.item()
+            known = Known(array.astype(object), as_dtype(array))
         return Tensor(name, None, array, known)
 
     def convert(self, node: NodeRecord) -> None:
@@ -225,7 +223,7 @@ class Importer:
         where = f"{node.describe()}, opset {self.opset}"
         self.builder.origin = where
         try:
-            results = self.call(converter, inputs, node)
+            results = self.sizes_of(node, inputs) or self.call(converter, inputs, node)
         except DataflowError as error:
             raise ModelError(f"{self.path}: {where}: {error}") from None
         for name, result in zip(node.outputs, results, strict=False):
@@ -234,6 +232,17 @@ class Importer:
         if len(results) < len(node.outputs) and any(name and name not in self.tensors for name in node.outputs):
             lost = next(name for name in node.outputs if name and name not in self.tensors)
             raise ModelError(f"{self.path}: {where}: its output {lost!r} is not supported")
+
+    def sizes_of(self, node: NodeRecord, inputs: Sequence[Tensor | None]) -> Sequence[Known] | None:
+        """The result of a computation with sizes; None when some are not known, or the operator isn't one of them."""
+        if node.domain or any(t is not None and t.known is None for t in inputs):
+            return None
+        operands = [None if t is None else t.known for t in inputs]
+        try:
+            found = compute(node.op, operands, node.attributes)
+        except (TypeError, ValueError, LookupError, ArithmeticError):
+            return None  # its inputs or attributes don't fit: the converter says which
+        return None if found is None else (found,)
 
     def call(self, converter: Callable[..., Any], inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
         """The converter's results, after its arguments were checked."""
@@ -244,17 +253,20 @@ class Importer:
                 inspect.signature(converter).bind(self, *inputs, **node.attributes)
             except TypeError as error:
                 raise ModelError(f"its inputs or attributes don't fit the operator: {error}") from None
+        for index, tensor in enumerate(inputs[:least]):
+            if tensor is None:
+                raise ModelError(f"its input {index} is left out, but the operator needs it")
         try:
             found = converter(self, *inputs, **node.attributes)
-        except TypeError as error:  # a required attribute is missing, or one has another kind
-            raise ModelError(f"its inputs or attributes don't fit the operator: {error}") from None
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:  # of another kind, rank or length
+            raise ModelError(f"its inputs or attributes don't fit the operator: {error}") from error
         return found if isinstance(found, tuple) else (found,)
 
-    def named(self, name: str, result: Value | Tensor | Array) -> Tensor:
+    def named(self, name: str, result: Value | Tensor | Known | Array) -> Tensor:
         """The tensor for an output of the file; a value that was made for it gets its name."""
         if isinstance(result, Tensor):
             return Tensor(name, result.value, result.array, result.known) if result.value is None else result
-        if isinstance(result, np.ndarray) and result.dtype == object:
+        if isinstance(result, Known):
             return Tensor(name, None, None, result)
         if isinstance(result, np.ndarray):
             return self.stored(name, result)
@@ -265,8 +277,10 @@ class Importer:
 
     # ---- what converters use --------------------------------------------------------------------------
 
-    def value(self, tensor: Tensor) -> Value:
+    def value(self, tensor: Tensor | None) -> Value:
         """The graph's value for a tensor; stored data becomes an initializer, once."""
+        if tensor is None:
+            raise ModelError("an input that the operator needs is left out")
         if tensor.value is None:
             array = tensor.array
             if array is None:
@@ -282,14 +296,15 @@ class Importer:
         return tensor.value
 
     def numbers(self, tensor: Tensor) -> Array:
-        """Known sizes as int64 data."""
+        """Known sizes as data."""
         assert tensor.known is not None
-        if any(isinstance(n, Dim) for n in tensor.known.reshape(-1)):
+        numbers, dtype = tensor.known.numbers, tensor.known.dtype
+        if any(isinstance(n, Dim) for n in numbers.reshape(-1)):
             raise ModelError(
-                f"{tensor.name!r} is computed from the size {tensor.known.tolist()} and used as data; "
+                f"{tensor.name!r} is computed from the size {numbers.tolist()} and used as data; "
                 "fix that size of the input when exporting"
             )
-        return tensor.known.astype(_dtype_of(tensor.known))
+        return numbers.astype(dtype.numpy)
 
     def weight(self, tensor: Tensor, trainable: bool = True, role: str = "parameter") -> Value:
         """The value of a tensor that, if stored, is a parameter."""
@@ -309,7 +324,7 @@ class Importer:
         """
         if tensor.known is None:
             raise ModelError(f"{what} {tensor.name!r} depends on data; only sizes that are known at load are supported")
-        return list(tensor.known.reshape(-1))
+        return list(tensor.known.numbers.reshape(-1))
 
     def ints(self, tensor: Tensor, what: str) -> tuple[int, ...]:
         """As ``sizes``, where named dims can't stand."""
@@ -319,11 +334,13 @@ class Importer:
         return tuple(int(n) for n in found)
 
     def scalar(self, tensor: Tensor, what: str) -> float:
-        """A stored number.
+        """A stored number, or a size.
 
         Raises:
             ModelError: it is computed.
         """
+        if tensor.known is not None and tensor.known.numbers.size == 1:
+            return self.ints(tensor, what)[0]
         if tensor.array is None or tensor.array.size != 1:
             raise ModelError(f"{what} {tensor.name!r} must be a stored number")
         return float(tensor.array.reshape(()))
@@ -352,11 +369,6 @@ class Importer:
                 if name in stored:
                     found.setdefault(name, []).append(f"{path}.{label}")
         return {name: tuple(paths) for name, paths in found.items()}
-
-
-def _dtype_of(known: Array) -> type:
-    """Of known numbers: bool for comparisons, else int64."""
-    return np.bool_ if known.size and all(isinstance(n, (bool, np.bool_)) for n in known.reshape(-1)) else np.int64
 
 
 _OPERANDS = {

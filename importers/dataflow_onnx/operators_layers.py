@@ -13,6 +13,7 @@ from dataflow.types import Dim
 
 from .importing import Importer, Tensor
 from .operators_shape import reshaped
+from .sizes import axis_in
 from .table import operator
 
 T = Tensor
@@ -193,8 +194,19 @@ def _batch_norm(c: Importer, x: T, scale: T, bias: T, mean: T, var: T, epsilon: 
 
 @operator("BatchNormalization", 7)
 def BatchNormalization_7(
-    c: Importer, x: T, scale: T, bias: T, mean: T, var: T, *, epsilon: float = 1e-5, momentum: float = 0.9
+    c: Importer,
+    x: T,
+    scale: T,
+    bias: T,
+    mean: T,
+    var: T,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
 ) -> Any:
+    if not spatial:
+        raise ModelError("spatial=0, statistics per element, is not supported")
     return _batch_norm(c, x, scale, bias, mean, var, epsilon)
 
 
@@ -228,7 +240,7 @@ def _softmax_family(onnx_name: str, op: Any) -> None:
         """Until opset 12: over all axes from ``axis`` on, taken as one."""
         value = c.value(x)
         shape = value.type.shape
-        at = axis % len(shape)
+        at = axis_in(axis, len(shape))
         if all(not isinstance(n, Dim) and n == 1 for n in shape[at + 1 :]):
             return op(value, axis=at)
         flat = reshaped(value, [*shape[:at], -1])
@@ -239,16 +251,15 @@ def _softmax_family(onnx_name: str, op: Any) -> None:
         return op(c.value(x), axis=axis)
 
 
+def _hardmax(x: Value, *, axis: int) -> Any:
+    at = axis_in(axis, x.type.rank)
+    found = ops.argmax(x, axis=at, keepdims=0)
+    return ops.one_hot(found, depth=x.type.shape[at], axis=at, dtype=x.type.dtype)
+
+
 _softmax_family("Softmax", ops.softmax)
 _softmax_family("LogSoftmax", ops.log_softmax)
-
-
-@operator("Hardmax", 13)
-def Hardmax(c: Importer, x: T, *, axis: int = -1) -> Any:
-    value = c.value(x)
-    at = axis % value.type.rank
-    found = ops.argmax(value, axis=at, keepdims=0)
-    return ops.one_hot(found, depth=value.type.shape[at], axis=at, dtype=value.type.dtype)
+_softmax_family("Hardmax", _hardmax)
 
 
 def _kept(c: Importer, x: T) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from dataflow.graph import Value
 from dataflow.types import Dim, bool_, float32
 
 from .importing import Importer, Tensor
+from .sizes import Known, axes_in
 from .table import operator
 
 T = Tensor
@@ -93,6 +94,20 @@ def Gelu(c: Importer, x: T, *, approximate: str = "none") -> Any:
     return ops.gelu(c.value(x), approximate=approximate)
 
 
+@operator("Swish", 24)
+def Swish(c: Importer, x: T, *, alpha: float = 1.0) -> Any:
+    value = c.value(x)
+    return ops.mul(value, ops.sigmoid(value if alpha == 1.0 else ops.mul(value, alpha)))
+
+
+@operator("Shrink", 9)
+def Shrink(c: Importer, x: T, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
+    value = c.value(x)
+    zero = c.builder.scalar(0.0, value.type.dtype)
+    inner = ops.where(ops.greater(value, lambd), ops.sub(value, bias), zero)
+    return ops.where(ops.less(value, -lambd), ops.add(value, bias), inner)
+
+
 @operator("PRelu")
 def PRelu(c: Importer, x: T, slope: T) -> Any:
     return ops.prelu(c.value(x), c.weight(slope))
@@ -119,53 +134,31 @@ def Clip(c: Importer, x: T, min: T | None = None, max: T | None = None) -> Any:
 # ---- two operands ---------------------------------------------------------------------------------------
 
 
-def _both_known(a: T, b: T) -> bool:
-    return a.known is not None and b.known is not None
+def _binary(onnx_name: str, op: Any, learned: bool = False) -> None:
+    """With ``learned``, an operand that is stored is a parameter when the other isn't."""
 
-
-def _binary(onnx_name: str, op: Any, of_sizes: Callable[[Any, Any], Any] | None, role: str | None = None) -> None:
     @operator(onnx_name, 7)
     def convert(c: Importer, a: T, b: T) -> Any:
-        if of_sizes is not None and _both_known(a, b) and (a.array is None or b.array is None):
-            return np.asarray(np.frompyfunc(of_sizes, 2, 1)(a.known, b.known), object)
-        if role == "bias" and a.array is None:
+        if learned and a.array is None:
             return op(c.value(a), c.weight(b))
-        if role == "bias" and b.array is None:
+        if learned and b.array is None:
             return op(c.weight(a), c.value(b))
         return op(c.value(a), c.value(b))
 
 
-@operator("Not")
-def Not(c: Importer, x: T) -> Any:
-    if x.known is not None and x.array is None:
-        return np.asarray(np.frompyfunc(lambda a: not a, 1, 1)(x.known), object)
-    return ops.logical_not(c.value(x))
-
-
-def _number(size: Any) -> int:
-    """A size that must be a whole number, since it is compared."""
-    if isinstance(size, Dim):
-        raise ModelError(f"the size {size} is compared with another; fix it when exporting")
-    return int(size)
-
-
-def _quotient(a: Any, b: Any) -> Any:
-    """Of sizes, which aren't negative."""
-    return a // b
-
-
-_binary("Add", ops.add, lambda a, b: a + b, "bias")
-_binary("Sub", ops.sub, lambda a, b: a - b)
-_binary("Mul", ops.mul, lambda a, b: a * b, "bias")
-_binary("Div", ops.div, _quotient)
-_binary("Equal", ops.equal, lambda a, b: a == b)
-_binary("Less", ops.less, lambda a, b: _number(a) < _number(b))
-_binary("LessOrEqual", ops.less_equal, lambda a, b: _number(a) <= _number(b))
-_binary("Greater", ops.greater, lambda a, b: _number(a) > _number(b))
-_binary("GreaterOrEqual", ops.greater_equal, lambda a, b: _number(a) >= _number(b))
-_binary("And", ops.logical_and, lambda a, b: bool(a and b))
-_binary("Or", ops.logical_or, lambda a, b: bool(a or b))
-_binary("Xor", ops.logical_xor, None)
+_binary("Add", ops.add, learned=True)
+_binary("Sub", ops.sub)
+_binary("Mul", ops.mul, learned=True)
+_binary("Div", ops.div)
+_binary("Equal", ops.equal)
+_binary("Less", ops.less)
+_binary("LessOrEqual", ops.less_equal)
+_binary("Greater", ops.greater)
+_binary("GreaterOrEqual", ops.greater_equal)
+_binary("And", ops.logical_and)
+_binary("Or", ops.logical_or)
+_binary("Xor", ops.logical_xor)
+_unary("Not", ops.logical_not)
 
 
 @operator("Pow")
@@ -183,9 +176,6 @@ def Mod(c: Importer, a: T, b: T, *, fmod: int = 0) -> Any:
 
 @operator("Where")
 def Where(c: Importer, condition: T, x: T, y: T) -> Any:
-    if condition.known is not None and x.known is not None and y.known is not None:
-        choose = np.frompyfunc(lambda which, a, b: a if which is True or which == 1 else b, 3, 1)
-        return np.asarray(choose(condition.known, x.known, y.known), object)
     return ops.where(c.value(condition), c.value(x), c.value(y))
 
 
@@ -214,9 +204,29 @@ def Mean(c: Importer, *xs: T) -> Any:
 # ---- reductions -------------------------------------------------------------------------------------------
 
 
+_OF_NOTHING = {"ReduceMax": -1, "ReduceMin": 1, "ReduceLogSumExp": -1}  # the sign of what ONNX gives
+
+
+def _of_nothing(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
+    """A reduction of no elements: the least or greatest number."""
+    sign, dtype = _OF_NOTHING[name], x.type.dtype
+    fill: Any = sign * float("inf")
+    if dtype == bool_:
+        fill = sign > 0
+    elif dtype.is_int:
+        limits = np.iinfo(dtype.numpy)
+        fill = limits.max if sign > 0 else limits.min
+    shape = ops.reduce_sum(ops.cast(x, to=float32), axes=axes, keepdims=keepdims).type.shape
+    assert x.builder is not None
+    number = x.builder.constant(np.full((), fill, dtype.numpy))
+    return ops.broadcast_to(number, shape=shape)
+
+
 def _reduce_whole(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     """One of ONNX's reductions, in terms of the ops."""
     over: dict[str, Any] = {"axes": tuple(axes), "keepdims": keepdims}
+    if name in _OF_NOTHING and any(x.type.shape[a] == 0 for a in axes_in(axes, x.type.rank)):
+        return _of_nothing(name, x, **over)
     if name == "ReduceL1":
         return ops.reduce_sum(ops.abs(x), **over)
     if name == "ReduceL2":
@@ -227,6 +237,8 @@ def _reduce_whole(name: str, x: Value, axes: Sequence[int], keepdims: int) -> An
         return ops.log(ops.reduce_sum(x, **over))
     if name == "ReduceLogSumExp":
         top = ops.reduce_max(x, axes=tuple(axes), keepdims=1)
+        zero = x.builder.scalar(0.0, x.type.dtype)  # type: ignore[union-attr]
+        top = ops.where(ops.is_inf(top), zero, top)  # infinity less infinity is no number
         summed = ops.log(ops.reduce_sum(ops.exp(ops.sub(x, top)), axes=tuple(axes), keepdims=1))
         kept = ops.add(summed, top)
         return kept if keepdims else ops.reduce_sum(kept, **over)
@@ -247,13 +259,6 @@ def _reduce(name: str, since: int) -> None:
 
     @operator(name, since)
     def by_input(c: Importer, x: T, axes: T | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        if name == "ReduceProd" and x.known is not None and x.array is None:
-            product: Any = 1
-            for size in x.known.reshape(-1):
-                product = product * size
-            result = np.empty((1,) if keepdims else (), object)
-            result[...] = product
-            return result
         value = c.value(x)
         chosen = None if axes is None else c.ints(axes, "axes")
         if not chosen:
@@ -294,8 +299,13 @@ def ArgMin(c: Importer, x: T, *, axis: int = 0, keepdims: int = 1, select_last_i
 
 
 def _cast(c: Importer, x: T, dtype: Any) -> Any:
-    if x.known is not None and x.array is None and dtype.is_int:
-        return x.known
+    if x.known is not None and dtype.is_int:
+        numbers = np.asarray(
+            np.frompyfunc(lambda n: n if isinstance(n, Dim) else int(n), 1, 1)(x.known.numbers), object
+        )
+        limits = np.iinfo(dtype.numpy) if dtype.bits >= 8 else None
+        if limits and all(isinstance(n, Dim) or limits.min <= n <= limits.max for n in numbers.reshape(-1)):
+            return Known(numbers, dtype)
     source = x.type.dtype
     for end in (source, dtype):
         if end is None or end.name == "string" or end.bits < 8 or end.name.startswith("float8"):

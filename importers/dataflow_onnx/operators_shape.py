@@ -9,41 +9,25 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.types import Dim, float32
+from dataflow.types import Dim, float32, int64
 from dataflow.types import dtype as as_dtype
 
 from .importing import Importer, Tensor
+from .sizes import Known, axes_in, axis_in, filled, objects, product
 from .table import operator
 
 T = Tensor
 _FAR = 1 << 31  # ends beyond this mean: up to the end
 
 
-def objects(sizes: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Sizes as a known tensor of rank one."""
-    found = np.empty(len(sizes), object)
-    for index, size in enumerate(sizes):
-        found[index] = size
-    return found
-
-
-def _product(sizes: Sequence[Any]) -> Any:
-    total: Any = 1
-    for size in sizes:
-        total = total * size
-    return total
-
-
 @operator("Shape")
 def Shape(c: Importer, x: T, *, start: int = 0, end: int | None = None) -> Any:
-    return objects(x.type.shape[start:end])
+    return Known(objects(x.type.shape[start:end]), int64)
 
 
 @operator("Size")
 def Size(c: Importer, x: T) -> Any:
-    result = np.empty((), object)
-    result[...] = _product(x.type.shape)
-    return result
+    return Known(filled((), product(x.type.shape)), int64)
 
 
 @operator("Constant")
@@ -78,24 +62,16 @@ def ConstantOfShape(c: Importer, shape: T, *, value: Any = None) -> Any:
         raise ModelError(f"its value has {fill.size} elements; expected one")
     sizes = c.sizes(shape, "the shape")
     if any(isinstance(n, Dim) for n in sizes):
-        if as_dtype(fill).is_int and len(sizes) == 1 and not isinstance(sizes[0], Dim):
-            return objects([fill.item()] * sizes[0])
         attributes = {"shape": tuple(sizes), "value": float(fill.item()), "dtype": as_dtype(fill)}
         return c.builder.add(ops.full, (), attributes).outputs[0]
-    if any(n < 0 for n in sizes) or _product(sizes) >= 1 << 48:
+    if any(n < 0 for n in sizes) or product(sizes) >= 1 << 48:
         raise ModelError(f"shape {sizes} can't be: a size is negative or the product overflows")
     return np.broadcast_to(fill.reshape(()), tuple(int(n) for n in sizes))
 
 
 @operator("Reshape")
 def Reshape(c: Importer, x: T, shape: T, *, allowzero: int = 0) -> Any:
-    wanted = c.sizes(shape, "the shape")
-    if x.known is not None:
-        if any(isinstance(n, Dim) for n in wanted):
-            raise ModelError("sizes are reshaped to a shape with a named size")
-        return (x.known if x.array is None else x.array).reshape([int(n) for n in wanted])
-    value = c.value(x)
-    return reshaped(value, wanted, bool(allowzero))
+    return reshaped(c.value(x), c.sizes(shape, "the shape"), bool(allowzero))
 
 
 def reshaped(value: Value, wanted: Sequence[Any], allowzero: bool = False) -> Any:
@@ -111,8 +87,8 @@ def reshaped(value: Value, wanted: Sequence[Any], allowzero: bool = False) -> An
     if len(unknown) > 1:
         raise ModelError(f"shape {shape} leaves more than one size open")
     if unknown:
-        rest = _product([n for i, n in enumerate(shape) if i != unknown[0]])
-        total = _product(source)
+        rest = product([n for i, n in enumerate(shape) if i != unknown[0]])
+        total = product(source)
         if not isinstance(rest, Dim) and rest == 0:
             raise ModelError(f"shape {shape} leaves a size open that any number fits")
         shape[unknown[0]] = total // rest
@@ -125,8 +101,8 @@ def reshaped(value: Value, wanted: Sequence[Any], allowzero: bool = False) -> An
 @operator("Flatten")
 def Flatten(c: Importer, x: T, *, axis: int = 1) -> Any:
     value = c.value(x)
-    at = axis + value.type.rank if axis < 0 else axis
-    return ops.reshape(value, shape=(_product(value.type.shape[:at]), _product(value.type.shape[at:])))
+    at = value.type.rank if axis == value.type.rank else axis_in(axis, value.type.rank)
+    return ops.reshape(value, shape=(product(value.type.shape[:at]), product(value.type.shape[at:])))
 
 
 def _squeeze(c: Importer, x: T, axes: Sequence[int] | None) -> Any:
@@ -134,12 +110,10 @@ def _squeeze(c: Importer, x: T, axes: Sequence[int] | None) -> Any:
     if axes is None:
         gone = {i for i, n in enumerate(shape) if not isinstance(n, Dim) and n == 1}
     else:
-        gone = {a % max(len(shape), 1) for a in axes}
+        gone = set(axes_in(axes, len(shape)))
     if any(not isinstance(shape[i], Dim) and shape[i] != 1 for i in gone):
         raise ModelError(f"axes {tuple(axes or ())} of {x.type} are not all of size 1")
     left = tuple(n for i, n in enumerate(shape) if i not in gone)
-    if x.known is not None and x.array is None:
-        return x.known.reshape([int(n) for n in left])
     return ops.reshape(c.value(x), shape=left)
 
 
@@ -155,13 +129,9 @@ def Squeeze(c: Importer, x: T, axes: T | None = None) -> Any:
 
 def _unsqueeze(c: Importer, x: T, axes: Sequence[int]) -> Any:
     rank = len(x.type.shape) + len(axes)
-    new = {a % rank for a in axes}
-    if len(new) != len(axes):
-        raise ModelError(f"axes {tuple(axes)} name an axis twice")
+    new = set(axes_in(axes, rank))
     old = iter(x.type.shape)
     shape = tuple(1 if i in new else next(old) for i in range(rank))
-    if x.known is not None and (x.array is None or (x.value is None and x.array.dtype.kind == "i")):
-        return x.known.reshape([int(n) for n in shape]) if x.array is None else x.array.reshape(shape)
     return ops.reshape(c.value(x), shape=shape)
 
 
@@ -183,8 +153,6 @@ def Transpose(c: Importer, x: T, *, perm: Sequence[int] | None = None) -> Any:
 
 @operator("Concat", 4)
 def Concat(c: Importer, *xs: T, axis: int) -> Any:
-    if all(x.known is not None and x.known.ndim == 1 for x in xs) and any(x.array is None for x in xs):
-        return np.concatenate([x.known for x in xs if x.known is not None])
     values = [c.value(x) for x in xs]
     return ops.concat(*values, axis=axis) if len(values) > 1 else xs[0]
 
@@ -192,9 +160,6 @@ def Concat(c: Importer, *xs: T, axis: int) -> Any:
 @operator("Expand", 8)
 def Expand(c: Importer, x: T, shape: T) -> Any:
     wanted = c.sizes(shape, "the shape")
-    if x.known is not None and x.array is None:
-        sizes = np.broadcast_shapes(x.known.shape, c.ints(shape, "the shape"))
-        return np.broadcast_to(x.known, sizes)
     value = c.value(x)
     own: list[Any] = list(value.type.shape)
     rank = max(len(own), len(wanted))
@@ -208,7 +173,7 @@ def Expand(c: Importer, x: T, shape: T) -> Any:
 
 def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Any:
     shape = x.type.shape
-    chosen = list(range(len(starts))) if axes is None else [a % len(shape) for a in axes]
+    chosen = axes_in(range(len(starts)) if axes is None else axes, len(shape))
     strides = [1] * len(starts) if steps is None else list(steps)
     if not len(starts) == len(ends) == len(chosen) == len(strides):
         raise ModelError("starts, ends, axes and steps have different lengths")
@@ -220,8 +185,6 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
             raise ModelError("a step is 0")
         begin[axis], stop[axis] = _clamped(start, end, stride, shape[axis])
         step[axis] = int(stride)
-    if x.known is not None and x.array is None:
-        return x.known[tuple(slice(a, None if b < 0 else b, s) for a, b, s in zip(begin, stop, step, strict=True))]
     return ops.slice(c.value(x), starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
 
 
@@ -270,7 +233,9 @@ def Slice(c: Importer, x: T, starts: T, ends: T, axes: T | None = None, steps: T
 
 def _split(c: Importer, x: T, axis: int, parts: Sequence[Any]) -> tuple[Any, ...]:
     value = c.value(x)
-    at = axis % value.type.rank
+    at = axis_in(axis, value.type.rank)
+    if len(parts) != len(c.node.outputs):
+        raise ModelError(f"{len(parts)} parts for {len(c.node.outputs)} outputs")
     results, begin = [], 0
     for part in parts:
         starts = tuple(begin if i == at else 0 for i in range(value.type.rank))
@@ -281,11 +246,13 @@ def _split(c: Importer, x: T, axis: int, parts: Sequence[Any]) -> tuple[Any, ...
 
 
 def _even(c: Importer, x: T, axis: int, count: int) -> list[Any]:
-    size = x.type.shape[axis]
+    size = x.type.shape[axis_in(axis, len(x.type.shape))]
+    if not 0 < count <= len(c.node.outputs):
+        raise ModelError(f"num_outputs is {count}; the node has {len(c.node.outputs)} outputs")
     if isinstance(size, Dim):
         return [size // count] * count
     most = -(-size // count)
-    return [min(most, size - i * most) for i in range(count)]
+    return [max(0, min(most, size - i * most)) for i in range(count)]
 
 
 @operator("Split")
@@ -295,19 +262,13 @@ def Split_2(c: Importer, x: T, *, axis: int = 0, split: Sequence[int] | None = N
 
 @operator("Split", 13)
 def Split(c: Importer, x: T, split: T | None = None, *, axis: int = 0, num_outputs: int | None = None) -> Any:
-    parts = _even(c, x, axis, num_outputs or len(c.node.outputs)) if split is None else c.sizes(split, "split")
+    count = len(c.node.outputs) if num_outputs is None else num_outputs
+    parts = _even(c, x, axis, count) if split is None else c.sizes(split, "split")
     return _split(c, x, axis, parts)
 
 
 @operator("Gather")
 def Gather(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
-    if x.known is not None and x.array is None and indices.known is not None:
-        at = indices.known.astype(np.int64)
-        if (at >= len(x.known)).any() or (at < -len(x.known)).any():
-            raise ModelError(f"index {at.tolist()} into {len(x.known)} sizes")
-        taken = np.empty(at.shape, object)
-        taken[...] = x.known[at]
-        return taken
     return ops.gather(c.weight(x), c.value(indices), axis=axis)
 
 
@@ -321,7 +282,7 @@ def Pad_2(c: Importer, x: T, *, pads: Sequence[int], mode: str = "constant", val
 def Pad(c: Importer, x: T, pads: T, value: T | None = None, axes: T | None = None, *, mode: str = "constant") -> Any:
     data = c.value(x)
     given, rank = c.ints(pads, "pads"), data.type.rank
-    chosen = list(range(rank)) if axes is None else [a % rank for a in c.ints(axes, "axes")]
+    chosen = list(range(rank)) if axes is None else axes_in(c.ints(axes, "axes"), rank)
     if len(given) != 2 * len(chosen):
         raise ModelError(f"{len(given)} pads for {len(chosen)} axes; expected {2 * len(chosen)}")
     whole = [0] * (2 * rank)
@@ -336,7 +297,7 @@ def Pad(c: Importer, x: T, pads: T, value: T | None = None, axes: T | None = Non
 
 
 @operator("Range", 11)
-def Range(c: Importer, start: T, limit: T, delta: T) -> Any:
+def Range(c: Importer, start: T, limit: T, delta: T, *, stash_type: int = 1) -> Any:
     first, step = c.scalar(start, "start"), c.scalar(delta, "delta")
     dtype = start.type.dtype
     attributes = {"start": first, "limit": c.scalar(limit, "limit"), "delta": step, "dtype": dtype}
@@ -351,8 +312,6 @@ def OneHot(c: Importer, indices: T, depth: T, values: T, *, axis: int = -1) -> A
     pair = c.value(values)
     at = c.value(indices)
     if not at.type.dtype.is_int:
-        from dataflow.types import int64
-
         at = ops.cast(at, to=int64)
     hot = ops.one_hot(at, depth=count, axis=axis, dtype=float32)
     if pair.type.dtype != float32:
@@ -363,13 +322,13 @@ def OneHot(c: Importer, indices: T, depth: T, values: T, *, axis: int = -1) -> A
 
 @operator("Tile", 6)
 def Tile(c: Importer, x: T, repeats: T) -> Any:
-    value = c.value(x)
-    for axis, count in enumerate(c.ints(repeats, "repeats")):
-        if count == 0:
-            raise ModelError("repeating 0 times is not supported")
-        if count > 1:
-            value = ops.concat(*[value] * count, axis=axis)
-    return value if value is not x.value else x
+    value, counts = c.value(x), c.ints(repeats, "repeats")
+    shape = value.type.shape
+    if len(counts) != len(shape) or any(n < 0 for n in counts):
+        raise ModelError(f"repeats {counts} for {value.type}: expected one number, not negative, per axis")
+    apart = ops.reshape(value, shape=tuple(n for size in shape for n in (1, size)))
+    wide = ops.broadcast_to(apart, shape=tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
+    return ops.reshape(wide, shape=tuple(n * size for n, size in zip(counts, shape, strict=True)))
 
 
 @operator("DepthToSpace")

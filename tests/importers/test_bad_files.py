@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.case.node import collect_testcases
 
 import dataflow as df
 
@@ -123,6 +125,92 @@ def test_shapes_that_do_not_fit_name_the_node(path):
     refused(path, model([node("Add", ["x"], ["y"])]), "myAdd", "inputs or attributes")
 
 
+def ints(name, *values):
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+BIG = 1 << 31
+# One node each, its stored integers, and what the message must say besides the node and its opset.
+WRONG = [
+    (node("Squeeze", ["x", "a"], ["y"]), [ints("a", 5)], "axis 5 of a tensor of rank 2"),
+    (node("Unsqueeze", ["x", "a"], ["y"]), [ints("a", 0, 0)], "an axis twice"),
+    (node("Slice", ["x", "a", "b", "c"], ["y"]), [ints("a", 0), ints("b", 1), ints("c", 7)], "axis 7"),
+    (node("Slice", ["x", "a", "b"], ["y"]), [ints("a", 0, 0, 0), ints("b", 1, 1, 1)], "axis 2"),
+    (node("Pad", ["x", "a"], ["y"]), [ints("a", 1, 1)], "expected 4"),
+    (node("Tile", ["x", "a"], ["y"]), [ints("a", -1, 1)], "repeats"),
+    (node("Split", ["x"], ["y"], num_outputs=BIG, axis=1), [], "num_outputs is 2147483648"),
+    (node("Split", ["x", "a"], ["y"], axis=1), [ints("a", 1, 3)], "2 parts for 1 outputs"),
+    (node("Softmax", ["x"], ["y"], axis=9), [], "axis 9"),
+    (node("Flatten", ["x"], ["y"], axis=-7), [], "axis -7"),
+    (node("DepthToSpace", ["x"], ["y"], blocksize=2), [], "inputs or attributes"),
+    (node("Reshape", ["x", "a"], ["y"]), [ints("a", -1, -1)], "more than one size open"),
+    (node("Reshape", ["x", "a"], ["y"]), [ints("a", 2, -7)], "negative"),
+    (node("Transpose", ["x"], ["y"], perm=[0, 0]), [], "perm"),
+    (node("Gather", ["", "a"], ["y"]), [ints("a", 0)], "input 0 is left out"),
+    (node("Sum", ["x", ""], ["y"]), [], "is left out"),
+    (node("Concat", ["x"], ["y"]), [], "axis"),
+    (node("LRN", ["x"], ["y"], size=0), [], "size"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "stored", "text"), WRONG, ids=lambda v: getattr(v, "op_type", None))
+def test_a_node_that_can_not_be_names_itself_and_the_reason(path, wrong, stored, text):
+    refused(path, model([wrong], stored=stored, opset=18), f"{wrong.op_type} 'my{wrong.op_type}', opset 18", text)
+
+
+def test_sizes_that_overflow_or_grow_without_end(path):
+    squares = [node("Mul", [f"a{i}", f"a{i}"], [f"a{i + 1}"]) for i in range(60)]
+    last = node("Expand", ["x", "a60"], ["y"])
+    refused(path, model([*squares, last], stored=[ints("a0", 7)]), "myMul", "overflows 64 bits")
+    start = [helper.make_node("Shape", ["x"], ["s"]), node("Gather", ["s", "i"], ["n"])]
+    start.append(helper.make_node("Add", ["n", "i"], ["a0"]))
+    refused(path, model([*start, *squares, last], stored=[ints("i", 0)], shape=("n", 4)), "grows too long")
+    zero = [helper.make_node("Div", ["a", "b"], ["s"]), node("Expand", ["x", "s"], ["y"])]
+    refused(path, model(zero, stored=[ints("a", 1), ints("b", 0)]), "divided by 0")
+
+
+def test_a_repetition_that_no_memory_holds_is_loaded_as_an_attribute(path):
+    path.write_bytes(model([node("Tile", ["x", "a"], ["y"])], stored=[ints("a", BIG, BIG)]).SerializeToString())
+    loaded = df.load(str(path))
+    with pytest.raises((df.OutOfMemoryError, df.InputError)):
+        df.Session(loaded, devices=["cpu"]).run(np.ones((1, 4), np.float32))
+
+
+def test_damaged_node_tests_never_crash(path):
+    """ONNX's node tests with a wrong attribute, operand or size: refused or imported, nothing else."""
+    random = np.random.default_rng(0)
+    numbers = [-(1 << 63), -100, -2, -1, 0, 1, 2, 3, 7, BIG, (1 << 63) - 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = collect_testcases(None)
+    refusals = 0
+    for case in cases:
+        proto = onnx.ModelProto()
+        proto.CopyFrom(case.model)
+        (target,) = random.choice(proto.graph.node, 1) if len(proto.graph.node) else (None,)
+        if target is None:
+            continue
+        number = numbers[int(random.integers(len(numbers)))]
+        for attribute in target.attribute:
+            if attribute.type == onnx.AttributeProto.INT:
+                attribute.i = number
+            elif attribute.type == onnx.AttributeProto.INTS:
+                attribute.ints.append(number)
+        if len(target.input) and random.random() < 0.3:
+            target.input[int(random.integers(len(target.input)))] = ""
+        for value, given in zip(proto.graph.input, case.data_sets[0][0] if case.data_sets else (), strict=False):
+            if isinstance(given, np.ndarray) and given.dtype == np.int64 and 0 < given.size < 20:
+                wrong = given.copy()
+                wrong.reshape(-1)[int(random.integers(given.size))] = number
+                proto.graph.initializer.append(numpy_helper.from_array(wrong, value.name))
+        path.write_bytes(proto.SerializeToString())
+        try:
+            df.load(str(path))
+        except df.DataflowError:
+            refusals += 1
+    assert 500 < refusals < len(cases)
+
+
 def test_stored_tensors_of_wrong_size(path):
     proto = good()
     proto.graph.initializer[0].raw_data = proto.graph.initializer[0].raw_data[:-4]
@@ -165,6 +253,9 @@ def test_external_data_stays_in_the_folder(tmp_path):
     refused(path, external(inside, str(tmp_path / "secret.bin")), "only files in the model's own folder")
     refused(path, external(inside, "link.bin"), "leads out of the model's folder")
     refused(path, external(inside, "nothing.bin"), "can't be read")
+    refused(path, external(inside, "a\0b"), "leads out of")
+    os.mkfifo(inside / "pipe.bin")
+    refused(path, external(inside, "pipe.bin"), "no file")
     refused(path, external(inside, "data.bin", offset="16"), "bytes 16 to 64", "has 48")
     refused(path, external(inside, "data.bin", offset="-8"), "at -8")
     refused(path, external(inside, "data.bin", length="1000000"), "needs 48 bytes")
