@@ -153,7 +153,9 @@ def run_to(target: Path, command: Sequence[str]) -> None:
     """Runs ``command -o target``, replacing the file in one step: a process may have the old one mapped."""
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
     line = [*command, "-o", str(unfinished)]
-    print(shlex.join(line), flush=True)
+    # One write, so that two compilations do not end up on one line.
+    sys.stdout.write(f"{shlex.join(line)}\n")
+    sys.stdout.flush()
     try:
         if subprocess.run(line, check=False).returncode:
             raise SystemExit(f"error: building {target.name} failed; the compiler's message is above")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +36,14 @@ class Tensor:
         value: in the graph; None until somebody needs it.
         array: stored data; None when computed.
         known: whole numbers and dims, where they are known.
+        outer: in a body, the tensor of the graph around it that this is.
     """
 
     name: str
     value: Value | None = None
     array: Array | None = None
     known: Known | None = None
+    outer: Tensor | None = None
 
     @property
     def type(self) -> TensorType:
@@ -117,14 +119,14 @@ def _needed(graph: GraphRecord, outputs: Sequence[str], path: str) -> tuple[Node
     for node in reversed(graph.nodes):
         if wanted & set(node.outputs):
             kept.append(node)
-            wanted |= set(node.inputs)
+            wanted |= set(node.reads())
     return tuple(reversed(kept))
 
 
 def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str) -> None:
     """Lists every operator without a converter at once."""
     missing: dict[tuple[str, str], list[str]] = {}
-    for node in nodes:
+    for node in _with_bodies(nodes):
         version = record.opsets.get(node.domain)
         if version is None or find(node.domain, node.op, version) is None:
             missing.setdefault((node.domain, node.op), []).append(node.describe())
@@ -144,17 +146,26 @@ def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str)
     raise ModelError(text)
 
 
+def _with_bodies(nodes: Sequence[NodeRecord]) -> Iterator[NodeRecord]:
+    """Nodes and those of their bodies."""
+    for node in nodes:
+        yield node
+        for body in node.bodies:
+            yield from _with_bodies(body.nodes)
+
+
 def _importable(record: ModelRecord, nodes: Sequence[NodeRecord], missing: set[tuple[str, str]]) -> list[str]:
     """The last values that need none of the missing operators."""
     blocked: set[str] = set()
     reached: list[str] = []
     read: set[str] = set()
     for node in nodes:
-        if (node.domain, node.op) in missing or blocked & set(node.inputs):
+        lacking = any((inner.domain, inner.op) in missing for inner in _with_bodies([node]))
+        if lacking or blocked & set(node.reads()):
             blocked |= set(node.outputs)
         else:
             reached += [name for name in node.outputs if name]
-            read |= set(node.inputs)
+            read |= set(node.reads())
     return [name for name in reached if name not in read]
 
 
@@ -183,10 +194,11 @@ class Importer:
         builder: where nodes go.
         opset: the version of the domain of the node that is converted.
         node: which that is.
+        around: the importer of the graph around a body.
     """
 
-    def __init__(self, record: ModelRecord, path: str) -> None:
-        self.record, self.path = record, path
+    def __init__(self, record: ModelRecord, path: str, around: Importer | None = None) -> None:
+        self.record, self.path, self.around = record, path, around
         self.builder = GraphBuilder(record.graph.name or "onnx")
         self.opset = 0
         self.node: NodeRecord
@@ -198,6 +210,7 @@ class Importer:
     def run(self, graph: GraphRecord, nodes: Sequence[NodeRecord], outputs: Sequence[str]) -> None:
         """Converts nodes in order and names the outputs."""
         for name, type_ in graph.inputs.items():
+            assert type_ is not None  # of the main graph
             self.tensors[name] = Tensor(name, self.builder.input(name, type_.dtype, type_.shape))
             self.claimed.add(self.value(self.tensors[name]))
         for name, array in graph.initializers.items():
@@ -219,13 +232,17 @@ class Importer:
         self.node, self.opset = node, self.record.opsets[node.domain]
         converter = find(node.domain, node.op, self.opset)
         assert converter is not None
-        inputs = [self.tensors[name] if name else None for name in node.inputs]
         where = f"{node.describe()}, opset {self.opset}"
+        undefined = [name for name in node.inputs if name and name not in self.tensors]
+        if undefined:
+            raise ModelError(f"{self.path}: {where}: it reads {undefined[0]!r}, which nothing before it defines")
+        inputs = [self.tensors[name] if name else None for name in node.inputs]
         self.builder.origin = where
         try:
             results = self.sizes_of(node, inputs) or self.call(converter, inputs, node)
         except DataflowError as error:
-            raise ModelError(f"{self.path}: {where}: {error}") from None
+            text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
+            raise ModelError(f"{self.path}: {where}: {text}") from None
         for name, result in zip(node.outputs, results, strict=False):
             if name:
                 self.tensors[name] = self.named(name, result)
@@ -261,6 +278,16 @@ class Importer:
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:  # of another kind, rank or length
             raise ModelError(f"its inputs or attributes don't fit the operator: {error}") from error
         return found if isinstance(found, tuple) else (found,)
+
+    def define(self, name: str, tensor: Tensor) -> None:
+        """Enters a tensor that a body brings along.
+
+        Raises:
+            ModelError: the name is taken.
+        """
+        if name in self.tensors:
+            raise ModelError(f"{name!r} is defined twice: in a body and outside")
+        self.tensors[name] = tensor
 
     def named(self, name: str, result: Value | Tensor | Known | Array) -> Tensor:
         """The tensor for an output of the file; a value that was made for it gets its name."""
@@ -310,6 +337,8 @@ class Importer:
         """The value of a tensor that, if stored, is a parameter."""
         value = self.value(tensor)
         array = tensor.array
+        if tensor.outer is not None and self.around is not None:
+            self.around.weight(tensor.outer, trainable, role)
         if array is not None and array.dtype.kind in "fV":
             fit = array.size > 1 and bool(np.isfinite(_probe(array)).all())
             if role == "statistic" or fit:

@@ -19,6 +19,7 @@ from dataflow.types import DTYPES, Dim, DType, Size, TensorType
 from .records import Array, GraphRecord, ModelRecord, NodeRecord
 
 OLDEST_OPSET = 7
+MAIN = "the main graph"
 _ONNX_NAMES = {
     "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
     "FLOAT8E5M2": "float8_e5m2", "FLOAT8E5M2FNUZ": "float8_e5m2fnuz", "FLOAT8E8M0": "float8_e8m0fnu",
@@ -68,7 +69,7 @@ def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
         names = ", ".join(f.name for f in proto.functions[:5])
         raise ModelError(f"{path}: the model has local functions ({names}); inline them with onnx.inliner first")
     reader = _Reader(path)
-    graph = reader.graph(proto.graph, "the main graph")
+    graph = reader.graph(proto.graph, MAIN)
     folder = str(Path(path).resolve().parent)
     return ModelRecord(graph, opsets, int(proto.ir_version), data, folder, reader.external)
 
@@ -98,12 +99,13 @@ class _Reader:
         if proto.sparse_initializer:
             raise self.fail(f"{where} has sparse initializers, which are not supported; make them dense")
         nodes = tuple(self.node(node, opset_index) for opset_index, node in enumerate(proto.node))
-        inputs = {}
+        inputs: dict[str, TensorType | None] = {}
         for value in proto.input:
             if value.name in inputs:
                 raise self.fail(f"{where} has two inputs called {value.name!r}")
             if value.name not in initializers:
-                inputs[value.name] = self.type(value, where)
+                in_body = where != MAIN and not value.type.WhichOneof("value")  # it has the type of what it is given
+                inputs[value.name] = None if in_body else self.type(value, where, in_body=where != MAIN)
         outputs = tuple(value.name for value in proto.output)
         if not outputs:
             raise self.fail(f"{where} has no outputs")
@@ -111,7 +113,7 @@ class _Reader:
         self.check_order(record, where)
         return record
 
-    def type(self, value: onnx.ValueInfoProto, where: str) -> TensorType:
+    def type(self, value: onnx.ValueInfoProto, where: str, in_body: bool = False) -> TensorType | None:
         kind = value.type.WhichOneof("value")
         if kind != "tensor_type":
             raise self.fail(f"input {value.name!r} of {where} is a {kind or 'value without type'}; expected a tensor")
@@ -119,6 +121,8 @@ class _Reader:
         dtype = DTYPE_OF.get(tensor.elem_type)
         if dtype is None:
             raise self.fail(f"input {value.name!r} of {where} has element type {tensor.elem_type}, which is not known")
+        if in_body and not tensor.HasField("shape"):
+            return None
         if not tensor.HasField("shape"):
             raise self.fail(f"input {value.name!r} of {where} has no shape; give it one with named dims")
         shape: list[Size] = []
@@ -239,7 +243,7 @@ class _Reader:
         """Refuses names that are defined twice, or read before they are defined or never."""
         known = {*graph.inputs, *graph.initializers}
         made = {name for node in graph.nodes for name in node.outputs if name}
-        if where != "the main graph":
+        if where != MAIN:
             return  # a body also reads names of the graph around it: looked at when it is imported
         for node in graph.nodes:
             for name in node.inputs:

@@ -29,6 +29,16 @@ class NodeRecord:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
 
+    @property
+    def bodies(self) -> tuple[GraphRecord, ...]:
+        """Its attributes that are graphs."""
+        return tuple(a for a in self.attributes.values() if isinstance(a, GraphRecord))
+
+    def reads(self) -> tuple[str, ...]:
+        """Names of its operands, and of what its bodies read of the graphs around them."""
+        bodies = self.bodies
+        return (*self.inputs, *(n for b in bodies for n in free_names(b))) if bodies else self.inputs
+
     def describe(self) -> str:
         """For messages."""
         label = self.name or (self.outputs[0] if self.outputs else "")
@@ -37,13 +47,24 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class GraphRecord:
-    """A graph of the file: the main one or a body."""
+    """A graph of the file: the main one or a body.
+
+    Attributes:
+        inputs: None where a body doesn't say the type.
+    """
 
     name: str
     nodes: tuple[NodeRecord, ...]
-    inputs: Mapping[str, TensorType]
+    inputs: Mapping[str, TensorType | None]
     outputs: tuple[str, ...]
     initializers: Mapping[str, Array]
+
+
+def free_names(graph: GraphRecord) -> tuple[str, ...]:
+    """What a body reads and doesn't define, in order."""
+    own = {*graph.inputs, *graph.initializers, *(n for node in graph.nodes for n in node.outputs)}
+    names = [*(n for node in graph.nodes for n in node.reads()), *graph.outputs]
+    return tuple(dict.fromkeys(n for n in names if n and n not in own))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ REFUSED = [
     (r"test_maxpool_with_argmax\w*", "no index output", "output 'z' is not supported"),
     (r"test_wrap_pad", "no such padding", "mode 'wrap'"),
     (r"test_(blackman|hamming|hann)window\w*", "a range up to a float that is computed", "must be a stored number"),
+    (r"test_loop11", "a slice that begins at the number of the trip", "depends on data"),
+    (r"test_range_\w*_expanded", "a loop that stacks, with a computed trip count", "number of trips depends on data"),
     (r"test_identity_(opt|sequence)", "sequences and optionals", "expected a tensor"),
 ]
 MOST_STORED = 32  # elements of an input that is stored in the model where the importer must know it
@@ -29,9 +31,11 @@ MOST_STORED = 32  # elements of an input that is stored in the model where the i
 
 def operators(model):
     versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
-    for node in model.graph.node:
+    nodes = list(model.graph.node)
+    for node in nodes:
         domain = "" if node.domain == "ai.onnx" else node.domain
         yield domain, node.op_type, versions.get(domain)
+        nodes += [inner for a in node.attribute for inner in a.g.node]
 
 
 def cases():
@@ -113,13 +117,17 @@ UNREAD = {"Constant": {"sparse_value"}}
 OTHER_DEFAULTS = {("Clip", "min"), ("Clip", "max")}
 
 
+UNCONVERTED = {("Scan", 8)}  # it has a batch axis, and no exporter wrote it
+
+
 def schemas():
     """Every schema that holds in some opset from 7 on, of the operators with a converter."""
     names = {name for domain, name in table() if domain == ""}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "" and schema.name in names and not schema.deprecated:
             version = max(7, schema.since_version)
-            if onnx.defs.get_schema(schema.name, version, "").since_version == schema.since_version:
+            held = onnx.defs.get_schema(schema.name, version, "").since_version == schema.since_version
+            if held and (schema.name, version) not in UNCONVERTED:
                 yield schema, version
 
 
