@@ -9,6 +9,7 @@ from . import (
     convolution,
     elementwise,
     index,
+    layernorm,
     linalg,
     loss,
     movement,
@@ -22,8 +23,8 @@ from . import (
 )
 
 _FAMILIES = (
-    elementwise, binary, reduce, movement, index, linalg, convolution, pool, norm, probability, loss, optim, random,
-    control, patterns,
+    elementwise, binary, reduce, movement, index, linalg, convolution, pool, norm, layernorm, probability, loss,
+    optim, random, control, patterns,
 )  # fmt: skip
 
 ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family.OPS)

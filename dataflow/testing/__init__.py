@@ -2,6 +2,6 @@
 
 from .conformance import Outcome as Outcome
 from .conformance import check_device as check_device
+from .sample import Operand as Operand
+from .sample import Sample as Sample
 from .samples import SAMPLES as SAMPLES
-from .samples import Operand as Operand
-from .samples import Sample as Sample

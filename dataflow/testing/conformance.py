@@ -13,7 +13,8 @@ from ..graph import Array
 from ..registry import LAST_RESORT, Registry, default_registry
 from ..session import Session
 from ..types import float32, float64
-from .samples import SAMPLES, Sample
+from .sample import Sample
+from .samples import SAMPLES
 
 Status = Literal["passed", "failed", "not claimed", "untested"]
 Variant = Literal["plain", "strided", "odd"]

@@ -2,155 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from .. import ops
 from ..builder import GraphBuilder
-from ..graph import Array, Graph, Value
+from ..graph import Array, Graph
 from ..op import Op
-from ..types import DType, bool_, float32, float64, int32, int64, uint64
-
-Kind = Literal["normal", "positive", "unit", "away", "distinct", "bool", "range"]
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A random operand.
-
-    Attributes:
-        shape: its sizes.
-        dtype: its element type.
-        kind: ``normal``; ``positive`` (0.5 to 2); ``unit`` (-0.9 to 0.9); ``away`` from zero by 0.2 at least;
-            ``distinct`` (no two equal); ``bool``; ``range`` (whole numbers from ``low`` to before ``high``).
-        value: the array itself, instead.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DType = float32
-    kind: Kind = "normal"
-    low: int = 0
-    high: int = 1
-    value: Any = None
-
-    def array(self, random: np.random.Generator) -> Array:
-        """The data."""
-        if self.value is not None:
-            return np.asarray(self.value, self.dtype.numpy).reshape(self.shape)
-        if self.kind == "bool" or self.dtype == bool_:
-            return random.random(self.shape) < 0.5
-        if self.kind == "range" or self.dtype.is_int:
-            return random.integers(self.low, max(self.high, self.low + 1), self.shape).astype(self.dtype.numpy)
-        count = int(np.prod(self.shape))
-        found: Array = random.standard_normal(self.shape)
-        if self.kind == "positive":
-            found = random.uniform(0.5, 2.0, self.shape)
-        elif self.kind == "unit":
-            found = random.uniform(-0.9, 0.9, self.shape)
-        elif self.kind == "away":
-            found = np.where(found >= 0, found + 0.2, found - 0.2)
-        elif self.kind == "distinct":
-            found = (random.permutation(count) - count / 2).reshape(self.shape) * (2.0 / max(count, 1) + 0.01)
-        return np.asarray(found).astype(self.dtype.numpy)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sample:
-    """One use of an op.
-
-    Attributes:
-        op: the declaration.
-        inputs: an operand each; None where an optional one is left out.
-        attributes: by name.
-        gradient: indices of inputs by which it is differentiated in the gradient check.
-        bodies: for ops that carry graphs.
-        tolerance: relative, for float32; None: that of the dtype. A larger one needs a reason where it is given.
-    """
-
-    op: Op
-    inputs: tuple[Operand | None, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    gradient: tuple[int, ...] = ()
-    bodies: tuple[Graph, ...] = ()
-    tolerance: float | None = None
-
-    @property
-    def name(self) -> str:
-        """Readable and unique but for equal rows, e.g. ``add-f32-3x5-f32-5``."""
-        parts = [self.op.name]
-        for operand in self.inputs:
-            if operand is None:
-                parts.append("none")
-            else:
-                parts += [operand.dtype.short, "x".join(map(str, operand.shape)) or "scalar"]
-        parts += [f"{key}={_short(value)}" for key, value in self.attributes.items() if not isinstance(value, DType)]
-        return "-".join(parts)
-
-    def arrays(self) -> list[Array | None]:
-        """The operands' data; the same at every call."""
-        random = np.random.default_rng(zlib.crc32(self.name.encode()))
-        return [None if operand is None else operand.array(random) for operand in self.inputs]
-
-    def build(self, strided: bool = False) -> Graph:
-        """A graph of this one node, with inputs ``x0`` ... and outputs ``y0`` ..., extra ones too.
-
-        Args:
-            strided: each operand comes through a view that leaves gaps: ``x0`` has every axis twice as long and
-                reversed order of axes.
-        """
-        g = GraphBuilder(self.name)
-        operands: list[Value | None] = []
-        for index, operand in enumerate(self.inputs):
-            if operand is None:
-                operands.append(None)
-            elif strided and operand.shape:
-                shape = tuple(2 * d for d in reversed(operand.shape))
-                wide = g.input(f"x{index}", operand.dtype, shape)
-                turned = ops.transpose(wide, perm=tuple(reversed(range(len(shape)))))
-                rank = len(shape)
-                ends = tuple(2 * d for d in operand.shape)
-                operands.append(ops.slice(turned, starts=(0,) * rank, stops=ends, steps=(2,) * rank))
-            else:
-                operands.append(g.input(f"x{index}", operand.dtype, operand.shape))
-        node = g.add(self.op, operands, self.attributes, bodies=self.bodies)
-        for index, value in enumerate(node.outputs):
-            if value is not None:
-                g.output(f"y{index}", value)
-        return g.build()
-
-    def feeds(self, strided: bool = False) -> dict[str, Array]:
-        """Data for the graph that ``build`` makes."""
-        found = {}
-        for index, array in enumerate(self.arrays()):
-            if array is None:
-                continue
-            if strided and array.shape:
-                wide = np.zeros(tuple(2 * d for d in array.shape), array.dtype)
-                wide[tuple(slice(None, None, 2) for _ in array.shape)] = array
-                array = np.ascontiguousarray(wide.transpose())
-            found[f"x{index}"] = array
-        return found
-
-
-def _short(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def x(*shape: int, kind: Kind = "normal", dtype: DType = float32) -> Operand:
-    """A float operand."""
-    return Operand(shape, dtype, kind)
-
-
-def i(*shape: int, low: int = 0, high: int, dtype: DType = int64) -> Operand:
-    """An operand of whole numbers."""
-    return Operand(shape, dtype, "range", low, high)
-
-
-SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (17,), (3, 0, 5), (3, 5, 7), (2, 33), (70001,))
+from ..types import bool_, float32, float64, int32, int64, uint64
+from .sample import SHAPES, Kind, Operand, Sample, i, x
+from .samples_norm import NORMS
 
 
 def _unary() -> list[Sample]:
@@ -648,6 +511,7 @@ SAMPLES: tuple[Sample, ...] = tuple(
     + _products()
     + _pools()
     + _networks()
+    + NORMS
     + _random()
     + _control()
     + _patterns()

@@ -30,6 +30,7 @@ enum { ALIGNMENT = 64 };
   X(fused_elementwise)                                                                             \
   X(fused_gemm)                                                                                    \
   X(index)                                                                                         \
+  X(layer_norm)                                                                                    \
   X(loss)                                                                                          \
   X(lrn)                                                                                           \
   X(matmul)                                                                                        \

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import control, elementwise, networks, patterns, random, tensors, windows
+from . import control, elementwise, layernorm, networks, patterns, random, tensors, windows
 from .elementwise import Code
 
 KERNELS: dict[str, Code] = {
@@ -10,6 +10,7 @@ KERNELS: dict[str, Code] = {
     **tensors.KERNELS,
     **windows.KERNELS,
     **networks.KERNELS,
+    **layernorm.KERNELS,
     **random.KERNELS,
     **control.KERNELS,
     **patterns.KERNELS,

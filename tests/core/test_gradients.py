@@ -16,7 +16,7 @@ WITHOUT = {
     "logical_and", "logical_or", "logical_xor", "argmax", "argmin", "one_hot", "full", "range_", "sgd_step",
     "adamw_step", "random_uniform", "random_normal",
     # gradients of gradients: not declared
-    "max_pool_grad", "batch_norm_train_grad", "lrn_grad", "softmax_grad", "log_softmax_grad",
+    "max_pool_grad", "batch_norm_train_grad", "layer_norm_grad", "lrn_grad", "softmax_grad", "log_softmax_grad",
     "softmax_cross_entropy_grad",
     # refused with a reason, see test_control.py
     "loop",
