@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..graph import Node, Value
 from ..op import REQUIRED, Op
-from ..types import DType, Shape, Size, TensorType, float32, int64
+from ..types import Dim, DType, Shape, Size, TensorType, float32, int64
 from .rules import need, need_shape, normal_axis
 
 
@@ -87,10 +89,10 @@ full: Op = Op(
 )
 
 
-def _range_infer(*, start: float, limit: float, delta: float, dtype: DType) -> TensorType:
+def _range_infer(*, start: Any, limit: Any, delta: float, dtype: DType) -> TensorType:
     need(delta != 0, "range_: delta is 0")
-    count = -(-(limit - start) // delta)  # rounded up
-    return TensorType(dtype, (max(0, int(count)),))
+    count = -((start - limit) // delta)  # rounded up; a size where an end is named
+    return TensorType(dtype, (count if isinstance(count, Dim) else max(0, int(count)),))
 
 
 range_: Op = Op(

@@ -119,6 +119,58 @@ def Conv(
     return ops.conv(value, weight, None if bias is None else c.weight(bias), **window, groups=group)
 
 
+@operator("ConvTranspose")
+def ConvTranspose(
+    c: Importer,
+    x: T,
+    w: T,
+    bias: T | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    value, weight = c.value(x), c.weight(w)
+    kernel = weight.type.sizes[2:]
+    spatial = len(kernel)
+    if value.type.rank != spatial + 2:
+        raise ModelError(f"its input is {value.type}, its weight {weight.type}: they need the same number of axes")
+    if kernel_shape is not None and tuple(kernel_shape) != kernel:
+        raise ModelError(f"kernel_shape is {tuple(kernel_shape)}, the weight is {weight.type}")
+    steps, gaps = tuple(strides or (1,) * spatial), tuple(dilations or (1,) * spatial)
+    extra = tuple(output_padding or (0,) * spatial)
+    around = list(pads or (0,) * 2 * spatial)
+    if {len(steps), len(gaps), len(extra), len(around) / 2} != {spatial}:
+        raise ModelError(f"strides, pads, dilations and output_padding don't all fit {spatial} spatial axes")
+    sizes: list[Any] = []
+    for axis, size in enumerate(value.type.shape[2:]):
+        whole = (size - 1) * steps[axis] + (kernel[axis] - 1) * gaps[axis] + 1 + extra[axis]  # before padding
+        if output_shape is None and not auto_pad.startswith("SAME"):
+            if auto_pad == "VALID":
+                around[axis] = around[axis + spatial] = 0
+            sizes.append(whole - around[axis] - around[axis + spatial])
+            continue
+        wanted = size * steps[axis] if output_shape is None else output_shape[axis - spatial]
+        total = whole - wanted
+        if isinstance(total, Dim):
+            raise ModelError(f"output_shape with the size {size}: fix it when exporting")
+        small, large = max(0, total) // 2, max(0, total) - max(0, total) // 2
+        around[axis], around[axis + spatial] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+        sizes.append(wanted)
+    shape = (value.type.shape[0], weight.type.shape[1] * group, *sizes)
+    y = ops.conv_grad_input(
+        value, weight, input_shape=shape, strides=steps, pads=tuple(around), dilations=gaps, groups=group
+    )
+    if bias is None:
+        return y
+    return ops.add(y, ops.reshape(c.weight(bias), shape=(1, shape[1], *(1,) * spatial)))
+
+
 def _pool_window(c: Importer, x: T, kernel: Sequence[int], **given: Any) -> dict[str, Any]:
     ceil_mode = given.pop("ceil_mode")
     shape = x.type.shape

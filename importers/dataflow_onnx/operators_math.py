@@ -10,7 +10,7 @@ import numpy as np
 from dataflow import ops
 from dataflow.errors import ModelError
 from dataflow.graph import Value
-from dataflow.types import Dim, bool_, float32
+from dataflow.types import Dim, DType, bool_, float32
 
 from .importing import Importer, Tensor
 from .sizes import Known, axes_in
@@ -313,14 +313,19 @@ def _cast(c: Importer, x: T, dtype: Any) -> Any:
     return x if source == dtype else ops.cast(c.value(x), to=dtype)
 
 
-@operator("Cast")
-def Cast(c: Importer, x: T, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
+def dtype_of(number: int) -> DType:
+    """The element type of that number."""
     from .reader import DTYPE_OF
 
-    dtype = DTYPE_OF.get(to)
+    dtype = DTYPE_OF.get(number)
     if dtype is None:
-        raise ModelError(f"casting to element type {to} is not supported")
-    return _cast(c, x, dtype)
+        raise ModelError(f"casting to element type {number} is not supported")
+    return dtype
+
+
+@operator("Cast")
+def Cast(c: Importer, x: T, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
+    return _cast(c, x, dtype_of(to))
 
 
 @operator("CastLike")

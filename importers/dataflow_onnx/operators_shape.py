@@ -296,14 +296,39 @@ def Pad(c: Importer, x: T, pads: T, value: T | None = None, axes: T | None = Non
     return ops.pad(data, fill, pads=tuple(whole), mode=mode)
 
 
+def _end(c: Importer, tensor: T, what: str) -> Any:
+    """A stored number, or a size, which may be named."""
+    known = tensor.known
+    if known is not None and known.numbers.size == 1 and isinstance(known.numbers.reshape(())[()], Dim):
+        return known.numbers.reshape(())[()]
+    return c.scalar(tensor, what)
+
+
 @operator("Range", 11)
 def Range(c: Importer, start: T, limit: T, delta: T, *, stash_type: int = 1) -> Any:
-    first, step = c.scalar(start, "start"), c.scalar(delta, "delta")
+    first, last, step = _end(c, start, "start"), _end(c, limit, "limit"), c.scalar(delta, "delta")
     dtype = start.type.dtype
-    attributes = {"start": first, "limit": c.scalar(limit, "limit"), "delta": step, "dtype": dtype}
+    attributes = {"start": first, "limit": last, "delta": step, "dtype": dtype}
     if dtype.is_int:
         attributes = {key: int(v) if isinstance(v, float) else v for key, v in attributes.items()}
     return c.builder.add(ops.range_, (), attributes).outputs[0]
+
+
+@operator("Trilu", 14)
+def Trilu(c: Importer, x: T, k: T | None = None, *, upper: int = 1) -> Any:
+    value = c.value(x)
+    if value.type.rank < 2:
+        raise ModelError(f"its input is {value.type}; expected a matrix, or several")
+    offset = 0 if k is None else c.ints(k, "k")[0]
+    rows, columns = value.type.shape[-2:]
+    kinds = {"delta": 1, "dtype": int64}
+    down = c.builder.add(ops.range_, (), {"start": offset, "limit": rows + offset, **kinds}).outputs[0]
+    across = c.builder.add(ops.range_, (), {"start": 0, "limit": columns, **kinds}).outputs[0]
+    row, column = ops.reshape(down, shape=(rows, 1)), ops.reshape(across, shape=(1, columns))
+    kept = ops.less_equal(row, column) if upper else ops.less_equal(column, row)
+    if value.type.dtype.name == "bool":
+        return ops.logical_and(kept, value)
+    return ops.where(kept, value, c.builder.constant(np.zeros((), value.type.dtype.numpy)))
 
 
 @operator("OneHot", 9)

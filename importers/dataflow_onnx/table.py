@@ -27,7 +27,14 @@ def operator(name: str, since: int = 1, domain: str = "") -> Callable[[Converter
 @functools.cache
 def table() -> Mapping[tuple[str, str], Sequence[tuple[int, Converter]]]:
     """All converters; loads their modules at the first call."""
-    from . import operators_control, operators_layers, operators_math, operators_shape  # noqa: F401
+    from . import (  # noqa: F401
+        operators_attention,
+        operators_control,
+        operators_layers,
+        operators_math,
+        operators_norm,
+        operators_shape,
+    )
 
     return _TABLE
 
