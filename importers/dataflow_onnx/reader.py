@@ -58,6 +58,7 @@ def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
         raise ModelError(f"{path}: not an ONNX model, or cut short: its {len(data)} bytes can't be decoded") from None
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"{path}: not an ONNX model: it has no graph or no opset; was the file cut short?")
+    proto = inlined(proto, path)
     opsets = {("" if o.domain == "ai.onnx" else o.domain): int(o.version) for o in proto.opset_import}
     version = opsets.get("")
     if version is not None and version < OLDEST_OPSET:
@@ -65,13 +66,35 @@ def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
             f"{path}: opset {version}; dataflow reads opset {OLDEST_OPSET} and later: convert the file with "
             "onnx.version_converter.convert_version"
         )
-    if proto.functions:
-        names = ", ".join(f.name for f in proto.functions[:5])
-        raise ModelError(f"{path}: the model has local functions ({names}); inline them with onnx.inliner first")
     reader = _Reader(path)
     graph = reader.graph(proto.graph, MAIN)
     folder = str(Path(path).resolve().parent)
     return ModelRecord(graph, opsets, int(proto.ir_version), data, folder, reader.external)
+
+
+def inlined(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
+    """The model with its local functions replaced by their nodes; itself where it has none.
+
+    Raises:
+        ModelError: a function calls itself, or can't be replaced.
+    """
+    if not proto.functions:
+        return proto
+    from onnx import inliner
+
+    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in proto.functions}
+    open_ = dict(calls)
+    while open_:  # leaves first
+        done = [key for key, called in open_.items() if not called & open_.keys()]
+        if not done:
+            raise ModelError(f"{path}: the local function {min(open_)[1]!r} calls itself")
+        for key in done:
+            del open_[key]
+    try:
+        return inliner.inline_local_functions(proto)
+    except Exception as error:  # whatever the inliner makes of a malformed function
+        names = ", ".join(f.name for f in proto.functions[:5])
+        raise ModelError(f"{path}: the local functions ({names}) can't be replaced by their nodes: {error}") from None
 
 
 def external_bytes(proto: TensorProto, folder: str) -> bytes:

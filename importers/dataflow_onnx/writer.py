@@ -14,7 +14,7 @@ from dataflow.model import Model
 from dataflow.types import Dim, TensorType
 
 from .importing import Source
-from .reader import CODE_OF, external_bytes, read_bytes
+from .reader import CODE_OF, external_bytes, inlined, read_bytes
 from .records import Array
 from .storing import is_external, store, tensors, write
 
@@ -106,6 +106,8 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
             _fill(tensor, arrays[tensor.name])
             left.discard(tensor.name)
     if left:
+        if proto.functions and not left <= {name for node in proto.graph.node for name in node.output}:
+            proto = inlined(proto, "the model")  # a function may be called twice: its constants differ now
         _replace_nodes(proto, left, arrays)
     for value in proto.graph.input:  # before IR 4 stored tensors are inputs too
         if value.name in changed:

@@ -1,0 +1,86 @@
+"""Local functions: run, trained and saved as the nodes that they stand for."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+from dataflow_onnx.importing import load_bytes
+
+
+def model_of(*functions):
+    used = [
+        helper.make_node("Layer", ["x"], ["h"], domain="own"),
+        helper.make_node("Layer", ["h"], ["y"], domain="own"),
+    ]
+    types = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 3]) for n in ("x", "y")]
+    graph = helper.make_graph(used, "main", types[:1], types[1:])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=9)
+
+
+def function(name, nodes, inputs, outputs):
+    return helper.make_function(
+        "own", name, inputs, outputs, nodes, [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    )
+
+
+def layers():
+    weight = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+    inner = function(
+        "Product",
+        [
+            helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weight)),
+            helper.make_node("MatMul", ["a", "w"], ["b"]),
+        ],
+        ["a"],
+        ["b"],
+    )
+    outer = function(
+        "Layer",
+        [helper.make_node("Product", ["a"], ["b"], domain="own"), helper.make_node("Tanh", ["b"], ["c"])],
+        ["a"],
+        ["c"],
+    )
+    return outer, inner
+
+
+def theirs(data, x):
+    return onnxruntime.InferenceSession(data).run(None, {"x": x})[0]
+
+
+def test_functions_within_functions():
+    proto = model_of(*layers())
+    x = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    found = df.Session(load_bytes(proto.SerializeToString())).run({"x": x})["y"]
+    np.testing.assert_allclose(found, theirs(proto.SerializeToString(), x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_constant_of_a_function_trains_apart_at_each_use(tmp_path):
+    path, tuned = str(tmp_path / "m.onnx"), str(tmp_path / "tuned.onnx")
+    onnx.save(model_of(*layers()), path)
+    model = df.load(path)
+    weights = [name for name, p in model.parameters.items() if p.trainable]
+    assert len(weights) == 2
+    x = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    with df.Trainer(model, loss="mse", optimizer=df.optim.SGD(lr=0.1)) as trainer:
+        trainer.step({"x": x, "labels": np.zeros((4, 3), np.float32)})
+    assert not np.array_equal(*(model.parameters[name].array for name in weights))
+    df.save(model, tuned)
+    np.testing.assert_allclose(df.Session(df.load(tuned)).run({"x": x})["y"], theirs(tuned, x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(df.Session(model).run({"x": x})["y"], theirs(tuned, x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_function_that_calls_itself_is_refused():
+    around = function("Layer", [helper.make_node("Layer", ["a"], ["c"], domain="own")], ["a"], ["c"])
+    with pytest.raises(df.ModelError, match="'Layer' calls itself"):
+        load_bytes(model_of(around).SerializeToString())
+
+
+def test_an_unchanged_model_keeps_its_functions(tmp_path):
+    path, copy = tmp_path / "m.onnx", tmp_path / "copy.onnx"
+    onnx.save(model_of(*layers()), path)
+    df.save(df.load(str(path)), str(copy))
+    assert copy.read_bytes() == path.read_bytes()
