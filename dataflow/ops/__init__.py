@@ -19,12 +19,13 @@ from . import (
     pool,
     probability,
     random,
+    recurrent,
     reduce,
 )
 
 _FAMILIES = (
     elementwise, binary, reduce, movement, index, linalg, convolution, pool, norm, layernorm, probability, loss,
-    optim, random, control, patterns,
+    optim, random, recurrent, control, patterns,
 )  # fmt: skip
 
 ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family.OPS)

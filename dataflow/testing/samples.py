@@ -14,6 +14,7 @@ from ..op import Op
 from ..types import bool_, float32, float64, int32, int64, uint64
 from .sample import SHAPES, Kind, Operand, Sample, i, x
 from .samples_norm import NORMS
+from .samples_recurrent import RECURRENT
 
 
 def _unary() -> list[Sample]:
@@ -513,6 +514,7 @@ SAMPLES: tuple[Sample, ...] = tuple(
     + _networks()
     + NORMS
     + _random()
+    + RECURRENT
     + _control()
     + _patterns()
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import control, elementwise, layernorm, networks, patterns, random, tensors, windows
+from . import control, elementwise, layernorm, networks, patterns, random, recurrent, tensors, windows
 from .elementwise import Code
 
 KERNELS: dict[str, Code] = {
@@ -12,6 +12,7 @@ KERNELS: dict[str, Code] = {
     **networks.KERNELS,
     **layernorm.KERNELS,
     **random.KERNELS,
+    **recurrent.KERNELS,
     **control.KERNELS,
     **patterns.KERNELS,
 }

@@ -17,7 +17,7 @@ WITHOUT = {
     "adamw_step", "random_uniform", "random_normal",
     # gradients of gradients: not declared
     "max_pool_grad", "batch_norm_train_grad", "layer_norm_grad", "lrn_grad", "softmax_grad", "log_softmax_grad",
-    "softmax_cross_entropy_grad",
+    "softmax_cross_entropy_grad", "lstm_grad", "gru_grad", "rnn_grad",
     # refused with a reason, see test_control.py
     "loop",
 }  # fmt: skip
