@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._runtime import ffi, lib
-from .device import HOST, Kernel, parse_operands
+from .device import HOST, Kernel, PackRequest, parse_operands
 from .errors import DeviceError, InputError, PluginError
 from .graph import Array, Node
 from .native import CData, Operand, Tables, raise_error
 from .types import contiguous_strides
 
 if TYPE_CHECKING:
-    from .lower.lowered import LoweredNode
+    from .lower.lowered import LoweredNode, Root, Storage
     from .plan import Body, Segment, Step
 
 
@@ -139,8 +139,26 @@ class PreparedKernel:
     """What a kernel answered at plan time."""
 
     workspace: int
+    packs: tuple[PackRequest, ...]
     state: CData
     owner: _PreparedKernels | None
+
+
+def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
+    """What kernel ``index`` asked for; each request keeps the kernel's state alive."""
+    answer = owner.prepared[index]
+    for number in range(answer.n_packs):
+        pack = answer.packs[number]
+
+        def fill(source: CData, packed: CData, number: int = number) -> None:
+            answer = owner.prepared[index]
+            answer.packs[number].pack(owner.nodes + index, answer.state, source, packed)
+
+        yield PackRequest(int(pack.input), int(pack.bytes), fill)
+
+
+def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:
+    return storage is not None and storage.root in constants and not storage.trip_stride and not storage.flip
 
 
 class CBackend:
@@ -184,18 +202,21 @@ class CBackend:
             error = ffi.new("df_error *")
             raise_error(self.device.sync(self.device.self, error), error, f"device {self.name!r}")
 
-    def prepare(self, nodes: Sequence[LoweredNode], threads: int) -> list[PreparedKernel]:
-        """Workspace and state for each node, chosen by its kernel."""
-        plain = PreparedKernel(0, ffi.NULL, None)
+    def prepare(
+        self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()
+    ) -> list[PreparedKernel]:
+        """Workspace, packs and state for each node, chosen by its kernel; see ``dataflow.device.Backend``."""
+        plain = PreparedKernel(0, (), ffi.NULL, None)
         prepares = {kernel: kernel.code.prepare != ffi.NULL for kernel in {n.kernel for n in nodes}}
         chosen = [i for i, n in enumerate(nodes) if prepares[n.kernel]]
         found = [plain] * len(nodes)
         if chosen:
-            for index, answer in zip(chosen, self._prepare([nodes[i] for i in chosen], threads), strict=True):
+            answers = self._prepare([nodes[i] for i in chosen], threads, constants)
+            for index, answer in zip(chosen, answers, strict=True):
                 found[index] = answer
         return found
 
-    def _prepare(self, nodes: Sequence[LoweredNode], threads: int) -> list[PreparedKernel]:
+    def _prepare(self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root]) -> list[PreparedKernel]:
         count = len(nodes)
         kernels = ffi.new("df_kernel *[]", count)
         described = ffi.new("df_node[]", count)
@@ -207,13 +228,17 @@ class CBackend:
             inputs = [None if s is None else s.operand() for s in node.inputs]
             outputs = [None if s is None else s.operand() for s in node.outputs]
             tables.node(described[index], inputs, outputs, node.node.attributes, threads)
+            described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
         error = ffi.new("df_error *")
         status = lib.df_prepare_kernels(count, kernels, described, prepared, error)
         if status:
             where = nodes[error.step].node.describe() if 0 <= error.step < count else f"device {self.name!r}"
             raise_error(status, error, where)
         owner = _PreparedKernels(kernels, prepared, count, tables, described)
-        return [PreparedKernel(int(prepared[i].workspace), prepared[i].state, owner) for i in range(count)]
+        return [
+            PreparedKernel(int(answer.workspace), tuple(_packs(owner, i)), answer.state, owner)
+            for i, answer in enumerate(prepared)
+        ]
 
     def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundCSegment:
         """The segment with addresses.
@@ -258,8 +283,7 @@ class BoundCSegment:
     ) -> list[tuple[int, int]]:
         """Fills a ``df_segment`` with steps; returns index and distance of each operand that flips."""
         steps = ffi.new("df_step[]", max(len(planned), 1))
-        total = sum(len(s.inputs) + len(s.outputs) + 1 for s in planned)
-        listed = [o for step in planned for o in (*step.inputs, *step.outputs, step.workspace)]
+        listed = [o for step in planned for o in (*step.inputs, *step.outputs, step.workspace, *step.packs)]
         operands = tables.operands(listed)
         self._keep += [steps, listed]
         at = 0
@@ -272,9 +296,10 @@ class BoundCSegment:
                 entry.kernel, entry.state = step.kernel.code, step.prepared.state
                 entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
                 entry.n_inputs, entry.n_outputs = len(step.inputs), len(step.outputs)
-            at += len(step.inputs) + len(step.outputs) + 1
+                entry.n_packs = len(step.packs)
+            at += len(step.inputs) + len(step.outputs) + 1 + len(step.packs)
         flips = [(index, o.flip) for index, o in enumerate(listed) if o is not None and o.flip]
-        into.struct_size, into.n_steps, into.n_operands = ffi.sizeof("df_segment"), len(planned), total
+        into.struct_size, into.n_steps, into.n_operands = ffi.sizeof("df_segment"), len(planned), at
         into.n_arenas, into.steps, into.operands, into.arenas = count, steps, operands, arenas
         into.threads = threads
         return flips

@@ -47,8 +47,8 @@ def check_plan(plan: Plan) -> None:
 
     Each operand must lie inside its arena; what is read must hold the whole of its value, written before in program
     order; results share no byte with operands, workspace or each other, but for pairs that the kernel declares, in
-    the same place; weights are never written; outputs are complete at the end; and what another device's queue may
-    still touch is waited for.
+    the same place; weights and packs are never written, and a pack is one of the input that the kernel named; outputs
+    are complete at the end; and what another device's queue may still touch is waited for.
     """
     _Walk(plan).run()
 
@@ -58,7 +58,7 @@ class _Walk:
         self.plan = plan
         self.shadows: list[_Shadow | None] = []
         for arena in plan.arenas:
-            if arena.kind == "weights":
+            if arena.kind in ("weights", "packs"):
                 self.shadows.append(None)  # never written: only its bounds are looked at
             else:
                 self.shadows.append(_Shadow(np.full(arena.bytes, NOTHING), np.zeros(arena.bytes, np.int64)))
@@ -69,6 +69,8 @@ class _Walk:
                 self.weights[operand.arena] = (operand.value, operand.offset - operand.origin)
             else:
                 shadow.value[:], shadow.base[:] = operand.value, operand.offset - operand.origin
+        for pack in plan.packs.values():
+            self.weights[pack.operand.arena] = (pack.operand.value, pack.operand.offset)
         self.pending: dict[str, list[_Touch]] = {}
 
     def run(self) -> None:
@@ -121,6 +123,7 @@ class _Walk:
         self.enter(queue, touched)
         for operand in reads:
             self.holds(operand, trip, where)
+        self.packs(step, where)
         self.apart(step, trip, where)
         if step.workspace is not None:
             self.write(step.workspace, trip, where)
@@ -207,6 +210,23 @@ class _Walk:
             raise PlanViolation(f"{where}: writes {self.plan.arenas[operand.arena].name!r}, which is {kind}")
         self.bytes_of(operand, trip, shadow.value)[...] = operand.value
         self.bytes_of(operand, trip, shadow.base)[...] = operand.offset - operand.origin
+
+    def packs(self, step: Step, where: str) -> None:
+        """Each pack is a copy of the input that the kernel asked for, which nobody writes."""
+        for number, operand in enumerate(step.packs):
+            if operand is None:
+                continue
+            request = step.prepared.packs[number]
+            self.inside(operand, 0, where)
+            self.holds(operand, 0, where)
+            pack = self.plan.packs[self.plan.arenas[operand.arena].name]
+            if operand.bytes != request.bytes:
+                raise PlanViolation(f"{where}: pack {number} has {operand.bytes} bytes, it needs {request.bytes}")
+            source = step.inputs[request.input]
+            if source is None or not _same_place(source, pack.source) or source.trip_stride or source.flip:
+                raise PlanViolation(f"{where}: pack {number} is a copy of something else than input {request.input}")
+            if self.plan.arenas[source.arena].kind != "weights":
+                raise PlanViolation(f"{where}: pack {number} is a copy of what a program changes")
 
     def apart(self, step: Step, trip: int, where: str) -> None:
         """Results share no byte with operands, workspace or each other, but for declared pairs in one place."""

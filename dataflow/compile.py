@@ -12,7 +12,7 @@ from .device import HOST
 from .errors import InputError
 from .execute import Machine
 from .graph import Graph
-from .lower import Lowered, LoweredNode, fuse, lower
+from .lower import Lowered, LoweredNode, Root, fuse, lower
 from .passes import fold, turn_products, without_dead
 from .plan import Plan
 from .planning import make_plan
@@ -136,8 +136,8 @@ def compile_graph(
         graph = fuse(graph, placement.devices, registry)
     lowered = lower(graph, placement.devices, registry, homes)
 
-    def prepare(device: str, nodes: Sequence[LoweredNode]) -> Sequence[Any]:
-        return machine.backends[device].prepare(nodes, machine.threads)
+    def prepare(device: str, nodes: Sequence[LoweredNode], constants: Collection[Root]) -> Sequence[Any]:
+        return machine.backends[device].prepare(nodes, machine.threads, constants)
 
     alignment = {d: registry.devices[d].alignment for d in placement.devices}
     asynchronous = frozenset(d for d in placement.devices if registry.devices[d].asynchronous)

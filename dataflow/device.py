@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +11,7 @@ from .graph import Array, Node, Value
 from .types import DTYPES, DType
 
 if TYPE_CHECKING:
-    from .lower.lowered import LoweredNode
+    from .lower.lowered import LoweredNode, Root
     from .plan import Segment
 
 HOST = "host"
@@ -133,12 +133,31 @@ class Buffer(Protocol):
         """Its size."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PackRequest:
+    """A packed copy of a constant input that a kernel wants kept.
+
+    Attributes:
+        input: which one.
+        bytes: of the copy.
+        fill: ``fill(source, packed)`` makes it; both are ``void *``.
+    """
+
+    input: int
+    bytes: int
+    fill: Callable[[Any, Any], None]
+
+
 class Prepared(Protocol):
     """What a device answers for a kernel and a node at plan time."""
 
     @property
     def workspace(self) -> int:
         """Bytes of scratch memory that each run of the step needs."""
+
+    @property
+    def packs(self) -> Sequence[PackRequest]:
+        """Packed copies of inputs that it wants, in their order."""
 
 
 class BoundSegment(Protocol):
@@ -175,8 +194,17 @@ class Backend(Protocol):
     def sync(self) -> None:
         """Waits for all that was started."""
 
-    def prepare(self, nodes: Sequence[LoweredNode], threads: int) -> Sequence[Prepared]:
-        """Workspace and state for each node, chosen by its kernel."""
+    def prepare(
+        self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()
+    ) -> Sequence[Prepared]:
+        """Workspace, packs and state for each node, chosen by its kernel.
+
+        Args:
+            nodes: with kernels of this device.
+            threads: the most that a kernel may use.
+            constants: roots of which packed copies can be kept: the host's, and no program of the plan's owner
+                changes them.
+        """
 
     def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundSegment:
         """The segment with addresses.

@@ -17,7 +17,7 @@ from .hostmemory import HostBuffer, array_at
 from .lower import Lowered
 from .native import CData, Operand
 from .pause import collection_paused
-from .plan import Plan, Segment, Transfer, Wait
+from .plan import Pack, Plan, Segment, Transfer, Wait
 
 
 class Machine:
@@ -57,6 +57,7 @@ class Store:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._buffers: dict[str, tuple[str, Buffer, Operand]] = {}
+        self._packs: dict[str, tuple[str, Buffer, Pack]] = {}  # with the key of the tensor that each is made from
 
     def __contains__(self, key: str) -> bool:
         return key in self._buffers
@@ -78,10 +79,22 @@ class Store:
             self._buffers[key] = (memory, buffer, operand)
             data = newest(stored.name)
             self.write(key, stored.data.array if data is None else data)
+        for name, pack in plan.packs.items():
+            if name not in self._packs:
+                arena = plan.arenas[pack.operand.arena]
+                buffer = self._machine.allocate(arena.memory, arena.bytes)
+                self._packs[name] = (plan.arenas[pack.source.arena].name, buffer, pack)
+                self._fill(name)
 
     def buffer(self, key: str) -> Buffer:
-        """The memory of a tensor."""
-        return self._buffers[key][1]
+        """The memory of a tensor or of a packed copy."""
+        return self._packs[key][1] if key in self._packs else self._buffers[key][1]
+
+    def _fill(self, name: str) -> None:
+        """Makes a packed copy; packs are kept for weights on the host only."""
+        key, buffer, pack = self._packs[name]
+        source = ffi.cast("char *", self._buffers[key][1].base) + pack.source.offset
+        pack.fill(ffi.cast("void *", source), buffer.base)
 
     def names(self) -> Sequence[str]:
         """Names of all tensors."""
@@ -98,6 +111,9 @@ class Store:
             data = np.ascontiguousarray(array)  # must live until the device has read it
             self._machine.backend_of(memory).write(buffer, 0, data)
             self._machine.backend_of(memory).sync()
+        for name, (source, _, _) in self._packs.items():
+            if source == key:
+                self._fill(name)
 
     def read(self, key: str) -> Array:
         """A copy of a tensor."""
@@ -122,6 +138,7 @@ class Store:
         for memory, buffer, _ in self._buffers.values():
             self._machine.free(memory, buffer)
         self._buffers.clear()
+        self._packs.clear()
 
 
 def _at(operand: Operand, offset: int) -> Operand:

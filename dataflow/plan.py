@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Union
@@ -20,14 +20,14 @@ class Arena:
     Attributes:
         name: of the stored tensor, input or output; ``arena`` for scratch memory.
         memory: name of the memory that it lies in.
-        kind: ``weights`` and ``state`` (what programs change) keep their contents from run to run, ``arena``
-            doesn't; ``input`` and ``output`` are slots.
+        kind: ``weights`` and ``state`` (what programs change) keep their contents from run to run, as do ``packs``,
+            copies of weights in the form that a kernel wants; ``arena`` doesn't; ``input`` and ``output`` are slots.
     """
 
     name: str
     memory: str
     bytes: int
-    kind: Literal["weights", "state", "arena", "input", "output"]
+    kind: Literal["weights", "state", "packs", "arena", "input", "output"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +46,7 @@ class Step:
         kernel: None for a loop.
         workspace: scratch memory of this step, or None.
         prepared: what the device answered at plan time: algorithm and state.
+        packs: where the packed copies of inputs lie that the kernel asked for; None where it gets none.
     """
 
     node: Node
@@ -55,6 +56,22 @@ class Step:
     workspace: Operand | None
     prepared: Any
     body: Body | None = None
+    packs: tuple[Operand | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pack:
+    """A packed copy of a weight.
+
+    Attributes:
+        operand: where it lies, as bytes.
+        source: what it is made from.
+        fill: ``fill(source, packed)`` makes it; both are ``void *``.
+    """
+
+    operand: Operand
+    source: Operand
+    fill: Callable[[Any, Any], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +112,7 @@ class Plan:
         arenas: allocations and slots; operands name them by index.
         inputs, outputs: the operand of each input and output.
         stored: where initializers and state lie: name to operand.
+        packs: packed copies of weights, by the name of their arena.
         kept: what must lie in the place of a state at the end, by the state's name.
         lifetimes: per scratch arena, the names and lifetimes that were packed, with their offsets (for drawings).
         asynchronous: devices whose segments and transfers may still run when the next item begins.
@@ -108,6 +126,7 @@ class Plan:
     inputs: Mapping[str, Operand]
     outputs: Mapping[str, Operand]
     stored: Mapping[str, Operand]
+    packs: Mapping[str, Pack]
     kept: Mapping[str, Operand]
     lifetimes: Mapping[int, tuple[tuple[str, Lifetime, int], ...]]
     asynchronous: frozenset[str]
@@ -116,7 +135,7 @@ class Plan:
     lower_bound_bytes: int
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "stored", "kept", "lifetimes"):
+        for name in ("inputs", "outputs", "stored", "packs", "kept", "lifetimes"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,11 @@ from .lower import Loop, Lowered, LoweredNode, Move, Root, Storage
 from .lower.lowered import Item as LoweredItem
 from .memory import Lifetime, MemoryPlan, plan_memory
 from .native import Operand
-from .plan import Arena, Body, Item, Plan, Segment, Step, Transfer, Wait
+from .plan import Arena, Body, Item, Pack, Plan, Segment, Step, Transfer, Wait
 from .types import TensorType, contiguous_strides, uint8
 
-Prepare = Callable[[str, Sequence[LoweredNode]], Sequence[Any]]
-"""``prepare(device, nodes)``: what the device answers for each node; has ``.workspace`` in bytes."""
+Prepare = Callable[[str, Sequence[LoweredNode], Collection[Root]], Sequence[Any]]
+"""``prepare(device, nodes, constants)``: what the device answers for each node (see ``dataflow.device.Prepared``)."""
 
 ALIGNMENT = 64
 
@@ -32,7 +33,7 @@ def make_plan(
 
     Args:
         lowered: nodes and moves in the order in which they run.
-        prepare: asks a device for workspace and algorithm.
+        prepare: asks a device for workspace, packs and algorithm.
         alignment: bytes, by device id.
         asynchronous: ids of devices that may return before they are done.
         changed: names of initializers that this or another program changes.
@@ -71,10 +72,17 @@ class _Planning:
         self.arenas: list[Arena] = []
         self.place: dict[Root, tuple[int, int]] = {}  # arena, offset
         self.workspace: dict[LoweredNode, Operand] = {}
+        self.packs: dict[str, Pack] = {}
         self.made: dict[int, Operand] = {}  # by id of a storage, which the lowered items keep alive
         self.count = 0
 
     def run(self) -> Plan:
+        written = {before for _, before in self.lowered.states}
+        self.constants = {
+            stored.storage.root
+            for stored in self.lowered.stored.values()
+            if stored.storage.root not in written and stored.name not in self.changed
+        }
         prepared = self.prepare_nodes()
         for name, storage in self.lowered.inputs.items():
             self.slot(name, storage.root, "input")
@@ -93,6 +101,7 @@ class _Planning:
             self.operands(self.lowered.inputs),
             self.operands(self.lowered.outputs),
             self.operands({key: stored.storage for key, stored in self.lowered.stored.items()}),
+            self.packs,
             {before.name: self.whole(after) for after, before in self.lowered.states},
             {arena: rows for arena, (rows, _, _) in scratch.items()},
             self.asynchronous,
@@ -109,8 +118,9 @@ class _Planning:
             elif isinstance(item, Loop) and item.trips:
                 by_device.setdefault(item.device, []).extend(n for n in item.items if _does_work(n))
         found: dict[LoweredNode, Any] = {}
+        packable = {root for root in self.constants if root.memory == HOST}
         for device, nodes in by_device.items():
-            found.update(zip(nodes, self.prepare(device, nodes), strict=True))
+            found.update(zip(nodes, self.prepare(device, nodes, packable), strict=True))
         return found
 
     def arena(self, name: str, memory: str, bytes_: int, kind: str) -> int:
@@ -122,10 +132,9 @@ class _Planning:
 
     def persistent(self) -> None:
         """An allocation for each stored tensor, so that programs with different plans can share it."""
-        written = {before for _, before in self.lowered.states}
         for key, stored in self.lowered.stored.items():
             root = stored.storage.root
-            kind = "state" if root in written or stored.name in self.changed else "weights"
+            kind = "weights" if root in self.constants else "state"
             self.place[root] = (self.arena(key, root.memory, root.type.nbytes, kind), 0)
 
     def pack(self, prepared: Mapping[LoweredNode, Any]) -> dict[int, tuple[tuple[_Row, ...], int, int]]:
@@ -185,12 +194,32 @@ class _Planning:
             for root in entry.roots:
                 self.place[root] = (arena, base + offset)
             if entry.node is not None:
-                type_ = TensorType(uint8, (entry.life.bytes,))
-                self.count -= 1  # no value has a number below zero
-                strides = contiguous_strides(type_.sizes)
-                self.workspace[entry.node] = Operand(arena, base + offset, type_, strides, self.count)
+                self.workspace[entry.node] = self.bytes_at(arena, base + offset, entry.life.bytes)
             if entry.inner is not None:
                 self.put(arena, base + offset, *entry.inner)
+
+    def bytes_at(self, arena: int, offset: int, size: int) -> Operand:
+        """Memory that holds no value of the graph."""
+        type_ = TensorType(uint8, (size,))
+        self.count -= 1  # no value has a number below zero
+        return Operand(arena, offset, type_, contiguous_strides(type_.sizes), self.count)
+
+    def packs_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
+        """Where the packs lie that a node's kernel asked for; None for those of an input that is not constant."""
+        found: list[Operand | None] = []
+        for request in prepared.packs:
+            storage, source = item.inputs[request.input], inputs[request.input]
+            if storage is None or source is None or not request.bytes or storage.root not in self.constants:
+                found.append(None)
+                continue
+            alike = (item.kernel.name, source.offset, source.type, source.strides, request.bytes, item.node.attributes)
+            digest = hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()
+            name = f"{storage.root.name}:{request.input}:{digest}"
+            if name not in self.packs:
+                operand = self.bytes_at(self.arena(name, storage.root.memory, request.bytes, "packs"), 0, request.bytes)
+                self.packs[name] = Pack(operand, source, request.fill)
+            found.append(self.packs[name].operand)
+        return found if any(found) else []
 
     def operands(self, storages: Mapping[str, Storage]) -> dict[str, Operand]:
         return {name: s.operand(*self.place[s.root]) for name, s in storages.items()}
@@ -213,7 +242,8 @@ class _Planning:
             return Step(item.node, None, (), (), None, None, body)
         inputs = tuple(self.operand(s) for s in item.inputs)
         outputs = tuple(self.operand(s) for s in item.outputs)
-        return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item])
+        packs = tuple(self.packs_of(item, inputs, prepared[item]))
+        return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item], None, packs)
 
     def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], int | None]:
         """The items in order, and how many of them are the forward program."""

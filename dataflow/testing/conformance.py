@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from ..errors import DataflowError
-from ..graph import Array
+from ..graph import Array, Graph, Initializer
 from ..registry import LAST_RESORT, Registry, default_registry
 from ..session import Session
 from ..types import float32, float64
@@ -17,8 +18,8 @@ from .sample import Sample
 from .samples import SAMPLES
 
 Status = Literal["passed", "failed", "not claimed", "untested"]
-Variant = Literal["plain", "strided", "odd"]
-VARIANTS: tuple[Variant, ...] = ("plain", "strided", "odd")
+Variant = Literal["plain", "strided", "odd", "constant"]
+VARIANTS: tuple[Variant, ...] = ("plain", "strided", "odd", "constant")
 TOLERANCES = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-12}
 _GUARD = 64  # bytes before and behind each output that must stay as they were
 
@@ -47,7 +48,8 @@ def check_device(
     """An outcome for each sample and variant; when ``complete``, ``untested`` for claimed ops without a sample.
 
     A kernel is ``claimed`` when the device has a record that takes the node. Checked are values, writes outside the
-    outputs, operands with gaps between their elements, and operands at odd addresses.
+    outputs, operands with gaps between their elements, operands at odd addresses, and operands behind the first one
+    that are constant, so that a kernel may keep packed copies of them.
     """
     registry = registry or default_registry()
     registry.device(device)
@@ -63,7 +65,7 @@ def check_device(
             yield Outcome(device, sample.op.name, sample.name, "plain", "not claimed")
             continue
         tested.add(sample.op.name)
-        for variant in VARIANTS:
+        for variant in VARIANTS if len(graph.inputs) > 1 else VARIANTS[:-1]:
             text = _difference(sample, device, variant, registry)
             yield Outcome(device, sample.op.name, sample.name, variant, "failed" if text else "passed", text or "")
     for op in sorted(claimed - tested) if complete else ():
@@ -75,6 +77,8 @@ def _difference(sample: Sample, device: str, variant: Variant, registry: Registr
     strided = variant == "strided"
     graph, feeds = sample.build(strided), sample.feeds(strided)
     expected = _expected(sample, registry)
+    if variant == "constant":
+        graph, feeds = _with_constants(graph, feeds)
     session = Session(graph, [device], registry=registry, threads=2, fold=False)
     if variant == "odd":
         feeds = {name: _odd(array) for name, array in feeds.items()}
@@ -110,6 +114,13 @@ def _expected(sample: Sample, registry: Registry) -> dict[str, Array]:
         for index, (value, result) in enumerate(zip(node.outputs, results, strict=False))
         if value is not None
     }
+
+
+def _with_constants(graph: Graph, feeds: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
+    """The graph with every input but the first as an initializer, and what is left to feed."""
+    first, *others = graph.inputs
+    stored = {**graph.initializers, **{value: Initializer(feeds[value.name]) for value in others}}
+    return dataclasses.replace(graph, inputs=(first,), initializers=stored), {first.name: feeds[first.name]}
 
 
 def _double(array: Array | None) -> Array | None:

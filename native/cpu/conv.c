@@ -6,6 +6,7 @@
  */
 #include "conv.h"
 #include "conv_apply.h"
+#include "conv_direct.h"
 #include "conv_shape.h"
 
 static df_apply apply_of(const df_conv *conv) {
@@ -23,11 +24,27 @@ const char *DF_NAME(df_conv_accepts)(const df_node *node) {
   return df_conv_accepts_rank(node->inputs[0].rank);
 }
 
+static df_conv conv_of_node(const df_node *node) {
+  const df_operand *x = &node->inputs[0], *w = &node->inputs[1], *y = &node->outputs[0];
+  return df_conv_make(x->shape, w->shape, y->shape, x->rank, node->attributes, node->n_attributes,
+                      0);
+}
+
+static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
+  (void)state;
+  df_conv conv = conv_of_node(node);
+  DF_NAME(df_direct_pack)(&conv, source, packed);
+}
+
 df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  const df_operand *x = &node->inputs[0], *w = &node->inputs[1], *y = &node->outputs[0];
-  df_conv conv =
-      df_conv_make(x->shape, w->shape, y->shape, x->rank, node->attributes, node->n_attributes, 0);
+  df_conv conv = conv_of_node(node);
+  if (node->flags >> 1 & 1 && DF_NAME(df_direct_takes)(&conv)) {
+    out->n_packs = 1;
+    out->packs[0] =
+        (df_pack){.input = 1, .bytes = DF_NAME(df_direct_pack_bytes)(&conv), .pack = pack_weight};
+    return DF_OK;
+  }
   df_apply apply = apply_of(&conv);
   out->workspace = DF_NAME(df_apply_workspace)(&apply, node->threads);
   return DF_OK;
@@ -37,11 +54,22 @@ df_status DF_NAME(df_conv_run)(const df_call *call, int32_t relu) {
   const df_tensor *x = &call->inputs[0], *w = &call->inputs[1], *y = &call->outputs[0];
   df_conv conv =
       df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes, call->n_attributes, 0);
+  const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+  if (call->packs && call->packs[0]) {
+    df_direct direct = {.conv = conv,
+                        .out = y->data,
+                        .source = x->data,
+                        .packed = call->packs[0],
+                        .bias = bias,
+                        .relu = relu};
+    DF_NAME(df_direct_run)(call, &direct);
+    return DF_OK;
+  }
   df_apply apply = apply_of(&conv);
   apply.out = y->data;
   apply.source = x->data;
   apply.weight = w->data;
-  apply.bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+  apply.bias = bias;
   apply.relu = relu;
   DF_NAME(df_apply_run)(call, &apply);
   return DF_OK;

@@ -163,12 +163,15 @@ typedef struct df_node {
   const df_operand *outputs;
   const df_attribute *attributes;
   int32_t threads; /* the session's thread count: work is cut by shape and by this */
-  int32_t flags;   /* zero */
+  int32_t flags;   /* bit i: input i is constant, so that packs of it are kept (see df_pack) */
 } df_node;
 
 /* A packed copy of one constant input that a kernel wants kept. The planner gives it persistent
  * memory, fills it by calling |pack| when the operand's data changes, and passes it in
- * df_call.packs. */
+ * df_call.packs. It does so for the inputs that df_node.flags names; for others a kernel that asks
+ * gets a null there. What |pack| writes is a matter of the operand, the attributes and |bytes|
+ * alone: nodes of one kernel that agree in these share one copy, whatever their other operands
+ * are. */
 typedef struct df_pack {
   int32_t input;
   int32_t reserved;
@@ -196,7 +199,7 @@ typedef struct df_call {
   const df_attribute *attributes;
   void *workspace;
   void *state;
-  void **packs; /* by number of the pack; null when there are none */
+  void **packs; /* by number of the pack; null when there are none, or none of this one */
   void *stream; /* the device's own; null on a CPU */
   const df_host *host;
   df_error *error; /* text goes here before a status other than DF_OK is returned */

@@ -245,8 +245,9 @@ static df_status resolve_call(context *c, int64_t index, const df_step *step, df
   if (!status && c->segment->operands[operand].arena != -1)
     status = place(c, operand, &out->call.workspace);
   operand++;
-  for (int32_t i = 0; i < step->n_packs && !status; i++)
-    status = place(c, operand++, &packs[i]);
+  for (int32_t i = 0; i < step->n_packs && !status; i++, operand++)
+    if (c->segment->operands[operand].arena != -1)
+      status = place(c, operand, &packs[i]);
   return status;
 }
 

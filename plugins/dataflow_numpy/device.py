@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dataflow.device import HOST, Kernel, OperandSpec
+from dataflow.device import HOST, Kernel, OperandSpec, PackRequest
 from dataflow.errors import Cancelled, DataflowError, InputError
 from dataflow.hostmemory import array_at
-from dataflow.lower import LoweredNode
+from dataflow.lower import LoweredNode, Root
 from dataflow.native import Operand
 from dataflow.plan import Segment, Step
 
@@ -51,6 +51,7 @@ class Nothing:
     """What the reference answers at plan time: it needs no workspace."""
 
     workspace: int = 0
+    packs: tuple[PackRequest, ...] = ()
 
 
 class NumpyBackend:
@@ -75,7 +76,7 @@ class NumpyBackend:
     def sync(self) -> None:
         """Nothing is ever pending."""
 
-    def prepare(self, nodes: Sequence[LoweredNode], threads: int) -> list[Nothing]:
+    def prepare(self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()) -> list[Nothing]:
         """Nothing for each node."""
         return [Nothing()] * len(nodes)
 

@@ -1,0 +1,343 @@
+/* conv_direct.c: convolution as a product that reads the source in place.
+ *
+ *   out[f][q] = relu(bias[f] + sum over k = (channel, tap) of weight[f][k] * source[base(q) +
+ * offset(k)])
+ *
+ * Weights are packed ahead: panels of DF_DIRECT_FILTERS filters, k steps of one line each, so a
+ * tile streams through them. A tile has up to DF_DIRECT_ROWS positions. Where these lie together in
+ * the source and no tap is in the padding, it is read where it is; else a line per k is gathered on
+ * the stack, zeros for the padding, and passes over all panels of filters. k goes in blocks; the
+ * second and later ones add to the output. So there is no workspace, and the output is written once
+ * per block. */
+#include "conv_direct.h"
+#include "conv_direct_tile.h"
+#include "pack.h"
+
+enum {
+  K_BLOCK = 768,          /* the gathered lines of a tile: 48 KiB with 16 lanes */
+  BLOCK_FLOATS = 1 << 18, /* 1 MiB of weights stays in the second cache */
+  GRAIN = 256 * 1024,     /* multiply-adds of the smallest piece worth a thread's while */
+  MOST_TAPS = 1024        /* their offsets lie on the stack */
+};
+
+static int64_t panels_of(const df_conv *conv) {
+  return df_divide_up(conv->filters, DF_DIRECT_FILTERS);
+}
+
+/* Filters of a panel, padded to whole vectors. */
+static int64_t panel_width(const df_conv *conv, int64_t panel) {
+  return conv->filters - panel * DF_DIRECT_FILTERS > DF_LANES ? DF_DIRECT_FILTERS : DF_LANES;
+}
+
+static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
+
+/* Floats of the packed weights of a group: panels of full width, a narrower one at the end. */
+static int64_t group_floats(const df_conv *conv) {
+  int64_t panels = panels_of(conv);
+  int64_t width = (panels - 1) * DF_DIRECT_FILTERS + panel_width(conv, panels - 1);
+  return width * steps_of(conv);
+}
+
+/* ---- Packing ----------------------------------------------------------------------------------
+ */
+
+int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv) {
+  return conv->groups * group_floats(conv) * (int64_t)sizeof(float);
+}
+
+int DF_NAME(df_direct_takes)(const df_conv *conv) {
+  const df_window *w = &conv->window;
+  return steps_of(conv) > 0 && w->taps <= MOST_TAPS &&
+         conv->channels * w->in_size <= INT32_MAX - w->in_size;
+}
+
+void DF_NAME(df_direct_pack)(const df_conv *conv, const float *weight, float *packed) {
+  int64_t k = steps_of(conv);
+  for (int64_t group = 0; group < conv->groups; group++)
+    for (int64_t panel = 0; panel < panels_of(conv); panel++) {
+      int64_t width = panel_width(conv, panel);
+      int64_t filter = panel * DF_DIRECT_FILTERS;
+      const float *from = weight + (group * conv->filters + filter) * k;
+      for (int64_t p = 0; p < k; p++)
+        for (int64_t lane = 0; lane < width; lane++)
+          *packed++ = filter + lane < conv->filters ? from[lane * k + p] : 0.0f;
+    }
+}
+
+/* ---- Cutting ----------------------------------------------------------------------------------
+ */
+
+typedef struct plan {
+  int64_t k;
+  int64_t line;     /* positions that tiles do not cross: a row of the output, or all of it */
+  int64_t per_line; /* tiles of a line */
+  int64_t tiles;    /* of an image */
+  int64_t block;    /* k of a block */
+  int64_t parts;    /* of the tiles */
+  int64_t cuts;     /* of the panels of filters */
+  int64_t together; /* panels between which a gathered tile is kept */
+} plan;
+
+static plan make_plan(const df_conv *conv, int32_t threads) {
+  const df_window *w = &conv->window;
+  plan p = {.k = steps_of(conv)};
+  int64_t flat = df_divide_up(w->out_size, DF_DIRECT_ROWS);
+  int64_t per_row = df_divide_up(w->out[2], DF_DIRECT_ROWS);
+  int64_t by_rows = w->out[0] * w->out[1] * per_row;
+  int plain = w->taps == 1 && w->in_size == w->out_size;
+  if (!plain && by_rows * 32 <= flat * 33) {
+    p.line = w->out[2];
+    p.per_line = per_row;
+  } else {
+    p.line = w->out_size;
+    p.per_line = flat;
+  }
+  p.tiles = w->out_size / p.line * p.per_line;
+  p.block = df_divide_up(p.k, df_divide_up(p.k, K_BLOCK));
+
+  int64_t panels = panels_of(conv);
+  int64_t units = conv->batch * conv->groups;
+  int64_t work = units * conv->filters * w->out_size * p.k;
+  int64_t wanted = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
+  int64_t missing = df_divide_up(wanted, units);
+  /* What each part reads again is the other operand: cut the larger one first. */
+  if (conv->filters * p.k > conv->channels * w->in_size) {
+    p.cuts = df_min(panels, missing);
+    p.parts = df_min(p.tiles, df_divide_up(missing, p.cuts));
+  } else {
+    p.parts = df_min(p.tiles, missing);
+    p.cuts = df_min(panels, df_divide_up(missing, p.parts));
+  }
+  p.together = df_max(1, BLOCK_FLOATS / (p.block * DF_DIRECT_FILTERS));
+  return p;
+}
+
+/* ---- One tile -------------------------------------------------------------------------------- */
+
+/* Where a tile reads the source: position i at base[i] + the offset of the tap, when bit i of the
+ * tap's masks, one per axis, is set. */
+typedef struct tile_place {
+  int64_t rows;  /* positions */
+  int64_t step;  /* distance in the source of neighbouring positions, 0 when it is not the same */
+  int32_t whole; /* no tap is in the padding */
+  int32_t base[DF_LANES];
+  uint32_t *mask[DF_AXES]; /* per tap of the axis */
+} tile_place;
+
+static void find_place(tile_place *t, const df_window *w, int64_t position, int64_t rows) {
+  int64_t at[DF_AXES] = {position / w->out[2] / w->out[1], position / w->out[2] % w->out[1],
+                         position % w->out[2]};
+  int64_t first[DF_AXES][DF_LANES];
+  for (int64_t i = 0; i < rows; i++) {
+    for (int axis = 0; axis < DF_AXES; axis++)
+      first[axis][i] = at[axis] * w->stride[axis] - w->pad[axis];
+    t->base[i] = (int32_t)((first[0][i] * w->in[1] + first[1][i]) * w->in[2] + first[2][i]);
+    for (int axis = DF_AXES - 1; axis >= 0 && ++at[axis] == w->out[axis] && axis > 0; axis--)
+      at[axis] = 0;
+  }
+  for (int64_t i = rows; i < DF_LANES; i++)
+    t->base[i] = t->base[0];
+  t->rows = rows;
+  t->step = rows > 1 ? t->base[1] - t->base[0] : 1;
+  for (int64_t i = 2; i < rows; i++)
+    if (t->base[i] - t->base[i - 1] != t->step)
+      t->step = 0;
+  t->whole = 1;
+  for (int axis = 0; axis < DF_AXES; axis++)
+    for (int64_t tap = 0; tap < w->kernel[axis]; tap++) {
+      uint32_t mask = 0;
+      for (int64_t i = 0; i < rows; i++) {
+        int64_t from = first[axis][i] + tap * w->dilation[axis];
+        mask |= (uint32_t)(from >= 0 && from < w->in[axis]) << i;
+      }
+      t->mask[axis][tap] = mask;
+      t->whole &= mask == (1u << rows) - 1;
+    }
+}
+
+#if defined(__AVX512F__)
+static inline df_vec load_masked(const float *from, uint32_t mask) {
+  return (df_vec)_mm512_maskz_loadu_ps((__mmask16)mask, from);
+}
+/* Element 2 i where bit 2 i of the mask is set. */
+static inline df_vec load_even(const float *from, uint32_t mask) {
+  __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, from);
+  __m512 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), from + 16);
+  return (df_vec)_mm512_permutex2var_ps(low, even, high);
+}
+static inline df_vec load_any(const float *from, const int32_t *base, uint32_t mask) {
+  __m512i index = _mm512_loadu_si512(base);
+  return (df_vec)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, index, from, 4);
+}
+/* Bit i of 16 goes to bit 2 i. */
+static uint32_t spread_bits(uint32_t mask) {
+  mask = (mask | mask << 8) & 0x00ff00ff;
+  mask = (mask | mask << 4) & 0x0f0f0f0f;
+  mask = (mask | mask << 2) & 0x33333333;
+  return (mask | mask << 1) & 0x55555555;
+}
+#else
+static inline df_vec load_any(const float *from, const int32_t *base, uint32_t mask) {
+  df_vec value = vec_zero();
+  for (int i = 0; i < DF_LANES; i++)
+    if (mask >> i & 1)
+      value[i] = from[base[i]];
+  return value;
+}
+#endif
+
+typedef struct piece {
+  const df_direct *d;
+  const plan *p;
+  const float *source; /* of the image and group */
+  const float *packed; /* of the group */
+  const float *bias;
+  float *out;
+  int32_t offset[MOST_TAPS]; /* per tap, from the base */
+} piece;
+
+/* lines[p][i] for the steps [begin, end) of a tile. */
+static void gather(const piece *s, const tile_place *t, int64_t begin, int64_t end, float *lines) {
+  const df_window *w = &s->d->conv.window;
+  uint32_t masks[MOST_TAPS];
+  int64_t tap = 0;
+  for (int64_t a = 0; a < w->kernel[0]; a++)
+    for (int64_t b = 0; b < w->kernel[1]; b++)
+      for (int64_t c = 0; c < w->kernel[2]; c++)
+        masks[tap++] = t->mask[0][a] & t->mask[1][b] & t->mask[2][c];
+#if defined(__AVX512F__)
+  for (int64_t i = 0; i < tap && t->step == 2; i++)
+    masks[i] = spread_bits(masks[i]);
+#endif
+  const float *channel = s->source + begin / w->taps * w->in_size;
+  tap = begin % w->taps;
+  for (int64_t p = begin; p < end; p++, lines += DF_LANES) {
+    const float *from = channel + s->offset[tap];
+#if defined(__AVX512F__)
+    if (t->step == 1)
+      vec_store(lines, load_masked(from + t->base[0], masks[tap]));
+    else if (t->step == 2)
+      vec_store(lines, load_even(from + t->base[0], masks[tap]));
+    else
+#endif
+      vec_store(lines, load_any(from, t->base, masks[tap]));
+    if (++tap == w->taps) {
+      tap = 0;
+      channel += w->in_size;
+    }
+  }
+}
+
+/* From sums[position][lane] to out[filter][position]. */
+static void finish(float *out, int64_t pitch, const float *sums, int64_t rows, int64_t vectors,
+                   int64_t filters, const float *bias, int32_t add, int32_t relu) {
+  for (int64_t j = 0; j < vectors; j++, filters -= DF_LANES, out += DF_LANES * pitch) {
+    df_vec square[DF_LANES];
+    for (int64_t i = 0; i < DF_LANES; i++)
+      square[i] = i < rows ? vec_load(sums + (i * vectors + j) * DF_LANES) : vec_zero();
+    vec_transpose(square);
+    for (int64_t f = 0; f < df_min(DF_LANES, filters); f++) {
+      df_vec value = square[f];
+      if (bias)
+        value += vec_splat(bias[j * DF_LANES + f]);
+      if (add)
+        value += vec_load_part(out + f * pitch, rows);
+      if (relu)
+        value = vec_relu(value);
+      vec_store_part(out + f * pitch, value, rows);
+    }
+  }
+}
+
+/* The steps [begin, end) of some panels for one tile. */
+static void do_panels(const piece *s, const tile_place *t, int64_t position, int64_t panel,
+                      int64_t last, int64_t begin, int64_t end, const float *source,
+                      const int32_t *shift) {
+  const df_conv *conv = &s->d->conv;
+  int64_t size = conv->window.out_size;
+  float sums[DF_DIRECT_ROWS * DF_DIRECT_FILTERS];
+  for (; panel < last; panel++) {
+    int64_t filter = panel * DF_DIRECT_FILTERS, width = panel_width(conv, panel);
+    int64_t vectors = width / DF_LANES;
+    const float *weight = s->packed + filter * s->p->k + begin * width;
+    DF_NAME(df_direct_tiles)[t->rows - 1][vectors - 1](end - begin, weight, source, shift, sums);
+    finish(s->out + filter * size + position, size, sums, t->rows, vectors, conv->filters - filter,
+           begin == 0 && s->bias ? s->bias + filter : NULL, begin > 0,
+           s->d->relu && end == s->p->k);
+  }
+}
+
+/* ---- One piece ------------------------------------------------------------------------------- */
+
+/* Tiles [from, to) of some panels. */
+static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, int64_t last) {
+  const plan *p = s->p;
+  const df_window *w = &s->d->conv.window;
+  float lines[K_BLOCK * DF_LANES];
+  int32_t in_place[K_BLOCK], gathered[K_BLOCK];
+  uint32_t masks[MOST_TAPS + DF_AXES];
+  tile_place t = {.mask = {masks, masks + w->kernel[0], masks + w->kernel[0] + w->kernel[1]}};
+  for (int64_t i = 0; i < p->block; i++)
+    gathered[i] = (int32_t)(i * DF_LANES);
+  for (int64_t begin = 0; begin < p->k; begin += p->block) {
+    int64_t end = df_min(p->k, begin + p->block);
+    for (int64_t i = begin; i < end; i++)
+      in_place[i - begin] = (int32_t)(i / w->taps * w->in_size) + s->offset[i % w->taps];
+    for (int64_t first = panel; first < last; first += p->together) {
+      int64_t end_panel = df_min(last, first + p->together);
+      for (int64_t tile = from; tile < to; tile++) {
+        int64_t line = tile / p->per_line, part = tile % p->per_line;
+        int64_t low = p->line * part / p->per_line, high = p->line * (part + 1) / p->per_line;
+        int64_t position = line * p->line + low;
+        find_place(&t, w, position, high - low);
+        if (t.step == 1 && t.whole) {
+          do_panels(s, &t, position, first, end_panel, begin, end, s->source + t.base[0], in_place);
+        } else {
+          gather(s, &t, begin, end, lines);
+          do_panels(s, &t, position, first, end_panel, begin, end, lines, gathered);
+        }
+      }
+    }
+  }
+}
+
+typedef struct job {
+  const df_direct *d;
+  plan p;
+} job;
+
+static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)count;
+  (void)worker;
+  const job *job = context;
+  const plan *p = &job->p;
+  const df_conv *conv = &job->d->conv;
+  const df_window *w = &conv->window;
+  int64_t cut = index % p->cuts;
+  index /= p->cuts;
+  int64_t part = index % p->parts;
+  index /= p->parts;
+  int64_t group = index % conv->groups;
+  piece s = {.d = job->d, .p = p};
+  s.source = job->d->source + index * conv->channels * w->in_size;
+  s.out = job->d->out + index * conv->filters * w->out_size;
+  s.packed = job->d->packed + group * group_floats(conv);
+  s.bias = job->d->bias ? job->d->bias + group * conv->filters : NULL;
+  int64_t tap = 0;
+  for (int64_t a = 0; a < w->kernel[0]; a++)
+    for (int64_t b = 0; b < w->kernel[1]; b++)
+      for (int64_t c = 0; c < w->kernel[2]; c++)
+        s.offset[tap++] =
+            (int32_t)((a * w->dilation[0] * w->in[1] + b * w->dilation[1]) * w->in[2] +
+                      c * w->dilation[2]);
+  int64_t panels = panels_of(conv);
+  do_tiles(&s, p->tiles * part / p->parts, p->tiles * (part + 1) / p->parts, panels * cut / p->cuts,
+           panels * (cut + 1) / p->cuts);
+}
+
+void DF_NAME(df_direct_run)(const df_call *call, const df_direct *direct) {
+  const df_conv *conv = &direct->conv;
+  job job = {.d = direct, .p = make_plan(conv, call->threads)};
+  df_parallel(call, run_piece, &job, conv->batch * conv->groups * job.p.parts * job.p.cuts);
+}

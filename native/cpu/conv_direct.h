@@ -1,0 +1,27 @@
+/* conv_direct.h: convolution with weights that were packed ahead; it needs no workspace. */
+#ifndef DF_CPU_CONV_DIRECT_H
+#define DF_CPU_CONV_DIRECT_H
+
+#include "conv_shape.h"
+
+typedef struct df_direct {
+  df_conv conv;
+  float *out;
+  const float *source;
+  const float *packed;
+  const float *bias; /* per filter, null for none */
+  int32_t relu;
+} df_direct;
+
+/* Whether the sizes are within its limits. */
+int DF_NAME(df_direct_takes)(const df_conv *conv);
+
+/* Bytes of the packed weights. */
+int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv);
+
+/* Packs (groups * filters, channels, taps) contiguous weights. */
+void DF_NAME(df_direct_pack)(const df_conv *conv, const float *weight, float *packed);
+
+void DF_NAME(df_direct_run)(const df_call *call, const df_direct *direct);
+
+#endif

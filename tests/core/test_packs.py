@@ -1,0 +1,113 @@
+"""Packed copies of constant weights: which there are, that they are counted, remade, shared and checked."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.check import PlanViolation, check_plan
+from dataflow.hostmemory import allocated
+from dataflow.plan import Segment
+
+WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+RANDOM = np.random.default_rng(5)
+WEIGHT = RANDOM.standard_normal((20, 3, 3, 3)).astype(np.float32)
+X = RANDOM.standard_normal((2, 3, 9, 8)).astype(np.float32)
+
+
+def model():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 3, 9, 8))
+    g.output("y", df.ops.conv(x, g.parameter("w", WEIGHT), **WINDOW))
+    return df.Model(g.build())
+
+
+def expected(weight, x=X):
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    return np.einsum("ncyxij,fcij->nfyx", windows, weight.astype(np.float64))
+
+
+def packs_of(plan):
+    return [arena for arena in plan.arenas if arena.kind == "packs"]
+
+
+def test_a_constant_weight_is_packed_counted_and_remade_on_reload():
+    m = model()
+    before = allocated()[0]
+    session = df.Session(m, devices=["cpu"])
+    np.testing.assert_allclose(session.run(X)["y"], expected(WEIGHT), rtol=1e-5, atol=1e-5)
+    plan = session.plan(X.shape)
+    check_plan(plan)
+    (arena,) = packs_of(plan)
+    assert plan.memory["packs"] == arena.bytes >= WEIGHT.nbytes
+    assert allocated()[0] - before == sum(plan.memory.values())
+    m.parameters["w"].set(-2 * WEIGHT)
+    session.reload()
+    np.testing.assert_allclose(session.run(X)["y"], expected(-2 * WEIGHT), rtol=1e-5, atol=1e-5)
+    assert allocated()[0] - before == sum(plan.memory.values())
+    del session
+    assert allocated()[0] == before
+
+
+def test_a_new_value_in_the_store_remakes_the_pack():
+    session = df.Session(model(), devices=["cpu"])
+    session.run(X)
+    session._store.write("w", 3 * WEIGHT)
+    np.testing.assert_allclose(session.run(X)["y"], expected(3 * WEIGHT), rtol=1e-5, atol=1e-5)
+
+
+def test_plans_for_several_shapes_share_a_pack():
+    session = df.Session(model(), devices=["cpu"])
+    session.run(X)
+    before = allocated()[0]
+    session.run(X[:1])
+    first, second = session.plan(X.shape), session.plan((1, *X.shape[1:]))
+    assert [a.name for a in packs_of(first)] == [a.name for a in packs_of(second)]
+    assert allocated()[0] - before == second.peak_bytes
+
+
+def test_a_weight_that_is_fed_or_trained_is_not_packed():
+    g = df.GraphBuilder()
+    x, w = g.input("x", df.float32, X.shape), g.input("w", df.float32, WEIGHT.shape)
+    g.output("y", df.ops.conv(x, w, **WINDOW))
+    session = df.Session(df.Model(g.build()), devices=["cpu"])
+    np.testing.assert_allclose(session.run((X, WEIGHT))["y"], expected(WEIGHT), rtol=1e-5, atol=1e-5)
+    assert packs_of(session.plan()) == []
+    m = model()
+    target = {"labels": expected(2 * WEIGHT).astype(np.float32)}
+    for trainable, packed in ((None, False), ((), True)):
+        with df.Trainer(
+            m, loss="mse", optimizer=df.optim.SGD(lr=1e-3), trainable=trainable, devices=["cpu"]
+        ) as trainer:
+            if not packed:
+                trainer.step({"x": X, **target})
+            trainer.evaluate({"x": X, **target})
+            plans = trainer.programs.plans()
+            assert {bool(packs_of(plan)) for plan in plans.values()} == {packed}
+
+
+def test_the_checker_finds_a_pack_of_another_weight_and_one_of_the_wrong_size():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, X.shape)
+    first = df.ops.conv(x, g.parameter("w", WEIGHT), **WINDOW)
+    g.output("y", df.ops.add(first, df.ops.conv(x, g.parameter("v", WEIGHT + 1), **WINDOW)))
+    plan = df.Session(df.Model(g.build()), devices=["cpu"]).plan()
+    check_plan(plan)
+    (segment,) = plan.segments
+    one, two = [step for step in segment.steps if step.packs]
+    assert one.packs[0].arena != two.packs[0].arena
+
+    def changed(step):
+        steps = tuple(step if s is one else s for s in segment.steps)
+        return dataclasses.replace(plan, items=(Segment(segment.device, steps),))
+
+    with pytest.raises(PlanViolation, match="a copy of something else than input 1"):
+        check_plan(changed(dataclasses.replace(one, packs=two.packs)))
+    short = dataclasses.replace(one.packs[0], type=df.TensorType(df.uint8, (64,)))
+    with pytest.raises(PlanViolation, match="has 64 bytes, it needs"):
+        check_plan(changed(dataclasses.replace(one, packs=(short,))))
+    kinds = [dataclasses.replace(a, kind="state") if a.kind == "weights" else a for a in plan.arenas]
+    with pytest.raises(PlanViolation, match="a copy of what a program changes"):
+        check_plan(dataclasses.replace(plan, arenas=tuple(kinds)))
