@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from .graphs import (
     optimizer_graph,
     with_batch_statistics,
 )
+from .ties import Tie, tied
 
 PLANS = 16  # per program; the least recently used goes
 
@@ -76,6 +78,7 @@ class Programs:
         devices, threads, registry: as for Session.
         clip_norm: the largest norm of the averaged gradient, or None.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
+        ties: stored tensors that are copies of others; see ``ties``.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Programs:
         threads: int | None = None,
         clip_norm: float | None = None,
         batch_norm: str = "fixed",
+        ties: Mapping[str, Tie] = MappingProxyType({}),
         registry: Registry | None = None,
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
@@ -99,7 +103,8 @@ class Programs:
         self._clip_norm = clip_norm
         self._store = Store(self._machine)
         self._scratch = Scratch(self._machine)
-        self._graph = model.graph_with_data()
+        self._ties = ties
+        self._graph = tied(model.graph_with_data(), ties)
         self._training = with_batch_statistics(self._graph) if batch_norm == "update" else self._graph
         self._statistics = tuple(s.before.name for s in self._training.states)
         self._homes: dict[str, str] | None = None
@@ -168,6 +173,10 @@ class Programs:
 
     def newest(self, name: str) -> Array | None:
         """The newest data of a parameter or statistic that training changes; None for others."""
+        tie = self._ties.get(name)
+        if tie is not None:
+            source = self.newest(tie.of)
+            return None if source is None else tie.apply(source)
         if name not in self._reached and name not in self._statistics:
             return self._loaded.get("parameters/" + name)
         return self._read(name)

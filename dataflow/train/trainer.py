@@ -22,6 +22,7 @@ from .history import History
 from .metrics import Tally, figures
 from .objective import SAMPLE_WEIGHT, LossChoice, MetricChoice, Objective
 from .optim import AdamW, Optimizer
+from .ties import find_ties
 from .trainable import select
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Trainer:
         clip_norm: the largest norm of the averaged gradient.
         seed: of the order of the data and the split.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
+        tie: stored tensors that are equal bit for bit, directly or transposed, and not of one value train as one: an
+            embedding and the output layer that exporters wrote apart. All copies follow.
 
     Raises:
         InputError: an option doesn't fit, or another Trainer owns the model.
@@ -85,6 +88,7 @@ class Trainer:
         clip_norm: float | None = None,
         seed: int = 0,
         batch_norm: Literal["fixed", "update"] = "fixed",
+        tie: bool = True,
         registry: Registry | None = None,
     ) -> None:
         self._closed = True  # until it owns the weights
@@ -99,7 +103,9 @@ class Trainer:
         self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
         self.devices, self.threads, self.registry = devices, threads, registry
         self.objective = Objective(model, loss, output, metrics)
-        self.trainable = select(model, trainable)
+        self.ties = find_ties(model) if tie else {}
+        chosen = select(model, trainable)
+        self.trainable = tuple(dict.fromkeys(self.ties[name].of if name in self.ties else name for name in chosen))
         self.steps = 0
         self.schedule = schedules.named(self.optimizer.schedule)
         self._pending = 0  # micro-batches since the last optimizer step
@@ -121,6 +127,7 @@ class Trainer:
             threads=self.threads,
             clip_norm=self.clip_norm,
             batch_norm=self.batch_norm,
+            ties=self.ties,
             registry=self.registry,
         )
 
@@ -312,6 +319,7 @@ class Trainer:
             f"training {len(self.trainable)} of {len(parameters)} stored tensors, {count:,} of {total:,} numbers: "
             + ", ".join(self.trainable[:4])
             + (", ..." if len(self.trainable) > 4 else "")
+            + "".join(f"; {name} with {tie.of}" for name, tie in self.ties.items() if tie.of in self.trainable)
         )
 
     def close(self) -> None:
@@ -320,6 +328,7 @@ class Trainer:
             self._closed = True
             prefix = "parameters/"
             newest = {k.removeprefix(prefix): v for k, v in self.programs.state().items() if k.startswith(prefix)}
+            newest |= {name: tie.apply(newest[tie.of]).copy() for name, tie in self.ties.items() if tie.of in newest}
             self.model.release(newest)
             self.programs.close()
 

@@ -37,6 +37,7 @@ class Tensor:
         array: stored data; None when computed.
         known: whole numbers and dims, where they are known.
         outer: in a body, the tensor of the graph around it that this is.
+        stored: the tensor with data that this shows in another shape, order or dtype.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Tensor:
     array: Array | None = None
     known: Known | None = None
     outer: Tensor | None = None
+    stored: Tensor | None = None
 
     @property
     def type(self) -> TensorType:
@@ -246,6 +248,9 @@ class Importer:
         for name, result in zip(node.outputs, results, strict=False):
             if name:
                 self.tensors[name] = self.named(name, result)
+        if node.op in _SHOWN and inputs and inputs[0] is not None and node.outputs[0]:
+            source = inputs[0] if inputs[0].array is not None else inputs[0].stored
+            self.tensors[node.outputs[0]].stored = source
         if len(results) < len(node.outputs) and any(name and name not in self.tensors for name in node.outputs):
             lost = next(name for name in node.outputs if name and name not in self.tensors)
             raise ModelError(f"{self.path}: {where}: its output {lost!r} is not supported")
@@ -333,16 +338,18 @@ class Importer:
             )
         return numbers.astype(dtype.numpy)
 
-    def weight(self, tensor: Tensor, trainable: bool = True, role: str = "parameter") -> Value:
-        """The value of a tensor that, if stored, is a parameter."""
+    def weight(self, tensor: Tensor, trainable: bool = True, role: str = "parameter", single: bool = True) -> Value:
+        """The value of a tensor that, if stored, is a parameter; with ``single``, also when it has one element."""
         value = self.value(tensor)
-        array = tensor.array
         if tensor.outer is not None and self.around is not None:
-            self.around.weight(tensor.outer, trainable, role)
-        if array is not None and array.dtype.kind in "fV":
-            fit = array.size > 1 and bool(np.isfinite(_probe(array)).all())
+            self.around.weight(tensor.outer, trainable, role, single)
+        source = tensor if tensor.array is not None else tensor.stored
+        if source is not None and source.array is not None and source.array.dtype.kind in "fV":
+            array, name = source.array, self.value(source).name
+            large = array.size > 1 or (single and array.shape == (1,))
+            fit = large and bool(np.isfinite(_probe(array)).all())
             if role == "statistic" or fit:
-                self.roles.setdefault(value.name, (role, trainable and fit and role == "parameter"))
+                self.roles.setdefault(name, (role, trainable and fit and role == "parameter"))
         return value
 
     def sizes(self, tensor: Tensor, what: str) -> list[Any]:
@@ -400,6 +407,7 @@ class Importer:
         return {name: tuple(paths) for name, paths in found.items()}
 
 
+_SHOWN = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand"}
 _OPERANDS = {
     "Conv": {1: "weight", 2: "bias"},
     "Gemm": {1: "weight", 2: "bias"},

@@ -140,9 +140,9 @@ def _binary(onnx_name: str, op: Any, learned: bool = False) -> None:
     @operator(onnx_name, 7)
     def convert(c: Importer, a: T, b: T) -> Any:
         if learned and a.array is None:
-            return op(c.value(a), c.weight(b))
+            return op(c.value(a), c.weight(b, single=False))
         if learned and b.array is None:
-            return op(c.weight(a), c.value(b))
+            return op(c.weight(a, single=False), c.value(b))
         return op(c.value(a), c.value(b))
 
 

@@ -160,7 +160,9 @@ def Concat(c: Importer, *xs: T, axis: int) -> Any:
 @operator("Expand", 8)
 def Expand(c: Importer, x: T, shape: T) -> Any:
     wanted = c.sizes(shape, "the shape")
-    value = c.value(x)
+    # A learned token is given to every sample so; masks have two values.
+    learned = x.array is not None and x.array.dtype.kind == "f" and len(np.unique(x.array.reshape(-1)[:4096])) > 2
+    value = c.weight(x) if learned else c.value(x)
     own: list[Any] = list(value.type.shape)
     rank = max(len(own), len(wanted))
     own, wanted = [1] * (rank - len(own)) + own, [1] * (rank - len(wanted)) + wanted

@@ -147,7 +147,7 @@ class Bert(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(40, 16, padding_idx=0)
+        self.words = nn.Embedding(40, 16)
         self.positions = nn.Embedding(32, 16)
         self.kinds = nn.Embedding(2, 16)
         self.norm = nn.LayerNorm(16, eps=1e-12)

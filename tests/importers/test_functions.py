@@ -58,16 +58,18 @@ def test_functions_within_functions():
     np.testing.assert_allclose(found, theirs(proto.SerializeToString(), x), rtol=1e-5, atol=1e-6)
 
 
-def test_a_constant_of_a_function_trains_apart_at_each_use(tmp_path):
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_constant_of_a_function_trains(tie, tmp_path):
+    """As one for all uses, which it is in the file; or apart."""
     path, tuned = str(tmp_path / "m.onnx"), str(tmp_path / "tuned.onnx")
     onnx.save(model_of(*layers()), path)
     model = df.load(path)
     weights = [name for name, p in model.parameters.items() if p.trainable]
     assert len(weights) == 2
     x = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
-    with df.Trainer(model, loss="mse", optimizer=df.optim.SGD(lr=0.1)) as trainer:
+    with df.Trainer(model, loss="mse", optimizer=df.optim.SGD(lr=0.1), tie=tie) as trainer:
         trainer.step({"x": x, "labels": np.zeros((4, 3), np.float32)})
-    assert not np.array_equal(*(model.parameters[name].array for name in weights))
+    assert tie == np.array_equal(*(model.parameters[name].array for name in weights))
     df.save(model, tuned)
     np.testing.assert_allclose(df.Session(df.load(tuned)).run({"x": x})["y"], theirs(tuned, x), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(df.Session(model).run({"x": x})["y"], theirs(tuned, x), rtol=1e-5, atol=1e-6)
