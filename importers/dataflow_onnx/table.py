@@ -33,6 +33,7 @@ def table() -> Mapping[tuple[str, str], Sequence[tuple[int, Converter]]]:
         operators_layers,
         operators_math,
         operators_norm,
+        operators_recurrent,
         operators_shape,
     )
 

@@ -16,7 +16,8 @@ def _run(body: Graph, operands: Sequence[Array]) -> list[Array]:
     from .evaluate import evaluate
 
     feeds = {value.name: array for value, array in zip(body.inputs, operands, strict=True)}
-    results = evaluate(body, feeds)
+    wider = any(a.dtype == np.float64 != v.type.dtype.numpy for a, v in zip(operands, body.inputs, strict=True))
+    results = evaluate(body, feeds, dtype=np.float64 if wider else None)
     return [results[name] for name in body.outputs]
 
 

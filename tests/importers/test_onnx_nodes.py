@@ -115,7 +115,7 @@ def test_most_cases_of_converted_operators_are_checked():
 # Attributes without a parameter, by operator: what refuses them says so.
 UNREAD = {"Constant": {"sparse_value"}}
 # Where the schema's default is written otherwise: no bound at all.
-OTHER_DEFAULTS = {("Clip", "min"), ("Clip", "max")}
+OTHER_DEFAULTS = {("Clip", "min"), ("Clip", "max"), ("RNN", "activations")}
 
 
 UNCONVERTED = {("Scan", 8)}  # it has a batch axis, and no exporter wrote it

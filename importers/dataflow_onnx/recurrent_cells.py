@@ -1,0 +1,188 @@
+"""Recurrent cells with all of ONNX's options, as bodies of scans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dataflow import GraphBuilder, Value, ops
+from dataflow.errors import ModelError
+
+Cell = Callable[..., tuple[Any, ...]]
+"""``cell(x, states, r, *extra)``: the new states."""
+
+# Alpha and beta where the file gives none; None: it must give them, () where the function has no such number.
+_NUMBERS: dict[str, tuple[tuple[float | None, ...], tuple[float | None, ...]]] = {
+    "relu": ((), ()),
+    "tanh": ((), ()),
+    "sigmoid": ((), ()),
+    "softsign": ((), ()),
+    "softplus": ((), ()),
+    "affine": ((None,), (None,)),
+    "leakyrelu": ((0.01,), ()),
+    "thresholdedrelu": ((1.0,), ()),
+    "scaledtanh": ((None,), (None,)),
+    "hardsigmoid": ((0.2,), (0.5,)),
+    "elu": ((1.0,), ()),
+}
+_FUNCTIONS: dict[str, Callable[[Any, float, float], Any]] = {
+    "relu": lambda x, a, b: ops.relu(x),
+    "tanh": lambda x, a, b: ops.tanh(x),
+    "sigmoid": lambda x, a, b: ops.sigmoid(x),
+    "softsign": lambda x, a, b: ops.softsign(x),
+    "softplus": lambda x, a, b: ops.softplus(x),
+    "affine": lambda x, a, b: ops.add(ops.mul(x, a), b),
+    "leakyrelu": lambda x, a, b: ops.leaky_relu(x, alpha=a),
+    "thresholdedrelu": lambda x, a, b: ops.thresholded_relu(x, alpha=a),
+    "scaledtanh": lambda x, a, b: ops.mul(ops.tanh(ops.mul(x, b)), a),
+    "hardsigmoid": lambda x, a, b: ops.hard_sigmoid(x, alpha=a, beta=b),
+    "elu": lambda x, a, b: ops.elu(x, alpha=a),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A function by its name in small letters, with its numbers."""
+
+    name: str
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    def __call__(self, x: Any, clip: float | None) -> Any:
+        """The function of ``x``, which is clipped before."""
+        clipped = x if clip is None else ops.minimum(ops.maximum(x, -clip), clip)
+        return _FUNCTIONS[self.name](clipped, self.alpha, self.beta)
+
+
+def activations_of(
+    given: Sequence[str] | None,
+    default: Sequence[str],
+    direction: str,
+    alpha: Sequence[float] | None,
+    beta: Sequence[float] | None,
+) -> list[Activation]:
+    """Those of all directions, in order; each takes the numbers that it has from the lists, as onnxruntime does.
+
+    Raises:
+        ModelError: one is not known, their number is wrong, or numbers are missing or left over.
+    """
+    count = len(default) * (2 if direction == "bidirectional" else 1)
+    names = [name.lower() for name in given or tuple(default) * (count // len(default))]
+    if len(names) != count:
+        raise ModelError(f"activations has {len(names)} entries; {direction} needs {count}")
+    lists = {"activation_alpha": list(alpha or ()), "activation_beta": list(beta or ())}
+    found = []
+    for name in names:
+        if name not in _NUMBERS:
+            raise ModelError(f"the activation {name!r} is not known; known are {', '.join(sorted(_NUMBERS))}")
+        numbers: list[float] = []
+        for (label, left), usual in zip(lists.items(), _NUMBERS[name], strict=True):
+            if usual and not left and usual[0] is None:
+                raise ModelError(f"the activation {name!r} needs a number in {label}")
+            numbers.append((left.pop(0) if left else usual[0] or 0.0) if usual else 0.0)
+        found.append(Activation(name, *numbers))
+    for label, left in lists.items():
+        if left:
+            raise ModelError(f"{label} has {len(left)} numbers more than the activations {', '.join(names)} take")
+    return found
+
+
+def scanned(
+    name: str,
+    cell: Cell,
+    x: Value,
+    states: Sequence[Value | None],
+    r: Value,
+    extra: Sequence[Value],
+    going: Value | None,
+    reverse: int,
+) -> tuple[Any, ...]:
+    """The first state after each step, and the last states, of a scan over the rows of ``x``."""
+    outer = x.builder
+    assert outer is not None
+    shape = (x.type.shape[1], r.type.shape[1])
+    zeros = {"shape": shape, "value": 0.0, "dtype": x.type.dtype}
+    starts = [outer.add(ops.full, (), zeros).outputs[0] if s is None else s for s in states]
+    g = GraphBuilder(name)
+
+    def inputs(values: Sequence[Value | None], label: str, drop: int = 0) -> list[Value]:
+        return [
+            g.input(f"{label}{i}", v.type.dtype, v.type.shape[drop:]) for i, v in enumerate(values) if v is not None
+        ]
+
+    rows = [x] if going is None else [x, going]
+    before, row, captured = inputs(starts, "state"), inputs(rows, "row", 1), inputs([r, *extra], "capture")
+    after = cell(row[0], before, *captured)
+    if going is not None:
+        after = tuple(ops.where(row[1], new, old) for new, old in zip(after, before, strict=True))
+    for i, value in enumerate((*after, ops.copy(after[0]))):
+        g.output(f"result{i}", value)
+    attributes = {"n_carries": len(starts), "n_xs": len(rows), "reverse": reverse}
+    made = outer.add(ops.scan, [*starts, *rows, r, *extra], attributes, bodies=(g.build(),)).outputs
+    return made[len(starts)], *made[: len(starts)]
+
+
+def _parts(x: Value, count: int) -> list[Any]:
+    """Equal parts of the columns of a matrix."""
+    rows, columns = x.type.shape
+    width = int(columns) // count
+    return [ops.slice(x, starts=(0, width * i), stops=(rows, width * (i + 1)), steps=(1, 1)) for i in range(count)]
+
+
+def _turned(r: Value) -> Any:
+    return ops.transpose(r, perm=(1, 0))
+
+
+def lstm_cell(activations: Sequence[Activation], clip: float | None, coupled: bool) -> Cell:
+    """LSTM; ``extra`` are the peepholes of the gates i, o, f. Coupled: the forget gate is 1 - i."""
+    f, g, h = activations
+
+    def cell(x: Value, states: Sequence[Value], r: Value, *p: Value) -> tuple[Any, ...]:
+        hidden, old = states
+        i, o, forget, new = _parts(ops.add(x, ops.matmul(hidden, _turned(r))), 4)
+        if p:
+            i, forget = ops.add(i, ops.mul(p[0], old)), ops.add(forget, ops.mul(p[2], old))
+        i = f(i, clip)
+        forget = ops.sub(1.0, i) if coupled else f(forget, clip)
+        c = ops.add(ops.mul(forget, old), ops.mul(i, g(new, clip)))
+        if p:
+            o = ops.add(o, ops.mul(p[1], c))
+        return ops.mul(f(o, clip), h(c, None)), c  # as onnxruntime: the state is not clipped
+
+    return cell
+
+
+def gru_cell(activations: Sequence[Activation], clip: float | None, linear_before_reset: bool) -> Cell:
+    """GRU; ``extra`` is the bias of the product with the state, if any."""
+    f, g = activations
+
+    def cell(x: Value, states: Sequence[Value], r: Value, *bias: Value) -> tuple[Any, ...]:
+        (h,) = states
+        a = _parts(x, 3)
+        if linear_before_reset:
+            q = ops.matmul(h, _turned(r))
+            b = _parts(ops.add(q, bias[0]) if bias else q, 3)
+            z, s = f(ops.add(a[0], b[0]), clip), f(ops.add(a[1], b[1]), clip)
+            n = g(ops.add(a[2], ops.mul(s, b[2])), clip)
+        else:
+            width = int(r.type.shape[1])
+            gates, state = (
+                ops.slice(r, starts=(begin, 0), stops=(end, width), steps=(1, 1))
+                for begin, end in ((0, 2 * width), (2 * width, 3 * width))
+            )
+            b = _parts(ops.matmul(h, _turned(gates)), 2)
+            z, s = f(ops.add(a[0], b[0]), clip), f(ops.add(a[1], b[1]), clip)
+            n = g(ops.add(a[2], ops.matmul(ops.mul(s, h), _turned(state))), clip)
+        return (ops.add(ops.mul(ops.sub(1.0, z), n), ops.mul(z, h)),)
+
+    return cell
+
+
+def rnn_cell(activation: Activation, clip: float | None) -> Cell:
+    """The plain cell."""
+
+    def cell(x: Value, states: Sequence[Value], r: Value) -> tuple[Any, ...]:
+        return (activation(ops.add(x, ops.matmul(states[0], _turned(r))), clip),)
+
+    return cell
