@@ -3,6 +3,7 @@
  * a: (..., M, K), b: (..., K, N) with any strides, leading axes broadcast; c: (..., M, N)
  * contiguous. 2 M N K operations on 4 (M K + K N + M N) bytes per product. */
 #include "matmul.h"
+#include "gemm_thin.h"
 
 /* Multiply-adds of the smallest piece worth a thread's while. */
 enum { GRAIN = 128 * 1024 };
@@ -76,6 +77,12 @@ static product product_of_call(const df_call *call) {
                       (extent){c->shape, c->strides, c->rank});
 }
 
+static int is_thin(const product *p) {
+  return p->batch == 1 &&
+         DF_NAME(df_thin_takes)(p->m, p->a.strides[p->a.rank - 1], p->b.strides[p->b.rank - 2],
+                                p->b.strides[p->b.rank - 1]);
+}
+
 static df_gemm_cut cut_of(const product *p, int32_t threads) {
   return DF_NAME(df_gemm_cut)(p->m, p->n, p->k, p->batch, threads);
 }
@@ -136,6 +143,10 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
                        .b_row = p->b.strides[p->b.rank - 2],
                        .b_col = p->b.strides[p->b.rank - 1],
                        .end = {.column_bias = bias, .relu = relu}};
+  if (is_thin(p)) {
+    DF_NAME(df_thin_run)(call, &job.gemm);
+    return DF_OK;
+  }
   job.cut = cut_of(p, call->threads);
   job.total = p->batch * job.cut.down * job.cut.across;
   int64_t work = df_divide_up(p->m * p->n * df_max(p->k, 1), job.cut.down * job.cut.across);
@@ -153,6 +164,8 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
 df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   product p = product_of_node(node);
+  if (is_thin(&p))
+    return DF_OK;
   out->workspace = cut_of(&p, node->threads).scratch * (int64_t)sizeof(float) * node->threads;
   return DF_OK;
 }

@@ -6,7 +6,7 @@
  * dx[elements of the window] += dy / count in the order of y
  *
  * Planes are independent, so a piece is some planes. An output costs one read per tap. */
-#include "window.h"
+#include "pool_rows.h"
 
 #include <math.h>
 
@@ -128,6 +128,10 @@ static void max_plane(const job *j, int64_t plane) {
   float *y = j->y + plane * j->w.out_size;
   int32_t *places = j->places ? j->places + plane * j->w.out_size : NULL;
   int32_t place;
+  if (!places && DF_NAME(df_pool_rows_fit)(&j->w)) {
+    DF_NAME(df_max_rows)(&j->w, x, y);
+    return;
+  }
   FOR_EACH_OUTPUT(&j->w, {
     y[out] = max_at(&j->w, x, o, &place);
     if (places)
@@ -139,6 +143,10 @@ static void avg_plane(const job *j, int64_t plane) {
   const df_window *w = &j->w;
   const float *x = j->x + plane * w->in_size;
   float *y = j->y + plane * w->out_size;
+  if (DF_NAME(df_pool_rows_fit)(w)) {
+    DF_NAME(df_avg_rows)(w, x, y, j->pads_count);
+    return;
+  }
   FOR_EACH_OUTPUT(w, {
     span s = span_at(w, o);
     float sum = 0.0f;

@@ -1,0 +1,13 @@
+/* gemm_thin.h: products with few rows, which read b once and where it lies. */
+#ifndef DF_CPU_GEMM_THIN_H
+#define DF_CPU_GEMM_THIN_H
+
+#include "gemm.h"
+
+/* Whether a product of these sizes and distances is one. */
+int DF_NAME(df_thin_takes)(int64_t m, int64_t a_col, int64_t b_row, int64_t b_col);
+
+/* The whole product, with what gemm->end says except row biases and accumulation. */
+void DF_NAME(df_thin_run)(const df_call *call, const df_gemm *gemm);
+
+#endif

@@ -1,0 +1,140 @@
+/* pool_rows.c: a window's maximum or sum, first down its columns, then along the row of these.
+ *
+ *   line[i] = join over rows (a, b) of the window of x[a, b, i]
+ *   y[o]    = join over taps c of line[o * stride - pad + c * dilation]
+ *
+ * The line is padded with what joining leaves as it is, so every window has all its taps. An output
+ * costs kernel rows + kernel columns reads, where the plain loop takes their product. */
+#include "pool_rows.h"
+#include "vector.h"
+
+#include <math.h>
+
+enum { MOST_LINE = 4096 }; /* floats: 16 KiB on the stack */
+
+/* Floats of the line that windows reach; at least the padded row. */
+static int64_t line_floats(const df_window *w) {
+  int64_t reach = (w->out[2] - 1) * w->stride[2] + (w->kernel[2] - 1) * w->dilation[2] + 1;
+  return df_max(reach, w->pad[2] + w->in[2]);
+}
+
+int DF_NAME(df_pool_rows_fit)(const df_window *w) {
+  return line_floats(w) + w->stride[2] * DF_LANES <= MOST_LINE;
+}
+
+/* The larger; a NaN wins. */
+static inline df_vec larger(df_vec a, df_vec b) {
+#if defined(__AVX512F__)
+  /* The instruction returns its second operand when there is a NaN. */
+  __m512 most = _mm512_max_ps((__m512)a, (__m512)b);
+  return (df_vec)_mm512_mask_mov_ps(most, _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q),
+                                    (__m512)a);
+#else
+  df_ivec keep = (b <= a) | (a != a);
+  return (df_vec)((keep & (df_ivec)a) | (~keep & (df_ivec)b));
+#endif
+}
+
+static inline df_vec join(int sums, df_vec a, df_vec b) { return sums ? a + b : larger(a, b); }
+
+/* The rows of the windows at (o0, o1), joined, with the padding around them. */
+static inline __attribute__((always_inline)) void
+join_down(int sums, const df_window *w, const float *x, int64_t o0, int64_t o1, float *line) {
+  int64_t begin[2], end[2], start[2], width = w->in[2];
+  const int64_t o[2] = {o0, o1};
+  for (int axis = 0; axis < 2; axis++) {
+    df_window_taps(w, axis, o[axis], &begin[axis], &end[axis]);
+    start[axis] = o[axis] * w->stride[axis] - w->pad[axis];
+  }
+  df_vec nothing = vec_splat(sums ? 0.0f : -INFINITY);
+  for (int64_t i = 0; i < width; i += DF_LANES) {
+    int64_t count = df_min(DF_LANES, width - i);
+    df_vec all = nothing;
+    for (int64_t a = begin[0]; a < end[0]; a++)
+      for (int64_t b = begin[1]; b < end[1]; b++) {
+        int64_t row = (start[0] + a * w->dilation[0]) * w->in[1] + start[1] + b * w->dilation[1];
+        const float *from = x + row * width + i;
+        all = join(sums, all, count == DF_LANES ? vec_load(from) : vec_load_part(from, count));
+      }
+    vec_store_part(line + w->pad[2] + i, all, count);
+  }
+}
+
+/* Every |stride|-th element from |from| on. */
+static inline __attribute__((always_inline)) df_vec load_steps(const float *from, int64_t stride) {
+  df_ivec even;
+  df_vec value = vec_zero();
+  if (stride == 1)
+    return vec_load(from);
+  if (stride == 2) {
+    for (int i = 0; i < DF_LANES; i++)
+      even[i] = 2 * i;
+    return __builtin_shuffle(vec_load(from), vec_load(from + DF_LANES), even);
+  }
+  for (int i = 0; i < DF_LANES; i++)
+    value[i] = from[i * stride];
+  return value;
+}
+
+/* The outputs of a row; sums are divided by rows * counts[o], and are 0 where that is 0. */
+static inline __attribute__((always_inline)) void join_along(int sums, int64_t stride,
+                                                             const df_window *w, const float *line,
+                                                             const float *counts, float rows,
+                                                             float *y) {
+  for (int64_t o = 0; o < w->out[2]; o += DF_LANES) {
+    const float *from = line + o * stride;
+    df_vec all = load_steps(from, stride);
+    for (int64_t c = 1; c < w->kernel[2]; c++)
+      all = join(sums, all, load_steps(from + c * w->dilation[2], stride));
+    if (sums) {
+      df_vec count = vec_load(counts + o) * rows;
+      df_ivec some = count > 0.0f;
+      all = (df_vec)(some & (df_ivec)(all / count));
+    }
+    vec_store_part(y + o, all, df_min(DF_LANES, w->out[2] - o));
+  }
+}
+
+/* What of the window at position |o| of |axis| counts. */
+static int64_t counted(const df_window *w, int axis, int64_t o, int32_t pads_count) {
+  int64_t begin, end;
+  if (pads_count) {
+    /* Taps up to the end of the padding: the last window may reach beyond it when sizes were
+     * rounded up. */
+    int64_t room = w->in[axis] + w->pad[axis] + w->pad_end[axis] - o * w->stride[axis];
+    return df_max(0, df_min(w->kernel[axis], df_divide_up(room, w->dilation[axis])));
+  }
+  df_window_taps(w, axis, o, &begin, &end);
+  return end - begin;
+}
+
+static inline __attribute__((always_inline)) void
+join_plane(int sums, const df_window *w, const float *x, float *y, int32_t pads_count) {
+  float line[MOST_LINE], counts[MOST_LINE];
+  int64_t floats = line_floats(w) + w->stride[2] * DF_LANES;
+  for (int64_t i = 0; i < floats; i++)
+    line[i] = sums ? 0.0f : -INFINITY;
+  for (int64_t o = 0; o < w->out[2] + DF_LANES && sums; o++)
+    counts[o] = o < w->out[2] ? (float)counted(w, 2, o, pads_count) : 0.0f;
+  for (int64_t o0 = 0; o0 < w->out[0]; o0++)
+    for (int64_t o1 = 0; o1 < w->out[1]; o1++, y += w->out[2]) {
+      join_down(sums, w, x, o0, o1, line);
+      float rows = 0.0f;
+      if (sums)
+        rows = (float)(counted(w, 0, o0, pads_count) * counted(w, 1, o1, pads_count));
+      if (w->stride[2] == 1)
+        join_along(sums, 1, w, line, counts, rows, y);
+      else if (w->stride[2] == 2)
+        join_along(sums, 2, w, line, counts, rows, y);
+      else
+        join_along(sums, w->stride[2], w, line, counts, rows, y);
+    }
+}
+
+void DF_NAME(df_max_rows)(const df_window *w, const float *x, float *y) {
+  join_plane(0, w, x, y, 0);
+}
+
+void DF_NAME(df_avg_rows)(const df_window *w, const float *x, float *y, int32_t pads_count) {
+  join_plane(1, w, x, y, pads_count);
+}

@@ -1,0 +1,173 @@
+"""The cpu device's kernels for inference, on every instruction set: convolution with constant weights, products with
+few rows, pooling by rows; each against float64 arithmetic."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dataflow as df
+
+RANDOM = np.random.default_rng(11)
+
+
+def normal(*shape):
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def run(build, *inputs):
+    """The result of a graph; ``build`` makes it from the inputs' values and its own constants."""
+    g = df.GraphBuilder()
+    values = [g.input(f"x{i}", df.float32, a.shape) for i, a in enumerate(inputs)]
+    g.output("y", build(g, *values))
+    session = df.Session(df.Model(g.build()), devices=["cpu"], threads=2)
+    return session.run({f"x{i}": a for i, a in enumerate(inputs)})["y"], session.plan()
+
+
+def near(found, exact, terms):
+    """Within a few units of the last place, scaled by what a sum of ``terms`` products of normal numbers is."""
+    assert found.shape == exact.shape
+    assert np.abs(found - exact).max() <= 4e-6 * np.sqrt(terms) * (1 + np.log2(max(terms, 2)))
+
+
+def convolved(x, w, bias, strides, pads, dilations, groups):
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    spatial = x.ndim - 2
+    x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)])
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, w.shape[2:], strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(x, reach, tuple(range(2, x.ndim)))
+    steps = tuple(slice(None, None, s) for s in strides)
+    windows = windows[(slice(None), slice(None), *steps, *(slice(None, None, d) for d in dilations))]
+    n, c = x.shape[:2]
+    windows = windows.reshape(n, groups, c // groups, *windows.shape[2:])
+    w = w.reshape(groups, -1, *w.shape[1:])
+    out, tap = "yxz"[:spatial], "ijk"[:spatial]
+    y = np.einsum(f"ngc{out}{tap},gfc{tap}->ngf{out}", windows, w)
+    return y.reshape(n, -1, *y.shape[3:]) + bias.reshape(-1, *[1] * spatial)
+
+
+CONVOLUTIONS = [  # channels, filters, size, kernel, strides, pads, dilations, groups
+    (3, 64, (20, 23), (7, 7), (2, 2), (3, 3, 3, 3), (1, 1), 1),
+    (64, 48, (14, 14), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+    (70, 33, (7, 7), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
+    (100, 17, (7, 7), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),  # more than one block of k
+    (16, 40, (28, 29), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
+    (5, 3, (56, 57), (3, 3), (1, 1), (0, 1, 2, 0), (1, 1), 1),
+    (8, 16, (13, 11), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1),
+    (8, 16, (13, 11), (1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1),
+    (8, 20, (15, 16), (3, 2), (1, 3), (2, 0, 1, 1), (2, 1), 1),
+    (12, 24, (9, 10), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 4),
+    (12, 12, (9, 40), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 12),
+    (12, 24, (19, 10), (5, 3), (2, 1), (2, 0, 1, 1), (1, 2), 12),
+    (6, 10, (50,), (5,), (1,), (2, 2), (1,), 2),
+    (4, 9, (5, 6, 7), (3, 1, 2), (1, 2, 1), (1, 0, 0, 1, 1, 1), (1, 1, 2), 1),
+    (2, 5, (3, 3), (3, 3), (1, 1), (2, 2, 2, 2), (1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("constant", [True, False])
+def test_convolution(case, batch, constant):
+    channels, filters, size, kernel, strides, pads, dilations, groups = case
+    x, w = normal(batch, channels, *size), normal(filters, channels // groups, *kernel)
+    bias = normal(filters)
+    window = {"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}
+    exact = convolved(x, w, bias, *window.values())
+    terms = w[0].size
+    if constant:
+        found, plan = run(lambda g, x: df.ops.conv(x, g.parameter("w", w), g.constant(bias), **window), x)
+        assert plan.memory["packs"] >= w.nbytes
+        assert plan.lower_bound_bytes == 0  # no workspace
+        near(found, exact, terms)
+        found, _ = run(lambda g, x: df.ops.relu(df.ops.conv(x, g.parameter("w", w), g.constant(bias), **window)), x)
+        near(found, np.maximum(exact, 0), terms)
+    else:
+        found, plan = run(lambda g, x, w, b: df.ops.conv(x, w, b, **window), x, w, bias)
+        assert "packs" not in plan.memory
+        near(found, exact, terms)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+@pytest.mark.parametrize(("k", "columns"), [(1, 1), (7, 33), (300, 16), (5000, 70), (64, 2100)])
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+def test_products_with_few_rows(rows, k, columns, turned):
+    a, b, bias = normal(rows, k), normal(k, columns), normal(columns)
+    left = np.ascontiguousarray(a.T) if "a" in turned else a
+    right = np.ascontiguousarray(b.T) if "b" in turned else b
+
+    def build(g, x):
+        x = df.ops.transpose(x, perm=(1, 0)) if "a" in turned else x
+        w = g.constant(right)
+        w = df.ops.transpose(w, perm=(1, 0)) if "b" in turned else w
+        return df.ops.relu(df.ops.add(df.ops.matmul(x, w), g.constant(bias)))
+
+    exact = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
+    near(run(build, left)[0], exact, k)
+
+
+def pooled(x, kind, kernel, strides, pads, count_pads):
+    fill = -np.inf if kind == "max_pool" else 0.0
+    border = [(0, 0), (0, 0), *zip(pads[:2], pads[2:], strict=True)]
+    steps = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
+
+    def windows(a, fill):
+        a = np.pad(a.astype(np.float64), border, constant_values=fill)
+        return np.lib.stride_tricks.sliding_window_view(a, kernel, (2, 3))[steps]
+
+    if kind == "max_pool":
+        return windows(x, fill).max((-1, -2))
+    ones = windows(np.ones_like(x), 1.0 if count_pads else 0.0).sum((-1, -2))
+    return windows(x, 0.0).sum((-1, -2)) / ones
+
+
+@pytest.mark.parametrize("kind", ["max_pool", "avg_pool"])
+@pytest.mark.parametrize(
+    ("size", "kernel", "strides", "pads"),
+    [
+        ((7, 7), (3, 3), (1, 1), (1, 1, 1, 1)),
+        ((40, 57), (3, 3), (2, 2), (0, 1, 1, 0)),
+        ((40, 57), (2, 2), (2, 2), (0, 0, 0, 0)),
+        ((9, 70), (5, 4), (3, 3), (2, 1, 0, 2)),
+        ((6, 5), (6, 5), (1, 1), (0, 0, 0, 0)),
+        ((3, 4100), (2, 3), (1, 2), (0, 1, 0, 1)),  # rows too long for the stack
+    ],
+)
+def test_pooling(kind, size, kernel, strides, pads):
+    x = normal(2, 3, *size)
+    window = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": (1, 1)}
+    for count_pads in (0, 1) if kind == "avg_pool" else (0,):
+        more = {"count_include_pad": count_pads} if kind == "avg_pool" else {}
+        found, _ = run(lambda g, x, more=more: getattr(df.ops, kind)(x, **window, **more), x)
+        np.testing.assert_allclose(found, pooled(x, kind, kernel, strides, pads, count_pads), rtol=1e-5, atol=1e-6)
+
+
+def test_the_largest_of_a_window_with_a_nan_is_nan():
+    x = normal(1, 2, 9, 40)
+    x[0, 1, 4, 20] = np.nan
+    window = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    found, _ = run(lambda g, x: df.ops.max_pool(x, **window), x)
+    where = np.zeros(x.shape, bool)
+    where[0, 1, 3:6, 19:22] = True
+    np.testing.assert_array_equal(np.isnan(found), where)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "portable"])
+def test_the_same_on_other_instruction_sets(isa):
+    """This file again, in a process that uses another instruction set."""
+    code = "import json\nfrom dataflow.registry import default_registry\n"
+    code += "d = default_registry().devices['cpu']\nprint(json.dumps([d.unavailable, d.version]))"
+    environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
+    asked = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    unavailable, version = json.loads(asked.stdout)
+    if unavailable:
+        pytest.skip(unavailable)
+    assert isa in version
+    command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    command += ["-k", "not other_instruction_sets", str(Path(__file__))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
