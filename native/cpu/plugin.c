@@ -38,6 +38,8 @@ enum { ALIGNMENT = 64 };
   X(optim)                                                                                         \
   X(pool)                                                                                          \
   X(random)                                                                                        \
+  X(recurrent_forward)                                                                             \
+  X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
   X(softmax)
 
