@@ -1,4 +1,4 @@
-"""Time of a training step against PyTorch eager: an MLP and a convolutional net, AdamW, batch 500, two threads.
+"""Time of a training step against PyTorch eager: an MLP, a convolutional net and an encoder, AdamW, two threads.
 
 PyTorch runs in a process and interpreter of its own (``--torch-python``); the rounds take turns.
 """
@@ -17,17 +17,24 @@ from report import interleaved, ratio, write
 
 import dataflow as df
 
-SHAPES = {"mlp": (784,), "cnn": (1, 28, 28)}
-GOALS = {"mlp": 0.8, "cnn": 1.2}
-BATCH = 500
+GOALS = {"mlp": 0.8, "cnn": 1.2, "encoder": 1.2}
+STEPS = {"mlp": 10, "cnn": 10, "encoder": 3}  # in one turn
+
+
+def batch_of(name: str) -> dict[str, np.ndarray]:
+    """Inputs and labels."""
+    random = np.random.default_rng(0)
+    if name == "encoder":
+        return {"x": random.integers(0, 1000, (8, 128)), "labels": random.integers(0, 1000, (8, 128))}
+    shape = {"mlp": (784,), "cnn": (1, 28, 28)}[name]
+    x = random.standard_normal((500, *shape)).astype(np.float32)
+    return {"x": x, "labels": random.integers(0, 10, 500)}
 
 
 def compare(name: str, python: str, rounds: int) -> dict[str, object]:
-    random = np.random.default_rng(0)
-    x = random.standard_normal((BATCH, *SHAPES[name])).astype(np.float32)
-    y = random.integers(0, 10, BATCH)
+    batch = batch_of(name)
     with tempfile.TemporaryDirectory() as folder:
-        np.savez(Path(folder) / f"{name}.npz", x=x, y=y)
+        np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
         worker = subprocess.Popen(
             [python, str(Path(__file__).parent / "torch_worker.py"), name, folder],
             stdin=subprocess.PIPE,
@@ -44,16 +51,15 @@ def compare(name: str, python: str, rounds: int) -> dict[str, object]:
         model = df.load(f"{folder}/{name}.onnx")
         optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
         trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=["cpu"], threads=2)
-        batch = {"x": x, "labels": y}
         losses = {}
 
-        def theirs(steps: int = 10) -> float:
+        def theirs(steps: int = STEPS[name]) -> float:
             worker.stdin.write(f"{steps}\n")
             worker.stdin.flush()
             seconds, losses["theirs"] = map(float, worker.stdout.readline().split())
             return seconds
 
-        def ours(steps: int = 10) -> float:
+        def ours(steps: int = STEPS[name]) -> float:
             begin = time.perf_counter()
             for _ in range(steps):
                 losses["ours"] = trainer.step(batch)
@@ -62,13 +68,14 @@ def compare(name: str, python: str, rounds: int) -> dict[str, object]:
         theirs()
         ours()
         # Now, and not at the end: after 150 steps PyTorch's own float32 and float64 losses of the CNN are 3% apart.
-        assert abs(losses["ours"] - losses["theirs"]) < 1e-4 * losses["theirs"], losses
+        near = 1e-4 if name != "encoder" else 1e-3  # AdamW's first steps amplify what is zero but for rounding
+        assert abs(losses["ours"] - losses["theirs"]) < near * losses["theirs"], losses
         times = interleaved(rounds, {"ours": ours, "theirs": theirs})
         plans = trainer.programs.plans().values()
         worker.stdin.close()
         worker.wait()
     return {
-        "what": f"training step, {name}, batch {BATCH}",
+        "what": f"training step, {name}, batch {len(batch['labels'])}",
         "dataflow_ms": sorted(times["ours"])[rounds // 2] * 1e3,
         "torch_ms": sorted(times["theirs"])[rounds // 2] * 1e3,
         "dataflow_min_ms": min(times["ours"]) * 1e3,
@@ -84,8 +91,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch")
+    parser.add_argument("--only", nargs="*", choices=list(GOALS), help="these instead of all; writes no results")
     options = parser.parse_args()
-    write("training", [compare(name, options.torch_python, options.rounds) for name in SHAPES])
+    found = [compare(name, options.torch_python, options.rounds) for name in options.only or GOALS]
+    if options.only:
+        print(found)
+    else:
+        write("training", found)
 
 
 if __name__ == "__main__":

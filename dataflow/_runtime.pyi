@@ -35,6 +35,9 @@ class _Lib:
     DF_ABI_MINOR: int
     DF_ASYNCHRONOUS: int
     DF_BODIES: int
+    DF_REPEAT: int
+    DF_WHEN: int
+    DF_WHILE: int
     DF_ATTR_ABSENT: int
     DF_ATTR_FLOAT: int
     DF_ATTR_FLOATS: int

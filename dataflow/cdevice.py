@@ -13,7 +13,7 @@ from ._runtime import ffi, lib
 from .device import HOST, Kernel, PackRequest, parse_operands
 from .errors import DeviceError, InputError, PluginError
 from .graph import Array, Node
-from .native import CData, Operand, Tables, raise_error
+from .native import BODY_KINDS, CData, Operand, Tables, raise_error
 from .types import contiguous_strides
 
 if TYPE_CHECKING:
@@ -289,13 +289,13 @@ class BoundCSegment:
         at = 0
         for entry, step in zip(steps, planned, strict=False):
             entry.first_operand = at
+            entry.n_inputs, entry.n_outputs = len(step.inputs), len(step.outputs)
             if step.body is not None:
                 entry.body = self._body(step.body, tables, arenas, count, threads)
             else:
                 assert step.kernel is not None
                 entry.kernel, entry.state = step.kernel.code, step.prepared.state
                 entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
-                entry.n_inputs, entry.n_outputs = len(step.inputs), len(step.outputs)
                 entry.n_packs = len(step.packs)
             at += len(step.inputs) + len(step.outputs) + 1 + len(step.packs)
         flips = [(index, o.flip) for index, o in enumerate(listed) if o is not None and o.flip]
@@ -311,6 +311,7 @@ class BoundCSegment:
         for entry, (operand, distance) in zip(moved, flips, strict=False):
             entry.operand, entry.distance = operand, distance
         native.trips, native.n_flips, native.flips = body.trips, len(flips), moved
+        native.kind, native.when = BODY_KINDS[body.kind], body.when
         self._keep += [native, moved]
         return native
 

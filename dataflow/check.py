@@ -108,9 +108,7 @@ class _Walk:
 
     def step(self, step: Step, trip: int, queue: str) -> None:
         if step.body is not None:
-            for inner in range(step.body.trips):
-                for part in step.body.steps:
-                    self.step(part, inner, queue)
+            self.body(step, trip, queue)
             return
         where = step.node.describe()
         reads = [o for o in step.inputs if o is not None]
@@ -127,6 +125,23 @@ class _Walk:
         self.apart(step, trip, where)
         if step.workspace is not None:
             self.write(step.workspace, trip, where)
+        for operand in writes:
+            self.write(operand, trip, where)
+
+    def body(self, step: Step, trip: int, queue: str) -> None:
+        """Every trip of a loop of known length, two of another; a branch as if it were taken."""
+        assert step.body is not None
+        where = step.node.describe()
+        reads = [o for o in step.inputs if o is not None]
+        writes = [o for o in step.outputs if o is not None]
+        self.enter(queue, [(o, trip, False, where) for o in reads] + [(o, trip, True, where) for o in writes])
+        for inner in range(min(step.body.trips, 2) if step.body.kind == "while" else step.body.trips):
+            for operand in reads:
+                self.holds(operand, trip, where)
+            for operand in writes[:1]:
+                self.write(operand, trip, where)
+            for part in step.body.steps:
+                self.step(part, inner, queue)
         for operand in writes:
             self.write(operand, trip, where)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,10 @@ _ERRORS: Mapping[int, type[DataflowError]] = {
     3: OutOfMemoryError,
     5: Cancelled,
 }
+
+
+BodyKind = Literal["repeat", "when", "while"]
+BODY_KINDS: Mapping[BodyKind, int] = {"repeat": lib.DF_REPEAT, "when": lib.DF_WHEN, "while": lib.DF_WHILE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union
 from .device import HOST, Kernel
 from .graph import Node
 from .memory import Lifetime
-from .native import Operand
+from .native import BodyKind, Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,26 @@ class Arena:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """The steps of a loop, run ``trips`` times; their operands move by ``trip_stride`` and ``flip``."""
+    """Steps that run more or less often than once; in a loop their operands move by ``trip_stride`` and ``flip``.
+
+    Attributes:
+        trips: how often; the most for ``while``.
+        kind: ``repeat``; ``when``: once, if the step's input is ``when``; ``while``: as long as its second input is
+            true, as often as the first says at most.
+    """
 
     steps: tuple[Step, ...]
     trips: int
+    kind: BodyKind = "repeat"
+    when: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One call of a kernel, or a loop.
+    """One call of a kernel, or a body.
 
     Attributes:
-        kernel: None for a loop.
+        kernel: None for a body; its operands tell how often that runs.
         workspace: scratch memory of this step, or None.
         prepared: what the device answered at plan time: algorithm and state.
         packs: where the packed copies of inputs lie that the kernel asked for; None where it gets none.
@@ -180,7 +188,8 @@ class Plan:
 
     def _step_lines(self, step: Step, indent: str) -> list[str]:
         if step.body is not None:
-            lines = [f"{indent}{step.node.name}: {step.body.trips} trips of"]
+            often = {"repeat": f"{step.body.trips} trips", "when": f"when {step.body.when}", "while": "while true"}
+            lines = [f"{indent}{step.node.name}: {often[step.body.kind]} of"]
             return lines + [line for inner in step.body.steps for line in self._step_lines(inner, indent + "  ")]
         assert step.kernel is not None
         places = ", ".join(_place(self, o) for o in step.outputs)

@@ -115,7 +115,7 @@ class _Planning:
         for item in self.lowered.items:
             if isinstance(item, LoweredNode) and _does_work(item):
                 by_device.setdefault(item.device, []).append(item)
-            elif isinstance(item, Loop) and item.trips:
+            elif isinstance(item, Loop) and _does_work(item):
                 by_device.setdefault(item.device, []).extend(n for n in item.items if _does_work(n))
         found: dict[LoweredNode, Any] = {}
         packable = {root for root in self.constants if root.memory == HOST}
@@ -238,8 +238,10 @@ class _Planning:
 
     def step(self, item: LoweredNode | Loop, prepared: Mapping[LoweredNode, Any]) -> Step:
         if isinstance(item, Loop):
-            body = Body(tuple(self.step(i, prepared) for i in item.items if _does_work(i)), item.trips)
-            return Step(item.node, None, (), (), None, None, body)
+            steps = tuple(self.step(i, prepared) for i in item.items if _does_work(i))
+            body = Body(steps, item.trips, item.kind, item.when)
+            control, counts = (tuple(self.operand(s) for s in part) for part in (item.control, item.counts))
+            return Step(item.node, None, control, counts, None, None, body)
         inputs = tuple(self.operand(s) for s in item.inputs)
         outputs = tuple(self.operand(s) for s in item.outputs)
         packs = tuple(self.packs_of(item, inputs, prepared[item]))
@@ -298,7 +300,7 @@ class _Planning:
 def _does_work(item: LoweredNode | Loop) -> bool:
     """False where every result is of zero size, or no trip is made."""
     if isinstance(item, Loop):
-        return item.trips > 0 and any(_does_work(i) for i in item.items)
+        return item.kind == "while" or (item.trips > 0 and any(_does_work(i) for i in item.items))
     first = item.outputs[0]
     if first is not None and 0 not in first.type.shape:
         return True

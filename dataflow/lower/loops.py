@@ -1,7 +1,8 @@
 """Loops: a scan's body on one device, with rows as operands that move from trip to trip.
 
 Carried values lie in a place of two halves: even trips read the first and write the second, odd trips the other way
-round. Row t of a stacked value is an operand with a trip stride.
+round. Row t of a stacked value is an operand with a trip stride. In a loop of unknown length a carried value has one
+place, into which the end of a trip copies the new one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..graph import Node, Value
-from ..native import is_contiguous
+from ..native import BodyKind, is_contiguous
 from ..types import TensorType, contiguous_strides
 from .lowered import Loop, LoweredNode, Storage
 
@@ -80,11 +81,22 @@ def half(place: Storage, index: int) -> Storage:
     return Storage(place.root, place.offset + index * read.type.nbytes, read.strides, read.type)
 
 
-def make_loop(node: Node, device: str, items: list[LoweredNode], trips: int, outer: Callable[[Storage], bool]) -> Loop:
+def make_loop(
+    node: Node,
+    device: str,
+    items: list[LoweredNode],
+    trips: int,
+    outer: Callable[[Storage], bool],
+    kind: BodyKind = "repeat",
+    when: bool = True,
+    control: tuple[Storage, ...] = (),
+    counts: tuple[Storage, ...] = (),
+) -> Loop:
     """The loop of a lowered body; ``outer`` tells storage that outlives a trip from the body's own."""
     reads = [s for item in items for s in item.inputs if s is not None and outer(s)]
     writes = [s for item in items for s in item.outputs if s is not None and outer(s)]
-    return Loop(node, device, tuple(items), trips, tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes)))
+    inputs, outputs = (tuple(dict.fromkeys(part)) for part in ((*control, *reads), (*counts, *writes)))
+    return Loop(node, device, tuple(items), trips, inputs, outputs, kind, when, control, counts)
 
 
 def placeable(value: Value, storage: Storage) -> bool:

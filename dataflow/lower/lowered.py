@@ -8,7 +8,7 @@ from typing import Literal, Union
 
 from ..device import Kernel
 from ..graph import Initializer, Node
-from ..native import Operand
+from ..native import BodyKind, Operand
 from ..types import TensorType
 
 
@@ -68,11 +68,12 @@ class LoweredNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """A node whose body runs ``trips`` times on one device.
+    """A node whose body runs on one device; see ``plan.Body`` for how often.
 
     Attributes:
         items: the body; what it computes for itself lies in roots that nothing else uses.
-        inputs, outputs: storage outside the body that it reads and writes.
+        inputs, outputs: storage outside the body that it reads and writes, also to know how often it runs.
+        control, counts: of these, what tells how often, and what says how often it was.
     """
 
     node: Node
@@ -81,6 +82,10 @@ class Loop:
     trips: int
     inputs: tuple[Storage, ...]
     outputs: tuple[Storage, ...]
+    kind: BodyKind = "repeat"
+    when: bool = True
+    control: tuple[Storage, ...] = ()
+    counts: tuple[Storage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -87,7 +87,7 @@ class _Lowering:
         elif node in self.wholes:
             self.concat(node)
         elif self.choices[node].kernel is None:
-            self.loop(node)
+            {"scan": self.scan, "if_": self.branches, "loop": self.loop}[node.op.name](node)
         else:
             self.kernel(node)
 
@@ -190,15 +190,91 @@ class _Lowering:
         storage = self.read(value, memory)
         return storage if storage.root.memory == memory else self.move(storage, memory, device, reader)
 
+    def inside(self, node: Node, index: int = 0) -> _Lowering:
+        """The lowering of a body, which shares what is stored."""
+        choice = self.choices[node]
+        inner = _Lowering(choice.bodies[index], (choice.device,), self.registry, {})
+        inner.prefix, inner.stored = f"{node.name}/{index}/" if index else f"{node.name}/", self.stored
+        inner.count = self.count
+        return inner
+
+    def result(self, value: Value, memory: str, device: str) -> Storage:
+        """A root of its own for a result."""
+        storage = self.storage[value] = self.root(value.name, value.type, memory, "computed")
+        self.device_of[storage.root] = device
+        return storage
+
+    def add_body(self, node: Node, inner: _Lowering, around: Sequence[Storage], trips: int, **how: Any) -> None:
+        """Adds a lowered body; ``around`` is what it shares with the outside."""
+        self.count = inner.count
+        known = {s.root for s in around} | {s.storage.root for s in self.stored.values()}
+        items = [item for item in inner.items if isinstance(item, LoweredNode)]
+        self.items.append(make_loop(node, self.choices[node].device, items, trips, lambda s: s.root in known, **how))
+
+    def branches(self, node: Node) -> None:
+        """Two bodies, of which one runs; each leaves its results in the same places."""
+        device, memory = self.choices[node].device, self.registry.devices[self.choices[node].device].memory
+        condition, *captures = [self.bring(v, device, node) for v in node.inputs if v is not None]
+        places = [None if v is None else self.result(v, memory, device) for v in node.outputs]
+        for index, choice in enumerate(self.choices[node].bodies):
+            inner, body = self.inside(node, index), choice.graph
+            inner.storage.update(zip(body.inputs, captures, strict=True))
+            results = zip(body.outputs.values(), places, strict=True)
+            inner.body([(value, place) for value, place in results if place is not None], node, device)
+            around = [condition, *captures, *(p for p in places if p is not None)]
+            self.add_body(node, inner, around, 1, kind="when", when=index == 0, control=(condition,))
+
     def loop(self, node: Node) -> None:
-        """A scan whose body runs on one device; see loops.py."""
+        """A body that runs as long as a condition holds."""
+        device, memory = self.choices[node].device, self.registry.devices[self.choices[node].device].memory
+        limit, condition, *rest = [self.bring(v, device, node) for v in node.inputs if v is not None]
+        carried = int(node.attributes["n_carries"])
+        inner, body = self.inside(node), self.choices[node].bodies[0].graph
+        places = []
+        for index, start in enumerate((condition, *rest[:carried])):
+            place = self.root(f"{node.name}:carry{index}", start.type, memory, "computed")
+            self.device_of[place.root] = device
+            self.copy_into(start, place, node, device)
+            places.append(place)
+        number = self.root(f"{node.name}:trip", body.inputs[0].type, memory, "computed")
+        first = node.outputs[0]
+        made = self.root(f"{node.name}:trips", body.inputs[0].type, memory, "computed")
+        if first is not None:
+            self.storage[first] = made
+            self.device_of[made.root] = device
+        inner.count = self.count
+        inner.storage.update(zip(body.inputs, (number, *places, *rest[carried:]), strict=True))
+        inner.carry(list(zip(body.outputs.values(), places, strict=True)), node, device)
+        around = [limit, condition, number, made, *places, *rest]
+        control, counts = (limit, places[0]), (number, made)
+        trips = int(node.attributes["max_trips"])
+        self.add_body(node, inner, around, trips, kind="while", control=control, counts=counts)
+        for value, place in zip(node.outputs[1:], places[1:], strict=True):
+            if value is not None:
+                self.storage[value] = place
+
+    def carry(self, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str) -> None:
+        """Lowers the body of a loop that leaves each value in the place where the next trip reads it."""
+        for node in self.graph.nodes:
+            self.node(node)
+        carried = {storage.root for _, storage in targets}
+        results = []
+        for value, target in targets:
+            source = self.read(value, target.root.memory)
+            if source.root in carried and source != target:  # of another carry, which is about to change
+                source = self.fresh(source, loop, device)
+            results.append((source, target))
+        for source, target in results:
+            if source != target:
+                self.copy_into(source, target, loop, device)
+
+    def scan(self, node: Node) -> None:
+        """A loop over rows whose body runs on one device; see loops.py."""
         choice, scan = self.choices[node], Scan.of(node)
-        assert choice.body is not None
         device, memory = choice.device, self.registry.devices[choice.device].memory
         read = [self.bring(v, device, node) for v in node.inputs if v is not None]
-        inner = _Lowering(choice.body, (device,), self.registry, {})
-        inner.count, inner.prefix, inner.stored = self.count, f"{node.name}/", self.stored
-        places, body = [], choice.body.graph
+        inner = self.inside(node)
+        places, body = [], choice.bodies[0].graph
         for index in scan.carries:
             start = read[index]
             shape = (2, *start.type.sizes)
@@ -217,23 +293,17 @@ class _Lowering:
         for index in (*scan.ys, *scan.saved):
             value = node.outputs[index]
             if value is not None:
-                stacked = self.storage[value] = self.root(value.name, value.type, memory, "computed")
-                self.device_of[stacked.root] = device
+                stacked = self.result(value, memory, device)
                 saved = index in scan.saved
                 source = body.inputs[index - scan.saved.start] if saved else results[index]
                 targets.append((source, row(stacked, scan)))
         inner.count = self.count
         inner.body(targets, node, device)
-        self.count = inner.count
-        known = {s.root for s in (*read, *places, *(s for _, s in targets))}
-        known |= {s.storage.root for s in self.stored.values()}
-        items = [item for item in inner.items if isinstance(item, LoweredNode)]
-        self.items.append(make_loop(node, device, items, scan.trips, lambda s: s.root in known))
+        self.add_body(node, inner, [*read, *places, *(s for _, s in targets)], scan.trips)
         for index, place in zip(scan.finals, places, strict=True):
             value = node.outputs[index]
             if value is not None:
-                final = self.storage[value] = self.root(value.name, value.type, memory, "computed")
-                self.device_of[final.root] = device
+                final = self.result(value, memory, device)
                 self.copy_into(half(place, scan.trips % 2), final, node, device)
 
     def body(self, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str) -> None:

@@ -13,14 +13,16 @@ from ..passes.dead import without_dead
 from ..passes.rewrite import rewrite
 from ..registry import Registry
 
+LOOPS = frozenset({"scan", "if_", "loop"})  # a device can run their bodies
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A kernel on a device, or a device that runs the node's body as a loop."""
+    """A kernel on a device, or a device that runs the node's bodies itself."""
 
     device: str
     kernel: Kernel | None
-    body: Selection | None = None
+    bodies: tuple[Selection, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,9 @@ def _choose(
     for device in devices:
         accepted: Kernel | None = None
         reasons = []
-        if node.op.name == "scan" and registry.devices[device].bodies:
+        if node.op.name in LOOPS and registry.devices[device].bodies:
             try:
-                return Choice(device, None, _select_body(node, device, registry))
+                return Choice(device, None, _select_bodies(node, device, registry))
             except ModelError as error:
                 reasons.append(f"its body: {error}")
         for kernel in registry.kernels[device].get(node.op.name, ()):
@@ -112,13 +114,14 @@ def _choose(
     return None
 
 
-def _select_body(node: Node, device: str, registry: Registry) -> Selection:
-    """The body of a loop with a kernel of ``device`` for every node; raises ModelError when there is none."""
-    (body,) = node.bodies
-    inner = [n for n in body.nodes if n.bodies]
+def _select_bodies(node: Node, device: str, registry: Registry) -> tuple[Selection, ...]:
+    """The bodies with a kernel of ``device`` for every node; raises ModelError when there is none."""
+    inner = [n for body in node.bodies for n in body.nodes if n.bodies]
     if inner:
         raise ModelError(f"{inner[0].describe()} has a body of its own")
-    return select(without_dead(body), (device,), registry)
+    if node.op.name == "loop" and len(node.outputs) > 1 + node.attributes["n_carries"]:
+        raise ModelError("a loop whose number of trips depends on data stacks results")
+    return tuple(select(without_dead(body), (device,), registry) for body in node.bodies)
 
 
 def _decompose(graph: Graph, expand: set[Node]) -> Graph:

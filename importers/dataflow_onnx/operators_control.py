@@ -111,12 +111,14 @@ def Loop(c: Importer, trips: T | None = None, condition: T | None = None, *opera
             f"the body has {len(body.inputs)} inputs and {len(body.outputs)} results for {len(carries)} carried values"
         )
     types = [TensorType(int64, ()), *(v.type for v in carries)]
-    count = None if trips is None or trips.known is None else c.ints(trips, "the trip count")[0]
+    count = None if trips is None or trips.known is None else c.sizes(trips, "the trip count")[0]
+    if isinstance(count, int):
+        count = max(count, 0)
     if count is not None and (condition is None or _is(condition, True)):
         inner = Body(c, body, types, always=1)  # the condition holds at every trip: as long as the body says so
         if _is(inner.results[0], True):
             captures = _captures(c, inner)
-            numbers = {"start": 0, "limit": max(count, 0), "delta": 1, "dtype": int64}
+            numbers = {"start": 0, "limit": count, "delta": 1, "dtype": int64}
             index = c.builder.add(ops.range_, (), numbers).outputs[0]
             assert index is not None
             attributes = {"n_carries": len(carries), "n_xs": 1, "reverse": 0}
@@ -127,7 +129,7 @@ def Loop(c: Importer, trips: T | None = None, condition: T | None = None, *opera
         raise ModelError("its number of trips depends on data and it stacks results; only one of them is supported")
     inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
     captures = _captures(c, inner)
-    most = (1 << 31) - 1 if count is None else max(count, 0)
+    most = count if isinstance(count, int) else (1 << 31) - 1
     first = c.value(trips) if trips is not None else c.builder.constant(np.array(most, np.int64))
     go = c.value(condition) if condition is not None else c.builder.constant(np.array(True))
     start = [ops.reshape(v, shape=()) if v.type.rank else v for v in (first, go)]

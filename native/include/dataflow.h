@@ -240,7 +240,8 @@ typedef struct df_kernel {
 typedef struct df_body df_body;
 
 /* One step. Its operands are operands[first_operand ...]: inputs, outputs, then the workspace (one,
- * with arena -1 when there is none), then the packs. A step with a body has no kernel. */
+ * with arena -1 when there is none), then the packs. A step with a body has no kernel; its operands
+ * tell how often it runs. */
 typedef struct df_step {
   const df_kernel *kernel;
   void *state;
@@ -276,20 +277,31 @@ struct df_segment {
   int32_t reserved;
 };
 
-/* A loop in a segment: the steps of |segment| run |trips| times, operands moving by their trip
- * stride. A carried value lies in one of two places: operands that belong to it are given for even
- * trips and move by |flip| for odd ones (see df_flip). */
+/* A loop or branch in a segment: the steps of |segment| run |trips| times, operands moving by their
+ * trip stride. A carried value lies in one of two places: operands that belong to it are given for
+ * even trips and move by |flip| for odd ones (see df_flip). */
 typedef struct df_flip {
   int32_t operand; /* index into the body's operands */
   int32_t reserved;
   int64_t distance; /* bytes, added on odd trips */
 } df_flip;
 
+/* How often a body runs.
+ * DF_REPEAT: |trips| times.
+ * DF_WHEN: once when the step's input 0, a bool, is |when|, else not at all.
+ * DF_WHILE: while the step's input 1, a bool, is true, and at most as often as its input 0, an
+ * int64, says; one trip more than |trips| is an error. Before each trip its number is put into the
+ * step's output 0, an int64 that may be absent, and at the end the number of trips into output 1.
+ */
+enum { DF_REPEAT = 0, DF_WHEN = 1, DF_WHILE = 2 };
+
 struct df_body {
   df_segment segment;
   int64_t trips;
   int64_t n_flips;
   const df_flip *flips;
+  int32_t kind;
+  int32_t when;
 };
 
 /* What changes between runs. |slots| has an address per slot. |cancel| is polled between steps,

@@ -12,7 +12,7 @@ typedef struct running {
   df_error *error; /* the resolved segment's own */
 } running;
 
-static df_status run_loop(const df_loop *loop, running *r);
+static df_status run_loop(const df_ready *step, running *r);
 
 static df_status run_steps(const df_loop *loop, running *r, int32_t *failed) {
   df_ready *step = loop->steps;
@@ -27,7 +27,7 @@ static df_status run_steps(const df_loop *loop, running *r, int32_t *failed) {
       r->calls++;
       status = step->run(&step->call);
     } else {
-      status = run_loop(step->loop, r);
+      status = run_loop(step, r);
     }
     if (status) {
       if (!r->error->text[0] && step->run)
@@ -40,21 +40,58 @@ static df_status run_steps(const df_loop *loop, running *r, int32_t *failed) {
   return status;
 }
 
-static df_status run_loop(const df_loop *loop, running *r) {
-  for (int64_t trip = 0; trip < loop->trips; trip++) {
-    for (int32_t i = 0; i < loop->n_moving; i++) {
-      const df_moving *moving = &loop->moving[i];
-      *moving->pointer =
-          (char *)moving->base + trip * moving->stride + (trip & 1 ? moving->flip : 0);
-    }
-    int32_t failed;
-    df_status status = run_steps(loop, r, &failed);
-    if (status) {
-      size_t length = strlen(r->error->text);
-      snprintf(r->error->text + length, sizeof r->error->text - length, " (trip %lld)",
-               (long long)trip);
+static df_status run_trip(const df_loop *loop, int64_t trip, running *r) {
+  for (int32_t i = 0; i < loop->n_moving; i++) {
+    const df_moving *moving = &loop->moving[i];
+    *moving->pointer = (char *)moving->base + trip * moving->stride + (trip & 1 ? moving->flip : 0);
+  }
+  int32_t failed;
+  df_status status = run_steps(loop, r, &failed);
+  if (status && loop->kind != DF_WHEN) {
+    size_t length = strlen(r->error->text);
+    snprintf(r->error->text + length, sizeof r->error->text - length, " (trip %lld)",
+             (long long)trip);
+  }
+  return status;
+}
+
+/* As long as the condition holds; see DF_WHILE. */
+static df_status run_while(const df_ready *step, running *r) {
+  const df_loop *loop = step->loop;
+  const int64_t wanted = *(const int64_t *)step->call.inputs[0].data;
+  const volatile uint8_t *go = step->call.inputs[1].data;
+  int64_t *number = step->call.outputs[0].data, *made = step->call.outputs[1].data;
+  int64_t trip = 0;
+  for (; trip < wanted && *go; trip++) {
+    if (df_is_cancelled(r->cancel))
+      return DF_CANCELLED;
+    if (trip >= loop->trips)
+      return df_error_set(r->error, DF_INVALID, -1,
+                          "the loop makes more than %lld trips; raise max_trips, or correct its "
+                          "condition",
+                          (long long)loop->trips);
+    if (number)
+      *number = trip;
+    df_status status = run_trip(loop, trip, r);
+    if (status)
       return status;
-    }
+  }
+  if (made)
+    *made = trip;
+  return DF_OK;
+}
+
+static df_status run_loop(const df_ready *step, running *r) {
+  const df_loop *loop = step->loop;
+  if (loop->kind == DF_WHILE)
+    return run_while(step, r);
+  if (loop->kind == DF_WHEN &&
+      (*(const uint8_t *)step->call.inputs[0].data != 0) != (loop->when != 0))
+    return DF_OK;
+  for (int64_t trip = 0; trip < loop->trips; trip++) {
+    df_status status = run_trip(loop, trip, r);
+    if (status)
+      return status;
   }
   return DF_OK;
 }

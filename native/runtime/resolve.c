@@ -171,7 +171,35 @@ static df_status resolve_tensor(context *c, int64_t index, df_tensor *out) {
 
 static df_status resolve_loop(context *c, int64_t trips, df_loop *out);
 
-static df_status resolve_body(context *c, const df_body *body, df_ready *out) {
+/* The operands that tell how often a body runs. */
+static df_status resolve_control(context *c, const df_step *step, df_ready *out) {
+  static const int32_t inputs[] = {[DF_REPEAT] = 0, [DF_WHEN] = 1, [DF_WHILE] = 2};
+  static const int32_t outputs[] = {[DF_REPEAT] = 0, [DF_WHEN] = 0, [DF_WHILE] = 2};
+  int32_t kind = step->body->kind;
+  if (kind < DF_REPEAT || kind > DF_WHILE || step->n_inputs != inputs[kind] ||
+      step->n_outputs != outputs[kind])
+    return df_error_set(c->error, DF_INVALID, c->step,
+                        "a body of kind %d has %d inputs and %d outputs", kind, step->n_inputs,
+                        step->n_outputs);
+  int64_t n_tensors = (int64_t)step->n_inputs + step->n_outputs;
+  df_tensor *tensors = take(c, n_tensors, sizeof *tensors);
+  if (!tensors)
+    return DF_OUT_OF_MEMORY;
+  out->call.inputs = tensors;
+  out->call.outputs = tensors + step->n_inputs;
+  for (int64_t i = 0; i < n_tensors; i++) {
+    df_status status = resolve_tensor(c, step->first_operand + i, &tensors[i]);
+    if (status)
+      return status;
+    if (i < step->n_inputs && c->segment->operands[step->first_operand + i].arena < 0)
+      return df_error_set(c->error, DF_INVALID, c->step, "input %lld of a body has no place",
+                          (long long)i);
+  }
+  return DF_OK;
+}
+
+static df_status resolve_body(context *c, const df_step *step, df_ready *out) {
+  const df_body *body = step->body;
   if (body->trips < 0)
     return df_error_set(c->error, DF_INVALID, c->step, "a loop has %lld trips",
                         (long long)body->trips);
@@ -194,15 +222,18 @@ static df_status resolve_body(context *c, const df_body *body, df_ready *out) {
     inner.flips = flips;
   }
   out->loop = loop;
-  return resolve_loop(&inner, body->trips, loop);
+  loop->kind = body->kind;
+  loop->when = body->when;
+  df_status status = resolve_control(c, step, out);
+  return status ? status : resolve_loop(&inner, body->trips, loop);
 }
 
 static int64_t operands_of(const df_step *step) {
-  return (int64_t)step->n_inputs + step->n_outputs + 1 + step->n_packs;
+  return (int64_t)step->n_inputs + step->n_outputs + (step->body ? 0 : 1 + step->n_packs);
 }
 
 static df_status check_step(context *c, int64_t index, const df_step *step) {
-  if (!step->kernel || !step->kernel->run)
+  if (!step->body && (!step->kernel || !step->kernel->run))
     return df_error_set(c->error, DF_INVALID, c->step, "step %lld has neither a kernel nor a body",
                         (long long)index);
   if (step->first_operand < 0 || step->n_inputs < 0 || step->n_outputs < 0 || step->n_packs < 0 ||
@@ -211,7 +242,8 @@ static df_status check_step(context *c, int64_t index, const df_step *step) {
                         "step %lld (kernel '%s') has operands %d to %lld of %d: %d inputs, %d "
                         "outputs, a workspace, "
                         "%d packs",
-                        (long long)index, step->kernel->name, step->first_operand,
+                        (long long)index, step->kernel ? step->kernel->name : "of a body",
+                        step->first_operand,
                         (long long)(step->first_operand + operands_of(step) - 1),
                         c->segment->n_operands, step->n_inputs, step->n_outputs, step->n_packs);
   return DF_OK;
@@ -261,8 +293,7 @@ static df_status resolve_loop(context *c, int64_t trips, df_loop *out) {
   /* Steps may share operands, so what can move is counted per step. */
   int64_t most_moving = 0;
   for (int32_t i = 0; i < segment->n_steps && c->body; i++)
-    if (!segment->steps[i].body)
-      most_moving += operands_of(&segment->steps[i]);
+    most_moving += operands_of(&segment->steps[i]);
   c->loop = out;
   out->trips = trips;
   out->n_steps = segment->n_steps;
@@ -274,9 +305,9 @@ static df_status resolve_loop(context *c, int64_t trips, df_loop *out) {
     const df_step *step = &segment->steps[i];
     if (!c->body)
       c->step = i;
-    df_status status = step->body ? DF_OK : check_step(c, i, step);
+    df_status status = check_step(c, i, step);
     if (!status)
-      status = step->body ? resolve_body(c, step->body, &out->steps[i])
+      status = step->body ? resolve_body(c, step, &out->steps[i])
                           : resolve_call(c, i, step, &out->steps[i]);
     if (status)
       return status;

@@ -7,7 +7,7 @@
 
 typedef struct df_loop df_loop;
 
-/* A step ready to run: a call of a kernel, or a loop. */
+/* A step ready to run: a call of a kernel, or a loop, whose operands are those of |call|. */
 typedef struct df_ready {
   df_kernel_run run; /* null for a loop */
   const df_loop *loop;
@@ -24,13 +24,15 @@ typedef struct df_moving {
   int64_t flip;
 } df_moving;
 
-/* Steps that run |trips| times. A segment is a loop of one trip in which nothing moves. */
+/* Steps that run as |kind| says. A segment is a loop of one trip in which nothing moves. */
 struct df_loop {
   df_ready *steps;
   df_moving *moving;
   int64_t trips;
   int32_t n_steps;
   int32_t n_moving;
+  int32_t kind;
+  int32_t when;
 };
 
 /* A pointer to rewrite when the address of its slot changes. */

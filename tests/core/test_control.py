@@ -1,11 +1,14 @@
 """Nodes with bodies, and values that are computed in their final place."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import dataflow as df
 from dataflow.autodiff import vjp_graph
 from dataflow.check import PlanViolation, check_plan
+from dataflow.execute import Bound
 from dataflow.testing.samples import cell
 from dataflow_numpy.evaluate import evaluate
 
@@ -202,3 +205,116 @@ def test_random_numbers_are_the_same_on_every_device_and_depend_on_seed_and_step
         np.testing.assert_allclose(one["d"], two["d"], rtol=1e-6)
         runs[seed, step] = one["u"].tobytes()
     assert len(set(runs.values())) == 3
+
+
+# ---- branches and loops whose length depends on data ---------------------------------------------------
+
+
+def branch(name, build):
+    g = df.GraphBuilder(name)
+    a, b = g.input("a", df.float32, (3, 4)), g.input("b", df.float32, (4,))
+    for index, value in enumerate(build(a, b)):
+        g.output(f"y{index}", value)
+    return g.build()
+
+
+def chosen():
+    """Two branches with temporaries, a result that is passed on and one that is there twice."""
+    g = df.GraphBuilder("chosen")
+    condition, a = g.input("condition", df.bool_, ()), g.input("a", df.float32, (3, 4))
+    b = g.parameter("b", np.arange(4, dtype=np.float32) / 4)
+
+    def yes(a, b):
+        t = ops.tanh(ops.mul(ops.exp(a), b))
+        return ops.add(t, a), a, t
+
+    def no(a, b):
+        t = ops.sub(a, b)
+        return t, ops.relu(t), t
+
+    made = ops.if_(condition, ops.sin(a), b, bodies=(branch("yes", yes), branch("no", no)))
+    for index, value in enumerate(made):
+        g.output(f"y{index}", value)
+    return g.build()
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_one_of_two_branches_runs(truth):
+    graph = chosen()
+    data = {"condition": np.array(truth), "a": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
+    model = df.Model(graph)
+    session = df.Session(model, devices=["cpu"], fallback="error")
+    found, expected = session.run(data), evaluate(graph, data, dtype=np.float64)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+    plan = session.plan()
+    assert len(plan.segments) == 1
+    assert [s.body.when for s in plan.segments[0].steps if s.body is not None] == [True, False]
+    assert "when True of" in str(plan)
+    grads, exact = (df.vjp(model, data, {"y0": np.ones((3, 4), np.float32)}, devices=[d]) for d in ("cpu", "numpy"))
+    for name, array in exact.items():
+        np.testing.assert_allclose(grads[name], array, rtol=1e-5, atol=1e-6)
+
+
+def euclid(limit=1 << 40):
+    """The greatest common divisor: two carried values that change places, while the second is not 0."""
+    body = df.GraphBuilder("body")
+    body.input("trip", df.int64, ())
+    body.input("go", df.bool_, ())
+    a, b = body.input("a", df.int64, ()), body.input("b", df.int64, ())
+    rest = ops.mod(a, b)
+    body.output("go", ops.greater(rest, body.constant(np.array(0))))
+    body.output("a", b)
+    body.output("b", rest)
+    g = df.GraphBuilder("euclid")
+    a, b = g.input("a", df.int64, ()), g.input("b", df.int64, ())
+    most, go = g.input("most", df.int64, ()), ops.greater(b, g.constant(np.array(0)))
+    trips, first, second = ops.loop(most, go, a, b, n_carries=2, max_trips=limit, bodies=(body.build(),))
+    for name, value in (("trips", trips), ("divisor", first), ("rest", second)):
+        g.output(name, value)
+    return df.Model(g.build())
+
+
+@pytest.mark.parametrize(("a", "b", "most"), [(48, 18, 99), (17, 0, 99), (1071, 462, 99), (1071, 462, 2), (5, 3, 0)])
+def test_a_loop_runs_while_its_condition_holds(a, b, most):
+    session = df.Session(euclid(), devices=["cpu"], fallback="error")
+    data = {"a": np.array(a), "b": np.array(b), "most": np.array(most)}
+    found, expected = session.run(data), df.Session(euclid(), devices=["numpy"]).run(data)
+    assert {k: int(v) for k, v in found.items()} == {k: int(v) for k, v in expected.items()}
+    if most == 99:
+        assert int(found["divisor"]) == np.gcd(a, b)
+    plan = session.plan()
+    assert len(plan.segments) == 1
+    assert len([s for s in plan.segments[0].steps if s.body is not None]) == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_more_trips_than_allowed_are_an_error(device):
+    data = {"a": np.array(1071), "b": np.array(462), "most": np.array(99)}
+    with pytest.raises(df.InputError, match="more than 2 trips; raise max_trips"):
+        df.Session(euclid(limit=2), devices=[device]).run(data)
+
+
+def test_an_endless_loop_can_be_cancelled(monkeypatch):
+    body = df.GraphBuilder("body")
+    body.input("trip", df.int64, ())
+    go, x = body.input("go", df.bool_, ()), body.input("x", df.float32, (4,))
+    body.output("go", ops.copy(go))
+    body.output("x", ops.sin(x))
+    g = df.GraphBuilder("endless")
+    most, x = g.constant(np.array(1 << 62)), g.input("x", df.float32, (4,))
+    _, y = ops.loop(most, g.constant(np.array(True)), x, n_carries=1, max_trips=1 << 62, bodies=(body.build(),))
+    g.output("y", y)
+    run = Bound.run
+
+    def cancelled_soon(self, *arguments, **options):
+        timer = threading.Timer(0.1, self.cancel)
+        timer.start()
+        try:
+            run(self, *arguments, **options)
+        finally:
+            timer.join()
+
+    monkeypatch.setattr(Bound, "run", cancelled_soon)
+    with pytest.raises(KeyboardInterrupt):
+        df.Session(df.Model(g.build()), devices=["cpu"]).run(np.zeros(4, np.float32))

@@ -55,6 +55,22 @@ def _numbers(random: np.random.Generator, count: int) -> Batch:
     return {"x": x, "labels": y.astype(np.float32)}
 
 
+def _vectors(random: np.random.Generator, count: int) -> Batch:
+    """Classes are directions; the sign of the mean changes from batch to batch."""
+    centres = np.random.default_rng(7).standard_normal((CLASSES, 5))
+    labels = random.integers(0, CLASSES, count)
+    x = 2 * centres[labels] + 0.3 * random.standard_normal((count, 5)) + random.choice([-1.0, 1.0])
+    return {"x": x.astype(np.float32), "labels": labels}
+
+
+def _series(random: np.random.Generator, count: int) -> Batch:
+    """Noisy rows around a class's own, of another length in every batch."""
+    centres = np.random.default_rng(7).standard_normal((CLASSES, 5))
+    labels = random.integers(0, CLASSES, count)
+    x = 1.5 * centres[labels][:, None] + 0.5 * random.standard_normal((count, int(random.integers(3, 9)), 5))
+    return {"x": x.astype(np.float32), "labels": labels}
+
+
 _MAKERS: Mapping[str, Callable[[np.random.Generator, int], Batch]] = {
     "mobile": _images((3, 16, 16)),
     "unet": _pixels,
@@ -62,6 +78,8 @@ _MAKERS: Mapping[str, Callable[[np.random.Generator, int], Batch]] = {
     "bert": _sentences,
     "gpt": _texts,
     "regression": _numbers,
+    "branch": _vectors,
+    "recurrence": _series,
 }
 FAMILIES = tuple(_MAKERS)
 

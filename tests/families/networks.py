@@ -197,3 +197,55 @@ class Regression(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(self.norm(self.mix(functional.glu(self.gate(x), dim=-1))))
+
+
+class Branch(nn.Module):
+    """One of two layers, by the sign of the batch's mean: (N, 5) to (N, 6)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.out = nn.Linear(5, 48), nn.Linear(5, 48), nn.Linear(48, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.mean() > 0):  # noqa: SIM108
+            y = torch.tanh(self.left(x))
+        else:
+            y = torch.relu(self.right(x))
+        return self.out(y)
+
+
+class TracedBranch(Branch):
+    """The same as a tracing exporter takes it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.cond(x.mean() > 0, lambda v: torch.tanh(self.left(v)), lambda v: torch.relu(self.right(v)), (x,))
+        return self.out(y)
+
+
+class Recurrence(nn.Module):
+    """A loop over time: (N, T, 5) to (N, 6)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.read, self.out = nn.Linear(10, 10), nn.Linear(5, 10), nn.Linear(10, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(x.shape[0], 10, dtype=x.dtype)
+        for t in range(x.shape[1]):
+            h = torch.tanh(self.state(h) + self.read(x[:, t]))
+        return self.out(h)
+
+
+class TracedRecurrence(Recurrence):
+    """The same with the loop as an operator, which a tracing exporter keeps."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch._higher_order_ops.scan import scan
+
+        def step(h: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            new = torch.tanh(self.state(h) + row)
+            return new, new.clone()
+
+        start = torch.zeros(x.shape[0], 10, dtype=x.dtype)
+        last, _ = scan(step, start, self.read(x), dim=1)
+        return self.out(last)

@@ -27,8 +27,9 @@ HERE = Path(__file__).parent
 RATE, DECAY = 3e-3, 0.01
 KINDS = {
     "mobile": networks.Mobile, "unet": networks.UNet, "vit": networks.ViT, "bert": networks.Bert, "gpt": networks.GPT,
-    "regression": networks.Regression,
+    "regression": networks.Regression, "branch": networks.Branch, "recurrence": networks.Recurrence,
 }  # fmt: skip
+TRACED = {"branch": networks.TracedBranch, "recurrence": networks.TracedRecurrence}  # for the newer exporter
 
 
 def prepared(module: torch.nn.Module, seed: int) -> torch.nn.Module:
@@ -81,7 +82,8 @@ def tensors(batch: dict[str, np.ndarray]) -> tuple[list[torch.Tensor], torch.Ten
 def export(module: torch.nn.Module, batch: dict[str, np.ndarray], path: Path, script: bool) -> onnx.ModelProto:
     """Writes the network with free batch size and length, without the exporter's notes."""
     inputs = {k: torch.from_numpy(v[:2]) for k, v in batch.items() if k != "labels"}
-    free = {k: {0: "batch", 1: "sequence"} if k in ("ids", "mask") else {0: "batch"} for k in inputs}
+    timed = [k for k, v in inputs.items() if k in ("ids", "mask") or v.ndim == 3]
+    free = {k: {0: "batch", 1: "sequence"} if k in timed else {0: "batch"} for k in inputs}
     common = {"input_names": list(inputs), "output_names": ["y"]}
     if script:
         torch.onnx.export(module, tuple(inputs.values()), str(path), dynamic_axes=free, dynamo=False, **common)
@@ -127,9 +129,13 @@ def record(family: str, seed: int) -> None:
     torch.manual_seed(seed)
     module = prepared(KINDS[family](), seed)
     steps = batches(family)
-    files = [
-        export(copy.deepcopy(module), steps[0], HERE / f"{family}{end}.onnx", bool(end)) for end in ("", "_script")
-    ]
+    forms = [copy.deepcopy(module), copy.deepcopy(module)]
+    if family in TRACED:  # control flow
+        forms[0] = TRACED[family]().eval()
+        forms[0].load_state_dict(module.state_dict())
+        forms[1] = torch.jit.script(forms[1])
+    paths = [HERE / f"{family}{end}.onnx" for end in ("", "_script")]
+    files = [export(form, steps[0], path, bool(i)) for i, (form, path) in enumerate(zip(forms, paths, strict=True))]
     network = folded(module)
     out = {"names": places(files[0], network), "script_names": places(files[1], network)}
     network = network.double()
@@ -137,10 +143,12 @@ def record(family: str, seed: int) -> None:
         for index, probe in enumerate(probes(family)):
             out[f"outputs{index}"] = network(*tensors(probe)[0]).numpy()
     method = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
+    for parameter in network.parameters():  # in a branch that is not taken the gradient is zero, not absent
+        parameter.grad = torch.zeros_like(parameter)
     losses = []
     for step, batch in enumerate(steps):
         inputs, labels = tensors(batch)
-        method.zero_grad()
+        method.zero_grad(set_to_none=False)
         loss = loss_of(family, network(*inputs), labels)
         loss.backward()
         losses.append(float(loss))
