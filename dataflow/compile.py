@@ -13,7 +13,7 @@ from .errors import InputError
 from .execute import Machine
 from .graph import Graph
 from .lower import Lowered, LoweredNode, Root, fuse, lower
-from .passes import fold, turn_products, without_dead
+from .passes import fold, join_scales, turn_products, without_dead
 from .plan import Plan
 from .planning import make_plan
 from .registry import LAST_RESORT, Registry
@@ -123,7 +123,7 @@ def compile_graph(
         registry: what plugins offer.
         changed: names of initializers that some program changes; nothing is folded through them.
         homes: the memory of those that lie in one place only.
-        folding: compute at compile time what depends on constants alone.
+        folding: compute at compile time what depends on constants alone, and join constant scales per channel.
         fusion: let one kernel compute a chain of ops where a device has one for it.
 
     Raises:
@@ -131,7 +131,9 @@ def compile_graph(
     """
     graph = turn_products(without_dead(graph))
     if folding:
-        graph = without_dead(fold(graph, registry.kernels.get(LAST_RESORT, {}), changed))
+        reference = registry.kernels.get(LAST_RESORT, {})
+        graph = without_dead(fold(graph, reference, changed))
+        graph = join_scales(graph, reference, changed)
     if fusion:
         graph = fuse(graph, placement.devices, registry)
     lowered = lower(graph, placement.devices, registry, homes)

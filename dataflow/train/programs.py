@@ -228,6 +228,9 @@ class Programs:
         if self._homes is not None:
             return
         self._homes = {}
+        for program in self._programs.values():  # made before it was known what changes, and where that lies
+            program.close()
+        self._programs.clear()
         sizes = sizes_of(self._graph, {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs})
         graph = self._joint(batch, sizes, add=False)
         if all(memory == HOST for memory in self._machine.memories.values()):
@@ -245,7 +248,7 @@ class Programs:
                 self._homes[other] = home
 
     def _changed(self) -> set[str]:
-        names = {*self._reached, *self._statistics}
+        names = {*(self._reached or self._trainable), *self._statistics}
         names |= {ACCUMULATOR + name for name in self._reached}
         return names | {f"optimizer/{slot}/{name}" for slot in self._optimizer.slots for name in self._reached}
 

@@ -1,0 +1,201 @@
+"""Joins constant scales and shifts per channel: into the convolution before them, or else into one op.
+
+A batch norm with fixed statistics, a product and a sum with a constant per channel are each y = a x + b. A chain of
+them behind a convolution whose weight is constant costs nothing once the weight is scaled; elsewhere it is one batch
+norm with mean 0 and variance 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..builder import GraphBuilder
+from ..device import Kernel
+from ..graph import Array, Graph, Node, Value
+from ..ops.convolution import conv
+from ..ops.norm import batch_norm
+from .dead import without_dead
+from .rewrite import rewrite
+
+_Readers = Mapping[Value, Sequence[Node]]
+_Constant = Callable[[GraphBuilder, str, Array], Value]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chain:
+    """Neighbouring scales and shifts: the nodes, from the value that they read on, and what they are together."""
+
+    source: Value
+    nodes: tuple[Node, ...]
+    scale: Array
+    shift: Array
+
+
+def join_scales(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str] = ()) -> Graph:
+    """The graph with scales and shifts per channel joined; one with states or a backward part is left as it is.
+
+    Args:
+        graph: bound.
+        kernels: the reference's, by op; they compute views of constants.
+        keep: names of initializers whose data may change.
+    """
+    if graph.states or graph.boundary is not None:
+        return graph
+    known = _constants(graph, kernels, keep)
+    makers, readers = graph.producers(), graph.readers()
+    chains = _chains(graph, readers, known)
+    names = {value.name for value in graph.values()}
+    into: dict[Node, tuple[_Chain, Node | None]] = {}  # the last node of a chain -> what it becomes
+    for chain in chains:
+        head = makers.get(chain.source)
+        if head is not None and _takes(head, readers, known) and chain.source not in graph.outputs.values():
+            into[chain.nodes[-1]] = chain, head
+        elif len(chain.nodes) > 1:
+            into[chain.nodes[-1]] = chain, None
+    if not into:
+        return graph
+    heads = {head for _, head in into.values() if head is not None}
+    sources = {chain.source for chain, head in into.values() if head is None}
+    operands: dict[Node, list[Value | None]] = {}
+    new: dict[Value, Value] = {}
+
+    def constant(builder: GraphBuilder, name: str, array: Array) -> Value:
+        free = next(n for n in (f"{name}.{i}" for i in range(len(names) + 1)) if n not in names)
+        names.add(free)
+        return builder.initializer(free, array)
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        new.update({old: v for old, v in zip(node.inputs, inputs, strict=True) if old in sources and v is not None})
+        if node in heads:
+            operands[node] = inputs
+        if node not in into:
+            return None
+        chain, head = into[node]
+        if head is None:
+            return (_as_norm(constant, builder, node, chain, new[chain.source]),)
+        return (_as_conv(constant, builder, node, chain, head, operands[head], known),)
+
+    return without_dead(rewrite(graph, replace))
+
+
+def _constants(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str]) -> dict[Value, Array]:
+    """Initializers that stay as they are, and views of them."""
+    known = {value: data.array for value, data in graph.initializers.items() if value.name not in keep}
+    for node in graph.nodes:
+        value, result = (node.inputs[0] if node.inputs else None), node.outputs[0]
+        if node.op.view is not None and value in known and result is not None and len(node.inputs) == 1:
+            known[result] = kernels[node.op.name][0].code(node.attributes, known[value])
+    return known
+
+
+def _chains(graph: Graph, readers: _Readers, known: Mapping[Value, Array]) -> list[_Chain]:
+    """The longest chains, in the order of their first nodes."""
+    kept = {*graph.outputs.values()}
+    taken: set[Node] = set()
+    found = []
+    for node in graph.nodes:
+        first = _affine(node, known) if node not in taken else None
+        if first is None:
+            continue
+        source, scale, shift = first
+        nodes = [node]
+        while True:
+            result = nodes[-1].outputs[0]
+            next_ = readers[result][0] if result is not None and len(readers.get(result, ())) == 1 else None
+            more = _affine(next_, known) if next_ is not None and result not in kept else None
+            if next_ is None or more is None or more[0] is not result:
+                break
+            scale, shift = scale * more[1], shift * more[1] + more[2]
+            nodes.append(next_)
+        taken.update(nodes)
+        found.append(_Chain(source, tuple(nodes), scale, shift))
+    return found
+
+
+def _affine(node: Node, known: Mapping[Value, Array]) -> tuple[Value, Array, Array] | None:
+    """The value that a scale or shift reads, with its factor and summand per channel in float64; None for others."""
+    y = node.outputs[0]
+    if y is None or y.type.rank < 3 or y.type.dtype.kind != "f":
+        return None
+    if node.op.name == "batch_norm" and all(v in known for v in node.inputs[1:]):
+        scale, bias, mean, variance = (known[v].astype(np.float64) for v in node.inputs[1:] if v is not None)
+        scale = scale / np.sqrt(variance + node.attributes["epsilon"])
+        assert node.inputs[0] is not None
+        return node.inputs[0], scale, bias - mean * scale
+    if node.op.name not in ("mul", "add", "sub"):
+        return None
+    a, b = node.inputs
+    assert a is not None and b is not None
+    if a in known and node.op.name != "sub":
+        a, b = b, a
+    vector = _per_channel(known[b], y.type.sizes) if b in known and a not in known and a.type == y.type else None
+    if vector is None:
+        return None
+    if node.op.name == "mul":
+        return a, vector, np.zeros_like(vector)
+    return a, np.ones_like(vector), vector if node.op.name == "add" else -vector
+
+
+def _per_channel(array: Array, sizes: Sequence[int]) -> Array | None:
+    """A constant that broadcasts to ``sizes`` as one number per channel, axis 1; None if it is else."""
+    shape = (1,) * (len(sizes) - array.ndim) + array.shape
+    if any(d != 1 for axis, d in enumerate(shape) if axis != 1):
+        return None
+    return np.broadcast_to(array.reshape(-1).astype(np.float64), (sizes[1],))
+
+
+def _takes(head: Node, readers: _Readers, known: Mapping[Value, Array]) -> bool:
+    """Whether ``head`` is a convolution of constant weight and bias, with one reader, that alone reads its weight."""
+    if head.op is not conv or head.outputs[0] is None or head.inputs[1] is None:
+        return False
+    alone = len(readers[head.outputs[0]]) == 1 and len(readers[head.inputs[1]]) == 1
+    return alone and all(v is None or v in known for v in head.inputs[1:])
+
+
+def _as_conv(
+    constant: _Constant,
+    builder: GraphBuilder,
+    node: Node,
+    chain: _Chain,
+    head: Node,
+    operands: Sequence[Value | None],
+    known: Mapping[Value, Array],
+) -> Value:
+    old, bias, result = head.inputs[1], (*head.inputs, None)[2], node.outputs[0]
+    assert old is not None and result is not None
+    dtype, weight = result.type.dtype.numpy, operands[1]
+    if (chain.scale != 1).any():
+        scaled = known[old] * chain.scale.reshape(-1, *[1] * (old.type.rank - 1))
+        weight = constant(builder, f"{old.name}.scaled", scaled.astype(dtype))
+    shift = chain.shift + (0 if bias is None else known[bias] * chain.scale)
+    made: Any = builder.add(
+        conv,
+        [operands[0], weight, constant(builder, f"{result.name}.shift", shift.astype(dtype))],
+        head.attributes,
+        name=head.name,
+        output_names=[result.name],
+    )
+    value: Value = made.outputs[0]
+    return value
+
+
+def _as_norm(constant: _Constant, builder: GraphBuilder, node: Node, chain: _Chain, source: Value) -> Value:
+    result = node.outputs[0]
+    assert result is not None
+    dtype, count = result.type.dtype.numpy, len(chain.scale)
+    arrays = {
+        "scale": chain.scale,
+        "shift": chain.shift,
+        "mean": np.zeros(count),
+        "variance": np.ones(count),
+    }
+    vectors = [constant(builder, f"{result.name}.{key}", a.astype(dtype)) for key, a in arrays.items()]
+    made: Any = builder.add(
+        batch_norm, [source, *vectors], {"epsilon": 0.0}, name=node.name, output_names=[result.name]
+    )
+    value: Value = made.outputs[0]
+    return value
