@@ -74,7 +74,7 @@ def _convert(
     if layout not in (0, 1):
         raise ModelError(f"layout is {layout}; expected 0 or 1")
     turns = _DIRECTIONS[direction]
-    x, w, r = c.value(operands[0]), c.weight(operands[1]), c.weight(operands[2])
+    x, w, r = c.value(operands[0]), _weight(c, operands[1]), _weight(c, operands[2])
     if r.type.rank != 3 or x.type.rank != 3:
         raise ModelError(f"X is {x.type} and R is {r.type}; both need three axes")
     hidden = int(r.type.shape[2])
@@ -82,8 +82,8 @@ def _convert(
     _expect("R", r, (len(turns), gates * hidden, hidden))
     if hidden_size not in (None, hidden):
         raise ModelError(f"hidden_size is {hidden_size}, R is {r.type}")
-    b = None if bias is None else _expect("B", c.weight(bias), (len(turns), 2 * gates * hidden))
-    p = None if peepholes is None else _expect("P", c.weight(peepholes), (len(turns), 3 * hidden))
+    b = None if bias is None else _expect("B", _weight(c, bias), (len(turns), 2 * gates * hidden))
+    p = None if peepholes is None else _expect("P", _weight(c, peepholes), (len(turns), 3 * hidden))
     starts = [None if s is None else c.value(s) for s in states]
     if layout:
         x = ops.transpose(x, perm=(1, 0, 2))
@@ -122,6 +122,20 @@ def _convert(
         last = rows[0] if len(rows) == 1 else ops.concat(*rows, axis=0)
         lasts.append(ops.transpose(last, perm=(1, 0, 2)) if layout else last)
     return (y, *lasts)
+
+
+def _weight(c: Importer, tensor: T) -> Value:
+    """The value of a weight; what it is put together from, as exporters do to order the gates, can be trained too."""
+    found = c.weight(tensor)
+    makers = {value: node for node in c.builder.nodes() for value in node.outputs}
+    values: list[Value | None] = [found]
+    for value in values:
+        node = makers.get(value)
+        if node is not None and node.op.name in ("slice", "concat", "reshape", "transpose"):
+            values += node.inputs
+        elif node is None and value is not None and value.name in c.tensors:
+            c.weight(c.tensors[value.name])
+    return found
 
 
 def _expect(label: str, value: Value, shape: tuple[Any, ...]) -> Value:

@@ -38,6 +38,11 @@ struct backward {
   int relu;
 };
 
+/* Zero instead of a gradient that has faded: on the way through many steps it would become a
+ * denormal number, and with those a processor is a hundred times slower, also in the products that
+ * follow. */
+static inline float kept(float x) { return fabsf(x) < 0x1p-100f ? 0.0f : x; }
+
 static void lstm_cell(const backward *b, const moment *m, int64_t begin, int64_t end) {
   const int64_t n = b->sizes.hidden;
   const float *gates = m->gates, *now = m->now, *before = m->before, *dy = m->dy;
@@ -45,13 +50,13 @@ static void lstm_cell(const backward *b, const moment *m, int64_t begin, int64_t
 #pragma GCC ivdep
   for (int64_t u = begin; u < end; u++) {
     const float in = gates[u], out = gates[n + u], forget = gates[2 * n + u], g = gates[3 * n + u];
-    const float d = dh[u] + dy[u], bent = df_tanh(now[u]);
+    const float d = kept(dh[u] + dy[u]), bent = df_tanh(now[u]);
     const float e = dc[u] + d * out * (1.0f - bent * bent);
-    dx[u] = e * g * (in * (1.0f - in));
-    dx[n + u] = d * bent * (out * (1.0f - out));
-    dx[2 * n + u] = e * before[u] * (forget * (1.0f - forget));
-    dx[3 * n + u] = e * in * (1.0f - g * g);
-    dc[u] = e * forget;
+    dx[u] = kept(e * g * (in * (1.0f - in)));
+    dx[n + u] = kept(d * bent * (out * (1.0f - out)));
+    dx[2 * n + u] = kept(e * before[u] * (forget * (1.0f - forget)));
+    dx[3 * n + u] = kept(e * in * (1.0f - g * g));
+    dc[u] = kept(e * forget);
     dh[u] = 0.0f;
   }
 }
@@ -63,15 +68,15 @@ static void gru_cell(const backward *b, const moment *m, int64_t begin, int64_t 
 #pragma GCC ivdep
   for (int64_t u = begin; u < end; u++) {
     const float z = gates[u], s = gates[n + u], new = gates[2 * n + u], q = gates[3 * n + u];
-    const float d = dh[u] + dy[u];
-    const float dn = d * (1.0f - z) * (1.0f - new * new);
-    const float dz = d * (before[u] - new) * (z * (1.0f - z)), ds = dn * q * (s * (1.0f - s));
+    const float d = kept(dh[u] + dy[u]), dn = kept(d * (1.0f - z) * (1.0f - new * new));
+    const float dz = kept(d * (before[u] - new) * (z * (1.0f - z)));
+    const float ds = kept(dn * q * (s * (1.0f - s)));
     dx[u] = dz;
     dx[n + u] = ds;
     dx[2 * n + u] = dn;
     dq[u] = dz;
     dq[n + u] = ds;
-    dq[2 * n + u] = dn * s;
+    dq[2 * n + u] = kept(dn * s);
     dh[u] = d * z;
   }
 }
@@ -82,8 +87,9 @@ static void rnn_cell(const backward *b, const moment *m, int64_t begin, int64_t 
   const int relu = b->relu;
 #pragma GCC ivdep
   for (int64_t u = begin; u < end; u++) {
-    const float d = dh[u] + dy[u], slope = relu ? (y[u] > 0.0f ? 1.0f : 0.0f) : 1.0f - y[u] * y[u];
-    dx[u] = d * slope;
+    const float d = kept(dh[u] + dy[u]),
+                slope = relu ? (y[u] > 0.0f ? 1.0f : 0.0f) : 1.0f - y[u] * y[u];
+    dx[u] = kept(d * slope);
     dh[u] = 0.0f;
   }
 }
