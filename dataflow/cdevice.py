@@ -110,17 +110,32 @@ def _kernel(record: CData) -> Kernel:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class CBuffer:
-    """Memory of a C device."""
+    """Memory of a C device; given back when nobody holds it any more.
 
-    handle: CData
-    bytes: int
+    Attributes:
+        handle: the device's ``df_buffer``.
+        bytes: its size.
+    """
+
+    __slots__ = ("_device", "bytes", "handle")
+
+    def __init__(self, device: CData, handle: CData, bytes: int) -> None:
+        self._device, self.handle, self.bytes = device, handle, bytes
 
     @property
     def base(self) -> CData:
         """Address or handle."""
         return self.handle.base
+
+    def free(self) -> None:
+        """Gives the memory back, once."""
+        device, self._device = self._device, None
+        if device is not None:
+            device.free(device.self, self.handle)
+
+    def __del__(self) -> None:
+        self.free()
 
 
 class _PreparedKernels:
@@ -173,11 +188,11 @@ class CBackend:
         buffer, error = ffi.new("df_buffer *"), ffi.new("df_error *")
         status = self.device.alloc(self.device.self, bytes, buffer, error)
         raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes")
-        return CBuffer(buffer, bytes)
+        return CBuffer(self.device, buffer, bytes)
 
     def free(self, buffer: Any) -> None:
         """Gives memory back."""
-        self.device.free(self.device.self, buffer.handle)
+        buffer.free()
 
     def write(self, buffer: Any, offset: int, array: Array) -> None:
         """Copies a contiguous host array into device memory."""

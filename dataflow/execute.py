@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,8 @@ from .lower import Lowered
 from .native import CData, Operand
 from .pause import collection_paused
 from .plan import Pack, Plan, Segment, Transfer, Wait
+
+PERSISTENT = frozenset({"weights", "state", "packs"})  # kinds of arenas that outlive a run
 
 
 class Machine:
@@ -58,6 +60,7 @@ class Store:
         self._machine = machine
         self._buffers: dict[str, tuple[str, Buffer, Operand]] = {}
         self._packs: dict[str, tuple[str, Buffer, Pack]] = {}  # with the key of the tensor that each is made from
+        self._constants: set[str] = set()  # what a compile made or found constant: programs may each have their own
 
     def __contains__(self, key: str) -> bool:
         return key in self._buffers
@@ -77,6 +80,8 @@ class Store:
             memory = plan.arenas[operand.arena].memory
             buffer = self._machine.allocate(memory, operand.type.nbytes)
             self._buffers[key] = (memory, buffer, operand)
+            if stored.data.role == "constant":
+                self._constants.add(key)
             data = newest(stored.name)
             self.write(key, stored.data.array if data is None else data)
         for name, pack in plan.packs.items():
@@ -89,6 +94,15 @@ class Store:
     def buffer(self, key: str) -> Buffer:
         """The memory of a tensor or of a packed copy."""
         return self._packs[key][1] if key in self._packs else self._buffers[key][1]
+
+    def drop_constants(self, plans: Iterable[Plan]) -> None:
+        """Forgets constants that none of ``plans`` reads; a run that still uses them keeps their memory."""
+        kept = {key for plan in plans for key in (*plan.stored, *plan.packs)}
+        for key in self._constants - kept:
+            del self._buffers[key]
+        self._constants &= kept
+        for name in [n for n, (source, _, _) in self._packs.items() if n not in kept and source not in self._buffers]:
+            del self._packs[name]
 
     def _fill(self, name: str) -> None:
         """Makes a packed copy; packs are kept for weights on the host only."""
@@ -200,7 +214,9 @@ class Program:
         self.plan, self.lowered = plan, lowered
         self._scratch = scratch
         self._generation = -1
-        self._machine, self._store = machine, store
+        self._machine = machine
+        # From now on: the store may forget constants while a run of this plan is still to begin.
+        self._persistent = {a.name: store.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
         self._cap = cap
         self._free: list[Bound] = []
         self._made = 0
@@ -224,7 +240,7 @@ class Program:
         try:
             if bound is None:
                 with collection_paused():
-                    bound = Bound(self.plan, self._machine, self._store, self._scratch)
+                    bound = Bound(self.plan, self._machine, self._persistent, self._scratch)
             yield bound
         finally:
             with self._changed:
@@ -255,7 +271,9 @@ class Bound:
         native_calls: segments run so far.
     """
 
-    def __init__(self, plan: Plan, machine: Machine, store: Store, scratch: Scratch | None = None) -> None:
+    def __init__(
+        self, plan: Plan, machine: Machine, persistent: Mapping[str, Buffer], scratch: Scratch | None = None
+    ) -> None:
         self.plan = plan
         self._machine = machine
         self._names: list[str] = []  # of slots, in their order
@@ -275,14 +293,14 @@ class Bound:
                     buffer = machine.allocate(arena.memory, arena.bytes)
                     self._scratch.append((arena.memory, buffer))
             else:
-                buffer = store.buffer(arena.name)
+                buffer = persistent[arena.name]
             self._buffers.append(buffer)
             table.append((buffer, arena.bytes, slot))
         self._kinds = [arena.kind for arena in plan.arenas if arena.kind in ("input", "output")]
         self._slots = ffi.new("void *[]", max(len(self._names), 1))
         self._cancel = ffi.new("int32_t *")
         self._calls = ffi.new("int64_t *")
-        self._store = store  # keeps the persistent memory alive
+        self._persistent = persistent  # kept alive
         self._items = [self._bind(item, table) for item in plan.items]
         self.native_calls = 0
 

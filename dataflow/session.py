@@ -17,7 +17,7 @@ from .errors import Cancelled, InputError, ModelError
 from .execute import Program, Store
 from .feeds import checked_inputs, result_arrays, sizes_of
 from .graph import Array, Graph
-from .lower import Lowered, LoweredNode, Move
+from .lower import Loop, Lowered, LoweredNode, Move
 from .model import Model
 from .passes import bind, without_dead
 from .pause import collection_paused
@@ -161,8 +161,10 @@ class Session:
             program = self._programs.get(key)
             if program is None:
                 program = self._programs[key] = self._compile(feeds, names)
-                while len(self._programs) > self._plans:
-                    self._programs.popitem(last=False)
+                if len(self._programs) > self._plans:
+                    while len(self._programs) > self._plans:
+                        self._programs.popitem(last=False)
+                    self._store.drop_constants(p.plan for p in self._programs.values())
             else:
                 self._programs.move_to_end(key)
         return program
@@ -205,14 +207,16 @@ def _placed(lowered: Lowered) -> Iterable[Placed]:
     for (name, device), reason in lowered.fallbacks.items():
         reasons.setdefault(name, {})[device] = reason
     for item in lowered.items:
-        if isinstance(item, LoweredNode):
-            node = item.node
+        for part in item.items if isinstance(item, Loop) else (item,):
+            if not isinstance(part, LoweredNode):
+                continue
+            node = part.node
             yield Placed(
                 node.name,
                 node.op.name,
-                item.device,
-                item.kernel.name,
-                _operations(item),
+                part.device,
+                part.kernel.name,
+                _operations(part) * (item.trips if isinstance(item, Loop) and item.kind == "repeat" else 1),
                 MappingProxyType(reasons.get(node.name, {})),
             )
 

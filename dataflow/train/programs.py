@@ -275,6 +275,7 @@ class Programs:
         same = [k for k in self._programs if k[0] == kind]
         if len(same) > PLANS:
             self._programs.pop(same[0]).close()
+            self._store.drop_constants(p.plan for p in self._programs.values())
         return program
 
     def _run(self, program: Program, batch: Mapping[str, Array]) -> dict[str, Array]:

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 
 import dataflow as df
+from dataflow.hostmemory import allocated
 from dataflow.registry import default_registry
 
 FOLDER = Path(__file__).parent
@@ -166,3 +167,16 @@ def test_ties_can_be_turned_off():
         assert not apart.ties
         assert len(apart.trainable) == len(together.trainable) + 1
         assert "with" in together.described()
+
+
+def test_two_hundred_lengths_leave_memory_bounded():
+    """Also the constants that a length brings along, like its causal mask, go with the plans that read them."""
+    random = np.random.default_rng(0)
+    session = df.Session(df.load(path_of("gpt")), devices=["cpu"], plans=4)
+    before, largest = allocated()[0], 0
+    for _ in range(200):
+        x = random.integers(0, made.WORDS, (int(random.integers(1, 9)), int(random.integers(2, 33))))
+        session.run(x)
+        plan = session.plan(x.shape)
+        largest = max(largest, sum(a.bytes for a in plan.arenas if a.kind not in ("input", "output")))
+    assert allocated()[0] - before <= 4 * largest
