@@ -6,7 +6,8 @@ build nodes; what broadcasting did to a shape is undone here, once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from .builder import GraphBuilder
 from .errors import GradientError
@@ -25,12 +26,13 @@ def add_gradients(
         wrt: what is differentiated by.
 
     Raises:
-        GradientError: a node on the way has no gradient; names it.
+        GradientError: nodes on the way have no gradient; names them all.
     """
     forward = builder.nodes()
     active = _reachable(forward, wrt)
     parts: dict[Value, list[Value]] = {value: [seed] for value, seed in seeds.items()}
     totals: dict[Value, Value] = {}
+    problems: list[str] = []
 
     def total(value: Value | None) -> Value | None:
         if value is None or value not in parts:
@@ -47,14 +49,13 @@ def add_gradients(
             continue
         if not any(v in active for v in node.inputs if v is not None):
             continue
-        if node.op.gradient is None:
-            raise GradientError(
-                f"{node.describe()}: this op has no gradient, and it lies between the loss and "
-                f"{_names(v for v in node.inputs if v in active)}; leave what it depends on out of what is trained"
-            )
         builder.origin = f"gradient of {node.name}" + (f", {node.origin}" if node.origin else "")
         with builder.scope(f"grad/{node.name}"):
-            found = node.op.gradient(node, *[total(v) for v in node.outputs])
+            try:
+                found = _apply(node, [total(v) for v in node.outputs], active)
+            except GradientError as error:
+                problems.append(str(error))
+                found = [_any(builder, v) if v in active else None for v in node.inputs]  # to see the others
             results = (found,) if found is None or isinstance(found, Value) else tuple(found)
             for value, cotangent in zip(node.inputs, results, strict=False):
                 if value is None or cotangent is None or value not in active:
@@ -67,7 +68,29 @@ def add_gradients(
                     )
                 parts.setdefault(value, []).append(cotangent)
     builder.origin = ""
+    if len(problems) > 1:
+        raise GradientError(f"{len(problems)} nodes have no gradient:\n  " + "\n  ".join(reversed(problems)))
+    if problems:
+        raise GradientError(problems[0])
     return {value: total(value) for value in wrt}
+
+
+def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> Any:
+    """What the node's rule gives; raises GradientError where it has none."""
+    if node.op.gradient is None:
+        raise GradientError(
+            f"{node.describe()}: this op has no gradient, and it lies between the loss and "
+            f"{_names(v for v in node.inputs if v in active)}; leave what it depends on out of what is trained"
+        )
+    return node.op.gradient(node, *cotangents)
+
+
+def _any(builder: GraphBuilder, value: Value | None) -> Value | None:
+    """Some value of the same type."""
+    if value is None:
+        return None
+    attributes = {"shape": value.type.shape, "value": 0.0, "dtype": value.type.dtype}
+    return builder.add(_op("full"), (), attributes).outputs[0]
 
 
 def decompose_for_gradient(graph: Graph, wrt: Sequence[Value]) -> Graph:
@@ -129,8 +152,7 @@ def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
         value = by_name[name]
         gradient = found[value]
         if gradient is None:
-            attributes = {"shape": value.type.shape, "value": 0.0, "dtype": value.type.dtype}
-            gradient = builder.add(_op("full"), (), attributes).outputs[0]
+            gradient = _any(builder, value)
         assert gradient is not None
         builder.output(f"grad.{name}", gradient)
     return builder.build()

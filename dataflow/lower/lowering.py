@@ -64,6 +64,8 @@ class _Lowering:
         self.wanted: dict[Value, Storage] = {}  # where a value must be computed
         self.wholes: dict[Node, Storage] = {}  # of concats whose parts are computed in place
         self.count = 0
+        self.index: dict[Root, list[int]] = {}  # of the items that touch it, for the first ``indexed`` items
+        self.indexed = 0
 
     def run(self) -> Lowered:
         for value in self.graph.inputs:
@@ -435,7 +437,8 @@ class _Lowering:
         if not is_contiguous(after.type.sizes, after.strides):
             return False
         written = False
-        for item in self.items:
+        for place in sorted({*self.touching(root), *self.touching(before.root)}):
+            item = self.items[place]
             reads = [item.source] if isinstance(item, Move) else [s for s in item.inputs if s is not None]
             if written and any(s.root is before.root for s in reads):
                 return False
@@ -446,6 +449,17 @@ class _Lowering:
                 if at and not self._in_place(item, root, before, len(at)):
                     return False
         return written
+
+    def touching(self, root: Root) -> list[int]:
+        """The places of the items that read or write a root."""
+        for place in range(self.indexed, len(self.items)):
+            item = self.items[place]
+            found = (item.source, item.target) if isinstance(item, Move) else (*item.inputs, *item.outputs)
+            for storage in found:
+                if storage is not None:
+                    self.index.setdefault(storage.root, []).append(place)
+        self.indexed = len(self.items)
+        return self.index.get(root, [])
 
     @staticmethod
     def _in_place(item: Item, root: Root, before: Storage, count: int) -> bool:

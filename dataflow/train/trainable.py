@@ -43,9 +43,9 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
             f"nothing is left to train: {_described(given)}; the model has {len(parameters)} stored tensors, "
             f"{len(default)} of them trainable by default"
         )
-    for name in names:
-        if not parameters[name].type.dtype.is_float:
-            raise InputError(f"parameter {name!r} is {parameters[name].type}; only float tensors can be trained")
+    whole = [f"{name!r} is {parameters[name].type}" for name in names if not parameters[name].type.dtype.is_float]
+    if whole:
+        raise InputError(f"only float tensors can be trained: {', '.join(whole)}")
     return names
 
 

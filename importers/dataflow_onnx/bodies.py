@@ -56,8 +56,7 @@ class Body:
             self._hoist(name, array)
         for name in free_names(record):
             self._capture(name)
-        for node in record.nodes:
-            self.inner.convert(node)
+        self.inner.convert_all(record.nodes)
         for name in record.outputs:
             if name not in self.inner.tensors:
                 raise ModelError(f"the result {name!r} of the body {record.name!r} is computed by no node")
@@ -121,7 +120,6 @@ def inlined(outer: Importer, record: GraphRecord) -> list[Tensor]:
     at, opset = outer.node, outer.opset
     for name, array in record.initializers.items():
         outer.define(name, outer.stored(name, array))
-    for node in record.nodes:
-        outer.convert(node)
+    outer.convert_all(record.nodes)
     outer.node, outer.opset = at, opset
     return [outer.tensors[name] for name in record.outputs]

@@ -217,10 +217,33 @@ class Importer:
             self.claimed.add(self.value(self.tensors[name]))
         for name, array in graph.initializers.items():
             self.tensors[name] = self.stored(name, array)
-        for node in nodes:
-            self.convert(node)
+        self.convert_all(nodes)
         for name in outputs:
             self.builder.output(name, self.value(self.tensors[name]))
+
+    def convert_all(self, nodes: Sequence[NodeRecord]) -> None:
+        """Adds nodes to the graph.
+
+        Raises:
+            ModelError: some can't be imported; lists them all, but not those that depend on them.
+        """
+        problems: list[str] = []
+        lost: set[str] = set()
+        for node in nodes:
+            if lost and not lost.isdisjoint(node.reads()):
+                lost.update(node.outputs)
+                continue
+            try:
+                self.convert(node)
+            except ModelError as error:
+                problems.append(str(error))
+                lost.update(node.outputs)
+                lost.discard("")
+        if len(problems) > 1:
+            texts = [text.removeprefix(f"{self.path}: ") for text in problems]
+            raise ModelError(f"{self.path}: {len(texts)} nodes can't be imported:\n  " + "\n  ".join(texts))
+        if problems:
+            raise ModelError(problems[0])
 
     def stored(self, name: str, array: Array) -> Tensor:
         """A tensor with data; small whole numbers are known as sizes too."""

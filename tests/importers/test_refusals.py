@@ -1,0 +1,128 @@
+"""What can't be imported or trained is said once, with every cause: node, operator and opset."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+from dataflow_onnx.importing import load_bytes
+
+node = helper.make_node
+
+
+def model(nodes, initializers=(), opset=18, out="y", inputs=(("x", ["batch", 4]),), rank=2):
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs]
+    result = helper.make_tensor_value_info(out, TensorProto.FLOAT, [None] * rank)
+    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in initializers]
+    graph = helper.make_graph(nodes, "main", given, [result], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def loaded(proto):
+    return load_bytes(proto.SerializeToString())
+
+
+def refusal(proto):
+    with pytest.raises(df.ModelError) as caught:
+        loaded(proto)
+    return str(caught.value)
+
+
+def test_operators_that_are_not_known():
+    nodes = [node("Strange", ["x"], ["a"], name="one"), node("Stranger", ["a"], ["y"], name="two")]
+    text = refusal(model(nodes))
+    for part in ("ai.onnx.Strange, opset 18", "'one'", "ai.onnx.Stranger, opset 18", "'two'"):
+        assert part in text
+
+
+def test_nodes_that_do_not_fit():
+    nodes = [
+        node("Softmax", ["x"], ["a"], name="turned", axis=7),
+        node("Relu", ["a"], ["b"], name="after"),  # depends on a refused node: not a cause
+        node("Reshape", ["x", "wrong"], ["c"], name="shaped"),
+        node("MatMul", ["x", "w"], ["d"], name="product"),
+        node("Add", ["b", "d"], ["y"], name="sum"),
+    ]
+    stored = [("wrong", np.array([3, -1, -1])), ("w", np.zeros((5, 2), np.float32))]
+    text = refusal(model(nodes, stored))
+    assert "3 nodes can't be imported" in text
+    for name, operator in (("turned", "Softmax"), ("shaped", "Reshape"), ("product", "MatMul")):
+        assert f"{operator} {name!r}, opset 18" in text
+    assert "after" not in text
+    assert "sum" not in text
+
+
+def test_shapes_that_depend_on_data():
+    nodes = [
+        node("Cast", ["x"], ["whole"], to=TensorProto.INT64),
+        node("Reshape", ["x", "flat"], ["r"], name="first"),
+        node("ReduceMax", ["whole"], ["flat"], keepdims=0),
+    ]
+    nodes = [nodes[0], nodes[2], nodes[1], node("ConstantOfShape", ["whole"], ["z"], name="second"),
+             node("Concat", ["r", "z"], ["y"], axis=0)]  # fmt: skip
+    text = refusal(model(nodes))
+    assert "2 nodes can't be imported" in text
+    assert "Reshape 'first', opset 18" in text
+    assert "ConstantOfShape 'second', opset 18" in text
+    assert text.count("depends on data") == 2
+
+
+def growing(limit):
+    """The body of a loop that doubles its value until it is large: how often is not known."""
+    return helper.make_graph(
+        [
+            node("Add", ["v", "v"], ["twice"]),
+            node("ReduceMax", ["twice"], ["top"], keepdims=0),
+            node("Less", ["top", limit], ["go"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("twice", TensorProto.FLOAT, None),
+        ],
+        [numpy_helper.from_array(np.float32(100), limit)],
+    )
+
+
+def loops():
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], name="product"),
+        node("Loop", ["", "", "a"], ["b"], name="grow", body=growing("limit")),
+        node("Loop", ["", "", "b"], ["y"], name="more", body=growing("limit2")),
+    ]
+    return model(nodes, [("w", np.random.default_rng(0).random((4, 3), np.float32))])
+
+
+def test_loops_of_unknown_length_run():
+    x = np.random.default_rng(1).random((2, 4), np.float32)
+    proto = loops()
+    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    session = df.Session(loaded(proto), devices=["cpu"], fallback="error")
+    np.testing.assert_allclose(session.run(x)["y"], expected, rtol=1e-6)
+
+
+def test_nodes_without_a_gradient():
+    with (
+        pytest.raises(df.GradientError) as caught,
+        df.Trainer(loaded(loops()), loss="mse", devices=["cpu"]) as trainer,
+    ):
+        trainer.step({"x": np.ones((2, 4), np.float32), "labels": np.ones((2, 3), np.float32)})
+    text = str(caught.value)
+    assert "2 nodes have no gradient" in text
+    for name in ("grow", "more"):
+        assert f"Loop {name!r}, opset 18" in text
+
+
+def test_parameters_that_cannot_be_trained():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("batch", 4))
+    whole = [g.parameter(name, np.arange(4)) for name in ("i", "j")]
+    g.output("y", df.ops.add(x, df.ops.cast(df.ops.add(*whole), to=df.float32)))
+    with pytest.raises(df.InputError, match=r"'i' is int64\[4\], 'j' is int64\[4\]"):
+        df.Trainer(df.Model(g.build()), trainable=["i", "j"])
