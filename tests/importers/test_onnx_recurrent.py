@@ -218,3 +218,37 @@ def test_weights_that_do_not_fit_are_refused():
             tensor.CopyFrom(numpy_helper.from_array(np.zeros((1, 5), np.float32), "B"))
     with pytest.raises(df.ModelError, match=r"B is float32\[1, 5\]; expected the shape \(1, 36\)"):
         load_bytes(model.SerializeToString())
+
+
+def test_weights_that_the_file_puts_together_are_trained():
+    """Exporters leave large weights as they are, with nodes behind them that order their gates."""
+    model = onnx.load_from_string(network("LSTM", direction="bidirectional")[0])
+    rows = 4 * HIDDEN
+    nodes, stored = [], []
+    for tensor in list(model.graph.initializer):
+        if tensor.name != "R":
+            continue
+        array = numpy_helper.to_array(tensor)
+        model.graph.initializer.remove(tensor)
+        for place in range(2):  # each direction by itself, its last gate in front
+            name, parts = f"weight{place}", []
+            stored.append(numpy_helper.from_array(np.roll(array[place], HIDDEN, axis=0), name))
+            for begin, end in ((HIDDEN, rows), (0, HIDDEN)):
+                ends = [f"{name}.{begin}", f"{name}.{end}"]
+                stored += [numpy_helper.from_array(np.array([at]), n) for at, n in zip((begin, end), ends, strict=True)]
+                parts.append(f"{name}.from{begin}")
+                nodes.append(helper.make_node("Slice", [name, *ends], [parts[-1]]))
+            nodes.append(helper.make_node("Concat", parts, [f"{name}.ordered"], axis=0))
+            stored.append(numpy_helper.from_array(np.array([0]), f"{name}.axes"))
+            nodes.append(helper.make_node("Unsqueeze", [f"{name}.ordered", f"{name}.axes"], [f"{name}.row"]))
+        nodes.append(helper.make_node("Concat", ["weight0.row", "weight1.row"], ["R"], axis=0))
+    model.graph.initializer.extend(stored)
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
+    plain, feeds = network("LSTM", direction="bidirectional")
+    one, two = load_bytes(plain), load_bytes(model.SerializeToString())
+    assert {n for n, p in two.parameters.items() if p.trainable} == {"W", "B", "weight0", "weight1"}
+    expected, found = df.vjp(one, feeds, devices=["cpu"]), df.vjp(two, feeds, devices=["cpu"])
+    for place in range(2):
+        gradient = np.roll(expected["R"][place], HIDDEN, axis=0)
+        np.testing.assert_allclose(found[f"weight{place}"], gradient, rtol=1e-5, atol=1e-6)

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 STEPS, BATCH, CLASSES = 20, 32, 10
 DECAY = 0.01
 # Slower for the residual net: at larger rates a rounding error grows a thousandfold in twenty steps.
-RATES = {"mlp": 1e-2, "cnn": 1e-2, "resnet": 3e-3}
+RATES = {"mlp": 1e-2, "cnn": 1e-2, "resnet": 3e-3, "lstm": 3e-2, "gru": 1e-2}
 PARTS = (13, 8, 6, 5)  # micro-batches of one logical batch
 IGNORED = -100
 

@@ -11,6 +11,7 @@ FOLDER = Path(__file__).parents[1] / "recordings"
 PARTS = (13, 8, 6, 5)
 ADAMW = df.optim.AdamW(lr=1e-2, weight_decay=0.01)
 SLOW = df.optim.AdamW(lr=3e-3, weight_decay=0.01)
+FAST = df.optim.AdamW(lr=3e-2, weight_decay=0.01)
 SGD = df.optim.SGD(lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
 RUNS = [
     ("mlp", "mlp", "plain", ADAMW),
@@ -24,6 +25,10 @@ RUNS = [
     ("resnet", "resnet_script", "plain", SLOW),
     ("resnet", "resnet", "parts", SLOW),
     ("resnet", "resnet_bn", "bn", SLOW),
+    ("lstm", "lstm", "plain", FAST),
+    ("lstm", "lstm_script", "plain", FAST),
+    ("gru", "gru", "plain", ADAMW),
+    ("gru", "gru_script", "plain", ADAMW),
 ]
 
 
@@ -37,6 +42,7 @@ def run(data, file, label, optimizer, *, device="cpu", scale=None):
     model = df.load(str(FOLDER / f"{file}.onnx"))
     start = {name: p.array.copy() for name, p in model.parameters.items()}
     labels = data["some" if label == "parts" else "y"].astype(np.int64)
+    samples = data["x"].astype(np.float32 if data["x"].dtype.kind == "f" else np.int64)
     parts = PARTS if label == "parts" else (labels.shape[1],)
     losses, gradients = [], {}
     trainer = df.Trainer(
@@ -62,7 +68,7 @@ def run(data, file, label, optimizer, *, device="cpu", scale=None):
                         look(trainer, gradients, s, a[1], scale),
                         u(*a),
                     )[1]
-                loss = trainer.step({"x": data["x"][step, batch].astype(np.float32), "labels": labels[step, batch]})
+                loss = trainer.step({"x": samples[step, batch], "labels": labels[step, batch]})
                 if last and (step == 0 or scale):
                     trainer.programs.update = update
                 sums.append((loss * count, count))
@@ -126,7 +132,7 @@ def test_training_follows_pytorch(name, file, label, optimizer, device):
     assert change < 1e-3
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet", "lstm", "gru"])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_the_comparison_sees_one_gradient_scaled_by_a_twentieth(name, optimizer):
     """AdamW hides a constant factor from the losses, so there the gradients must tell; under SGD all three do."""
@@ -134,8 +140,9 @@ def test_the_comparison_sees_one_gradient_scaled_by_a_twentieth(name, optimizer)
         pytest.skip("SGD is recorded for one network")
     data = recorded(name)
     label = "sgd" if optimizer == "sgd" else "plain"
-    scaled = next(k.removeprefix(f"{label}/final/") for k in data if k.startswith(f"{label}/final/fc"))
-    method = SGD if optimizer == "sgd" else SLOW if name == "resnet" else ADAMW
+    kept = "val_" if name in ("lstm", "gru") else "fc"  # what the exporter makes of recurrent weights
+    scaled = next(k.removeprefix(f"{label}/final/") for k in data if k.startswith(f"{label}/final/{kept}"))
+    method = SGD if optimizer == "sgd" else {"resnet": SLOW, "lstm": FAST}.get(name, ADAMW)
     loss, gradient, change = deviations(data, name, label, run(data, name, label, method, scale=(scaled, 1.05)))
     assert gradient > 1e-4
     if optimizer == "sgd":
