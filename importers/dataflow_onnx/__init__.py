@@ -17,7 +17,9 @@ def load(path: str, **options: Any) -> Model:
 
     Args:
         path: of the file; external data lies in its folder.
-        options: ``outputs``: names of values; only what they need is imported.
+        options: ``outputs``: names of values; only what they need is imported. ``batch="free"``: a fixed first size of
+            all inputs becomes free, also where it is baked into constants; accepted only if a batch of two gives what
+            two single runs give.
 
     Raises:
         ModelError: the file is damaged, unsafe or uses operators that are not known; lists all of them.

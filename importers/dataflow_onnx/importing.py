@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from dataflow import GraphBuilder, Value
-from dataflow.errors import DataflowError, ModelError
+from dataflow.errors import DataflowError, InputError, ModelError
 from dataflow.graph import Graph, Initializer
 from dataflow.model import Model
 from dataflow.types import Dim, TensorType
 from dataflow.types import dtype as as_dtype
 
+from .batches import Freed, check_free, freed_of
 from .records import Array, GraphRecord, ModelRecord, NodeRecord
 from .sizes import MOST_KNOWN, Known, compute
 from .table import find
@@ -77,11 +78,13 @@ class Source:
     tensors: Mapping[str, Array] = dataclasses.field(repr=False)
 
 
-def load_file(path: str, outputs: Sequence[str] | None = None) -> Model:
-    """The model in a file; with ``outputs``, only what these values need."""
+def load_file(path: str, outputs: Sequence[str] | None = None, batch: str | None = None) -> Model:
+    """The model in a file; with ``outputs``, only what these values need; with ``batch="free"``, for any batch size."""
     from .reader import read_file
 
-    return import_model(read_file(path), path, outputs)
+    if batch not in (None, "free"):
+        raise InputError(f"batch is {batch!r}; expected 'free', or nothing")
+    return import_model(read_file(path), path, outputs, batch == "free")
 
 
 def load_bytes(data: bytes, outputs: Sequence[str] | None = None) -> Model:
@@ -91,7 +94,9 @@ def load_bytes(data: bytes, outputs: Sequence[str] | None = None) -> Model:
     return import_model(read_bytes(data), "model", outputs)
 
 
-def import_model(record: ModelRecord, path: str, outputs: Sequence[str] | None = None) -> Model:
+def import_model(
+    record: ModelRecord, path: str, outputs: Sequence[str] | None = None, free_batch: bool = False
+) -> Model:
     """The model of a file's records.
 
     Raises:
@@ -99,7 +104,8 @@ def import_model(record: ModelRecord, path: str, outputs: Sequence[str] | None =
     """
     nodes = _needed(record.graph, outputs, path) if outputs is not None else record.graph.nodes
     _refuse_unknown(record, nodes, path)
-    importer = Importer(record, path)
+    freed = freed_of(record.graph, path) if free_batch else None
+    importer = Importer(record, path, freed=freed)
     try:
         importer.run(record.graph, nodes, outputs or record.graph.outputs)
     except RecursionError:
@@ -108,7 +114,10 @@ def import_model(record: ModelRecord, path: str, outputs: Sequence[str] | None =
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
     source = Source(record.data, record.folder, record.external, types, kept)
-    return Model(graph, aliases=importer.aliases(), source=source)
+    model = Model(graph, aliases=importer.aliases(), source=source)
+    if freed is not None:
+        check_free(model, import_model(record, path, outputs), freed, path)
+    return model
 
 
 def _needed(graph: GraphRecord, outputs: Sequence[str], path: str) -> tuple[NodeRecord, ...]:
@@ -197,10 +206,13 @@ class Importer:
         opset: the version of the domain of the node that is converted.
         node: which that is.
         around: the importer of the graph around a body.
+        freed: a batch size that is made free.
     """
 
-    def __init__(self, record: ModelRecord, path: str, around: Importer | None = None) -> None:
-        self.record, self.path, self.around = record, path, around
+    def __init__(
+        self, record: ModelRecord, path: str, around: Importer | None = None, freed: Freed | None = None
+    ) -> None:
+        self.record, self.path, self.around, self.freed = record, path, around, freed
         self.builder = GraphBuilder(record.graph.name or "onnx")
         self.opset = 0
         self.node: NodeRecord
@@ -213,6 +225,7 @@ class Importer:
         """Converts nodes in order and names the outputs."""
         for name, type_ in graph.inputs.items():
             assert type_ is not None  # of the main graph
+            type_ = type_ if self.freed is None else self.freed.input(type_)
             self.tensors[name] = Tensor(name, self.builder.input(name, type_.dtype, type_.shape))
             self.claimed.add(self.value(self.tensors[name]))
         for name, array in graph.initializers.items():

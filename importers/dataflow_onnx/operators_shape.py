@@ -71,7 +71,10 @@ def ConstantOfShape(c: Importer, shape: T, *, value: Any = None) -> Any:
 
 @operator("Reshape")
 def Reshape(c: Importer, x: T, shape: T, *, allowzero: int = 0) -> Any:
-    return reshaped(c.value(x), c.sizes(shape, "the shape"), bool(allowzero))
+    value, wanted = c.value(x), c.sizes(shape, "the shape")
+    if c.freed is not None:
+        wanted = c.freed.reshaped(value.type.shape, wanted)
+    return reshaped(value, wanted, bool(allowzero))
 
 
 def reshaped(value: Value, wanted: Sequence[Any], allowzero: bool = False) -> Any:
@@ -154,6 +157,8 @@ def Transpose(c: Importer, x: T, *, perm: Sequence[int] | None = None) -> Any:
 @operator("Concat", 4)
 def Concat(c: Importer, *xs: T, axis: int) -> Any:
     values = [c.value(x) for x in xs]
+    if c.freed is not None:
+        values = c.freed.alike(values, axis)
     return ops.concat(*values, axis=axis) if len(values) > 1 else xs[0]
 
 
@@ -164,6 +169,8 @@ def Expand(c: Importer, x: T, shape: T) -> Any:
     learned = x.array is not None and x.array.dtype.kind == "f" and len(np.unique(x.array.reshape(-1)[:4096])) > 2
     value = c.weight(x) if learned else c.value(x)
     own: list[Any] = list(value.type.shape)
+    if c.freed is not None:
+        wanted = c.freed.expanded(wanted, len(own))
     rank = max(len(own), len(wanted))
     own, wanted = [1] * (rank - len(own)) + own, [1] * (rank - len(wanted)) + wanted
     result = []

@@ -1,0 +1,113 @@
+"""batch="free": a fixed batch size that is baked into a file."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "light"))
+from seeded import seeded
+
+node = helper.make_node
+
+
+def written(path, nodes, initializers, batch, shape=(4, 6), out=None):
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, *shape])]
+    result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)]
+    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in initializers]
+    graph = helper.make_graph(nodes, "main", given, result, stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return str(path)
+
+
+def baked(path, batch):
+    """Heads split and joined by constant shapes, a token put before each sample, and a product."""
+    random = np.random.default_rng(0)
+    nodes = [
+        node("Reshape", ["x", "heads"], ["a"]),
+        node("Transpose", ["a"], ["b"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["b", "flat"], ["c"]),
+        node("Relu", ["c"], ["d"]),
+        node("Reshape", ["d", "back"], ["e"]),
+        node("Expand", ["token", "many"], ["f"]),
+        node("Concat", ["f", "e"], ["g"], axis=1),
+        node("Reshape", ["g", "rows"], ["h"]),
+        node("MatMul", ["h", "w"], ["y"]),
+    ]
+    stored = [
+        ("heads", np.array([batch, 4, 2, 3])),
+        ("flat", np.array([batch * 2, 4, 3])),
+        ("back", np.array([batch, 4, 6])),
+        ("token", random.standard_normal((1, 1, 6)).astype(np.float32)),
+        ("many", np.array([batch, 1, 6])),
+        ("rows", np.array([batch, -1])),
+        ("w", random.standard_normal((30, 5)).astype(np.float32)),
+    ]
+    return written(path, nodes, stored, batch, out=[batch, 5])
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_constants_with_the_batch_in_them(batch, tmp_path):
+    path = baked(tmp_path / "m.onnx", batch)
+    with pytest.raises(df.InputError, match="expected"):
+        df.Session(df.load(path)).run(np.zeros((batch + 1, 4, 6), np.float32))
+    model = df.load(path, batch="free")
+    assert [str(t) for t in (*model.inputs.values(), *model.outputs.values())] == [
+        "float32[batch, 4, 6]", "float32[batch, 5]",
+    ]  # fmt: skip
+    x = np.random.default_rng(1).standard_normal((2 * batch, 4, 6)).astype(np.float32)
+    engine = onnxruntime.InferenceSession(path)
+    expected = np.concatenate([engine.run(None, {"x": x[i : i + batch]})[0] for i in (0, batch)])
+    np.testing.assert_allclose(df.Session(model).run(x)["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_freed_model_trains_with_any_batch_and_is_saved_as_it_was(tmp_path):
+    model = df.load(baked(tmp_path / "m.onnx", 1), batch="free")
+    data = {"x": np.random.default_rng(1).standard_normal((11, 4, 6)).astype(np.float32), "labels": np.arange(11) % 5}
+    with df.Trainer(model, devices=["cpu"]) as trainer:
+        trainer.fit(data, epochs=1, batch_size=4, progress=False)
+    df.save(model, str(tmp_path / "tuned.onnx"))
+    (theirs,) = onnxruntime.InferenceSession(str(tmp_path / "tuned.onnx")).run(None, {"x": data["x"][:1]})
+    np.testing.assert_allclose(df.Session(model).run(data["x"][:1])["y"], theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_samples_that_depend_on_each_other_are_refused(tmp_path):
+    nodes = [
+        node("Relu", ["x"], ["a"]),
+        node("ReduceMean", ["a", "axes"], ["m"], name="middle", keepdims=1),
+        node("Sub", ["a", "m"], ["y"]),
+    ]
+    path = written(tmp_path / "m.onnx", nodes, [("axes", np.array([0]))], 2, out=[2, 4, 6])
+    with pytest.raises(df.ModelError, match=r"output 'y' for a batch of two .* from ReduceMean 'middle', opset 18 on"):
+        df.load(path, batch="free")
+
+
+def test_a_batch_that_cannot_be_told_from_other_sizes_is_refused(tmp_path):
+    bias = np.random.default_rng(0).standard_normal((2, 4, 6)).astype(np.float32)
+    path = written(tmp_path / "m.onnx", [node("Add", ["x", "bias"], ["y"], name="own")], [("bias", bias)], 2)
+    with pytest.raises(df.ModelError, match=r"batch='free'.*Add 'own', opset 18"):
+        df.load(path, batch="free")
+
+
+def test_a_free_batch_stays_and_an_unknown_word_is_refused(tmp_path):
+    path = written(tmp_path / "m.onnx", [node("Relu", ["x"], ["y"])], [], "N")
+    assert [str(t) for t in df.load(path, batch="free").inputs.values()] == ["float32[N, 4, 6]"]
+    with pytest.raises(df.InputError, match="'open'; expected 'free'"):
+        df.load(path, batch="open")
+
+
+def test_a_light_model_runs_in_batches(tmp_path):
+    proto, _ = seeded("squeezenet")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    x = np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype(np.float32)
+    ((found,),) = [df.Session(df.load(str(path), batch="free"), devices=["cpu"]).run(x).values()]
+    engine = onnxruntime.InferenceSession(str(path))
+    expected = [engine.run(None, {engine.get_inputs()[0].name: x[i : i + 1]})[0] for i in range(2)]
+    np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-3, atol=1e-6)
