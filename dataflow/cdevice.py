@@ -169,7 +169,7 @@ def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
             answer = owner.prepared[index]
             answer.packs[number].pack(owner.nodes + index, answer.state, source, packed)
 
-        yield PackRequest(int(pack.input), int(pack.bytes), fill)
+        yield PackRequest(int(pack.input), int(pack.kind), int(pack.bytes), fill)
 
 
 def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:

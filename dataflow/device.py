@@ -139,11 +139,13 @@ class PackRequest:
 
     Attributes:
         input: which one.
+        kind: the kernel's own number of the form of the copy.
         bytes: of the copy.
         fill: ``fill(source, packed)`` makes it; both are ``void *``.
     """
 
     input: int
+    kind: int
     bytes: int
     fill: Callable[[Any, Any], None]
 

@@ -212,7 +212,8 @@ class _Planning:
             if storage is None or source is None or not request.bytes or storage.root not in self.constants:
                 found.append(None)
                 continue
-            alike = (item.kernel.name, source.offset, source.type, source.strides, request.bytes, item.node.attributes)
+            place = (source.offset, source.type, source.strides)
+            alike = (item.kernel.name, *place, request.kind, request.bytes, item.node.attributes)
             digest = hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()
             name = f"{storage.root.name}:{request.input}:{digest}"
             if name not in self.packs:

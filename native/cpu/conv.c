@@ -6,7 +6,8 @@
  */
 #include "conv.h"
 #include "conv_apply.h"
-#include "conv_direct.h"
+#include "conv_depth.h"
+#include "conv_point.h"
 #include "conv_shape.h"
 
 static df_apply apply_of(const df_conv *conv) {
@@ -30,19 +31,45 @@ static df_conv conv_of_node(const df_node *node) {
                       0);
 }
 
+/* How a convolution with packed weights is done; the number is also the kind of the pack. */
+typedef struct way {
+  int (*takes)(const df_conv *conv);
+  int64_t (*bytes)(const df_conv *conv);
+  void (*pack)(const df_conv *conv, const float *weight, float *packed);
+  void (*run)(const df_call *call, const df_direct *direct);
+} way;
+
+static const way ways[] = {
+    {DF_NAME(df_point_takes), DF_NAME(df_point_pack_bytes), DF_NAME(df_point_pack),
+     DF_NAME(df_point_run)},
+    {DF_NAME(df_direct_takes), DF_NAME(df_direct_pack_bytes), DF_NAME(df_direct_pack),
+     DF_NAME(df_direct_run)},
+};
+
+/* The first way that takes a convolution, or -1; a matter of sizes alone. */
+static int32_t way_of(const df_conv *conv) {
+  for (int32_t i = 0; i < (int32_t)(sizeof ways / sizeof *ways); i++)
+    if (ways[i].takes(conv))
+      return i;
+  return -1;
+}
+
 static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
   (void)state;
   df_conv conv = conv_of_node(node);
-  DF_NAME(df_direct_pack)(&conv, source, packed);
+  ways[way_of(&conv)].pack(&conv, source, packed);
 }
 
 df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   df_conv conv = conv_of_node(node);
-  if (node->flags >> 1 & 1 && DF_NAME(df_direct_takes)(&conv)) {
+  if (DF_NAME(df_depth_takes)(&conv))
+    return DF_OK;
+  int32_t way = way_of(&conv);
+  if (node->flags >> 1 & 1 && way >= 0) {
     out->n_packs = 1;
     out->packs[0] =
-        (df_pack){.input = 1, .bytes = DF_NAME(df_direct_pack_bytes)(&conv), .pack = pack_weight};
+        (df_pack){.input = 1, .kind = way, .bytes = ways[way].bytes(&conv), .pack = pack_weight};
     return DF_OK;
   }
   df_apply apply = apply_of(&conv);
@@ -55,6 +82,16 @@ df_status DF_NAME(df_conv_run)(const df_call *call, int32_t relu) {
   df_conv conv =
       df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes, call->n_attributes, 0);
   const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+  if (DF_NAME(df_depth_takes)(&conv)) {
+    df_depth depth = {.conv = conv,
+                      .out = y->data,
+                      .source = x->data,
+                      .weight = w->data,
+                      .bias = bias,
+                      .relu = relu};
+    DF_NAME(df_depth_run)(call, &depth);
+    return DF_OK;
+  }
   if (call->packs && call->packs[0]) {
     df_direct direct = {.conv = conv,
                         .out = y->data,
@@ -62,7 +99,7 @@ df_status DF_NAME(df_conv_run)(const df_call *call, int32_t relu) {
                         .packed = call->packs[0],
                         .bias = bias,
                         .relu = relu};
-    DF_NAME(df_direct_run)(call, &direct);
+    ways[way_of(&conv)].run(call, &direct);
     return DF_OK;
   }
   df_apply apply = apply_of(&conv);

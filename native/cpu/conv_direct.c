@@ -31,12 +31,17 @@ static int64_t panel_width(const df_conv *conv, int64_t panel) {
 
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
 
-/* Floats of the packed weights of a group: panels of full width, a narrower one at the end. */
-static int64_t group_floats(const df_conv *conv) {
+/* Steps of a block; the last one may have fewer. */
+static int64_t block_of(int64_t k) { return df_divide_up(k, df_divide_up(k, K_BLOCK)); }
+
+/* Lanes of all panels: those of full width, a narrower one at the end. */
+static int64_t lanes_of(const df_conv *conv) {
   int64_t panels = panels_of(conv);
-  int64_t width = (panels - 1) * DF_DIRECT_FILTERS + panel_width(conv, panels - 1);
-  return width * steps_of(conv);
+  return (panels - 1) * DF_DIRECT_FILTERS + panel_width(conv, panels - 1);
 }
+
+/* Floats of the packed weights of a group: blocks of k, in each of them the panels. */
+static int64_t group_floats(const df_conv *conv) { return lanes_of(conv) * steps_of(conv); }
 
 /* ---- Packing ----------------------------------------------------------------------------------
  */
@@ -52,16 +57,17 @@ int DF_NAME(df_direct_takes)(const df_conv *conv) {
 }
 
 void DF_NAME(df_direct_pack)(const df_conv *conv, const float *weight, float *packed) {
-  int64_t k = steps_of(conv);
+  int64_t k = steps_of(conv), block = block_of(k);
   for (int64_t group = 0; group < conv->groups; group++)
-    for (int64_t panel = 0; panel < panels_of(conv); panel++) {
-      int64_t width = panel_width(conv, panel);
-      int64_t filter = panel * DF_DIRECT_FILTERS;
-      const float *from = weight + (group * conv->filters + filter) * k;
-      for (int64_t p = 0; p < k; p++)
-        for (int64_t lane = 0; lane < width; lane++)
-          *packed++ = filter + lane < conv->filters ? from[lane * k + p] : 0.0f;
-    }
+    for (int64_t begin = 0; begin < k; begin += block)
+      for (int64_t panel = 0; panel < panels_of(conv); panel++) {
+        int64_t width = panel_width(conv, panel);
+        int64_t filter = panel * DF_DIRECT_FILTERS;
+        const float *from = weight + (group * conv->filters + filter) * k;
+        for (int64_t p = begin; p < df_min(k, begin + block); p++)
+          for (int64_t lane = 0; lane < width; lane++)
+            *packed++ = filter + lane < conv->filters ? from[lane * k + p] : 0.0f;
+      }
 }
 
 /* ---- Cutting ----------------------------------------------------------------------------------
@@ -78,6 +84,35 @@ typedef struct plan {
   int64_t together; /* panels between which a gathered tile is kept */
 } plan;
 
+/* Time of one piece, in cycles per step of k: tiles, gathering them, reading the weights. */
+static int64_t piece_cost(int64_t tiles, int64_t panels, int plain) {
+  return tiles * (DF_DIRECT_ROWS * panels + (plain ? 1 : 6)) + 12 * panels;
+}
+
+/* Pieces: parts of the tiles gather less, cuts of the panels read less of the weights. Among the
+ * ways that take about the shortest time, the one with the most pieces: they even out threads that
+ * are held up. */
+static void cut(plan *p, const df_conv *conv, int plain, int32_t threads) {
+  int64_t panels = panels_of(conv), units = conv->batch * conv->groups;
+  int64_t work = units * conv->filters * conv->window.out_size * p->k;
+  int64_t most = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
+  int64_t best = INT64_MAX, pieces = 0;
+  for (int pass = 0; pass < 2; pass++)
+    for (int64_t parts = 1; parts <= df_min(p->tiles, most); parts++)
+      for (int64_t cuts = 1; cuts <= df_min(panels, most) && parts * cuts <= most; cuts++) {
+        int64_t count = units * parts * cuts;
+        int64_t cost = df_divide_up(count, threads) *
+                       piece_cost(df_divide_up(p->tiles, parts), df_divide_up(panels, cuts), plain);
+        if (pass == 0) {
+          best = df_min(best, cost);
+        } else if (cost <= best + best / 32 && count > pieces) {
+          pieces = count;
+          p->parts = parts;
+          p->cuts = cuts;
+        }
+      }
+}
+
 static plan make_plan(const df_conv *conv, int32_t threads) {
   const df_window *w = &conv->window;
   plan p = {.k = steps_of(conv)};
@@ -93,21 +128,9 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
     p.per_line = flat;
   }
   p.tiles = w->out_size / p.line * p.per_line;
-  p.block = df_divide_up(p.k, df_divide_up(p.k, K_BLOCK));
+  p.block = block_of(p.k);
 
-  int64_t panels = panels_of(conv);
-  int64_t units = conv->batch * conv->groups;
-  int64_t work = units * conv->filters * w->out_size * p.k;
-  int64_t wanted = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
-  int64_t missing = df_divide_up(wanted, units);
-  /* What each part reads again is the other operand: cut the larger one first. */
-  if (conv->filters * p.k > conv->channels * w->in_size) {
-    p.cuts = df_min(panels, missing);
-    p.parts = df_min(p.tiles, df_divide_up(missing, p.cuts));
-  } else {
-    p.parts = df_min(p.tiles, missing);
-    p.cuts = df_min(panels, df_divide_up(missing, p.parts));
-  }
+  cut(&p, conv, plain, threads);
   p.together = df_max(1, BLOCK_FLOATS / (p.block * DF_DIRECT_FILTERS));
   return p;
 }
@@ -192,6 +215,7 @@ typedef struct piece {
   const plan *p;
   const float *source; /* of the image and group */
   const float *packed; /* of the group */
+  int64_t lanes;       /* of its panels */
   const float *bias;
   float *out;
   int32_t offset[MOST_TAPS]; /* per tap, from the base */
@@ -260,7 +284,7 @@ static void do_panels(const piece *s, const tile_place *t, int64_t position, int
   for (; panel < last; panel++) {
     int64_t filter = panel * DF_DIRECT_FILTERS, width = panel_width(conv, panel);
     int64_t vectors = width / DF_LANES;
-    const float *weight = s->packed + filter * s->p->k + begin * width;
+    const float *weight = s->packed + begin * s->lanes + filter * (end - begin);
     DF_NAME(df_direct_tiles)[t->rows - 1][vectors - 1](end - begin, weight, source, shift, sums);
     finish(s->out + filter * size + position, size, sums, t->rows, vectors, conv->filters - filter,
            begin == 0 && s->bias ? s->bias + filter : NULL, begin > 0,
@@ -319,7 +343,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   int64_t part = index % p->parts;
   index /= p->parts;
   int64_t group = index % conv->groups;
-  piece s = {.d = job->d, .p = p};
+  piece s = {.d = job->d, .p = p, .lanes = lanes_of(conv)};
   s.source = job->d->source + index * conv->channels * w->in_size;
   s.out = job->d->out + index * conv->filters * w->out_size;
   s.packed = job->d->packed + group * group_floats(conv);

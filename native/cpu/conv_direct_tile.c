@@ -1,6 +1,8 @@
 /* conv_direct_tile.c: one function per number of positions and width, all from one inlined loop. */
 #include "conv_direct_tile.h"
 
+enum { AHEAD = 2048 }; /* floats: 8 KiB */
+
 #define TILE_INLINE static inline __attribute__((always_inline))
 
 /* |rows| and |vectors| are constants at every use: the loops over them vanish, and |sum| is
@@ -14,6 +16,11 @@ TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *weight, con
   FOR_EACH sum[i][j] = vec_zero();
   for (int64_t p = 0; p < k; p++, weight += vectors * DF_LANES) {
     const float *from = source + shift[p];
+    /* The weights stream by, and may come from far: pages end the processor's own reading ahead. */
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; j++)
+      __builtin_prefetch(weight + AHEAD + j * DF_LANES);
+    __builtin_prefetch(from + 2 * DF_LANES);
     df_vec right[DF_DIRECT_VECTORS];
 #pragma GCC unroll 4
     for (int j = 0; j < vectors; j++)

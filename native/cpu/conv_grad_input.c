@@ -4,6 +4,7 @@
  * dy: (N, G * F, out...), w: (G * F, C, kernel...), dx: (N, G * C, in...). Every dx is a sum of its
  * own, so nothing is scattered and the order of the sums is fixed. As many operations as conv. */
 #include "conv_apply.h"
+#include "conv_depth.h"
 #include "conv_shape.h"
 
 enum { FIRST_ATTRIBUTE = 1 }; /* after input_shape */
@@ -29,6 +30,8 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   const df_operand *dy = &node->inputs[0], *w = &node->inputs[1], *dx = &node->outputs[0];
   df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, node->attributes,
                               node->n_attributes, FIRST_ATTRIBUTE);
+  if (DF_NAME(df_depth_takes)(&conv))
+    return DF_OK;
   df_apply apply = apply_of(&conv);
   out->workspace = DF_NAME(df_apply_workspace)(&apply, node->threads);
   return DF_OK;
@@ -38,6 +41,11 @@ static df_status run(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *w = &call->inputs[1], *dx = &call->outputs[0];
   df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, call->attributes,
                               call->n_attributes, FIRST_ATTRIBUTE);
+  if (DF_NAME(df_depth_takes)(&conv)) {
+    df_depth depth = {.conv = conv, .out = dx->data, .source = dy->data, .weight = w->data};
+    DF_NAME(df_depth_run_dx)(call, &depth);
+    return DF_OK;
+  }
   df_apply apply = apply_of(&conv);
   apply.out = dx->data;
   apply.source = dy->data;

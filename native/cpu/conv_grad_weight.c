@@ -8,6 +8,7 @@
  * of x; dy is copied with rows of the same length and zeros in the gap. A tile of dot products
  * stays in registers over all positions of some images. Images are cut into parts by sizes and
  * threads; each part sums into a copy of its own, and the copies are added in their order. */
+#include "conv_depth.h"
 #include "conv_lattice.h"
 #include "conv_shape.h"
 #include "conv_tile.h"
@@ -247,6 +248,8 @@ static int64_t copies_floats(const plan *p) {
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   plan p = plan_of_node(node);
+  if (DF_NAME(df_depth_takes)(&p.conv))
+    return DF_OK;
   out->workspace = (copies_floats(&p) + p.scratch * node->threads) * (int64_t)sizeof(float);
   return DF_OK;
 }
@@ -255,6 +258,11 @@ static df_status run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *dy = &call->inputs[1], *dw = &call->outputs[0];
   df_conv conv = df_conv_make(x->shape, dw->shape, dy->shape, x->rank, call->attributes,
                               call->n_attributes, FIRST_ATTRIBUTE);
+  if (DF_NAME(df_depth_takes)(&conv)) {
+    df_depth depth = {.conv = conv, .out = dw->data, .source = x->data, .weight = dy->data};
+    DF_NAME(df_depth_run_dw)(call, &depth);
+    return DF_OK;
+  }
   job job = {.p = make_plan(&conv, call->threads), .dw = dw->data, .x = x->data, .dy = dy->data};
   const plan *p = &job.p;
   job.copies = p->image_parts > 1 ? call->workspace : NULL;

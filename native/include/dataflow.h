@@ -169,12 +169,12 @@ typedef struct df_node {
 /* A packed copy of one constant input that a kernel wants kept. The planner gives it persistent
  * memory, fills it by calling |pack| when the operand's data changes, and passes it in
  * df_call.packs. It does so for the inputs that df_node.flags names; for others a kernel that asks
- * gets a null there. What |pack| writes is a matter of the operand, the attributes and |bytes|
- * alone: nodes of one kernel that agree in these share one copy, whatever their other operands
- * are. */
+ * gets a null there. What |pack| writes is a matter of the operand, the attributes, |kind| and
+ * |bytes| alone: nodes of one kernel that agree in these share one copy, whatever their other
+ * operands are. */
 typedef struct df_pack {
   int32_t input;
-  int32_t reserved;
+  int32_t kind; /* the kernel's own number of the form of the copy */
   int64_t bytes;
   void (*pack)(const df_node *node, void *state, const void *source, void *packed);
 } df_pack;

@@ -93,7 +93,7 @@ def test_only_what_training_leaves_alone_is_packed():
         for plan in trainer.programs.plans().values():
             assert all(arena.name.startswith("frozen:") for arena in packs_of(plan))
         assert packs_of(trainer.programs.plans()["evaluate"])
-    assert last < 0.9 * first
+    assert last < 0.97 * first
     found = df.Session(m, devices=["cpu"]).run(X)["y"]
     np.testing.assert_allclose(np.mean(found.astype(np.float64) ** 2), last, rtol=1e-4)
 
