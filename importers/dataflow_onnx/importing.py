@@ -429,7 +429,7 @@ class Importer:
         return dataclasses.replace(graph, initializers=stored)
 
     def aliases(self) -> dict[str, tuple[str, ...]]:
-        """Other names of stored tensors: the path of the first node that reads them, with the operand's name."""
+        """Other names of stored tensors: of the nodes that read them, and of their modules, with the operand's name."""
         found: dict[str, list[str]] = {}
         stored = {name for name, tensor in self.tensors.items() if tensor.array is not None}
         for node in self.record.graph.nodes if stored else ():
@@ -439,8 +439,11 @@ class Importer:
             for index, name in enumerate(node.inputs):
                 label = _OPERANDS.get(node.op, {}).get(index, f"input{index}")
                 if name in stored:
-                    found.setdefault(name, []).append(f"{path}.{label}")
-        return {name: tuple(paths) for name, paths in found.items()}
+                    known = found.setdefault(name, [])
+                    known.append(f"{path}.{label}")
+                    if node.scope:
+                        known.append(f"{node.scope}.{label}")
+        return {name: tuple(p for p in dict.fromkeys(paths) if p != name) for name, paths in found.items()}
 
 
 _SHOWN = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand"}
@@ -451,6 +454,14 @@ _OPERANDS = {
     "Add": {0: "bias", 1: "bias"},
     "Mul": {0: "scale", 1: "scale"},
     "BatchNormalization": {1: "scale", 2: "bias", 3: "mean", 4: "var"},
+    "ConvTranspose": {1: "weight", 2: "bias"},
+    "Gather": {0: "weight"},
+    "GroupNormalization": {1: "weight", 2: "bias"},
+    "InstanceNormalization": {1: "weight", 2: "bias"},
+    "LayerNormalization": {1: "weight", 2: "bias"},
+    "PRelu": {1: "weight"},
+    "RMSNormalization": {1: "weight"},
+    **{op: {1: "W", 2: "R", 3: "B", 5: "initial_h", 6: "initial_c", 7: "P"} for op in ("GRU", "LSTM", "RNN")},
 }
 
 

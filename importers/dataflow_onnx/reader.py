@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 from collections.abc import Mapping
@@ -104,6 +105,19 @@ def external_bytes(proto: TensorProto, folder: str) -> bytes:
     return reader.external_data(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}")
 
 
+def _scope(proto: NodeProto) -> str:
+    """The module that a node comes from, dotted: of the exporter's notes, or of a name like ``/encoder/fc/MatMul``."""
+    for entry in proto.metadata_props:
+        if entry.key == "pkg.torch.onnx.name_scopes":  # "['', 'encoder', 'encoder.fc', 'linear']": the last is the op
+            try:
+                scopes = ast.literal_eval(entry.value[:10_000])
+            except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError):
+                return ""
+            return scopes[-2] if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str) else ""
+    name = proto.name if isinstance(proto.name, str) else ""  # bytes where it is no UTF-8
+    return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
+
+
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
@@ -162,7 +176,8 @@ class _Reader:
         label = f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"
         attributes = {a.name: self.attribute(a, f"{label}, attribute {a.name!r}") for a in proto.attribute}
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        return NodeRecord(proto.op_type, domain, proto.name, tuple(proto.input), tuple(proto.output), attributes)
+        names = tuple(proto.input), tuple(proto.output)
+        return NodeRecord(proto.op_type, domain, proto.name, *names, attributes, _scope(proto))
 
     def attribute(self, proto: AttributeProto, where: str) -> Any:
         kind = proto.type

@@ -20,6 +20,7 @@ class NodeRecord:
     Attributes:
         inputs, outputs: names; "" where one is left out.
         attributes: Python values; graphs are GraphRecords, tensors are arrays.
+        scope: the dotted name of the module that it comes from, where the exporter noted it.
     """
 
     op: str
@@ -28,6 +29,7 @@ class NodeRecord:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+    scope: str = ""
 
     @property
     def bodies(self) -> tuple[GraphRecord, ...]:

@@ -96,11 +96,25 @@ def export(module: torch.nn.Module, batch: dict[str, np.ndarray], path: Path, sc
             module, tuple(inputs.values()), str(path), dynamic_shapes=shapes, dynamo=True, external_data=False, **common
         )
     model = onnx.load(path)
+    if path.stem == "vit":  # one file keeps the exporter's notes about modules
+        keep_scopes(model, path.with_stem("vit_scopes"))
     for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
         del part.metadata_props[:]
         part.doc_string = ""
     onnx.save(model, path)
     return model
+
+
+def keep_scopes(model: onnx.ModelProto, path: Path) -> None:
+    """Writes the file with the notes that say which module a node comes from, and no others."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
+        scopes = [(p.key, p.value) for p in part.metadata_props if p.key.endswith("name_scopes")]
+        del part.metadata_props[:]
+        part.doc_string = ""
+        for key, value in scopes:
+            part.metadata_props.add(key=key, value=value)
+    onnx.save(model, path)
 
 
 def places(model: onnx.ModelProto, module: torch.nn.Module) -> np.ndarray:

@@ -180,3 +180,13 @@ def test_two_hundred_lengths_leave_memory_bounded():
         plan = session.plan(x.shape)
         largest = max(largest, sum(a.bytes for a in plan.arenas if a.kind not in ("input", "output")))
     assert allocated()[0] - before <= 4 * largest
+
+
+@pytest.mark.parametrize("file", ["vit_scopes", "vit_script"])
+def test_unreadable_names_have_aliases_by_module(file):
+    model = df.load(path_of(file))
+    (name,) = [n for n, p in model.parameters.items() if "layers.1.fc1.weight" in p.aliases]
+    assert not name.startswith("layers")  # the exporter transposed it and lost the name
+    with df.Trainer(model, trainable=["layers.1.*"], devices=["cpu"]) as trainer:
+        assert name in trainer.trainable
+        assert len(trainer.trainable) == 12
