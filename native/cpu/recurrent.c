@@ -4,9 +4,10 @@
 #include "pack.h"
 
 enum {
-  GRAIN = 64 * 1024,   /* multiply-adds of a step that pay for a meeting of threads */
-  CHUNK = 4096 * 1024, /* multiply-adds between two looks at the cancel word */
-  FEW = 4              /* rows per thread below which reading the weights is the limit */
+  GRAIN = 64 * 1024,           /* multiply-adds of a step that pay for a meeting of threads */
+  CHUNK = 4096 * 1024,         /* multiply-adds between two looks at the cancel word */
+  FEW = 4,                     /* rows per thread below which reading the weights is the limit */
+  MOST_ROWS = 8 * DF_TILE_ROWS /* packed at a time */
 };
 
 static int64_t panels_of(int64_t hidden) { return df_divide_up(hidden, DF_TILE_COLUMNS); }
@@ -17,8 +18,9 @@ int64_t DF_NAME(df_recurrent_weight_floats)(int64_t k, int64_t groups, int64_t h
   return df_recurrent_room(groups * panels_of(hidden) * DF_TILE_COLUMNS * k);
 }
 
-int64_t DF_NAME(df_recurrent_scratch_floats)(int64_t k) {
-  return df_recurrent_room(k * DF_TILE_ROWS + DF_LANES);
+int64_t DF_NAME(df_recurrent_scratch_floats)(int64_t k, int64_t batch) {
+  const int64_t blocks = df_divide_up(df_min(batch, MOST_ROWS), DF_TILE_ROWS);
+  return df_recurrent_room(k * DF_TILE_ROWS * blocks + DF_LANES);
 }
 
 /* ---- The weight ----------------------------------------------------------------------------- */
@@ -60,13 +62,17 @@ void DF_NAME(df_recurrent_pack)(const df_call *call, const df_recurrent_weight *
               df_min(panels, df_pieces(call, panels * DF_TILE_COLUMNS * weight->k, GRAIN)));
 }
 
+/* A panel of b passes over all rows while it is in the cache, so b comes from memory once. */
 void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c, int64_t c_row,
                                     const float *a, int64_t a_row, const float *bias,
                                     int accumulate, const df_recurrent_part *part) {
-  const int64_t panels = panels_of(weight->hidden), k = weight->k;
-  for (int64_t i = part->row; i < part->rows_end; i += DF_TILE_ROWS) {
-    const int64_t rows = df_min(DF_TILE_ROWS, part->rows_end - i);
-    df_pack_turned(part->scratch, a + i * a_row, a_row, rows, k, DF_TILE_ROWS);
+  const int64_t panels = panels_of(weight->hidden), k = weight->k, block = k * DF_TILE_ROWS;
+  for (int64_t i = part->row; i < part->rows_end; i += MOST_ROWS) {
+    const int64_t rows = df_min(MOST_ROWS, part->rows_end - i);
+    const int64_t height = df_divide_up(rows, df_divide_up(rows, DF_TILE_ROWS)); /* all alike */
+    for (int64_t j = 0; j < rows; j += height)
+      df_pack_turned(part->scratch + j / height * block, a + (i + j) * a_row, a_row,
+                     df_min(height, rows - j), k, DF_TILE_ROWS);
     for (int64_t group = 0; group < weight->groups; group++)
       for (int64_t unit = part->unit; unit < part->units_end; unit += DF_TILE_COLUMNS) {
         const int64_t columns = df_min(DF_TILE_COLUMNS, part->units_end - unit);
@@ -74,9 +80,12 @@ void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c,
         const float *b =
             weight->panels + (group * panels * DF_TILE_COLUMNS + unit) * k; /* whole panels */
         const df_gemm_end end = {.column_bias = bias ? bias + at : NULL, .accumulate = accumulate};
-        DF_NAME(df_tiles)
-        [rows - 1][width_of(columns) / DF_LANES - 1](k, part->scratch, b, c + i *c_row + at, c_row,
-                                                     columns, &end);
+        for (int64_t j = 0; j < rows; j += height) {
+          const int64_t some = df_min(height, rows - j);
+          const df_tile tile = DF_NAME(df_tiles)[some - 1][width_of(columns) / DF_LANES - 1];
+          tile(k, part->scratch + j / height * block, b, c + (i + j) * c_row + at, c_row, columns,
+               &end);
+        }
       }
   }
 }
@@ -130,7 +139,7 @@ void DF_NAME(df_recurrent_run)(const df_call *call, const df_recurrent *sizes, i
                .step = step,
                .context = context,
                .scratch = scratch,
-               .scratch_floats = DF_NAME(df_recurrent_scratch_floats)(k)};
+               .scratch_floats = DF_NAME(df_recurrent_scratch_floats)(k, sizes->batch)};
   const int64_t work = sizes->batch * sizes->gates * sizes->hidden * sizes->hidden;
   const int64_t chunk = loop.cut.across > 1 ? 1 : df_max(1, CHUNK / df_max(1, work));
   for (; loop.first < count; loop.first = loop.end) {

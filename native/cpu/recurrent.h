@@ -29,7 +29,7 @@ typedef struct df_recurrent_weight {
 typedef struct df_recurrent_part {
   int64_t row, rows_end;
   int64_t unit, units_end;
-  float *scratch; /* a panel of rows of k */
+  float *scratch; /* for packed rows of a */
 } df_recurrent_part;
 
 /* Step |index| in the order of computing, of one part. */
@@ -38,7 +38,7 @@ typedef void (*df_recurrent_step)(const void *context, int64_t index,
 
 /* Floats of a packed weight, and of the scratch of one thread. */
 int64_t DF_NAME(df_recurrent_weight_floats)(int64_t k, int64_t groups, int64_t hidden);
-int64_t DF_NAME(df_recurrent_scratch_floats)(int64_t k);
+int64_t DF_NAME(df_recurrent_scratch_floats)(int64_t k, int64_t batch);
 
 /* Packs r, contiguous. */
 void DF_NAME(df_recurrent_pack)(const df_call *call, const df_recurrent_weight *weight,
@@ -50,7 +50,7 @@ void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c,
                                     const float *a, int64_t a_row, const float *bias,
                                     int accumulate, const df_recurrent_part *part);
 
-/* step(context, 0 .. count - 1) for all parts; |scratch| holds a panel per thread. */
+/* step(context, 0 .. count - 1) for all parts; |scratch| has room for each thread. */
 void DF_NAME(df_recurrent_run)(const df_call *call, const df_recurrent *sizes, int64_t count,
                                df_recurrent_step step, const void *context, float *scratch,
                                int64_t k);

@@ -139,8 +139,9 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   const df_operand *x = &node->inputs[0], *r = &node->inputs[1];
   const int64_t hidden = r->shape[1], gates = hidden ? r->shape[0] / hidden : 1;
   const layout at = layout_of(x->shape[1], hidden, gates, q_row_of(gates, hidden));
-  out->workspace = (at.panels + node->threads * DF_NAME(df_recurrent_scratch_floats)(hidden)) *
-                   (int64_t)sizeof(float);
+  out->workspace =
+      (at.panels + node->threads * DF_NAME(df_recurrent_scratch_floats)(hidden, x->shape[1])) *
+      (int64_t)sizeof(float);
   return DF_OK;
 }
 

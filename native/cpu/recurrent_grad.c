@@ -161,9 +161,9 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   const df_operand *r = &node->inputs[0], *dx = &node->outputs[0];
   const int64_t hidden = r->shape[1], gates = hidden ? r->shape[0] / hidden : 1;
   const layout at = layout_of(dx->shape[1], hidden, gates);
-  out->workspace =
-      (at.panels + node->threads * DF_NAME(df_recurrent_scratch_floats)(gates * hidden)) *
-      (int64_t)sizeof(float);
+  out->workspace = (at.panels + node->threads * DF_NAME(df_recurrent_scratch_floats)(
+                                                    gates * hidden, dx->shape[1])) *
+                   (int64_t)sizeof(float);
   return DF_OK;
 }
 
