@@ -13,7 +13,7 @@ from .errors import InputError
 from .execute import Machine
 from .graph import Graph
 from .lower import Lowered, LoweredNode, Root, fuse, lower
-from .passes import fold, join_scales, turn_products, without_dead
+from .passes import fold, join_scales, turn_products, without_dead, without_inactive
 from .plan import Plan
 from .planning import make_plan
 from .registry import LAST_RESORT, Registry
@@ -129,7 +129,7 @@ def compile_graph(
     Raises:
         ModelError: no device takes a node.
     """
-    graph = turn_products(without_dead(graph))
+    graph = turn_products(without_dead(without_inactive(graph)))
     if folding:
         reference = registry.kernels.get(LAST_RESORT, {})
         graph = without_dead(fold(graph, reference, changed))

@@ -437,8 +437,8 @@ class _Lowering:
         if not is_contiguous(after.type.sizes, after.strides):
             return False
         written = False
-        for place in sorted({*self.touching(root), *self.touching(before.root)}):
-            item = self.items[place]
+        for at_item in sorted({*self.touching(root), *self.touching(before.root)}):
+            item = self.items[at_item]
             reads = [item.source] if isinstance(item, Move) else [s for s in item.inputs if s is not None]
             if written and any(s.root is before.root for s in reads):
                 return False
@@ -451,13 +451,13 @@ class _Lowering:
         return written
 
     def touching(self, root: Root) -> list[int]:
-        """The places of the items that read or write a root."""
-        for place in range(self.indexed, len(self.items)):
-            item = self.items[place]
+        """Where among the items those are that read or write a root."""
+        for at in range(self.indexed, len(self.items)):
+            item = self.items[at]
             found = (item.source, item.target) if isinstance(item, Move) else (*item.inputs, *item.outputs)
             for storage in found:
                 if storage is not None:
-                    self.index.setdefault(storage.root, []).append(place)
+                    self.index.setdefault(storage.root, []).append(at)
         self.indexed = len(self.items)
         return self.index.get(root, [])
 

@@ -48,8 +48,9 @@ random_normal: Op = Op(
 )
 
 
-def _dropout_infer(x: TensorType, key: TensorType, *, ratio: float, stream: int) -> TensorType:
-    _need_key("dropout", key)
+def _dropout_infer(x: TensorType, key: TensorType | None = None, *, ratio: float, stream: int) -> TensorType:
+    if key is not None:
+        _need_key("dropout", key)
     need_float("dropout", x)
     need(0.0 <= ratio < 1.0, f"dropout: ratio is {ratio}; expected 0 <= it < 1")
     return x
@@ -57,18 +58,18 @@ def _dropout_infer(x: TensorType, key: TensorType, *, ratio: float, stream: int)
 
 def _dropout_gradient(node: Node, dy: Value) -> tuple[Value, None]:
     """The same elements again, from the same key: no mask is kept."""
-    return dropout(dy, node.inputs[1], **node.attributes), None
+    return dropout(dy, *node.inputs[1:], **node.attributes), None
 
 
 dropout: Op = Op(
     "dropout",
-    ("x", "key"),
+    ("x", "key?"),
     _dropout_infer,
     attributes={"ratio": 0.5, "stream": 0},
     gradient=_dropout_gradient,
     effects="random",
     inplace=((0, 0),),
-    doc="x / (1 - ratio) where u >= ratio, else 0",
+    doc="x / (1 - ratio) where u >= ratio, else 0; without a key, as outside of training, x",
 )
 
 OPS = (random_uniform, random_normal, dropout)

@@ -16,7 +16,8 @@ from ..execute import Program, Scratch, Store
 from ..feeds import checked_array, checked_inputs, result_arrays, sizes_of
 from ..graph import Array, Graph, Value
 from ..model import Model
-from ..passes import bind, dims_of, without_dead
+from ..ops.random import KEY
+from ..passes import bind, dims_of, with_dropout, without_dead
 from ..plan import Plan
 from ..registry import Registry, default_registry
 from ..types import TensorType
@@ -29,6 +30,7 @@ from .graphs import (
 )
 from .ties import Tie, tied
 
+KEY_INPUT = "dropout/key"
 PLANS = 16  # per program; the least recently used goes
 
 
@@ -79,6 +81,7 @@ class Programs:
         clip_norm: the largest norm of the averaged gradient, or None.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``ties``.
+        dropout: the seed by which the dropout nodes drop in training; None: they don't.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Programs:
         clip_norm: float | None = None,
         batch_norm: str = "fixed",
         ties: Mapping[str, Tie] = MappingProxyType({}),
+        dropout: int | None = None,
         registry: Registry | None = None,
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
@@ -106,6 +110,9 @@ class Programs:
         self._ties = ties
         self._graph = tied(model.graph_with_data(), ties)
         self._training = with_batch_statistics(self._graph) if batch_norm == "update" else self._graph
+        self._dropout = dropout
+        if dropout is not None:
+            self._training = with_dropout(self._training, KEY_INPUT, KEY)
         self._statistics = tuple(s.before.name for s in self._training.states)
         self._homes: dict[str, str] | None = None
         self._reached: tuple[str, ...] = ()
@@ -115,13 +122,16 @@ class Programs:
 
     # ---- programs -------------------------------------------------------------------------------------
 
-    def forward_backward(self, batch: Mapping[str, Array], *, first: bool) -> dict[str, Array]:
+    def forward_backward(self, batch: Mapping[str, Array], *, first: bool, draw: int = 0) -> dict[str, Array]:
         """The terms of one micro-batch, whose gradients go to the accumulators.
 
         Args:
             batch: the model's inputs and what the objective reads.
             first: of a logical batch: writes the accumulators, otherwise adds.
+            draw: number of the micro-batch, of which the random numbers depend.
         """
+        if self._dropout is not None:
+            batch = {**batch, KEY_INPUT: np.array([self._dropout, draw], np.uint64)}
         self._before_training(batch)
         program = self._program(("joint", first), batch, lambda sizes: self._joint(batch, sizes, add=not first))
         return self._run(program, batch)

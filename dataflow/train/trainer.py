@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import DataflowError, InputError, ModelError
 from ..graph import Array
 from ..model import Model
+from ..passes import has_inactive
 from ..registry import Registry
 from . import schedules
 from .callbacks import Callback, EarlyStop
@@ -66,6 +67,7 @@ class Trainer:
         clip_norm: the largest norm of the averaged gradient.
         seed: of the order of the data and the split.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
+        dropout: the model's dropout nodes drop in training, by ``seed`` and the number of the micro-batch.
         tie: stored tensors that are equal bit for bit, directly or transposed, and not of one value train as one: an
             embedding and the output layer that exporters wrote apart. All copies follow.
 
@@ -88,6 +90,7 @@ class Trainer:
         clip_norm: float | None = None,
         seed: int = 0,
         batch_norm: Literal["fixed", "update"] = "fixed",
+        dropout: bool = False,
         tie: bool = True,
         registry: Registry | None = None,
     ) -> None:
@@ -98,7 +101,9 @@ class Trainer:
             raise InputError(f"clip_norm is {clip_norm}; expected a number above 0")
         if batch_norm not in ("fixed", "update"):
             raise InputError(f"batch_norm is {batch_norm!r}; expected 'fixed' or 'update'")
-        self.model = model
+        if dropout and not has_inactive(model.graph):
+            raise InputError("dropout=True: the model has no dropout node; exporters leave it out in inference mode")
+        self.model, self.dropout = model, dropout
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
         self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
         self.devices, self.threads, self.registry = devices, threads, registry
@@ -128,6 +133,7 @@ class Trainer:
             clip_norm=self.clip_norm,
             batch_norm=self.batch_norm,
             ties=self.ties,
+            dropout=self.seed if self.dropout else None,
             registry=self.registry,
         )
 
@@ -183,7 +189,8 @@ class Trainer:
     def _run(self, batch: Batch, *, training: bool) -> dict[str, Array]:
         feeds = self._feeds(batch)
         if training:
-            terms = self.programs.forward_backward(feeds, first=self._pending == 0)
+            draw = {"draw": self.steps * self.accumulate + self._pending} if self.dropout else {}
+            terms = self.programs.forward_backward(feeds, first=self._pending == 0, **draw)
         else:
             terms = self.programs.evaluate(feeds)
         loss = float(terms["loss"])

@@ -314,19 +314,24 @@ _softmax_family("LogSoftmax", ops.log_softmax)
 _softmax_family("Hardmax", _hardmax)
 
 
-def _kept(c: Importer, x: T) -> tuple[Any, ...]:
-    """Dropout in inference: the operand, and a mask that keeps everything where the file asks for one."""
+def _kept(c: Importer, x: T, ratio: float) -> tuple[Any, ...]:
+    """Dropout outside of training, and a mask that keeps everything where the file asks for one."""
+    if not 0.0 <= ratio <= 1.0:
+        raise ModelError(f"ratio is {ratio}; expected a number from 0 to 1")
+    floats = x.type.dtype.is_float and x.array is None and 0.0 < ratio < 1.0
+    count = sum(node.op.name == "dropout" for node in c.builder.nodes())
+    y = ops.dropout(c.value(x), None, ratio=ratio, stream=count) if floats else x
     if len(c.node.outputs) < 2 or not c.node.outputs[1]:
-        return (x,)
+        return (y,)
     from dataflow.types import bool_
 
     attributes = {"shape": c.value(x).type.shape, "value": 1.0, "dtype": bool_}
-    return x, c.builder.add(ops.full, (), attributes).outputs[0]
+    return y, c.builder.add(ops.full, (), attributes).outputs[0]
 
 
 @operator("Dropout", 7)
 def Dropout_7(c: Importer, x: T, *, ratio: float = 0.5) -> Any:
-    return _kept(c, x)
+    return _kept(c, x, ratio)
 
 
 @operator("Dropout", 12)
@@ -335,4 +340,4 @@ def Dropout(c: Importer, x: T, ratio: T | None = None, training_mode: T | None =
         on = training_mode.array
         if on is None or bool(np.asarray(on).any()):
             raise ModelError("the node drops in training mode; export the model in inference mode")
-    return _kept(c, x)
+    return _kept(c, x, 0.5 if ratio is None else c.scalar(ratio, "ratio"))

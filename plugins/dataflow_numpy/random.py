@@ -80,7 +80,9 @@ def _random_normal(attributes: Attributes, key: Array) -> Array:
     return _shaped(attributes["mean"] + attributes["scale"] * z, attributes)
 
 
-def _dropout(attributes: Attributes, x: Array, key: Array) -> Array:
+def _dropout(attributes: Attributes, x: Array, key: Array | None = None) -> Array:
+    if key is None:
+        return x.copy()
     ratio = attributes["ratio"]
     keep = _uniform(key, attributes["stream"], x.size).reshape(x.shape) >= np.float32(ratio)
     return np.where(keep, wide(x) * (1 / (1 - ratio)), 0).astype(x.dtype)

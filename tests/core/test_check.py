@@ -101,9 +101,8 @@ def reordered(plan, random):
     return dataclasses.replace(plan, items=tuple(items))
 
 
-def results(plan, program, feeds):
+def results(plan, program, store, feeds):
     """What a plan computes from poisoned memory, with the state it leaves; None when it is refused or fails."""
-    store = program._store
     before = {key: store.read(key) for key in store.names()}
     try:
         changed = Program(plan, program.lowered, program._machine, store, 1)
@@ -130,13 +129,13 @@ def poison(bound, buffer):
     ffi.memmove(buffer.base, b"\xff" * buffer.bytes, buffer.bytes)
 
 
-def corrupt_and_compare(program, feeds, count, seed):
+def corrupt_and_compare(program, store, feeds, count, seed):
     random = np.random.default_rng(seed)
     plan = program.plan
     check_plan(plan)
-    right = results(plan, program, feeds)
+    right = results(plan, program, store, feeds)
     assert right is not None
-    assert results(plan, program, feeds) == right
+    assert results(plan, program, store, feeds) == right
     differing = rejected = 0
     for _ in range(count):
         wrong = (moved if random.integers(3) else reordered)(plan, random)
@@ -146,7 +145,7 @@ def corrupt_and_compare(program, feeds, count, seed):
         except PlanViolation:
             accepted = False
         rejected += not accepted
-        same = results(wrong, program, feeds) == right
+        same = results(wrong, program, store, feeds) == right
         differing += not same
         assert same or not accepted, "a plan that computes something else was accepted"
     return differing, rejected
@@ -158,7 +157,7 @@ def test_corrupted_plans_that_compute_something_else_are_rejected(name, kind):
     with trained(name, devices=["cpu"]) as trainer:
         program = next(p for k, p in trainer.programs._programs.items() if "-".join(map(str, k[0])) == kind)
         feeds = {"x": x[0], "labels": y[0]}
-        differing, rejected = corrupt_and_compare(program, feeds, 300, seed=11)
+        differing, rejected = corrupt_and_compare(program, trainer.programs._store, feeds, 300, seed=11)
     assert differing > 150
     assert rejected >= differing
 
@@ -169,7 +168,8 @@ def test_corrupted_plans_over_two_memories_are_rejected(remote):
         program = next(p for k, p in trainer.programs._programs.items() if k[0] == ("joint", True))
         check_plan(program.plan)
         assert program.plan.asynchronous == {"remote"}
-        differing, rejected = corrupt_and_compare(program, {"x": x[0], "labels": y[0]}, 100, seed=5)
+        feeds = {"x": x[0], "labels": y[0]}
+        differing, rejected = corrupt_and_compare(program, trainer.programs._store, feeds, 100, seed=5)
         for at, item in enumerate(program.plan.items):
             if isinstance(item, Wait):
                 items = program.plan.items[:at] + program.plan.items[at + 1 :]

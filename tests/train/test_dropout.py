@@ -1,0 +1,95 @@
+"""Dropout nodes: inactive but in training that asks for it, seeded, and the same after a resume."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+from dataflow_onnx.importing import load_bytes
+
+X = np.random.default_rng(0).standard_normal((64, 20)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 4, 64)
+W = np.random.default_rng(2).standard_normal((20, 4)).astype(np.float32) / 4
+
+
+def loaded(opset=18, ratio=0.5):
+    if opset < 12:
+        node, stored = helper.make_node("Dropout", ["x"], ["d"], ratio=ratio), []
+    else:
+        node = helper.make_node("Dropout", ["x", "ratio"], ["d"])
+        stored = [numpy_helper.from_array(np.float32(ratio), "ratio")]
+    graph = helper.make_graph(
+        [node, helper.make_node("MatMul", ["d", "w"], ["y"])],
+        "main",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 20])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+        [*stored, numpy_helper.from_array(W, "w")],
+    )
+    return load_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]).SerializeToString())
+
+
+@pytest.mark.parametrize("opset", [7, 10, 12, 22])
+def test_it_is_inactive_outside_of_training(opset):
+    model = loaded(opset)
+    np.testing.assert_allclose(df.Session(model).run(X)["y"], X @ W, rtol=1e-4, atol=1e-5)
+    with df.Trainer(model, dropout=True, devices=["cpu"]) as trainer:
+        np.testing.assert_allclose(trainer.predict(X)["y"], X @ W, rtol=1e-4, atol=1e-5)
+        quiet = trainer.evaluate({"x": X, "labels": Y})["loss"]
+        noisy = trainer.step({"x": X, "labels": Y})
+    with df.Trainer(loaded(opset), devices=["cpu"]) as trainer:
+        assert trainer.step({"x": X, "labels": Y}) == pytest.approx(quiet, rel=1e-5)
+    assert abs(noisy - quiet) > 1e-3 * quiet
+
+
+def gradient(seed, steps=1, **options):
+    """The gradient of the sum of the outputs: each weight's is the sum of the inputs that stay."""
+    model = loaded()
+    with df.Trainer(
+        model, loss=lambda g, outputs, batch: outputs["y"], optimizer=df.optim.SGD(lr=0.0), dropout=True, seed=seed,
+        metrics=[], devices=["cpu"], **options,
+    ) as trainer:  # fmt: skip
+        found = []
+        update = trainer.programs.update
+        trainer.programs.update = lambda *a: (found.append(trainer.programs.gradients()["w"].copy()), update(*a))[1]
+        for _ in range(steps):
+            trainer.step({"x": np.ones((640, 20), np.float32)})
+    return found
+
+
+def test_what_stays_is_scaled_and_chosen_by_seed_and_step():
+    first, second = gradient(3, steps=2)
+    counts = first[:, 0] / 2  # each that stays counts twice
+    np.testing.assert_array_equal(first, np.repeat(first[:, :1], 4, axis=1))
+    np.testing.assert_array_equal(counts, np.round(counts))
+    assert abs(counts.mean() / 640 - 0.5) < 4 * 0.5 / np.sqrt(640 * 20)
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, gradient(3)[0])
+    assert not np.array_equal(first, gradient(4)[0])
+
+
+def test_a_resumed_run_drops_the_same(tmp_path):
+    def run(epochs, **options):
+        model = loaded()
+        with df.Trainer(model, dropout=True, seed=5, accumulate=2, devices=["cpu"]) as trainer:
+            trainer.fit({"x": X, "labels": Y}, epochs=epochs, batch_size=16, progress=False, **options)
+        return model.parameters["w"].array
+
+    whole = run(4)
+    run(2, checkpoint=tmp_path)
+    np.testing.assert_array_equal(run(4, checkpoint=tmp_path, resume="auto"), whole)
+
+
+def test_a_model_without_dropout_is_refused():
+    g = df.GraphBuilder()
+    g.output("y", df.ops.matmul(g.input("x", df.float32, ("N", 20)), g.parameter("w", W)))
+    with pytest.raises(df.InputError, match="no dropout node"):
+        df.Trainer(df.Model(g.build()), dropout=True)
+
+
+def test_a_saved_file_keeps_its_dropout(tmp_path):
+    model = loaded(opset=18)
+    with df.Trainer(model, dropout=True, devices=["cpu"]) as trainer:
+        trainer.step({"x": X, "labels": Y})
+    df.save(model, str(tmp_path / "m.onnx"))
+    assert [n.op_type for n in onnx.load(tmp_path / "m.onnx").graph.node] == ["Dropout", "MatMul"]
