@@ -9,6 +9,7 @@
 #include "conv_depth.h"
 #include "conv_point.h"
 #include "conv_shape.h"
+#include "conv_winograd.h"
 
 static df_apply apply_of(const df_conv *conv) {
   return (df_apply){.window = conv->window,
@@ -37,13 +38,16 @@ typedef struct way {
   int64_t (*bytes)(const df_conv *conv);
   void (*pack)(const df_conv *conv, const float *weight, float *packed);
   void (*run)(const df_call *call, const df_direct *direct);
+  int64_t (*workspace)(const df_conv *conv, int32_t threads); /* null for none */
 } way;
 
 static const way ways[] = {
     {DF_NAME(df_point_takes), DF_NAME(df_point_pack_bytes), DF_NAME(df_point_pack),
-     DF_NAME(df_point_run)},
+     DF_NAME(df_point_run), NULL},
+    {DF_NAME(df_winograd_takes), DF_NAME(df_winograd_pack_bytes), DF_NAME(df_winograd_pack),
+     DF_NAME(df_winograd_run), DF_NAME(df_winograd_workspace)},
     {DF_NAME(df_direct_takes), DF_NAME(df_direct_pack_bytes), DF_NAME(df_direct_pack),
-     DF_NAME(df_direct_run)},
+     DF_NAME(df_direct_run), NULL},
 };
 
 /* The first way that takes a convolution, or -1; a matter of sizes alone. */
@@ -70,6 +74,8 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
     out->n_packs = 1;
     out->packs[0] =
         (df_pack){.input = 1, .kind = way, .bytes = ways[way].bytes(&conv), .pack = pack_weight};
+    if (ways[way].workspace)
+      out->workspace = ways[way].workspace(&conv, node->threads);
     return DF_OK;
   }
   df_apply apply = apply_of(&conv);

@@ -55,7 +55,7 @@ CONVOLUTIONS = [  # channels, filters, size, kernel, strides, pads, dilations, g
     (64, 48, (14, 14), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
     (70, 33, (7, 7), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
     (100, 17, (7, 7), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),  # more than one block of k
-    (16, 40, (28, 29), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
+    (15, 40, (28, 29), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
     (5, 3, (56, 57), (3, 3), (1, 1), (0, 1, 2, 0), (1, 1), 1),
     (8, 16, (13, 11), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1),
     (8, 16, (13, 11), (1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1),
@@ -67,6 +67,11 @@ CONVOLUTIONS = [  # channels, filters, size, kernel, strides, pads, dilations, g
     (4, 9, (5, 6, 7), (3, 1, 2), (1, 2, 1), (1, 0, 0, 1, 1, 1), (1, 1, 2), 1),
     (2, 5, (3, 3), (3, 3), (1, 1), (2, 2, 2, 2), (1, 1), 1),
     (20, 40, (29, 28), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 2),  # a product of matrices
+    (16, 40, (28, 29), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),  # squares of outputs
+    (17, 33, (60, 23), (3, 3), (1, 1), (0, 1, 2, 0), (1, 1), 1),
+    (40, 70, (24, 57), (3, 3), (1, 1), (2, 2, 2, 2), (1, 1), 1),
+    (70, 18, (21, 26), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),  # with a workspace
+    (130, 200, (22, 30), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
     (400, 31, (28, 28), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
     (3, 5, (1, 3, 140), (1, 1, 1), (1, 1, 1), (0, 0, 0, 0, 0, 0), (1, 1, 1), 1),
 ]
@@ -86,7 +91,8 @@ def test_convolution(case, batch, constant):
         found, plan = run(lambda g, x: df.ops.conv(x, g.parameter("w", w), g.constant(bias), **window), x)
         if channels != groups:
             assert plan.memory["packs"] >= w.nbytes
-        assert plan.lower_bound_bytes == 0  # no workspace
+        if channels <= 64:
+            assert plan.lower_bound_bytes == 0  # no workspace
         near(found, exact, terms)
         found, _ = run(lambda g, x: df.ops.relu(df.ops.conv(x, g.parameter("w", w), g.constant(bias), **window)), x)
         near(found, np.maximum(exact, 0), terms)
