@@ -6,7 +6,6 @@ A body has no free variables: what it reads from outside is among its inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..builder import GraphBuilder
 from ..errors import GradientError
@@ -14,7 +13,9 @@ from ..graph import Graph, Node, Value
 from ..op import REQUIRED, Op
 from ..types import Dim, Size, TensorType, bool_, int64
 from .binary import add
+from .bodies import inline, parts, zeros
 from .rules import need
+from .scan_gradient import scan_gradient
 
 # ---- scan ---------------------------------------------------------------------------------------------
 
@@ -60,115 +61,13 @@ def _check_body(
         )
 
 
-def _scan_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
-    """A scan in the other direction: trip by trip the body once more from its saved carries, and its vjp.
-
-    Its carries are the cotangents of the forward carries and of the captures, its rows the saved carries, the
-    scanned inputs and the cotangents of the stacked results.
-    """
-    from ..autodiff import add_gradients, decompose_for_gradient
-
-    n_carries, n_xs = node.attributes["n_carries"], node.attributes["n_xs"]
-    (body,) = node.bodies
-    rows = len(body.outputs) - n_carries
-    inputs = [v for v in node.inputs if v is not None]
-    carries, xs, captures = inputs[:n_carries], inputs[n_carries : n_carries + n_xs], inputs[n_carries + n_xs :]
-    saved = node.outputs[n_carries + rows :]
-    outer = inputs[0].builder
-    assert outer is not None
-
-    body = decompose_for_gradient(body, body.inputs)
-    g = GraphBuilder(f"{body.name}.backward")
-    parameters = list(body.inputs)
-    moving = [i for i in range(n_carries) if parameters[i].type.dtype.is_float]
-    fixed = [i for i in range(n_carries + n_xs, len(parameters)) if parameters[i].type.dtype.is_float]
-    stacked = [j for j in range(rows) if cotangents[n_carries + j] is not None]
-
-    # inputs of the backward body: carried cotangents, sums for captures, then rows, then captures
-    d_carry = {i: g.input(f"d.{parameters[i].name}", *_parts(parameters[i].type)) for i in moving}
-    sums = {i: g.input(f"sum.{parameters[i].name}", *_parts(parameters[i].type)) for i in fixed}
-    before = [g.input(f"at.{v.name}", *_parts(v.type)) for v in parameters[: n_carries + n_xs]]
-    outputs = list(body.outputs.values())
-    d_rows = {j: g.input(f"d.row{j}", *_parts(outputs[n_carries + j].type)) for j in stacked}
-    outside = [g.input(f"in.{v.name}", *_parts(v.type)) for v in parameters[n_carries + n_xs :]]
-
-    new = _inline(g, body, [*before, *outside])
-    values = [new[v] for v in outputs]
-    seeds: dict[Value, Value] = {}
-    for i in moving:
-        seeds[values[i]] = add(seeds[values[i]], d_carry[i]) if values[i] in seeds else d_carry[i]
-    for j in stacked:
-        value = values[n_carries + j]
-        seeds[value] = add(seeds[value], d_rows[j]) if value in seeds else d_rows[j]
-    wanted = [*before, *outside]
-    floats = [v for v in wanted if v.type.dtype.is_float]
-    found = add_gradients(g, seeds, floats)
-
-    def result(value: Value) -> Value:
-        cotangent = found.get(value)
-        return cotangent if cotangent is not None else _zeros(g, value.type)
-
-    for i in moving:
-        g.output(f"c{i}", result(before[i]))
-    for i in fixed:
-        g.output(f"s{i}", add(sums[i], result(wanted[i])))
-    scanned = [i for i in range(n_carries, n_carries + n_xs) if parameters[i].type.dtype.is_float]
-    for i in scanned:
-        g.output(f"x{i}", result(before[i]))
-    if not g.outputs():
-        return [None] * len(inputs)
-    backward = g.build()
-
-    def given(index: int, like: Value) -> Value:
-        cotangent = cotangents[index]
-        return cotangent if cotangent is not None else _zeros(outer, like.type)
-
-    starts = [given(i, carries[i]) for i in moving]
-    starts += [_zeros(outer, inputs[i].type) for i in fixed]
-    feeds = [*saved, *xs, *[cotangents[n_carries + j] for j in stacked]]
-    attributes = {
-        "n_carries": len(starts),
-        "n_xs": len(feeds),
-        "reverse": 0 if node.attributes["reverse"] else 1,
-    }
-    made = outer.add(scan, [*starts, *feeds, *captures], attributes, bodies=(backward,)).outputs
-    results: list[Value | None] = [None] * len(inputs)
-    for place, i in enumerate([*moving, *fixed, *scanned]):
-        results[i] = made[place]
-    return results
-
-
-def _parts(type_: TensorType) -> tuple[Any, Any]:
-    return type_.dtype, type_.shape
-
-
-def _zeros(builder: GraphBuilder, type_: TensorType) -> Value:
-    from .index import full
-
-    made = builder.add(full, (), {"shape": type_.shape, "value": 0.0, "dtype": type_.dtype}).outputs[0]
-    assert made is not None
-    return made
-
-
-def _inline(builder: GraphBuilder, body: Graph, inputs: Sequence[Value]) -> dict[Value, Value]:
-    """Copies a body's nodes behind ``inputs``; the new value of each old one."""
-    new: dict[Value, Value] = dict(zip(body.inputs, inputs, strict=True))
-    for value, data in body.initializers.items():
-        new[value] = builder.constant(data.array, value.name)
-    for node in body.nodes:
-        operands = [None if v is None else new[v] for v in node.inputs]
-        made = builder.add(node.op, operands, node.attributes, bodies=node.bodies, name=node.name)
-        new.update({a: b for a, b in zip(node.outputs, made.outputs, strict=True) if a is not None and b is not None})
-    return new
-
-
 scan: Op = Op(
     "scan",
     ("operands*",),
     _scan_infer,
     outputs=("results*",),
     attributes={"n_carries": REQUIRED, "n_xs": REQUIRED, "reverse": 0},
-    gradient=_scan_gradient,
+    gradient=scan_gradient,
     bodies=("body",),
     doc="operands: carries, scanned values, captures. Trip t gets the carries and row t and gives new carries and a "
     "row of each stacked result. Results: final carries, stacked rows, and per carry its value before each trip",
@@ -203,10 +102,10 @@ def _if_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
     for body in node.bodies:
         body = decompose_for_gradient(body, body.inputs)
         g = GraphBuilder(f"{body.name}.backward")
-        inputs = [g.input(v.name, *_parts(v.type)) for v in body.inputs]
+        inputs = [g.input(v.name, *parts(v.type)) for v in body.inputs]
         outputs = list(body.outputs.values())
-        given = {i: g.input(f"d.{i}", *_parts(outputs[i].type)) for i in present}
-        new = _inline(g, body, inputs)
+        given = {i: g.input(f"d.{i}", *parts(outputs[i].type)) for i in present}
+        new = inline(g, body, inputs)
         seeds: dict[Value, Value] = {}
         for i in present:
             value = new[outputs[i]]
@@ -214,7 +113,7 @@ def _if_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
         found = add_gradients(g, seeds, [inputs[i] for i in floats])
         for i in floats:
             cotangent = found[inputs[i]]
-            g.output(f"g{i}", cotangent if cotangent is not None else _zeros(g, inputs[i].type))
+            g.output(f"g{i}", cotangent if cotangent is not None else zeros(g, inputs[i].type))
         branches.append(g.build())
     assert condition.builder is not None
     operands = [condition, *captures, *[cotangents[i] for i in present]]
@@ -291,7 +190,7 @@ def _fused_decompose(*inputs: Value, pattern: str, bodies: tuple[Graph, ...]) ->
     (body,) = bodies
     builder = inputs[0].builder
     assert builder is not None
-    new = _inline(builder, body, inputs)
+    new = inline(builder, body, inputs)
     return tuple(new[v] for v in body.outputs.values())
 
 

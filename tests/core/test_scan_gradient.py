@@ -1,0 +1,134 @@
+"""The gradient of a scan by its captures: weights of products are taken out of the loop, and nothing else changes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.autodiff import vjp_graph
+from dataflow.check import check_plan
+from dataflow_numpy.evaluate import evaluate
+
+ops = df.ops
+RANDOM = np.random.default_rng(7)
+W, V = (0.4 * RANDOM.standard_normal(s) for s in ((4, 4), (8, 4)))
+
+
+def part(x, begin, end):
+    return ops.slice(x, starts=(begin, 0), stops=(end, x.type.shape[1]), steps=(1, 1))
+
+
+def turned(x):
+    return ops.transpose(x, perm=(1, 0))
+
+
+# What a trip makes of the state h, the row x and the captures w (4, 4) and v (8, 4).
+CELLS = {
+    "a weight": lambda h, x, w, v: ops.tanh(h @ w + x),
+    "turned": lambda h, x, w, v: ops.tanh(h @ turned(w) + x),
+    "a part of it": lambda h, x, w, v: ops.tanh(h @ part(v, 4, 8) + x),
+    "two parts": lambda h, x, w, v: ops.tanh(h @ part(v, 0, 4)) * ops.sigmoid(x @ turned(part(v, 2, 6))),
+    "twice": lambda h, x, w, v: ops.tanh((ops.tanh(h @ w) + x) @ w),
+    "a weight and a summand": lambda h, x, w, v: ops.tanh(h @ w + ops.reduce_sum(w, axes=(0,), keepdims=0) + x),
+    "computed": lambda h, x, w, v: ops.tanh(h @ (w * ops.tanh(w)) + x),
+    "on the left": lambda h, x, w, v: ops.tanh(turned(w @ turned(h)) + x),
+    "of rows alone": lambda h, x, w, v: ops.tanh(x @ w + h),
+    "none": lambda h, x, w, v: ops.tanh(h * x),
+}
+
+
+def body(cell, batch):
+    g = df.GraphBuilder("body")
+    h, x = (g.input(n, df.float32, (batch, 4)) for n in "hx")
+    w, v = g.input("w", df.float32, (4, 4)), g.input("v", df.float32, (8, 4))
+    after = cell(h, x, w, v)
+    g.output("after", after)
+    g.output("row", ops.mul(after, x))
+    return g.build()
+
+
+def graph(cell, trips, batch, reverse=0):
+    g = df.GraphBuilder("scan")
+    h, x = g.input("h", df.float32, (batch, 4)), g.input("x", df.float32, (trips, batch, 4))
+    w, v = g.input("w", df.float32, (4, 4)), g.input("v", df.float32, (8, 4))
+    made = ops.scan(h, x, w, v, n_carries=1, n_xs=1, reverse=reverse, bodies=(body(cell, batch),))
+    g.output("last", made[0])
+    g.output("rows", made[1])
+    return g.build()
+
+
+def unrolled(cell, trips, batch, reverse=0):
+    g = df.GraphBuilder("unrolled")
+    h, x = g.input("h", df.float32, (batch, 4)), g.input("x", df.float32, (trips, batch, 4))
+    w, v = g.input("w", df.float32, (4, 4)), g.input("v", df.float32, (8, 4))
+    rows = {}
+    for t in reversed(range(trips)) if reverse else range(trips):
+        row = ops.reshape(x[t : t + 1], shape=(batch, 4))
+        h = cell(h, row, w, v)
+        rows[t] = ops.reshape(ops.mul(h, row), shape=(1, batch, 4))
+    g.output("last", h)
+    g.output("rows", ops.concat(*[rows[t] for t in range(trips)], axis=0))
+    return g.build()
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("batch", [2, 40])  # few rows per trip: out of the loop; many: summed in it
+@pytest.mark.parametrize("name", CELLS)
+def test_gradients_are_those_of_the_unrolled_graph(name, batch, reverse):
+    trips = 5
+    random = np.random.default_rng(batch)
+    feeds = {"h": random.standard_normal((batch, 4)), "x": random.standard_normal((trips, batch, 4)), "w": W, "v": V}
+    feeds |= {"grad.last": random.standard_normal((batch, 4)), "grad.rows": random.standard_normal((trips, batch, 4))}
+    loop, plain = (vjp_graph(g, list(g.inputs)) for g in (
+        graph(CELLS[name], trips, batch, reverse), unrolled(CELLS[name], trips, batch, reverse)))  # fmt: skip
+    expected = evaluate(plain, feeds, dtype=np.float64)
+    found = evaluate(loop, feeds, dtype=np.float64)
+    single = {n: a.astype(np.float32) for n, a in feeds.items()}
+    session = df.Session(loop, devices=["cpu"])
+    check_plan(session.plan({n: a.shape for n, a in single.items()}))
+    native = session.run(single)
+    for key in ("grad.h", "grad.x", "grad.w", "grad.v"):
+        np.testing.assert_allclose(found[key], expected[key], rtol=1e-12, atol=1e-12, err_msg=key)
+        np.testing.assert_allclose(native[key], expected[key], rtol=1e-4, atol=1e-4, err_msg=key)
+
+
+def carried(loop):
+    """Shapes that the backward scan carries."""
+    (node,) = [n for n in loop.nodes if n.op.name == "scan" and n.bodies[0].name.endswith("backward")]
+    return [v.type.sizes for v in node.inputs[: node.attributes["n_carries"]]]
+
+
+def test_weights_are_not_summed_trip_by_trip():
+    def of(name, batch):
+        g = graph(CELLS[name], 5, batch)
+        return carried(vjp_graph(g, [v for v in g.inputs if v.name in ("w", "v")]))
+
+    assert of("two parts", 2) == [(2, 4)]
+    assert of("a weight", 2) == [(2, 4)]
+    assert (4, 4) in of("a weight", 40)
+    assert (4, 4) in of("a weight and a summand", 2)
+
+
+def test_no_trips_give_zeros():
+    g = graph(CELLS["a weight"], 0, 2)
+    joint = vjp_graph(g, list(g.inputs))
+    feeds = {v.name: np.ones(v.type.sizes, np.float32) for v in joint.inputs}
+    found = df.Session(joint, devices=["cpu"]).run(feeds)
+    assert not found["grad.w"].any()
+    np.testing.assert_array_equal(found["grad.h"], feeds["grad.last"])
+
+
+def test_second_derivatives_by_differences():
+    trips, batch, step = 4, 2, 1e-6
+    g = graph(CELLS["a weight"], trips, batch)
+    first = vjp_graph(g, [v for v in g.inputs if v.name == "w"])
+    first = dataclasses.replace(first, outputs={"dw": first.outputs["grad.w"]})
+    second = vjp_graph(first, [v for v in first.inputs if v.name == "w"])
+    random = np.random.default_rng(0)
+    feeds = {v.name: random.standard_normal(v.type.sizes) for v in first.inputs}
+    feeds["w"] = W
+    u, direction = random.standard_normal((4, 4)), random.standard_normal((4, 4))
+    along = (evaluate(second, {**feeds, "grad.dw": u}, dtype=np.float64)["grad.w"] * direction).sum()
+    ends = [evaluate(first, {**feeds, "w": W + s * step * direction}, dtype=np.float64)["dw"] for s in (1, -1)]
+    assert along == pytest.approx(float((u * (ends[0] - ends[1])).sum()) / (2 * step), rel=1e-5)
