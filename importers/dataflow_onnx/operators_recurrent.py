@@ -26,7 +26,8 @@ class Direction:
     """The operands of one direction.
 
     Attributes:
-        x: products of the inputs with W, (steps, batch, gates times hidden).
+        x: products of the inputs with W, (steps times batch, gates times hidden).
+        shape: (steps, batch, gates times hidden).
         r: (gates times hidden, hidden).
         wb, rb: the halves of the bias; None without.
         states: the initial ones, None where left out.
@@ -37,6 +38,7 @@ class Direction:
     """
 
     x: Value
+    shape: tuple[Any, ...]
     r: Value
     wb: Value | None
     rb: Value | None
@@ -94,12 +96,14 @@ def _convert(
             _expect(label, s, (len(turns), batch, hidden))
     ends = None if lengths is None or _whole(lengths, steps) else _expect("sequence_lens", c.value(lengths), (batch,))
     going = None if ends is None else _going(c, steps, batch, ends)
+    rows = ops.reshape(x, shape=(steps * batch, x.type.shape[2]))  # one product, though X may be turned
     each = len(activations) // len(turns)
     found = []
     for place, reverse in enumerate(turns):
         wb, rb = (None, None) if b is None else _cut(_row(b, place), 2)
         parts = Direction(
-            x=ops.matmul(x, ops.transpose(_row(w, place), perm=(1, 0))),
+            x=ops.matmul(rows, ops.transpose(_row(w, place), perm=(1, 0))),
+            shape=(steps, batch, gates * hidden),
             r=_row(r, place),
             wb=wb,
             rb=rb,
@@ -175,9 +179,13 @@ def _cut(value: Value, count: int) -> tuple[Any, ...]:
     return tuple(ops.slice(value, starts=(i * width,), stops=((i + 1) * width,), steps=(1,)) for i in range(count))
 
 
-def _biased(d: Direction) -> Any:
-    """The products with both halves of the bias."""
-    return d.x if d.wb is None else ops.add(d.x, ops.add(d.wb, d.rb))
+def _input(d: Direction, *biases: Value | None) -> Any:
+    """What comes into the steps: the products and biases."""
+    given = [b for b in biases if b is not None]
+    x = d.x
+    if given:
+        x = ops.add(x, given[0] if len(given) == 1 else ops.add(*given))
+    return ops.reshape(x, shape=d.shape)
 
 
 def _are(activations: Sequence[Activation], *names: str) -> bool:
@@ -209,7 +217,7 @@ def LSTM(
     used = activations_of(activations, default, direction, activation_alpha, activation_beta)
 
     def layer(d: Direction) -> Sequence[Any]:
-        x, (h, cell) = _biased(d), d.states
+        x, (h, cell) = _input(d, d.wb, d.rb), d.states
         plain = _are(d.activations, *map(str.lower, default)) and clip is None and not input_forget and not d.p
         if plain:
             y, h_last, c_last = ops.lstm(x, d.r, h, cell, d.lengths, reverse=d.reverse)
@@ -246,8 +254,8 @@ def GRU(
     def layer(d: Direction) -> Sequence[Any]:
         if not linear_before_reset:
             step = gru_cell(d.activations, clip, False)
-            return scanned("gru", step, _biased(d), d.states, d.r, (), d.going, d.reverse)
-        x = d.x if d.wb is None else ops.add(d.x, d.wb)
+            return scanned("gru", step, _input(d, d.wb, d.rb), d.states, d.r, (), d.going, d.reverse)
+        x = _input(d, d.wb)
         if _are(d.activations, *map(str.lower, default)) and clip is None:
             y, last = ops.gru(x, d.r, d.rb, d.states[0], d.lengths, reverse=d.reverse)
             return y, last
@@ -284,9 +292,9 @@ def RNN(
         (bend,) = d.activations
         if bend.name in ("tanh", "relu") and clip is None:
             relu = int(bend.name == "relu")
-            y, last = ops.rnn(_biased(d), d.r, d.states[0], d.lengths, reverse=d.reverse, relu=relu)
+            y, last = ops.rnn(_input(d, d.wb, d.rb), d.r, d.states[0], d.lengths, reverse=d.reverse, relu=relu)
             return y, last
-        return scanned("rnn", rnn_cell(bend, clip), _biased(d), d.states, d.r, (), d.going, d.reverse)
+        return scanned("rnn", rnn_cell(bend, clip), _input(d, d.wb, d.rb), d.states, d.r, (), d.going, d.reverse)
 
     operands = (X, W, R)
     return _convert(c, 1, layer, operands, B, sequence_lens, (initial_h,), None, direction, hidden_size, layout, used)
