@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -16,17 +17,19 @@ from .compile import DeviceChoice, compile_graph, open_machine, place
 from .errors import Cancelled, InputError, ModelError
 from .execute import Program, Store
 from .feeds import checked_inputs, result_arrays, sizes_of
-from .graph import Array, Graph
+from .graph import Array, Graph, Node
 from .lower import Loop, Lowered, LoweredNode, Move
 from .model import Model
-from .passes import bind, without_dead
+from .passes import bind, dims_of, without_dead
 from .pause import collection_paused
 from .plan import Plan
+from .regions import Region, cut, depends_on_data
 from .registry import Registry, default_registry
+from .types import Dim
 
 log = logging.getLogger("dataflow")
 
-Key = tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]
+Key = tuple[tuple[str, ...], Any]  # names of results, and what the plan was made for
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class Session:
 
     def _begin(self) -> None:
         self._graph = self.model.graph_with_data()
+        self._depends = depends_on_data(self._graph)
+        self._regions: dict[tuple[str, ...], tuple[Region, ...]] = {}
         self._programs: OrderedDict[Key, Program] = OrderedDict()
         self._store = Store(self._machine)
 
@@ -132,6 +137,8 @@ class Session:
             KeyboardInterrupt: Ctrl-C; also inside a native segment.
         """
         feeds = checked_inputs(self._graph, inputs)
+        if self._depends:
+            return self._run_regions(feeds, outputs, out or {})
         program = self._program(feeds, outputs)
         results = result_arrays(program.plan.outputs, out)
         try:
@@ -139,6 +146,49 @@ class Session:
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         return results
+
+    def _run_regions(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """As ``run``, where sizes are read off tensors: region by region, each planned when its sizes are known."""
+        names = tuple(outputs) if outputs is not None else ()
+        graph = self._graph if not names else _with_outputs(self._graph, names)
+        with self._lock:
+            regions = self._regions.get(names)
+            if regions is None:
+                regions = self._regions[names] = cut(graph)
+        sizes = sizes_of(self._graph, feeds)
+        values = dict(feeds)
+        for index, region in enumerate(regions):
+            given = {v.name: values[v.name] for v in region.graph.inputs}
+            needed = tuple((name, sizes[name]) for name in sorted(dims_of(region.graph)))
+            shapes = tuple(np.shape(a) for a in given.values())
+            program = self._cached(
+                (names, (index, shapes, needed)), functools.partial(self._plan_for, region.graph, sizes)
+            )
+            results = result_arrays(program.plan.outputs, None)
+            try:
+                program.run(given, results)
+            except Cancelled as error:
+                raise KeyboardInterrupt(str(error)) from None
+            values.update(results)
+            for node, value in region.measures:
+                _take_sizes(node, values[value.name], sizes)
+        found = {name: values[value.name] for name, value in graph.outputs.items()}
+        for name in out:
+            if name not in found:
+                raise InputError(f"out: there is no output {name!r}; there are: {', '.join(found)}")
+            if out[name].dtype != found[name].dtype or out[name].shape != found[name].shape:
+                raise InputError(f"out[{name!r}]: expected {found[name].dtype}{list(found[name].shape)}")
+            out[name][...] = found[name]
+            found[name] = out[name]
+        return found
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans made so far that are still kept; of a model whose shapes depend on data, one per region."""
+        with self._lock:
+            return tuple(program.plan for program in self._programs.values())
 
     def plan(self, inputs: Any = None, outputs: Sequence[str] | None = None) -> Plan:
         """The plan for these inputs.
@@ -155,12 +205,21 @@ class Session:
         return list(_placed(lowered))
 
     def _program(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
+        if self._depends:
+            node = next(n for n in self._graph.nodes if n.op.name == "measure")
+            raise ModelError(
+                f"{node.origin or node.describe()}: what follows has a shape that depends on data, so it has no plan "
+                "before it runs; session.plans has those of the runs so far"
+            )
         names = tuple(outputs) if outputs is not None else ()
         key: Key = (names, tuple(np.shape(a) for a in feeds.values()))
+        return self._cached(key, lambda: self._compile(feeds, names))
+
+    def _cached(self, key: Key, make: Callable[[], Program]) -> Program:
         with self._lock:
             program = self._programs.get(key)
             if program is None:
-                program = self._programs[key] = self._compile(feeds, names)
+                program = self._programs[key] = make()
                 if len(self._programs) > self._plans:
                     while len(self._programs) > self._plans:
                         self._programs.popitem(last=False)
@@ -170,9 +229,12 @@ class Session:
         return program
 
     def _compile(self, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
-        graph = self._graph if not outputs else _with_outputs(self._graph, outputs)
+        graph = self._graph if not outputs else without_dead(_with_outputs(self._graph, outputs))
+        return self._plan_for(graph, sizes_of(self._graph, feeds))
+
+    def _plan_for(self, graph: Graph, sizes: Mapping[str, int]) -> Program:
         with collection_paused():
-            bound = bind(graph if not outputs else without_dead(graph), sizes_of(self._graph, feeds))
+            bound = bind(graph, sizes)
             plan, lowered = compile_graph(
                 bound, self._placement, self._machine, self._registry, folding=self._fold, fusion=self._fuse
             )
@@ -200,6 +262,15 @@ class Session:
             raise ModelError(text + "; name the device, or leave out fallback='error'")
         self._warned = True
         log.warning(text)
+
+
+def _take_sizes(node: Node, array: Array, sizes: dict[str, int]) -> None:
+    """Enters the sizes that a tensor holds."""
+    for dim, number in zip(node.attributes["sizes"], array.reshape(-1), strict=True):
+        if number < 0:
+            raise InputError(f"{node.origin or node.describe()}: a size that depends on data is {int(number)}")
+        if isinstance(dim, Dim):
+            sizes[str(dim)] = int(number)
 
 
 def _placed(lowered: Lowered) -> Iterable[Placed]:

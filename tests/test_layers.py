@@ -22,7 +22,7 @@ FLOORS = (
     ("plan", "drawing"),
     ("planning", "check", "execute"),
     ("compile",),
-    ("feeds", "model", "head"),
+    ("feeds", "model", "head", "regions"),
     ("session", "differentiate"),
     ("train", "losses", "optim", "schedules", "testing"),
     ("cli", "__main__", "__init__"),

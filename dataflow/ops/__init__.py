@@ -7,6 +7,7 @@ from . import (
     binary,
     control,
     convolution,
+    datadims,
     elementwise,
     index,
     layernorm,
@@ -24,8 +25,8 @@ from . import (
 )
 
 _FAMILIES = (
-    elementwise, binary, reduce, movement, index, linalg, convolution, pool, norm, layernorm, probability, loss,
-    optim, random, recurrent, control, patterns,
+    elementwise, binary, reduce, movement, index, datadims, linalg, convolution, pool, norm, layernorm, probability,
+    loss, optim, random, recurrent, control, patterns,
 )  # fmt: skip
 
 ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family.OPS)

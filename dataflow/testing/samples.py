@@ -217,6 +217,8 @@ def _movement() -> list[Sample]:
     rows.append(Sample(ops.concat, (x(40001), x(40001)), {"axis": 0}))
     rows.append(Sample(ops.concat, (i(3, high=9), i(2, high=9)), {"axis": 0}))
     for dtype in (int32, int64):
+        hits = Operand((3, 4), dtype, value=[[0, 2, 0, 0], [1, 0, 0, 5], [0, 0, 0, 0]])
+        rows.append(Sample(ops.nonzero, (hits,), {"count": 3}))
         rows.append(Sample(ops.gather, (x(6, 5), i(4, low=-6, high=6, dtype=dtype)), {"axis": 0}, gradient=(0,)))
         rows.append(Sample(ops.gather, (x(6, 5, 3), i(2, 3, high=5, dtype=dtype)), {"axis": 1}, gradient=(0,)))
         rows.append(Sample(ops.index_add, (i(4, low=-6, high=6, dtype=dtype), x(4, 5)), {"size": 6}, gradient=(1,)))
@@ -224,6 +226,11 @@ def _movement() -> list[Sample]:
             Sample(ops.index_add, (i(2, 3, high=5, dtype=dtype), x(6, 2, 3, 3)), {"size": 5, "axis": 1}, gradient=(1,))
         )
     rows += [
+        Sample(ops.nonzero, (Operand((2, 1, 3), float32, value=[0.0, -0.5, -0.0, 0.0, np.nan, 1.0]),), {"count": 3}),
+        Sample(ops.nonzero, (Operand((5,), bool_, value=[1, 0, 1, 1, 0]),), {"count": 3}),
+        Sample(ops.nonzero, (Operand((), bool_, value=True),), {"count": 1}),
+        Sample(ops.nonzero, (x(0, 3),), {"count": 0}),
+        Sample(ops.measure, (Operand((2,), int64, value=[3, 4]),), {"sizes": (3, 4)}),
         Sample(ops.gather, (x(6, 5), i(0, high=1)), {"axis": 0}),
         Sample(ops.gather, (x(6, 5), i(high=6)), {"axis": 0}),
     ]

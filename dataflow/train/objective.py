@@ -99,6 +99,13 @@ class Objective:
         return bool(self._free) or (self._build is not None and not isinstance(self._build, _Returned))
 
     @property
+    def read(self) -> tuple[str, ...]:
+        """Names of the graph's outputs that the loss reads; a callable may read all."""
+        if isinstance(self._build, _Returned):
+            return (self._build.name,)
+        return tuple(self._outputs) if self.open else tuple(part.output for part in self._parts)
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The keys that a batch must have beside the model's inputs."""
         return tuple(dict.fromkeys(p.key for p in self._parts if p.key not in self._inputs))

@@ -15,6 +15,7 @@ from ..errors import DataflowError, InputError, ModelError
 from ..graph import Array
 from ..model import Model
 from ..passes import has_inactive
+from ..regions import without_data
 from ..registry import Registry
 from . import schedules
 from .callbacks import Callback, EarlyStop
@@ -108,6 +109,7 @@ class Trainer:
         self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
         self.devices, self.threads, self.registry = devices, threads, registry
         self.objective = Objective(model, loss, output, metrics)
+        self._graph = without_data(self.objective.graph, self.objective.read)
         self.ties = find_ties(model) if tie else {}
         chosen = select(model, trainable)
         self.trainable = tuple(dict.fromkeys(self.ties[name].of if name in self.ties else name for name in chosen))
@@ -115,7 +117,7 @@ class Trainer:
         self.schedule = schedules.named(self.optimizer.schedule)
         self._pending = 0  # micro-batches since the last optimizer step
         self._sums = (0.0, 0.0)  # of their losses and weights
-        self._outputs = tuple(model.graph.outputs)
+        self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
         self.programs = self._compile()
         model.own(self.programs.newest)
         self._closed = False
@@ -124,7 +126,7 @@ class Trainer:
         from .programs import Programs
 
         return Programs(
-            self.model.with_graph(self.objective.graph),
+            self.model.with_graph(self._graph),
             self.objective,
             self.optimizer,
             self.trainable,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import GraphBuilder, Value
+from dataflow import GraphBuilder, Value, ops
 from dataflow.errors import DataflowError, InputError, ModelError
 from dataflow.graph import Graph, Initializer
 from dataflow.model import Model
@@ -389,17 +389,38 @@ class Importer:
         return value
 
     def sizes(self, tensor: Tensor, what: str) -> list[Any]:
-        """The whole numbers and dims of a tensor that must be known at load.
+        """The whole numbers and dims of a tensor; those that depend on data get names, and are read off it.
 
         Raises:
-            ModelError: they depend on data.
+            ModelError: they depend on data, in a body.
         """
         if tensor.known is None:
-            raise ModelError(f"{what} {tensor.name!r} depends on data; only sizes that are known at load are supported")
+            tensor.known = self.measured(tensor, what)
         return list(tensor.known.numbers.reshape(-1))
 
+    def measured(self, tensor: Tensor, what: str) -> Known:
+        """Names for the elements of a computed tensor."""
+        value = self.value(tensor)
+        if self.around is not None:
+            raise ModelError(f"{what} {tensor.name!r} depends on data, in a body; it must be known at load there")
+        if value.type.rank > 1 or not value.type.is_bound or value.type.dtype.name not in ("int32", "int64"):
+            raise ModelError(f"{what} {tensor.name!r} depends on data and is {value.type}; expected a list of sizes")
+        dims = [Dim(f"{tensor.name}.{i}") for i in range(value.type.elements)]
+        self.builder.add(ops.measure, (value,), {"sizes": tuple(dims)})
+        numbers = np.array(dims, object).reshape(value.type.sizes)
+        return Known(numbers, value.type.dtype)
+
+    def count(self, value: Value, what: str) -> Dim:
+        """A name for the only element of a computed value, a size."""
+        known = self.measured(Tensor(f"{what} of {self.node.describe()}", value), what)
+        dim = known.numbers.reshape(-1)[0]
+        assert isinstance(dim, Dim)
+        return dim
+
     def ints(self, tensor: Tensor, what: str) -> tuple[int, ...]:
-        """As ``sizes``, where named dims can't stand."""
+        """As ``sizes``, where named dims and data can't stand."""
+        if tensor.known is None:
+            raise ModelError(f"{what} {tensor.name!r} depends on data; only numbers known at load are supported")
         found = self.sizes(tensor, what)
         if any(isinstance(n, Dim) for n in found):
             raise ModelError(f"{what} {tensor.name!r} is {found}: it must not depend on a named size")

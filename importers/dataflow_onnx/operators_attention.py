@@ -14,6 +14,7 @@ from dataflow.types import Dim, Size, int64
 
 from .importing import Importer, Tensor
 from .operators_math import dtype_of
+from .operators_shape import size_value
 from .sizes import product
 from .table import operator
 
@@ -104,10 +105,10 @@ def _mask(
         at: Any = _places(c, queries, False)
         if lengths is not None and past is None:  # (batch, 1, 1, 1): each row of the batch has its own offset
             own = ops.reshape(lengths, shape=(lengths.type.shape[0], 1, 1, 1))
-            at = ops.add(at, ops.sub(own, _size(c, queries)))
+            at = ops.add(at, ops.sub(own, size_value(c, queries)))
             found.empty_rows = True
         elif past is not None:
-            at = ops.add(at, _size(c, past))
+            at = ops.add(at, size_value(c, past))
         key = _places(c, keys, True)
         if is_causal:
             found.allowed = _both(found.allowed, ops.less_equal(key, at))
@@ -121,14 +122,6 @@ def _mask(
         found.allowed = _both(found.allowed, ops.less(_places(c, keys, True), own))
         found.empty_rows = True
     return found
-
-
-def _size(c: Importer, size: Size) -> Any:
-    """A size as an int64 scalar; a named one is the length of a range."""
-    if isinstance(size, int):
-        return c.builder.constant(np.array(size, np.int64))
-    places = c.builder.add(ops.full, (), {"shape": (size,), "value": 1, "dtype": int64}).outputs[0]
-    return ops.reduce_sum(places, axes=(0,), keepdims=0)
 
 
 def _repeated(x: Value, times: int) -> Any:

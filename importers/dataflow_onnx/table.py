@@ -30,6 +30,7 @@ def table() -> Mapping[tuple[str, str], Sequence[tuple[int, Converter]]]:
     from . import (  # noqa: F401
         operators_attention,
         operators_control,
+        operators_data,
         operators_layers,
         operators_math,
         operators_norm,

@@ -53,17 +53,17 @@ def test_nodes_that_do_not_fit():
     assert "sum" not in text
 
 
-def test_shapes_that_depend_on_data():
+def test_numbers_that_must_not_depend_on_data():
     nodes = [
         node("Cast", ["x"], ["whole"], to=TensorProto.INT64),
-        node("Reshape", ["x", "flat"], ["r"], name="first"),
         node("ReduceMax", ["whole"], ["flat"], keepdims=0),
+        node("Unsqueeze", ["x", "flat"], ["r"], name="first"),
+        node("ConstantOfShape", ["whole"], ["z"], name="second"),
+        node("Concat", ["r", "z"], ["y"], axis=0),
     ]
-    nodes = [nodes[0], nodes[2], nodes[1], node("ConstantOfShape", ["whole"], ["z"], name="second"),
-             node("Concat", ["r", "z"], ["y"], axis=0)]  # fmt: skip
     text = refusal(model(nodes))
     assert "2 nodes can't be imported" in text
-    assert "Reshape 'first', opset 18" in text
+    assert "Unsqueeze 'first', opset 18" in text
     assert "ConstantOfShape 'second', opset 18" in text
     assert text.count("depends on data") == 2
 

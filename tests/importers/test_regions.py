@@ -1,0 +1,182 @@
+"""Shapes that depend on data: cut into regions, each planned when its sizes are known."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+from dataflow.regions import cut
+from dataflow_onnx.importing import load_bytes
+
+node = helper.make_node
+RANDOM = np.random.default_rng(0)
+W = RANDOM.standard_normal((5, 3)).astype(np.float32)
+
+
+def proto(nodes, stored=(), out=("y",), inputs=(("x", TensorProto.FLOAT, ["rows", 5]),)):
+    given = [helper.make_tensor_value_info(*entry) for entry in inputs]
+    results = [helper.make_tensor_value_info(name, kind, None) for name, kind in zip(out, KINDS(out), strict=True)]
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored]
+    graph = helper.make_graph(nodes, "main", given, results, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def KINDS(names):  # noqa: N802
+    return [TensorProto.INT64 if name.startswith("i") else TensorProto.FLOAT for name in names]
+
+
+def chosen_rows():
+    """A product of the rows whose sum is positive, and where they were."""
+    nodes = [
+        node("ReduceSum", ["x", "one"], ["sum"], keepdims=0),
+        node("Greater", ["sum", "zero"], ["good"]),
+        node("Compress", ["x", "good"], ["kept"], axis=0),
+        node("MatMul", ["kept", "w"], ["h"]),
+        node("Relu", ["h"], ["y"]),
+        node("NonZero", ["good"], ["where"]),
+        node("Squeeze", ["where", "nought"], ["i"]),
+    ]
+    stored = [("one", np.array([1])), ("zero", np.float32(0)), ("w", W), ("nought", np.array([0]))]
+    return proto(nodes, stored, out=("y", "i"))
+
+
+def agree(model, feeds, devices=("cpu",)):
+    data = model.SerializeToString()
+    expected = onnxruntime.InferenceSession(data).run(None, feeds)
+    session = df.Session(load_bytes(data), devices=list(devices))
+    for _ in range(2):
+        found = session.run(feeds)
+        for array, (name, ours) in zip(expected, found.items(), strict=True):
+            assert ours.shape == array.shape, name
+            assert ours.dtype == array.dtype
+            np.testing.assert_allclose(ours, array, rtol=1e-5, atol=1e-5)
+    return session
+
+
+@pytest.mark.parametrize("rows", [1, 4, 33])
+@pytest.mark.parametrize("devices", [("cpu",), ("numpy",)])
+def test_rows_that_are_chosen(rows, devices):
+    agree(chosen_rows(), {"x": RANDOM.standard_normal((rows, 5)).astype(np.float32)}, devices)
+
+
+def test_nothing_and_everything_chosen():
+    x = np.abs(RANDOM.standard_normal((6, 5))).astype(np.float32)
+    session = agree(chosen_rows(), {"x": x})
+    assert session.run({"x": -x})["y"].shape == (0, 3)
+
+
+def test_a_device_with_its_own_memory(remote):
+    x = RANDOM.standard_normal((9, 5)).astype(np.float32)
+    data = chosen_rows().SerializeToString()
+    session = df.Session(load_bytes(data), devices=["remote", "cpu"], registry=remote)
+    (expected, _) = onnxruntime.InferenceSession(data).run(None, {"x": x})
+    np.testing.assert_allclose(session.run(x)["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_does_not_depend_on_data_is_planned_apart_and_plans_are_kept_by_size():
+    model = load_bytes(chosen_rows().SerializeToString())
+    regions = cut(model.graph)
+    assert [len(r.measures) for r in regions] == [2, 0]
+    assert {n.op.name for n in regions[1].graph.nodes} >= {"gather", "matmul", "nonzero"}
+    session = df.Session(model, devices=["cpu"])
+    with pytest.raises(df.ModelError, match=r"Compress '\w+', opset 18.*depends on data"):
+        session.plan((4, 5))
+    x = np.ones((4, 5), np.float32)
+    session.run(x)
+    assert len(session.plans) == 2
+    session.run(x * 2)
+    assert len(session.plans) == 2
+    session.run(x * np.array([[1], [1], [-1], [1]], np.float32))
+    assert len(session.plans) == 3  # the first region's is the same
+    for _ in range(40):
+        session.run(RANDOM.standard_normal((int(RANDOM.integers(1, 99)), 5)).astype(np.float32))
+    assert len(session.plans) == 16
+
+
+def test_inner_values_and_own_arrays():
+    x = RANDOM.standard_normal((7, 5)).astype(np.float32)
+    session = df.Session(load_bytes(chosen_rows().SerializeToString()), devices=["cpu"])
+    np.testing.assert_array_equal(session.run(x, outputs=["kept"])["kept"], x[x.sum(1) > 0])
+    whole = session.run(x)
+    mine = np.empty_like(whole["y"])
+    assert session.run(x, out={"y": mine})["y"] is mine
+    np.testing.assert_array_equal(mine, whole["y"])
+    with pytest.raises(df.InputError, match=r"out\['y'\]"):
+        session.run(x, out={"y": np.empty((1, 1), np.float32)})
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 3), (-3, 99), (2, 2), (4, 1), (-99, -1)])
+def test_a_slice_between_computed_ends(start, stop):
+    ends = (("a", TensorProto.INT64, [1]), ("b", TensorProto.INT64, [1]))
+    nodes = [
+        node("Neg", ["a"], ["na"]),
+        node("Neg", ["na"], ["aa"]),  # computed, not fed
+        node("Slice", ["x", "aa", "b", "axes"], ["s"]),
+        node("MatMul", ["s", "w"], ["y"]),
+    ]
+    model = proto(nodes, [("axes", np.array([0])), ("w", W)], inputs=(("x", TensorProto.FLOAT, ["rows", 5]), *ends))
+    agree(
+        model, {"x": RANDOM.standard_normal((6, 5)).astype(np.float32), "a": np.array([start]), "b": np.array([stop])}
+    )
+
+
+@pytest.mark.parametrize("shape", [[5, 6], [-1, 3], [0, -1], [2, -1, 3], [30]])
+def test_a_reshape_to_a_computed_shape(shape):
+    inputs = (("x", TensorProto.FLOAT, ["rows", 5]), ("shape", TensorProto.INT64, [len(shape)]))
+    nodes = [node("Reshape", ["x", "shape"], ["r"]), node("Exp", ["r"], ["y"])]
+    x = RANDOM.standard_normal((6, 5)).astype(np.float32)
+    agree(proto(nodes, inputs=inputs), {"x": x, "shape": np.array(shape)})
+
+
+def test_a_range_of_computed_length_and_an_expansion():
+    nodes = [
+        node("ReduceMax", ["x"], ["top"], keepdims=0),
+        node("Range", ["zero", "top", "step"], ["r"]),
+        node("Shape", ["r"], ["n"]),
+        node("Concat", ["n", "five"], ["target"], axis=0),
+        node("Unsqueeze", ["r", "five1"], ["column"]),
+        node("Expand", ["column", "target"], ["y"]),
+    ]
+    stored = [("zero", np.float32(0)), ("step", np.float32(0.25)), ("five", np.array([5])), ("five1", np.array([1]))]
+    agree(proto(nodes, stored), {"x": np.array([[1, 2, 3, 0.1, 0]], np.float32)})
+
+
+def test_wrong_sizes_are_named():
+    inputs = (("x", TensorProto.FLOAT, ["rows", 5]), ("shape", TensorProto.INT64, [2]))
+    model = proto([node("Reshape", ["x", "shape"], ["y"], name="mine")], inputs=inputs)
+    session = df.Session(load_bytes(model.SerializeToString()), devices=["cpu"])
+    x = np.zeros((4, 5), np.float32)
+    with pytest.raises(df.InputError, match=r"Reshape 'mine'"):
+        session.run({"x": x, "shape": np.array([3, 7])})
+    with pytest.raises(df.InputError, match=r"Reshape 'mine'.*depends on data is -2"):
+        session.run({"x": x, "shape": np.array([-2, 7])})
+
+
+def test_on_the_trained_path_they_are_refused():
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("ReduceSum", ["h", "one"], ["sum"], keepdims=0),
+        node("Greater", ["sum", "zero"], ["good"]),
+        node("Compress", ["h", "good"], ["k"], axis=0, name="rows"),
+        node("Compress", ["k", "columns"], ["y"], axis=1, name="columns"),
+    ]
+    stored = [("one", np.array([1])), ("zero", np.float32(0)), ("w", W), ("columns", np.array([True, False, True]))]
+    model = load_bytes(proto(nodes, stored).SerializeToString())
+    with pytest.raises(df.ModelError) as caught:
+        df.Trainer(model, loss="mse", devices=["cpu"])
+    assert "Compress 'rows', opset 18" in str(caught.value)
+    assert "Compress 'columns', opset 18" in str(caught.value)
+
+
+def test_behind_the_loss_they_do_not_matter():
+    nodes = [
+        node("MatMul", ["x", "w"], ["y"]),
+        node("NonZero", ["y"], ["i"]),
+    ]
+    model = load_bytes(proto(nodes, [("w", W)], out=("y", "i")).SerializeToString())
+    with df.Trainer(model, loss="mse", output="y", devices=["cpu"]) as trainer:
+        losses = [
+            trainer.step({"x": np.ones((4, 5), np.float32), "labels": np.ones((4, 3), np.float32)}) for _ in range(5)
+        ]
+    assert losses[-1] < losses[0]
