@@ -88,21 +88,34 @@ static inline int has_line(const axis *a, int64_t row, int64_t *from) {
   return at >= 0 && at % a->up == 0 && *from < a->in;
 }
 
+static inline void fill_zero(float *out, int64_t count) {
+  for (int64_t i = 0; i < count; i += DF_LANES)
+    vec_store_part(out + i, vec_zero(), df_min(DF_LANES, count - i));
+}
+
 /* Lines [first, first + count) of a padded plane; those without elements are zeros. */
 static void fill_lines(float *buffer, const shape *s, const float *plane, int64_t first,
                        int64_t count) {
   const axis *a = &s->across;
   for (int64_t i = 0; i < count; i++, buffer += s->line) {
     int64_t from;
-    memset(buffer, 0, (size_t)s->line * sizeof(float));
-    if (!has_line(&s->down, first + i, &from))
+    if (!has_line(&s->down, first + i, &from)) {
+      memset(buffer, 0, (size_t)s->line * sizeof(float));
       continue;
+    }
     const float *line = plane + from * a->in;
-    if (a->up == 1)
-      memcpy(buffer + a->pad, line, (size_t)a->in * sizeof(float));
-    else
+    if (a->up == 1) {
+      fill_zero(buffer, a->pad);
+      for (int64_t j = 0; j < a->in; j += DF_LANES) {
+        int64_t lanes = df_min(DF_LANES, a->in - j);
+        vec_store_part(buffer + a->pad + j, vec_load_part(line + j, lanes), lanes);
+      }
+      fill_zero(buffer + a->pad + a->in, s->line - a->pad - a->in);
+    } else {
+      memset(buffer, 0, (size_t)s->line * sizeof(float));
       for (int64_t j = 0; j < a->in; j++)
         buffer[a->pad + j * a->up] = line[j];
+    }
   }
 }
 
@@ -146,7 +159,7 @@ static void find_reads(reads *r, const job *j, const float *weight, int64_t row)
   int64_t taps = down->kernel * across->kernel, from;
   r->count = 0;
   for (int64_t a = 0; a < down->kernel; a++) {
-    if (!has_line(down, row * down->stride + a * down->dilation, &from))
+    if (down->up > 1 && !has_line(down, row * down->stride + a * down->dilation, &from))
       continue;
     for (int64_t b = 0; b < across->kernel; b++) {
       int64_t tap = a * across->kernel + b;
@@ -156,17 +169,37 @@ static void find_reads(reads *r, const job *j, const float *weight, int64_t row)
   }
 }
 
-/* A row of results: out[i] = relu(bias + reads) or, when |add|, out[i] += reads. */
-static inline __attribute__((always_inline)) void do_row(const reads *r, const float *buffer,
-                                                         int64_t stride, float *out, int64_t count,
-                                                         float bias, int32_t add, int32_t relu) {
+/* A row of results: out[i] = relu(bias + reads) or, when |add|, out[i] += reads. |taps| and
+ * |stride| are constants at the uses that matter. */
+static inline __attribute__((always_inline)) void do_row(int64_t taps, int64_t stride,
+                                                         const reads *r, const float *buffer,
+                                                         float *out, int64_t count, float bias,
+                                                         int32_t add, int32_t relu) {
   for (int64_t i = 0; i < count; i += DF_LANES) {
     int64_t lanes = df_min(DF_LANES, count - i);
     const float *from = buffer + i * stride;
     df_vec sum = add ? vec_load_part(out + i, lanes) : vec_splat(bias);
-    for (int64_t t = 0; t < r->count; t++)
+#pragma GCC unroll 9
+    for (int64_t t = 0; t < taps; t++)
       sum += load_steps(from + r->at[t], stride) * r->weight[t];
     vec_store_part(out + i, relu ? vec_relu(sum) : sum, lanes);
+  }
+}
+
+/* do_row for |rows| rows that read alike, |line| floats apart. */
+static void do_rows(const job *j, const reads *r, const float *buffer, float *out, int64_t rows,
+                    float bias, int32_t add, int32_t relu) {
+  int64_t stride = j->s.across.stride, width = j->s.across.out;
+  int64_t line = j->s.down.stride * j->s.line;
+  for (int64_t row = 0; row < rows; row++, buffer += line, out += width) {
+    if (stride == 1 && r->count == 9)
+      do_row(9, 1, r, buffer, out, width, bias, add, relu);
+    else if (stride == 1)
+      do_row(r->count, 1, r, buffer, out, width, bias, add, relu);
+    else if (stride == 2)
+      do_row(r->count, 2, r, buffer, out, width, bias, add, relu);
+    else
+      do_row(r->count, stride, r, buffer, out, width, bias, add, relu);
   }
 }
 
@@ -189,16 +222,13 @@ static void do_plane(const job *j, int64_t plane) {
       fill_lines(buffer, s, d->source + (unit * j->inner + inner) * source_size, top, lines);
       float bias = d->bias ? d->bias[filter] : 0.0f;
       int32_t relu = d->relu && inner == j->inner - 1;
-      for (int64_t row = 0; row < rows; row++) {
-        float *out = d->out + plane * out_size + (first + row) * s->across.out;
-        const float *from = buffer + row * s->down.stride * s->line;
+      float *out = d->out + plane * out_size + first * s->across.out;
+      /* With zeros between the source's lines, rows read different taps. */
+      int64_t alike = s->down.up == 1 ? rows : 1;
+      for (int64_t row = 0; row < rows; row += alike) {
         find_reads(&r, j, weight, first + row);
-        if (s->across.stride == 1)
-          do_row(&r, from, 1, out, s->across.out, bias, inner > 0, relu);
-        else if (s->across.stride == 2)
-          do_row(&r, from, 2, out, s->across.out, bias, inner > 0, relu);
-        else
-          do_row(&r, from, s->across.stride, out, s->across.out, bias, inner > 0, relu);
+        do_rows(j, &r, buffer + row * s->down.stride * s->line, out + row * s->across.out, alike,
+                bias, inner > 0, relu);
       }
     }
   }

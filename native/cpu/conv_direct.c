@@ -11,13 +11,13 @@
  * per block. */
 #include "conv_direct.h"
 #include "conv_direct_tile.h"
+#include "conv_gather.h"
 #include "pack.h"
 
 enum {
   K_BLOCK = 768,          /* the gathered lines of a tile: 48 KiB with 16 lanes */
   BLOCK_FLOATS = 1 << 18, /* 1 MiB of weights stays in the second cache */
   GRAIN = 256 * 1024,     /* multiply-adds of the smallest piece worth a thread's while */
-  MOST_TAPS = 1024        /* their offsets lie on the stack */
 };
 
 static int64_t panels_of(const df_conv *conv) {
@@ -52,7 +52,7 @@ int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv) {
 
 int DF_NAME(df_direct_takes)(const df_conv *conv) {
   const df_window *w = &conv->window;
-  return steps_of(conv) > 0 && w->taps <= MOST_TAPS &&
+  return steps_of(conv) > 0 && w->taps <= DF_MOST_TAPS &&
          conv->channels * w->in_size <= INT32_MAX - w->in_size;
 }
 
@@ -137,79 +137,6 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
 
 /* ---- One tile -------------------------------------------------------------------------------- */
 
-/* Where a tile reads the source: position i at base[i] + the offset of the tap, when bit i of the
- * tap's masks, one per axis, is set. */
-typedef struct tile_place {
-  int64_t rows;  /* positions */
-  int64_t step;  /* distance in the source of neighbouring positions, 0 when it is not the same */
-  int32_t whole; /* no tap is in the padding */
-  int32_t base[DF_LANES];
-  uint32_t *mask[DF_AXES]; /* per tap of the axis */
-} tile_place;
-
-static void find_place(tile_place *t, const df_window *w, int64_t position, int64_t rows) {
-  int64_t at[DF_AXES] = {position / w->out[2] / w->out[1], position / w->out[2] % w->out[1],
-                         position % w->out[2]};
-  int64_t first[DF_AXES][DF_LANES];
-  for (int64_t i = 0; i < rows; i++) {
-    for (int axis = 0; axis < DF_AXES; axis++)
-      first[axis][i] = at[axis] * w->stride[axis] - w->pad[axis];
-    t->base[i] = (int32_t)((first[0][i] * w->in[1] + first[1][i]) * w->in[2] + first[2][i]);
-    for (int axis = DF_AXES - 1; axis >= 0 && ++at[axis] == w->out[axis] && axis > 0; axis--)
-      at[axis] = 0;
-  }
-  for (int64_t i = rows; i < DF_LANES; i++)
-    t->base[i] = t->base[0];
-  t->rows = rows;
-  t->step = rows > 1 ? t->base[1] - t->base[0] : 1;
-  for (int64_t i = 2; i < rows; i++)
-    if (t->base[i] - t->base[i - 1] != t->step)
-      t->step = 0;
-  t->whole = 1;
-  for (int axis = 0; axis < DF_AXES; axis++)
-    for (int64_t tap = 0; tap < w->kernel[axis]; tap++) {
-      uint32_t mask = 0;
-      for (int64_t i = 0; i < rows; i++) {
-        int64_t from = first[axis][i] + tap * w->dilation[axis];
-        mask |= (uint32_t)(from >= 0 && from < w->in[axis]) << i;
-      }
-      t->mask[axis][tap] = mask;
-      t->whole &= mask == (1u << rows) - 1;
-    }
-}
-
-#if defined(__AVX512F__)
-static inline df_vec load_masked(const float *from, uint32_t mask) {
-  return (df_vec)_mm512_maskz_loadu_ps((__mmask16)mask, from);
-}
-/* Element 2 i where bit 2 i of the mask is set. */
-static inline df_vec load_even(const float *from, uint32_t mask) {
-  __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, from);
-  __m512 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), from + 16);
-  return (df_vec)_mm512_permutex2var_ps(low, even, high);
-}
-static inline df_vec load_any(const float *from, const int32_t *base, uint32_t mask) {
-  __m512i index = _mm512_loadu_si512(base);
-  return (df_vec)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, index, from, 4);
-}
-/* Bit i of 16 goes to bit 2 i. */
-static uint32_t spread_bits(uint32_t mask) {
-  mask = (mask | mask << 8) & 0x00ff00ff;
-  mask = (mask | mask << 4) & 0x0f0f0f0f;
-  mask = (mask | mask << 2) & 0x33333333;
-  return (mask | mask << 1) & 0x55555555;
-}
-#else
-static inline df_vec load_any(const float *from, const int32_t *base, uint32_t mask) {
-  df_vec value = vec_zero();
-  for (int i = 0; i < DF_LANES; i++)
-    if (mask >> i & 1)
-      value[i] = from[base[i]];
-  return value;
-}
-#endif
-
 typedef struct piece {
   const df_direct *d;
   const plan *p;
@@ -218,40 +145,8 @@ typedef struct piece {
   int64_t lanes;       /* of its panels */
   const float *bias;
   float *out;
-  int32_t offset[MOST_TAPS]; /* per tap, from the base */
+  int32_t offset[DF_MOST_TAPS]; /* per tap */
 } piece;
-
-/* lines[p][i] for the steps [begin, end) of a tile. */
-static void gather(const piece *s, const tile_place *t, int64_t begin, int64_t end, float *lines) {
-  const df_window *w = &s->d->conv.window;
-  uint32_t masks[MOST_TAPS];
-  int64_t tap = 0;
-  for (int64_t a = 0; a < w->kernel[0]; a++)
-    for (int64_t b = 0; b < w->kernel[1]; b++)
-      for (int64_t c = 0; c < w->kernel[2]; c++)
-        masks[tap++] = t->mask[0][a] & t->mask[1][b] & t->mask[2][c];
-#if defined(__AVX512F__)
-  for (int64_t i = 0; i < tap && t->step == 2; i++)
-    masks[i] = spread_bits(masks[i]);
-#endif
-  const float *channel = s->source + begin / w->taps * w->in_size;
-  tap = begin % w->taps;
-  for (int64_t p = begin; p < end; p++, lines += DF_LANES) {
-    const float *from = channel + s->offset[tap];
-#if defined(__AVX512F__)
-    if (t->step == 1)
-      vec_store(lines, load_masked(from + t->base[0], masks[tap]));
-    else if (t->step == 2)
-      vec_store(lines, load_even(from + t->base[0], masks[tap]));
-    else
-#endif
-      vec_store(lines, load_any(from, t->base, masks[tap]));
-    if (++tap == w->taps) {
-      tap = 0;
-      channel += w->in_size;
-    }
-  }
-}
 
 /* From sums[position][lane] to out[filter][position]. */
 static void finish(float *out, int64_t pitch, const float *sums, int64_t rows, int64_t vectors,
@@ -275,9 +170,8 @@ static void finish(float *out, int64_t pitch, const float *sums, int64_t rows, i
 }
 
 /* The steps [begin, end) of some panels for one tile. */
-static void do_panels(const piece *s, const tile_place *t, int64_t position, int64_t panel,
-                      int64_t last, int64_t begin, int64_t end, const float *source,
-                      const int32_t *shift) {
+static void do_panels(const piece *s, int64_t rows, int64_t position, int64_t panel, int64_t last,
+                      int64_t begin, int64_t end, const float *source, const int32_t *shift) {
   const df_conv *conv = &s->d->conv;
   int64_t size = conv->window.out_size;
   float sums[DF_DIRECT_ROWS * DF_DIRECT_FILTERS];
@@ -285,8 +179,8 @@ static void do_panels(const piece *s, const tile_place *t, int64_t position, int
     int64_t filter = panel * DF_DIRECT_FILTERS, width = panel_width(conv, panel);
     int64_t vectors = width / DF_LANES;
     const float *weight = s->packed + begin * s->lanes + filter * (end - begin);
-    DF_NAME(df_direct_tiles)[t->rows - 1][vectors - 1](end - begin, weight, source, shift, sums);
-    finish(s->out + filter * size + position, size, sums, t->rows, vectors, conv->filters - filter,
+    DF_NAME(df_direct_tiles)[rows - 1][vectors - 1](end - begin, weight, source, shift, sums);
+    finish(s->out + filter * size + position, size, sums, rows, vectors, conv->filters - filter,
            begin == 0 && s->bias ? s->bias + filter : NULL, begin > 0,
            s->d->relu && end == s->p->k);
   }
@@ -300,8 +194,7 @@ static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, in
   const df_window *w = &s->d->conv.window;
   float lines[K_BLOCK * DF_LANES];
   int32_t in_place[K_BLOCK], gathered[K_BLOCK];
-  uint32_t masks[MOST_TAPS + DF_AXES];
-  tile_place t = {.mask = {masks, masks + w->kernel[0], masks + w->kernel[0] + w->kernel[1]}};
+  df_place t;
   for (int64_t i = 0; i < p->block; i++)
     gathered[i] = (int32_t)(i * DF_LANES);
   for (int64_t begin = 0; begin < p->k; begin += p->block) {
@@ -314,12 +207,13 @@ static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, in
         int64_t line = tile / p->per_line, part = tile % p->per_line;
         int64_t low = p->line * part / p->per_line, high = p->line * (part + 1) / p->per_line;
         int64_t position = line * p->line + low;
-        find_place(&t, w, position, high - low);
+        df_find_place(&t, w, position, high - low);
         if (t.step == 1 && t.whole) {
-          do_panels(s, &t, position, first, end_panel, begin, end, s->source + t.base[0], in_place);
+          do_panels(s, high - low, position, first, end_panel, begin, end, s->source + t.base[0],
+                    in_place);
         } else {
-          gather(s, &t, begin, end, lines);
-          do_panels(s, &t, position, first, end_panel, begin, end, lines, gathered);
+          df_gather(lines, DF_LANES, &t, w, s->offset, s->source, begin, end);
+          do_panels(s, high - low, position, first, end_panel, begin, end, lines, gathered);
         }
       }
     }
@@ -348,13 +242,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   s.out = job->d->out + index * conv->filters * w->out_size;
   s.packed = job->d->packed + group * group_floats(conv);
   s.bias = job->d->bias ? job->d->bias + group * conv->filters : NULL;
-  int64_t tap = 0;
-  for (int64_t a = 0; a < w->kernel[0]; a++)
-    for (int64_t b = 0; b < w->kernel[1]; b++)
-      for (int64_t c = 0; c < w->kernel[2]; c++)
-        s.offset[tap++] =
-            (int32_t)((a * w->dilation[0] * w->in[1] + b * w->dilation[1]) * w->in[2] +
-                      c * w->dilation[2]);
+  df_tap_offsets(w, s.offset);
   int64_t panels = panels_of(conv);
   do_tiles(&s, p->tiles * part / p->parts, p->tiles * (part + 1) / p->parts, panels * cut / p->cuts,
            panels * (cut + 1) / p->cuts);

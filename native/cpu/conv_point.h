@@ -1,10 +1,11 @@
-/* conv_point.h: convolution with kernels of one element and stride 1, a product of matrices. */
+/* conv_point.h: convolution as a product of matrices whose rows are planes of the output. */
 #ifndef DF_CPU_CONV_POINT_H
 #define DF_CPU_CONV_POINT_H
 
 #include "conv_direct.h"
 
-/* Whether this is such a convolution, on planes so large that lanes over positions are full. */
+/* Whether planes are so large that lanes over positions are full, and what a position reads lies
+ * together or is little: kernels of one element with stride 1, or few channels. */
 int DF_NAME(df_point_takes)(const df_conv *conv);
 
 int64_t DF_NAME(df_point_pack_bytes)(const df_conv *conv);
