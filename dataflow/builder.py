@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,7 @@ class GraphBuilder:
         self.origin = ""  # given to new nodes; set by importers
         self._scope: list[str] = []
         self._names: dict[str, int] = {}  # of values; nodes have names of their own
+        self._reserved: set[str] = set()  # names that only who asks for them gets
         self._node_names: dict[str, int] = {}
         self._inputs: list[Value] = []
         self._outputs: dict[str, Value] = {}
@@ -136,9 +137,10 @@ class GraphBuilder:
         outputs = []
         for index, type_ in enumerate(results):
             given = names[index] if index < len(names) else None
-            outputs.append(
-                self.value(given or (node_name if index == 0 else f"{node_name}:{index}"), type_, exact=bool(given))
-            )
+            made_up = node_name if index == 0 else f"{node_name}:{index}"
+            if given is None and made_up in self._reserved:
+                made_up += "'"
+            outputs.append(self.value(given or made_up, type_, exact=bool(given)))
         node = Node(op, node_name, operands, tuple(outputs), complete, bodies, origin)
         self._nodes.append(node)
         return node
@@ -261,7 +263,11 @@ class GraphBuilder:
 
     def unique(self, name: str) -> str:
         """``name``, with a number behind it when a value has it already; takes it."""
-        return _unique(self._names, name)
+        return _unique(self._names, name, self._reserved)
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keeps names for values that will be given them; those that the builder makes up avoid them."""
+        self._reserved.update(names)
 
     def _operands(self, op: Op, inputs: Iterable[Value | float | Array | None]) -> tuple[Value | None, ...]:
         given = list(inputs)
@@ -284,8 +290,8 @@ def _type_of(array: Any) -> TensorType:
     return TensorType(as_dtype(data), tuple(data.shape))
 
 
-def _unique(names: dict[str, int], name: str) -> str:
-    """``name`` or the first free ``name.1``, ``name.2``, ...; enters it into ``names``."""
+def _unique(names: dict[str, int], name: str, reserved: Collection[str] = ()) -> str:
+    """``name`` or the first free ``name.1``, ``name.2``, ... that isn't reserved; enters it into ``names``."""
     if name not in names:
         names[name] = 0
         return name
@@ -293,7 +299,7 @@ def _unique(names: dict[str, int], name: str) -> str:
     while True:
         count += 1
         candidate = f"{name}.{count}"
-        if candidate not in names:
+        if candidate not in names and candidate not in reserved:
             names[name] = count
             names[candidate] = 0
             return candidate

@@ -19,7 +19,7 @@ import click
 import numpy as np
 
 from . import __version__
-from .errors import DataflowError, DeviceError, InputError
+from .errors import DataflowError, DeviceError, InputError, ModelError
 from .model import Model, load, save
 
 FAILED, USER, DEVICE, INTERRUPTED = 1, 2, 3, 130
@@ -231,6 +231,8 @@ def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tup
     except InputError as error:
         if shapes or devices:
             raise
+        described["placement_unknown"] = str(error)
+    except ModelError as error:  # it depends on data
         described["placement_unknown"] = str(error)
     if as_json:
         _print_json(described)

@@ -28,6 +28,7 @@ def rewrite(
         initializers: data that replaces the graph's own for these values, of any shape.
     """
     builder = GraphBuilder(graph.name)
+    builder.reserve(value.name for value in graph.values())
     new: dict[Value, Value] = {}
     for value in graph.inputs:
         type_ = input_type(value.type)

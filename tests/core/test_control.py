@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
+from dataflow.autodiff import decompose_for_gradient, vjp_graph
 from dataflow.check import PlanViolation, check_plan
 from dataflow.execute import Bound
 from dataflow.testing.samples import cell
@@ -318,3 +318,16 @@ def test_an_endless_loop_can_be_cancelled(monkeypatch):
     monkeypatch.setattr(Bound, "run", cancelled_soon)
     with pytest.raises(KeyboardInterrupt):
         df.Session(df.Model(g.build()), devices=["cpu"]).run(np.zeros(4, np.float32))
+
+
+def test_names_that_a_pass_makes_up_avoid_those_of_the_graph():
+    """The parts of a gelu are called mul and add, as two nodes behind it are."""
+    g = df.GraphBuilder()
+    a = ops.gelu(g.input("x", df.float32, (2, 3)), name="mul")
+    g.rename(a, "activated")
+    g.output("y", ops.mul(a, ops.tanh(a), name="mul/mul"))
+    g.output("z", ops.add(a, a, name="mul/add"))
+    graph = g.build()
+    found = decompose_for_gradient(graph, graph.inputs)
+    assert {"mul/mul", "mul/add"} <= {v.name for v in found.values()}
+    assert len(found.nodes) > len(graph.nodes)
