@@ -99,7 +99,9 @@ def scan_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
         d, weight = matmul(swapped(stack(new[p.left])), stack(result(new[p.result]))), weights[p.weight]
         d_weights[weight] = add(d_weights[weight], d) if weight in d_weights else d
     captured = [i for i in floats if i >= first]
+    origin = outer.origin
     shares = add_gradients(outer, d_weights, [inputs[i] for i in captured])
+    outer.origin = origin
     for i in captured:
         share, summand = shares.pop(inputs[i], None), results[i]  # once, where a value is captured twice
         if share is not None:
