@@ -34,6 +34,16 @@ def _conv_relu(x: Value, w: Value, bias: Value | None = None, **window: Any) -> 
     return relu(conv(x, w, bias, **window))
 
 
+def _conv_add_relu_infer(x: TensorType, w: TensorType, bias: TensorType, z: TensorType, **window: Any) -> Any:
+    y = conv.infer(x, w, bias, **window)
+    need(z == y, f"conv_add_relu: z is {z}; expected what the convolution gives, {y}")
+    return y
+
+
+def _conv_add_relu(x: Value, w: Value, bias: Value, z: Value, **window: Any) -> Any:
+    return relu(add(conv(x, w, bias, **window), z))
+
+
 matmul_bias = Op(
     "matmul_bias",
     ("a", "b", "bias"),
@@ -62,6 +72,17 @@ conv_relu = Op(
     pattern=("conv", "relu"),
     doc="y = max(conv(x, w, bias), 0)",
 )
+conv_add_relu = Op(
+    "conv_add_relu",
+    ("x", "w", "bias", "z"),
+    _conv_add_relu_infer,
+    attributes=conv.attributes,
+    decompose=_conv_add_relu,
+    cost=lambda node: _conv_cost(node),
+    inplace=((0, 3),),
+    pattern=("conv", "add", "relu"),
+    doc="y = max(conv(x, w, bias) + z, 0)",
+)
 add_relu = Op(
     "add_relu",
     ("a", "b"),
@@ -82,4 +103,4 @@ def _conv_cost(node: Any) -> int:
     return 2 * int(result.type.elements) * per
 
 
-OPS = (matmul_bias, matmul_bias_relu, conv_relu, add_relu)
+OPS = (matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, add_relu)

@@ -15,6 +15,7 @@ from ..types import bool_, float32, float64, int32, int64, uint64
 from .sample import SHAPES, Kind, Operand, Sample, i, x
 from .samples_norm import NORMS
 from .samples_recurrent import RECURRENT
+from .samples_resample import RESAMPLES
 
 
 def _unary() -> list[Sample]:
@@ -505,6 +506,10 @@ def _patterns() -> list[Sample]:
         small = (0, 1, 2) if image[0] == 2 else ()
         rows.append(Sample(ops.conv_relu, (x(*image), x(*weight), x(weight[0])), window, gradient=small))
         rows.append(Sample(ops.conv_relu, (x(*image), x(*weight)), window))
+        whole = x(image[0], weight[0], *image[2:])
+        every = (*small, 3) if small else ()
+        operands = (x(*image), x(*weight), x(weight[0]), whole)
+        rows.append(Sample(ops.conv_add_relu, operands, window, gradient=every))
     rows += [
         Sample(ops.add_relu, (x(*p, kind="distinct"), x(*q)), gradient=(0, 1) if p == (3, 5) else ()) for p, q in PAIRS
     ]
@@ -520,6 +525,7 @@ SAMPLES: tuple[Sample, ...] = tuple(
     + _pools()
     + _networks()
     + NORMS
+    + RESAMPLES
     + _random()
     + RECURRENT
     + _control()

@@ -83,7 +83,7 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
   return DF_OK;
 }
 
-df_status DF_NAME(df_conv_run)(const df_call *call, int32_t relu) {
+df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t relu) {
   const df_tensor *x = &call->inputs[0], *w = &call->inputs[1], *y = &call->outputs[0];
   df_conv conv =
       df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes, call->n_attributes, 0);
@@ -94,6 +94,7 @@ df_status DF_NAME(df_conv_run)(const df_call *call, int32_t relu) {
                       .source = x->data,
                       .weight = w->data,
                       .bias = bias,
+                      .add = add,
                       .relu = relu};
     DF_NAME(df_depth_run)(call, &depth);
     return DF_OK;
@@ -104,6 +105,7 @@ df_status DF_NAME(df_conv_run)(const df_call *call, int32_t relu) {
                         .source = x->data,
                         .packed = call->packs[0],
                         .bias = bias,
+                        .add = add,
                         .relu = relu};
     ways[way_of(&conv)].run(call, &direct);
     return DF_OK;
@@ -113,12 +115,13 @@ df_status DF_NAME(df_conv_run)(const df_call *call, int32_t relu) {
   apply.source = x->data;
   apply.weight = w->data;
   apply.bias = bias;
+  apply.add = add;
   apply.relu = relu;
   DF_NAME(df_apply_run)(call, &apply);
   return DF_OK;
 }
 
-static df_status run_conv(const df_call *call) { return DF_NAME(df_conv_run)(call, 0); }
+static df_status run_conv(const df_call *call) { return DF_NAME(df_conv_run)(call, NULL, 0); }
 
 DF_KERNELS(conv) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
                                        .op = "conv",

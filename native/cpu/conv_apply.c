@@ -197,12 +197,12 @@ static void pack_panel(const piece *s, int64_t row, int64_t rows, int64_t begin,
   }
 }
 
-/* out[i * step] = relu(in[i] + bias) */
-static void send_line(float *out, int64_t step, const float *in, int64_t count, float bias,
-                      int32_t relu) {
+/* out[i * step] = relu(in[i] + bias (+ add[i * step])) */
+static void send_line(float *out, const float *add, int64_t step, const float *in, int64_t count,
+                      float bias, int32_t relu) {
   if (step != 1) {
     for (int64_t i = 0; i < count; i++) {
-      float value = in[i] + bias;
+      float value = in[i] + bias + (add ? add[i * step] : 0.0f);
       out[i * step] = relu && value < 0.0f ? 0.0f : value;
     }
     return;
@@ -210,10 +210,14 @@ static void send_line(float *out, int64_t step, const float *in, int64_t count, 
   int64_t i = 0;
   for (; i + DF_LANES <= count; i += DF_LANES) {
     df_vec value = vec_load(in + i) + bias;
+    if (add)
+      value += vec_load(add + i);
     vec_store(out + i, relu ? vec_relu(value) : value);
   }
   if (i < count) {
     df_vec value = vec_load_part(in + i, count - i) + bias;
+    if (add)
+      value += vec_load_part(add + i, count - i);
     vec_store_part(out + i, relu ? vec_relu(value) : value, count - i);
   }
 }
@@ -233,13 +237,16 @@ static void send_plane(const piece *s, float *out, const float *in, int64_t down
          left * across->target_step + across->target_start + across_class;
   in += (top - s->first) * span + left;
   int64_t step = down->target_step * across->target;
+  const float *add = s->a->add ? s->a->add + (out - s->a->out) : NULL;
   if (span == 1 && across->target == 1) {
-    send_line(out, step, in, bottom - top, bias, s->a->relu);
+    send_line(out, add, step, in, bottom - top, bias, s->a->relu);
   } else if (span == right && left == 0 && step == span && across->target_step == 1) {
-    send_line(out, 1, in, (bottom - top) * span, bias, s->a->relu);
+    send_line(out, add, 1, in, (bottom - top) * span, bias, s->a->relu);
   } else {
-    for (int64_t row = top; row < bottom; row++, out += step, in += span)
-      send_line(out, across->target_step, in, right - left, bias, s->a->relu);
+    for (int64_t row = top; row < bottom; row++, out += step, in += span) {
+      send_line(out, add, across->target_step, in, right - left, bias, s->a->relu);
+      add = add ? add + step : NULL;
+    }
   }
 }
 

@@ -13,6 +13,7 @@ typedef struct df_apply {
   const float *source;
   const float *weight;
   const float *bias; /* per row, null for none */
+  const float *add;  /* as large as out, added before relu; null for none, may be out */
   df_window window;
   int64_t batch, groups;
   int64_t rows;                                     /* channels of out in a group */

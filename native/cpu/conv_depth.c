@@ -169,16 +169,18 @@ static void find_reads(reads *r, const job *j, const float *weight, int64_t row)
   }
 }
 
-/* A row of results: out[i] = relu(bias + reads) or, when |add|, out[i] += reads. |taps| and
- * |stride| are constants at the uses that matter. */
+/* A row of results: out[i] = relu(bias + add[i] + reads); |taps| and |stride| are constants at the
+ * uses that matter. */
 static inline __attribute__((always_inline)) void do_row(int64_t taps, int64_t stride,
                                                          const reads *r, const float *buffer,
                                                          float *out, int64_t count, float bias,
-                                                         int32_t add, int32_t relu) {
+                                                         const float *add, int32_t relu) {
   for (int64_t i = 0; i < count; i += DF_LANES) {
     int64_t lanes = df_min(DF_LANES, count - i);
     const float *from = buffer + i * stride;
-    df_vec sum = add ? vec_load_part(out + i, lanes) : vec_splat(bias);
+    df_vec sum = vec_splat(bias);
+    if (add)
+      sum += vec_load_part(add + i, lanes);
 #pragma GCC unroll 9
     for (int64_t t = 0; t < taps; t++)
       sum += load_steps(from + r->at[t], stride) * r->weight[t];
@@ -188,18 +190,19 @@ static inline __attribute__((always_inline)) void do_row(int64_t taps, int64_t s
 
 /* do_row for |rows| rows that read alike, |line| floats apart. */
 static void do_rows(const job *j, const reads *r, const float *buffer, float *out, int64_t rows,
-                    float bias, int32_t add, int32_t relu) {
+                    float bias, const float *add, int32_t relu) {
   int64_t stride = j->s.across.stride, width = j->s.across.out;
   int64_t line = j->s.down.stride * j->s.line;
   for (int64_t row = 0; row < rows; row++, buffer += line, out += width) {
+    const float *more = add ? add + row * width : NULL;
     if (stride == 1 && r->count == 9)
-      do_row(9, 1, r, buffer, out, width, bias, add, relu);
+      do_row(9, 1, r, buffer, out, width, bias, more, relu);
     else if (stride == 1)
-      do_row(r->count, 1, r, buffer, out, width, bias, add, relu);
+      do_row(r->count, 1, r, buffer, out, width, bias, more, relu);
     else if (stride == 2)
-      do_row(r->count, 2, r, buffer, out, width, bias, add, relu);
+      do_row(r->count, 2, r, buffer, out, width, bias, more, relu);
     else
-      do_row(r->count, stride, r, buffer, out, width, bias, add, relu);
+      do_row(r->count, stride, r, buffer, out, width, bias, more, relu);
   }
 }
 
@@ -220,15 +223,16 @@ static void do_plane(const job *j, int64_t plane) {
       int64_t filter = group * filters + (j->outs > 1 ? plane % j->outs : inner);
       const float *weight = d->weight + filter * taps;
       fill_lines(buffer, s, d->source + (unit * j->inner + inner) * source_size, top, lines);
-      float bias = d->bias ? d->bias[filter] : 0.0f;
+      float bias = d->bias && inner == 0 ? d->bias[filter] : 0.0f;
       int32_t relu = d->relu && inner == j->inner - 1;
       float *out = d->out + plane * out_size + first * s->across.out;
       /* With zeros between the source's lines, rows read different taps. */
       int64_t alike = s->down.up == 1 ? rows : 1;
       for (int64_t row = 0; row < rows; row += alike) {
         find_reads(&r, j, weight, first + row);
-        do_rows(j, &r, buffer + row * s->down.stride * s->line, out + row * s->across.out, alike,
-                bias, inner > 0, relu);
+        float *to = out + row * s->across.out;
+        const float *add = inner > 0 ? to : d->add ? d->add + (to - d->out) : NULL;
+        do_rows(j, &r, buffer + row * s->down.stride * s->line, to, alike, bias, add, relu);
       }
     }
   }

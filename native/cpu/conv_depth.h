@@ -10,6 +10,7 @@ typedef struct df_depth {
   const float *source; /* x; dy for the gradient by x; x for the one by the weight */
   const float *weight; /* dy for the gradient by the weight */
   const float *bias;   /* per filter, null for none */
+  const float *add;    /* as large as out, added before relu; null for none, may be out */
   int32_t relu;
 } df_depth;
 

@@ -144,27 +144,27 @@ typedef struct piece {
   const float *packed; /* of the group */
   int64_t lanes;       /* of its panels */
   const float *bias;
+  const float *add;
   float *out;
   int32_t offset[DF_MOST_TAPS]; /* per tap */
 } piece;
 
-/* From sums[position][lane] to out[filter][position]. */
-static void finish(float *out, int64_t pitch, const float *sums, int64_t rows, int64_t vectors,
-                   int64_t filters, const float *bias, int32_t add, int32_t relu) {
-  for (int64_t j = 0; j < vectors; j++, filters -= DF_LANES, out += DF_LANES * pitch) {
+/* From sums[position][lane] to out[filter][position] = relu(sums + bias + add); add may be out. */
+static void finish(float *out, const float *add, int64_t pitch, const float *sums, int64_t rows,
+                   int64_t vectors, int64_t filters, const float *bias, int32_t relu) {
+  for (int64_t j = 0; j < vectors; j++) {
     df_vec square[DF_LANES];
     for (int64_t i = 0; i < DF_LANES; i++)
       square[i] = i < rows ? vec_load(sums + (i * vectors + j) * DF_LANES) : vec_zero();
     vec_transpose(square);
-    for (int64_t f = 0; f < df_min(DF_LANES, filters); f++) {
+    for (int64_t f = 0; f < df_min(DF_LANES, filters - j * DF_LANES); f++) {
+      int64_t at = (j * DF_LANES + f) * pitch;
       df_vec value = square[f];
       if (bias)
         value += vec_splat(bias[j * DF_LANES + f]);
       if (add)
-        value += vec_load_part(out + f * pitch, rows);
-      if (relu)
-        value = vec_relu(value);
-      vec_store_part(out + f * pitch, value, rows);
+        value += vec_load_part(add + at, rows);
+      vec_store_part(out + at, relu ? vec_relu(value) : value, rows);
     }
   }
 }
@@ -180,9 +180,10 @@ static void do_panels(const piece *s, int64_t rows, int64_t position, int64_t pa
     int64_t vectors = width / DF_LANES;
     const float *weight = s->packed + begin * s->lanes + filter * (end - begin);
     DF_NAME(df_direct_tiles)[rows - 1][vectors - 1](end - begin, weight, source, shift, sums);
-    finish(s->out + filter * size + position, size, sums, rows, vectors, conv->filters - filter,
-           begin == 0 && s->bias ? s->bias + filter : NULL, begin > 0,
-           s->d->relu && end == s->p->k);
+    int64_t to = filter * size + position;
+    const float *add = begin > 0 ? s->out : s->add;
+    finish(s->out + to, add ? add + to : NULL, size, sums, rows, vectors, conv->filters - filter,
+           begin == 0 && s->bias ? s->bias + filter : NULL, s->d->relu && end == s->p->k);
   }
 }
 
@@ -240,6 +241,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   piece s = {.d = job->d, .p = p, .lanes = lanes_of(conv)};
   s.source = job->d->source + index * conv->channels * w->in_size;
   s.out = job->d->out + index * conv->filters * w->out_size;
+  s.add = job->d->add ? job->d->add + (s.out - job->d->out) : NULL;
   s.packed = job->d->packed + group * group_floats(conv);
   s.bias = job->d->bias ? job->d->bias + group * conv->filters : NULL;
   df_tap_offsets(w, s.offset);

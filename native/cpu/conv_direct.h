@@ -10,6 +10,7 @@ typedef struct df_direct {
   const float *source;
   const float *packed;
   const float *bias; /* per filter, null for none */
+  const float *add;  /* as large as out, added before relu; null for none, may be out */
   int32_t relu;
 } df_direct;
 

@@ -122,6 +122,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
         int64_t first = first_of(conv, panel), rows = first_of(conv, panel + 1) - first;
         int64_t to = (at * conv->filters + first) * plane + q;
         df_gemm_end end = {.row_bias = begin == 0 && bias ? bias + first : NULL,
+                           .add = begin == 0 && d->add ? d->add + to : NULL,
                            .accumulate = begin > 0,
                            .relu = d->relu && begin + steps == k};
         DF_NAME(df_tiles)

@@ -274,21 +274,25 @@ WINO_INLINE void turn_square(df_vec y[SIDE * SIDE], const float *sums, int64_t p
 }
 
 /* Stores them into the planes of |filters| filters; the last squares reach beyond the plane. */
-static void store_square(float *out, const df_window *w, int64_t top, int64_t left, int64_t filters,
-                         df_vec y[SIDE * SIDE]) {
+static void store_square(float *out, const float *add, const df_window *w, int64_t top,
+                         int64_t left, int64_t filters, int32_t relu, df_vec y[SIDE * SIDE]) {
   int64_t rows = df_min(SIDE, w->out[1] - top), columns = df_min(SIDE, w->out[2] - left);
   out += top * w->out[2] + left;
+  add = add ? add + top * w->out[2] + left : NULL;
   for (int s = 0; s < SIDE * SIDE; s += DF_LANES) {
     vec_transpose(y + s);
     for (int64_t f = 0; f < filters; f++) {
       float line[DF_LANES];
       vec_store(line, y[s + f]);
-      float *to = out + f * w->out_size + s / SIDE * w->out[2];
-      for (int64_t i = 0; i < DF_LANES / SIDE && s / SIDE + i < rows; i++, to += w->out[2])
-        if (columns == SIDE)
-          memcpy(to, line + i * SIDE, SIDE * sizeof(float));
-        else
-          memcpy(to, line + i * SIDE, (size_t)columns * sizeof(float));
+      int64_t at = f * w->out_size + s / SIDE * w->out[2];
+      for (int64_t i = 0; i < DF_LANES / SIDE && s / SIDE + i < rows; i++, at += w->out[2]) {
+        float *part = line + i * SIDE;
+        for (int64_t j = 0; j < columns && add; j++)
+          part[j] += add[at + j];
+        for (int64_t j = 0; j < SIDE && relu; j++)
+          part[j] = part[j] < 0.0f ? 0.0f : part[j];
+        memcpy(out + at, part, (size_t)columns * sizeof(float));
+      }
     }
   }
 }
@@ -319,13 +323,14 @@ static void finish_group(const piece *s, int64_t panel, int64_t group, const flo
     int64_t filter = panel * DF_DIRECT_FILTERS + j * DF_LANES;
     int64_t filters = df_min(DF_LANES, conv->filters - filter);
     float *out = s->d->out + (s->image * conv->filters + filter) * conv->window.out_size;
+    const float *add = s->d->add ? s->d->add + (out - s->d->out) : NULL;
     df_vec bias = s->d->bias ? vec_load_part(s->d->bias + filter, filters) : vec_zero();
     for (int64_t i = 0; i < count; i++) {
       df_vec y[SIDE * SIDE];
       int64_t square = first + i;
-      turn_square(y, sums + (i * vectors + j) * DF_LANES, place, bias, s->d->relu);
-      store_square(out, &conv->window, square / s->p->across * SIDE, square % s->p->across * SIDE,
-                   filters, y);
+      turn_square(y, sums + (i * vectors + j) * DF_LANES, place, bias, s->d->relu && !add);
+      store_square(out, add, &conv->window, square / s->p->across * SIDE,
+                   square % s->p->across * SIDE, filters, s->d->relu && add, y);
     }
   }
 }
@@ -340,8 +345,8 @@ static void do_panel(const piece *s, int64_t panel) {
       int64_t rows = first_square(s->p, s->group + g + 1) - first_square(s->p, s->group + g);
       DF_NAME(df_direct_tiles)
       [rows - 1][width / DF_LANES - 1](channels, weight,
-                                       s->inputs + (g * PLACES + place) * s->p->place, s->shift,
-                                       s->sums + g * SUMS + place * rows * width);
+                                       s->inputs + (g *PLACES + place) *s->p->place, s->shift,
+                                       s->sums + g *SUMS + place *rows *width);
     }
   for (int64_t g = 0; g < s->groups; g++)
     finish_group(s, panel, s->group + g, s->sums + g * SUMS);

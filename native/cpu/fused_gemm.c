@@ -3,6 +3,7 @@
  *   matmul_bias       add(matmul(x, w), b)           b has one element per column
  *   matmul_bias_relu  relu(add(matmul(x, w), b))
  *   conv_relu         relu(conv(x, w, b))
+ *   conv_add_relu     relu(add(conv(x, w, b), z))
  *
  * Each saves a read and a write of the whole result per op that it takes in. */
 #include "conv.h"
@@ -28,7 +29,11 @@ static df_status run_matmul_bias_relu(const df_call *call) {
   return DF_NAME(df_matmul_run)(call, call->inputs[2].data, 1);
 }
 
-static df_status run_conv_relu(const df_call *call) { return DF_NAME(df_conv_run)(call, 1); }
+static df_status run_conv_relu(const df_call *call) { return DF_NAME(df_conv_run)(call, NULL, 1); }
+
+static df_status run_conv_add_relu(const df_call *call) {
+  return DF_NAME(df_conv_run)(call, call->inputs[3].data, 1);
+}
 
 DF_KERNELS(fused_gemm) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
                                              .op = "matmul_bias",
@@ -51,4 +56,12 @@ DF_KERNELS(fused_gemm) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
                                              .accepts = DF_NAME(df_conv_accepts),
                                              .prepare = DF_NAME(df_conv_prepare),
                                              .run = run_conv_relu},
+                          &(const df_kernel){.struct_size = sizeof(df_kernel),
+                                             .op = "conv_add_relu",
+                                             .name = "conv_add_relu f32 " DF_TEXT(DF_ISA),
+                                             .operands = "f32,f32,f32,f32->f32",
+                                             .inplace = "0<3",
+                                             .accepts = DF_NAME(df_conv_accepts),
+                                             .prepare = DF_NAME(df_conv_prepare),
+                                             .run = run_conv_add_relu},
                           NULL};

@@ -12,6 +12,7 @@
 typedef struct df_gemm_end {
   const float *row_bias;    /* one per row of c */
   const float *column_bias; /* one per column of c */
+  const float *add;         /* like c, added before relu; may be c */
   int32_t accumulate;       /* c is added to, not overwritten */
   int32_t relu;
 } df_gemm_end;

@@ -39,6 +39,9 @@ TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *a, const fl
   if (end->accumulate) {
     FOR_EACH sum[i][j] += part_load(c + i * c_row, j, vectors, last);
   }
+  if (end->add) {
+    FOR_EACH sum[i][j] += part_load(end->add + i * c_row, j, vectors, last);
+  }
   if (end->row_bias) {
     FOR_EACH sum[i][j] += vec_splat(end->row_bias[i]);
   }

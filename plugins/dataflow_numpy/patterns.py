@@ -21,5 +21,6 @@ KERNELS: dict[str, Code] = {
     "matmul_bias": _matmul_bias,
     "matmul_bias_relu": lambda attributes, a, b, bias: _relu(_matmul_bias(attributes, a, b, bias)),
     "conv_relu": lambda attributes, *operands: _relu(WINDOWS["conv"](attributes, *operands)),
+    "conv_add_relu": lambda attributes, x, w, bias, z: _relu(WINDOWS["conv"](attributes, x, w, bias) + z),
     "add_relu": lambda attributes, a, b: _relu(a + b),
 }

@@ -50,6 +50,12 @@ def convolved(x, w, bias, strides, pads, dilations, groups):
     return y.reshape(n, -1, *y.shape[3:]) + bias.reshape(-1, *[1] * spatial)
 
 
+def added(x, w, bias, z, window):
+    """A convolution onto what was computed before and may be overwritten."""
+    z = df.ops.tanh(z)
+    return df.ops.relu(df.ops.add(df.ops.conv(x, w, bias, **window), z))
+
+
 CONVOLUTIONS = [  # channels, filters, size, kernel, strides, pads, dilations, groups
     (3, 64, (20, 23), (7, 7), (2, 2), (3, 3, 3, 3), (1, 1), 1),
     (64, 48, (14, 14), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
@@ -87,6 +93,7 @@ def test_convolution(case, batch, constant):
     window = {"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}
     exact = convolved(x, w, bias, *window.values())
     terms = w[0].size
+    z = normal(*exact.shape)
     if constant:
         found, plan = run(lambda g, x: df.ops.conv(x, g.parameter("w", w), g.constant(bias), **window), x)
         if channels != groups:
@@ -96,10 +103,14 @@ def test_convolution(case, batch, constant):
         near(found, exact, terms)
         found, _ = run(lambda g, x: df.ops.relu(df.ops.conv(x, g.parameter("w", w), g.constant(bias), **window)), x)
         near(found, np.maximum(exact, 0), terms)
+        found, plan = run(lambda g, x, z: added(x, g.parameter("w", w), g.constant(bias), z, window), x, z)
     else:
         found, plan = run(lambda g, x, w, b: df.ops.conv(x, w, b, **window), x, w, bias)
         assert "packs" not in plan.memory
         near(found, exact, terms)
+        found, plan = run(lambda g, x, w, b, z: added(x, w, b, z, window), x, w, bias, z)
+    assert [step.node.op.name for step in plan.segments[0].steps] == ["tanh", "conv_add_relu"]
+    near(found, np.maximum(exact + np.tanh(z.astype(np.float64)), 0), terms)
 
 
 CHANNEL_BY_CHANNEL = [c for c in CONVOLUTIONS if c[-1] == c[0]] + [
