@@ -22,11 +22,12 @@ from . import (
     random,
     recurrent,
     reduce,
+    resampling,
 )
 
 _FAMILIES = (
     elementwise, binary, reduce, movement, index, datadims, linalg, convolution, pool, norm, layernorm, probability,
-    loss, optim, random, recurrent, control, patterns,
+    loss, optim, random, recurrent, resampling, control, patterns,
 )  # fmt: skip
 
 ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family.OPS)

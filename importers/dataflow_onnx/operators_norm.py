@@ -85,9 +85,19 @@ def _per_channel(vector: Value, value: Value) -> Any:
     return ops.reshape(_like(vector, value), shape=shape)
 
 
+def _is_part_of_group_norm(c: Importer, value: Value, scale: T, bias: T) -> bool:
+    """Whether an exporter wrote a group norm so: groups as channels, by a reshape; what is learned follows behind."""
+    if scale.array is None or bias.array is None or (scale.array != 1).any() or (bias.array != 0).any():
+        return False
+    made = next((node for node in reversed(c.builder.nodes()) if value in node.outputs), None)
+    return made is not None and made.op.name == "reshape"
+
+
 @operator("InstanceNormalization", 6)
 def InstanceNormalization(c: Importer, x: T, scale: T, bias: T, *, epsilon: float = 1e-5) -> Any:
-    value, factor, shift = c.value(x), c.weight(scale), c.weight(bias)
+    value = c.value(x)
+    learned = not _is_part_of_group_norm(c, value, scale, bias)
+    factor, shift = c.weight(scale, trainable=learned), c.weight(bias, trainable=learned)
 
     def compute(wide: Value) -> Any:
         y = ops.layer_norm(wide, axis=2, epsilon=epsilon)

@@ -35,6 +35,7 @@ def table() -> Mapping[tuple[str, str], Sequence[tuple[int, Converter]]]:
         operators_math,
         operators_norm,
         operators_recurrent,
+        operators_resize,
         operators_shape,
     )
 

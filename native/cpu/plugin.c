@@ -41,6 +41,7 @@ enum { ALIGNMENT = 64 };
   X(recurrent_forward)                                                                             \
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
+  X(resample)                                                                                      \
   X(softmax)
 
 typedef const df_kernel *const *kernel_table;

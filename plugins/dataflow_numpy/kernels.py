@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import control, elementwise, layernorm, networks, patterns, random, recurrent, tensors, windows
+from . import control, elementwise, layernorm, networks, patterns, random, recurrent, resampling, tensors, windows
 from .elementwise import Code
 
 KERNELS: dict[str, Code] = {
@@ -13,6 +13,7 @@ KERNELS: dict[str, Code] = {
     **layernorm.KERNELS,
     **random.KERNELS,
     **recurrent.KERNELS,
+    **resampling.KERNELS,
     **control.KERNELS,
     **patterns.KERNELS,
 }

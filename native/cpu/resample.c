@@ -1,0 +1,132 @@
+/* resample.c: weighted sums of a few elements along an axis; x is seen as (outer, size, inner).
+ *
+ *   resample       y[u, o, j] = sum over t of weight[o, t] x[u, index[o, t], j]
+ *   resample_grad  dx[u, index[o, t], j] += weight[o, t] dy[u, o, j], from zero
+ *
+ * A unit of work is some columns of one outer index, so that no two threads write one element and
+ * sums are made in the order of o and t whatever the number of threads. */
+#include "cpu.h"
+
+enum { COLUMNS = 512 };
+
+typedef struct sampling {
+  float *out;
+  const float *in;
+  const int64_t *index;
+  const float *weight;
+  int64_t outer, inner;
+  int64_t results, taps; /* of the table */
+  int64_t size;          /* of the axis that the index points into */
+} sampling;
+
+/* One row of results for |n| neighbours. */
+static void gather_row(float *y, const float *x, const int64_t *index, const float *weight,
+                       int64_t taps, int64_t inner, int64_t n) {
+  const float *first = x + index[0] * inner;
+  const float by = weight[0];
+#pragma GCC ivdep
+  for (int64_t j = 0; j < n; j++)
+    y[j] = by * first[j];
+  for (int64_t t = 1; t < taps; t++) {
+    const float *row = x + index[t] * inner;
+    const float w = weight[t];
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; j++)
+      y[j] += w * row[j];
+  }
+}
+
+static void resample_task(void *context, int64_t unit, int64_t count, int32_t worker) {
+  (void)worker;
+  const sampling *s = context;
+  const int64_t chunks = df_divide_up(s->inner, COLUMNS);
+  int64_t at, end;
+  df_piece(unit, count, s->outer * chunks, 1, &at, &end);
+  for (; at < end; at++) {
+    const int64_t u = at / chunks, first = at % chunks * COLUMNS;
+    const int64_t n = df_min(COLUMNS, s->inner - first);
+    const float *x = s->in + u * s->size * s->inner + first;
+    float *y = s->out + u * s->results * s->inner + first;
+    if (s->inner == 1) {
+      for (int64_t o = 0; o < s->results; o++) {
+        float sum = 0.0f;
+        for (int64_t t = 0; t < s->taps; t++)
+          sum += s->weight[o * s->taps + t] * x[s->index[o * s->taps + t]];
+        y[o] = sum;
+      }
+      continue;
+    }
+    for (int64_t o = 0; o < s->results; o++)
+      gather_row(y + o * s->inner, x, s->index + o * s->taps, s->weight + o * s->taps, s->taps,
+                 s->inner, n);
+  }
+}
+
+static void grad_task(void *context, int64_t unit, int64_t count, int32_t worker) {
+  (void)worker;
+  const sampling *s = context;
+  const int64_t chunks = df_divide_up(s->inner, COLUMNS);
+  int64_t at, end;
+  df_piece(unit, count, s->outer * chunks, 1, &at, &end);
+  for (; at < end; at++) {
+    const int64_t u = at / chunks, first = at % chunks * COLUMNS;
+    const int64_t n = df_min(COLUMNS, s->inner - first);
+    const float *dy = s->in + u * s->results * s->inner + first;
+    float *dx = s->out + u * s->size * s->inner + first;
+    for (int64_t i = 0; i < s->size; i++)
+      memset(dx + i * s->inner, 0, (size_t)n * sizeof(float));
+    for (int64_t o = 0; o < s->results; o++) {
+      const float *row = dy + o * s->inner;
+      for (int64_t t = 0; t < s->taps; t++) {
+        float *to = dx + s->index[o * s->taps + t] * s->inner;
+        const float w = s->weight[o * s->taps + t];
+#pragma GCC ivdep
+        for (int64_t j = 0; j < n; j++)
+          to[j] += w * row[j];
+      }
+    }
+  }
+}
+
+static df_status run(const df_call *call, const char *name, int64_t size, df_task task) {
+  const df_tensor *in = &call->inputs[0], *index = &call->inputs[1], *out = &call->outputs[0];
+  const int64_t *places = index->data;
+  const int64_t axis = df_axis(call, 0, 0, out->rank), entries = df_elements(index);
+  for (int64_t i = 0; i < entries; i++)
+    if (places[i] < 0 || places[i] >= size)
+      return df_fail(call, DF_INVALID, "%s: index %lld is outside [0, %lld)", name,
+                     (long long)places[i], (long long)size);
+  if (df_elements(out) == 0)
+    return DF_OK;
+  sampling s = {.out = out->data,
+                .in = in->data,
+                .index = places,
+                .weight = call->inputs[2].data,
+                .outer = df_product(out->shape, 0, axis),
+                .inner = df_product(out->shape, axis + 1, out->rank),
+                .results = index->shape[0],
+                .taps = index->shape[1],
+                .size = size};
+  const int64_t work = (df_elements(in) + df_elements(out)) * df_max(1, s.taps);
+  const int64_t units = s.outer * df_divide_up(s.inner, COLUMNS);
+  df_parallel(call, task, &s, df_min(units, df_pieces(call, work, DF_GRAIN)));
+  return DF_OK;
+}
+
+static df_status resample_run(const df_call *call) {
+  const df_tensor *x = &call->inputs[0];
+  return run(call, "resample", x->shape[df_axis(call, 0, 0, x->rank)], resample_task);
+}
+
+static df_status grad_run(const df_call *call) {
+  const df_tensor *dx = &call->outputs[0];
+  return run(call, "resample_grad", dx->shape[df_axis(call, 0, 0, dx->rank)], grad_task);
+}
+
+static const char *accepts(const df_node *node) {
+  return node->inputs[1].shape[1] < 1 ? "the table has no taps" : NULL;
+}
+
+DF_KERNELS(resample) = {
+    DF_KERNEL_IF("resample", "f32", "f32,i64,f32->f32", NULL, accepts, resample_run),
+    DF_KERNEL_IF("resample_grad", "f32", "f32,i64,f32->f32", NULL, accepts, grad_run), NULL};
