@@ -245,3 +245,27 @@ def test_a_model_too_large_for_one_file_gets_a_data_file(tmp_path, monkeypatch):
     theirs = run(tmp_path / "hand.onnx", {"x": x})
     for found in (model(x), df.load(str(tmp_path / "hand.onnx"))(x)):
         np.testing.assert_allclose(found["y"], theirs["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_part_is_trained_and_the_rest_of_the_file_stands_in_its_place(tmp_path):
+    """Only what an inner value needs is imported; the layers behind it are saved as they were."""
+    path = RECORDINGS / "mlp.onnx"
+    proto = onnx.load(path)
+    inner = proto.graph.node[1].output[0]  # the activation behind the first layer
+    model = df.load(str(path), outputs=[inner])
+    assert list(model.outputs) == [inner]
+    assert len(model.graph.nodes) < len(df.load(str(path)).graph.nodes)
+    width = model.outputs[inner].shape[-1]
+    x = np.random.default_rng(0).standard_normal((8, 20)).astype(np.float32)
+    with df.Trainer(model, loss="mse", optimizer=df.optim.SGD(lr=0.5), devices=["cpu"]) as trainer:
+        trainer.step({"x": x, "labels": np.ones((8, width), np.float32)})
+        trained = trainer.trainable
+    df.save(model, str(tmp_path / "new.onnx"))
+    new = onnx.load(tmp_path / "new.onnx")
+    assert [n.SerializeToString() for n in new.graph.node] == [n.SerializeToString() for n in proto.graph.node]
+    stored = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    for tensor in new.graph.initializer:
+        assert np.array_equal(numpy_helper.to_array(tensor), stored[tensor.name]) == (tensor.name not in trained)
+    whole = df.load(str(tmp_path / "new.onnx"))
+    np.testing.assert_allclose(whole(x)["logits"], run(tmp_path / "new.onnx", {"x": x})["logits"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(df.Session(whole).run(x, outputs=[inner])[inner], model(x)[inner], rtol=1e-5, atol=1e-6)
