@@ -56,6 +56,7 @@ def compare(name: str, rounds: int) -> dict[str, object]:
         "dataflow_min_ms": min(times["ours"]) * 1e3,
         "onnxruntime_min_ms": min(times["theirs"]) * 1e3,
         "ratio": ratio(times["ours"], times["theirs"]),
+        **{f"{kind}_MB": ours.plan().memory.get(kind, 0) / 1e6 for kind in ("weights", "packs", "arena")},
     }
 
 

@@ -17,9 +17,18 @@ drift between minutes, so only ratios count. Under `chrt -r 1` two spinning thre
 A median far above the usual (about 4 ms for torch's MLP step on this machine) means that something else ran: such a
 run says nothing. The MLP's ratio was between 0.72 and 0.88 over a day's runs.
 
-What is not reached yet: inference of the light models is slower than onnxruntime, since convolution at batch 1 is
-(the table `light`); the peak of vgg19 is 5% above its largest live set, because the workspace of its second
-convolution lies in the arena at that step; the minimalloc instances, which an exact solver packs into their
+Convolution at batch 1 runs from packed copies of constant weights, which the plan names (`packs` in the table `light`):
+3x3 kernels on planes from 20 x 20 on by Winograd's F(4x4, 3x3), 1x1 kernels as products of matrices, groups of one
+channel and first layers by kernels of their own, the rest as tiles over positions and filters. Batch norms and scales
+behind a convolution are part of its weights, residuals and relu are added where sums are stored. In `light` each turn
+begins with a rest and a run that does not count, since onnxruntime's threads spin after a run and on two cores would
+take one from whoever comes next.
+
+No model's scratch memory (`arena`) is above its largest live set, `of live set` in the table `planner`.
+
+What is not reached yet: where most of the work lies on planes of 14 x 14 and less (resnet50, inception_v2) and where
+layers are small (squeezenet) onnxruntime is still ahead, by its layout with channels innermost; packed weights come on
+top of the weights, 4 times as large for Winograd; the minimalloc instances, which an exact solver packs into their
 capacity, take 7% to 27% more.
 """
 
