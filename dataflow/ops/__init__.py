@@ -16,6 +16,7 @@ from . import (
     movement,
     norm,
     optim,
+    ordering,
     patterns,
     pool,
     probability,
@@ -23,11 +24,12 @@ from . import (
     recurrent,
     reduce,
     resampling,
+    scattering,
 )
 
 _FAMILIES = (
-    elementwise, binary, reduce, movement, index, datadims, linalg, convolution, pool, norm, layernorm, probability,
-    loss, optim, random, recurrent, resampling, control, patterns,
+    elementwise, binary, reduce, movement, index, datadims, scattering, ordering, linalg, convolution, pool, norm,
+    layernorm, probability, loss, optim, random, recurrent, resampling, control, patterns,
 )  # fmt: skip
 
 ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family.OPS)

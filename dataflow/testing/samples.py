@@ -13,6 +13,7 @@ from ..graph import Array, Graph
 from ..op import Op
 from ..types import bool_, float32, float64, int32, int64, uint64
 from .sample import SHAPES, Kind, Operand, Sample, i, x
+from .samples_index import INDEXING
 from .samples_norm import NORMS
 from .samples_recurrent import RECURRENT
 from .samples_resample import RESAMPLES
@@ -524,6 +525,7 @@ SAMPLES: tuple[Sample, ...] = tuple(
     + _products()
     + _pools()
     + _networks()
+    + INDEXING
     + NORMS
     + RESAMPLES
     + _random()

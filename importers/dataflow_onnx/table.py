@@ -31,6 +31,7 @@ def table() -> Mapping[tuple[str, str], Sequence[tuple[int, Converter]]]:
         operators_attention,
         operators_control,
         operators_data,
+        operators_index,
         operators_layers,
         operators_math,
         operators_norm,

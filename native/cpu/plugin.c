@@ -36,12 +36,14 @@ enum { ALIGNMENT = 64 };
   X(matmul)                                                                                        \
   X(movement)                                                                                      \
   X(optim)                                                                                         \
+  X(ordering)                                                                                      \
   X(pool)                                                                                          \
   X(random)                                                                                        \
   X(recurrent_forward)                                                                             \
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
   X(resample)                                                                                      \
+  X(scatter)                                                                                       \
   X(softmax)
 
 typedef const df_kernel *const *kernel_table;

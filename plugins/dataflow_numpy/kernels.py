@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from . import control, elementwise, layernorm, networks, patterns, random, recurrent, resampling, tensors, windows
+from . import (
+    control,
+    elementwise,
+    indexing,
+    layernorm,
+    networks,
+    patterns,
+    random,
+    recurrent,
+    resampling,
+    tensors,
+    windows,
+)
 from .elementwise import Code
 
 KERNELS: dict[str, Code] = {
     **elementwise.KERNELS,
     **tensors.KERNELS,
+    **indexing.KERNELS,
     **windows.KERNELS,
     **networks.KERNELS,
     **layernorm.KERNELS,

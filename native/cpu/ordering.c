@@ -1,0 +1,136 @@
+/* ordering.c: running sums and the largest elements along an axis; x is seen as (outer, size,
+ * inner). */
+#include "cpu.h"
+
+typedef struct along {
+  float *out;
+  int64_t *places; /* topk */
+  const float *in;
+  int64_t outer, size, inner;
+  int64_t k;
+  int exclusive, reverse, largest;
+} along;
+
+static along along_of(const df_call *call, const df_tensor *x, int64_t axis) {
+  return (along){.out = call->outputs[0].data,
+                 .in = x->data,
+                 .outer = df_product(x->shape, 0, axis),
+                 .size = x->shape[axis],
+                 .inner = df_product(x->shape, axis + 1, x->rank)};
+}
+
+/* ---- cumsum(x; axis, exclusive, reverse): sums in double ------------------------------------- */
+
+static void cumsum_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const along *s = context;
+  int64_t unit, end;
+  df_piece(index, count, s->outer * s->inner, 1, &unit, &end);
+  for (; unit < end; unit++) {
+    const int64_t base = unit / s->inner * s->size * s->inner + unit % s->inner;
+    double sum = 0.0;
+    for (int64_t i = 0; i < s->size; i++) {
+      const int64_t at = base + (s->reverse ? s->size - 1 - i : i) * s->inner;
+      const float x = s->in[at]; /* before out, which may be in, is written */
+      const double before = sum;
+      sum += (double)x;
+      s->out[at] = (float)(s->exclusive ? before : sum);
+    }
+  }
+}
+
+static df_status cumsum_run(const df_call *call) {
+  const df_tensor *x = &call->inputs[0];
+  const int64_t elements = df_elements(x);
+  if (elements == 0)
+    return DF_OK;
+  along s = along_of(call, x, df_axis(call, 0, 0, x->rank));
+  s.exclusive = df_attr_int(call, 1, 0) != 0;
+  s.reverse = df_attr_int(call, 2, 0) != 0;
+  df_parallel(call, cumsum_task, &s,
+              df_min(s.outer * s.inner, df_pieces(call, elements, DF_GRAIN)));
+  return DF_OK;
+}
+
+/* ---- topk(x; k, axis, largest, sorted) -> values, indices -------------------------------------
+ */
+
+/* Whether element |a| comes before |b|: NaN counts as the largest, and equal ones keep their
+ * order. */
+static int comes_first(const along *s, float x, int64_t a, float y, int64_t b) {
+  const int nx = x != x, ny = y != y;
+  if (nx != ny)
+    return s->largest ? nx : ny;
+  if (!nx && x != y)
+    return s->largest ? x > y : x < y;
+  return a < b;
+}
+
+/* A heap of the k best with the worst on top; emptied from the end, so in order. |places| holds
+ * indices, their values are read from x. */
+static void sift(const along *s, const float *x, int64_t *places, int64_t stride, int64_t n,
+                 int64_t root) {
+  for (;;) {
+    int64_t child = 2 * root + 1;
+    if (child >= n)
+      return;
+#define AT(i) places[(i) * stride]
+#define WORSE(i, j)                                                                                \
+  comes_first(s, x[AT(j) * s->inner], AT(j), x[AT(i) * s->inner], AT(i)) /* i behind j */
+    if (child + 1 < n && WORSE(child + 1, child))
+      child++;
+    if (!WORSE(child, root))
+      return;
+    const int64_t swapped = AT(root);
+    AT(root) = AT(child);
+    AT(child) = swapped;
+    root = child;
+  }
+}
+
+static void topk_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const along *s = context;
+  const int64_t k = s->k, stride = s->inner;
+  int64_t unit, end;
+  df_piece(index, count, s->outer * s->inner, 1, &unit, &end);
+  for (; unit < end; unit++) {
+    const float *x = s->in + unit / s->inner * s->size * s->inner + unit % s->inner;
+    const int64_t out = unit / s->inner * k * s->inner + unit % s->inner;
+    int64_t *places = s->places + out;
+    for (int64_t i = 0; i < k; i++)
+      AT(i) = i;
+    for (int64_t i = k / 2 - 1; i >= 0; i--)
+      sift(s, x, places, stride, k, i);
+    for (int64_t i = k; i < s->size; i++)
+      if (comes_first(s, x[i * s->inner], i, x[AT(0) * s->inner], AT(0))) {
+        AT(0) = i;
+        sift(s, x, places, stride, k, 0);
+      }
+    for (int64_t n = k - 1; n > 0; n--) {
+      const int64_t worst = AT(0);
+      AT(0) = AT(n);
+      AT(n) = worst;
+      sift(s, x, places, stride, n, 0);
+    }
+    for (int64_t i = 0; i < k; i++)
+      s->out[out + i * stride] = x[AT(i) * s->inner];
+  }
+}
+
+static df_status topk_run(const df_call *call) {
+  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  if (df_elements(y) == 0)
+    return DF_OK;
+  const int64_t axis = df_axis(call, 1, -1, x->rank);
+  along s = along_of(call, x, axis);
+  s.places = call->outputs[1].data;
+  s.k = y->shape[axis];
+  s.largest = df_attr_int(call, 2, 1) != 0;
+  df_parallel(call, topk_task, &s,
+              df_min(s.outer * s.inner, df_pieces(call, df_elements(x), DF_GRAIN / 4)));
+  return DF_OK;
+}
+
+DF_KERNELS(ordering) = {DF_KERNEL("cumsum", "f32", "f32->f32", "0<0", cumsum_run),
+                        DF_KERNEL("topk", "f32", "f32->f32,i64", NULL, topk_run), NULL};
