@@ -1,10 +1,12 @@
 /* pool.c: the one thread pool of the process.
  *
- * A job is a row of pieces; whoever takes part draws the next piece from a counter. The calling
- * thread always takes part and never waits for a worker that has not come yet: workers join through
- * a gate with a limited number of seats, the caller closes it when no piece is left and waits only
- * for those who came in. One job at a time: a caller that finds the pool taken does its pieces
- * itself.
+ * A job is a row of pieces, cut into a stretch for each thread that may take part; whoever takes
+ * part draws from a counter of its own stretch, then from those of the others. So pieces next to
+ * each other are mostly done by one thread, which finds in its cache what it made of them in the
+ * job before. The calling thread always takes part and never waits for a worker that has not come
+ * yet: workers join through a gate with a limited number of seats, the caller closes it when no
+ * piece is left and waits only for those who came in. One job at a time: a caller that finds the
+ * pool taken does its pieces itself.
  */
 #define _GNU_SOURCE
 #include "internal.h"
@@ -16,6 +18,7 @@
 
 enum {
   MAX_THREADS = 1024,
+  MAX_STRETCHES = 64,
   SPIN_NANOSECONDS = 40 *
       1000,           /* the gap between two kernels of a segment is shorter; waking takes longer */
   SPINS_PER_LOOK = 16 /* pauses between two looks at the clock */
@@ -36,15 +39,20 @@ typedef struct job {
   void *context;
   int64_t count;
   const volatile int32_t *cancel;
+  int32_t stretches;
 } job;
+
+typedef struct stretch {
+  _Alignas(64) _Atomic int64_t drawn; /* pieces of it */
+} stretch;
 
 static struct pool {
   _Alignas(64) _Atomic gate_word gate;
-  _Alignas(64) _Atomic int64_t next; /* the piece that comes next */
-  _Alignas(64) atomic_uint left;     /* how many have come in and gone again */
-  atomic_int sleepers;               /* workers at |wake| */
-  atomic_int owner_sleeps;           /* the owner is at |done| */
-  atomic_int owned;                  /* a caller has the pool */
+  stretch stretches[MAX_STRETCHES];
+  _Alignas(64) atomic_uint left; /* how many have come in and gone again */
+  atomic_int sleepers;           /* workers at |wake| */
+  atomic_int owner_sleeps;       /* the owner is at |done| */
+  atomic_int owned;              /* a caller has the pool */
   atomic_int workers;
   job job;
   pthread_mutex_t mutex;
@@ -95,13 +103,29 @@ static int spin_until(int (*ready)(uint32_t), uint32_t argument) {
 
 /* ---- Pieces --------------------------------------------------------------------------------- */
 
+/* The next piece for a thread, or -1. */
+static int64_t draw(const job *job, int32_t worker) {
+  for (int32_t i = 0; i < job->stretches; i++) {
+    int32_t at = (worker + i) % job->stretches;
+    int64_t begin = job->count * at / job->stretches;
+    int64_t length = job->count * (at + 1) / job->stretches - begin;
+    _Atomic int64_t *drawn = &pool.stretches[at].drawn;
+    if (atomic_load_explicit(drawn, memory_order_relaxed) >= length)
+      continue;
+    int64_t number = atomic_fetch_add_explicit(drawn, 1, memory_order_relaxed);
+    if (number < length)
+      return begin + number;
+  }
+  return -1;
+}
+
 static void run_pieces(const job *job, int32_t worker) {
   const volatile int32_t *cancel_before = df_cancel_swap(job->cancel);
   int32_t worker_before = current_worker;
   current_worker = worker;
   for (;;) {
-    int64_t piece = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed);
-    if (piece >= job->count || df_is_cancelled(job->cancel))
+    int64_t piece = draw(job, worker);
+    if (piece < 0 || df_is_cancelled(job->cancel))
       break;
     job->task(job->context, piece, job->count, worker);
   }
@@ -222,7 +246,7 @@ static void wake_workers(int32_t wanted) {
 }
 
 void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads) {
-  const job job = {task, context, count, current_cancel};
+  job job = {task, context, count, current_cancel, 1};
   if (threads > MAX_THREADS)
     threads = MAX_THREADS;
   if (threads > count)
@@ -234,8 +258,12 @@ void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads
   int32_t seats = threads - 1;
   if (atomic_load(&pool.workers) < seats)
     grow(seats);
+  job.stretches = threads < MAX_STRETCHES ? threads : MAX_STRETCHES;
+  if (count > INT64_MAX / MAX_STRETCHES)
+    job.stretches = 1;
   pool.job = job;
-  atomic_store(&pool.next, 0);
+  for (int32_t i = 0; i < job.stretches; i++)
+    atomic_store(&pool.stretches[i].drawn, 0);
   atomic_store(&pool.left, 0);
   uint32_t serial = gate_serial(atomic_load(&pool.gate)) + 1;
   atomic_store(&pool.gate, gate_make(serial, (uint32_t)seats));
