@@ -1,3 +1,4 @@
+import dataclasses
 import shlex
 import subprocess
 import sysconfig
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dataflow as df
-from dataflow.registry import load
+from dataflow.registry import default_registry, load
 
 FOLDER = Path(__file__).parent / "devices"
 
@@ -39,6 +40,18 @@ def remote(tmp_path_factory):
     ]
     subprocess.run([*compiler, *flags, str(FOLDER / "remote.c"), "-o", str(target)], check=True)
     return load([Plugin(target)])
+
+
+@pytest.fixture(scope="session")
+def refusing():
+    """``refusing(third)``: the installed plugins, but ``cpu`` has no kernel for every third op."""
+
+    def make(third):
+        registry = default_registry()
+        kept = {op: found for i, (op, found) in enumerate(sorted(registry.kernels["cpu"].items())) if i % 3 != third}
+        return dataclasses.replace(registry, kernels={**registry.kernels, "cpu": kept})
+
+    return make
 
 
 @pytest.fixture(scope="session", autouse=True)

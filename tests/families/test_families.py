@@ -1,6 +1,5 @@
 """Families of models as PyTorch's two exporters write them: run, trained, and on a forced mix of devices."""
 
-import dataclasses
 import importlib.util
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 import dataflow as df
 from dataflow.hostmemory import allocated
-from dataflow.registry import default_registry
 
 FOLDER = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("family_data", FOLDER / "data.py")
@@ -32,13 +30,6 @@ def recorded(file):
 
 def path_of(file):
     return str(FOLDER / f"{file}.onnx")
-
-
-def refusing(third):
-    """The installed plugins, but ``cpu`` has no kernel for every third op."""
-    registry = default_registry()
-    kept = {op: found for i, (op, found) in enumerate(sorted(registry.kernels["cpu"].items())) if i % 3 != third}
-    return dataclasses.replace(registry, kernels={**registry.kernels, "cpu": kept})
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -125,7 +116,7 @@ def test_the_comparison_sees_one_gradient_scaled_by_a_twentieth(family):
 
 @pytest.mark.parametrize("third", [0, 1, 2])
 @pytest.mark.parametrize("family", made.FAMILIES)
-def test_a_forced_mix_of_devices_gives_the_same(family, third):
+def test_a_forced_mix_of_devices_gives_the_same(family, third, refusing):
     file = family + ("_script" if third == 1 else "")
     registry = refusing(third)
     losses, gradients, plans, _ = train(file, steps=6, devices=["cpu", "numpy"], registry=registry)

@@ -37,7 +37,7 @@ def recorded(name):
         return {key: file[key] for key in file.files}
 
 
-def run(data, file, label, optimizer, *, device="cpu", scale=None):
+def run(data, file, label, optimizer, *, devices=("cpu",), registry=None, steps=None, scale=None):
     """Losses, first-step gradients and final parameters of the same steps; ``scale`` falsifies one gradient."""
     model = df.load(str(FOLDER / f"{file}.onnx"))
     start = {name: p.array.copy() for name, p in model.parameters.items()}
@@ -49,11 +49,12 @@ def run(data, file, label, optimizer, *, device="cpu", scale=None):
         model,
         optimizer=optimizer,
         accumulate=len(parts),
-        devices=[device],
+        devices=list(devices),
+        registry=registry,
         batch_norm="update" if label == "bn" else "fixed",
     )
     with trainer:
-        for step in range(len(labels)):
+        for step in range(steps or len(labels)):
             sums = []
             begin = 0
             for index, size in enumerate(parts):
@@ -73,6 +74,10 @@ def run(data, file, label, optimizer, *, device="cpu", scale=None):
                     trainer.programs.update = update
                 sums.append((loss * count, count))
             losses.append(sum(s for s, _ in sums) / sum(c for _, c in sums))
+        for plan in trainer.programs.plans().values():
+            assert plan.peak_bytes <= 1.02 * plan.lower_bound_bytes
+            if list(devices) == ["cpu"]:
+                assert {segment.device for segment in plan.segments} == {"cpu"}
         final = {name: model.parameters[name].array.copy() for name in trainer.trainable}
     return np.array(losses), gradients, final, start
 
@@ -125,11 +130,26 @@ def test_training_follows_pytorch(name, file, label, optimizer, device):
         pytest.skip("the reference is slow: it trains one network")
     data = recorded(name)
     assert data[f"{label}/losses"][-1] < 0.8 * data[f"{label}/losses"][0]
-    results = run(data, file, label, optimizer, device=device)
+    results = run(data, file, label, optimizer, devices=[device])
     loss, gradient, change = deviations(data, file, label, results)
     assert loss < 1e-4 if name != "resnet" else loss < 1e-3
     assert gradient < 1e-4
     assert change < 1e-3
+
+
+@pytest.mark.parametrize("third", [0, 1, 2])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet", "lstm", "gru"])
+def test_a_forced_mix_of_devices_follows_pytorch(name, third, refusing):
+    data = recorded(name)
+    method = {"resnet": SLOW, "lstm": FAST}.get(name, ADAMW)
+    file = f"{name}_script" if third == 1 else name
+    devices, registry = ["cpu", "numpy"], refusing(third)
+    losses, gradients, _, _ = run(data, file, "plain", method, devices=devices, registry=registry, steps=4)
+    wanted = data["plain/losses"][:4]
+    assert np.max(np.abs(losses - wanted) / wanted) < 1e-3
+    for parameter, expected in renamed(data, file, "plain", "gradient").items():
+        found = gradients[parameter].reshape(expected.shape)
+        assert np.linalg.norm(found - expected) <= 1e-4 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet", "lstm", "gru"])
