@@ -13,6 +13,7 @@ from .builder import GraphBuilder
 from .errors import GradientError
 from .graph import Graph, Node, Value
 from .passes.rewrite import rewrite
+from .types import TensorType
 
 
 def add_gradients(
@@ -61,7 +62,7 @@ def add_gradients(
                 if value is None or cotangent is None or value not in active:
                     continue
                 if cotangent.type.shape != value.type.shape:
-                    cotangent = _op("sum_to")(cotangent, shape=value.type.shape)
+                    cotangent = _summed(cotangent, value.type)
                 if cotangent.type != value.type:
                     raise GradientError(
                         f"{node.describe()}: its rule gave {cotangent.type} for {value.name!r}, which is {value.type}"
@@ -83,6 +84,16 @@ def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Va
             f"{_names(v for v in node.inputs if v in active)}; leave what it depends on out of what is trained"
         )
     return node.op.gradient(node, *cotangents)
+
+
+def _summed(cotangent: Value, wanted: TensorType) -> Value:
+    """A cotangent summed over the axes that broadcasting added or stretched."""
+    op = _op("sum_to")
+    if cotangent.type.is_bound and wanted.is_bound:  # the axes are known: the parts at once
+        made: Value = op.decompose(cotangent, shape=wanted.shape)
+        return made
+    found: Value = op(cotangent, shape=wanted.shape)
+    return found
 
 
 def _any(builder: GraphBuilder, value: Value | None) -> Value | None:
