@@ -67,7 +67,7 @@ def MatMul(c: Importer, a: T, b: T) -> Any:
 # ---- windows ---------------------------------------------------------------------------------------------
 
 
-def _window(
+def window_of(
     shape: Sequence[Any],
     kernel: Sequence[int],
     strides: Sequence[int] | None,
@@ -115,7 +115,7 @@ def Conv(
     kernel = weight.type.sizes[2:]
     if kernel_shape is not None and tuple(kernel_shape) != kernel:
         raise ModelError(f"kernel_shape is {tuple(kernel_shape)}, the weight is {weight.type}")
-    window = _window(value.type.shape, kernel, strides, pads, dilations, auto_pad)
+    window = window_of(value.type.shape, kernel, strides, pads, dilations, auto_pad)
     return ops.conv(value, weight, None if bias is None else c.weight(bias), **window, groups=group)
 
 
@@ -176,7 +176,7 @@ def _pool_window(c: Importer, x: T, kernel: Sequence[int], **given: Any) -> dict
     shape = x.type.shape
     if len(kernel) != len(shape) - 2:
         raise ModelError(f"kernel_shape {tuple(kernel)} for {x.type}: expected {len(shape) - 2} sizes")
-    window = _window(shape, kernel, **given)
+    window = window_of(shape, kernel, **given)
     return {"kernel": tuple(kernel), **window, "ceil_mode": ceil_mode}
 
 

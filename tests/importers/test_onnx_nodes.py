@@ -29,9 +29,12 @@ REFUSED = [
         "branches of other ranks, chosen by data",
         "branches give|no order",
     ),
+    (r"test_(de)?quantizelinear_(u?int[24]|float4e2m1)", "no kernels for these dtypes", "not supported"),
+    (r"test_quantizelinear_(e5m2|e4m3fn)", "no kernels for these dtypes", "not supported"),
     (r"test_range_\w*_expanded", "a loop that stacks, with a computed trip count", "number of trips depends on data"),
     (r"test_identity_(opt|sequence)", "sequences and optionals", "expected a tensor"),
 ]
+RANDOM = r"test_bernoulli\w*_expanded"  # the expected values are of another generator
 MOST_STORED = 32  # elements of an input that is stored in the model where the importer must know it
 
 
@@ -52,7 +55,7 @@ def cases():
         used = list(operators(inlined(case.model, "model")))
         known = all(v is not None and find(d, op, v) is not None for d, op, v in used)
         old = any(d == "" and v is not None and v < 7 for d, _, v in used)
-        if used and known and not old and case.data_sets:
+        if used and known and not old and case.data_sets and not re.fullmatch(RANDOM, case.name):
             yield case
 
 
@@ -165,4 +168,5 @@ def test_converters_take_what_the_schema_has(schema, version):
             continue
         default = onnx.helper.get_attribute_value(given)
         default = default.decode() if isinstance(default, bytes) else default
+        default = tuple(default) if isinstance(default, list) else default
         assert named[name] == pytest.approx(default) if isinstance(default, float) else named[name] == default

@@ -1,0 +1,107 @@
+"""What ONNX's node tests do not show of operators that others make up: random numbers, gradients, quantized models."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+from dataflow_onnx.importing import load_bytes
+
+node = helper.make_node
+
+
+def proto(nodes, inputs, stored=(), out=(("y", TensorProto.FLOAT),), opset=21):
+    given = [helper.make_tensor_value_info(*entry) for entry in inputs]
+    results = [helper.make_tensor_value_info(name, kind, None) for name, kind in out]
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored]
+    graph = helper.make_graph(nodes, "main", given, results, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def test_random_numbers_have_the_moments_asked_for_and_differ_by_node_and_seed():
+    nodes = [
+        node("RandomNormal", [], ["a"], shape=[200, 300], mean=2.0, scale=0.5, seed=3.0),
+        node("RandomNormalLike", ["a"], ["b"], seed=3.0),
+        node("RandomUniform", [], ["u"], shape=[60000], low=-1.0, high=3.0, dtype=TensorProto.DOUBLE),
+        node("RandomUniformLike", ["u"], ["v"], dtype=TensorProto.FLOAT16),
+    ]
+    kinds = zip("abuv", (1, 1, TensorProto.DOUBLE, TensorProto.FLOAT16), strict=True)
+    model = load_bytes(proto(nodes, [], out=list(kinds)).SerializeToString())
+    found = df.Session(model).run({})
+    a, b, u, v = (found[name].astype(np.float64) for name in "abuv")
+    assert found["u"].dtype == np.float64 and found["v"].dtype == np.float16
+    assert abs(a.mean() - 2) < 4 * 0.5 / np.sqrt(a.size) and abs(a.std() - 0.5) < 0.01
+    assert abs(b.mean()) < 4 / np.sqrt(b.size) and not np.allclose((a - 2) * 2, b)
+    assert abs(u.mean() - 1) < 4 * 4 / np.sqrt(12 * u.size) and u.min() >= -1 and u.max() <= 3
+    assert abs(v.mean() - 0.5) < 0.02
+    np.testing.assert_array_equal(df.Session(model).run({})["a"], found["a"])
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("ij,kj", [(3, 4), (5, 4)]), ("ii->i", [(4, 4)]), ("ii", [(4, 4)]),
+        ("...ij,...jk->...ik", [(2, 1, 3, 4), (3, 4, 5)]), ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]),
+        ("i,j,k->kji", [(2,), (3,), (4,)]), ("ab,bc,cd->ad", [(2, 3), (3, 4), (4, 5)]), ("ijk->k", [(2, 3, 4)]),
+        ("iji,ij->j", [(3, 4, 3), (3, 4)]), ("...->...", [(2, 3)]), ("a...,b->...ab", [(2, 3, 4), (5,)]),
+    ],
+)  # fmt: skip
+def test_einsum(equation, shapes):
+    random = np.random.default_rng(0)
+    feeds = {f"x{i}": random.standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)}
+    inputs = [(name, TensorProto.FLOAT, list(a.shape)) for name, a in feeds.items()]
+    model = load_bytes(proto([node("Einsum", list(feeds), ["y"], equation=equation)], inputs).SerializeToString())
+    found = df.Session(model, devices=["cpu"]).run(feeds)["y"]
+    expected = np.einsum(equation, *feeds.values())
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["ij->ijk", "i.j->i", "ij,jk,kl->il", "ij->ii", "i,j"])
+def test_equations_that_do_not_fit_are_refused(equation):
+    inputs = [("x", TensorProto.FLOAT, [2, 3]), ("z", TensorProto.FLOAT, [3, 4])]
+    model = proto([node("Einsum", ["x", "z"], ["y"], equation=equation)], inputs)
+    with pytest.raises(df.ModelError, match=r"Einsum 'y', opset 21"):
+        load_bytes(model.SerializeToString())
+
+
+def test_the_loss_of_a_file_is_trained():
+    """SoftmaxCrossEntropyLoss inside the file, its mean as the loss, against the Trainer's own."""
+    random = np.random.default_rng(0)
+    w = random.standard_normal((5, 4)).astype(np.float32)
+    inputs = [("x", TensorProto.FLOAT, ["N", 5]), ("t", TensorProto.INT64, ["N"])]
+    nodes = [node("MatMul", ["x", "w"], ["z"]), node("SoftmaxCrossEntropyLoss", ["z", "t"], ["y"], ignore_index=-1)]
+    x, t = random.standard_normal((8, 5)).astype(np.float32), np.array([0, 1, 2, 3, -1, 0, 1, -1])
+    inside = load_bytes(proto(nodes, inputs, [("w", w)]).SerializeToString())
+    outside = load_bytes(proto(nodes[:1], inputs[:1], [("w", w)], [("z", TensorProto.FLOAT)]).SerializeToString())
+    sgd = df.optim.SGD(lr=0.5)
+    with df.Trainer(inside, loss=df.losses.output("y"), optimizer=sgd, devices=["cpu"]) as trainer:
+        mine = [trainer.step({"x": x, "t": t}) for _ in range(4)]
+    loss = df.losses.CrossEntropy(ignore_index=-1)
+    with df.Trainer(outside, loss=loss, optimizer=sgd, devices=["cpu"]) as trainer:
+        theirs = [trainer.step({"x": x, "labels": t}) for _ in range(4)]
+    np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    assert mine[-1] < mine[0]
+
+
+def test_a_quantized_network_runs_as_in_onnxruntime():
+    random = np.random.default_rng(0)
+    weight = random.integers(-127, 128, (6, 3, 3, 3)).astype(np.int8)
+    stored = [
+        ("xs", np.float32(0.02)), ("xz", np.uint8(128)), ("w", weight),
+        ("ws", random.uniform(0.001, 0.01, 6).astype(np.float32)), ("wz", np.zeros(6, np.int8)),
+        ("ys", np.float32(0.05)), ("yz", np.uint8(120)), ("b", random.integers(-500, 500, 6).astype(np.int32)),
+    ]  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        node("QLinearConv", ["q", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"], ["c"], pads=[1, 1, 1, 1]),
+        node("DequantizeLinear", ["c", "ys", "yz"], ["d"]),
+        node("Relu", ["d"], ["y"]),
+    ]
+    model = proto(nodes, [("x", TensorProto.FLOAT, ["N", 3, 8, 8])], stored)
+    x = random.standard_normal((2, 3, 8, 8)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    found = df.Session(load_bytes(model.SerializeToString()), devices=["cpu"]).run(x)["y"]
+    assert np.abs(found - expected).max() <= 0.0501  # a rounding may fall on the other side: one step
+    assert (np.abs(found - expected) < 1e-6).mean() > 0.99
