@@ -14,8 +14,8 @@ from ..native import is_contiguous
 from ..op import Op
 from ..registry import Registry
 from ..types import TensorType, contiguous_strides
+from . import bodies
 from .concats import place
-from .loops import Scan, half, halves, make_loop, placeable, row
 from .lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
 from .select import Selection, select
 
@@ -38,10 +38,12 @@ def lower(
     for value in graph.values():
         if not value.type.is_bound:
             raise ModelError(f"value {value.name!r} has type {value.type}: bind its named dims first")
-    return _Lowering(select(graph, devices, registry), devices, registry, homes).run()
+    return Lowering(select(graph, devices, registry), devices, registry, homes).run()
 
 
-class _Lowering:
+class Lowering:
+    """The state of one lowering: what is lowered so far and where values lie."""
+
     def __init__(
         self, selection: Selection, devices: Sequence[str], registry: Registry, homes: Mapping[str, str]
     ) -> None:
@@ -68,6 +70,7 @@ class _Lowering:
         self.indexed = 0
 
     def run(self) -> Lowered:
+        """The whole graph, lowered."""
         for value in self.graph.inputs:
             self.storage[value] = self.inputs[value.name] = self.root(value.name, value.type, HOST, "input")
         self.wholes, self.wanted = place(self.graph, self.whole_of, self.can_write)
@@ -84,16 +87,18 @@ class _Lowering:
         return Lowered(tuple(self.items), self.inputs, outputs, self.stored, states, boundary, self.refusals)
 
     def node(self, node: Node) -> None:
+        """Lowers a node."""
         if node.op.view is not None:
             self.view(node)
         elif node in self.wholes:
             self.concat(node)
         elif self.choices[node].kernel is None:
-            {"scan": self.scan, "if_": self.branches, "loop": self.loop}[node.op.name](node)
+            {"scan": bodies.scan, "if_": bodies.branches, "loop": bodies.loop}[node.op.name](self, node)
         else:
             self.kernel(node)
 
     def root(self, name: str, type_: TensorType, memory: str, kind: str) -> Storage:
+        """New bytes for a value."""
         self.count += 1
         root = Root(self.count, name, type_, memory, kind)  # type: ignore[arg-type]
         return Storage(root, 0, contiguous_strides(type_.sizes), type_)
@@ -105,6 +110,7 @@ class _Lowering:
         return self.storage[value]
 
     def initializer(self, value: Value, memory: str) -> Storage:
+        """The storage of stored data in a memory."""
         data = self.graph.initializers[value]
         name = self.prefix + value.name
         if data.role == "constant" and value.name not in self.homes:
@@ -117,6 +123,7 @@ class _Lowering:
         return self.stored[key].storage
 
     def view(self, node: Node) -> None:
+        """The result lies where its operand lies, or in a contiguous copy of it."""
         value, result = node.inputs[0], node.outputs[0]
         assert value is not None and result is not None and node.op.view is not None
         source = self.storage.get(value)
@@ -142,6 +149,7 @@ class _Lowering:
         return HOST
 
     def kernel(self, node: Node) -> None:
+        """A node that one kernel computes: operands in its memory and as it takes them, a root per result."""
         choice = self.choices[node]
         assert choice.kernel is not None
         memory = self.registry.devices[choice.device].memory
@@ -192,133 +200,13 @@ class _Lowering:
         storage = self.read(value, memory)
         return storage if storage.root.memory == memory else self.move(storage, memory, device, reader)
 
-    def inside(self, node: Node, index: int = 0) -> _Lowering:
+    def inside(self, node: Node, index: int = 0) -> Lowering:
         """The lowering of a body, which shares what is stored."""
         choice = self.choices[node]
-        inner = _Lowering(choice.bodies[index], (choice.device,), self.registry, {})
+        inner = Lowering(choice.bodies[index], (choice.device,), self.registry, {})
         inner.prefix, inner.stored = f"{node.name}/{index}/" if index else f"{node.name}/", self.stored
         inner.count = self.count
         return inner
-
-    def result(self, value: Value, memory: str, device: str) -> Storage:
-        """A root of its own for a result."""
-        storage = self.storage[value] = self.root(value.name, value.type, memory, "computed")
-        self.device_of[storage.root] = device
-        return storage
-
-    def add_body(self, node: Node, inner: _Lowering, around: Sequence[Storage], trips: int, **how: Any) -> None:
-        """Adds a lowered body; ``around`` is what it shares with the outside."""
-        self.count = inner.count
-        known = {s.root for s in around} | {s.storage.root for s in self.stored.values()}
-        items = [item for item in inner.items if isinstance(item, LoweredNode)]
-        self.items.append(make_loop(node, self.choices[node].device, items, trips, lambda s: s.root in known, **how))
-
-    def branches(self, node: Node) -> None:
-        """Two bodies, of which one runs; each leaves its results in the same places."""
-        device, memory = self.choices[node].device, self.registry.devices[self.choices[node].device].memory
-        condition, *captures = [self.bring(v, device, node) for v in node.inputs if v is not None]
-        places = [None if v is None else self.result(v, memory, device) for v in node.outputs]
-        for index, choice in enumerate(self.choices[node].bodies):
-            inner, body = self.inside(node, index), choice.graph
-            inner.storage.update(zip(body.inputs, captures, strict=True))
-            results = zip(body.outputs.values(), places, strict=True)
-            inner.body([(value, place) for value, place in results if place is not None], node, device)
-            around = [condition, *captures, *(p for p in places if p is not None)]
-            self.add_body(node, inner, around, 1, kind="when", when=index == 0, control=(condition,))
-
-    def loop(self, node: Node) -> None:
-        """A body that runs as long as a condition holds."""
-        device, memory = self.choices[node].device, self.registry.devices[self.choices[node].device].memory
-        limit, condition, *rest = [self.bring(v, device, node) for v in node.inputs if v is not None]
-        carried = int(node.attributes["n_carries"])
-        inner, body = self.inside(node), self.choices[node].bodies[0].graph
-        places = []
-        for index, start in enumerate((condition, *rest[:carried])):
-            place = self.root(f"{node.name}:carry{index}", start.type, memory, "computed")
-            self.device_of[place.root] = device
-            self.copy_into(start, place, node, device)
-            places.append(place)
-        number = self.root(f"{node.name}:trip", body.inputs[0].type, memory, "computed")
-        first = node.outputs[0]
-        made = self.root(f"{node.name}:trips", body.inputs[0].type, memory, "computed")
-        if first is not None:
-            self.storage[first] = made
-            self.device_of[made.root] = device
-        inner.count = self.count
-        inner.storage.update(zip(body.inputs, (number, *places, *rest[carried:]), strict=True))
-        inner.carry(list(zip(body.outputs.values(), places, strict=True)), node, device)
-        around = [limit, condition, number, made, *places, *rest]
-        control, counts = (limit, places[0]), (number, made)
-        trips = int(node.attributes["max_trips"])
-        self.add_body(node, inner, around, trips, kind="while", control=control, counts=counts)
-        for value, place in zip(node.outputs[1:], places[1:], strict=True):
-            if value is not None:
-                self.storage[value] = place
-
-    def carry(self, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str) -> None:
-        """Lowers the body of a loop that leaves each value in the place where the next trip reads it."""
-        for node in self.graph.nodes:
-            self.node(node)
-        carried = {storage.root for _, storage in targets}
-        results = []
-        for value, target in targets:
-            source = self.read(value, target.root.memory)
-            if source.root in carried and source != target:  # of another carry, which is about to change
-                source = self.fresh(source, loop, device)
-            results.append((source, target))
-        for source, target in results:
-            if source != target:
-                self.copy_into(source, target, loop, device)
-
-    def scan(self, node: Node) -> None:
-        """A loop over rows whose body runs on one device; see loops.py."""
-        choice, scan = self.choices[node], Scan.of(node)
-        device, memory = choice.device, self.registry.devices[choice.device].memory
-        read = [self.bring(v, device, node) for v in node.inputs if v is not None]
-        inner = self.inside(node)
-        places, body = [], choice.bodies[0].graph
-        for index in scan.carries:
-            start = read[index]
-            shape = (2, *start.type.sizes)
-            place = self.root(f"{node.name}:carry{index}", TensorType(start.type.dtype, shape), memory, "computed")
-            inner.count = self.count
-            self.copy_into(start, half(place, 0), node, device)
-            inner.storage[body.inputs[index]] = halves(place)[0]
-            places.append(place)
-        for index in scan.xs:
-            inner.storage[body.inputs[index]] = row(read[index], scan)
-        for index in scan.captures:
-            inner.storage[body.inputs[index]] = read[index]
-        targets: list[tuple[Value, Storage]] = []
-        results = list(body.outputs.values())
-        targets += [(results[i], halves(place)[1]) for i, place in enumerate(places)]
-        for index in (*scan.ys, *scan.saved):
-            value = node.outputs[index]
-            if value is not None:
-                stacked = self.result(value, memory, device)
-                saved = index in scan.saved
-                source = body.inputs[index - scan.saved.start] if saved else results[index]
-                targets.append((source, row(stacked, scan)))
-        inner.count = self.count
-        inner.body(targets, node, device)
-        self.add_body(node, inner, [*read, *places, *(s for _, s in targets)], scan.trips)
-        for index, place in zip(scan.finals, places, strict=True):
-            value = node.outputs[index]
-            if value is not None:
-                final = self.result(value, memory, device)
-                self.copy_into(half(place, scan.trips % 2), final, node, device)
-
-    def body(self, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str) -> None:
-        """Lowers the body of a loop; each of ``targets`` is a value and where a trip must leave it."""
-        computed = {v for n in self.graph.nodes if n.op.view is None for v in n.outputs if v is not None}
-        for value, storage in targets:
-            if value in computed and value not in self.wanted and placeable(value, storage):
-                self.wanted[value] = storage
-        for node in self.graph.nodes:
-            self.node(node)
-        for value, storage in targets:
-            if self.wanted.get(value) is not storage:
-                self.copy_into(self.read(value, storage.root.memory), storage, loop, device)
 
     def copy_into(self, source: Storage, target: Storage, reader: Node, device: str) -> None:
         """A step that copies ``source``, of any strides, into ``target``."""

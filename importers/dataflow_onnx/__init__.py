@@ -24,7 +24,7 @@ def load(path: str, **options: Any) -> Model:
     Raises:
         ModelError: the file is damaged, unsafe or uses operators that are not known; lists all of them.
     """
-    from .importing import load_file
+    from .loading import load_file
 
     return load_file(path, **options)
 

@@ -12,9 +12,9 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.types import Dim, Size, int64
 
+from .datasizes import size_value
 from .importing import Importer, Tensor
 from .operators_math import dtype_of
-from .operators_shape import size_value
 from .sizes import product
 from .table import operator
 

@@ -12,10 +12,10 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.types import Dim, DType, float32, float64, int64
 
+from .datasizes import size_value
 from .importing import Importer, Tensor
 from .operators_layers import window_of
 from .operators_math import dtype_of
-from .operators_shape import size_value
 from .sizes import axes_in, axis_in, product
 from .table import operator
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.types import Dim, float32, float64, int64
+from dataflow.types import Dim, float32, int64
 from dataflow.types import dtype as as_dtype
 
+from .datasizes import ends_of_data, expansion_of_data, range_of_data, target_of_data
 from .importing import Importer, Tensor
 from .sizes import Known, axes_in, axis_in, filled, objects, product
 from .table import operator
@@ -72,36 +73,10 @@ def ConstantOfShape(c: Importer, shape: T, *, value: Any = None) -> Any:
 @operator("Reshape")
 def Reshape(c: Importer, x: T, shape: T, *, allowzero: int = 0) -> Any:
     value = c.value(x)
-    wanted = _target_of_data(c, value, shape, allowzero) if shape.known is None else c.sizes(shape, "the shape")
+    wanted = target_of_data(c, value, shape, allowzero) if shape.known is None else c.sizes(shape, "the shape")
     if c.freed is not None:
         wanted = c.freed.reshaped(value.type.shape, wanted)
     return reshaped(value, wanted, bool(allowzero))
-
-
-def _vector(c: Importer, sizes: Sequence[Any]) -> Any:
-    """Sizes as an int64 vector of the graph."""
-    if not any(isinstance(n, Dim) for n in sizes):
-        return c.builder.constant(np.array(sizes, np.int64))
-    parts = [ops.reshape(size_value(c, n), shape=(1,)) for n in sizes]
-    return parts[0] if len(parts) == 1 else ops.concat(*parts, axis=0)
-
-
-def _target_of_data(c: Importer, value: Value, shape: T, allowzero: int) -> list[Any]:
-    """The computed shape of a reshape, with what 0 copies and -1 leaves open worked out by nodes."""
-    wanted = c.value(shape)
-    if wanted.type.rank != 1 or not wanted.type.is_bound or wanted.type.dtype != int64 or not wanted.type.elements:
-        return c.sizes(shape, "the shape")  # which says what is wrong
-    count = wanted.type.elements
-    zero, one = c.builder.constant(np.array(0)), c.builder.constant(np.array(1))
-    if not allowzero:
-        own = [*value.type.shape[:count], *(0,) * (count - value.type.rank)]
-        wanted = ops.where(ops.equal(wanted, zero), _vector(c, own), wanted)
-    open_ = ops.equal(wanted, c.builder.constant(np.array(-1)))
-    rest = ops.reduce_prod(ops.where(open_, one, wanted), axes=(0,), keepdims=0)
-    total = size_value(c, product(value.type.shape)) if value.type.rank else one
-    left = ops.div(total, ops.maximum(rest, one))
-    name = f"shape of {c.node.describe()}"
-    return list(c.measured(Tensor(name, ops.where(open_, left, wanted)), name).numbers)
 
 
 def reshaped(value: Value, wanted: Sequence[Any], allowzero: bool = False) -> Any:
@@ -189,20 +164,9 @@ def Concat(c: Importer, *xs: T, axis: int) -> Any:
     return ops.concat(*values, axis=axis) if len(values) > 1 else xs[0]
 
 
-def _expansion_of_data(c: Importer, x: T, shape: T) -> list[Any]:
-    """The computed target of an expansion: of two sizes that fit, one is 1 or they are equal."""
-    wanted, own = c.value(shape), x.type.shape
-    if wanted.type.rank != 1 or not wanted.type.is_bound or wanted.type.dtype != int64 or not wanted.type.elements:
-        return c.sizes(shape, "the shape")
-    count = wanted.type.elements
-    tail = [*(1,) * (count - len(own)), *own[max(0, len(own) - count) :]]
-    name = f"shape of {c.node.describe()}"
-    return list(c.measured(Tensor(name, ops.maximum(wanted, _vector(c, tail))), name).numbers)
-
-
 @operator("Expand", 8)
 def Expand(c: Importer, x: T, shape: T) -> Any:
-    wanted = _expansion_of_data(c, x, shape) if shape.known is None else c.sizes(shape, "the shape")
+    wanted = expansion_of_data(c, x, shape) if shape.known is None else c.sizes(shape, "the shape")
     # A learned token is given to every sample so; masks have two values.
     learned = x.array is not None and x.array.dtype.kind == "f" and len(np.unique(x.array.reshape(-1)[:4096])) > 2
     value = c.weight(x) if learned else c.value(x)
@@ -266,39 +230,12 @@ def Slice_1(c: Importer, x: T, *, starts: Sequence[int], ends: Sequence[int], ax
     return _slice(c, x, starts, ends, axes, None)
 
 
-def size_value(c: Importer, size: Any) -> Any:
-    """A size as an int64 scalar of the graph; a named one is the length of a range."""
-    if not isinstance(size, Dim):
-        return c.builder.constant(np.array(size, np.int64))
-    ones = c.builder.add(ops.full, (), {"shape": (size,), "value": 1, "dtype": int64}).outputs[0]
-    return ops.reduce_sum(ones, axes=(0,), keepdims=0)
-
-
-def _ends_of_data(c: Importer, x: T, starts: T, ends: T, axes: Any, steps: Any) -> tuple[list[Any], list[Any]]:
-    """Starts and ends, of which some are computed: moved into their axes by nodes, then read off."""
-    if any(step < 1 for step in steps or ()):
-        raise ModelError("it goes backwards, and its ends depend on data; that is not supported")
-    chosen = axes_in(range(starts.type.elements) if axes is None else axes, len(x.type.shape))
-    sizes = [ops.reshape(size_value(c, x.type.shape[axis]), shape=(1,)) for axis in chosen]
-    size = sizes[0] if len(sizes) == 1 else ops.concat(*sizes, axis=0)
-    zero, placed = c.builder.constant(np.array(0)), []
-    for tensor in (starts, ends):
-        at = c.value(tensor)
-        at = at if at.type.dtype == int64 else ops.cast(at, to=int64)
-        at = ops.where(ops.less(at, zero), ops.add(at, size), at)
-        placed.append(ops.minimum(ops.maximum(at, zero), size))
-    placed[1] = ops.maximum(*placed)
-    names = [f"{what} of {c.node.describe()}" for what in ("start", "end")]
-    found = [c.measured(Tensor(name, value), name) for name, value in zip(names, placed, strict=True)]
-    return list(found[0].numbers), list(found[1].numbers)
-
-
 @operator("Slice", 10)
 def Slice(c: Importer, x: T, starts: T, ends: T, axes: T | None = None, steps: T | None = None) -> Any:
     chosen = None if axes is None else c.ints(axes, "axes")
     strides = None if steps is None else c.ints(steps, "steps")
     if starts.known is None or ends.known is None:
-        begin, stop = _ends_of_data(c, x, starts, ends, chosen, strides)
+        begin, stop = ends_of_data(c, x, starts, ends, chosen, strides)
         return _slice(c, x, begin, stop, chosen, strides)
     return _slice(c, x, c.sizes(starts, "starts"), c.sizes(ends, "ends"), chosen, strides)
 
@@ -376,20 +313,10 @@ def _end(c: Importer, tensor: T, what: str) -> Any:
     return c.scalar(tensor, what)
 
 
-def _range_of_data(c: Importer, start: Value, limit: Value, delta: Value) -> Any:
-    """Its length is computed by nodes and read off; so are its elements."""
-    dtype = start.type.dtype
-    first, last, step = (ops.cast(ops.reshape(v, shape=()), to=float64) for v in (start, limit, delta))
-    count = ops.maximum(ops.ceil(ops.div(ops.sub(last, first), step)), 0.0)
-    length = c.count(ops.cast(count, to=int64), "length")
-    places = c.builder.add(ops.range_, (), {"start": 0, "limit": length, "delta": 1, "dtype": int64}).outputs[0]
-    return ops.add(ops.reshape(start, shape=()), ops.mul(ops.cast(places, to=dtype), ops.reshape(delta, shape=())))
-
-
 @operator("Range", 11)
 def Range(c: Importer, start: T, limit: T, delta: T, *, stash_type: int = 1) -> Any:
     if any(t.known is None and t.array is None for t in (start, limit, delta)):
-        return _range_of_data(c, *(c.value(t) for t in (start, limit, delta)))
+        return range_of_data(c, *(c.value(t) for t in (start, limit, delta)))
     first, last, step = _end(c, start, "start"), _end(c, limit, "limit"), c.scalar(delta, "delta")
     dtype = start.type.dtype
     attributes = {"start": first, "limit": last, "delta": step, "dtype": dtype}

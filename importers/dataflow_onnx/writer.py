@@ -13,7 +13,7 @@ from dataflow.errors import InputError, ModelError
 from dataflow.model import Model
 from dataflow.types import Dim, TensorType
 
-from .importing import Source
+from .loading import Source
 from .reader import CODE_OF, external_bytes, inlined, read_bytes
 from .records import Array
 from .storing import is_external, store, tensors, write

@@ -13,7 +13,7 @@ import dataflow as df
 from dataflow.autodiff import vjp_graph
 from dataflow.graph import Initializer
 from dataflow_numpy.evaluate import evaluate
-from dataflow_onnx.importing import load_bytes
+from dataflow_onnx.loading import load_bytes
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 STEPS, BATCH, INPUTS, HIDDEN = 5, 3, 4, 6

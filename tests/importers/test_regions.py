@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow.regions import cut
-from dataflow_onnx.importing import load_bytes
+from dataflow_onnx.loading import load_bytes
 
 node = helper.make_node
 RANDOM = np.random.default_rng(0)

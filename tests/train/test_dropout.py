@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
-from dataflow_onnx.importing import load_bytes
+from dataflow_onnx.loading import load_bytes
 
 X = np.random.default_rng(0).standard_normal((64, 20)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 64)

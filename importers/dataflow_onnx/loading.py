@@ -1,0 +1,137 @@
+"""A file's records -> Model: what is imported of them, and what saving needs of the file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dataflow.errors import InputError, ModelError
+from dataflow.model import Model
+from dataflow.types import TensorType
+
+from .batches import check_free, freed_of
+from .importing import Importer
+from .records import Array, GraphRecord, ModelRecord, NodeRecord
+from .table import find
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What saving needs of the file that a model came from.
+
+    Attributes:
+        data: its bytes.
+        folder: where it lay.
+        external: it has data in other files.
+        types: of its stored tensors, by name.
+        tensors: those of the file, when it has data in other files: these may be gone when it is saved.
+    """
+
+    data: bytes = dataclasses.field(repr=False)
+    folder: str
+    external: bool
+    types: dict[str, TensorType] = dataclasses.field(repr=False)
+    tensors: Mapping[str, Array] = dataclasses.field(repr=False)
+
+
+def load_file(path: str, outputs: Sequence[str] | None = None, batch: str | None = None) -> Model:
+    """The model in a file; with ``outputs``, only what these values need; with ``batch="free"``, for any batch size."""
+    from .reader import read_file
+
+    if batch not in (None, "free"):
+        raise InputError(f"batch is {batch!r}; expected 'free', or nothing")
+    return import_model(read_file(path), path, outputs, batch == "free")
+
+
+def load_bytes(data: bytes, outputs: Sequence[str] | None = None) -> Model:
+    """The model in serialized form."""
+    from .reader import read_bytes
+
+    return import_model(read_bytes(data), "model", outputs)
+
+
+def import_model(
+    record: ModelRecord, path: str, outputs: Sequence[str] | None = None, free_batch: bool = False
+) -> Model:
+    """The model of a file's records.
+
+    Raises:
+        ModelError: operators are not known (all are listed), or a node doesn't fit.
+    """
+    nodes = _needed(record.graph, outputs, path) if outputs is not None else record.graph.nodes
+    _refuse_unknown(record, nodes, path)
+    freed = freed_of(record.graph, path) if free_batch else None
+    importer = Importer(record, path, freed=freed)
+    try:
+        importer.run(record.graph, nodes, outputs or record.graph.outputs)
+    except RecursionError:
+        raise ModelError(f"{path}: bodies are nested too deeply") from None
+    graph = importer.finish()
+    types = {value.name: value.type for value in graph.initializers}
+    kept = record.graph.initializers if record.external else {}
+    source = Source(record.data, record.folder, record.external, types, kept)
+    model = Model(graph, aliases=importer.aliases(), source=source)
+    if freed is not None:
+        check_free(model, import_model(record, path, outputs), freed, path)
+    return model
+
+
+def _needed(graph: GraphRecord, outputs: Sequence[str], path: str) -> tuple[NodeRecord, ...]:
+    wanted = set(outputs)
+    made = {name for node in graph.nodes for name in node.outputs}
+    for name in outputs:
+        if name not in made and name not in graph.inputs:
+            raise ModelError(f"{path}: outputs: no value is called {name!r}")
+    kept = []
+    for node in reversed(graph.nodes):
+        if wanted & set(node.outputs):
+            kept.append(node)
+            wanted |= set(node.reads())
+    return tuple(reversed(kept))
+
+
+def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str) -> None:
+    """Lists every operator without a converter at once."""
+    missing: dict[tuple[str, str], list[str]] = {}
+    for node in _with_bodies(nodes):
+        version = record.opsets.get(node.domain)
+        if version is None or find(node.domain, node.op, version) is None:
+            missing.setdefault((node.domain, node.op), []).append(node.describe())
+    if not missing:
+        return
+    lines = []
+    for (domain, op), uses in missing.items():
+        version = record.opsets.get(domain)
+        where = f"opset {version}" if version is not None else "a domain that the file declares no opset for"
+        lines.append(f"  {domain or 'ai.onnx'}.{op}, {where}: {len(uses)} nodes, first {uses[0]}")
+    text = f"{path}: these operators are not known:\n" + "\n".join(lines)
+    if any(domain == "com.microsoft" for domain, _ in missing):
+        text += "\nThe file was optimized by onnxruntime; export the plain model instead"
+    reachable = _importable(record, nodes, set(missing))
+    if reachable:
+        text += "\nWithout them these values can be imported with outputs=: " + ", ".join(map(repr, reachable[:8]))
+    raise ModelError(text)
+
+
+def _with_bodies(nodes: Sequence[NodeRecord]) -> Iterator[NodeRecord]:
+    """Nodes and those of their bodies."""
+    for node in nodes:
+        yield node
+        for body in node.bodies:
+            yield from _with_bodies(body.nodes)
+
+
+def _importable(record: ModelRecord, nodes: Sequence[NodeRecord], missing: set[tuple[str, str]]) -> list[str]:
+    """The last values that need none of the missing operators."""
+    blocked: set[str] = set()
+    reached: list[str] = []
+    read: set[str] = set()
+    for node in nodes:
+        lacking = any((inner.domain, inner.op) in missing for inner in _with_bodies([node]))
+        if lacking or blocked & set(node.reads()):
+            blocked |= set(node.outputs)
+        else:
+            reached += [name for name in node.outputs if name]
+            read |= set(node.reads())
+    return [name for name in reached if name not in read]
