@@ -19,8 +19,8 @@
 enum {
   MAX_THREADS = 1024,
   MAX_STRETCHES = 64,
-  SPIN_NANOSECONDS = 40 *
-      1000,           /* the gap between two kernels of a segment is shorter; waking takes longer */
+  SPIN_NANOSECONDS = 150 *
+      1000, /* the gap between the programs of a training step is shorter; waking takes longer */
   SPINS_PER_LOOK = 16 /* pauses between two looks at the clock */
 };
 
