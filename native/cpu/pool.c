@@ -128,8 +128,11 @@ static void max_plane(const job *j, int64_t plane) {
   float *y = j->y + plane * j->w.out_size;
   int32_t *places = j->places ? j->places + plane * j->w.out_size : NULL;
   int32_t place;
-  if (!places && DF_NAME(df_pool_rows_fit)(&j->w)) {
-    DF_NAME(df_max_rows)(&j->w, x, y);
+  if (DF_NAME(df_pool_rows_fit)(&j->w)) {
+    if (places)
+      DF_NAME(df_max_places)(&j->w, x, y, places);
+    else
+      DF_NAME(df_max_rows)(&j->w, x, y);
     return;
   }
   FOR_EACH_OUTPUT(&j->w, {

@@ -135,6 +135,70 @@ void DF_NAME(df_max_rows)(const df_window *w, const float *x, float *y) {
   join_plane(0, w, x, y, 0);
 }
 
+/* ---- Maxima with their places -----------------------------------------------------------------
+ */
+
+/* Joins one row of the windows' taps into the maxima of a row of outputs. |line| is the padded row,
+ * whose first element is number |at| of the plane. Of equals the first stays, and so does a NaN. */
+static inline __attribute__((always_inline)) void join_places(int64_t stride, const df_window *w,
+                                                              const float *line, int64_t at,
+                                                              float *y, int32_t *places) {
+  df_ivec lane;
+  for (int i = 0; i < DF_LANES; i++)
+    lane[i] = i;
+  for (int64_t o = 0; o < w->out[2]; o += DF_LANES) {
+    const int64_t count = df_min(DF_LANES, w->out[2] - o);
+    df_vec best = vec_load_part(y + o, count);
+    df_ivec place = (df_ivec)vec_load_part((const float *)(const void *)(places + o), count);
+    const df_ivec first = (lane + (int32_t)o) * (int32_t)stride - (int32_t)w->pad[2];
+    for (int64_t c = 0; c < w->kernel[2]; c++) {
+      const int64_t tap = c * w->dilation[2];
+      const df_vec value = load_steps(line + o * stride + tap, stride);
+      const df_ivec i = first + (int32_t)tap;
+      const df_ivec inside = (i >= 0) & (i < (int32_t)w->in[2]);
+      const df_ivec better = ~(value <= best) & (best == best);
+      const df_ivec take = inside & ((place < 0) | better);
+      best = (df_vec)((take & (df_ivec)value) | (~take & (df_ivec)best));
+      place = (take & (i + (int32_t)at)) | (~take & place);
+    }
+    vec_store_part(y + o, best, count);
+    vec_store_part((float *)(void *)(places + o), (df_vec)place, count);
+  }
+}
+
+void DF_NAME(df_max_places)(const df_window *w, const float *x, float *y, int32_t *places) {
+  float line[MOST_LINE];
+  const int64_t floats = line_floats(w) + w->stride[2] * DF_LANES;
+  for (int64_t i = 0; i < floats; i++)
+    line[i] = 0.0f;
+  for (int64_t o0 = 0; o0 < w->out[0]; o0++)
+    for (int64_t o1 = 0; o1 < w->out[1]; o1++, y += w->out[2], places += w->out[2]) {
+      int64_t begin[2], end[2], start[2];
+      const int64_t o[2] = {o0, o1};
+      for (int axis = 0; axis < 2; axis++) {
+        df_window_taps(w, axis, o[axis], &begin[axis], &end[axis]);
+        start[axis] = o[axis] * w->stride[axis] - w->pad[axis];
+      }
+      for (int64_t i = 0; i < w->out[2]; i++) {
+        y[i] = -INFINITY;
+        places[i] = -1; /* the window lies in the padding whole */
+      }
+      for (int64_t a = begin[0]; a < end[0]; a++)
+        for (int64_t b = begin[1]; b < end[1]; b++) {
+          const int64_t row =
+              (start[0] + a * w->dilation[0]) * w->in[1] + start[1] + b * w->dilation[1];
+          const int64_t at = row * w->in[2];
+          memcpy(line + w->pad[2], x + at, (size_t)w->in[2] * sizeof(float));
+          if (w->stride[2] == 1)
+            join_places(1, w, line, at, y, places);
+          else if (w->stride[2] == 2)
+            join_places(2, w, line, at, y, places);
+          else
+            join_places(w->stride[2], w, line, at, y, places);
+        }
+    }
+}
+
 void DF_NAME(df_avg_rows)(const df_window *w, const float *x, float *y, int32_t pads_count) {
   join_plane(1, w, x, y, pads_count);
 }

@@ -10,6 +10,10 @@ int DF_NAME(df_pool_rows_fit)(const df_window *w);
 /* y = largest of each window of a plane; a NaN in it wins. */
 void DF_NAME(df_max_rows)(const df_window *w, const float *x, float *y);
 
+/* The same with the place of each maximum in the plane: the first of equals; -1 where a window lies
+ * in the padding whole. */
+void DF_NAME(df_max_places)(const df_window *w, const float *x, float *y, int32_t *places);
+
 /* y = mean of each window of a plane; |pads_count|: over the padding too. */
 void DF_NAME(df_avg_rows)(const df_window *w, const float *x, float *y, int32_t pads_count);
 
