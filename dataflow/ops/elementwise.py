@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -238,8 +239,33 @@ def _gelu(x: Value, *, approximate: str) -> Value:
     return found
 
 
-gelu: Op = _composite(
-    "gelu", _gelu, "y = x (1 + erf(x / sqrt 2)) / 2, or its approximation by tanh", approximate="none"
+def _gelu_slope(x: Value, approximate: str) -> Value:
+    if approximate == "tanh":
+        factor = math.sqrt(2.0 / math.pi)
+        square = mul(x, x)
+        gate = tanh(mul(mul(x, add(mul(square, 0.044715), 1.0)), factor))
+        inner = mul(add(mul(square, 3 * 0.044715), 1.0), factor)
+        steep: Value = mul(mul(x, sub(1.0, mul(gate, gate))), inner)
+        slope: Value = mul(add(add(gate, 1.0), steep), 0.5)
+        return slope
+    density = mul(exp(mul(mul(x, x), -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
+    found: Value = add(mul(add(erf(mul(x, math.sqrt(0.5))), 1.0), 0.5), mul(x, density))
+    return found
+
+
+gelu: Op = dataclasses.replace(
+    _composite("gelu", _gelu, "y = x (1 + erf(x / sqrt 2)) / 2, or its approximation by tanh", approximate="none"),
+    gradient=lambda n, dy: gelu_grad(dy, n.inputs[0], **n.attributes),
+)
+gelu_grad: Op = Op(
+    "gelu_grad",
+    ("dy", "x"),
+    same_type,
+    outputs=("dx",),
+    attributes={"approximate": "none"},
+    decompose=lambda dy, x, *, approximate: mul(dy, _gelu_slope(x, approximate)),
+    inplace=((0, 0), (0, 1)),
+    doc="dx = dy (Phi(x) + x phi(x)), Phi and phi the normal distribution's; or of the approximation by tanh",
 )
 
 
@@ -302,5 +328,5 @@ OPS = (
     neg, copy, abs, sign, relu, relu_grad, exp, log, sqrt, reciprocal, sin, cos, tan, asin, acos, atan, sinh, cosh,
     tanh, asinh, acosh, atanh, sigmoid, erf, floor, ceil, round, softplus, softsign, logical_not, bitwise_not,
     is_nan, is_inf, cast, leaky_relu, elu, selu, celu, thresholded_relu, hard_sigmoid, hard_swish, mish, gelu,
-    clip, prelu,
+    gelu_grad, clip, prelu,
 )  # fmt: skip

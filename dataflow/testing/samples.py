@@ -67,6 +67,10 @@ def _unary() -> list[Sample]:
     rows += [Sample(ops.hard_sigmoid, (Operand((5,), float32, value=[-4.0, -1.0, 0.3, 1.7, 4.0]),), gradient=(0,))]
     rows += [Sample(ops.hard_swish, (Operand((5,), float32, value=[-4.0, -1.0, 0.3, 1.7, 4.0]),), gradient=(0,))]
     rows += [Sample(ops.gelu, (x(3, 7),), {"approximate": "tanh"}, gradient=(0,))]
+    for how in ("none", "tanh"):
+        small = {"approximate": how}
+        rows.append(Sample(ops.gelu_grad, (x(3, 7), x(3, 7)), small, gradient=(0, 1)))
+        rows += [Sample(ops.gelu_grad, (x(*s), x(*s)), small) for s in ((), (0,), (70001,), (2, 33))]
     for bounds in ((-0.5, 0.5), (None, 0.5), (-0.5, None)):
         ends = [None if b is None else Operand((), float32, value=b) for b in bounds]
         rows += [

@@ -137,6 +137,26 @@ DEFINE_MOD(i64, int64_t, int_mod)
 /* dx = dy where y > 0, else 0. */
 DEFINE(relu_grad_f32, float, float, b > 0.0f ? a : 0.0f)
 
+/* dx = dy (Phi(x) + x phi(x)), or the slope of the approximation by tanh; |a| is dy, |b| is x. */
+static inline float gelu_slope(float x) {
+  const float density = 0.3989422804f * df_exp(-0.5f * x * x);
+  return 0.5f * (1.0f + df_erf(x * 0.7071067812f)) + x * density;
+}
+static inline float gelu_tanh_slope(float x) {
+  const float gate = df_tanh(0.7978845608f * (x + 0.044715f * (x * x * x)));
+  const float inner = 0.7978845608f * (1.0f + 0.134145f * (x * x));
+  return 0.5f * (1.0f + gate) + 0.5f * x * (1.0f - gate * gate) * inner;
+}
+ROWS(gelu_grad_f32) {
+  const df_attribute *approximate = call->n_attributes ? &call->attributes[0] : NULL;
+  if (approximate && approximate->kind == DF_ATTR_STRING && !strcmp(approximate->s, "tanh")) {
+    LOOPS(float, float, a *gelu_tanh_slope(b))
+  } else {
+    LOOPS(float, float, a *gelu_slope(b))
+  }
+}
+RUN(gelu_grad_f32, 2)
+
 /* y = x where x >= 0, else slope x. */
 DEFINE(prelu_f32, float, float, a < 0.0f ? a * b : a)
 
@@ -269,7 +289,7 @@ DF_KERNELS(binary) = {
     COMPARE(equal, bool)
     SAME(mod, f32) SAME(mod, f64) SAME(mod, i32) SAME(mod, i64)
     SAME(pow, f32) SAME(pow, f64)
-    SAME(relu_grad, f32) SAME(prelu, f32)
+    SAME(relu_grad, f32) SAME(gelu_grad, f32) SAME(prelu, f32)
     CLIP(f32) CLIP(f64) CLIP(i32) CLIP(i64)
     DF_KERNEL_IF("where", "any", "~bool,~any,~any->any", "0<1,0<2", where_accepts, where_run),
     NULL};

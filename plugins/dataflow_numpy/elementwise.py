@@ -126,6 +126,17 @@ def _selu(x: Array, alpha: float, gamma: float) -> Array:
     return gamma * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
+def _gelu_grad(attributes: Attributes, dy: Array, x: Array) -> Array:
+    z = wide(x)
+    if attributes["approximate"] == "tanh":
+        factor = np.sqrt(2 / np.pi)
+        gate = np.tanh(factor * (z + 0.044715 * z**3))
+        slope = 0.5 * (1 + gate) + 0.5 * z * (1 - gate**2) * factor * (1 + 3 * 0.044715 * z**2)
+    else:
+        slope = 0.5 * (1 + erf(z * np.sqrt(0.5))) + z * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+    return (wide(dy) * slope).astype(dy.dtype)
+
+
 KERNELS: dict[str, Code] = {
     "neg": _unary(np.negative),
     "copy": lambda attributes, x: x.copy(),
@@ -170,6 +181,7 @@ KERNELS: dict[str, Code] = {
     "hard_swish": _with(lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
     "mish": _with(lambda x: x * np.tanh(_softplus(x))),
     "gelu": _gelu,
+    "gelu_grad": _gelu_grad,
     "clip": _clip,
     "prelu": lambda attributes, x, slope: np.where(x > 0, x, x * slope).astype(x.dtype),
     "add": _binary(np.add),
