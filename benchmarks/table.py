@@ -15,7 +15,9 @@ median of the rounds' ratios (ours divided by theirs, less is better). The machi
 drift between minutes, so only ratios count. Under `chrt -r 1` two spinning threads don't share a core.
 
 A median far above the usual (about 4 ms for torch's MLP step on this machine) means that something else ran: such a
-run says nothing. The MLP's ratio was between 0.72 and 0.88 over a day's runs.
+run says nothing. Over
+a day's calm runs the MLP's ratio was between 0.68 and 0.82, in most between 0.74 and 0.79, and the CNN's, since max
+pooling finds places by vectors, between 0.29 and 0.42.
 
 Convolution at batch 1 runs from packed copies of constant weights, which the plan names (`packs` in the table `light`):
 3x3 kernels on planes from 20 x 20 on by Winograd's F(4x4, 3x3), 1x1 kernels as products of matrices, groups of one
