@@ -6,7 +6,7 @@ from ..graph import Node, Value
 from ..op import REQUIRED, Op
 from ..types import Dim, Size, TensorType, int64
 from .rules import need, normal_axis
-from .scattering import _zeros, scatter_elements
+from .scattering import scatter_elements, zeros_like
 
 
 def _cumsum_infer(x: TensorType, *, axis: int, exclusive: int, reverse: int) -> TensorType:
@@ -39,7 +39,7 @@ def _topk_gradient(node: Node, dy: Value | None, _: Value | None) -> Value | Non
     if dy is None:
         return None
     assert x is not None
-    dx: Value = scatter_elements(_zeros(x), places, dy, axis=node.attributes["axis"], reduction="add")
+    dx: Value = scatter_elements(zeros_like(x), places, dy, axis=node.attributes["axis"], reduction="add")
     return dx
 
 

@@ -8,7 +8,7 @@ from ..errors import GradientError
 from ..graph import Node, Value
 from ..op import Op
 from ..types import Dim, Size, TensorType
-from .index import full
+from .bodies import zeros
 from .rules import need, normal_axis
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
@@ -18,12 +18,10 @@ def _need_indices(name: str, indices: TensorType) -> None:
     need(indices.dtype.name in ("int32", "int64"), f"{name}: indices are {indices}; expected int32 or int64")
 
 
-def _zeros(like: Value) -> Value:
-    assert like.builder is not None
-    attributes = {"shape": like.type.shape, "value": 0.0, "dtype": like.type.dtype}
-    made = like.builder.add(full, (), attributes).outputs[0]
-    assert made is not None
-    return made
+def zeros_like(value: Value) -> Value:
+    """Zeros of the same type."""
+    assert value.builder is not None
+    return zeros(value.builder, value.type)
 
 
 # ---- by element -----------------------------------------------------------------------------------------
@@ -48,7 +46,7 @@ def _gather_elements_gradient(node: Node, dy: Value) -> tuple[Value, None]:
     x, indices = node.inputs
     assert x is not None
     axis = node.attributes["axis"]
-    dx: Value = scatter_elements(_zeros(x), indices, dy, axis=axis, reduction="add")
+    dx: Value = scatter_elements(zeros_like(x), indices, dy, axis=axis, reduction="add")
     return dx, None
 
 
@@ -88,7 +86,7 @@ def _scatter_gradient(node: Node, dy: Value) -> tuple[Value, None, Value]:
     if reduction not in ("none", "add"):
         raise GradientError(f"{node.describe()}: a scatter that keeps the {reduction} has no gradient")
     elements = node.op.name == "scatter_elements"
-    kept = dy if reduction == "add" else node.op(dy, indices, _zeros(updates), reduction="none", **given)
+    kept = dy if reduction == "add" else node.op(dy, indices, zeros_like(updates), reduction="none", **given)
     taken = (gather_elements if elements else gather_nd)(dy, indices, **given)
     return kept, None, taken
 
@@ -124,7 +122,7 @@ def _gather_nd_infer(x: TensorType, indices: TensorType, *, batch_dims: int) -> 
 def _gather_nd_gradient(node: Node, dy: Value) -> tuple[Value, None]:
     x, indices = node.inputs
     assert x is not None
-    dx: Value = scatter_nd(_zeros(x), indices, dy, batch_dims=node.attributes["batch_dims"], reduction="add")
+    dx: Value = scatter_nd(zeros_like(x), indices, dy, batch_dims=node.attributes["batch_dims"], reduction="add")
     return dx, None
 
 

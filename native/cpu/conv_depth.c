@@ -119,22 +119,6 @@ static void fill_lines(float *buffer, const shape *s, const float *plane, int64_
   }
 }
 
-/* Every |stride|-th element from |from| on. */
-static inline __attribute__((always_inline)) df_vec load_steps(const float *from, int64_t stride) {
-  df_ivec even;
-  df_vec value = vec_zero();
-  if (stride == 1)
-    return vec_load(from);
-  if (stride == 2) {
-    for (int i = 0; i < DF_LANES; i++)
-      even[i] = 2 * i;
-    return __builtin_shuffle(vec_load(from), vec_load(from + DF_LANES), even);
-  }
-  for (int i = 0; i < DF_LANES; i++)
-    value[i] = from[i * stride];
-  return value;
-}
-
 /* ---- y and dx ---------------------------------------------------------------------------------
  */
 
@@ -183,7 +167,7 @@ static inline __attribute__((always_inline)) void do_row(int64_t taps, int64_t s
       sum += vec_load_part(add + i, lanes);
 #pragma GCC unroll 9
     for (int64_t t = 0; t < taps; t++)
-      sum += load_steps(from + r->at[t], stride) * r->weight[t];
+      sum += vec_load_steps(from + r->at[t], stride) * r->weight[t];
     vec_store_part(out + i, relu ? vec_relu(sum) : sum, lanes);
   }
 }
@@ -280,7 +264,7 @@ static inline __attribute__((always_inline)) void add_row(df_vec *sums, const re
     df_vec left = vec_load_part(dy + i, df_min(DF_LANES, count - i));
     const float *from = buffer + i * stride;
     for (int64_t t = 0; t < r->count; t++)
-      sums[t] += left * load_steps(from + r->at[t], stride);
+      sums[t] += left * vec_load_steps(from + r->at[t], stride);
   }
 }
 

@@ -60,22 +60,6 @@ join_down(int sums, const df_window *w, const float *x, int64_t o0, int64_t o1, 
   }
 }
 
-/* Every |stride|-th element from |from| on. */
-static inline __attribute__((always_inline)) df_vec load_steps(const float *from, int64_t stride) {
-  df_ivec even;
-  df_vec value = vec_zero();
-  if (stride == 1)
-    return vec_load(from);
-  if (stride == 2) {
-    for (int i = 0; i < DF_LANES; i++)
-      even[i] = 2 * i;
-    return __builtin_shuffle(vec_load(from), vec_load(from + DF_LANES), even);
-  }
-  for (int i = 0; i < DF_LANES; i++)
-    value[i] = from[i * stride];
-  return value;
-}
-
 /* The outputs of a row; sums are divided by rows * counts[o], and are 0 where that is 0. */
 static inline __attribute__((always_inline)) void join_along(int sums, int64_t stride,
                                                              const df_window *w, const float *line,
@@ -83,9 +67,9 @@ static inline __attribute__((always_inline)) void join_along(int sums, int64_t s
                                                              float *y) {
   for (int64_t o = 0; o < w->out[2]; o += DF_LANES) {
     const float *from = line + o * stride;
-    df_vec all = load_steps(from, stride);
+    df_vec all = vec_load_steps(from, stride);
     for (int64_t c = 1; c < w->kernel[2]; c++)
-      all = join(sums, all, load_steps(from + c * w->dilation[2], stride));
+      all = join(sums, all, vec_load_steps(from + c * w->dilation[2], stride));
     if (sums) {
       df_vec count = vec_load(counts + o) * rows;
       df_ivec some = count > 0.0f;
@@ -153,7 +137,7 @@ static inline __attribute__((always_inline)) void join_places(int64_t stride, co
     const df_ivec first = (lane + (int32_t)o) * (int32_t)stride - (int32_t)w->pad[2];
     for (int64_t c = 0; c < w->kernel[2]; c++) {
       const int64_t tap = c * w->dilation[2];
-      const df_vec value = load_steps(line + o * stride + tap, stride);
+      const df_vec value = vec_load_steps(line + o * stride + tap, stride);
       const df_ivec i = first + (int32_t)tap;
       const df_ivec inside = (i >= 0) & (i < (int32_t)w->in[2]);
       const df_ivec better = ~(value <= best) & (best == best);

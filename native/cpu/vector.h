@@ -45,6 +45,23 @@ static inline df_vec vec_load_part(const float *from, int64_t count) {
 #endif
 }
 
+/* Every |stride|-th element from |from| on; with stride 2 all of two vectors is read. */
+static inline __attribute__((always_inline)) df_vec vec_load_steps(const float *from,
+                                                                   int64_t stride) {
+  df_ivec even;
+  df_vec value = vec_zero();
+  if (stride == 1)
+    return vec_load(from);
+  if (stride == 2) {
+    for (int i = 0; i < DF_LANES; i++)
+      even[i] = 2 * i;
+    return __builtin_shuffle(vec_load(from), vec_load(from + DF_LANES), even);
+  }
+  for (int i = 0; i < DF_LANES; i++)
+    value[i] = from[i * stride];
+  return value;
+}
+
 static inline void vec_store_part(float *to, df_vec value, int64_t count) {
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)value);
