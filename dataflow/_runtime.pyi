@@ -46,6 +46,7 @@ class _Lib:
     DF_ATTR_STRING: int
     DF_BFLOAT16: int
     DF_BOOL: int
+    DF_BF16: int
     DF_CANCELLED: int
     DF_COMPLEX128: int
     DF_COMPLEX64: int
@@ -53,6 +54,8 @@ class _Lib:
     DF_COPY_TO_HOST: int
     DF_COPY_WITHIN: int
     DF_DEVICE: int
+    DF_EXACT: int
+    DF_TF32: int
     DF_FLOAT16: int
     DF_FLOAT32: int
     DF_FLOAT4E2M1: int

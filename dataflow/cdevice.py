@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,13 +68,33 @@ class CDevice:
 
         Raises:
             DeviceError: it is unavailable.
-            InputError: an option; C devices declare none yet.
+            InputError: an option that it doesn't have, or a value that is no whole number.
         """
         if self.unavailable:
             raise DeviceError(f"device {self.name!r} is unavailable: {self.unavailable}")
-        if options:
-            raise InputError(f"device {self.name!r} has no option {next(iter(options))!r}")
-        return CBackend(self._device, self.name)
+        names = _text(self._member("options")).split(",") if self._member("options") else []
+        for name, value in options.items():
+            if name not in names:
+                has = f"it has {', '.join(names)}" if names else "it has none"
+                raise InputError(f"device {self.name!r} has no option {name!r}; {has}")
+            if not isinstance(value, (int, np.integer)):
+                raise InputError(f"device {self.name!r}, option {name!r}: expected a whole number, got {value!r}")
+        values = ffi.new("int64_t[]", [int(options.get(name, _NOT_GIVEN)) for name in names] or 1)
+        return CBackend(self._device, self.name, values)
+
+    def _member(self, name: str) -> Any:
+        return member(self._device, name)
+
+
+_NOT_GIVEN = -(2**63)
+
+
+def member(record: CData, name: str) -> Any:
+    """A member that a table of an older contract may lack: then, or when it is null, None."""
+    kind = ffi.typeof(record).item if ffi.typeof(record).kind == "pointer" else ffi.typeof(record)
+    begin = ffi.offsetof(kind, name)
+    found = getattr(record, name) if record.struct_size > begin else ffi.NULL
+    return None if found == ffi.NULL else found
 
 
 def _text(chars: CData) -> str:
@@ -118,10 +139,11 @@ class CBuffer:
         bytes: its size.
     """
 
-    __slots__ = ("_device", "bytes", "handle")
+    __slots__ = ("_backend", "bytes", "handle")
 
-    def __init__(self, device: CData, handle: CData, bytes: int) -> None:
-        self._device, self.handle, self.bytes = device, handle, bytes
+    def __init__(self, backend: CBackend, handle: CData, bytes: int) -> None:
+        self._backend: CBackend | None = backend
+        self.handle, self.bytes = handle, bytes
 
     @property
     def base(self) -> CData:
@@ -130,9 +152,9 @@ class CBuffer:
 
     def free(self) -> None:
         """Gives the memory back, once."""
-        device, self._device = self._device, None
-        if device is not None:
-            device.free(device.self, self.handle)
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.device.free(backend.self, self.handle)
 
     def __del__(self) -> None:
         self.free()
@@ -179,16 +201,37 @@ def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:
 class CBackend:
     """An open C device."""
 
-    def __init__(self, device: CData, name: str) -> None:
+    def __init__(self, device: CData, name: str, values: CData) -> None:
         self.device = device
         self.name = name
+        self.self = device.self  # what the device wants to see first in every call
+        self._close = None
+        opening = member(device, "open")
+        if opening is not None:
+            opened, error = ffi.new("void **"), ffi.new("df_error *")
+            raise_error(opening(device.self, values, opened, error), error, f"device {name!r}")
+            self.self, self._close = opened[0], member(device, "close")
+        self.bound: weakref.WeakValueDictionary[int, BoundCSegment] = weakref.WeakValueDictionary()
+
+    def __del__(self) -> None:
+        if getattr(self, "_close", None) is not None:
+            self._close(self.self)
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that can still be allocated and bytes in all; None where the device doesn't tell."""
+        ask = member(self.device, "memory")
+        if ask is None:
+            return None
+        available, total, error = ffi.new("int64_t *"), ffi.new("int64_t *"), ffi.new("df_error *")
+        raise_error(ask(self.self, available, total, error), error, f"device {self.name!r}")
+        return int(available[0]), int(total[0])
 
     def alloc(self, bytes: int) -> CBuffer:
         """Memory for an arena; raises OutOfMemoryError."""
         buffer, error = ffi.new("df_buffer *"), ffi.new("df_error *")
-        status = self.device.alloc(self.device.self, bytes, buffer, error)
+        status = self.device.alloc(self.self, bytes, buffer, error)
         raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes")
-        return CBuffer(self.device, buffer, bytes)
+        return CBuffer(self, buffer, bytes)
 
     def free(self, buffer: Any) -> None:
         """Gives memory back."""
@@ -209,13 +252,17 @@ class CBackend:
         copy.to, copy.to_offset = to, to_offset
         setattr(copy, "from", source)
         copy.from_offset, copy.bytes = from_offset, size
-        raise_error(self.device.copy(self.device.self, copy, error), error, f"device {self.name!r}: copy")
+        raise_error(self.device.copy(self.self, copy, error), error, f"device {self.name!r}: copy")
 
     def sync(self) -> None:
         """Waits for all that was started."""
         if self.device.sync != ffi.NULL:
             error = ffi.new("df_error *")
-            raise_error(self.device.sync(self.device.self, error), error, f"device {self.name!r}")
+            status = self.device.sync(self.self, error)
+            if status:
+                failed = member(self.device, "failed")
+                segment = None if failed is None else self.bound.get(int(ffi.cast("intptr_t", failed(self.self))))
+                raise_error(status, error, f"device {self.name!r}" if segment is None else segment.where(error.step))
 
     def prepare(
         self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()
@@ -289,9 +336,10 @@ class BoundCSegment:
         self._fill(native, segment.steps, tables, table, len(arenas), threads)
         prepared, self._error = ffi.new("void **"), ffi.new("df_error *")
         device = backend.device
-        status = device.prepare(device.self, native, prepared, self._error)
+        status = device.prepare(backend.self, native, prepared, self._error)
         self._check(status)
         self._prepared = prepared[0]
+        backend.bound[int(ffi.cast("intptr_t", self._prepared))] = self
 
     def _fill(
         self, into: CData, planned: Sequence[Step], tables: Tables, arenas: CData, count: int, threads: int
@@ -336,18 +384,20 @@ class BoundCSegment:
         run.struct_size, run.n_slots, run.slots = ffi.sizeof("df_run"), count, slots
         run.cancel, run.calls = cancel, calls
         device = self._backend.device
-        self._check(device.run(device.self, self._prepared, run, self._error))
+        self._check(device.run(self._backend.self, self._prepared, run, self._error))
 
     def _check(self, status: int) -> None:
         if status:
-            step = self._error.step
-            known = 0 <= step < len(self._segment.steps)
-            where = self._segment.steps[step].node.describe() if known else f"device {self._backend.name!r}"
-            raise_error(status, self._error, where)
+            raise_error(status, self._error, self.where(self._error.step))
+
+    def where(self, step: int) -> str:
+        """The node of a step, for messages; the device when there is none of that number."""
+        known = 0 <= step < len(self._segment.steps)
+        return self._segment.steps[step].node.describe() if known else f"device {self._backend.name!r}"
 
     def __del__(self) -> None:
         if getattr(self, "_prepared", None):
-            self._backend.device.release(self._backend.device.self, self._prepared)
+            self._backend.device.release(self._backend.self, self._prepared)
 
 
 def _address(array: Array) -> CData:

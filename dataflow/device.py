@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .errors import PluginError
+from .errors import DeviceError, PluginError
 from .graph import Array, Node, Value
 from .types import DTYPES, DType
 
@@ -119,6 +119,30 @@ class Kernel:
     def input_spec(self, index: int) -> OperandSpec:
         """The spec of input ``index``, counting repeated ones."""
         return self.inputs[min(index, len(self.inputs) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A device that can't be used, and why; what a plugin offers where there is nothing to open.
+
+    Attributes: see ``Device``.
+    """
+
+    name: str
+    unavailable: str
+    ordinal: int = 0
+    memory: str = HOST
+    alignment: int = 64
+    asynchronous: bool = False
+    bodies: bool = False
+
+    def open(self, options: Mapping[str, Any]) -> Backend:
+        """Raises DeviceError with the reason."""
+        raise DeviceError(f"device {self.name!r} is unavailable: {self.unavailable}")
+
+    def kernels(self) -> Sequence[Kernel]:
+        """None."""
+        return ()
 
 
 class Buffer(Protocol):

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* Version of this contract: major * 65536 + minor. */
-enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 0 };
+enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 1 };
 
 /* Element types. Packed 4-bit and 2-bit types hold several elements in one byte, low bits first. */
 enum {
@@ -64,6 +64,16 @@ typedef struct df_error {
   int32_t step;
   char text[496];
 } df_error;
+
+/* What a kernel found wrong on a device that the host can't watch: an index from a tensor that is
+ * out of range, say. It lies in the device's memory; the first kernel to find |code| zero fills it,
+ * goes on with a value that does no harm, and the device tells when it is next waited for. */
+typedef struct df_fault {
+  int32_t code; /* a df_status */
+  int32_t step; /* df_call.step */
+  int64_t value;
+  int64_t limit; /* |value| should have been in [-limit, limit) */
+} df_fault;
 
 /* ---- Tensors and operands ------------------------------------------------------------------- */
 
@@ -153,6 +163,10 @@ typedef struct df_host {
 
 /* ---- Kernels -------------------------------------------------------------------------------- */
 
+/* How a product of float32 may be computed: exactly; with operands rounded to 10 bits of mantissa
+ * (TF32); with operands rounded to bfloat16. Sums are float32 in each. */
+enum { DF_EXACT = 0, DF_TF32 = 1, DF_BF16 = 2 };
+
 /* A node at plan time: shapes, dtypes, strides and attributes, no data. */
 typedef struct df_node {
   uint32_t struct_size;
@@ -162,8 +176,10 @@ typedef struct df_node {
   const df_operand *inputs;
   const df_operand *outputs;
   const df_attribute *attributes;
-  int32_t threads; /* the session's thread count: work is cut by shape and by this */
-  int32_t flags;   /* bit i: input i is constant, so that packs of it are kept (see df_pack) */
+  int32_t threads;   /* the session's thread count: work is cut by shape and by this */
+  int32_t flags;     /* bit i: input i is constant, so that packs of it are kept (see df_pack) */
+  int32_t precision; /* the least that float32 products may be computed with, e.g. DF_TF32 */
+  int32_t reserved;
 } df_node;
 
 /* A packed copy of one constant input that a kernel wants kept. The planner gives it persistent
@@ -204,12 +220,19 @@ typedef struct df_call {
   const df_host *host;
   df_error *error; /* text goes here before a status other than DF_OK is returned */
   int32_t threads;
-  int32_t step; /* index in the segment */
+  int32_t step;    /* index in the segment */
+  df_fault *fault; /* in the device's memory, for what the host can't check; null on a CPU */
 } df_call;
 
 /* Computes the outputs. Allocates nothing, keeps no global state, does not synchronize a device.
  * An index read from a tensor is checked before it is used. */
 typedef df_status (*df_kernel_run)(const df_call *call);
+
+/* |count| calls of one kernel that don't depend on each other, as one: for kernels that are called
+ * many times in a row with little to do, like the step of an optimizer for each parameter. The
+ * calls agree in dtypes and in which operands are absent; the status is that of the first that
+ * fails. */
+typedef df_status (*df_kernel_run_many)(const df_call *const *calls, int64_t count);
 
 /* A kernel record: what it takes and its code. |operands| lists the dtypes it takes, inputs before
  * "->", outputs after it, separated by commas: "f32,f32->f32". One operand may have several,
@@ -233,6 +256,7 @@ typedef struct df_kernel {
   void (*release)(void *state); /* may be null */
   int32_t capturable;           /* non-zero: may run inside a graph capture */
   int32_t reserved;
+  df_kernel_run_many run_many; /* may be null */
 } df_kernel;
 
 /* ---- Segments ------------------------------------------------------------------------------- */
@@ -305,13 +329,16 @@ struct df_body {
 };
 
 /* What changes between runs. |slots| has an address per slot. |cancel| is polled between steps,
- * trips and pieces; |calls| counts kernel calls. Either may be null. */
+ * trips and pieces; |calls| counts kernel calls. Either may be null. A device that runs segments by
+ * the host's executor gives in |stream| and |fault| what kernels shall find in their calls. */
 struct df_run {
   uint32_t struct_size;
   int32_t n_slots;
   void *const *slots;
   const volatile int32_t *cancel;
   int64_t *calls;
+  void *stream;
+  df_fault *fault;
 };
 
 /* ---- Devices -------------------------------------------------------------------------------- */
@@ -364,6 +391,17 @@ typedef struct df_device {
   void (*release)(void *self, void *prepared);
   const df_kernel *const *kernels; /* n_kernels records */
   int64_t n_kernels;
+  /* From ABI 1.1 on; each may be null. |options| are the names that open takes, "capture,device",
+   * all whole numbers. */
+  const char *options;
+  /* A handle for one session, which takes the place of |self| in every call from alloc to release;
+   * |values| has a number per option, INT64_MIN for one that was not given. */
+  df_status (*open)(void *self, const int64_t *values, void **opened, df_error *error);
+  void (*close)(void *opened);
+  /* Bytes that can still be allocated, and all that the device has. */
+  df_status (*memory)(void *self, int64_t *available, int64_t *total, df_error *error);
+  /* The prepared segment to which the step in the last error of sync belongs; null: not known. */
+  void *(*failed)(void *self);
 } df_device;
 
 /* What df_plugin_entry returns; static. */

@@ -23,7 +23,10 @@ static df_status run_steps(const df_loop *loop, running *r, int32_t *failed) {
       status = DF_CANCELLED;
       break;
     }
-    if (step->run) {
+    if (step->run_many) {
+      r->calls += step->group;
+      status = step->run_many(step->calls, step->group);
+    } else if (step->run) {
       r->calls++;
       status = step->run(&step->call);
     } else {
@@ -35,6 +38,8 @@ static df_status run_steps(const df_loop *loop, running *r, int32_t *failed) {
                      step->name, status);
       break;
     }
+    if (step->run_many)
+      step += step->group - 1;
   }
   *failed = (int32_t)(step - loop->steps);
   return status;
@@ -114,6 +119,16 @@ static df_status patch_slots(df_resolved *resolved, const df_run *run, df_error 
   return DF_OK;
 }
 
+/* Puts stream and fault of a run into every call. */
+static void give_stream(df_loop *loop, void *stream, df_fault *fault) {
+  for (int32_t i = 0; i < loop->n_steps; i++) {
+    loop->steps[i].call.stream = stream;
+    loop->steps[i].call.fault = fault;
+    if (loop->steps[i].loop)
+      give_stream(loop->steps[i].loop, stream, fault);
+  }
+}
+
 df_status df_segment_prepare(void *device, const df_segment *segment, void **prepared,
                              df_error *error) {
   (void)device;
@@ -130,6 +145,14 @@ df_status df_segment_run(void *device, void *prepared, const df_run *run, df_err
   df_status status = patch_slots(resolved, run, error);
   if (status)
     return status;
+  const int old = run->struct_size < sizeof(df_run); /* ABI 1.0 knew neither */
+  void *stream = old ? NULL : run->stream;
+  df_fault *fault = old ? NULL : run->fault;
+  if (stream != resolved->stream || fault != resolved->fault) {
+    give_stream(&resolved->loop, stream, fault);
+    resolved->stream = stream;
+    resolved->fault = fault;
+  }
   resolved->error.text[0] = 0;
   running r = {.cancel = run->cancel, .error = &resolved->error};
   const volatile int32_t *cancel_before = df_cancel_swap(run->cancel);

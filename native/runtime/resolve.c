@@ -22,7 +22,8 @@ typedef struct block {
 } block;
 
 /* Zeroed memory for |count| things, or null with the error filled. */
-static void *take(context *c, int64_t count, int64_t size) {
+static void *take(void *context_, int64_t count, int64_t size) {
+  context *c = context_;
   block *block = NULL;
   if (count >= 0 && count <= (INT64_MAX - (int64_t)sizeof *block) / size)
     block = calloc(1, sizeof *block + (size_t)(count * size));
@@ -312,7 +313,7 @@ static df_status resolve_loop(context *c, int64_t trips, df_loop *out) {
     if (status)
       return status;
   }
-  return DF_OK;
+  return c->body ? DF_OK : df_group_steps(segment, out->steps, take, c);
 }
 
 /* One more than the highest slot that |segment| and its bodies name. */

@@ -9,8 +9,11 @@ typedef struct df_loop df_loop;
 
 /* A step ready to run: a call of a kernel, or a loop, whose operands are those of |call|. */
 typedef struct df_ready {
-  df_kernel_run run; /* null for a loop */
-  const df_loop *loop;
+  df_kernel_run run;           /* null for a loop */
+  df_kernel_run_many run_many; /* for this step and the next |group| - 1; null: each is run alone */
+  const df_call **calls;       /* theirs */
+  int64_t group;
+  df_loop *loop;
   const char *name; /* of the kernel, for messages */
   df_call call;
 } df_ready;
@@ -52,6 +55,8 @@ typedef struct df_resolved {
   df_loop loop;
   df_slot *slots;
   int32_t n_slots;
+  void *stream; /* what the calls hold now, see df_run */
+  df_fault *fault;
   void *blocks;   /* every allocation, as a list */
   df_error error; /* where the kernels put their text */
 } df_resolved;
@@ -60,5 +65,10 @@ typedef struct df_resolved {
 df_resolved *df_resolve(const df_segment *segment, df_error *error);
 
 void df_resolved_free(df_resolved *resolved);
+
+/* Finds steps in a row that one call can do (see df_kernel_run_many): of one kernel, and none
+ * writes what another touches. |take| gives memory that lives as long as the resolved segment. */
+df_status df_group_steps(const df_segment *segment, df_ready *steps,
+                         void *(*take)(void *context, int64_t count, int64_t size), void *context);
 
 #endif

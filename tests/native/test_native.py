@@ -16,6 +16,7 @@ TESTED = [
         "executor",
         "host",
         "pool",
+        "group",
         "resolve",
         "offsets",
         "packing_first_fit",

@@ -90,12 +90,12 @@ def test_a_library_gives_its_devices(device):
 @pytest.mark.parametrize(
     ("fault", "parts"),
     [
-        ("FAULT_MAJOR", ["version 2.3", "has 1.0"]),
+        ("FAULT_MAJOR", ["version 2.3", "has 1.1"]),
         ("FAULT_SIZE", ["struct_size 12", f"at least {ffi.sizeof('df_plugin')}"]),
-        ("FAULT_DEVICE_SIZE", ["struct_size 16", f"at least {ffi.sizeof('df_device')}"]),
+        ("FAULT_DEVICE_SIZE", ["struct_size 16", f"at least {ffi.offsetof('df_device', 'options')}"]),
         (
             "FAULT_KERNEL_SIZE",
-            ["'test'", "kernel record 0", "struct_size 8", f"at least {ffi.sizeof('df_kernel')}"],
+            ["'test'", "kernel record 0", "struct_size 8", f"at least {ffi.offsetof('df_kernel', 'run_many')}"],
         ),
         ("FAULT_NO_RUN", ["'increment f64'", "lacks op, name, operands or run"]),
         ("FAULT_NO_COPY", ["'test' lacks one of alloc, free, copy"]),

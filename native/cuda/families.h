@@ -1,0 +1,11 @@
+/* families.h: every kernel file of the CUDA plugin, in alphabetical order. */
+#ifndef DF_CUDA_FAMILIES_H
+#define DF_CUDA_FAMILIES_H
+
+/* clang-format off */
+#define DF_CUDA_FAMILIES(X)                                                                        \
+  X(binary)                                                                                        \
+  X(elementwise)
+/* clang-format on */
+
+#endif

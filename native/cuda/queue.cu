@@ -1,0 +1,180 @@
+/* queue.cu: copies and waiting. Data from the host goes through pinned memory, in two halves, so
+ * that the caller can go on while the card still copies; data to the host is handed over when the
+ * queue is waited for. */
+#include "queue.h"
+
+#include <new>
+#include <string.h>
+
+df_status df_cuda_fail(df_queue *queue, cudaError_t status, const char *what, df_error *error) {
+  if (status == cudaSuccess)
+    return DF_OK;
+  const df_status code =
+      status == cudaErrorMemoryAllocation ? df_status(DF_OUT_OF_MEMORY) : df_status(DF_DEVICE);
+  if (code == DF_DEVICE && queue->broken == cudaSuccess)
+    queue->broken = status;
+  if (error) {
+    error->code = code;
+    error->step = -1;
+    snprintf(error->text, sizeof error->text, "cuda:%d (%s): %s: %s", queue->card->ordinal,
+             queue->card->name, what, cudaGetErrorString(status));
+  }
+  return code;
+}
+
+/* Refuses work on a card that failed, with the reason it failed for. */
+static df_status enter(df_queue *queue, df_error *error) {
+  if (queue->broken != cudaSuccess)
+    return df_cuda_fail(queue, queue->broken, "the card failed before; make a new session", error);
+  return df_cuda_fail(queue, cudaSetDevice(queue->card->ordinal), "choosing the card", error);
+}
+
+df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_error *error) {
+  df_queue *queue = new (std::nothrow) df_queue{};
+  if (!queue)
+    return DF_OUT_OF_MEMORY;
+  queue->card = card;
+  queue->capture = capture;
+  cudaError_t status = cudaSetDevice(card->ordinal);
+  if (!status)
+    status = cudaStreamCreateWithFlags(&queue->stream, cudaStreamNonBlocking);
+  for (int i = 0; i < 2 && !status; i++) {
+    status = cudaMallocHost(reinterpret_cast<void **>(&queue->staging[i]), DF_STAGING);
+    if (!status)
+      status = cudaEventCreateWithFlags(&queue->staged[i], cudaEventDisableTiming);
+  }
+  if (!status)
+    status = cudaMallocHost(reinterpret_cast<void **>(&queue->returning), DF_STAGING);
+  if (status) {
+    df_status code = df_cuda_fail(queue, status, "opening a queue", error);
+    df_queue_close(queue);
+    return code;
+  }
+  *out = queue;
+  return DF_OK;
+}
+
+void df_queue_close(df_queue *queue) {
+  cudaSetDevice(queue->card->ordinal);
+  if (queue->stream) {
+    cudaStreamSynchronize(queue->stream);
+    cudaStreamDestroy(queue->stream);
+  }
+  for (int i = 0; i < 2; i++) {
+    if (queue->staged[i])
+      cudaEventDestroy(queue->staged[i]);
+    cudaFreeHost(queue->staging[i]);
+  }
+  cudaFreeHost(queue->returning);
+  delete queue;
+}
+
+/* Goes on to the other half of the pinned memory, once the card has copied what is in there. */
+static cudaError_t turn(df_queue *queue) {
+  cudaError_t status = cudaEventRecord(queue->staged[queue->half], queue->stream);
+  queue->busy[queue->half] = true;
+  queue->half ^= 1;
+  queue->filled = 0;
+  if (!status && queue->busy[queue->half]) {
+    status = cudaEventSynchronize(queue->staged[queue->half]);
+    queue->busy[queue->half] = false;
+  }
+  return status;
+}
+
+static cudaError_t copy_up(df_queue *queue, char *to, const char *from, size_t bytes) {
+  cudaError_t status = cudaSuccess;
+  while (bytes && !status) {
+    if (queue->filled == DF_STAGING)
+      status = turn(queue);
+    const size_t room = DF_STAGING - queue->filled, part = bytes < room ? bytes : room;
+    char *place = queue->staging[queue->half] + queue->filled;
+    memcpy(place, from, part);
+    if (!status)
+      status = cudaMemcpyAsync(to, place, part, cudaMemcpyHostToDevice, queue->stream);
+    queue->filled += (part + 63) / 64 * 64 < room ? (part + 63) / 64 * 64 : room;
+    to += part;
+    from += part;
+    bytes -= part;
+  }
+  return status;
+}
+
+/* Waits for the stream and hands over what has come down. */
+static cudaError_t arrive(df_queue *queue) {
+  cudaError_t status = cudaStreamSynchronize(queue->stream);
+  for (const df_arrival &arrival : queue->arrivals)
+    if (!status)
+      memcpy(arrival.to, arrival.from, arrival.bytes);
+  queue->arrivals.clear();
+  queue->returned = 0;
+  return status;
+}
+
+static cudaError_t copy_down(df_queue *queue, char *to, const char *from, size_t bytes) {
+  cudaError_t status = cudaSuccess;
+  while (bytes && !status) {
+    if (queue->returned == DF_STAGING)
+      status = arrive(queue);
+    const size_t room = DF_STAGING - queue->returned, part = bytes < room ? bytes : room;
+    char *place = queue->returning + queue->returned;
+    if (!status)
+      status = cudaMemcpyAsync(place, from, part, cudaMemcpyDeviceToHost, queue->stream);
+    queue->arrivals.push_back({to, place, part});
+    queue->returned += (part + 63) / 64 * 64 < room ? (part + 63) / 64 * 64 : room;
+    to += part;
+    from += part;
+    bytes -= part;
+  }
+  return status;
+}
+
+df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
+  std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  df_status entered = enter(queue, error);
+  if (entered)
+    return entered;
+  if (copy->bytes < 0 || copy->to_offset < 0 || copy->from_offset < 0)
+    return df_cuda_fail(queue, cudaErrorInvalidValue, "a copy of negative size or place", error);
+  char *to = static_cast<char *>(copy->to) + copy->to_offset;
+  const char *from = static_cast<const char *>(copy->from) + copy->from_offset;
+  const size_t bytes = static_cast<size_t>(copy->bytes);
+  cudaError_t status;
+  if (copy->direction == DF_COPY_TO_DEVICE)
+    status = copy_up(queue, to, from, bytes);
+  else if (copy->direction == DF_COPY_TO_HOST)
+    status = copy_down(queue, to, from, bytes);
+  else
+    status = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue->stream);
+  return df_cuda_fail(queue, status, "copying", error);
+}
+
+/* What a kernel noted, in words. */
+static df_status tell_fault(df_queue *queue, df_prepared_segment *segment, df_error *error) {
+  const df_fault fault = *df_segment_fault(segment);
+  queue->failed = segment;
+  if (error) {
+    error->code = fault.code;
+    error->step = fault.step;
+    snprintf(error->text, sizeof error->text, "kernel '%s': %lld is out of range for size %lld",
+             df_segment_kernel(segment, fault.step), static_cast<long long>(fault.value),
+             static_cast<long long>(fault.limit));
+  }
+  return fault.code;
+}
+
+df_status df_queue_sync(df_queue *queue, df_error *error) {
+  std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  queue->failed = nullptr;
+  df_status status = enter(queue, error);
+  if (!status)
+    status = df_cuda_fail(queue, arrive(queue), "waiting for the card", error);
+  df_prepared_segment *faulty = nullptr;
+  for (df_prepared_segment *segment : queue->ran)
+    if (!faulty && df_segment_fault(segment)->code)
+      faulty = segment;
+  queue->ran.clear();
+  if (!status && faulty)
+    status = tell_fault(queue, faulty, error);
+  return status;
+}

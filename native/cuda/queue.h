@@ -1,0 +1,70 @@
+/* queue.h: what one session has on one card: a stream, pinned memory through which copies go, and
+ * the faults of the segments that ran. */
+#ifndef DF_CUDA_QUEUE_H
+#define DF_CUDA_QUEUE_H
+#include "dataflow_cuda.h"
+
+#include <mutex>
+#include <vector>
+
+/* A card as the plugin found it; lives as long as the process. */
+struct df_card {
+  int ordinal;
+  int processors; /* multiprocessors */
+  char name[128];
+};
+
+struct df_prepared_segment;
+
+/* A copy to the host that has arrived in pinned memory when the stream is done. */
+struct df_arrival {
+  void *to;
+  const void *from;
+  size_t bytes;
+};
+
+/* Bytes of the two halves of the pinned memory: one is filled while the other one is copied. */
+enum { DF_STAGING = 4 << 20 };
+
+struct df_queue {
+  const df_card *card;
+  std::recursive_mutex lock;
+  cudaStream_t stream;
+  bool capture; /* segments as CUDA graphs */
+  char *staging[2];
+  cudaEvent_t staged[2]; /* the copy from this half is done */
+  bool busy[2];
+  int half;       /* that is filled now */
+  size_t filled;  /* of it */
+  char *returning; /* what comes down; DF_STAGING bytes */
+  size_t returned;
+  std::vector<df_arrival> arrivals;
+  std::vector<df_prepared_segment *> ran; /* since the last sync */
+  df_prepared_segment *failed;
+  cudaError_t broken; /* the card failed: nothing works on this queue any more */
+};
+
+/* Fills |error| with "cuda:0 (H200): what: reason" and returns the status that fits. */
+df_status df_cuda_fail(df_queue *queue, cudaError_t status, const char *what, df_error *error);
+
+df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_error *error);
+void df_queue_close(df_queue *queue);
+df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error);
+/* Waits for the stream, hands copies to the host over, and tells the first fault. */
+df_status df_queue_sync(df_queue *queue, df_error *error);
+
+/* ---- Segments: segment.cu ------------------------------------------------------------------- */
+
+df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepared_segment **out,
+                          df_error *error);
+df_status df_segment_launch(df_queue *queue, df_prepared_segment *prepared, const df_run *run,
+                            df_error *error);
+void df_segment_close(df_queue *queue, df_prepared_segment *prepared);
+/* The fault that came down with the segment's last run; its code is 0 when there was none. */
+const df_fault *df_segment_fault(const df_prepared_segment *prepared);
+const char *df_segment_kernel(const df_prepared_segment *prepared, int32_t step);
+
+/* The host's table, from df_plugin_entry. */
+extern const df_host *df_cuda_host;
+
+#endif

@@ -1,0 +1,257 @@
+/* cuda_runtime.h: a stand-in for the CUDA runtime's header, so that CUDA sources compile as plain
+ * C++ and run on a CPU. It declares what the project's sources use and nothing else; names,
+ * arguments and meaning are those of the real header, the bodies are in standin.cpp.
+ *
+ * Threads of a block are fibers that change at barriers, so that a kernel that waits for its
+ * neighbours works as on a card. The host can't touch device memory: it faults as an address of a
+ * card would.
+ */
+#ifndef STANDIN_CUDA_RUNTIME_H
+#define STANDIN_CUDA_RUNTIME_H
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define DF_STANDIN 1
+
+/* ---- The language -------------------------------------------------------------------------- */
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __shared__ static
+#define __align__(n) alignas(n)
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct uint3 {
+  unsigned x, y, z;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) double2 {
+  double x, y;
+};
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+
+/* Where the fiber that runs now stands. */
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+enum { warpSize = 32 };
+
+void standin_block_barrier();
+void standin_warp_barrier();
+/* Puts |bytes| at |value| into the place of this lane and gives the address of lane |lane|'s. */
+void standin_exchange(const void *value, void *result, size_t bytes, int lane);
+unsigned standin_ballot(int predicate);
+void *standin_shared();
+
+static inline void __syncthreads() { standin_block_barrier(); }
+static inline void __syncwarp(unsigned = 0xffffffffu) { standin_warp_barrier(); }
+static inline void __threadfence() {}
+static inline int standin_lane() {
+  return (int)((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32);
+}
+template <typename T> static inline T __shfl_sync(unsigned, T value, int lane, int width = 32) {
+  T result;
+  int base = standin_lane() / width * width;
+  standin_exchange(&value, &result, sizeof value, base + lane % width);
+  return result;
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned, T value, int mask, int = 32) {
+  T result;
+  standin_exchange(&value, &result, sizeof value, standin_lane() ^ mask);
+  return result;
+}
+template <typename T> static inline T __shfl_down_sync(unsigned, T value, int delta, int = 32) {
+  T result;
+  int from = standin_lane() + delta;
+  standin_exchange(&value, &result, sizeof value, from < 32 ? from : standin_lane());
+  return result;
+}
+template <typename T> static inline T __shfl_up_sync(unsigned, T value, int delta, int = 32) {
+  T result;
+  int from = standin_lane() - delta;
+  standin_exchange(&value, &result, sizeof value, from >= 0 ? from : standin_lane());
+  return result;
+}
+static inline unsigned __ballot_sync(unsigned, int predicate) { return standin_ballot(predicate); }
+static inline int __any_sync(unsigned, int predicate) { return standin_ballot(predicate) != 0; }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+/* One fiber runs at a time and changes at barriers only, so plain code is atomic. */
+template <typename T> static inline T atomicAdd(T *at, T value) {
+  T old = *at;
+  *at = old + value;
+  return old;
+}
+template <typename T> static inline T atomicMax(T *at, T value) {
+  T old = *at;
+  *at = old < value ? value : old;
+  return old;
+}
+template <typename T> static inline T atomicMin(T *at, T value) {
+  T old = *at;
+  *at = value < old ? value : old;
+  return old;
+}
+template <typename T> static inline T atomicExch(T *at, T value) {
+  T old = *at;
+  *at = value;
+  return old;
+}
+template <typename T> static inline T atomicCAS(T *at, T expected, T value) {
+  T old = *at;
+  if (old == expected)
+    *at = value;
+  return old;
+}
+
+template <typename T> static inline T __ldg(const T *at) { return *at; }
+static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+static inline float __fdividef(float x, float y) { return x / y; }
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+  return (unsigned)((uint64_t)a * b >> 32);
+}
+static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+static inline int __float_as_int(float x) {
+  int bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+static inline unsigned __float_as_uint(float x) { return (unsigned)__float_as_int(x); }
+static inline float __int_as_float(int bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+static inline float __uint_as_float(unsigned bits) { return __int_as_float((int)bits); }
+
+/* ---- The runtime --------------------------------------------------------------------------- */
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorNoDevice = 100,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900
+};
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost = 0,
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4
+};
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2
+};
+enum cudaDeviceAttr {
+  cudaDevAttrMaxSharedMemoryPerBlock = 8,
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+
+typedef struct standin_stream *cudaStream_t;
+typedef struct standin_event *cudaEvent_t;
+typedef struct standin_graph *cudaGraph_t;
+typedef struct standin_graph *cudaGraphExec_t;
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  int major, minor;
+  int multiProcessorCount;
+};
+
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device);
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
+cudaError_t cudaMalloc(void **out, size_t bytes);
+cudaError_t cudaFree(void *address);
+cudaError_t cudaMallocHost(void **out, size_t bytes);
+cudaError_t cudaFreeHost(void *address);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+template <typename F>
+static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int bytes) {
+  return bytes <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* ---- Launches ------------------------------------------------------------------------------ */
+
+/* Puts a launch into the stream, which runs |thread| once per thread of the grid. */
+void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                     std::function<void()> thread);
+
+/* Arguments are converted and copied when the launch is made, as on a card. */
+template <typename... P, typename... A>
+static inline void standin_launch(const char *name, dim3 grid, dim3 block, size_t shared,
+                                  cudaStream_t stream, void (*kernel)(P...), A... arguments) {
+  standin_enqueue(name, grid, block, shared, stream,
+                  [kernel, ... held = static_cast<std::decay_t<P>>(arguments)] { kernel(held...); });
+}
+
+#endif
