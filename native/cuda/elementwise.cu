@@ -143,8 +143,8 @@ template <typename T> struct is_inf_fn {
   }
 };
 template <typename T> static df_status is_inf_run(const df_call *call) {
-  return df_map<uint8_t, T>(call, is_inf_fn<T>{df_attr_int(call, 0, 1) != 0,
-                                               df_attr_int(call, 1, 1) != 0});
+  return df_map<uint8_t, T>(
+      call, is_inf_fn<T>{df_attr_int(call, 0, 1) != 0, df_attr_int(call, 1, 1) != 0});
 }
 
 DEFINE(logical_not_bool, uint8_t, uint8_t, x == 0)

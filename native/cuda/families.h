@@ -5,7 +5,11 @@
 /* clang-format off */
 #define DF_CUDA_FAMILIES(X)                                                                        \
   X(binary)                                                                                        \
-  X(elementwise)
+  X(cast)                                                                                          \
+  X(elementwise)                                                                                   \
+  X(index)                                                                                         \
+  X(movement)                                                                                      \
+  X(scatter)
 /* clang-format on */
 
 #endif

@@ -23,9 +23,8 @@ static inline df_divisor df_divisor_of(int64_t d) {
   df_divisor out{static_cast<uint32_t>(d), 0, 0};
   while ((int64_t(1) << out.shift) < d)
     out.shift++;
-  out.m = static_cast<uint32_t>(((uint64_t(1) << 32) * ((uint64_t(1) << out.shift) - uint64_t(d))) /
-                                    uint64_t(d) +
-                                1);
+  out.m = static_cast<uint32_t>(
+      ((uint64_t(1) << 32) * ((uint64_t(1) << out.shift) - uint64_t(d))) / uint64_t(d) + 1);
   return out;
 }
 
@@ -46,9 +45,9 @@ template <int N> struct df_walk {
     for (int k = 0; k < N; k++)
       offset[k] = 0;
     for (int axis = rank - 1; axis >= 0; axis--) {
-      int64_t rest = wide ? index / shape[axis]
-                          : static_cast<int64_t>(
-                                df_divide(static_cast<uint32_t>(index), divisor[axis]));
+      int64_t rest =
+          wide ? index / shape[axis]
+               : static_cast<int64_t>(df_divide(static_cast<uint32_t>(index), divisor[axis]));
       const int64_t at = index - rest * shape[axis];
       index = rest;
       for (int k = 0; k < N; k++)
@@ -120,7 +119,8 @@ static __device__ __forceinline__ df_vector<T, V> df_load(const T *from, int64_t
 }
 
 template <int V, typename F, typename TO, typename... TI>
-static __device__ __forceinline__ void df_apply(const F &f, TO *out, const df_vector<TI, V> &...in) {
+static __device__ __forceinline__ void df_apply(const F &f, TO *out,
+                                                const df_vector<TI, V> &...in) {
   df_vector<TO, V> result;
 #pragma unroll
   for (int k = 0; k < V; k++)
@@ -148,9 +148,9 @@ __global__ void __launch_bounds__(DF_BLOCK)
 }
 
 template <typename F, typename TO, int N, size_t... I, typename... TI>
-static __device__ __forceinline__ void
-df_map_element(const F &f, TO *out, int64_t n, const df_walk<N> &walk, std::index_sequence<I...>,
-               const TI *...in) {
+static __device__ __forceinline__ void df_map_element(const F &f, TO *out, int64_t n,
+                                                      const df_walk<N> &walk,
+                                                      std::index_sequence<I...>, const TI *...in) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n)
     return;
@@ -189,8 +189,8 @@ static df_status df_map_launch(const df_call *call, F f, TO *out, std::index_seq
   }
   flat = flat && ((single >> I & 1 || df_is_aligned<V>(in)) && ...);
   if (flat)
-    return DF_LAUNCH(call, (df_map_flat<V, F, TO, TI...>), df_blocks(n, DF_BLOCK * V), DF_BLOCK, 0, f,
-                     out, n, single, in...);
+    return DF_LAUNCH(call, (df_map_flat<V, F, TO, TI...>), df_blocks(n, DF_BLOCK * V), DF_BLOCK, 0,
+                     f, out, n, single, in...);
   df_walk<N> walk;
   const df_tensor *const operands[N] = {&call->inputs[I]...};
   if (!df_walk_plan(&walk, to->shape, to->rank, operands))

@@ -34,8 +34,8 @@ struct df_queue {
   char *staging[2];
   cudaEvent_t staged[2]; /* the copy from this half is done */
   bool busy[2];
-  int half;       /* that is filled now */
-  size_t filled;  /* of it */
+  int half;        /* that is filled now */
+  size_t filled;   /* of it */
   char *returning; /* what comes down; DF_STAGING bytes */
   size_t returned;
   std::vector<df_arrival> arrivals;

@@ -9,9 +9,9 @@ struct df_prepared_segment {
   void *host; /* the executor's */
   const df_segment *segment;
   cudaGraphExec_t graph;
-  df_fault *fault;      /* on the card */
-  df_fault *down;       /* pinned: the fault of the last run */
-  int64_t calls;        /* of kernels in one run */
+  df_fault *fault; /* on the card */
+  df_fault *down;  /* pinned: the fault of the last run */
+  int64_t calls;   /* of kernels in one run */
   int32_t runs;
   bool capturable;
 };
@@ -107,7 +107,8 @@ static df_status record(df_queue *queue, df_prepared_segment *p, const df_run *r
   if (!status)
     status = df_cuda_fail(queue, ended, "ending to capture", error);
   if (!status)
-    status = df_cuda_fail(queue, cudaGraphInstantiate(&p->graph, graph, 0), "making a graph", error);
+    status =
+        df_cuda_fail(queue, cudaGraphInstantiate(&p->graph, graph, 0), "making a graph", error);
   if (graph)
     cudaGraphDestroy(graph);
   return status;
@@ -124,8 +125,8 @@ df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_ru
   if (!status && captured && !p->graph)
     status = record(queue, p, run, error);
   if (!status && captured)
-    status = df_cuda_fail(queue, cudaGraphLaunch(p->graph, queue->stream), "replaying a segment",
-                          error);
+    status =
+        df_cuda_fail(queue, cudaGraphLaunch(p->graph, queue->stream), "replaying a segment", error);
   else if (!status)
     status = put(queue, p, run, error);
   if (status)

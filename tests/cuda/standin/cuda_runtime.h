@@ -250,8 +250,9 @@ void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cud
 template <typename... P, typename... A>
 static inline void standin_launch(const char *name, dim3 grid, dim3 block, size_t shared,
                                   cudaStream_t stream, void (*kernel)(P...), A... arguments) {
-  standin_enqueue(name, grid, block, shared, stream,
-                  [kernel, ... held = static_cast<std::decay_t<P>>(arguments)] { kernel(held...); });
+  standin_enqueue(
+      name, grid, block, shared, stream,
+      [kernel, ... held = static_cast<std::decay_t<P>>(arguments)] { kernel(held...); });
 }
 
 #endif

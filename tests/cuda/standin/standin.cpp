@@ -97,7 +97,8 @@ void resume(fiber *f) {
     _longjmp(f->where, 1);
   f->started = true;
   if (!f->stack) {
-    f->stack = (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    f->stack =
+        (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (f->stack == MAP_FAILED)
       die("no memory for stacks", running.name);
   }
@@ -231,8 +232,8 @@ void find_cards() {
   cards.resize(environment("STANDIN_DEVICES", 1));
   for (card &c : cards) {
     c.total = environment("STANDIN_MEMORY", (size_t)4 << 30);
-    c.base = (char *)mmap(nullptr, RESERVED, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    c.base = (char *)mmap(nullptr, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                          -1, 0);
     if (c.base == MAP_FAILED)
       die("no address space", "device memory");
   }
@@ -533,7 +534,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   if (sticky)
     return fail(sticky);
   if (kind == cudaMemcpyHostToDevice && !is_pinned(from)) {
-    auto staged = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
+    auto staged =
+        std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
     put(stream, [=] { memcpy(to, staged->data(), bytes); });
     return cudaSuccess;
   }
@@ -642,6 +644,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   guard g(lock);
   if (event->pending)
-    put(stream, [event] { work_off(event->stream, [event] { return event->pending && !sticky; }); });
+    put(stream,
+        [event] { work_off(event->stream, [event] { return event->pending && !sticky; }); });
   return cudaSuccess;
 }
