@@ -8,7 +8,9 @@
   X(cast)                                                                                          \
   X(elementwise)                                                                                   \
   X(index)                                                                                         \
+  X(matmul)                                                                                        \
   X(movement)                                                                                      \
+  X(reduce)                                                                                        \
   X(scatter)
 /* clang-format on */
 
