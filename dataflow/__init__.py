@@ -103,6 +103,7 @@ _NAMES = {
     "Plan": "plan",
     "Session": "session",
     "Trainer": "train.trainer",
+    "kernels_of": "cdevice",
     "load": "model",
     "replace_head": "head",
     "save": "model",

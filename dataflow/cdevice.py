@@ -28,11 +28,26 @@ def devices_of(path: str | Path) -> list[CDevice]:
     Raises:
         PluginError: the library can't be opened or is built for another contract.
     """
+    plugin = _opened(path)
+    return [CDevice(path, index, plugin) for index in range(plugin.n_devices)]
+
+
+def kernels_of(path: str | Path) -> list[Kernel]:
+    """The kernels for devices of other plugins that a library offers; for the hook ``dataflow_kernels``.
+
+    Raises:
+        PluginError: the library can't be opened or is built for another contract.
+    """
+    plugin = _opened(path)
+    return [_kernel(plugin.kernels[i]) for i in range(plugin.n_kernels)] if member(plugin, "kernels") else []
+
+
+def _opened(path: str | Path) -> CData:
     error = ffi.new("df_error *")
     plugin = lib.df_library_open(str(path).encode(), error)
     if plugin == ffi.NULL:
         raise PluginError(f"{Path(path).name}: {ffi.string(error.text).decode(errors='replace')}")
-    return [CDevice(path, index, plugin) for index in range(plugin.n_devices)]
+    return plugin
 
 
 class CDevice:

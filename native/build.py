@@ -1,10 +1,15 @@
-"""The build of the two native libraries; setuptools finds it through pyproject.toml.
+"""The build of the native libraries; setuptools finds it through pyproject.toml.
 
 ``dataflow._runtime`` is a cffi extension: thread pool, segment executor and offset search, with the Python
-side generated from the C headers. ``dataflow_cpu/_cpu.so`` is a plain shared library without Python in it,
-opened like anybody's device plugin. ``python native/build.py`` builds both in place, doing only what changed.
+side generated from the C headers. ``dataflow_cpu/_cpu.so`` and ``dataflow_cuda/_cuda.so`` are plain shared
+libraries without Python in them, opened like anybody's device plugin. ``python native/build.py`` builds all in
+place, doing only what changed.
 
-``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers; ``CC`` and ``CFLAGS`` work as usual.
+The CUDA library is built where nvcc is found: as ``NVCC`` says, under ``CUDA_HOME``, or on the path.
+``DATAFLOW_CUDA=off`` leaves it out, ``on`` makes it an error when there is no nvcc; ``DATAFLOW_CUDA_ARCHS``
+("80;90") are the architectures that it has machine code for, with PTX of the last for newer ones.
+``DATAFLOW_SANITIZE=address,undefined`` builds with these sanitizers, without CUDA; ``CC`` and ``CFLAGS`` work as
+usual.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "native/include"
 RUNTIME = ROOT / "native/runtime"
 CPU = ROOT / "native/cpu"
+CUDA = ROOT / "native/cuda"
 OBJECTS = ROOT / "build/native"
 
 # What Python sees, in the order in which the headers need each other.
@@ -45,6 +51,9 @@ WARNINGS = ("-Wall", "-Wextra")
 # Nothing that changes what a result means, so no -ffast-math. Contraction to fma is wanted; errno and the
 # floating-point exception flags are not read.
 KERNEL_FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+CUDA_ARCHS = "80;90"
+# The records of kernels name the members that they set.
+CUDA_HOST_WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers")
 ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "portable": (),
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
@@ -64,11 +73,19 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A shared library to build; ``exports`` is the one symbol that can be seen from outside."""
+    """A shared library to build.
+
+    Attributes:
+        exports: the one symbol that can be seen from outside.
+        compiler: the command and the flags that compile and link all of it.
+        link: flags of the link step alone.
+    """
 
     name: str
     exports: str
     units: tuple[Unit, ...]
+    compiler: tuple[str, ...]
+    link: tuple[str, ...] = ()
 
 
 # ---- what is built -----------------------------------------------------------------------------------
@@ -89,7 +106,7 @@ def runtime_library() -> Library:
     python = (f"-I{sysconfig.get_path('include')}", "-DPy_LIMITED_API=0x030B0000")
     units = [Unit(path, ("-O3", *WARNINGS, *includes), path.stem) for path in sorted(RUNTIME.glob("*.c"))]
     units.append(Unit(binding, ("-O2", *includes, *python), "binding"))
-    return Library("dataflow._runtime", "PyInit__runtime", tuple(units))
+    return Library("dataflow._runtime", "PyInit__runtime", tuple(units), c_compiler(), ("-lm", *dl_flags()))
 
 
 def cpu_library() -> Library:
@@ -102,7 +119,47 @@ def cpu_library() -> Library:
         for isa in isas:
             own = ("-fvisibility=hidden", f"-DDF_ISA={isa}", *ISA_FLAGS[isa])
             units.append(Unit(source, (*flags, *own), f"{source.stem}-{isa}"))
-    return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units))
+    return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units), c_compiler(), ("-lm", *dl_flags()))
+
+
+def cuda_library(nvcc: str) -> Library:
+    """``dataflow_cuda._cuda``, with the CUDA runtime inside, so that it loads where there is no driver."""
+    archs = os.environ.get("DATAFLOW_CUDA_ARCHS", CUDA_ARCHS).split(";")
+    targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs]
+    targets.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
+    strict = "-Werror" in shlex.split(os.environ.get("CFLAGS", ""))
+    host = ",".join(("-fPIC", "-fvisibility=hidden", *CUDA_HOST_WARNINGS, *(("-Werror",) if strict else ())))
+    warnings = ("-Werror=all-warnings",) if strict else ()
+    compiler = (nvcc, "-std=c++20", "-O3", "-Xfatbin=-compress-all", *targets, f"-Xcompiler={host}", *warnings)
+    units = [Unit(path, (f"-I{INCLUDE}",), path.stem) for path in sorted(CUDA.glob("*.cu"))]
+    return Library("dataflow_cuda._cuda", "df_plugin_entry", tuple(units), compiler, ("-cudart=static",))
+
+
+def find_nvcc() -> str | None:
+    """The CUDA compiler, or None where the library is left out; says so.
+
+    Raises:
+        SystemExit: ``DATAFLOW_CUDA=on`` and there is none.
+    """
+    wanted = os.environ.get("DATAFLOW_CUDA", "auto")
+    if wanted not in ("auto", "on", "off"):
+        raise SystemExit(f"error: DATAFLOW_CUDA={wanted!r}: expected auto, on or off")
+    if wanted == "off" or sanitizer_flags() or sys.platform != "linux":
+        return None
+    places = [os.environ.get("NVCC"), "nvcc"]
+    places[1:1] = [str(Path(home, "bin/nvcc")) for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    found = next(filter(None, (shutil.which(place) for place in places if place)), None)
+    if found is None and wanted == "on":
+        raise SystemExit("error: DATAFLOW_CUDA=on, and there is no nvcc; install the CUDA toolkit or set CUDA_HOME")
+    if found is None:
+        print("nvcc was not found: building without the device cuda", flush=True)
+    return found
+
+
+def c_compiler() -> tuple[str, ...]:
+    """The C compiler with the flags that everything is compiled and linked with."""
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    return (*command, *BASE_FLAGS, *sanitizer_flags(), *shlex.split(os.environ.get("CFLAGS", "")))
 
 
 # ---- how it is built ---------------------------------------------------------------------------------
@@ -110,12 +167,10 @@ def cpu_library() -> Library:
 
 def build_library(library: Library, target: Path) -> None:
     """Compiles what is out of date and links ``target``; other builds may run at the same time."""
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    flags = (*BASE_FLAGS, *sanitizer_flags(), *shlex.split(os.environ.get("CFLAGS", "")))
     with ThreadPoolExecutor(JOBS) as pool:
-        objects = list(pool.map(lambda unit: compile_unit(compiler, flags, unit), library.units))
+        objects = list(pool.map(lambda unit: compile_unit(library.compiler, unit), library.units))
     newest = max(path.stat().st_mtime for path in objects)
-    link = [*compiler, *flags, *shared_flags(library), *map(str, objects), "-lm", *dl_flags()]
+    link = [*library.compiler, *shared_flags(library), *map(str, objects), *library.link]
     stamp = objects[0].parent / f"{library.name}.link"
     wanted = shlex.join([*link, str(target)])
     linked = stamp.exists() and stamp.read_text() == wanted
@@ -126,9 +181,9 @@ def build_library(library: Library, target: Path) -> None:
     stamp.write_text(wanted)
 
 
-def compile_unit(compiler: Sequence[str], flags: Sequence[str], unit: Unit) -> Path:
+def compile_unit(compiler: Sequence[str], unit: Unit) -> Path:
     """The object of ``unit``, compiled unless it is newer than the source and all headers that it read."""
-    command = [*compiler, *flags, *unit.flags]
+    command = [*compiler, *unit.flags]
     digest = hashlib.sha256(shlex.join(command).encode()).hexdigest()[:12]
     target = OBJECTS / unit.source.parent.name / f"{unit.name}-{digest}.o"
     needs = target.with_suffix(".d")
@@ -178,7 +233,7 @@ def shared_flags(library: Library) -> tuple[str, ...]:
         return ("-bundle", "-undefined", "dynamic_lookup", f"-Wl,-exported_symbol,_{library.exports}")
     script = OBJECTS / f"{library.name}.map"
     script.write_text(f"{{ global: {library.exports}; local: *; }};\n")
-    return ("-shared", f"-Wl,--version-script={script}")
+    return ("-shared", "-Xlinker", f"--version-script={script}")
 
 
 def dl_flags() -> tuple[str, ...]:
@@ -190,7 +245,9 @@ def dl_flags() -> tuple[str, ...]:
 
 
 class BuildNative(build_ext):  # type: ignore[misc]  # setuptools has no types
-    """Builds both libraries and puts the headers for plugin authors beside the core."""
+    """Builds the libraries and puts the headers for plugin authors beside the core."""
+
+    _found: list[Library] | None = None
 
     def run(self) -> None:
         """Builds into ``build_lib``, or beside the sources for an editable install."""
@@ -208,12 +265,12 @@ class BuildNative(build_ext):  # type: ignore[misc]  # setuptools has no types
 
     def get_source_files(self) -> list[str]:
         """Everything under native/, which is how it comes into an sdist."""
-        files = [path for path in (ROOT / "native").rglob("*") if path.suffix in (".c", ".h", ".py")]
+        files = [path for path in (ROOT / "native").rglob("*") if path.suffix in (".c", ".cu", ".h", ".py")]
         return sorted(str(path.relative_to(ROOT)) for path in files)
 
     def get_outputs(self) -> list[str]:
         """The files that an install has from this command."""
-        libraries = [self.get_ext_fullpath(extension.name) for extension in self.extensions]
+        libraries = [self.get_ext_fullpath(library.name) for library in self._libraries()]
         headers = [str(self._package_directory() / "include" / path.name) for path in INCLUDE.glob("*.h")]
         return sorted(libraries + headers)
 
@@ -225,10 +282,10 @@ class BuildNative(build_ext):  # type: ignore[misc]  # setuptools has no types
         return ROOT / "dataflow" if self.inplace else Path(self.build_lib) / "dataflow"
 
     def _libraries(self) -> list[Library]:
-        if not (CPU / "plugin.c").exists():
-            print("native/cpu/plugin.c does not exist: building without the cpu device", flush=True)
-            return [runtime_library()]
-        return [runtime_library(), cpu_library()]
+        if self._found is None:
+            nvcc = find_nvcc()
+            self._found = [runtime_library(), cpu_library(), *([cuda_library(nvcc)] if nvcc else [])]
+        return self._found
 
 
 if __name__ == "__main__":

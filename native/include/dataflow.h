@@ -404,7 +404,8 @@ typedef struct df_device {
   void *(*failed)(void *self);
 } df_device;
 
-/* What df_plugin_entry returns; static. */
+/* What df_plugin_entry returns; static. A library may offer kernels for devices of other plugins;
+ * its Python side says for which. */
 typedef struct df_plugin {
   uint32_t struct_size;
   uint32_t abi_major;
@@ -413,6 +414,8 @@ typedef struct df_plugin {
   const char *name;
   const char *version;
   const df_device *const *devices;
+  const df_kernel *const *kernels; /* from ABI 1.1 on: n_kernels records; null: none */
+  int64_t n_kernels;
 } df_plugin;
 
 /* The one symbol that a plugin library exports: const df_plugin *df_plugin_entry(const df_host

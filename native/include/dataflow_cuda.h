@@ -37,8 +37,8 @@ static inline df_status df_launched(const df_call *call, const char *kernel) {
   T *name = reinterpret_cast<T *>(df_shared_bytes)
 #else
 #define DF_LAUNCH(call, kernel, grid, block, shared, ...)                                          \
-  (standin_launch(#kernel, (grid), (block), (shared),                                              \
-                  static_cast<cudaStream_t>((call)->stream), kernel, __VA_ARGS__),                 \
+  (standin_launch(#kernel, (grid), (block), (shared), static_cast<cudaStream_t>((call)->stream),   \
+                  kernel, __VA_ARGS__),                                                            \
    df_launched((call), #kernel))
 #define DF_SHARED(T, name) T *name = static_cast<T *>(standin_shared())
 #endif

@@ -13,19 +13,32 @@ enum {
   KERNEL_SIZE = SIZE_UP_TO(df_kernel, reserved)
 };
 
-static df_status check_kernel(const df_device *device, int64_t index, df_error *error) {
-  const df_kernel *kernel = device->kernels[index];
+static df_status check_kernel(const char *kind, const char *owner, const df_kernel *kernel,
+                              int64_t index, df_error *error) {
   if (!kernel)
-    return df_error_set(error, DF_INVALID, -1, "device '%s': kernel record %lld is null",
-                        device->name, (long long)index);
+    return df_error_set(error, DF_INVALID, -1, "%s '%s': kernel record %lld is null", kind, owner,
+                        (long long)index);
   if (kernel->struct_size < KERNEL_SIZE)
     return df_error_set(error, DF_INVALID, -1,
-                        "device '%s': kernel record %lld has struct_size %u, expected at least %d",
-                        device->name, (long long)index, kernel->struct_size, (int)KERNEL_SIZE);
+                        "%s '%s': kernel record %lld has struct_size %u, expected at least %d",
+                        kind, owner, (long long)index, kernel->struct_size, (int)KERNEL_SIZE);
   if (!kernel->op || !kernel->name || !kernel->operands || !kernel->run)
     return df_error_set(error, DF_INVALID, -1,
-                        "device '%s': kernel record %lld ('%s') lacks op, name, operands or run",
-                        device->name, (long long)index, kernel->name ? kernel->name : "?");
+                        "%s '%s': kernel record %lld ('%s') lacks op, name, operands or run", kind,
+                        owner, (long long)index, kernel->name ? kernel->name : "?");
+  return DF_OK;
+}
+
+static df_status check_kernels(const char *kind, const char *owner, const df_kernel *const *kernels,
+                               int64_t count, df_error *error) {
+  if (count < 0 || (count && !kernels))
+    return df_error_set(error, DF_INVALID, -1, "%s '%s' has %lld kernels and no table of them",
+                        kind, owner, (long long)count);
+  for (int64_t i = 0; i < count; i++) {
+    df_status status = check_kernel(kind, owner, kernels[i], i, error);
+    if (status)
+      return status;
+  }
   return DF_OK;
 }
 
@@ -45,15 +58,7 @@ static df_status check_device(const df_plugin *plugin, int32_t index, df_error *
     return df_error_set(error, DF_INVALID, -1,
                         "device '%s' lacks one of alloc, free, copy, prepare, run, release",
                         device->name);
-  if (device->n_kernels < 0 || (device->n_kernels && !device->kernels))
-    return df_error_set(error, DF_INVALID, -1, "device '%s' has %lld kernels and no table of them",
-                        device->name, (long long)device->n_kernels);
-  for (int64_t i = 0; i < device->n_kernels; i++) {
-    df_status status = check_kernel(device, i, error);
-    if (status)
-      return status;
-  }
-  return DF_OK;
+  return check_kernels("device", device->name, device->kernels, device->n_kernels, error);
 }
 
 static df_status check_plugin(const df_plugin *plugin, df_error *error) {
@@ -79,7 +84,9 @@ static df_status check_plugin(const df_plugin *plugin, df_error *error) {
     if (status)
       return status;
   }
-  return DF_OK;
+  if (plugin->struct_size < SIZE_UP_TO(df_plugin, n_kernels))
+    return DF_OK;
+  return check_kernels("plugin", plugin->name, plugin->kernels, plugin->n_kernels, error);
 }
 
 const df_plugin *df_library_open(const char *path, df_error *error) {

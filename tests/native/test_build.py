@@ -23,7 +23,7 @@ def build(tmp_path, monkeypatch, compile_c):
     monkeypatch.setitem(sys.modules, "native_build", module)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "OBJECTS", tmp_path / "objects")
-    for variable in ("CFLAGS", "DATAFLOW_SANITIZE"):
+    for variable in ("CFLAGS", "DATAFLOW_SANITIZE", "DATAFLOW_CUDA", "DATAFLOW_CUDA_ARCHS", "NVCC", "CUDA_HOME"):
         monkeypatch.delenv(variable, raising=False)
     return module
 
@@ -43,7 +43,7 @@ def library_of(build, sources, extra=0):
         build.Unit(sources / "one.c", (), "one"),
         build.Unit(sources / "two.c", (f"-DEXTRA={extra}",), "two"),
     )
-    return build.Library("numbers", "two", units)
+    return build.Library("numbers", "two", units, build.c_compiler())
 
 
 def call_two(path: Path) -> int:
@@ -119,3 +119,37 @@ def test_a_kernel_family_is_compiled_per_instruction_set(build, monkeypatch, tmp
         assert not any(flag.startswith("-march") for flag in unit.flags)
     monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
     assert [unit.name for unit in build.cpu_library().units] == ["plugin", "relu-portable"]
+
+
+def test_cuda_is_left_out_without_nvcc_and_says_so(build, monkeypatch, capsys):
+    monkeypatch.setattr(build.shutil, "which", lambda place: None)
+    assert build.find_nvcc() is None
+    assert "nvcc was not found: building without the device cuda" in capsys.readouterr().out
+    monkeypatch.setenv("DATAFLOW_CUDA", "on")
+    with pytest.raises(SystemExit, match=r"DATAFLOW_CUDA=on, and there is no nvcc"):
+        build.find_nvcc()
+    monkeypatch.setenv("DATAFLOW_CUDA", "maybe")
+    with pytest.raises(SystemExit, match=r"expected auto, on or off"):
+        build.find_nvcc()
+
+
+def test_nvcc_is_looked_for_where_the_user_says(build, monkeypatch, tmp_path):
+    monkeypatch.setattr(build.sys, "platform", "linux")
+    monkeypatch.setattr(build.shutil, "which", lambda place: place)
+    assert build.find_nvcc() == "/usr/local/cuda/bin/nvcc"
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert build.find_nvcc() == str(tmp_path / "bin/nvcc")
+    monkeypatch.setenv("NVCC", "my-nvcc")
+    assert build.find_nvcc() == "my-nvcc"
+    monkeypatch.setenv("DATAFLOW_CUDA", "off")
+    assert build.find_nvcc() is None
+
+
+def test_cuda_has_machine_code_and_ptx_and_warnings_are_errors_where_they_are_in_c(build, monkeypatch):
+    flags = build.cuda_library("nvcc").compiler
+    wanted = ["arch=compute_80,code=sm_80", "arch=compute_90,code=sm_90", "arch=compute_90,code=compute_90"]
+    assert [flag.removeprefix("-gencode=") for flag in flags if flag.startswith("-gencode")] == wanted
+    assert "-Werror=all-warnings" not in flags
+    assert not any("fast" in flag for flag in flags)
+    monkeypatch.setenv("CFLAGS", "-Werror")
+    assert "-Werror=all-warnings" in build.cuda_library("nvcc").compiler

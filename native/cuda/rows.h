@@ -1,0 +1,149 @@
+/* rows.h: rows of floats, each worked on by a group of threads that keeps it in registers.
+ *
+ * A group has a power of two of threads: up to a warp, with several groups in a block, or a whole
+ * block. A thread holds DF_HELD elements at a time; a row that is longer than what its group holds
+ * takes several rounds and is read again for the second pass, mostly from the cache. Few long rows
+ * are cut into parts, a block each, whose results meet in the workspace.
+ */
+#ifndef DF_CUDA_ROWS_H
+#define DF_CUDA_ROWS_H
+#include "kernels.h"
+
+enum {
+  DF_HELD = 8,         /* elements that a thread holds */
+  DF_ROW_BLOCK = 1024, /* the most threads of a group */
+  DF_FEW_ROWS = 128,   /* rows below which long ones are cut */
+  DF_ROW_BLOCKS = 512, /* blocks that cutting aims at */
+  DF_ROW_PARTS = 64
+};
+
+struct df_rows {
+  int64_t rows, n;
+  int64_t length; /* elements of a part */
+  int32_t parts;
+  int32_t group;  /* threads */
+  int32_t block;  /* threads; max(group, DF_BLOCK) or the group alone */
+  int32_t vector; /* 16 bytes at a time */
+};
+
+static inline int32_t df_power_of_two(int64_t at_least, int32_t most) {
+  int32_t found = 1;
+  while (found < at_least && found < most)
+    found *= 2;
+  return found;
+}
+
+/* Where |rows| rows of |n| elements go. The cut depends on the shape alone. */
+static inline df_rows df_rows_plan(int64_t rows, int64_t n, bool cut) {
+  df_rows plan{rows, n, df_max(n, 1), 1, 1, DF_BLOCK, 0};
+  plan.group = df_power_of_two(df_divide_up(n, DF_HELD), DF_ROW_BLOCK);
+  plan.block = plan.group > DF_WARP ? plan.group : DF_BLOCK;
+  const int64_t round = static_cast<int64_t>(plan.group) * DF_HELD;
+  if (cut && rows < DF_FEW_ROWS && n > round && rows > 0) {
+    const int64_t wanted = df_min(DF_ROW_BLOCKS / rows, df_divide_up(n, round));
+    plan.length = df_divide_up(df_divide_up(n, df_min(wanted, DF_ROW_PARTS)), round) * round;
+    plan.parts = static_cast<int32_t>(df_divide_up(n, plan.length));
+  }
+  return plan;
+}
+
+static inline dim3 df_rows_grid(const df_rows &plan) {
+  return dim3(df_blocks(plan.rows, plan.block / plan.group), static_cast<unsigned>(plan.parts));
+}
+
+static inline bool df_aligned_16(const void *at) {
+  return reinterpret_cast<uintptr_t>(at) % 16 == 0;
+}
+
+/* Lets the plan read and write 16 bytes at a time where rows and addresses allow it; null addresses
+ * don't count. */
+template <typename... T> static inline void df_rows_vectors(df_rows *plan, const T *...at) {
+  plan->vector = plan->n % 4 == 0 && (df_aligned_16(at) && ...);
+}
+
+/* A thread's place: lane |lane| of the group of |row|, elements [begin, end) of it; none when there
+ * is no such row. */
+struct df_row_place {
+  int64_t row, begin, end;
+  int lane;
+};
+
+static __device__ __forceinline__ df_row_place df_row_of_thread(const df_rows &plan) {
+  const int thread = static_cast<int>(threadIdx.x);
+  df_row_place at;
+  at.lane = thread % plan.group;
+  at.row = static_cast<int64_t>(blockIdx.x) * (plan.block / plan.group) + thread / plan.group;
+  at.begin = blockIdx.y * plan.length;
+  at.end = at.row < plan.rows ? df_min(plan.n, at.begin + plan.length) : at.begin;
+  return at;
+}
+
+/* Elements in a round of the whole group. */
+static __device__ __forceinline__ int64_t df_row_round(const df_rows &plan) {
+  return static_cast<int64_t>(plan.group) * DF_HELD;
+}
+
+/* Index of element |k| that a thread holds in the round from |base| on. */
+static __device__ __forceinline__ int64_t df_row_index(const df_rows &plan, int64_t base, int lane,
+                                                       int k) {
+  return plan.vector ? base + 4 * (static_cast<int64_t>(k / 4) * plan.group + lane) + k % 4
+                     : base + static_cast<int64_t>(k) * plan.group + lane;
+}
+
+/* v[k] = x[df_row_index(k)] where that is before |end|, else |nothing|. */
+static __device__ __forceinline__ void df_row_load(float (&v)[DF_HELD], const float *x,
+                                                   const df_rows &plan, int64_t base, int64_t end,
+                                                   int lane, float nothing) {
+  if (plan.vector) {
+#pragma unroll
+    for (int k = 0; k < DF_HELD; k += 4) {
+      const int64_t i = df_row_index(plan, base, lane, k);
+      float4 four{nothing, nothing, nothing, nothing};
+      if (i < end)
+        four = *reinterpret_cast<const float4 *>(x + i);
+      v[k] = four.x;
+      v[k + 1] = four.y;
+      v[k + 2] = four.z;
+      v[k + 3] = four.w;
+    }
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < DF_HELD; k++) {
+    const int64_t i = df_row_index(plan, base, lane, k);
+    v[k] = i < end ? x[i] : nothing;
+  }
+}
+
+static __device__ __forceinline__ void df_row_store(float *y, const float (&v)[DF_HELD],
+                                                    const df_rows &plan, int64_t base, int64_t end,
+                                                    int lane) {
+  if (plan.vector) {
+#pragma unroll
+    for (int k = 0; k < DF_HELD; k += 4) {
+      const int64_t i = df_row_index(plan, base, lane, k);
+      if (i < end)
+        *reinterpret_cast<float4 *>(y + i) = float4{v[k], v[k + 1], v[k + 2], v[k + 3]};
+    }
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < DF_HELD; k++) {
+    const int64_t i = df_row_index(plan, base, lane, k);
+    if (i < end)
+      y[i] = v[k];
+  }
+}
+
+/* |value| of all threads of a group joined, in every thread. All threads of the block take part;
+ * |scratch| is shared memory for 32 values, free again on return. */
+template <typename T, typename F>
+static __device__ __forceinline__ T df_group_join(T value, T nothing, T *scratch, F f, int group) {
+  if (group > DF_WARP)
+    return df_block_join(value, nothing, scratch, f);
+  for (int mask = group / 2; mask > 0; mask /= 2)
+    value = f(value, __shfl_xor_sync(0xffffffffu, value, mask));
+  return value;
+}
+
+#endif
