@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._runtime import ffi, lib
-from .device import HOST, Kernel, PackRequest, parse_operands
+from .device import HOST, Kernel, PackRequest, Precision, parse_operands
 from .errors import DeviceError, InputError, PluginError
 from .graph import Array, Node
 from .native import BODY_KINDS, CData, Operand, Tables, raise_error
@@ -78,7 +78,7 @@ class CDevice:
         """A record for each of the library's kernels."""
         return [_kernel(self._device.kernels[i]) for i in range(self._device.n_kernels)]
 
-    def open(self, options: Mapping[str, Any]) -> CBackend:
+    def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> CBackend:
         """The open device.
 
         Raises:
@@ -95,13 +95,14 @@ class CDevice:
             if not isinstance(value, (int, np.integer)):
                 raise InputError(f"device {self.name!r}, option {name!r}: expected a whole number, got {value!r}")
         values = ffi.new("int64_t[]", [int(options.get(name, _NOT_GIVEN)) for name in names] or 1)
-        return CBackend(self._device, self.name, values)
+        return CBackend(self._device, self.name, values, precision)
 
     def _member(self, name: str) -> Any:
         return member(self._device, name)
 
 
 _NOT_GIVEN = -(2**63)
+PRECISIONS: Mapping[str, int] = {"float32": lib.DF_EXACT, "tf32": lib.DF_TF32, "bf16": lib.DF_BF16}
 
 
 def member(record: CData, name: str) -> Any:
@@ -216,11 +217,12 @@ def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:
 class CBackend:
     """An open C device."""
 
-    def __init__(self, device: CData, name: str, values: CData) -> None:
+    def __init__(self, device: CData, name: str, values: CData, precision: Precision) -> None:
         self.device = device
+        self._precision = PRECISIONS[precision]
         self.name = name
         self.self = device.self  # what the device wants to see first in every call
-        self._close = None
+        self._close: Any = None
         opening = member(device, "open")
         if opening is not None:
             opened, error = ffi.new("void **"), ffi.new("df_error *")
@@ -305,6 +307,7 @@ class CBackend:
             inputs = [None if s is None else s.operand() for s in node.inputs]
             outputs = [None if s is None else s.operand() for s in node.outputs]
             tables.node(described[index], inputs, outputs, node.node.attributes, threads)
+            described[index].precision = self._precision
             described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
         error = ffi.new("df_error *")
         status = lib.df_prepare_kernels(count, kernels, described, prepared, error)

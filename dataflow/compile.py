@@ -6,9 +6,9 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
-from .device import HOST
+from .device import HOST, Precision
 from .errors import InputError
 from .execute import Machine
 from .graph import Graph
@@ -64,11 +64,18 @@ def open_machine(
     devices: Sequence[DeviceChoice] | DeviceChoice | None,
     registry: Registry,
     threads: int | None,
+    precision: Precision = "float32",
 ) -> Machine:
-    """The opened devices of a placement."""
+    """The opened devices of a placement.
+
+    Raises:
+        InputError: a precision that there is not.
+    """
+    if precision not in get_args(Precision):
+        raise InputError(f"precision={precision!r}: expected one of {', '.join(get_args(Precision))}")
     given = [] if devices is None else [devices] if isinstance(devices, (str, tuple)) else list(devices)
     options = {d[0].removesuffix(":0"): d[1] for d in given if not isinstance(d, str)}
-    backends = {d: registry.devices[d].open(options.get(d, MappingProxyType({}))) for d in placement.devices}
+    backends = {d: registry.devices[d].open(options.get(d, MappingProxyType({})), precision) for d in placement.devices}
     memories = {d: registry.devices[d].memory for d in placement.devices}
     return Machine(backends, memories, thread_count(threads))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .errors import DeviceError, PluginError
 from .graph import Array, Node, Value
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 HOST = "host"
 """Name of the memory that the CPU addresses; devices that share it need no copies between them."""
+
+Precision = Literal["float32", "tf32", "bf16"]
+"""How products of float32 may be computed: exactly, or from operands rounded to TF32 (10 bits of mantissa) or
+bfloat16 (7 bits); sums and results are float32 in each."""
 
 _BY_SHORT = {d.short: d for d in DTYPES}
 
@@ -121,7 +125,7 @@ class Kernel:
         return self.inputs[min(index, len(self.inputs) - 1)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Unavailable:
     """A device that can't be used, and why; what a plugin offers where there is nothing to open.
 
@@ -129,14 +133,14 @@ class Unavailable:
     """
 
     name: str
-    unavailable: str
+    unavailable: str | None
     ordinal: int = 0
     memory: str = HOST
     alignment: int = 64
     asynchronous: bool = False
     bodies: bool = False
 
-    def open(self, options: Mapping[str, Any]) -> Backend:
+    def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:
         """Raises DeviceError with the reason."""
         raise DeviceError(f"device {self.name!r} is unavailable: {self.unavailable}")
 
@@ -220,6 +224,9 @@ class Backend(Protocol):
     def sync(self) -> None:
         """Waits for all that was started."""
 
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that can still be allocated and bytes in all; None where that isn't known."""
+
     def prepare(
         self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()
     ) -> Sequence[Prepared]:
@@ -263,8 +270,13 @@ class Device(Protocol):
     bodies: bool
     unavailable: str | None
 
-    def open(self, options: Mapping[str, Any]) -> Backend:
-        """An open device; raises DeviceError with the reason."""
+    def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:
+        """An open device; raises DeviceError with the reason.
+
+        Args:
+            options: the device's own.
+            precision: the least with which it may compute products of float32.
+        """
 
     def kernels(self) -> Sequence[Kernel]:
         """Its own kernels."""

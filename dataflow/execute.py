@@ -48,6 +48,15 @@ class Machine:
         if memory != HOST:
             self.backend_of(memory).free(buffer)
 
+    def available(self) -> dict[str, tuple[int, int]]:
+        """Bytes that can still be allocated and bytes in all, by memory, where the device tells."""
+        found = {}
+        for memory in set(self.memories.values()) - {HOST}:
+            told = self.backend_of(memory).memory()
+            if told is not None:
+                found[memory] = told
+        return found
+
     def backend_of(self, memory: str) -> Backend:
         """A device that addresses ``memory``."""
         return next(self.backends[d] for d, m in self.memories.items() if m == memory)
@@ -90,6 +99,11 @@ class Store:
                 buffer = self._machine.allocate(arena.memory, arena.bytes)
                 self._packs[name] = (plan.arenas[pack.source.arena].name, buffer, pack)
                 self._fill(name)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Names of all tensors and packed copies."""
+        return frozenset({*self._buffers, *self._packs})
 
     def buffer(self, key: str) -> Buffer:
         """The memory of a tensor or of a packed copy."""
@@ -186,6 +200,11 @@ class Scratch:
     def buffer(self, memory: str) -> Buffer:
         """The buffer for arenas in ``memory``."""
         return self._buffers[memory]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each buffer, by memory."""
+        return {memory: buffer.bytes for memory, buffer in self._buffers.items()}
 
     def close(self) -> None:
         """Gives device memory back."""

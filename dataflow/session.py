@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .budget import check_budget
 from .compile import DeviceChoice, compile_graph, open_machine, place
+from .device import Precision
 from .errors import Cancelled, InputError, ModelError
 from .execute import Program, Store
 from .feeds import checked_inputs, result_arrays, sizes_of
@@ -64,10 +66,12 @@ class Session:
         concurrency: how many runs may be in progress at once; more wait.
         fold: compute at compile time what depends on constants alone.
         fuse: let one kernel compute a chain of ops where a device has one for it.
+        precision: how products of float32 may be computed; ``"tf32"`` and ``"bf16"`` are for devices that are faster
+            so (others compute exactly).
         registry: of plugins; the installed ones by default.
 
     Raises:
-        InputError: an unknown device or option.
+        InputError: an unknown device, option or precision.
         DeviceError: a named device is unavailable.
     """
 
@@ -82,12 +86,13 @@ class Session:
         concurrency: int = 4,
         fold: bool = True,
         fuse: bool = True,
+        precision: Precision = "float32",
         registry: Registry | None = None,
     ) -> None:
         self.model = model if isinstance(model, Model) else Model(model)
         self._registry = registry or default_registry()
         self._placement = place(devices, self._registry)
-        self._machine = open_machine(self._placement, devices, self._registry, threads)
+        self._machine = open_machine(self._placement, devices, self._registry, threads, precision)
         self._fallback, self._plans, self._concurrency = fallback, plans, concurrency
         self._fold, self._fuse = fold, fuse
         self._lock = threading.Lock()
@@ -239,6 +244,7 @@ class Session:
                 bound, self._placement, self._machine, self._registry, folding=self._fold, fusion=self._fuse
             )
             self._report(lowered)
+            check_budget(plan, self._machine.available(), self._store.keys, {})
             self._store.require(plan, lowered, lambda name: None)
         return Program(plan, lowered, self._machine, self._store, self._concurrency)
 

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..budget import check_budget
 from ..compile import DeviceChoice, compile_graph, open_machine, place
-from ..device import HOST
+from ..device import HOST, Precision
 from ..errors import Cancelled
 from ..execute import Program, Scratch, Store
 from ..feeds import checked_array, checked_inputs, result_arrays, sizes_of
@@ -77,7 +78,7 @@ class Programs:
         objective: loss and metrics.
         optimizer: makes the update.
         trainable: names of parameters.
-        devices, threads, registry: as for Session.
+        devices, threads, precision, registry: as for Session.
         clip_norm: the largest norm of the averaged gradient, or None.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``ties``.
@@ -97,12 +98,13 @@ class Programs:
         batch_norm: str = "fixed",
         ties: Mapping[str, Tie] = MappingProxyType({}),
         dropout: int | None = None,
+        precision: Precision = "float32",
         registry: Registry | None = None,
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
         self._registry = registry or default_registry()
         self._placement = place(devices, self._registry)
-        self._machine = open_machine(self._placement, devices, self._registry, threads)
+        self._machine = open_machine(self._placement, devices, self._registry, threads, precision)
         self._trainable = tuple(trainable)
         self._clip_norm = clip_norm
         self._store = Store(self._machine)
@@ -279,6 +281,7 @@ class Programs:
         plan, lowered = compile_graph(
             graph, self._placement, self._machine, self._registry, changed=changed, homes=homes
         )
+        check_budget(plan, self._machine.available(), self._store.keys, self._scratch.sizes)
         self._store.require(plan, lowered, self._initial)
         program = Program(plan, lowered, self._machine, self._store, 1, self._scratch)
         self._programs[key] = program

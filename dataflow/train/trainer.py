@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ..device import Precision
 from ..errors import DataflowError, InputError, ModelError
 from ..graph import Array
 from ..model import Model
@@ -63,7 +64,7 @@ class Trainer:
         output: the value that the loss reads, inner ones too; needed when the model has several outputs.
         trainable: names and patterns, see ``train.trainable.select``; by default what the model says.
         metrics: names and functions; by default what fits the loss.
-        devices, threads, registry: as for Session.
+        devices, threads, precision, registry: as for Session.
         accumulate: micro-batches per optimizer step.
         clip_norm: the largest norm of the averaged gradient.
         seed: of the order of the data and the split.
@@ -93,6 +94,7 @@ class Trainer:
         batch_norm: Literal["fixed", "update"] = "fixed",
         dropout: bool = False,
         tie: bool = True,
+        precision: Precision = "float32",
         registry: Registry | None = None,
     ) -> None:
         self._closed = True  # until it owns the weights
@@ -107,7 +109,7 @@ class Trainer:
         self.model, self.dropout = model, dropout
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
         self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
-        self.devices, self.threads, self.registry = devices, threads, registry
+        self.devices, self.threads, self.precision, self.registry = devices, threads, precision, registry
         self.objective = Objective(model, loss, output, metrics)
         self._graph = without_data(self.objective.graph, self.objective.read)
         self.ties = find_ties(model) if tie else {}
@@ -136,6 +138,7 @@ class Trainer:
             batch_norm=self.batch_norm,
             ties=self.ties,
             dropout=self.seed if self.dropout else None,
+            precision=self.precision,
             registry=self.registry,
         )
 

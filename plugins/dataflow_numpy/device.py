@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.device import HOST, Kernel, OperandSpec, PackRequest
+from dataflow.device import HOST, Kernel, OperandSpec, PackRequest, Precision
 from dataflow.errors import Cancelled, DataflowError, InputError
 from dataflow.hostmemory import array_at
 from dataflow.lower import LoweredNode, Root
@@ -31,7 +31,7 @@ class NumpyDevice:
     bodies = False  # its kernel of a loop runs the body itself
     unavailable: str | None = None
 
-    def open(self, options: Mapping[str, Any]) -> NumpyBackend:
+    def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> NumpyBackend:
         """The open device.
 
         Raises:
@@ -75,6 +75,9 @@ class NumpyBackend:
 
     def sync(self) -> None:
         """Nothing is ever pending."""
+
+    def memory(self) -> None:
+        """Not known: the host's memory is the core's own."""
 
     def prepare(self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()) -> list[Nothing]:
         """Nothing for each node."""
