@@ -8,10 +8,12 @@
   X(cast)                                                                                          \
   X(elementwise)                                                                                   \
   X(index)                                                                                         \
+  X(loss)                                                                                          \
   X(matmul)                                                                                        \
   X(movement)                                                                                      \
   X(reduce)                                                                                        \
-  X(scatter)
+  X(scatter)                                                                                       \
+  X(softmax)
 /* clang-format on */
 
 #endif

@@ -83,23 +83,28 @@ static __device__ __forceinline__ int64_t df_row_round(const df_rows &plan) {
   return static_cast<int64_t>(plan.group) * DF_HELD;
 }
 
-/* Index of element |k| that a thread holds in the round from |base| on. */
-static __device__ __forceinline__ int64_t df_row_index(const df_rows &plan, int64_t base, int lane,
-                                                       int k) {
-  return plan.vector ? base + 4 * (static_cast<int64_t>(k / 4) * plan.group + lane) + k % 4
-                     : base + static_cast<int64_t>(k) * plan.group + lane;
+/* Elements of the round from |base| on that are there. */
+static __device__ __forceinline__ int df_row_left(const df_rows &plan, int64_t base, int64_t end) {
+  return static_cast<int>(df_min(end - base, df_row_round(plan)));
 }
 
-/* v[k] = x[df_row_index(k)] where that is before |end|, else |nothing|. */
+/* Index in the round of element |k| that a thread holds. */
+static __device__ __forceinline__ int df_row_index(const df_rows &plan, int lane, int k) {
+  return plan.vector ? 4 * (k / 4 * plan.group + lane) + k % 4 : k * plan.group + lane;
+}
+
+/* v[k] = x[base + df_row_index(k)] where that is before |end|, else |nothing|. */
 static __device__ __forceinline__ void df_row_load(float (&v)[DF_HELD], const float *x,
                                                    const df_rows &plan, int64_t base, int64_t end,
                                                    int lane, float nothing) {
+  const int left = df_row_left(plan, base, end);
+  x += base;
   if (plan.vector) {
 #pragma unroll
     for (int k = 0; k < DF_HELD; k += 4) {
-      const int64_t i = df_row_index(plan, base, lane, k);
+      const int i = df_row_index(plan, lane, k);
       float4 four{nothing, nothing, nothing, nothing};
-      if (i < end)
+      if (i < left)
         four = *reinterpret_cast<const float4 *>(x + i);
       v[k] = four.x;
       v[k + 1] = four.y;
@@ -110,27 +115,29 @@ static __device__ __forceinline__ void df_row_load(float (&v)[DF_HELD], const fl
   }
 #pragma unroll
   for (int k = 0; k < DF_HELD; k++) {
-    const int64_t i = df_row_index(plan, base, lane, k);
-    v[k] = i < end ? x[i] : nothing;
+    const int i = df_row_index(plan, lane, k);
+    v[k] = i < left ? x[i] : nothing;
   }
 }
 
 static __device__ __forceinline__ void df_row_store(float *y, const float (&v)[DF_HELD],
                                                     const df_rows &plan, int64_t base, int64_t end,
                                                     int lane) {
+  const int left = df_row_left(plan, base, end);
+  y += base;
   if (plan.vector) {
 #pragma unroll
     for (int k = 0; k < DF_HELD; k += 4) {
-      const int64_t i = df_row_index(plan, base, lane, k);
-      if (i < end)
+      const int i = df_row_index(plan, lane, k);
+      if (i < left)
         *reinterpret_cast<float4 *>(y + i) = float4{v[k], v[k + 1], v[k + 2], v[k + 3]};
     }
     return;
   }
 #pragma unroll
   for (int k = 0; k < DF_HELD; k++) {
-    const int64_t i = df_row_index(plan, base, lane, k);
-    if (i < end)
+    const int i = df_row_index(plan, lane, k);
+    if (i < left)
       y[i] = v[k];
   }
 }
@@ -145,5 +152,15 @@ static __device__ __forceinline__ T df_group_join(T value, T nothing, T *scratch
     value = f(value, __shfl_xor_sync(0xffffffffu, value, mask));
   return value;
 }
+
+/* df_group_join as a function of value, what joins to nothing, and how to join. */
+struct df_row_join {
+  float *scratch;
+  int group;
+
+  template <typename F> __device__ float operator()(float value, float nothing, F f) const {
+    return df_group_join(value, nothing, scratch, f, group);
+  }
+};
 
 #endif
