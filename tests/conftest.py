@@ -44,12 +44,12 @@ def remote(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def refusing():
-    """``refusing(third)``: the installed plugins, but ``cpu`` has no kernel for every third op."""
+    """``refusing(third)``: the installed plugins, but a device has no kernel for every third op."""
 
-    def make(third):
-        registry = default_registry()
-        kept = {op: found for i, (op, found) in enumerate(sorted(registry.kernels["cpu"].items())) if i % 3 != third}
-        return dataclasses.replace(registry, kernels={**registry.kernels, "cpu": kept})
+    def make(third, device="cpu", registry=None):
+        registry = registry or default_registry()
+        kept = {op: found for i, (op, found) in enumerate(sorted(registry.kernels[device].items())) if i % 3 != third}
+        return dataclasses.replace(registry, kernels={**registry.kernels, device: kept})
 
     return make
 

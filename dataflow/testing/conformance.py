@@ -18,8 +18,9 @@ from .sample import Sample
 from .samples import SAMPLES
 
 Status = Literal["passed", "failed", "not claimed", "untested"]
-Variant = Literal["plain", "strided", "odd", "constant"]
-VARIANTS: tuple[Variant, ...] = ("plain", "strided", "odd", "constant")
+Variant = Literal["plain", "strided", "turned", "odd", "constant"]
+VARIANTS: tuple[Variant, ...] = ("plain", "strided", "turned", "odd", "constant")
+_SPREAD = {"strided": 2, "turned": 1}
 TOLERANCES = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-12}
 _GUARD = 64  # bytes before and behind each output that must stay as they were
 
@@ -48,8 +49,8 @@ def check_device(
     """An outcome for each sample and variant; when ``complete``, ``untested`` for claimed ops without a sample.
 
     A kernel is ``claimed`` when the device has a record that takes the node. Checked are values, writes outside the
-    outputs, operands with gaps between their elements, operands at odd addresses, and operands behind the first one
-    that are constant, so that a kernel may keep packed copies of them.
+    outputs, operands with gaps between their elements, operands whose axes lie in reversed order, operands at odd
+    addresses, and operands behind the first one that are constant, so that a kernel may keep packed copies of them.
     """
     registry = registry or default_registry()
     registry.device(device)
@@ -65,7 +66,10 @@ def check_device(
             yield Outcome(device, sample.op.name, sample.name, "plain", "not claimed")
             continue
         tested.add(sample.op.name)
-        for variant in VARIANTS if len(graph.inputs) > 1 else VARIANTS[:-1]:
+        turns = any(len(v.type.shape) > 1 for v in graph.inputs)
+        for variant in VARIANTS:
+            if (variant == "constant" and len(graph.inputs) < 2) or (variant == "turned" and not turns):
+                continue
             text = _difference(sample, device, variant, registry)
             yield Outcome(device, sample.op.name, sample.name, variant, "failed" if text else "passed", text or "")
     for op in sorted(claimed - tested) if complete else ():
@@ -74,8 +78,8 @@ def check_device(
 
 def _difference(sample: Sample, device: str, variant: Variant, registry: Registry) -> str | None:
     """What is wrong with the sample on a device, or None."""
-    strided = variant == "strided"
-    graph, feeds = sample.build(strided), sample.feeds(strided)
+    spread = _SPREAD.get(variant, 0)
+    graph, feeds = sample.build(spread), sample.feeds(spread)
     expected = _expected(sample, registry)
     if variant == "constant":
         graph, feeds = _with_constants(graph, feeds)

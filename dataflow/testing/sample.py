@@ -95,25 +95,25 @@ class Sample:
         random = np.random.default_rng(zlib.crc32(self.name.encode()))
         return [None if operand is None else operand.array(random) for operand in self.inputs]
 
-    def build(self, strided: bool = False) -> Graph:
+    def build(self, spread: int = 0) -> Graph:
         """A graph of this one node, with inputs ``x0`` ... and outputs ``y0`` ..., extra ones too.
 
         Args:
-            strided: each operand comes through a view that leaves gaps: ``x0`` has every axis twice as long and
-                reversed order of axes.
+            spread: when not 0, each operand comes through a view: ``x0`` has the axes in reversed order, and every
+                axis ``spread`` times as long, so that with 2 there are gaps between the elements.
         """
         g = GraphBuilder(self.name)
         operands: list[Value | None] = []
         for index, operand in enumerate(self.inputs):
             if operand is None:
                 operands.append(None)
-            elif strided and operand.shape:
-                shape = tuple(2 * d for d in reversed(operand.shape))
+            elif spread and operand.shape:
+                shape = tuple(spread * d for d in reversed(operand.shape))
                 wide = g.input(f"x{index}", operand.dtype, shape)
                 turned = ops.transpose(wide, perm=tuple(reversed(range(len(shape)))))
                 rank = len(shape)
-                ends = tuple(2 * d for d in operand.shape)
-                operands.append(ops.slice(turned, starts=(0,) * rank, stops=ends, steps=(2,) * rank))
+                ends = tuple(spread * d for d in operand.shape)
+                operands.append(ops.slice(turned, starts=(0,) * rank, stops=ends, steps=(spread,) * rank))
             else:
                 operands.append(g.input(f"x{index}", operand.dtype, operand.shape))
         node = g.add(self.op, operands, self.attributes, bodies=self.bodies)
@@ -122,15 +122,15 @@ class Sample:
                 g.output(f"y{index}", value)
         return g.build()
 
-    def feeds(self, strided: bool = False) -> dict[str, Array]:
+    def feeds(self, spread: int = 0) -> dict[str, Array]:
         """Data for the graph that ``build`` makes."""
         found = {}
         for index, array in enumerate(self.arrays()):
             if array is None:
                 continue
-            if strided and array.shape:
-                wide = np.zeros(tuple(2 * d for d in array.shape), array.dtype)
-                wide[tuple(slice(None, None, 2) for _ in array.shape)] = array
+            if spread and array.shape:
+                wide = np.zeros(tuple(spread * d for d in array.shape), array.dtype)
+                wide[tuple(slice(None, None, spread) for _ in array.shape)] = array
                 array = np.ascontiguousarray(wide.transpose())
             found[f"x{index}"] = array
         return found

@@ -62,6 +62,9 @@ def _unary() -> list[Sample]:
     rows += [Sample(ops.neg, (i(3, 5, low=-9, high=9, dtype=d),)) for d in (int32, int64)]
     rows += [Sample(ops.abs, (i(3, 5, low=-9, high=9, dtype=d),)) for d in (int32, int64)]
     rows += [Sample(ops.copy, (Operand((4, 3), d, "range", 0, 2),)) for d in (int32, int64, bool_)]
+    rows += [
+        Sample(ops.copy, (Operand(s, d, "range", 0, 9),)) for s in ((37, 70), (3, 40, 33)) for d in (float32, int64)
+    ]
     rows += [Sample(ops.relu_grad, (x(*s), x(*s)), gradient=(0,)) for s in ((3, 5), (0,), (70001,), (1,))]
     rows += [Sample(ops.thresholded_relu, (Operand((5,), float32, value=[-1.0, 0.5, 1.3, 2.0, 0.9]),), gradient=(0,))]
     rows += [Sample(ops.hard_sigmoid, (Operand((5,), float32, value=[-4.0, -1.0, 0.3, 1.7, 4.0]),), gradient=(0,))]

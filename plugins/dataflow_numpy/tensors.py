@@ -21,7 +21,9 @@ def _reduce(function: Callable[..., Any]) -> Code:
             size = [1 if a in axes else d for a, d in enumerate(x.shape)]
             if 0 not in size:
                 raise InputError(f"the largest or smallest of no elements: x has shape {x.shape}")
-        found = function(z, axis=axes, keepdims=bool(attributes["keepdims"]))
+        # NumPy adds in pairs only where elements lie side by side: elsewhere long sums of float32 would err.
+        longer = {"dtype": np.float64} if function in (np.sum, np.mean) and z.dtype == np.float32 else {}
+        found = function(z, axis=axes, keepdims=bool(attributes["keepdims"]), **longer)
         return np.asarray(found).astype(x.dtype)
 
     return code

@@ -43,8 +43,8 @@ def test_every_program_of_training_is_right(name, device):
 
 @pytest.mark.parametrize("sample", SAMPLES[::3], ids=lambda s: s.name)
 def test_plans_of_samples_are_right(sample):
-    for strided in (False, True):
-        session = df.Session(sample.build(strided), devices=["cpu"], fold=False)
+    for spread in (0, 1, 2):
+        session = df.Session(sample.build(spread), devices=["cpu"], fold=False)
         check_plan(session.plan())
 
 

@@ -283,6 +283,12 @@ void standin_fail(int kind, const char *name) {
   if (!kind)
     sticky = last_error = cudaSuccess;
 }
+/* Whether the threads of a block begin with the last one. */
+void standin_reverse(int on) {
+  guard g(lock);
+  find_cards();
+  reverse_order = on != 0;
+}
 int standin_was_launched(const char *name) {
   guard g(lock);
   for (const std::string &known : launched)

@@ -1,0 +1,136 @@
+"""The device ``cuda`` for tests: over the stand-in, which runs its sources on the CPU, and on a card where one is.
+
+Tests that take ``cuda`` run on both; those marked ``card`` need a card, and a run without one says how many it left
+out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import fcntl
+import importlib.util
+import shlex
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from dataflow.registry import default_registry, load
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+# A signal that a register is clobbered by longjmp, or that a pragma is nvcc's, means nothing here.
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-clobbered",
+         "-Wno-missing-field-initializers")  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    reason = card_is_missing()
+    for item in items:
+        if reason and item.get_closest_marker("card"):
+            item.add_marker(pytest.mark.skip(reason=f"needs a card: {reason}"))
+
+
+def card_is_missing():
+    """Why the tests of a real card can't run, or an empty text."""
+    device = default_registry().devices.get("cuda")
+    return "the plugin is not installed" if device is None else device.unavailable or ""
+
+
+def builder():
+    """native/build.py."""
+    spec = importlib.util.spec_from_file_location("native_build", ROOT / "native/build.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["native_build"] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+class StandIn:
+    """The plugin's sources over the stand-in runtime.
+
+    Attributes:
+        path: the library.
+    """
+
+    def __init__(self, path):
+        self.path = path
+        self._library = ctypes.CDLL(str(path))
+        for name in ("standin_launches", "standin_graph_launches", "standin_allocated"):
+            getattr(self._library, name).restype = ctypes.c_longlong
+
+    def fail(self, what, name=""):
+        """Lets the next launch, kernel or allocation fail; "" undoes all."""
+        kinds = {"": 0, "launch": 1, "kernel": 2, "allocation": 3}
+        self._library.standin_fail(kinds[what], name.encode())
+
+    def was_launched(self, kernel):
+        return bool(self._library.standin_was_launched(kernel.encode()))
+
+    def reverse(self, on):
+        """Lets the threads of a block begin with the last one: finds barriers that are missing."""
+        self._library.standin_reverse(int(on))
+
+    @property
+    def launches(self):
+        return self._library.standin_launches()
+
+    @property
+    def graph_launches(self):
+        return self._library.standin_graph_launches()
+
+    def allocated(self, card=0):
+        return self._library.standin_allocated(card)
+
+
+@pytest.fixture(scope="session")
+def standin():
+    """The library, built like the plugin, but by the C++ compiler; two cards of 4 GiB."""
+    build = builder()
+    compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
+    sources = sorted([*(ROOT / "native/cuda").glob("*.cu"), *(HERE / "standin").glob("*.cpp")])
+    flags = ("-x", "c++", f"-I{build.INCLUDE}", f"-I{HERE / 'standin'}")
+    units = tuple(build.Unit(path, flags, f"standin-{path.stem}") for path in sources)
+    library = build.Library("standin", "df_plugin_entry; standin_*", units, (compiler[0], *FLAGS), ("-ldl",))
+    target = build.OBJECTS / "standin/_cuda.so"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:  # one of several test processes builds
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build.build_library(library, target)
+    return StandIn(target)
+
+
+@pytest.fixture(scope="session")
+def standin_registry(standin):
+    """The installed plugins, ``cuda`` and ``cuda:1`` over the stand-in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DATAFLOW_CUDA_LIBRARY", str(standin.path))
+        patch.setenv("STANDIN_DEVICES", "2")
+        return load()
+
+
+@pytest.fixture(params=["standin", pytest.param("card", marks=pytest.mark.card)])
+def cuda(request):
+    """A registry with the device ``cuda``: over the stand-in, and on a card."""
+    return default_registry() if request.param == "card" else request.getfixturevalue("standin_registry")
+
+
+@pytest.fixture
+def without_capture():
+    """``without_capture(registry)``: the same with segments launched kernel by kernel."""
+
+    def make(registry):
+        device = registry.devices["cuda"]
+
+        class Plain:
+            def __getattr__(self, name):
+                return getattr(device, name)
+
+            def open(self, options, precision="float32"):
+                return device.open({**options, "capture": 0}, precision)
+
+        return dataclasses.replace(registry, devices={**registry.devices, "cuda": Plain()})
+
+    return make

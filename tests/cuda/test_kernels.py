@@ -1,0 +1,63 @@
+"""The CUDA kernels' arithmetic: the sample table of every device, over the stand-in and on a card."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dataflow.testing import SAMPLES, check_device
+
+ROOT = Path(__file__).parents[2]
+OPS = sorted({sample.op.name for sample in SAMPLES})
+
+
+def failures(op, registry):
+    samples = [sample for sample in SAMPLES if sample.op.name == op]
+    return [o for o in check_device("cuda", registry=registry, samples=samples, complete=False) if o.status == "failed"]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_kernels_agree_with_the_reference(op, cuda):
+    assert not failures(op, cuda)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_threads_in_reverse_order_give_the_same(op, standin, standin_registry):
+    standin.reverse(True)
+    try:
+        assert not failures(op, standin_registry)
+    finally:
+        standin.reverse(False)
+
+
+def test_cuda_takes_what_the_cpu_takes(standin_registry):
+    """Op by op, and sample by sample."""
+    missing = set()
+    for sample in SAMPLES:
+        (node,) = sample.build().nodes
+        kernels = standin_registry.kernels
+        taken = {
+            device: any(kernel.refuses(node) is None for kernel in kernels[device].get(sample.op.name, ()))
+            for device in ("cpu", "cuda")
+        }
+        if taken["cpu"] and not taken["cuda"]:
+            missing.add(sample.name)
+    assert not missing
+
+
+def test_every_kernel_is_launched_by_a_sample(standin, standin_registry):
+    """An untested kernel fails the suite."""
+    for sample in SAMPLES:
+        for outcome in check_device("cuda", registry=standin_registry, samples=[sample], complete=False):
+            assert outcome.status != "failed"
+    named = {
+        name
+        for path in (ROOT / "native/cuda").glob("*.[ch]*u*")
+        for name in re.findall(
+            r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\(", path.read_text()
+        )
+    }
+    assert len(named) > 10
+    assert not {name for name in named if not standin.was_launched(name)}
