@@ -6,8 +6,10 @@
 #define DF_CUDA_FAMILIES(X)                                                                        \
   X(binary)                                                                                        \
   X(cast)                                                                                          \
+  X(conv)                                                                                          \
   X(elementwise)                                                                                   \
   X(index)                                                                                         \
+  X(layer_norm)                                                                                    \
   X(loss)                                                                                          \
   X(matmul)                                                                                        \
   X(movement)                                                                                      \

@@ -257,3 +257,12 @@ df_status df_gemm_run(const df_call *call, const df_gemm *g, void *workspace) {
     return status;
   return DF_LAUNCH(call, join_parts, df_blocks(count, DF_BLOCK), DF_BLOCK, 0, *g, parts, count);
 }
+
+df_status df_gemm_join(const df_call *call, float *out, const float *parts, int32_t n_parts,
+                       int64_t count) {
+  if (count == 0)
+    return DF_OK;
+  df_gemm g = df_gemm_of(out, nullptr, nullptr, 1, count, 0);
+  g.parts = n_parts;
+  return DF_LAUNCH(call, join_parts, df_blocks(count, DF_BLOCK), DF_BLOCK, 0, g, parts, count);
+}

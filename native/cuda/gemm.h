@@ -64,4 +64,8 @@ df_status df_gemm_run(const df_call *call, const df_gemm *gemm, void *workspace)
  * parts[(p * products + s) * m * n + i * n + j], also when there is one part. */
 df_status df_gemm_run_parts(const df_call *call, const df_gemm *gemm, float *parts);
 
+/* out[i] = sum over p of parts[p * count + i], in their order. */
+df_status df_gemm_join(const df_call *call, float *out, const float *parts, int32_t n_parts,
+                       int64_t count);
+
 #endif
