@@ -13,6 +13,8 @@
   X(loss)                                                                                          \
   X(matmul)                                                                                        \
   X(movement)                                                                                      \
+  X(recurrent)                                                                                     \
+  X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
   X(scatter)                                                                                       \
   X(softmax)
