@@ -13,6 +13,7 @@
   X(loss)                                                                                          \
   X(matmul)                                                                                        \
   X(movement)                                                                                      \
+  X(optim)                                                                                         \
   X(recurrent)                                                                                     \
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
