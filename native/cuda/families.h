@@ -4,9 +4,11 @@
 
 /* clang-format off */
 #define DF_CUDA_FAMILIES(X)                                                                        \
+  X(batch_norm)                                                                                    \
   X(binary)                                                                                        \
   X(cast)                                                                                          \
   X(conv)                                                                                          \
+  X(cublaslt)                                                                                      \
   X(elementwise)                                                                                   \
   X(index)                                                                                         \
   X(layer_norm)                                                                                    \

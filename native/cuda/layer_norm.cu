@@ -10,7 +10,7 @@
  * gradient and keeps sums over them of its columns in registers; those sums meet in the workspace
  * and are joined in order.
  */
-#include "rows.h"
+#include "moments.h"
 
 enum { WHOLE, STATES, RESULTS }; /* see softmax.cu */
 
@@ -24,36 +24,8 @@ struct row_norm {
   int32_t center;
 };
 
-/* Mean and sum of squares about it of the elements seen so far; without centering the mean is 0. */
-struct moments {
-  float count, mean, squares;
-
-  __device__ void add(const float (&x)[DF_HELD], int there, bool center) {
-    float sum = 0.0f, own = 0.0f;
-    if (there == 0)
-      return;
-#pragma unroll
-    for (int k = 0; k < DF_HELD; k++)
-      sum += x[k];
-    const float few = static_cast<float>(there), middle = center ? sum / few : 0.0f;
-#pragma unroll
-    for (int k = 0; k < DF_HELD; k++) /* those that are not there come last in |x| */
-      if (k < there)
-        own = fmaf(x[k] - middle, x[k] - middle, own);
-    join(few, middle, own);
-  }
-
-  /* Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm", 1979. */
-  __device__ void join(float more, float other, float others) {
-    const float all = count + more, apart = other - mean;
-    squares += others + apart * apart * (count * more / all);
-    mean += apart * (more / all);
-    count = all;
-  }
-};
-
 /* Writes mean and squares of all of the group's elements, |n| of them, into every thread. */
-static __device__ __forceinline__ void join_moments(moments *m, double *wide, float *scratch,
+static __device__ __forceinline__ void join_moments(df_moments *m, double *wide, float *scratch,
                                                     const df_rows &plan, int64_t n) {
   const double sum = df_group_join(static_cast<double>(m->mean) * static_cast<double>(m->count),
                                    0.0, wide, df_add{}, plan.group);
@@ -61,13 +33,6 @@ static __device__ __forceinline__ void join_moments(moments *m, double *wide, fl
   m->squares =
       df_group_join(m->squares + m->count * apart * apart, 0.0f, scratch, df_add{}, plan.group);
   m->mean = mean;
-}
-
-/* How many of a thread's elements of a round are there; they are the first ones. */
-static __device__ __forceinline__ int held_count(const df_rows &plan, int lane, int left) {
-  const int unit = plan.vector ? 4 : 1, apart = plan.group * unit;
-  const int ahead = left - lane * unit;
-  return ahead <= 0 ? 0 : static_cast<int>(df_min(DF_HELD, (ahead + apart - 1) / apart * unit));
 }
 
 /* x^ scale + bias from |base| on. */
@@ -99,7 +64,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
   const df_row_place at = df_row_of_thread(plan);
   const int64_t round = df_row_round(plan), origin = at.row * plan.n;
   float x[DF_HELD];
-  moments m{0.0f, 0.0f, 0.0f};
+  df_moments m{0.0f, 0.0f, 0.0f};
   if (what == RESULTS) {
     if (at.row < plan.rows && at.lane < plan.parts) {
       const float2 state = s.states[at.row * plan.parts + at.lane];
@@ -109,7 +74,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
   } else {
     for (int64_t base = at.begin; base < at.end; base += round) {
       df_row_load(x, s.x + origin, plan, base, at.end, at.lane, 0.0f);
-      m.add(x, held_count(plan, at.lane, df_row_left(plan, base, at.end)), s.center);
+      m.add(x, df_held_count(plan, at.lane, df_row_left(plan, base, at.end)), s.center);
     }
   }
   join_moments(&m, wide, scratch, plan, what == STATES ? at.end - at.begin : plan.n);
