@@ -1,0 +1,42 @@
+/* vendor.h: libraries of the card's maker, opened when they are first asked for. */
+#ifndef DF_CUDA_VENDOR_H
+#define DF_CUDA_VENDOR_H
+#include "dataflow_cuda.h"
+
+#include <dlfcn.h>
+#include <mutex>
+#include <stdlib.h>
+
+/* The library whose path the environment's |variable| holds, else the one that the system finds
+ * by |name|; null when there is neither. It stays open as long as the process. */
+static inline void *df_vendor_open(const char *variable, const char *name) {
+  const char *path = getenv(variable);
+  void *library = path && *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  return library ? library : dlopen(name, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* A library's handles, one per card, made when first asked for; they stay as long as the process.
+ */
+template <typename H> struct df_vendor_handles {
+  enum { MOST_CARDS = 64 };
+  std::mutex lock;
+  H handles[MOST_CARDS];
+
+  /* That of the calling thread's card; null when |create| fails. */
+  template <typename F> H of_card(F create) {
+    int card = 0;
+    if (cudaGetDevice(&card) != cudaSuccess || card < 0 || card >= MOST_CARDS)
+      return nullptr;
+    std::lock_guard<std::mutex> guard(lock);
+    if (!handles[card] && create(&handles[card]) != 0)
+      handles[card] = nullptr;
+    return handles[card];
+  }
+};
+
+static inline int df_vendor_card() {
+  int card = -1;
+  return cudaGetDevice(&card) == cudaSuccess ? card : -1;
+}
+
+#endif

@@ -1,0 +1,307 @@
+/* cublaslt.cpp: a stand-in for cuBLASLt: the functions that the plugin uses, as strict with their
+ * arguments as the real ones, computed in double precision by work that is put into the stream.
+ *
+ * An algorithm holds the problem, the alignment and the workspace that it was asked for; a product
+ * with other ones is refused. Factors are rounded as the compute type allows. */
+#include "../../../native/cuda/cublaslt_api.h"
+
+#include <cstring>
+
+using namespace df_lt;
+
+namespace {
+
+/* What the opaque structures hold. */
+#define MAY_ALIAS __attribute__((may_alias))
+struct MAY_ALIAS product_content {
+  uint64_t tag;
+  int32_t compute, scale, turn_a, turn_b, epilogue;
+  const void *bias;
+};
+struct MAY_ALIAS layout_content {
+  uint64_t tag;
+  int32_t type, count;
+  uint64_t rows, columns;
+  int64_t ld, stride;
+};
+struct MAY_ALIAS preference_content {
+  uint64_t tag;
+  uint64_t workspace;
+  uint32_t reduction, alignment[4];
+};
+struct MAY_ALIAS algorithm_content {
+  uint64_t tag, problem, workspace;
+  uint32_t alignment[4];
+};
+static_assert(sizeof(product_content) <= sizeof(description));
+static_assert(sizeof(layout_content) <= sizeof(layout));
+static_assert(sizeof(preference_content) <= sizeof(preference));
+static_assert(sizeof(algorithm_content) <= sizeof(algorithm));
+
+enum : uint64_t {
+  PRODUCT = 0x70726f64,
+  LAYOUT = 0x6c61796f,
+  WISH = 0x77697368,
+  CHOSEN = 0x63686f73
+};
+
+template <typename C, typename T> C *content(T *opaque, uint64_t tag) {
+  C *found = reinterpret_cast<C *>(opaque);
+  return found && found->tag == tag ? found : nullptr;
+}
+
+template <typename T> int put(T *to, const void *from, size_t bytes) {
+  if (!from || bytes != sizeof *to)
+    return INVALID_VALUE;
+  memcpy(to, from, bytes);
+  return SUCCESS;
+}
+
+int is_handle; /* its address is the handle */
+
+bool is_real(handle h) { return reinterpret_cast<int *>(h) == &is_handle; }
+
+/* ---- What can be computed ------------------------------------------------------------------- */
+
+struct problem {
+  product_content product;
+  layout_content a, b, c, d;
+  uint64_t m, n, k;
+};
+
+bool is_matrix(const layout_content &l) {
+  return l.type == REAL_32F && l.rows > 0 && l.columns > 0 && l.count > 0 &&
+         l.ld >= static_cast<int64_t>(l.rows) && l.stride >= 0;
+}
+
+/* Whether the results of a batch lie apart. */
+bool is_apart(const layout_content &l) {
+  return l.count == 1 || l.stride >= static_cast<int64_t>(l.ld * (l.columns - 1) + l.rows) ||
+         l.ld >= l.stride * l.count;
+}
+
+int read_problem(description *product, layout *a, layout *b, layout *c, layout *d, problem *out) {
+  const auto *p = content<product_content>(product, PRODUCT);
+  const auto *la = content<layout_content>(a, LAYOUT), *lb = content<layout_content>(b, LAYOUT),
+             *lc = content<layout_content>(c, LAYOUT), *ld = content<layout_content>(d, LAYOUT);
+  if (!p || !la || !lb || !lc || !ld)
+    return INVALID_VALUE;
+  *out = {*p,  *la,      *lb,         *lc,
+          *ld, ld->rows, ld->columns, p->turn_a == OP_N ? la->columns : la->rows};
+  const uint64_t m = p->turn_a == OP_N ? la->rows : la->columns;
+  const uint64_t n = p->turn_b == OP_N ? lb->columns : lb->rows;
+  const uint64_t k = p->turn_b == OP_N ? lb->rows : lb->columns;
+  if (!is_matrix(*la) || !is_matrix(*lb) || !is_matrix(*lc) || !is_matrix(*ld))
+    return INVALID_VALUE;
+  if (m != out->m || n != out->n || k != out->k || lc->rows != ld->rows ||
+      lc->columns != ld->columns || lc->ld != ld->ld || la->count != lb->count ||
+      la->count != lc->count || la->count != ld->count || !is_apart(*ld))
+    return INVALID_VALUE;
+  return SUCCESS;
+}
+
+/* A number that tells problems apart; where matrices and bias lie is no part of it. */
+uint64_t number_of(const problem &p) {
+  uint64_t hash = 1469598103934665603u;
+  auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
+  for (int32_t value :
+       {p.product.compute, p.product.scale, p.product.turn_a, p.product.turn_b, p.product.epilogue})
+    mix(static_cast<uint64_t>(value));
+  for (const layout_content &l : {p.a, p.b, p.c, p.d})
+    for (uint64_t value : {static_cast<uint64_t>(l.count), l.rows, l.columns,
+                           static_cast<uint64_t>(l.ld), static_cast<uint64_t>(l.stride)})
+      mix(value);
+  return hash;
+}
+
+/* |x| with |bits| of mantissa, ties to even. */
+double rounded(float x, int bits) {
+  uint32_t raw;
+  memcpy(&raw, &x, sizeof raw);
+  const uint32_t dropped = 23 - bits, half = (1u << dropped) >> 1;
+  if (dropped && (raw & 0x7f800000u) != 0x7f800000u) {
+    raw += half - 1 + (raw >> dropped & 1);
+    raw &= ~((1u << dropped) - 1);
+  }
+  memcpy(&x, &raw, sizeof x);
+  return x;
+}
+
+void multiply(const problem &p, const float *a, const float *b, float *d) {
+  const int bits = p.product.compute == COMPUTE_32F_FAST_TF32   ? 10
+                   : p.product.compute == COMPUTE_32F_FAST_16BF ? 7
+                                                                : 23;
+  const float *bias = static_cast<const float *>(p.product.bias);
+  for (int64_t s = 0; s < p.d.count; s++)
+    for (uint64_t j = 0; j < p.n; j++)
+      for (uint64_t i = 0; i < p.m; i++) {
+        const float *at_a = a + s * p.a.stride, *at_b = b + s * p.b.stride;
+        double sum = 0;
+        for (uint64_t q = 0; q < p.k; q++) {
+          const float x = p.product.turn_a == OP_N ? at_a[i + q * p.a.ld] : at_a[q + i * p.a.ld];
+          const float y = p.product.turn_b == OP_N ? at_b[q + j * p.b.ld] : at_b[j + q * p.b.ld];
+          sum += rounded(x, bits) * rounded(y, bits);
+        }
+        if (p.product.epilogue & EPILOGUE_BIAS)
+          sum += bias[i];
+        if (p.product.epilogue & EPILOGUE_RELU)
+          sum = sum < 0 ? 0 : sum;
+        d[s * p.d.stride + i + j * p.d.ld] = static_cast<float>(sum);
+      }
+}
+
+bool is_at(const void *address, uint32_t alignment) {
+  return reinterpret_cast<uintptr_t>(address) % alignment == 0;
+}
+
+} // namespace
+
+/* ---- The functions -------------------------------------------------------------------------- */
+
+extern "C" {
+
+size_t cublasLtGetVersion(void) { return 130000; }
+
+const char *cublasLtGetStatusString(int status) {
+  return status == SUCCESS ? "success" : status == INVALID_VALUE ? "an invalid value" : "a failure";
+}
+
+int cublasLtCreate(handle *out) {
+  if (!out)
+    return INVALID_VALUE;
+  *out = reinterpret_cast<handle>(&is_handle);
+  return SUCCESS;
+}
+
+int cublasLtMatmulDescInit_internal(description *out, size_t bytes, int compute, int scale) {
+  if (!out || bytes != sizeof *out || scale != REAL_32F ||
+      (compute != COMPUTE_32F && compute != COMPUTE_32F_FAST_TF32 &&
+       compute != COMPUTE_32F_FAST_16BF))
+    return INVALID_VALUE;
+  *out = {};
+  *reinterpret_cast<product_content *>(out) = {PRODUCT, compute,          scale,  OP_N,
+                                               OP_N,    EPILOGUE_DEFAULT, nullptr};
+  return SUCCESS;
+}
+
+int cublasLtMatmulDescSetAttribute(description *product, int attribute, const void *value,
+                                   size_t bytes) {
+  auto *p = content<product_content>(product, PRODUCT);
+  if (!p)
+    return INVALID_VALUE;
+  switch (attribute) {
+  case DESC_TRANSA:
+    return put(&p->turn_a, value, bytes);
+  case DESC_TRANSB:
+    return put(&p->turn_b, value, bytes);
+  case DESC_EPILOGUE:
+    return put(&p->epilogue, value, bytes);
+  case DESC_BIAS_POINTER:
+    return put(&p->bias, value, bytes);
+  default:
+    return INVALID_VALUE;
+  }
+}
+
+int cublasLtMatrixLayoutInit_internal(layout *out, size_t bytes, int type, uint64_t rows,
+                                      uint64_t columns, int64_t ld) {
+  if (!out || bytes != sizeof *out)
+    return INVALID_VALUE;
+  *out = {};
+  *reinterpret_cast<layout_content *>(out) = {LAYOUT, type, 1, rows, columns, ld, 0};
+  return SUCCESS;
+}
+
+int cublasLtMatrixLayoutSetAttribute(layout *matrix, int attribute, const void *value,
+                                     size_t bytes) {
+  auto *l = content<layout_content>(matrix, LAYOUT);
+  if (!l)
+    return INVALID_VALUE;
+  if (attribute == LAYOUT_BATCH_COUNT)
+    return put(&l->count, value, bytes);
+  return attribute == LAYOUT_STRIDED_BATCH_OFFSET ? put(&l->stride, value, bytes)
+                                                  : int(INVALID_VALUE);
+}
+
+int cublasLtMatmulPreferenceInit_internal(preference *out, size_t bytes) {
+  if (!out || bytes != sizeof *out)
+    return INVALID_VALUE;
+  *out = {};
+  *reinterpret_cast<preference_content *>(out) = {WISH, 0, 7, {256, 256, 256, 256}};
+  return SUCCESS;
+}
+
+int cublasLtMatmulPreferenceSetAttribute(preference *wish, int attribute, const void *value,
+                                         size_t bytes) {
+  auto *w = content<preference_content>(wish, WISH);
+  if (!w)
+    return INVALID_VALUE;
+  if (attribute == PREF_MAX_WORKSPACE_BYTES)
+    return put(&w->workspace, value, bytes);
+  if (attribute == PREF_REDUCTION_SCHEME_MASK)
+    return put(&w->reduction, value, bytes);
+  if (attribute >= PREF_MIN_ALIGNMENT_A_BYTES && attribute <= PREF_MIN_ALIGNMENT_D_BYTES)
+    return put(&w->alignment[attribute - PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
+  return INVALID_VALUE;
+}
+
+/* Long sums of aligned operands want a workspace. */
+int cublasLtMatmulAlgoGetHeuristic(handle h, description *product, layout *a, layout *b, layout *c,
+                                   layout *d, preference *wish, int wanted, heuristic *out,
+                                   int *found) {
+  const auto *w = content<preference_content>(wish, WISH);
+  if (!is_real(h))
+    return NOT_INITIALIZED;
+  if (!w || !out || !found || wanted < 1)
+    return INVALID_VALUE;
+  *found = 0;
+  problem p;
+  int status = read_problem(product, a, b, c, d, &p);
+  if (status)
+    return status;
+  if ((p.product.epilogue & EPILOGUE_BIAS) && !p.product.bias)
+    return INVALID_VALUE;
+  const uint64_t workspace = p.k >= 8 && w->alignment[0] >= 16 ? 4 * p.m * p.n : 0;
+  if (workspace > w->workspace)
+    return NOT_SUPPORTED;
+  out[0] = {};
+  out[0].workspace = workspace;
+  *reinterpret_cast<algorithm_content *>(&out[0].algo) = {
+      CHOSEN,
+      number_of(p),
+      workspace,
+      {w->alignment[0], w->alignment[1], w->alignment[2], w->alignment[3]}};
+  *found = 1;
+  return SUCCESS;
+}
+
+int cublasLtMatmul(handle h, description *product, const void *alpha, const void *a, layout *la,
+                   const void *b, layout *lb, const void *beta, const void *c, layout *lc, void *d,
+                   layout *ld, const algorithm *algo, void *workspace, size_t workspace_bytes,
+                   cudaStream_t stream) {
+  const auto *chosen = content<const algorithm_content>(algo, CHOSEN);
+  if (!is_real(h))
+    return NOT_INITIALIZED;
+  problem p;
+  int status = read_problem(product, la, lb, lc, ld, &p);
+  if (status)
+    return status;
+  if (!chosen || chosen->problem != number_of(p) || !alpha || !beta || !a || !b || !c || !d ||
+      *static_cast<const float *>(alpha) != 1.0f || *static_cast<const float *>(beta) != 0.0f)
+    return INVALID_VALUE;
+  if ((p.product.epilogue & EPILOGUE_BIAS) &&
+      (!p.product.bias || !is_at(p.product.bias, chosen->alignment[0])))
+    return INVALID_VALUE;
+  if (workspace_bytes < chosen->workspace || (chosen->workspace && !workspace) ||
+      !is_at(workspace, 16) || !is_at(a, chosen->alignment[0]) || !is_at(b, chosen->alignment[1]) ||
+      !is_at(c, chosen->alignment[2]) || !is_at(d, chosen->alignment[3]))
+    return INVALID_VALUE;
+  const size_t used = chosen->workspace;
+  standin_enqueue("cublasLtMatmul", 1, 1, 0, stream, [=] {
+    memset(workspace, 0x5a, used); /* as a product in parts would */
+    multiply(p, static_cast<const float *>(a), static_cast<const float *>(b),
+             static_cast<float *>(d));
+  });
+  return SUCCESS;
+}
+}
