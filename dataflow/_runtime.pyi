@@ -66,6 +66,7 @@ class _Lib:
     DF_FLOAT8E5M2FNUZ: int
     DF_FLOAT8E8M0: int
     DF_HANDLES: int
+    DF_PEERS: int
     DF_INT16: int
     DF_INT2: int
     DF_INT32: int

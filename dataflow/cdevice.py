@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ class CDevice:
         self.alignment = int(self._device.alignment) or 64
         self.asynchronous = bool(self._device.flags & lib.DF_ASYNCHRONOUS)
         self.bodies = bool(self._device.flags & lib.DF_BODIES)
+        self.peers = self.name if self._device.flags & lib.DF_PEERS else None
         host = bool(self._device.flags & lib.DF_MEMORY_HOST)
         self.memory = HOST if host else f"{self.name}:{self.ordinal}"
         self.unavailable = _text(self._device.unavailable) or None
@@ -147,6 +149,32 @@ def _kernel(record: CData) -> Kernel:
     )
 
 
+class _Opened:
+    """What a device opened for one session; closed when nobody uses it any more.
+
+    Whoever holds memory or a segment of it counts as a user: the collector may finalize a session, its buffers and
+    its segments in any order.
+    """
+
+    def __init__(self, handle: CData, close: Any) -> None:
+        self.handle, self._close = handle, close
+        self._users = 0
+        self._lock = threading.RLock()  # a collection may come while it is held
+
+    def enter(self) -> None:
+        """One user more."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """One user less."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last and self._close is not None:
+            self._close(self.handle)
+
+
 class CBuffer:
     """Memory of a C device; given back when nobody holds it any more.
 
@@ -160,6 +188,7 @@ class CBuffer:
     def __init__(self, backend: CBackend, handle: CData, bytes: int) -> None:
         self._backend: CBackend | None = backend
         self.handle, self.bytes = handle, bytes
+        backend.opened.enter()
 
     @property
     def base(self) -> CData:
@@ -170,7 +199,8 @@ class CBuffer:
         """Gives the memory back, once."""
         backend, self._backend = self._backend, None
         if backend is not None:
-            backend.device.free(backend.self, self.handle)
+            backend.device.free(backend.opened.handle, self.handle)
+            backend.opened.leave()
 
     def __del__(self) -> None:
         self.free()
@@ -221,18 +251,19 @@ class CBackend:
         self.device = device
         self._precision = PRECISIONS[precision]
         self.name = name
-        self.self = device.self  # what the device wants to see first in every call
-        self._close: Any = None
+        handle, close = device.self, None  # what the device wants to see first in every call
         opening = member(device, "open")
         if opening is not None:
             opened, error = ffi.new("void **"), ffi.new("df_error *")
             raise_error(opening(device.self, values, opened, error), error, f"device {name!r}")
-            self.self, self._close = opened[0], member(device, "close")
+            handle, close = opened[0], member(device, "close")
+        self.opened = _Opened(handle, close)
+        self.opened.enter()
         self.bound: weakref.WeakValueDictionary[int, BoundCSegment] = weakref.WeakValueDictionary()
 
     def __del__(self) -> None:
-        if getattr(self, "_close", None) is not None:
-            self._close(self.self)
+        if hasattr(self, "opened"):
+            self.opened.leave()
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes that can still be allocated and bytes in all; None where the device doesn't tell."""
@@ -240,13 +271,13 @@ class CBackend:
         if ask is None:
             return None
         available, total, error = ffi.new("int64_t *"), ffi.new("int64_t *"), ffi.new("df_error *")
-        raise_error(ask(self.self, available, total, error), error, f"device {self.name!r}")
+        raise_error(ask(self.opened.handle, available, total, error), error, f"device {self.name!r}")
         return int(available[0]), int(total[0])
 
     def alloc(self, bytes: int) -> CBuffer:
         """Memory for an arena; raises OutOfMemoryError."""
         buffer, error = ffi.new("df_buffer *"), ffi.new("df_error *")
-        status = self.device.alloc(self.self, bytes, buffer, error)
+        status = self.device.alloc(self.opened.handle, bytes, buffer, error)
         raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes")
         return CBuffer(self, buffer, bytes)
 
@@ -263,22 +294,27 @@ class CBackend:
         self._copy(lib.DF_COPY_TO_HOST, _address(array), 0, buffer.handle.base, offset, array.nbytes)
         self.sync()
 
+    def receive(self, buffer: Any, offset: int, source: Any, source_offset: int, bytes: int) -> None:
+        """Copies from the memory of another device of the same name."""
+        self._copy(lib.DF_COPY_WITHIN, buffer.handle.base, offset, source.handle.base, source_offset, bytes)
+
     def _copy(self, direction: int, to: CData, to_offset: int, source: CData, from_offset: int, size: int) -> None:
         copy, error = ffi.new("df_copy *"), ffi.new("df_error *")
         copy.struct_size, copy.direction = ffi.sizeof("df_copy"), direction
         copy.to, copy.to_offset = to, to_offset
         setattr(copy, "from", source)
         copy.from_offset, copy.bytes = from_offset, size
-        raise_error(self.device.copy(self.self, copy, error), error, f"device {self.name!r}: copy")
+        raise_error(self.device.copy(self.opened.handle, copy, error), error, f"device {self.name!r}: copy")
 
     def sync(self) -> None:
         """Waits for all that was started."""
         if self.device.sync != ffi.NULL:
             error = ffi.new("df_error *")
-            status = self.device.sync(self.self, error)
+            status = self.device.sync(self.opened.handle, error)
             if status:
                 failed = member(self.device, "failed")
-                segment = None if failed is None else self.bound.get(int(ffi.cast("intptr_t", failed(self.self))))
+                prepared = 0 if failed is None else int(ffi.cast("intptr_t", failed(self.opened.handle)))
+                segment = self.bound.get(prepared)
                 raise_error(status, error, f"device {self.name!r}" if segment is None else segment.where(error.step))
 
     def prepare(
@@ -354,9 +390,10 @@ class BoundCSegment:
         self._fill(native, segment.steps, tables, table, len(arenas), threads)
         prepared, self._error = ffi.new("void **"), ffi.new("df_error *")
         device = backend.device
-        status = device.prepare(backend.self, native, prepared, self._error)
+        status = device.prepare(backend.opened.handle, native, prepared, self._error)
         self._check(status)
         self._prepared = prepared[0]
+        backend.opened.enter()
         backend.bound[int(ffi.cast("intptr_t", self._prepared))] = self
 
     def _fill(
@@ -402,7 +439,7 @@ class BoundCSegment:
         run.struct_size, run.n_slots, run.slots = ffi.sizeof("df_run"), count, slots
         run.cancel, run.calls = cancel, calls
         device = self._backend.device
-        self._check(device.run(self._backend.self, self._prepared, run, self._error))
+        self._check(device.run(self._backend.opened.handle, self._prepared, run, self._error))
 
     def _check(self, status: int) -> None:
         if status:
@@ -415,7 +452,8 @@ class BoundCSegment:
 
     def __del__(self) -> None:
         if getattr(self, "_prepared", None):
-            self._backend.device.release(self._backend.self, self._prepared)
+            self._backend.device.release(self._backend.opened.handle, self._prepared)
+            self._backend.opened.leave()
 
 
 def _address(array: Array) -> CData:

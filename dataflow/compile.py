@@ -12,7 +12,7 @@ from .device import HOST, Precision
 from .errors import InputError
 from .execute import Machine
 from .graph import Graph
-from .lower import Lowered, LoweredNode, Root, fuse, lower
+from .lower import Lowered, LoweredNode, Pins, Root, fuse, lower
 from .passes import fold, join_scales, turn_products, without_dead, without_inactive
 from .plan import Plan
 from .planning import make_plan
@@ -28,14 +28,25 @@ class Placement:
     Attributes:
         devices: ids in order of preference, the last resort last.
         named: those that the user named or that were chosen for them; work elsewhere is a fallback.
+        pins: what the user wants where.
     """
 
     devices: tuple[str, ...]
     named: frozenset[str]
+    pins: Pins
 
 
-def place(devices: Sequence[DeviceChoice] | DeviceChoice | None, registry: Registry) -> Placement:
+def place(
+    devices: Sequence[DeviceChoice] | DeviceChoice | None,
+    registry: Registry,
+    pin: Mapping[str, str] | None = None,
+) -> Placement:
     """The ordered device list: what the user named, or the best available, then the last resort.
+
+    Args:
+        devices: ids, each alone or with its options; None: the best available.
+        registry: what plugins offer.
+        pin: device ids by pattern; see ``dataflow.lower.Pins``.
 
     Raises:
         InputError: there is no such device.
@@ -56,7 +67,7 @@ def place(devices: Sequence[DeviceChoice] | DeviceChoice | None, registry: Regis
         ordered.append("cpu")
     if LAST_RESORT in registry.devices and LAST_RESORT not in ordered:
         ordered.append(LAST_RESORT)
-    return Placement(tuple(ordered), named or frozenset(ordered))
+    return Placement(tuple(ordered), named or frozenset(ordered), Pins(ordered, pin or {}))
 
 
 def open_machine(
@@ -142,8 +153,8 @@ def compile_graph(
         graph = without_dead(fold(graph, reference, changed))
         graph = join_scales(graph, reference, changed)
     if fusion:
-        graph = fuse(graph, placement.devices, registry)
-    lowered = lower(graph, placement.devices, registry, homes)
+        graph = fuse(graph, placement.pins, registry)
+    lowered = lower(graph, placement.pins, registry, homes)
 
     def prepare(device: str, nodes: Sequence[LoweredNode], constants: Collection[Root]) -> Sequence[Any]:
         return machine.backends[device].prepare(nodes, machine.threads, constants)

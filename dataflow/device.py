@@ -139,6 +139,7 @@ class Unavailable:
     alignment: int = 64
     asynchronous: bool = False
     bodies: bool = False
+    peers: str | None = None
 
     def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:
         """Raises DeviceError with the reason."""
@@ -221,6 +222,9 @@ class Backend(Protocol):
     def read(self, array: Array, buffer: Buffer, offset: int) -> None:
         """Copies device memory into a contiguous host array."""
 
+    def receive(self, buffer: Buffer, offset: int, source: Buffer, source_offset: int, bytes: int) -> None:
+        """Copies from the memory of a peer (see ``Device.peers``)."""
+
     def sync(self) -> None:
         """Waits for all that was started."""
 
@@ -259,6 +263,7 @@ class Device(Protocol):
         alignment: of every operand, in bytes.
         asynchronous: segments and copies may return before they are done.
         bodies: segments may hold loops.
+        peers: devices of equal ``peers`` copy between their memories by themselves; None: through the host.
         unavailable: why it can't be used, or None.
     """
 
@@ -268,6 +273,7 @@ class Device(Protocol):
     alignment: int
     asynchronous: bool
     bodies: bool
+    peers: str | None
     unavailable: str | None
 
     def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:

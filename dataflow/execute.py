@@ -373,6 +373,8 @@ class Bound:
             return self._machine.backends[item.device].bind(item, own, self._machine.threads)
         if isinstance(item, Wait):
             return _BoundWait(self._machine.backends[item.device])
+        if HOST not in (self.plan.arenas[item.source.arena].memory, self.plan.arenas[item.target.arena].memory):
+            return _BoundPeerTransfer(item, table, self._machine.backends)
         return _BoundTransfer(item, self.plan, table, self._machine.backends)
 
     def close(self) -> None:
@@ -391,6 +393,22 @@ class _BoundWait:
 
     def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
         self._backend.sync()
+
+
+class _BoundPeerTransfer:
+    """A copy between two devices that reach each other's memory; the receiver makes it."""
+
+    native = False
+
+    def __init__(self, item: Transfer, table: Sequence[tuple[Any, int, int]], backends: Mapping[str, Backend]) -> None:
+        self._source, self._from = item.source, table[item.source.arena][0]
+        self._target, self._to = item.target, table[item.target.arena][0]
+        self._backend = backends[item.to_device]
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        size = self._source.type.nbytes
+        if size:
+            self._backend.receive(self._to, self._target.offset, self._from, self._source.offset, size)
 
 
 class _BoundTransfer:

@@ -272,14 +272,13 @@ class _Planning:
         for index, item in enumerate(self.lowered.items):
             if index == self.lowered.boundary:
                 close()
-                enter("")
                 boundary = len(items)
             if isinstance(item, Move):
                 close()
                 device = ""
                 source, target = self.operand(item.source), self.operand(item.target)
                 assert source is not None and target is not None
-                enter(item.to_device if item.source.root.memory == HOST else item.from_device)
+                enter(item.from_device if item.target.root.memory == HOST else item.to_device)
                 items.append(Transfer(source, target, item.from_device, item.to_device, item.name))
                 continue
             idle = item not in prepared if isinstance(item, LoweredNode) else not _does_work(item)

@@ -9,3 +9,4 @@ from .lowered import Root as Root
 from .lowered import Storage as Storage
 from .lowered import Stored as Stored
 from .lowering import lower as lower
+from .pins import Pins as Pins

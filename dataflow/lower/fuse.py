@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..errors import InputError
 from ..graph import Graph, Node, Value
 from ..op import Op
 from ..registry import Registry
+from .pins import Pins
 
 _COMMUTE = frozenset({"add", "mul", "maximum", "minimum"})
 
 
-def fuse(graph: Graph, devices: Sequence[str], registry: Registry) -> Graph:
+def fuse(graph: Graph, pins: Pins, registry: Registry) -> Graph:
     """The graph with every pattern replaced that the device of its first op computes as one; longest first.
 
     Inner values must have no other reader, and a pattern must not span the boundary of a joint graph.
     """
     patterns = sorted((op for op in registry.ops.values() if op.pattern), key=lambda op: -len(op.pattern))
-    offered = {op.name for d in devices for op in patterns if op.name in registry.kernels[d]}
+    offered = {op.name for d in pins.devices for op in patterns if op.name in registry.kernels[d]}
     patterns = [op for op in patterns if op.name in offered]
     if not patterns:
         return graph
-    search = _Search(graph, devices, registry)
+    search = _Search(graph, pins, registry)
     for index in range(len(graph.nodes) - 1, -1, -1):
         node = graph.nodes[index]
         if node in search.taken:
@@ -35,8 +36,8 @@ def fuse(graph: Graph, devices: Sequence[str], registry: Registry) -> Graph:
 
 
 class _Search:
-    def __init__(self, graph: Graph, devices: Sequence[str], registry: Registry) -> None:
-        self.graph, self.devices, self.registry = graph, devices, registry
+    def __init__(self, graph: Graph, pins: Pins, registry: Registry) -> None:
+        self.graph, self.pins, self.registry = graph, pins, registry
         self.makers = graph.producers()
         self.readers = graph.readers()
         self.kept = {*graph.outputs.values(), *(s.after for s in graph.states), *(s.before for s in graph.states)}
@@ -59,11 +60,14 @@ class _Search:
         boundary = self.graph.boundary
         if boundary is not None and len({self.place[n] < boundary for n in chain}) > 1:
             return False
+        if len({self.pins.order(n) for n in chain}) > 1:
+            return False
         made = self.make(op, first, [*first.inputs, *others], last)
         if made is None:
             return False
         self.taken.update(chain)
         self.fused[last] = made
+        self.pins.follow(made, first)
         return True
 
     def inner(self, node: Node, name: str) -> Node | None:
@@ -89,7 +93,7 @@ class _Search:
             return None
         attributes: Mapping[str, object] = {key: first.attributes[key] for key in op.attributes}
         node = Node(op, last.name, tuple(inputs), (result,), attributes, (), last.origin)
-        for device in self.devices:
+        for device in self.pins.order(first):
             kernels = self.registry.kernels[device]
             if any(k.refuses(node) is None for k in kernels.get(op.name, ())):
                 return node

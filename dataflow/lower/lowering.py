@@ -17,17 +17,16 @@ from ..types import TensorType, contiguous_strides
 from . import bodies
 from .concats import place
 from .lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
+from .pins import Pins
 from .select import Selection, select
 
 
-def lower(
-    graph: Graph, devices: Sequence[str], registry: Registry, homes: Mapping[str, str] = MappingProxyType({})
-) -> Lowered:
+def lower(graph: Graph, pins: Pins, registry: Registry, homes: Mapping[str, str] = MappingProxyType({})) -> Lowered:
     """``graph`` with devices, kernels and storage; its types must be bound.
 
     Args:
         graph: bound, without dead nodes.
-        devices: ids in order of preference; the last resort last.
+        pins: devices in order of preference, the last resort last, and what the user wants where.
         registry: what plugins offer.
         homes: the one memory in which an initializer lies that programs change; one without a home has a copy in
             every memory that reads it.
@@ -38,7 +37,7 @@ def lower(
     for value in graph.values():
         if not value.type.is_bound:
             raise ModelError(f"value {value.name!r} has type {value.type}: bind its named dims first")
-    return Lowering(select(graph, devices, registry), devices, registry, homes).run()
+    return Lowering(select(graph, pins, registry), pins.devices, registry, homes).run()
 
 
 class Lowering:
@@ -56,6 +55,7 @@ class Lowering:
         self.registry = registry
         self.copy: Op = registry.ops["copy"]
         self.items: list[Item] = []
+        self.first: list[Item] = []  # before them
         self.storage: dict[Value, Storage] = {}
         self.device_of: dict[Root, str] = {}  # the device that computed it
         self.inputs: dict[str, Storage] = {}
@@ -84,7 +84,10 @@ class Lowering:
         outputs = self.results()
         self.keep_states()
         states = tuple(self.states)
-        return Lowered(tuple(self.items), self.inputs, outputs, self.stored, states, boundary, self.refusals)
+        if boundary is not None:
+            boundary += len(self.first)
+        items = (*self.first, *self.items)
+        return Lowered(items, self.inputs, outputs, self.stored, states, boundary, self.refusals)
 
     def node(self, node: Node) -> None:
         """Lowers a node."""
@@ -239,18 +242,27 @@ class Lowering:
 
     def move(self, storage: Storage, memory: str, device: str, reader: Node) -> Storage:
         """The value in another memory; the whole root moves, once per memory, and views stay views."""
-        if HOST not in (storage.root.memory, memory):  # between two devices: through the host
+        if HOST not in (storage.root.memory, memory) and not self.are_peers(storage.root.memory, memory):
             storage = self.move(storage, HOST, self.host_device(), reader)
         key = (storage.root, memory)
         if key not in self.moved:
             target = self.root(f"{storage.root.name}:{memory}", storage.root.type, memory, "computed")
             whole = Storage(storage.root, 0, contiguous_strides(storage.root.type.sizes), storage.root.type)
             origin = self.device_for(storage.root)
-            self.items.append(Move(whole, target, origin, device, storage.root.name))
+            # What is there from the start moves at the start: work on a device is not interrupted for it.
+            items = self.first if storage.root.kind == "input" else self.items
+            items.append(Move(whole, target, origin, device, storage.root.name))
             self.device_of[target.root] = device
             self.moved[key] = target
         moved = self.moved[key]
         return Storage(moved.root, storage.offset, storage.strides, storage.type)
+
+    def are_peers(self, *memories: str) -> bool:
+        """Whether values move between memories without the host."""
+        peers = {
+            d.peers for d in map(self.registry.devices.get, self.devices) if d is not None and d.memory in memories
+        }
+        return len(peers) == 1 and None not in peers
 
     def device_for(self, root: Root) -> str:
         """The device that computed a root, or the first that addresses it."""

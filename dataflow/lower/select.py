@@ -12,6 +12,7 @@ from ..graph import Graph, Node, Value
 from ..passes.dead import without_dead
 from ..passes.rewrite import rewrite
 from ..registry import Registry
+from .pins import Pins
 
 LOOPS = frozenset({"scan", "if_", "loop"})  # a device can run their bodies
 
@@ -38,10 +39,11 @@ class Selection:
     refusals: Mapping[tuple[str, str], str]
 
 
-def select(graph: Graph, devices: Sequence[str], registry: Registry) -> Selection:
+def select(graph: Graph, pins: Pins, registry: Registry) -> Selection:
     """The graph with a kernel for every node, decomposing where that is needed.
 
-    Per node: a kernel of the first device that takes it or its decomposition, then the next device.
+    Per node: a kernel of the first device that takes it or its decomposition, then the next device; a pinned node
+    asks its own device first.
 
     Raises:
         ModelError: no device takes a node; the message lists every such node with reasons.
@@ -55,6 +57,7 @@ def select(graph: Graph, devices: Sequence[str], registry: Registry) -> Selectio
     for node in graph.nodes:
         if node.op.view is not None:
             continue
+        devices = pins.order(node)
         key = _key(node, devices, registry)
         choice = known.get(key) if key is not None else None
         if choice is None:
@@ -66,12 +69,12 @@ def select(graph: Graph, devices: Sequence[str], registry: Registry) -> Selectio
         elif choice is not None:
             choices[node] = choice
         else:
-            reasons = "; ".join(f"{d}: {refusals[node.name, d]}" for d in devices)
+            reasons = "; ".join(f"{d}: {refusals[node.name, d]}" for d in pins.devices)
             missing.append(f"{node.describe()}: {reasons}")
     if missing:
         raise ModelError("no device takes these nodes:\n  " + "\n  ".join(missing))
     if expand:
-        return select(_decompose(graph, expand), devices, registry)
+        return select(_decompose(graph, expand), pins, registry)
     return Selection(graph, choices, refusals)
 
 
@@ -81,7 +84,7 @@ def _key(node: Node, devices: Sequence[str], registry: Registry) -> object:
     if not kernels or node.bodies or any(kernel.accepts is not None for kernel in kernels):
         return None
     dtypes = tuple(None if v is None else v.type.dtype.code for v in (*node.inputs, *node.outputs))
-    return node.op.name, len(node.inputs), dtypes
+    return devices[0], node.op.name, len(node.inputs), dtypes
 
 
 def _choose(
@@ -121,7 +124,7 @@ def _select_bodies(node: Node, device: str, registry: Registry) -> tuple[Selecti
         raise ModelError(f"{inner[0].describe()} has a body of its own")
     if node.op.name == "loop" and len(node.outputs) > 1 + node.attributes["n_carries"]:
         raise ModelError("a loop whose number of trips depends on data stacks results")
-    return tuple(select(without_dead(body), (device,), registry) for body in node.bodies)
+    return tuple(select(without_dead(body), Pins((device,)), registry) for body in node.bodies)
 
 
 def _decompose(graph: Graph, expand: set[Node]) -> Graph:

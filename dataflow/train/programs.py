@@ -78,7 +78,7 @@ class Programs:
         objective: loss and metrics.
         optimizer: makes the update.
         trainable: names of parameters.
-        devices, threads, precision, registry: as for Session.
+        devices, threads, precision, pin, registry: as for Session.
         clip_norm: the largest norm of the averaged gradient, or None.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``ties``.
@@ -99,12 +99,14 @@ class Programs:
         ties: Mapping[str, Tie] = MappingProxyType({}),
         dropout: int | None = None,
         precision: Precision = "float32",
+        pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
         self._registry = registry or default_registry()
-        self._placement = place(devices, self._registry)
+        self._placement = place(devices, self._registry, pin)
         self._machine = open_machine(self._placement, devices, self._registry, threads, precision)
+        self._placement.pins.apply(model.graph)
         self._trainable = tuple(trainable)
         self._clip_norm = clip_norm
         self._store = Store(self._machine)

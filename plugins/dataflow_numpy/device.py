@@ -29,6 +29,7 @@ class NumpyDevice:
     alignment = 64
     asynchronous = False
     bodies = False  # its kernel of a loop runs the body itself
+    peers: str | None = None
     unavailable: str | None = None
 
     def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> NumpyBackend:
@@ -70,6 +71,10 @@ class NumpyBackend:
         raise NotImplementedError
 
     def read(self, array: Any, buffer: Any, offset: int) -> None:
+        """Never called."""
+        raise NotImplementedError
+
+    def receive(self, buffer: Any, offset: int, source: Any, source_offset: int, bytes: int) -> None:
         """Never called."""
         raise NotImplementedError
 
