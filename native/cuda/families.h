@@ -9,13 +9,16 @@
   X(cast)                                                                                          \
   X(conv)                                                                                          \
   X(cublaslt)                                                                                      \
+  X(cudnn)                                                                                         \
   X(elementwise)                                                                                   \
   X(index)                                                                                         \
   X(layer_norm)                                                                                    \
   X(loss)                                                                                          \
   X(matmul)                                                                                        \
+  X(max_pool_grad)                                                                                 \
   X(movement)                                                                                      \
   X(optim)                                                                                         \
+  X(pool)                                                                                          \
   X(recurrent)                                                                                     \
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
