@@ -4,6 +4,7 @@
 
 /* clang-format off */
 #define DF_CUDA_FAMILIES(X)                                                                        \
+  X(arg_reduce)                                                                                    \
   X(batch_norm)                                                                                    \
   X(binary)                                                                                        \
   X(cast)                                                                                          \
@@ -14,6 +15,7 @@
   X(index)                                                                                         \
   X(layer_norm)                                                                                    \
   X(loss)                                                                                          \
+  X(lrn)                                                                                           \
   X(matmul)                                                                                        \
   X(max_pool_grad)                                                                                 \
   X(movement)                                                                                      \
