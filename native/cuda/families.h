@@ -21,6 +21,7 @@
   X(movement)                                                                                      \
   X(optim)                                                                                         \
   X(pool)                                                                                          \
+  X(random)                                                                                        \
   X(recurrent)                                                                                     \
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
