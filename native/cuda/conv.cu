@@ -83,6 +83,44 @@ const char *df_conv_accepts(const df_conv &conv, int32_t rank) {
   return nullptr;
 }
 
+/* ---- The end of a convolution --------------------------------------------------------------- */
+
+/* A thread has V elements of one plane. */
+template <int V>
+__global__ void __launch_bounds__(DF_BLOCK)
+    finish_planes(float *out, const float *parts, int32_t n_parts, int64_t total, int64_t plane,
+                  int64_t channels, df_gemm_end end) {
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
+  if (at >= total)
+    return;
+  df_vector<float, V> v = *reinterpret_cast<const df_vector<float, V> *>(parts + at);
+  for (int32_t part = 1; part < n_parts; part++) {
+    const auto next = *reinterpret_cast<const df_vector<float, V> *>(parts + part * total + at);
+#pragma unroll
+    for (int e = 0; e < V; e++)
+      v.v[e] += next.v[e];
+  }
+  const int64_t channel = total <= INT32_MAX
+                              ? static_cast<uint32_t>(at) / static_cast<uint32_t>(plane) %
+                                    static_cast<uint32_t>(channels)
+                              : at / plane % channels;
+#pragma unroll
+  for (int e = 0; e < V; e++)
+    v.v[e] = end(v.v[e], channel, 0, at + e);
+  *reinterpret_cast<df_vector<float, V> *>(out + at) = v;
+}
+
+df_status df_conv_finish(const df_call *call, float *out, const float *parts, int32_t n_parts,
+                         int64_t total, int64_t plane, int64_t channels, const df_gemm_end &end) {
+  if (total == 0)
+    return DF_OK;
+  if (plane % 4 == 0 && df_is_aligned<4>(out) && df_is_aligned<4>(parts))
+    return DF_LAUNCH(call, finish_planes<4>, df_blocks(total, DF_BLOCK * 4), DF_BLOCK, 0, out,
+                     parts, n_parts, total, plane, channels, end);
+  return DF_LAUNCH(call, finish_planes<1>, df_blocks(total, DF_BLOCK), DF_BLOCK, 0, out, parts,
+                   n_parts, total, plane, channels, end);
+}
+
 /* ---- Records -------------------------------------------------------------------------------- */
 
 template <df_conv (*of)(const df_node *)> static const char *accepts(const df_node *node) {

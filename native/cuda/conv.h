@@ -58,6 +58,11 @@ int64_t df_conv_apply_workspace(const df_conv &conv, bool turned);
 df_status df_conv_apply(const df_call *call, const df_conv &conv, bool turned, float *out,
                         const float *from, const float *weight, const df_gemm_end &end);
 
+/* out = relu(sum of n_parts parts, |total| floats each, + bias + add): the parts in their order, a
+ * bias per plane. |out| may be |parts| when there is one. */
+df_status df_conv_finish(const df_call *call, float *out, const float *parts, int32_t n_parts,
+                         int64_t total, int64_t plane, int64_t channels, const df_gemm_end &end);
+
 /* ---- dw from x and dy: conv_grad_weight.cu -------------------------------------------------- */
 
 int64_t df_conv_weight_workspace(const df_conv &conv);

@@ -7,236 +7,13 @@
  *   turned   rows channels, columns (image, i), k (filter, tap); reads dy at (i + pad - t dilation)
  *            / stride. Positions i that agree modulo the stride are one product, with those taps
  *            that make the quotient whole: nothing is multiplied that isn't there.
- *
- * k runs over blocks of 16 channels, then taps, then the channels of the block, so that a slice has
- * one tap: a thread's column is looked at once a slice. With few channels it runs over channels,
- * then taps.
  */
-#include "conv.h"
-#include "gemm_tile.h"
+#include "conv_planes.h"
 
 enum {
   FEW_CHANNELS = 48,  /* up to here, and where 16 doesn't divide them, blocks would waste much */
   LEAST_COLUMNS = 32, /* of an image, worth a product of its own */
 };
-
-/* One product; offsets count floats. */
-struct planes {
-  float *out;
-  const float *from, *weight;
-  int64_t out_begin, weight_begin;
-  int64_t rows, channels, columns, k; /* k with whole blocks */
-  int64_t groups;
-  int32_t blocked; /* k over blocks of channels */
-  int32_t fours;   /* columns come in fours that lie together in |out| */
-  df_divisor taps[DF_AXES], positions[DF_AXES];
-  df_divisor tile_rows;
-  int32_t tap_step[DF_AXES];                                 /* of a place in |from| per tap */
-  int32_t position_step[DF_AXES], position_begin[DF_AXES];   /* and per position */
-  int32_t size[DF_AXES], from_stride[DF_AXES], from_channel; /* of a plane of |from| */
-  int64_t from_image, from_group;
-  int32_t weight_row, weight_channel, weight_tap[DF_AXES];
-  int64_t weight_group;
-  int32_t out_row, out_position[DF_AXES];
-  int64_t out_image, out_group;
-  df_gemm_end end;
-  int32_t parts;
-  int64_t part, total; /* floats of |out|, when the parts are kept apart */
-};
-
-/* The factors of one block. A thread brings weights of one k and several rows, and elements of one
- * column and several k. */
-template <typename T, bool BLOCKED> struct convolved {
-  static constexpr int A_STEP = T::THREADS / DF_TILE_DEPTH, B_STEP = T::THREADS / T::COLUMNS;
-  static constexpr int A_COUNT = df_share<T, T::ROWS>::SINGLES,
-                       B_COUNT = df_share<T, T::COLUMNS>::SINGLES;
-  const planes *p;
-  const float *weight; /* of this thread's first row, with group */
-  const float *from;   /* of this thread's column, with group and image */
-  int rows;            /* left from this thread's first one on */
-  int place[DF_AXES];  /* of this thread's column */
-  uint32_t end;
-  bool inside;               /* the column is one */
-  int channel, tap[DF_AXES]; /* of the slice that is fetched */
-
-  __device__ __forceinline__ void begin(const planes *planes, int64_t group, int64_t row,
-                                        int64_t column, int64_t end_) {
-    const int thread = static_cast<int>(threadIdx.x);
-    p = planes;
-    end = static_cast<uint32_t>(end_);
-    const int64_t first = row + thread / DF_TILE_DEPTH;
-    rows = static_cast<int>(p->rows - first);
-    weight = p->weight + p->weight_begin + group * p->weight_group + first * p->weight_row;
-    const int64_t own = column + thread % T::COLUMNS;
-    inside = own < p->columns;
-    int32_t digit[DF_AXES];
-    const int64_t image = df_split(static_cast<uint32_t>(inside ? own : 0), p->positions, digit);
-    int32_t offset = 0;
-#pragma unroll
-    for (int axis = 0; axis < DF_AXES; axis++) {
-      place[axis] = p->position_begin[axis] + digit[axis] * p->position_step[axis];
-      offset += place[axis] * p->from_stride[axis];
-    }
-    from = p->from + image * p->from_image + group * p->from_group + offset;
-  }
-
-  __device__ __forceinline__ int weight_offset(int channel_, const int (&tap_)[DF_AXES]) const {
-    return channel_ * p->weight_channel + tap_[0] * p->weight_tap[0] + tap_[1] * p->weight_tap[1] +
-           tap_[2] * p->weight_tap[2];
-  }
-  /* Whether the tap is on the plane, and the way from the column's place to it. */
-  __device__ __forceinline__ bool find(const int (&tap_)[DF_AXES], int *offset) const {
-    bool on = inside;
-    *offset = 0;
-#pragma unroll
-    for (int axis = 0; axis < DF_AXES; axis++) {
-      const int way = tap_[axis] * p->tap_step[axis];
-      on = on && static_cast<unsigned>(place[axis] + way) < static_cast<unsigned>(p->size[axis]);
-      *offset += way * p->from_stride[axis];
-    }
-    return on;
-  }
-
-  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::ROOM], int64_t k) {
-    const int depth = static_cast<int>(threadIdx.x) % DF_TILE_DEPTH;
-    int own, own_tap[DF_AXES];
-    bool there;
-    if constexpr (BLOCKED) {
-      channel = df_split(static_cast<uint32_t>(k) / DF_TILE_DEPTH, p->taps, tap) * DF_TILE_DEPTH;
-      own = channel + depth;
-      there = own < p->channels;
-#pragma unroll
-      for (int axis = 0; axis < DF_AXES; axis++)
-        own_tap[axis] = tap[axis];
-    } else {
-      const uint32_t at = static_cast<uint32_t>(k) + static_cast<uint32_t>(depth);
-      there = at < end;
-      own = df_split(there ? at : 0, p->taps, own_tap);
-    }
-    const float *at = weight + weight_offset(own, own_tap);
-    const int64_t step = static_cast<int64_t>(A_STEP) * p->weight_row;
-#pragma unroll
-    for (int f = 0; f < A_COUNT; f++) {
-      v[f] = there && f * A_STEP < rows ? __ldg(at) : 0.0f;
-      at += step;
-    }
-  }
-
-  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::ROOM], int64_t k) {
-    const int depth = static_cast<int>(threadIdx.x) / T::COLUMNS;
-    if constexpr (BLOCKED) {
-      int offset;
-      const bool on = find(tap, &offset);
-      const int first = channel + depth, left = static_cast<int>(p->channels) - first;
-      const float *at = from + offset + static_cast<int64_t>(first) * p->from_channel;
-      const int64_t step = static_cast<int64_t>(B_STEP) * p->from_channel;
-#pragma unroll
-      for (int f = 0; f < B_COUNT; f++) {
-        v[f] = on && f * B_STEP < left ? __ldg(at) : 0.0f;
-        at += step;
-      }
-    } else {
-#pragma unroll
-      for (int f = 0; f < B_COUNT; f++) {
-        const uint32_t at = static_cast<uint32_t>(k) + static_cast<uint32_t>(depth + f * B_STEP);
-        int own_tap[DF_AXES], offset;
-        const int own = df_split(at < end ? at : 0, p->taps, own_tap);
-        const bool on = find(own_tap, &offset) && at < end;
-        v[f] = on ? __ldg(from + offset + static_cast<int64_t>(own) * p->from_channel) : 0.0f;
-      }
-    }
-  }
-
-  __device__ __forceinline__ void store_a(float *to,
-                                          const float (&v)[df_share<T, T::ROWS>::ROOM]) const {
-    const int thread = static_cast<int>(threadIdx.x);
-    to += thread % DF_TILE_DEPTH * (T::ROWS + DF_TILE_GAP) + thread / DF_TILE_DEPTH;
-#pragma unroll
-    for (int f = 0; f < A_COUNT; f++)
-      to[f * A_STEP] = v[f];
-  }
-  __device__ __forceinline__ void store_b(float *to,
-                                          const float (&v)[df_share<T, T::COLUMNS>::ROOM]) const {
-    const int thread = static_cast<int>(threadIdx.x);
-    constexpr int PITCH = T::COLUMNS + DF_TILE_GAP;
-    to += thread / T::COLUMNS * PITCH + thread % T::COLUMNS;
-#pragma unroll
-    for (int f = 0; f < B_COUNT; f++)
-      to[f * B_STEP * PITCH] = v[f];
-  }
-};
-
-/* A block per tile, part of k and group. */
-template <typename T, bool BLOCKED>
-__global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
-    convolve(const __grid_constant__ planes p) {
-  const uint32_t tiles_down = p.tile_rows.d;
-  const uint32_t other = df_divide(blockIdx.x, p.tile_rows);
-  const int64_t row = static_cast<int64_t>(blockIdx.x - other * tiles_down) * T::ROWS;
-  const uint32_t tiles_across = static_cast<uint32_t>((p.columns + T::COLUMNS - 1) / T::COLUMNS);
-  const int64_t column = static_cast<int64_t>(other % tiles_across) * T::COLUMNS;
-  const uint32_t rest = other / tiles_across;
-  const int64_t part = rest % static_cast<uint32_t>(p.parts),
-                group = rest / static_cast<uint32_t>(p.parts);
-
-  const int64_t begin = part * p.part, end = df_min(p.k, begin + p.part);
-  convolved<T, BLOCKED> load;
-  load.begin(&p, group, row, column, end);
-  float sums[T::DOWN][T::ACROSS] = {};
-  df_tile_sum<T>(sums, load, begin, end);
-
-  const bool kept = p.parts > 1;
-  float *out = p.out + (kept ? part * p.total : 0);
-  const int64_t corner = group * p.out_group + p.out_begin;
-  const int64_t first_row = row + df_tile_row<T>(), first_column = column + df_tile_column<T>();
-#pragma unroll
-  for (int y = 0; y < T::ACROSS; y += 4) {
-    const int64_t j = first_column + df_tile_across(y);
-    int64_t at[4];
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      int32_t digit[DF_AXES];
-      const int64_t image =
-          df_split(static_cast<uint32_t>(j + e < p.columns ? j + e : 0), p.positions, digit);
-      at[e] = corner + image * p.out_image;
-#pragma unroll
-      for (int axis = 0; axis < DF_AXES; axis++)
-        at[e] += static_cast<int64_t>(digit[axis]) * p.out_position[axis];
-    }
-#pragma unroll
-    for (int x = 0; x < T::DOWN; x++) {
-      const int64_t i = first_row + df_tile_down(x), channel = group * p.rows + i;
-      if (i >= p.rows || j >= p.columns)
-        continue;
-      float v[4];
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int64_t place = at[e] + i * p.out_row;
-        const bool there = j + e < p.columns;
-        v[e] = kept || !there ? sums[x][y + e] : p.end(sums[x][y + e], channel, 0, place);
-        if (there && !p.fours)
-          out[place] = v[e];
-      }
-      if (p.fours)
-        *reinterpret_cast<float4 *>(out + at[0] + i * p.out_row) =
-            make_float4(v[0], v[1], v[2], v[3]);
-    }
-  }
-}
-
-/* Adds the parts of every result, in their order, and ends it. */
-__global__ void __launch_bounds__(DF_BLOCK)
-    join_planes(const __grid_constant__ planes p, float *out, df_divisor plane,
-                df_divisor channels) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= p.total)
-    return;
-  float sum = 0.0f;
-  for (int32_t part = 0; part < p.parts; part++)
-    sum += p.out[part * p.total + at];
-  const int64_t row = at / plane.d;
-  out[at] = p.end(sum, row % channels.d, 0, at);
-}
 
 /* ---- What the products are ------------------------------------------------------------------ */
 
@@ -283,8 +60,8 @@ static int64_t depth_of(int64_t channels, int64_t taps) {
                               : channels * taps;
 }
 
-static planes forward_planes(const df_conv &conv) {
-  planes p{};
+static df_planes forward_planes(const df_conv &conv) {
+  df_planes p{};
   p.rows = conv.filters;
   p.channels = conv.channels;
   p.columns = conv.batch * conv.out_size;
@@ -314,8 +91,8 @@ static planes forward_planes(const df_conv &conv) {
   return p;
 }
 
-static planes turned_planes(const df_conv &conv, const phase (&phases)[DF_AXES]) {
-  planes p{};
+static df_planes turned_planes(const df_conv &conv, const phase (&phases)[DF_AXES]) {
+  df_planes p{};
   p.rows = conv.channels;
   p.channels = conv.filters;
   p.columns = conv.batch;
@@ -414,7 +191,7 @@ int64_t df_conv_apply_workspace(const df_conv &conv, bool turned) {
                        : 0;
 }
 
-template <typename T> static df_status launch_tile(const df_call *call, planes &p) {
+template <typename T> static df_status launch_tile(const df_call *call, df_planes &p) {
   const int64_t down = df_divide_up(p.rows, T::ROWS), across = df_divide_up(p.columns, T::COLUMNS);
   const int64_t blocks = down * across * p.parts * p.groups;
   if (blocks == 0)
@@ -430,7 +207,7 @@ template <typename T> static df_status launch_tile(const df_call *call, planes &
 }
 
 /* One product, put where |own| says. */
-static df_status launch(const df_call *call, planes &p, const planes &own, int32_t tile) {
+static df_status launch(const df_call *call, df_planes &p, const df_planes &own, int32_t tile) {
   p.out = own.out;
   p.from = own.from;
   p.weight = own.weight;
@@ -450,7 +227,7 @@ static df_status launch(const df_call *call, planes &p, const planes &own, int32
   }
 }
 
-static df_status launch_phases(const df_call *call, const df_conv &conv, const planes &own,
+static df_status launch_phases(const df_call *call, const df_conv &conv, const df_planes &own,
                                int32_t tile) {
   phase phases[DF_AXES];
   df_status status = DF_OK;
@@ -460,7 +237,7 @@ static df_status launch_phases(const df_call *call, const df_conv &conv, const p
         phases[0] = phase_of(conv, 0, z);
         phases[1] = phase_of(conv, 1, y);
         phases[2] = phase_of(conv, 2, x);
-        planes p = turned_planes(conv, phases);
+        df_planes p = turned_planes(conv, phases);
         status = launch(call, p, own, tile);
       }
   return status;
@@ -477,7 +254,7 @@ df_status df_conv_apply(const df_call *call, const df_conv &conv, bool turned, f
   }
   const df_gemm_cut cut = cut_of(conv, turned);
   const int64_t plane = turned ? conv.in_size : conv.out_size;
-  planes own{};
+  df_planes own{};
   own.out = cut.parts > 1 ? static_cast<float *>(call->workspace) : out;
   own.from = from;
   own.weight = weight;
@@ -492,12 +269,11 @@ df_status df_conv_apply(const df_call *call, const df_conv &conv, bool turned, f
   if (turned) {
     status = launch_phases(call, conv, own, cut.tile);
   } else {
-    planes p = forward_planes(conv);
+    df_planes p = forward_planes(conv);
     status = launch(call, p, own, cut.tile);
   }
   if (status || cut.parts == 1)
     return status;
   const int64_t channels = conv.groups * (turned ? conv.channels : conv.filters);
-  return DF_LAUNCH(call, join_planes, df_blocks(total, DF_BLOCK), DF_BLOCK, 0, own, out,
-                   df_divisor_of(plane), df_divisor_of(channels));
+  return df_conv_finish(call, out, own.out, cut.parts, total, plane, channels, end);
 }

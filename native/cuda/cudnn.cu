@@ -211,34 +211,12 @@ template <kind KIND> df_status prepare(const df_node *node, df_prepared *out, df
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
-/* y = relu(y + bias + add); a thread has V elements of one plane. */
-template <int V>
-__global__ void __launch_bounds__(DF_BLOCK)
-    finish_planes(float *y, df_gemm_end end, int64_t count, int64_t plane, int64_t channels) {
-  const int64_t at = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
-  if (at >= count)
-    return;
-  const int64_t channel = count <= INT32_MAX
-                              ? static_cast<uint32_t>(at) / static_cast<uint32_t>(plane) %
-                                    static_cast<uint32_t>(channels)
-                              : at / plane % channels;
-  df_vector<float, V> v = *reinterpret_cast<const df_vector<float, V> *>(y + at);
-#pragma unroll
-  for (int e = 0; e < V; e++)
-    v.v[e] = end(v.v[e], channel, 0, at + e);
-  *reinterpret_cast<df_vector<float, V> *>(y + at) = v;
-}
-
 df_status finish(const df_call *call, const df_conv &conv, float *y, const df_gemm_end &end) {
   const int64_t channels = conv.groups * conv.filters,
                 count = conv.batch * channels * conv.out_size;
   if (!end.row_bias && !end.add && !end.relu)
     return DF_OK;
-  if (conv.out_size % 4 == 0 && df_is_aligned<4>(y))
-    return DF_LAUNCH(call, finish_planes<4>, df_blocks(count, DF_BLOCK * 4), DF_BLOCK, 0, y, end,
-                     count, conv.out_size, channels);
-  return DF_LAUNCH(call, finish_planes<1>, df_blocks(count, DF_BLOCK), DF_BLOCK, 0, y, end, count,
-                   conv.out_size, channels);
+  return df_conv_finish(call, y, y, 1, count, conv.out_size, channels, end);
 }
 
 /* What the library has for this card; that of another one must fit into the plan's workspace. */

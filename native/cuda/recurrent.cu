@@ -115,27 +115,14 @@ static df_status launch_step(const df_call *call, const moment &m, int64_t gates
   return DF_LAUNCH(call, rnn_step, blocks, DF_BLOCK, 0, m);
 }
 
-/* A layer without steps hands its state on. */
-static df_status pass_on(const df_call *call, float *to, const float *from, int64_t count) {
-  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
-  const cudaStream_t stream = static_cast<cudaStream_t>(call->stream);
-  if (!to || !bytes)
-    return DF_OK;
-  if (from)
-    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
-  else
-    cudaMemsetAsync(to, 0, bytes, stream);
-  return df_launched(call, "a copy of the state");
-}
-
 static df_status run(const df_call *call, const forward &f) {
   const df_recurrent &s = f.sizes;
   const int64_t count = s.batch * s.hidden;
   if (count == 0)
     return DF_OK;
   if (s.steps == 0) {
-    df_status status = pass_on(call, f.last, f.h, count);
-    return status ? status : pass_on(call, f.cell, f.c, count);
+    df_status status = df_recurrent_pass_on(call, f.last, f.h, count);
+    return status ? status : df_recurrent_pass_on(call, f.cell, f.c, count);
   }
   const df_gemm product = df_recurrent_product(s, f.r, false);
   moment m{};
@@ -168,21 +155,12 @@ static df_status run(const df_call *call, const forward &f) {
 
 /* ---- Records -------------------------------------------------------------------------------- */
 
-static df_recurrent sizes_of(const int64_t *x, const int64_t *r) {
-  df_recurrent s{};
-  s.steps = x[0];
-  s.batch = x[1];
-  s.hidden = r[1];
-  s.gates = s.hidden ? r[0] / s.hidden : 1;
-  return s;
-}
-
 static const char *accepts(const df_node *node) {
   return df_recurrent_accepts(&node->inputs[0], &node->inputs[1]);
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_recurrent s = sizes_of(node->inputs[0].shape, node->inputs[1].shape);
+  const df_recurrent s = df_recurrent_of(node->inputs[0].shape, node->inputs[1].shape);
   out->workspace = df_recurrent_floats(df_recurrent_product(s, nullptr, false)) *
                    static_cast<int64_t>(sizeof(float));
   return DF_OK;
@@ -191,7 +169,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 /* What all three share: x, r, the first state, the lengths; y and the last state. */
 static forward forward_of(const df_call *call, int64_t gates, int32_t h, int32_t lengths) {
   forward f{};
-  f.sizes = sizes_of(call->inputs[0].shape, call->inputs[1].shape);
+  f.sizes = df_recurrent_of(call->inputs[0].shape, call->inputs[1].shape);
   f.sizes.gates = gates;
   f.sizes.reverse = df_attr_int(call, 0, 0) != 0;
   df_recurrent_lengths(&f.sizes, call, lengths);

@@ -15,6 +15,16 @@ struct df_recurrent {
   bool wide_lengths;   /* of 64 bits */
 };
 
+/* From the shapes of x or dx (T, N, gates * H) and of r (gates * H, H). */
+static inline df_recurrent df_recurrent_of(const int64_t *x, const int64_t *r) {
+  df_recurrent s{};
+  s.steps = x[0];
+  s.batch = x[1];
+  s.hidden = r[1];
+  s.gates = s.hidden ? r[0] / s.hidden : 1;
+  return s;
+}
+
 /* The sums of a product as a cell reads them. */
 struct df_recurrent_sums {
   const float *parts; /* null: there are none, the sums are zero */
@@ -100,6 +110,20 @@ static inline df_status df_recurrent_multiply(const df_call *call, df_gemm g, co
   const bool exchanged = g.m != rows || g.a != a;
   *sums = {parts, g.parts, g.m * g.n, exchanged ? 1 : g.n, exchanged ? g.n : 1};
   return df_gemm_run_parts(call, &g, parts);
+}
+
+/* A layer without steps hands |from|, or zeros, on; |to| may be absent. */
+static inline df_status df_recurrent_pass_on(const df_call *call, float *to, const float *from,
+                                             int64_t count) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  const cudaStream_t stream = static_cast<cudaStream_t>(call->stream);
+  if (!to)
+    return DF_OK;
+  if (from)
+    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  else
+    cudaMemsetAsync(to, 0, bytes, stream);
+  return df_launched(call, "a copy of the state");
 }
 
 /* accepts: the threads of a step are counted with 31 bits. |steps|: the operand (T, N, ...). */

@@ -161,25 +161,13 @@ static df_status run_steps(const df_call *call, const backward &b, float *parts,
   return DF_OK;
 }
 
-static df_status pass_on(const df_call *call, float *to, const float *from, int64_t count) {
-  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
-  const cudaStream_t stream = static_cast<cudaStream_t>(call->stream);
-  if (!to)
-    return DF_OK;
-  if (from)
-    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
-  else
-    cudaMemsetAsync(to, 0, bytes, stream);
-  return df_launched(call, "a copy of the cotangent");
-}
-
 static df_status run(const df_call *call, const backward &b) {
   const int64_t count = b.sizes.batch * b.sizes.hidden;
   if (count == 0)
     return DF_OK;
   if (b.sizes.steps == 0) {
-    df_status status = pass_on(call, b.dh_first, b.dh, count);
-    return status ? status : pass_on(call, b.dc_first, b.dc, count);
+    df_status status = df_recurrent_pass_on(call, b.dh_first, b.dh, count);
+    return status ? status : df_recurrent_pass_on(call, b.dc_first, b.dc, count);
   }
   const layout at = layout_of(b.sizes);
   float *workspace = static_cast<float *>(call->workspace);
@@ -199,21 +187,12 @@ static df_status run(const df_call *call, const backward &b) {
 /* ---- Records -------------------------------------------------------------------------------- */
 
 /* Input 0 is r, output 0 is dx. */
-static df_recurrent sizes_of(const int64_t *dx, const int64_t *r) {
-  df_recurrent s{};
-  s.steps = dx[0];
-  s.batch = dx[1];
-  s.hidden = r[1];
-  s.gates = s.hidden ? r[0] / s.hidden : 1;
-  return s;
-}
-
 static const char *accepts(const df_node *node) {
   return df_recurrent_accepts(&node->outputs[0], &node->inputs[0]);
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  const df_recurrent s = sizes_of(node->outputs[0].shape, node->inputs[0].shape);
+  const df_recurrent s = df_recurrent_of(node->outputs[0].shape, node->inputs[0].shape);
   out->workspace = layout_of(s).end * static_cast<int64_t>(sizeof(float));
   return DF_OK;
 }
@@ -221,7 +200,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 /* |kept|: the input that is the kept state; cotangents of y and of the last state follow it. */
 static backward backward_of(const df_call *call, int64_t gates, int32_t kept, int32_t lengths) {
   backward b{};
-  b.sizes = sizes_of(call->outputs[0].shape, call->inputs[0].shape);
+  b.sizes = df_recurrent_of(call->outputs[0].shape, call->inputs[0].shape);
   b.sizes.gates = gates;
   b.sizes.reverse = df_attr_int(call, 0, 0) != 0;
   df_recurrent_lengths(&b.sizes, call, lengths);
