@@ -44,11 +44,12 @@ def remote(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def refusing():
-    """``refusing(third)``: the installed plugins, but a device has no kernel for every third op."""
+    """``refusing(third)``: the installed plugins, but a device has no kernel for every third op; all must copy."""
 
     def make(third, device="cpu", registry=None):
         registry = registry or default_registry()
-        kept = {op: found for i, (op, found) in enumerate(sorted(registry.kernels[device].items())) if i % 3 != third}
+        offered = sorted(registry.kernels[device].items())
+        kept = {op: found for i, (op, found) in enumerate(offered) if i % 3 != third or op == "copy"}
         return dataclasses.replace(registry, kernels={**registry.kernels, device: kept})
 
     return make

@@ -1,8 +1,9 @@
 /* map.h: y[i] = f(a[i], b[i], ...) over a contiguous output, inputs broadcast and of any strides.
  *
  * |F| is a struct with a __device__ operator(), its members are the op's parameters. When every
- * input is contiguous or a single element, a thread does 16 bytes; otherwise one element, whose
- * place is found from its index.
+ * input is contiguous or a single element, a thread does 16 bytes; also when rows are dense or
+ * repeat one element, as with a bias, where it finds the place of its part of a row first;
+ * otherwise it does one element.
  */
 #ifndef DF_CUDA_MAP_H
 #define DF_CUDA_MAP_H
@@ -147,6 +148,26 @@ __global__ void __launch_bounds__(DF_BLOCK)
   df_map_piece<V>(f, out, n, single, std::index_sequence_for<TI...>{}, in...);
 }
 
+/* |walk| counts parts of V elements along the last axis; bit i of |single|: input i does not change
+ * along it. */
+template <int V, typename F, typename TO, int N, size_t... I, typename... TI>
+static __device__ __forceinline__ void df_map_part(const F &f, TO *out, int64_t parts,
+                                                   unsigned single, const df_walk<N> &walk,
+                                                   std::index_sequence<I...>, const TI *...in) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= parts)
+    return;
+  int64_t offset[N];
+  walk.place(i, offset);
+  df_apply<V>(f, out + i * V, df_load<V>(in + offset[I], 0, single >> I & 1)...);
+}
+
+template <int V, typename F, typename TO, int N, typename... TI>
+__global__ void __launch_bounds__(DF_BLOCK)
+    df_map_rows(F f, TO *out, int64_t parts, unsigned single, df_walk<N> walk, const TI *...in) {
+  df_map_part<V>(f, out, parts, single, walk, std::index_sequence_for<TI...>{}, in...);
+}
+
 template <typename F, typename TO, int N, size_t... I, typename... TI>
 static __device__ __forceinline__ void df_map_element(const F &f, TO *out, int64_t n,
                                                       const df_walk<N> &walk,
@@ -169,6 +190,32 @@ __global__ void __launch_bounds__(DF_BLOCK)
 
 template <int V, typename T> static inline bool df_is_aligned(const T *at) {
   return reinterpret_cast<uintptr_t>(at) % (sizeof(T) * V) == 0;
+}
+
+/* Turns |walk| into one of parts of V elements, if rows allow it; gives the operands that don't
+ * change along a row in |single|. |aligned|: bit k for operand k at an address of whole parts. */
+template <int V, int N>
+static inline bool df_walk_parts(df_walk<N> *walk, unsigned aligned, unsigned *single) {
+  const int32_t last = walk->rank - 1;
+  if (last < 0 || walk->shape[last] % V)
+    return false;
+  *single = 0;
+  for (int k = 0; k < N; k++) {
+    if (walk->strides[k][last] == 0) {
+      *single |= 1u << k;
+      continue;
+    }
+    if (walk->strides[k][last] != 1 || !(aligned >> k & 1))
+      return false;
+    for (int32_t axis = 0; axis < last; axis++)
+      if (walk->strides[k][axis] % V)
+        return false;
+  }
+  walk->shape[last] /= V;
+  walk->divisor[last] = df_divisor_of(walk->shape[last]);
+  for (int k = 0; k < N; k++)
+    walk->strides[k][last] *= V;
+  return true;
 }
 
 template <size_t... I, typename F, typename TO, typename... TI>
@@ -195,6 +242,13 @@ static df_status df_map_launch(const df_call *call, F f, TO *out, std::index_seq
   const df_tensor *const operands[N] = {&call->inputs[I]...};
   if (!df_walk_plan(&walk, to->shape, to->rank, operands))
     return df_fail(call, DF_UNSUPPORTED, "more than %d axes", DF_WALK_RANK);
+  /* For the types that models broadcast: each kernel more is compiled for every op. */
+  if constexpr (sizeof(TO) == 4 && ((sizeof(TI) == 4) && ...)) {
+    const unsigned aligned = ((df_is_aligned<V>(in) ? 1u << I : 0u) | ...);
+    if (df_is_aligned<V>(out) && df_walk_parts<V>(&walk, aligned, &single))
+      return DF_LAUNCH(call, (df_map_rows<V, F, TO, N, TI...>), df_blocks(n / V, DF_BLOCK),
+                       DF_BLOCK, 0, f, out, n / V, single, walk, in...);
+  }
   return DF_LAUNCH(call, (df_map_strided<F, TO, N, TI...>), df_blocks(n, DF_BLOCK), DF_BLOCK, 0, f,
                    out, n, walk, in...);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,11 @@ NOT_BUILT = (
     "its library was not built, since nvcc was not found when dataflow was installed; "
     "install the CUDA toolkit, then dataflow again from source"
 )
+# The vendor's libraries in packages of the extra ``cuda``, by the variable that tells the plugin's library.
+VENDOR = {
+    "DATAFLOW_CUBLASLT": ("cu13/lib/libcublasLt.so.13", "cublas/lib/libcublasLt.so.13"),
+    "DATAFLOW_CUDNN": ("cudnn/lib/libcudnn.so.9",),
+}
 
 
 @hookimpl
@@ -23,5 +29,17 @@ def dataflow_devices() -> Iterable[Device]:
     library = Path(os.environ.get("DATAFLOW_CUDA_LIBRARY") or LIBRARY)
     if not library.exists():
         return [Unavailable("cuda", NOT_BUILT)]
-    found: list[Device] = [*devices_of(library)]
-    return found
+    for variable, places in VENDOR.items():
+        found = None if variable in os.environ else _packaged(places)
+        if found is not None:
+            os.environ[variable] = str(found)
+    devices: list[Device] = [*devices_of(library)]
+    return devices
+
+
+def _packaged(places: Iterable[str]) -> Path | None:
+    """The first of these files that an installed package of NVIDIA's has."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = (spec.submodule_search_locations or []) if spec is not None else []
+    found = (Path(folder, place) for place in places for folder in folders)
+    return next((path for path in found if path.exists()), None)

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The check on a card: builds the CUDA library for it, runs the tests that need one, compute-sanitizer on a part of
+# them, and the benchmarks against PyTorch. Results go to benchmarks/results/gpu_*.json (and, with DATAFLOW_RESULTS set,
+# there too). Needs Python with this package's and its tests' dependencies and torch; nvcc; a driver.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python="${PYTHON:-python3}"
+export DATAFLOW_CUDA=on DATAFLOW_CUDA_ARCHS="${DATAFLOW_CUDA_ARCHS:-90}"
+step() { printf '\n== %s ==\n' "$*"; }
+
+step build
+"$python" -m pip install --quiet --no-deps --no-build-isolation --editable .
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+"$python" -m dataflow devices
+
+failed=0
+step "tests on the card"
+"$python" -m pytest -q -p no:cacheprovider -m card tests/cuda || failed=1
+
+step "compute-sanitizer: memory and races of one sample per op"
+if command -v compute-sanitizer > /dev/null; then
+  for tool in memcheck racecheck; do
+    compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 5 \
+      "$python" benchmarks/gpu_samples.py || failed=1
+  done
+else
+  echo "compute-sanitizer was not found"
+fi
+
+step benchmarks
+"$python" benchmarks/gpu_kernels.py || failed=1
+"$python" benchmarks/gpu_training.py "$@" || failed=1
+if [ -n "${DATAFLOW_RESULTS:-}" ]; then
+  mkdir -p "$DATAFLOW_RESULTS"
+  cp benchmarks/results/gpu_*.json "$DATAFLOW_RESULTS"
+fi
+exit "$failed"

@@ -1,0 +1,146 @@
+"""On a card: time and memory of a training step against PyTorch, with CUDA graphs or torch.compile.
+
+Each step takes its batch from the host and brings the loss back, on both sides; statistics of batch norms are held.
+PyTorch runs in processes of its own, the rounds take turns, and the faster of its two ways counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from gpu_kernels import card
+from report import interleaved, ratio, write
+
+import dataflow as df
+from dataflow.registry import default_registry
+
+# network: batch, shape of a sample (None: words), classes, steps in one turn
+NETWORKS: dict[str, tuple[int, tuple[int, ...], int | None, int, int]] = {
+    "mlp": (500, (784,), None, 10, 200),
+    "cnn": (500, (1, 28, 28), None, 10, 200),
+    "encoder": (8, (128,), 1000, 1000, 50),
+    "resnet50": (64, (3, 224, 224), None, 1000, 10),
+    "decoder": (8, (512,), 50257, 50257, 10),
+}
+GOALS = {"mlp": 0.8, "cnn": 0.8, "encoder": 0.8, "resnet50": 1.0, "decoder": 1.0}
+# How near the first loss must be to PyTorch's in the same precision.
+NEAR = {"float32": 1e-4, "tf32": 2e-3, "bf16": 2e-2}
+
+
+def batch_of(name: str) -> dict[str, np.ndarray]:
+    """Random inputs and labels, fresh in every run."""
+    count, shape, words, classes, _ = NETWORKS[name]
+    random = np.random.default_rng()
+    if words is not None:
+        return {"x": random.integers(0, words, (count, *shape)), "labels": random.integers(0, classes, (count, *shape))}
+    x = random.standard_normal((count, *shape)).astype(np.float32)
+    return {"x": x, "labels": random.integers(0, classes, count)}
+
+
+class Worker:
+    """PyTorch in a process of its own."""
+
+    def __init__(self, python: str, name: str, folder: str, precision: str, mode: str) -> None:
+        script = str(Path(__file__).parent / "gpu_torch_worker.py")
+        self._process = subprocess.Popen(
+            [python, script, name, folder, precision, mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        line = ""
+        while not line.startswith("ready"):
+            line = self._line()
+        self.version, self.first = line.split()[1], float(line.split()[2])
+        self.peak = 0
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("gpu_torch_worker.py ended; its message is above")
+        return line
+
+    def __call__(self, steps: int) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{steps}\n")
+        self._process.stdin.flush()
+        seconds, _, peak = self._line().split()
+        self.peak = int(peak)
+        return float(seconds)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def compare(name: str, precision: str, python: str, rounds: int, device: str) -> dict[str, object]:
+    batch, steps = batch_of(name), NETWORKS[name][4]
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
+        workers = {mode: Worker(python, name, folder, precision, mode) for mode in ("graph", "compile")}
+        model = df.load(f"{folder}/{name}.onnx")
+        optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
+        trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision)
+        first = trainer.step(batch)
+        near = abs(first - workers["graph"].first) / workers["graph"].first
+        if near > NEAR[precision]:
+            raise SystemExit(f"{name}, {precision}: the first loss is {first}, PyTorch's {workers['graph'].first}")
+
+        def ours() -> float:
+            begin = time.perf_counter()
+            for _ in range(steps):
+                trainer.step(batch)
+            return (time.perf_counter() - begin) / steps
+
+        ours()
+        times = interleaved(
+            rounds,
+            {"ours": ours, "graph": lambda: workers["graph"](steps), "compile": lambda: workers["compile"](steps)},
+        )
+        best = min(("graph", "compile"), key=lambda mode: sorted(times[mode])[rounds // 2])
+        plans = trainer.programs.plans().values()
+        kept = {a.name: a.bytes for p in plans for a in p.arenas if a.kind in ("weights", "state", "packs")}
+        memory = sum(kept.values()) + max(p.peak_bytes for p in plans)
+        for worker in workers.values():
+            worker.close()
+        trainer.close()
+    middle = {key: sorted(found)[rounds // 2] * 1e3 for key, found in times.items()}
+    return {
+        "what": f"training step, {name}, batch {len(batch['labels'])}, {precision}",
+        "dataflow_ms": middle["ours"],
+        "torch_graph_ms": middle["graph"],
+        "torch_compile_ms": middle["compile"],
+        "ratio": ratio(times["ours"], times[best]),
+        "goal": GOALS[name],
+        "dataflow_MB": memory / 1e6,
+        "torch_MB": workers[best].peak / 1e6,
+        "torch": workers[best].version,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", nargs="*", choices=list(NETWORKS), help="these instead of all")
+    parser.add_argument("--precision", nargs="*", choices=list(NEAR), default=["tf32", "bf16"])
+    options = parser.parse_args()
+    reason = default_registry().devices[options.device].unavailable
+    if reason:
+        raise SystemExit(f"no card: {reason}")
+    found = [
+        compare(name, precision, options.torch_python, options.rounds, options.device)
+        for name in options.only or NETWORKS
+        for precision in options.precision
+    ]
+    write("gpu_training", found, card=card())
+
+
+if __name__ == "__main__":
+    main()
