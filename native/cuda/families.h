@@ -11,6 +11,7 @@
   X(conv)                                                                                          \
   X(cublaslt)                                                                                      \
   X(cudnn)                                                                                         \
+  X(cumsum)                                                                                        \
   X(elementwise)                                                                                   \
   X(index)                                                                                         \
   X(layer_norm)                                                                                    \
@@ -25,6 +26,7 @@
   X(recurrent)                                                                                     \
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
+  X(resample)                                                                                      \
   X(scatter)                                                                                       \
   X(softmax)
 /* clang-format on */
