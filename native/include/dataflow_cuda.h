@@ -70,6 +70,11 @@ static __device__ __forceinline__ int64_t df_checked_index(int64_t index, int64_
   return 0;
 }
 
+/* Records name the members that they set; the others are null. */
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#endif
+
 /* A record: DF_CUDA_KERNEL("add", "f32", "~f32,~f32->f32", "0<0,0<1", .run = add_run). */
 #define DF_CUDA_KERNEL(op_, key_, operands_, inplace_, ...)                                        \
   df_kernel {                                                                                      \

@@ -1,0 +1,53 @@
+"""The op ``swish``, y = x / (1 + exp(-beta x)): declaration, reference in NumPy, samples, and a kernel for CUDA."""
+
+from pathlib import Path
+
+import numpy as np
+
+import dataflow as df
+from dataflow.device import Kernel, OperandSpec
+from dataflow.hookspecs import hookimpl
+from dataflow.op import Op
+from dataflow.testing import Operand, Sample
+
+LIBRARY = Path(__file__).parent / "swish.so"
+
+
+# Told in terms of smaller ops it has a gradient, and runs on devices that have no kernel for it.
+swish = Op(
+    "swish",
+    inputs=("x",),
+    infer=lambda x, beta: x,
+    attributes={"beta": 1.0},
+    decompose=lambda x, beta: df.ops.mul(x, df.ops.sigmoid(df.ops.mul(x, beta))),
+    inplace=((0, 0),),
+    doc="y = x / (1 + exp(-beta x)), elementwise.",
+)
+
+
+def _reference(attributes, x):
+    return (x / (1 + np.exp(-attributes["beta"] * x))).astype(x.dtype)
+
+
+@hookimpl
+def dataflow_ops():
+    """The declaration."""
+    return [swish]
+
+
+@hookimpl
+def dataflow_kernels(device):
+    """A reference for every machine, and the library's kernel for cards."""
+    if device.name == "numpy":
+        anything = OperandSpec(strided=True)
+        return [Kernel("swish", "swish numpy", (anything,), (anything,), _reference)]
+    if device.name == "cuda" and LIBRARY.exists():
+        return df.kernels_of(LIBRARY)
+    return []
+
+
+@hookimpl
+def dataflow_samples():
+    """What the conformance kit tries."""
+    shapes = ((), (0,), (1000,), (3, 5, 7))
+    return [Sample(swish, (Operand(shape),), {"beta": 1.5}, gradient=(0,)) for shape in shapes]

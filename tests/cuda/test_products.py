@@ -1,0 +1,200 @@
+"""Products and convolutions: sizes at which the CUDA kernels cut their work otherwise than for the sample table, and
+the vendor's libraries, over stand-ins that are as strict with their arguments."""
+
+from __future__ import annotations
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow import ops
+from dataflow.registry import default_registry, load
+from dataflow.testing import SAMPLES, Sample, check_device
+from dataflow.testing.sample import Operand
+from dataflow.types import float32, int32
+
+CONVOLVING = ("conv", "conv_relu", "conv_add_relu", "conv_grad_input", "conv_grad_weight")
+MULTIPLYING = ("matmul", "matmul_bias", "matmul_bias_relu")
+
+
+def taking(op, registry):
+    """The kernels that take the first sample of ``op``, the best one first."""
+    (node,) = next(s for s in SAMPLES if s.op.name == op).build().nodes
+    kernels = [k for k in registry.kernels["cuda"][op] if k.refuses(node) is None]
+    return [k.name for k in sorted(kernels, key=lambda k: -k.priority)]
+
+
+@pytest.fixture(scope="session")
+def vendor(standin, tmp_path_factory):
+    """A registry and a copy of the stand-in, whose plugin finds the vendor's libraries: they are in the stand-in too.
+
+    They are looked for once in a process and library, when a kernel is first asked what it takes.
+    """
+    path = tmp_path_factory.mktemp("vendor") / "_cuda_vendor.so"
+    shutil.copy(standin.path, path)
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("DATAFLOW_CUDA_LIBRARY", "DATAFLOW_CUBLASLT", "DATAFLOW_CUDNN"):
+            patch.setenv(variable, str(path))
+        registry = load()
+        for op in (*CONVOLVING, *MULTIPLYING):
+            assert taking(op, registry)[0].endswith((" cudnn", " cublaslt"))
+    return registry, type(standin)(path)
+
+
+@pytest.fixture(params=["standin", "vendor", pytest.param("card", marks=pytest.mark.card)])
+def products(request):
+    """A registry: our own kernels and the vendor's, both over stand-ins, and what a card has."""
+    if request.param == "vendor":
+        return request.getfixturevalue("vendor")[0]
+    return default_registry() if request.param == "card" else request.getfixturevalue("standin_registry")
+
+
+def x(*shape):
+    return Operand(shape)
+
+
+MATMULS = {
+    "many small tiles": ((200, 100), (100, 200)),
+    "large tiles": ((1540, 20), (20, 1400)),
+    "large tiles, nothing aligned": ((1541, 19), (19, 1399)),
+    "few rows, k in parts": ((8, 1000), (1000, 140)),
+    "few columns, written turned, k in parts": ((300, 520), (520, 3)),
+    "one row": ((1, 700), (700, 5)),
+    "k in parts that don't end with it": ((33, 1030), (1030, 36)),
+    "a batch that shares factors": ((3, 2, 20, 44), (3, 1, 44, 24)),
+}
+
+
+def agree(registry, samples):
+    outcomes = list(check_device("cuda", registry=registry, samples=samples, complete=False))
+    assert outcomes
+    assert not [o for o in outcomes if o.status != "passed"]
+
+
+@pytest.mark.parametrize("sizes", MATMULS.values(), ids=MATMULS)
+def test_matmul(sizes, products):
+    a, b = sizes
+    plain = Sample(ops.matmul, (x(*a), x(*b)))
+    agree(products, [plain, Sample(ops.matmul_bias_relu, (x(*a), x(*b), x(b[-1])))])
+
+
+# image, weight, strides, pads, dilations, groups
+CONVOLUTIONS = {
+    "many filters": ((2, 20, 15, 17), (130, 20, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
+    "all that can differ": ((2, 6, 15, 17), (20, 6, 5, 4), (2, 3), (2, 1, 1, 2), (2, 1), 1),
+    "a product per image": ((3, 32, 9, 8), (16, 32, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+    "points with strides": ((3, 32, 9, 9), (40, 32, 1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1),
+    "k in parts": ((1, 64, 14, 14), (32, 64, 3, 3), (2, 2), (0, 0, 1, 1), (1, 1), 1),
+    "windows side by side": ((2, 3, 33, 33), (16, 3, 8, 8), (8, 8), (0, 0, 0, 0), (1, 1), 1),
+    "strides and dilations without a common divisor": ((2, 16, 11), (130, 16, 3), (4,), (1, 0), (3,), 1),
+    "groups": ((2, 12, 8, 8), (36, 3, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 4),
+    "depthwise with two filters a channel": ((2, 24, 19, 9), (48, 1, 3, 5), (2, 1), (1, 2, 1, 2), (1, 2), 24),
+    "depthwise with three axes": ((2, 8, 5, 8, 9), (8, 1, 2, 3, 3), (1, 2, 1), (1, 1, 1, 0, 1, 1), (1, 1, 2), 8),
+}
+
+
+def convolutions(image, weight, strides, pads, dilations, groups):
+    """The operator, one with all that may follow it, and the two gradients."""
+    axes = len(strides)
+    window = {"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}
+    out = tuple(
+        (image[2 + i] + pads[i] + pads[axes + i] - dilations[i] * (weight[2 + i] - 1) - 1) // strides[i] + 1
+        for i in range(axes)
+    )
+    y = x(image[0], weight[0], *out)
+    return [
+        Sample(ops.conv, (x(*image), x(*weight)), window),
+        Sample(ops.conv_add_relu, (x(*image), x(*weight), x(weight[0]), y), window),
+        Sample(ops.conv_grad_input, (y, x(*weight)), {"input_shape": image, **window}),
+        Sample(ops.conv_grad_weight, (x(*image), y), {"weight_shape": weight, **window}),
+    ]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_convolution(case, products):
+    agree(products, convolutions(*case))
+
+
+# Sums of hidden products grow like its root; the states through which they go are bounded, so errors stay small.
+def recurrent(steps, batch, hidden):
+    state, stack = x(batch, hidden), x(steps, batch, hidden)
+    lengths = Operand((batch,), int32, kind="range", low=0, high=steps + 1)
+    lstm, gru = x(steps, batch, 4 * hidden), x(steps, batch, 3 * hidden)
+    near = {"tolerance": 1e-4 * math.sqrt(hidden / 64)}
+    return [
+        Sample(ops.lstm, (lstm, x(4 * hidden, hidden), state, state, lengths), {"reverse": 1}, **near),
+        Sample(ops.gru, (gru, x(3 * hidden, hidden), x(3 * hidden), state, lengths), {"reverse": 0}, **near),
+        Sample(ops.rnn, (stack, x(hidden, hidden), state, lengths), {"reverse": 0, "relu": 0}, **near),
+        Sample(
+            ops.lstm_grad,
+            (x(4 * hidden, hidden), lstm, stack, stack, state, state, state, lengths),
+            {"reverse": 0},
+            **near,
+        ),
+        Sample(
+            ops.gru_grad,
+            (x(3 * hidden, hidden), x(steps, batch, 4 * hidden), stack, stack, state, state, lengths),
+            {"reverse": 1},
+            **near,
+        ),
+        Sample(ops.rnn_grad, (x(hidden, hidden), stack, stack, state, lengths), {"reverse": 0, "relu": 1}, **near),
+    ]
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 150), (2, 20, 68), (3, 70, 40)], ids=str)
+def test_recurrent(sizes, cuda):
+    agree(cuda, recurrent(*sizes))
+
+
+# ---- The vendor's libraries -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", [*CONVOLVING, *MULTIPLYING])
+def test_samples_by_the_vendor(op, vendor):
+    registry, library = vendor
+    agree(registry, [s for s in SAMPLES if s.op.name == op and all(i is None or i.dtype == float32 for i in s.inputs)])
+    launched = {"conv_grad_input": "cudnnConvolutionBackwardData", "conv_grad_weight": "cudnnConvolutionBackwardFilter"}
+    forward = "cublasLtMatmul" if op in MULTIPLYING else "cudnnConvolutionForward"
+    assert library.was_launched(launched.get(op, forward))
+
+
+def test_without_the_libraries_the_reason_is_told(standin_registry):
+    for op, name in (("matmul", "cuBLASLt"), ("conv", "cuDNN")):
+        sample = next(s for s in SAMPLES if s.op.name == op)
+        (node,) = sample.build().nodes
+        reasons = [k.refuses(node) for k in standin_registry.kernels["cuda"][op]]
+        assert f"{name} was not found: pip install 'dataflow-engine[cuda]'" in reasons
+        assert None in reasons
+
+
+def test_padding_that_differs_is_left_to_our_own_kernel(vendor):
+    registry, _ = vendor
+    window = {"strides": (1, 1), "pads": (0, 0, 1, 1), "dilations": (1, 1), "groups": 1}
+    (node,) = Sample(ops.conv, (x(1, 2, 5, 5), x(3, 2, 3, 3)), window).build().nodes
+    taking = [k.name for k in registry.kernels["cuda"]["conv"] if k.refuses(node) is None]
+    assert taking == ["conv f32 cuda"]
+
+
+def rounded(array, bits):
+    """``array`` with ``bits`` of mantissa, ties to even."""
+    raw = array.astype(np.float32).view(np.uint32)
+    dropped = 23 - bits
+    raw = raw + np.uint32((1 << (dropped - 1)) - 1) + (raw >> np.uint32(dropped) & np.uint32(1))
+    return (raw & ~np.uint32((1 << dropped) - 1)).view(np.float32).astype(np.float64)
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("float32", 23), ("tf32", 10), ("bf16", 7)])
+def test_products_are_as_precise_as_is_asked(precision, bits, vendor):
+    registry, _ = vendor
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((12, 40), (40, 16)))
+    g = df.GraphBuilder()
+    g.output("y", ops.matmul(g.input("a", float32, a.shape), g.input("b", float32, b.shape)))
+    session = df.Session(df.Model(g.build()), devices=["cuda"], registry=registry, precision=precision)
+    found = session.run({"a": a, "b": b})["y"]
+    exact = bits == 23
+    expected = (a.astype(np.float64) @ b) if exact else rounded(a, bits) @ rounded(b, bits)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
