@@ -20,6 +20,7 @@
   X(matmul)                                                                                        \
   X(max_pool_grad)                                                                                 \
   X(movement)                                                                                      \
+  X(nonzero)                                                                                       \
   X(optim)                                                                                         \
   X(pool)                                                                                          \
   X(random)                                                                                        \
@@ -28,7 +29,8 @@
   X(reduce)                                                                                        \
   X(resample)                                                                                      \
   X(scatter)                                                                                       \
-  X(softmax)
+  X(softmax)                                                                                       \
+  X(topk)
 /* clang-format on */
 
 #endif
