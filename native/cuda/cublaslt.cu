@@ -27,9 +27,11 @@ struct functions {
 #undef MEMBER
 };
 
+const df_vendor_library place("DATAFLOW_CUBLASLT", "libcublasLt.so.13");
+
 functions load() {
   functions f{};
-  void *library = df_vendor_open("DATAFLOW_CUBLASLT", "libcublasLt.so.13");
+  void *library = place.open();
   if (!library)
     return f;
   f.loaded = true;

@@ -25,10 +25,13 @@ struct functions {
 #undef MEMBER
 };
 
+const df_vendor_library place("DATAFLOW_CUDNN", "libcudnn.so.9");
+const df_vendor_library beside("DATAFLOW_CUBLASLT", "libcublasLt.so.13"); /* that it looks for */
+
 functions load() {
   functions f{};
-  df_vendor_open("DATAFLOW_CUBLASLT", "libcublasLt.so.13"); /* which it looks for by this name */
-  void *library = df_vendor_open("DATAFLOW_CUDNN", "libcudnn.so.9");
+  beside.open();
+  void *library = place.open();
   if (!library)
     return f;
   f.loaded = true;

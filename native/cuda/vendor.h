@@ -6,14 +6,22 @@
 #include <dlfcn.h>
 #include <mutex>
 #include <stdlib.h>
+#include <string>
 
-/* The library whose path the environment's |variable| holds, else the one that the system finds
- * by |name|; null when there is neither. It stays open as long as the process. */
-static inline void *df_vendor_open(const char *variable, const char *name) {
-  const char *path = getenv(variable);
-  void *library = path && *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
-  return library ? library : dlopen(name, RTLD_NOW | RTLD_LOCAL);
-}
+/* Where a library is, as the environment said when the plugin was opened: the path in |variable|;
+ * none when that is empty; without it the one that the system finds by |name|. */
+struct df_vendor_library {
+  std::string path;
+
+  df_vendor_library(const char *variable, const char *name) {
+    const char *value = getenv(variable);
+    path = value ? value : name;
+  }
+  /* Null when there is none; it stays open as long as the process. */
+  void *open() const {
+    return path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+};
 
 /* A library's handles, one per card, made when first asked for; they stay as long as the process.
  */
