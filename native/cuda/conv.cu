@@ -3,6 +3,7 @@
  *
  * 2 N G F C out taps operations on 4 (N G C in + G F C taps + N G F out) bytes. */
 #include "conv.h"
+#include "gemm_tile.h"
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
@@ -75,8 +76,10 @@ const char *df_conv_accepts(const df_conv &conv, int32_t rank) {
   const int64_t x = conv.groups * conv.channels * conv.in_size,
                 y = conv.groups * conv.filters * conv.out_size,
                 w = conv.groups * conv.filters * conv.channels * conv.taps;
-  if (df_max(df_max(x, y), w) > INT32_MAX ||
-      conv.batch * df_max(conv.in_size, conv.out_size) > INT32_MAX)
+  const int64_t most = INT32_MAX - DF_TILE_DEPTH;
+  const int64_t deepest = (df_max(conv.channels, conv.filters) + DF_TILE_DEPTH) * conv.taps;
+  if (df_max(df_max(x, y), df_max(w, deepest)) > most ||
+      conv.batch * df_max(conv.in_size, conv.out_size) > most)
     return "images of 2^31 elements, or that many positions, are not supported";
   if (df_conv_is_depthwise(conv) && conv.batch * df_max(x, y) > INT32_MAX)
     return "depthwise convolutions of 2^31 elements are not supported";

@@ -35,11 +35,12 @@ template <typename T> struct correlated {
   const float *x, *dy;       /* of the group; dy of this thread's first row */
   const tap_column *columns; /* in shared memory, from this thread's first one on */
   int rows, left;            /* rows and columns from this thread's first one on */
-  int64_t end, x_place;      /* x_place: of the slice that is fetched */
+  int32_t end;
+  int64_t x_place; /* of the slice that is fetched */
   int place[DF_AXES];
   bool there;
 
-  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::ROOM], int64_t k) {
+  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::ROOM], int32_t k) {
     k += static_cast<int>(threadIdx.x) % DF_TILE_DEPTH;
     there = k < end;
     int32_t digit[DF_AXES];
@@ -61,7 +62,7 @@ template <typename T> struct correlated {
     }
   }
 
-  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::ROOM], int64_t) {
+  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::ROOM], int32_t) {
     const float *at = x + x_place;
 #pragma unroll
     for (int f = 0; f < B_COUNT; f++) {
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
   }
   __syncthreads();
 
-  const int64_t begin = part * p.part;
+  const int32_t begin = static_cast<int32_t>(part * p.part);
   const int first = thread / DF_TILE_DEPTH;
   correlated<T> load;
   load.p = &p;
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
   load.columns = columns + first;
   load.rows = static_cast<int>(p.rows - row - first);
   load.left = static_cast<int>(p.columns - column - first);
-  load.end = df_min(p.k, begin + p.part);
+  load.end = static_cast<int32_t>(df_min(p.k, part * p.part + p.part));
   float sums[T::DOWN][T::ACROSS] = {};
   df_tile_sum<T>(sums, load, begin, load.end);
 

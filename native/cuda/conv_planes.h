@@ -49,7 +49,7 @@ template <typename T, bool BLOCKED> struct convolved {
   int channel, tap[DF_AXES]; /* of the slice that is fetched */
 
   __device__ __forceinline__ void begin(const df_planes *product, int64_t group, int64_t row,
-                                        int64_t column, int64_t end_) {
+                                        int64_t column, int32_t end_) {
     const int thread = static_cast<int>(threadIdx.x);
     p = product;
     end = static_cast<uint32_t>(end_);
@@ -86,7 +86,7 @@ template <typename T, bool BLOCKED> struct convolved {
     return on;
   }
 
-  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::ROOM], int64_t k) {
+  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::ROOM], int32_t k) {
     const int depth = static_cast<int>(threadIdx.x) % DF_TILE_DEPTH;
     int own, own_tap[DF_AXES];
     bool there;
@@ -111,7 +111,7 @@ template <typename T, bool BLOCKED> struct convolved {
     }
   }
 
-  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::ROOM], int64_t k) {
+  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::ROOM], int32_t k) {
     const int depth = static_cast<int>(threadIdx.x) / T::COLUMNS;
     if constexpr (BLOCKED) {
       int offset;
@@ -168,7 +168,8 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
   const int64_t part = rest % static_cast<uint32_t>(p.parts),
                 group = rest / static_cast<uint32_t>(p.parts);
 
-  const int64_t begin = part * p.part, end = df_min(p.k, begin + p.part);
+  const int32_t begin = static_cast<int32_t>(part * p.part),
+                end = static_cast<int32_t>(df_min(p.k, part * p.part + p.part));
   convolved<T, BLOCKED> load;
   load.begin(&p, group, row, column, end);
   float sums[T::DOWN][T::ACROSS] = {};

@@ -141,13 +141,14 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
   g.batch.place(product, from);
 
   matrices<T, FOURS> load;
-  const int64_t begin = part * g.part, end = df_min(g.k, begin + g.part);
-  load.a.begin(g.a + from[0] + row * g.a_row + begin * g.a_col, g.a_row, g.a_col, g.m - row, end,
+  const int64_t begin = part * g.part;
+  const int32_t depth = static_cast<int32_t>(df_min(g.k - begin, g.part));
+  load.a.begin(g.a + from[0] + row * g.a_row + begin * g.a_col, g.a_row, g.a_col, g.m - row, depth,
                at.a_along_k);
   load.b.begin(g.b + from[1] + column * g.b_col + begin * g.b_row, g.b_col, g.b_row, g.n - column,
-               end, at.b_along_k);
+               depth, at.b_along_k);
   float sums[T::DOWN][T::ACROSS] = {};
-  df_tile_sum<T>(sums, load, begin, end);
+  df_tile_sum<T>(sums, load, 0, depth);
 
   const int64_t first_row = row + df_tile_row<T>(), first_column = column + df_tile_column<T>();
   float *parts = at.parts ? at.parts + (part * g.products + product) * g.m * g.n : nullptr;
@@ -208,9 +209,9 @@ template <typename T>
 static df_status launch_tile(const df_call *call, const df_gemm *g, float *parts) {
   const int64_t down = df_divide_up(g->m, T::ROWS), across = df_divide_up(g->n, T::COLUMNS);
   const int64_t blocks = down * across * g->parts * g->products;
-  if (blocks > INT32_MAX)
-    return df_fail(call, DF_UNSUPPORTED, "a product of %lld tiles is too large",
-                   static_cast<long long>(blocks));
+  if (blocks > INT32_MAX || g->part > INT32_MAX - DF_TILE_DEPTH)
+    return df_fail(call, DF_UNSUPPORTED, "a product of %lld tiles, k %lld, is too large",
+                   static_cast<long long>(blocks), static_cast<long long>(g->part));
   placement at{};
   at.a_along_k = g->a_col == 1 || (g->a_row != 1 && g->a_col < g->a_row);
   at.b_along_k = g->b_col != 1 && (g->b_row == 1 || g->b_row < g->b_col);

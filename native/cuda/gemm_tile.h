@@ -65,50 +65,66 @@ static __device__ __forceinline__ void df_four(float *to, const float *from) {
   to[3] = v.w;
 }
 
-/* Adds the products of [begin, end) to |sums|. |L| brings the factors:
+/* Adds the products of half a slice. */
+template <typename T, int FIRST>
+static __device__ __forceinline__ void df_tile_half(float (&sums)[T::DOWN][T::ACROSS],
+                                                    const float *a_slice, const float *b_slice) {
+#pragma unroll
+  for (int p = FIRST; p < FIRST + DF_TILE_DEPTH / 2; p++) {
+    float a[T::DOWN], b[T::ACROSS];
+#pragma unroll
+    for (int i = 0; i < T::DOWN; i += 4)
+      df_four(a + i, a_slice + p * (T::ROWS + DF_TILE_GAP) + df_tile_down(i));
+#pragma unroll
+    for (int j = 0; j < T::ACROSS; j += 4)
+      df_four(b + j, b_slice + p * (T::COLUMNS + DF_TILE_GAP) + df_tile_across(j));
+#pragma unroll
+    for (int i = 0; i < T::DOWN; i++)
+#pragma unroll
+      for (int j = 0; j < T::ACROSS; j++)
+        sums[i][j] = fmaf(a[i], b[j], sums[i][j]);
+  }
+}
+
+/* Adds the products of [begin, end) to |sums|; end + DF_TILE_DEPTH < 2^31. |L| brings the factors:
  *   fetch_a(v, k), fetch_b(v, k)  this thread's share of the slice at k; zeros from end on
  *   store_a(to, v), store_b(to, v)  into shared memory, element (k, i) at k * (SIDE + GAP) + i */
 template <typename T, typename L>
 static __device__ __forceinline__ void df_tile_sum(float (&sums)[T::DOWN][T::ACROSS], L &load,
-                                                   int64_t begin, int64_t end) {
+                                                   int32_t begin, int32_t end) {
   constexpr int A_PITCH = T::ROWS + DF_TILE_GAP, B_PITCH = T::COLUMNS + DF_TILE_GAP;
   __align__(16) __shared__ float a_slices[2][DF_TILE_DEPTH * A_PITCH];
   __align__(16) __shared__ float b_slices[2][DF_TILE_DEPTH * B_PITCH];
   const int row = df_tile_row<T>(), column = df_tile_column<T>();
-  float next_a[df_share<T, T::ROWS>::ROOM], next_b[df_share<T, T::COLUMNS>::ROOM];
   if (begin >= end)
     return;
-  load.fetch_a(next_a, begin);
-  load.fetch_b(next_b, begin);
-  load.store_a(a_slices[0], next_a);
-  load.store_b(b_slices[0], next_b);
+  {
+    float a[df_share<T, T::ROWS>::ROOM], b[df_share<T, T::COLUMNS>::ROOM];
+    load.fetch_a(a, begin);
+    load.fetch_b(b, begin);
+    load.store_a(a_slices[0], a);
+    load.store_b(b_slices[0], b);
+  }
   __syncthreads();
   int now = 0;
-  for (int64_t k = begin; k < end; k += DF_TILE_DEPTH, now ^= 1) {
-    const bool more = k + DF_TILE_DEPTH < end;
-    if (more) {
-      load.fetch_a(next_a, k + DF_TILE_DEPTH);
-      load.fetch_b(next_b, k + DF_TILE_DEPTH);
-    }
+  for (int32_t k = begin; k < end; k += DF_TILE_DEPTH, now ^= 1) {
+    const bool more = end - k > DF_TILE_DEPTH;
     const float *a_slice = a_slices[now] + row, *b_slice = b_slices[now] + column;
-#pragma unroll
-    for (int p = 0; p < DF_TILE_DEPTH; p++) {
-      float a[T::DOWN], b[T::ACROSS];
-#pragma unroll
-      for (int i = 0; i < T::DOWN; i += 4)
-        df_four(a + i, a_slice + p * A_PITCH + df_tile_down(i));
-#pragma unroll
-      for (int j = 0; j < T::ACROSS; j += 4)
-        df_four(b + j, b_slice + p * B_PITCH + df_tile_across(j));
-#pragma unroll
-      for (int i = 0; i < T::DOWN; i++)
-#pragma unroll
-        for (int j = 0; j < T::ACROSS; j++)
-          sums[i][j] = fmaf(a[i], b[j], sums[i][j]);
+    {
+      float next[df_share<T, T::ROWS>::ROOM];
+      if (more)
+        load.fetch_a(next, k + DF_TILE_DEPTH);
+      df_tile_half<T, 0>(sums, a_slice, b_slice);
+      if (more)
+        load.store_a(a_slices[now ^ 1], next);
     }
-    if (more) {
-      load.store_a(a_slices[now ^ 1], next_a);
-      load.store_b(b_slices[now ^ 1], next_b);
+    {
+      float next[df_share<T, T::COLUMNS>::ROOM];
+      if (more)
+        load.fetch_b(next, k + DF_TILE_DEPTH);
+      df_tile_half<T, DF_TILE_DEPTH / 2>(sums, a_slice, b_slice);
+      if (more)
+        load.store_b(b_slices[now ^ 1], next);
     }
     __syncthreads();
   }
@@ -125,13 +141,13 @@ template <typename T, int SIDE, bool FOURS> struct df_factor {
   int row, rows_step; /* of the first one in the block, and to the next one */
   int rows;           /* that there are, from the block's first one on */
   int depth, depth_step;
-  int64_t end;  /* of k */
+  int32_t end;  /* of k, counted from the block's first slice */
   bool along_k; /* fours, and neighbouring threads, lie along k */
 
-  /* |from|: the block's first row at k = |begin|. With FOURS the axis that they lie along has
+  /* |from|: the block's first row, at its first slice. With FOURS the axis that they lie along has
    * stride 1 and every four is aligned. Rows behind |side| give values that nobody stores. */
   __device__ __forceinline__ void begin(const float *from, int64_t side_stride, int64_t k_stride,
-                                        int64_t side, int64_t end_, bool along_k_) {
+                                        int64_t side, int32_t end_, bool along_k_) {
     constexpr int D = DF_TILE_DEPTH;
     const int thread = static_cast<int>(threadIdx.x), width = FOURS ? 4 : 1;
     along_k = along_k_;
@@ -155,9 +171,9 @@ template <typename T, int SIDE, bool FOURS> struct df_factor {
     slice = D * k_stride;
   }
 
-  __device__ __forceinline__ void fetch(float (&v)[df_share<T, SIDE>::ROOM], int64_t k) {
+  __device__ __forceinline__ void fetch(float (&v)[df_share<T, SIDE>::ROOM], int32_t k) {
     const float *from = data;
-    const int left = static_cast<int>(df_min(end - k, DF_TILE_DEPTH));
+    const int left = end - k;
     int i = row, p = depth;
     if constexpr (FOURS) {
 #pragma unroll
