@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ class Machine:
         self.memories = memories
         self.threads = threads
         self.failed: str | None = None
+        # What a device that works asynchronously has to tell, it tells whoever waits for it next.
+        self.turn = threading.RLock()
 
     def allocate(self, memory: str, bytes: int) -> Buffer:
         """Memory of that name; on the host it is counted."""
@@ -347,6 +349,10 @@ class Bound:
             array = (inputs if kind == "input" else outputs)[name]
             self._slots[index] = ffi.cast("void *", array.__array_interface__["data"][0])
         self._cancel[0] = 0
+        with self._machine.turn if self.plan.asynchronous else nullcontext():
+            self._run_items(part)
+
+    def _run_items(self, part: slice) -> None:
         watching = lib.df_interrupt_begin(self._cancel)
         try:
             for item in self._items[part]:

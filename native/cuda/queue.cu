@@ -29,6 +29,17 @@ static df_status enter(df_queue *queue, df_error *error) {
   return df_cuda_fail(queue, cudaSetDevice(queue->card->ordinal), "choosing the card", error);
 }
 
+/* Lets cards copy from each other's memory without the host, where their places allow it. */
+static void reach_others(int own) {
+  int count = 0, can = 0;
+  if (cudaGetDeviceCount(&count))
+    return;
+  for (int other = 0; other < count; other++)
+    if (other != own && !cudaDeviceCanAccessPeer(&can, own, other) && can)
+      cudaDeviceEnablePeerAccess(other, 0);
+  cudaGetLastError(); /* it was enabled before */
+}
+
 df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_error *error) {
   df_queue *queue = new (std::nothrow) df_queue{};
   if (!queue)
@@ -38,6 +49,8 @@ df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_er
   cudaError_t status = cudaSetDevice(card->ordinal);
   if (!status)
     status = cudaStreamCreateWithFlags(&queue->stream, cudaStreamNonBlocking);
+  if (!status)
+    reach_others(card->ordinal);
   for (int i = 0; i < 2 && !status; i++) {
     status = cudaMallocHost(reinterpret_cast<void **>(&queue->staging[i]), DF_STAGING);
     if (!status)

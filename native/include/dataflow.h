@@ -368,8 +368,9 @@ enum {
       1, /* the host can read and write it: shares the host's memory, needs no copies */
   DF_ASYNCHRONOUS = 2, /* run and copy may return before they are done; sync waits */
   DF_HANDLES = 4,      /* df_buffer.base is a handle, not an address */
-  DF_BODIES = 8, /* segments may hold steps with bodies: loops run without coming back to the host */
-  DF_PEERS = 16  /* copies within may come from the memory of another device of the same name */
+  DF_BODIES =
+      8,        /* segments may hold steps with bodies: loops run without coming back to the host */
+  DF_PEERS = 16 /* copies within may come from the memory of another device of the same name */
 };
 
 /* A device. |self| comes first in every call. All six up to run are required unless marked. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,24 @@ def test_an_index_out_of_range_names_the_node_and_leaves_the_session_usable(cuda
             session.run({"table": values, "places": np.array([1, 7])})
         got = session.run({"table": values, "places": np.array([1, -1])})["y"]
         np.testing.assert_array_equal(got, values[[1, -1]])
+
+
+def test_a_fault_is_told_to_the_thread_that_made_it(cuda):
+    g = df.GraphBuilder()
+    table, places = g.input("table", df.float32, (4, 3)), g.input("places", df.int64, (2,))
+    g.output("y", df.ops.gather(table, places, axis=0))
+    session = df.Session(df.Model(g.build()), devices=DEVICES, registry=cuda)
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+    def run(index):
+        try:
+            got = session.run({"table": values, "places": np.array([1, 7 if index % 2 else 2])})["y"]
+        except df.InputError:
+            return index % 2 == 1
+        return index % 2 == 0 and np.array_equal(got, values[[1, 2]])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(40)))
 
 
 def test_labels_out_of_range_are_refused(cuda):
