@@ -14,6 +14,7 @@ from ..op import Op
 from ..types import bool_, float32, float64, int32, int64, uint64
 from .sample import SHAPES, Kind, Operand, Sample, i, x
 from .samples_index import INDEXING
+from .samples_long import LONG
 from .samples_norm import NORMS
 from .samples_recurrent import RECURRENT
 from .samples_resample import RESAMPLES
@@ -538,6 +539,7 @@ SAMPLES: tuple[Sample, ...] = tuple(
     + INDEXING
     + NORMS
     + RESAMPLES
+    + LONG
     + _random()
     + RECURRENT
     + _control()

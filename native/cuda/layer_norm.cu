@@ -285,29 +285,29 @@ __global__ void __launch_bounds__(DF_BLOCK) grad_bands(row_norm_grad s, df_rows 
   s.sums[part * 2 * plan.n + plan.n + column] = dbias;
 }
 
-enum { SIDE = 32, BELOW = 32 }; /* columns of a block, threads below one another */
+enum { SIDE = 32, MOST_BELOW = 32 }; /* columns of a block, threads below one another */
 
 /* dscale and dbias: the parts joined in double. */
-__global__ void __launch_bounds__(SIDE *BELOW)
+__global__ void __launch_bounds__(SIDE *MOST_BELOW)
     join_parts(float *dscale, float *dbias, const float *sums, int64_t n, int64_t parts) {
-  __shared__ double shared[BELOW][SIDE + 1];
-  const int side = static_cast<int>(threadIdx.x) % SIDE,
-            below = static_cast<int>(threadIdx.x) / SIDE;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * SIDE + side;
+  __shared__ double shared[MOST_BELOW][SIDE + 1];
+  const int side = static_cast<int>(threadIdx.x) % SIDE, own = static_cast<int>(threadIdx.x) / SIDE;
+  const int below = static_cast<int>(blockDim.x) / SIDE;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * SIDE;
   double sum = 0.0;
-  if (column < 2 * n)
+  if (first + side < 2 * n)
 #pragma unroll 4
-    for (int64_t part = below; part < parts; part += BELOW)
-      sum += static_cast<double>(sums[part * 2 * n + column]);
-  shared[below][side] = sum;
+    for (int64_t part = own; part < parts; part += below)
+      sum += static_cast<double>(sums[part * 2 * n + first + side]);
+  shared[own][side] = sum;
   __syncthreads();
-  sum = df_warp_join(shared[side][below], df_add{}); /* a warp joins a column */
-  if (side != 0)
-    return;
-  const int64_t joined = static_cast<int64_t>(blockIdx.x) * SIDE + below;
-  float *to = joined < n ? dscale : dbias;
-  if (joined < 2 * n && to)
-    to[joined < n ? joined : joined - n] = static_cast<float>(sum);
+  for (int column = own; column < SIDE; column += below) { /* a warp joins a column */
+    sum = df_warp_join(side < below ? shared[side][column] : 0.0, df_add{});
+    const int64_t at = first + column;
+    float *to = at < n ? dscale : dbias;
+    if (side == 0 && at < 2 * n && to)
+      to[at < n ? at : at - n] = static_cast<float>(sum);
+  }
 }
 
 static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *) {
@@ -357,8 +357,10 @@ static df_status grad_run(const df_call *call) {
   }
   if (status || !s.sums)
     return status;
-  return DF_LAUNCH(call, join_parts, df_blocks(2 * e.n, SIDE), SIDE * BELOW, 0, dscale, dbias,
-                   static_cast<const float *>(s.sums), e.n, part_count(plan));
+  const int64_t parts = part_count(plan);
+  const unsigned below = static_cast<unsigned>(df_power_of_two(parts, MOST_BELOW));
+  return DF_LAUNCH(call, join_parts, df_blocks(2 * e.n, SIDE), SIDE * below, 0, dscale, dbias,
+                   static_cast<const float *>(s.sums), e.n, parts);
 }
 
 static const df_kernel records[] = {
