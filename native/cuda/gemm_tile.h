@@ -111,7 +111,7 @@ static __device__ __forceinline__ void df_tile_sum(float (&sums)[T::DOWN][T::ACR
     const bool more = end - k > DF_TILE_DEPTH;
     const float *a_slice = a_slices[now] + row, *b_slice = b_slices[now] + column;
     {
-      float next[df_share<T, T::ROWS>::ROOM];
+      float next[df_share<T, T::ROWS>::ROOM] = {};
       if (more)
         load.fetch_a(next, k + DF_TILE_DEPTH);
       df_tile_half<T, 0>(sums, a_slice, b_slice);
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void df_tile_sum(float (&sums)[T::DOWN][T::ACR
         load.store_a(a_slices[now ^ 1], next);
     }
     {
-      float next[df_share<T, T::COLUMNS>::ROOM];
+      float next[df_share<T, T::COLUMNS>::ROOM] = {};
       if (more)
         load.fetch_b(next, k + DF_TILE_DEPTH);
       df_tile_half<T, DF_TILE_DEPTH / 2>(sums, a_slice, b_slice);
