@@ -34,6 +34,11 @@ template <typename T, bool largest> struct chooser {
   bool last;
 
   __device__ bool better(T a, T b) const { return largest ? a > b : a < b; }
+  /* Whether |x|, which stands behind |best|, takes its place. */
+  __device__ bool takes(T x, T best) const {
+    return last ? x == best || better(x, best) || x != x
+                : better(x, best) || (x != x && best == best);
+  }
   __device__ candidate<T> operator()(candidate<T> a, candidate<T> b) const {
     if (a.place < 0 || b.place < 0)
       return a.place < 0 ? b : a;
@@ -59,8 +64,8 @@ static __device__ __forceinline__ candidate<T> search(const T *x, int64_t first,
       v[k] = i + k * step < end ? x[(i + k * step) * apart] : T(0);
 #pragma unroll
     for (int k = 0; k < LOADS; k++)
-      if (i + k * step < end)
-        best = choose(best, candidate<T>{v[k], i + k * step});
+      if (i + k * step < end && (best.place < 0 || choose.takes(v[k], best.value)))
+        best = {v[k], i + k * step};
   }
   return best;
 }

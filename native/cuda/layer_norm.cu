@@ -12,8 +12,6 @@
  */
 #include "moments.h"
 
-enum { WHOLE, STATES, RESULTS }; /* see softmax.cu */
-
 /* ---- Forward -------------------------------------------------------------------------------- */
 
 struct row_norm {
@@ -65,7 +63,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
   const int64_t round = df_row_round(plan), origin = at.row * plan.n;
   float x[DF_HELD];
   df_moments m{0.0f, 0.0f, 0.0f};
-  if (what == RESULTS) {
+  if (what == DF_ROW_RESULTS) {
     if (at.row < plan.rows && at.lane < plan.parts) {
       const float2 state = s.states[at.row * plan.parts + at.lane];
       const int64_t begin = at.lane * plan.length;
@@ -77,8 +75,8 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
       m.add(x, df_held_count(plan, at.lane, df_row_left(plan, base, at.end)), s.center);
     }
   }
-  join_moments(&m, wide, scratch, plan, what == STATES ? at.end - at.begin : plan.n);
-  if (what == STATES) {
+  join_moments(&m, wide, scratch, plan, what == DF_ROW_STATES ? at.end - at.begin : plan.n);
+  if (what == DF_ROW_STATES) {
     if (at.lane == 0 && at.row < plan.rows)
       s.states[at.row * plan.parts + blockIdx.y] = make_float2(m.mean, m.squares);
     return;
@@ -91,7 +89,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
     if (s.inverse)
       s.inverse[at.row] = inverse;
   }
-  const bool held = what == WHOLE && plan.length <= round;
+  const bool held = what == DF_ROW_WHOLE && plan.length <= round;
   for (int64_t base = at.begin; base < at.end; base += round) {
     if (!held)
       df_row_load(x, s.x + origin, plan, base, at.end, at.lane, 0.0f);
@@ -149,12 +147,13 @@ static df_status norm_run(const df_call *call) {
   df_rows_vectors(&plan, s.y, s.x, s.scale, s.bias);
   const dim3 grid = df_rows_grid(plan);
   if (plan.parts > 1) {
-    const df_status status = DF_LAUNCH(call, norm_rows, grid, plan.block, 0, s, plan, int{STATES});
+    const df_status status =
+        DF_LAUNCH(call, norm_rows, grid, plan.block, 0, s, plan, int{DF_ROW_STATES});
     if (status)
       return status;
   }
   return DF_LAUNCH(call, norm_rows, grid, plan.block, 0, s, plan,
-                   plan.parts > 1 ? int{RESULTS} : int{WHOLE});
+                   plan.parts > 1 ? int{DF_ROW_RESULTS} : int{DF_ROW_WHOLE});
 }
 
 /* ---- Gradient ------------------------------------------------------------------------------- */

@@ -170,32 +170,25 @@ struct gradient {
   }
 };
 
-static __device__ __forceinline__ float slope_at(const gradient &g, int64_t i, float x) {
-  const int64_t row = g.divide(i, g.inner, g.by_inner); /* of outer * C */
-  const int64_t outer = g.divide(row, g.labels_.classes, g.by_classes);
-  const int64_t c = row - outer * g.labels_.classes;
-  const int64_t at = outer * g.inner + (i - row * g.inner);
-  const int64_t label = g.labels_.at(at);
-  if (label == g.labels_.ignored)
-    return 0.0f;
-  if (label < 0 || label >= g.labels_.classes) {
-    if (c == 0)
-      df_fault_note(g.fault, g.step, label, g.labels_.classes);
-    return 0.0f;
-  }
-  const float scale = g.dloss[at];
-  const float spread = scale == 0.0f ? 0.0f : scale * (expf(x - g.lse[at]) - g.spread);
-  return c == label ? spread - g.hit * scale : spread;
-}
-
+/* V elements from |i| on, which belong to one row. */
 template <int V> __global__ void __launch_bounds__(DF_BLOCK) loss_gradient(gradient g) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x) * V;
   if (i >= g.count)
     return;
+  const int64_t classes = g.labels_.classes;
+  const int64_t row = g.divide(i, g.inner, g.by_inner); /* of outer * C */
+  const int64_t outer = g.divide(row, classes, g.by_classes), c = row - outer * classes;
+  const int64_t at = outer * g.inner + (i - row * g.inner), label = g.labels_.at(at);
+  const bool inside = label >= 0 && label < classes;
+  if (!inside && label != g.labels_.ignored && c == 0)
+    df_fault_note(g.fault, g.step, label, classes);
+  const float scale = inside && label != g.labels_.ignored ? g.dloss[at] : 0.0f, lse = g.lse[at];
   df_vector<float, V> v = *reinterpret_cast<const df_vector<float, V> *>(g.x + i);
 #pragma unroll
-  for (int k = 0; k < V; k++)
-    v.v[k] = slope_at(g, i + k, v.v[k]);
+  for (int k = 0; k < V; k++) {
+    const float spread = scale == 0.0f ? 0.0f : scale * (expf(v.v[k] - lse) - g.spread);
+    v.v[k] = c + k == label ? spread - g.hit * scale : spread;
+  }
   *reinterpret_cast<df_vector<float, V> *>(g.dx + i) = v;
 }
 
@@ -223,7 +216,7 @@ static df_status gradient_run(const df_call *call) {
   g.hit = 1.0f - smoothing;
   g.fault = call->fault;
   g.step = call->step;
-  if (count % 4 == 0 && df_aligned_16(g.x) && df_aligned_16(g.dx))
+  if (s.inner == 1 && s.classes % 4 == 0 && df_aligned_16(g.x) && df_aligned_16(g.dx))
     return DF_LAUNCH(call, (loss_gradient<4>), df_blocks(count, DF_BLOCK * 4), DF_BLOCK, 0, g);
   return DF_LAUNCH(call, (loss_gradient<1>), df_blocks(count, DF_BLOCK), DF_BLOCK, 0, g);
 }

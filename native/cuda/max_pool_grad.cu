@@ -69,7 +69,8 @@ static __device__ __forceinline__ int offer(const job &j, const int32_t *places,
     const int64_t place = places[o];
     if (place < 0 || place >= j.in_size)
       continue;
-    const int64_t plane = j.planes_each > 1 ? o / j.out_size : 0;
+    /* Several planes have no more outputs than a strip has elements. */
+    const int plane = j.planes_each > 1 ? o / static_cast<int>(j.out_size) : 0;
     const int64_t at = plane * j.in_size + place - first;
     if (at >= 0 && at < length && o > had[at])
       again |= atomicMin(&next[at], o) != NONE;

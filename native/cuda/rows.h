@@ -26,6 +26,10 @@ struct df_rows {
   int32_t vector; /* 16 bytes at a time */
 };
 
+/* What a launch does: all, when a row is one part; else a first one finds the states of the parts,
+ * and a second one joins them and makes the results. */
+enum { DF_ROW_WHOLE, DF_ROW_STATES, DF_ROW_RESULTS };
+
 static inline int32_t df_power_of_two(int64_t at_least, int32_t most) {
   int32_t found = 1;
   while (found < at_least && found < most)

@@ -65,10 +65,6 @@ struct log_softmax_grad_op : sum_op {
 
 /* ---- Rows ----------------------------------------------------------------------------------- */
 
-/* What a launch does with the parts of rows: all at once when a row is one part, else first the
- * states of parts, then the results. */
-enum { WHOLE, STATES, RESULTS };
-
 template <typename Op>
 __global__ void __launch_bounds__(DF_ROW_BLOCK)
     softmax_rows(float *out, const float *a, const float *b, float2 *states, df_rows plan,
@@ -79,7 +75,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
   float x[DF_HELD], y[DF_HELD] = {};
   Op op;
   op.clear();
-  if (what == RESULTS) {
+  if (what == DF_ROW_RESULTS) {
     if (at.row < plan.rows && at.lane < plan.parts)
       op.set(states[at.row * plan.parts + at.lane]);
   } else {
@@ -91,13 +87,13 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
     }
   }
   op.join(df_row_join{scratch, plan.group});
-  if (what == STATES) {
+  if (what == DF_ROW_STATES) {
     if (at.lane == 0 && at.row < plan.rows)
       states[at.row * plan.parts + blockIdx.y] = op.get();
     return;
   }
   op.close();
-  const bool held = what == WHOLE && plan.length <= round;
+  const bool held = what == DF_ROW_WHOLE && plan.length <= round;
   for (int64_t base = at.begin; base < at.end; base += round) {
     if (!held) {
       df_row_load(x, a + origin, plan, base, at.end, at.lane, Op::nothing);
@@ -169,12 +165,12 @@ template <typename Op> static df_status run(const df_call *call) {
   float2 *states = static_cast<float2 *>(call->workspace);
   if (plan.parts > 1) {
     const df_status status = DF_LAUNCH(call, (softmax_rows<Op>), grid, plan.block, 0, out, a, b,
-                                       states, plan, int{STATES});
+                                       states, plan, int{DF_ROW_STATES});
     if (status)
       return status;
   }
   return DF_LAUNCH(call, (softmax_rows<Op>), grid, plan.block, 0, out, a, b, states, plan,
-                   plan.parts > 1 ? int{RESULTS} : int{WHOLE});
+                   plan.parts > 1 ? int{DF_ROW_RESULTS} : int{DF_ROW_WHOLE});
 }
 
 /* Workspace for the states of parts. */
