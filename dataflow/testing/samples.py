@@ -286,6 +286,7 @@ def _products() -> list[Sample]:
         ((3, 8, 14, 14), (16, 8, 3, 3), {}),
         ((1, 32, 6, 6), (20, 32, 3, 3), {"strides": (2, 1), "pads": (1, 1, 1, 1)}),
         ((2, 50, 4, 3), (18, 50, 1, 3), {"pads": (0, 1, 0, 1)}),
+        ((2, 3, 7, 6), (6, 1, 3, 2), {"groups": 3, "strides": (2, 1)}),
     )  # fmt: skip
     for image, weight, given in windows:
         spatial = len(image) - 2

@@ -16,7 +16,8 @@ struct depth {
   df_gemm_end end;
   int64_t count;                      /* threads' worth of work */
   df_divisor outer[DF_AXES], filters; /* of what is made; filters: per group */
-  int32_t channels;                   /* groups * filters */
+  df_divisor strides[DF_AXES];
+  int32_t channels; /* groups * filters */
   int32_t groups, taps, source_size, out_size;
   int32_t kernel[DF_AXES], stride[DF_AXES], pad[DF_AXES], dilation[DF_AXES];
   int32_t in[DF_AXES], made[DF_AXES]; /* sizes of planes of source and of out */
@@ -44,17 +45,19 @@ __global__ void __launch_bounds__(DF_BLOCK) convolve_depth(const __grid_constant
       continue;
     for (int b = 0; b < p.kernel[1]; b++) {
       const int y = row * p.stride[1] - p.pad[1] + b * p.dilation[1];
+      const float *line = x + (z * p.in[1] + y) * p.in[2];
+      bool there[DOWN];
+#pragma unroll
+      for (int r = 0; r < DOWN; r++)
+        there[r] = static_cast<unsigned>(y + r * p.stride[1]) < static_cast<unsigned>(p.in[1]);
       for (int c = 0; c < p.kernel[2]; c++) {
         const int column = at[2] * p.stride[2] - p.pad[2] + c * p.dilation[2];
         const bool inside = static_cast<unsigned>(column) < static_cast<unsigned>(p.in[2]);
         const float factor = __ldg(w + (a * p.kernel[1] + b) * p.kernel[2] + c);
 #pragma unroll
-        for (int r = 0; r < DOWN; r++) {
-          const int line = y + r * p.stride[1];
-          if (inside && static_cast<unsigned>(line) < static_cast<unsigned>(p.in[1]))
-            sums[r] = fmaf(__ldg(x + (static_cast<int64_t>(z) * p.in[1] + line) * p.in[2] + column),
-                           factor, sums[r]);
-        }
+        for (int r = 0; r < DOWN; r++)
+          if (inside && there[r])
+            sums[r] = fmaf(__ldg(line + r * p.stride[1] * p.in[2] + column), factor, sums[r]);
       }
     }
   }
@@ -65,6 +68,14 @@ __global__ void __launch_bounds__(DF_BLOCK) convolve_depth(const __grid_constant
                             (static_cast<int64_t>(at[0]) * p.made[1] + row + r) * p.made[2] + at[2];
       p.out[place] = p.end(sums[r], filter, 0, place);
     }
+}
+
+/* The position of dy along an axis whose tap meets |place|, or -1. */
+static __device__ __forceinline__ int meeting(int place, df_divisor stride, int size) {
+  if (place < 0)
+    return -1;
+  const int position = static_cast<int>(df_divide(static_cast<uint32_t>(place), stride));
+  return position < size && position * static_cast<int>(stride.d) == place ? position : -1;
 }
 
 /* dx[n, g, i]: sums over the filters of the group and the taps that meet a position of dy. */
@@ -79,22 +90,14 @@ __global__ void __launch_bounds__(DF_BLOCK) convolve_depth_input(const __grid_co
   const float *w = p.weight + plane % p.groups * filters * p.taps;
   float sum = 0.0f;
   for (int a = 0; a < p.kernel[0]; a++) {
-    const int z = at[0] + p.pad[0] - a * p.dilation[0];
-    if (z < 0 || z % p.stride[0] || z / p.stride[0] >= p.in[0])
-      continue;
-    for (int b = 0; b < p.kernel[1]; b++) {
-      const int y = at[1] + p.pad[1] - b * p.dilation[1];
-      if (y < 0 || y % p.stride[1] || y / p.stride[1] >= p.in[1])
-        continue;
-      for (int c = 0; c < p.kernel[2]; c++) {
-        const int column = at[2] + p.pad[2] - c * p.dilation[2];
-        if (column < 0 || column % p.stride[2] || column / p.stride[2] >= p.in[2])
-          continue;
-        const int64_t place =
-            (static_cast<int64_t>(z / p.stride[0]) * p.in[1] + y / p.stride[1]) * p.in[2] +
-            column / p.stride[2];
+    const int z = meeting(at[0] + p.pad[0] - a * p.dilation[0], p.strides[0], p.in[0]);
+    for (int b = 0; z >= 0 && b < p.kernel[1]; b++) {
+      const int y = meeting(at[1] + p.pad[1] - b * p.dilation[1], p.strides[1], p.in[1]);
+      for (int c = 0; y >= 0 && c < p.kernel[2]; c++) {
+        const int column = meeting(at[2] + p.pad[2] - c * p.dilation[2], p.strides[2], p.in[2]);
+        const int place = (z * p.in[1] + y) * p.in[2] + column;
         const int tap = (a * p.kernel[1] + b) * p.kernel[2] + c;
-        for (int f = 0; f < filters; f++)
+        for (int f = 0; column >= 0 && f < filters; f++)
           sum = fmaf(__ldg(dy + static_cast<int64_t>(f) * p.source_size + place),
                      __ldg(w + f * p.taps + tap), sum);
       }
@@ -159,6 +162,7 @@ static depth depth_of(const df_conv &conv, const int32_t (&in)[DF_AXES],
     p.made[axis] = made[axis];
     p.kernel[axis] = conv.kernel[axis];
     p.stride[axis] = conv.stride[axis];
+    p.strides[axis] = df_divisor_of(conv.stride[axis]);
     p.pad[axis] = conv.pad[axis];
     p.dilation[axis] = conv.dilation[axis];
     p.outer[axis] = df_divisor_of(df_max(1, made[axis]));
@@ -173,6 +177,15 @@ static depth depth_of(const df_conv &conv, const int32_t (&in)[DF_AXES],
   return p;
 }
 
+static df_status launch_lines(const df_call *call, depth &p) {
+  const int64_t lines = df_divide_up(p.made[1], DOWN);
+  p.outer[1] = df_divisor_of(df_max(1, lines));
+  p.count = p.batch * p.channels * p.made[0] * lines * p.made[2];
+  if (p.count == 0)
+    return DF_OK;
+  return DF_LAUNCH(call, convolve_depth, df_blocks(p.count, DF_BLOCK), DF_BLOCK, 0, p);
+}
+
 df_status df_conv_depth(const df_call *call, const df_conv &conv, float *y, const float *x,
                         const float *weight, const df_gemm_end &end) {
   depth p = depth_of(conv, conv.in, conv.out);
@@ -180,20 +193,26 @@ df_status df_conv_depth(const df_call *call, const df_conv &conv, float *y, cons
   p.source = x;
   p.weight = weight;
   p.end = end;
-  const int64_t lines = df_divide_up(conv.out[1], DOWN);
-  p.outer[1] = df_divisor_of(df_max(1, lines));
-  p.count = conv.batch * p.channels * conv.out[0] * lines * conv.out[2];
-  if (p.count == 0)
-    return DF_OK;
-  return DF_LAUNCH(call, convolve_depth, df_blocks(p.count, DF_BLOCK), DF_BLOCK, 0, p);
+  return launch_lines(call, p);
 }
 
+/* With one filter a channel and strides of 1 it is a convolution whose taps go backwards. */
 df_status df_conv_depth_input(const df_call *call, const df_conv &conv, float *dx, const float *dy,
                               const float *weight) {
   depth p = depth_of(conv, conv.out, conv.in);
   p.out = dx;
   p.source = dy;
   p.weight = weight;
+  bool plain = conv.filters == 1;
+  for (int axis = 0; axis < DF_AXES; axis++)
+    plain = plain && conv.stride[axis] == 1;
+  if (plain) {
+    for (int axis = 0; axis < DF_AXES; axis++) {
+      p.pad[axis] = -conv.pad[axis];
+      p.dilation[axis] = -conv.dilation[axis];
+    }
+    return launch_lines(call, p);
+  }
   p.count = conv.batch * conv.groups * conv.in_size;
   if (p.count == 0)
     return DF_OK;

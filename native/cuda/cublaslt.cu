@@ -335,10 +335,10 @@ const char *bias_accepts(const df_node *node) {
 
 /* ---- Records -------------------------------------------------------------------------------- */
 
-static df_kernel record(const char *op, const char *name, const char *operands,
-                        const char *(*takes)(const df_node *),
-                        df_status (*prepares)(const df_node *, df_prepared *, df_error *),
-                        df_kernel_run runs) {
+static constexpr df_kernel record(const char *op, const char *name, const char *operands,
+                                  const char *(*takes)(const df_node *),
+                                  df_status (*prepares)(const df_node *, df_prepared *, df_error *),
+                                  df_kernel_run runs) {
   df_kernel k{};
   k.struct_size = sizeof k;
   k.priority = 10;

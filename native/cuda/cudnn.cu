@@ -54,8 +54,8 @@ handle handle_of_card() {
   return handles.of_card([](handle *out) { return dnn().cudnnCreate(out); });
 }
 
-/* A handle works for one stream at a time: held from choosing the stream to the launch. */
-std::mutex &launching() {
+/* Held by whoever uses a handle: it works for one thread, and one stream, at a time. */
+std::mutex &using_handles() {
   static std::mutex lock;
   return lock;
 }
@@ -202,6 +202,7 @@ template <kind KIND> df_status prepare(const df_node *node, df_prepared *out, df
   const df_conv conv = conv_of(KIND, node);
   const bool exact = node->precision == DF_EXACT;
   handle own = handle_of_card();
+  std::lock_guard<std::mutex> guard(using_handles());
   s->card = df_vendor_card();
   if (own && !describe(conv, exact ? int(FMA_MATH) : int(DEFAULT_MATH), s))
     choose<KIND>(own, exact, s);
@@ -235,7 +236,6 @@ template <kind KIND>
 df_status launch(const df_call *call, handle own, const conv_state &s, float *out,
                  const float *first, const float *second) {
   const float one = 1.0f, zero = 0.0f;
-  std::lock_guard<std::mutex> guard(launching());
   int status = dnn().cudnnSetStream(own, static_cast<cudaStream_t>(call->stream));
   if (status)
     return df_fail(call, DF_DEVICE, "cuDNN: %s", dnn().cudnnGetErrorString(status));
@@ -263,10 +263,14 @@ template <kind KIND> df_status run(const df_call *call, const df_gemm_end &end) 
   if (!s.found)
     return KIND == WEIGHT ? df_conv_weight(call, conv, out, first, second)
                           : df_conv_apply(call, conv, KIND == INPUT, out, first, second, end);
-  handle own = handle_of_card();
-  if (!is_usable<KIND>(own, s))
-    return df_fail(call, DF_DEVICE, "cuDNN has another algorithm on this card; prepare it there");
-  df_status status = launch<KIND>(call, own, s, out, first, second);
+  df_status status;
+  {
+    handle own = handle_of_card();
+    std::lock_guard<std::mutex> guard(using_handles());
+    status = is_usable<KIND>(own, s)
+                 ? launch<KIND>(call, own, s, out, first, second)
+                 : df_fail(call, DF_DEVICE, "cuDNN's algorithm wants more workspace on this card");
+  }
   return status ? status : finish(call, conv, out, end);
 }
 

@@ -11,6 +11,8 @@ using namespace df_lt;
 
 namespace {
 
+enum { EXECUTION_FAILED = 13 };
+
 /* What the opaque structures hold. */
 #define MAY_ALIAS __attribute__((may_alias))
 struct MAY_ALIAS product_content {
@@ -163,7 +165,16 @@ extern "C" {
 size_t cublasLtGetVersion(void) { return 130000; }
 
 const char *cublasLtGetStatusString(int status) {
-  return status == SUCCESS ? "success" : status == INVALID_VALUE ? "an invalid value" : "a failure";
+  switch (status) {
+  case SUCCESS:
+    return "success";
+  case INVALID_VALUE:
+    return "an invalid value";
+  case EXECUTION_FAILED:
+    return "the execution failed";
+  default:
+    return "a failure";
+  }
 }
 
 int cublasLtCreate(handle *out) {
@@ -302,6 +313,6 @@ int cublasLtMatmul(handle h, description *product, const void *alpha, const void
     multiply(p, static_cast<const float *>(a), static_cast<const float *>(b),
              static_cast<float *>(d));
   });
-  return SUCCESS;
+  return cudaGetLastError() ? int(EXECUTION_FAILED) : int(SUCCESS);
 }
 }

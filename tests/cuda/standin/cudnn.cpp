@@ -33,6 +33,7 @@ struct convolution_content {
 
 namespace {
 
+enum { EXECUTION_FAILED = 5000 };
 enum { SCATTERS = 0, CONVERTS = 1, SPACIOUS = 6, PLAIN = 2 }; /* numbers of algorithms */
 
 context only;
@@ -187,6 +188,9 @@ int check_launch(handle h, const shape &s, const void *alpha, const void *beta, 
   return bytes < needed || (needed && !workspace) ? int(BAD_PARAM) : int(SUCCESS);
 }
 
+/* Whether the work could be put into the stream. */
+int launched() { return cudaGetLastError() ? int(EXECUTION_FAILED) : int(SUCCESS); }
+
 /* The workspace that the launch may write, written. */
 void spoil(const shape &s, int algo, void *workspace) {
   size_t bytes = 0;
@@ -203,7 +207,9 @@ extern "C" {
 size_t cudnnGetVersion(void) { return 91000; }
 
 const char *cudnnGetErrorString(int status) {
-  return status == SUCCESS ? "success" : status == BAD_PARAM ? "a bad parameter" : "a failure";
+  return status == SUCCESS     ? "success"
+         : status == BAD_PARAM ? "a bad parameter"
+                               : "the execution failed";
 }
 
 int cudnnCreate(handle *out) {
@@ -350,7 +356,7 @@ int cudnnConvolutionForward(handle h, const void *alpha, tensor tx, const void *
     });
     store(sums, static_cast<float *>(y));
   });
-  return SUCCESS;
+  return launched();
 }
 
 int cudnnConvolutionBackwardData(handle h, const void *alpha, filter tw, const void *w, tensor ty,
@@ -372,7 +378,7 @@ int cudnnConvolutionBackwardData(handle h, const void *alpha, filter tw, const v
     });
     store(sums, static_cast<float *>(dx));
   });
-  return SUCCESS;
+  return launched();
 }
 
 int cudnnConvolutionBackwardFilter(handle h, const void *alpha, tensor tx, const void *x, tensor ty,
@@ -395,6 +401,6 @@ int cudnnConvolutionBackwardFilter(handle h, const void *alpha, tensor tx, const
     });
     store(sums, static_cast<float *>(dw));
   });
-  return SUCCESS;
+  return launched();
 }
 }
