@@ -13,8 +13,9 @@ static const int64_t *list_of(const df_attribute *attributes, int32_t count, int
   return attributes[index].ints;
 }
 
-df_conv df_conv_of(const int64_t *x, const int64_t *weight, const int64_t *y, int32_t rank,
-                   const df_attribute *attributes, int32_t count, int32_t first) {
+/* The attributes strides, pads, dilations and groups begin at |first|. */
+static df_conv make(const int64_t *x, const int64_t *weight, const int64_t *y, int32_t rank,
+                    const df_attribute *attributes, int32_t count, int32_t first) {
   df_conv conv{};
   const int32_t axes = rank - 2;
   const int64_t *strides = list_of(attributes, count, first);
@@ -47,7 +48,7 @@ df_conv df_conv_of(const int64_t *x, const int64_t *weight, const int64_t *y, in
 template <typename N>
 static df_conv conv_of(const N *of, const int64_t *x, const int64_t *weight, const int64_t *y,
                        int32_t rank, int32_t first) {
-  return df_conv_of(x, weight, y, rank, of->attributes, of->n_attributes, first);
+  return make(x, weight, y, rank, of->attributes, of->n_attributes, first);
 }
 template <typename N> static df_conv forward_of(const N *of) {
   return conv_of(of, of->inputs[0].shape, of->inputs[1].shape, of->outputs[0].shape,

@@ -16,8 +16,7 @@ struct df_planes {
   int64_t out_begin, weight_begin;
   int64_t rows, channels, columns, k; /* k with whole blocks */
   int64_t groups;
-  int32_t blocked; /* k over blocks of channels */
-  int32_t fours;   /* columns come in fours that lie together in |out| */
+  int32_t fours; /* columns come in fours that lie together in |out| */
   df_divisor taps[DF_AXES], positions[DF_AXES];
   df_divisor tile_rows;
   int32_t tap_step[DF_AXES];                                 /* of a place in |from| per tap */
