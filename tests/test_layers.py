@@ -20,7 +20,7 @@ FLOORS = (
     ("ops", "passes", "autodiff", "memory", "operators"),
     ("lower", "cdevice", "liveness"),
     ("plan", "drawing"),
-    ("planning", "check", "execute"),
+    ("planning", "check", "execute", "budget"),
     ("compile",),
     ("feeds", "model", "head", "regions"),
     ("session", "differentiate"),
@@ -53,12 +53,12 @@ def test_the_core_imports_only_from_below(path):
     assert own in FLOOR, f"{own} stands on no floor: put it on one"
     for name in imports(path, "dataflow"):
         parts = name.split(".")
-        assert parts[0] not in ("dataflow_cpu", "dataflow_numpy", "dataflow_onnx", "onnx"), name
+        assert parts[0] not in ("dataflow_cpu", "dataflow_cuda", "dataflow_numpy", "dataflow_onnx", "onnx"), name
         if parts[0] == "dataflow" and len(parts) > 1 and parts[1] in FLOOR and parts[1] != own:
             assert FLOOR[parts[1]] <= FLOOR[own], f"{path.name} imports {name}, which stands above it"
 
 
-@pytest.mark.parametrize("package", ["dataflow_cpu", "dataflow_numpy", "dataflow_onnx"])
+@pytest.mark.parametrize("package", ["dataflow_cpu", "dataflow_cuda", "dataflow_numpy", "dataflow_onnx"])
 def test_plugins_use_public_names_of_the_core_and_not_each_other(package):
     folder = next(p for p in (ROOT / "plugins" / package, ROOT / "importers" / package) if p.exists())
     for path in modules(folder.relative_to(ROOT)):
@@ -70,20 +70,22 @@ def test_plugins_use_public_names_of_the_core_and_not_each_other(package):
                 assert not [p for p in parts if p.startswith("_")], f"{path.name} imports {name}"
 
 
-def test_the_cpu_plugin_includes_only_the_contract():
-    for path in (ROOT / "native/cpu").glob("*.[ch]"):
+@pytest.mark.parametrize("plugin", ["cpu", "cuda"])
+def test_the_native_plugins_include_only_the_contract(plugin):
+    for path in (ROOT / "native" / plugin).iterdir():
         for line in path.read_text().splitlines():
             if line.startswith('#include "'):
                 name = line.split('"')[1]
-                beside = (ROOT / "native/cpu" / name).exists()
-                assert beside or name in ("dataflow.h", "dataflow_inline.h"), f"{path.name}: {line}"
+                beside = (ROOT / "native" / plugin / name).exists()
+                contract = ("dataflow.h", "dataflow_inline.h", *(["dataflow_cuda.h"] if plugin == "cuda" else []))
+                assert beside or name in contract, f"{path.name}: {line}"
 
 
 def test_importing_dataflow_loads_nothing_heavy():
     code = (
         "import sys, dataflow\n"
         "heavy = {'onnx', 'onnxruntime', 'ml_dtypes', 'rich', 'click', 'safetensors', 'pluggy',"
-        " 'dataflow_cpu', 'dataflow_numpy', 'dataflow_onnx'} & set(sys.modules)\n"
+        " 'dataflow_cpu', 'dataflow_cuda', 'dataflow_numpy', 'dataflow_onnx'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
