@@ -6,6 +6,7 @@ enum {
   FILL = 264,       /* blocks that keep a large card busy: two for each of 132 multiprocessors */
   LEAST_PART = 128, /* of k, worth a block */
   MOST_PARTS = 64,
+  FEW_PARTS = 4,
   THIN = 16,  /* rows of the thin tile */
   STRETCH = 8 /* rows of tiles that run close to each other, so that they share columns of b */
 };
@@ -32,13 +33,15 @@ static int64_t tiles_of(int32_t tile, int64_t m, int64_t n) {
   return df_divide_up(m, rows) * df_divide_up(n, columns);
 }
 
-/* Large tiles where there are enough of them and little of them lies outside. */
+/* Large tiles, which read shared memory half as often, where there are enough of them, in a few
+ * parts if need be, and little of them lies outside. */
 df_gemm_cut df_gemm_cut_of(int64_t m, int64_t n, int64_t k, int64_t products) {
   df_gemm_cut cut{DF_TILE_SMALL, 1, df_max(k, 1)};
   const int64_t large = tiles_of(DF_TILE_LARGE, m, n);
+  const int64_t few = df_max(1, df_min(FEW_PARTS, k / (2 * LEAST_PART)));
   if (m <= THIN)
     cut.tile = DF_TILE_THIN;
-  else if (large * products >= FILL / 2 && m * n * 4 >= large * 128 * 128 * 3)
+  else if (large * products * few >= FILL / 2 && m * n * 4 >= large * 128 * 128 * 3)
     cut.tile = DF_TILE_LARGE;
   const int64_t blocks = df_max(1, tiles_of(cut.tile, m, n) * products);
   if (blocks * 2 <= FILL) {
