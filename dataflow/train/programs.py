@@ -78,7 +78,7 @@ class Programs:
         objective: loss and metrics.
         optimizer: makes the update.
         trainable: names of parameters.
-        devices, threads, precision, pin, registry: as for Session.
+        devices, threads, fuse, precision, pin, registry: as for Session.
         clip_norm: the largest norm of the averaged gradient, or None.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``ties``.
@@ -98,6 +98,7 @@ class Programs:
         batch_norm: str = "fixed",
         ties: Mapping[str, Tie] = MappingProxyType({}),
         dropout: int | None = None,
+        fuse: bool = True,
         precision: Precision = "float32",
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
@@ -108,7 +109,7 @@ class Programs:
         self._machine = open_machine(self._placement, devices, self._registry, threads, precision)
         self._placement.pins.apply(model.graph)
         self._trainable = tuple(trainable)
-        self._clip_norm = clip_norm
+        self._clip_norm, self._fuse = clip_norm, fuse
         self._store = Store(self._machine)
         self._scratch = Scratch(self._machine)
         self._ties = ties
@@ -250,7 +251,13 @@ class Programs:
         if all(memory == HOST for memory in self._machine.memories.values()):
             return
         _, lowered = compile_graph(
-            graph, self._placement, self._machine, self._registry, changed=self._changed(), homes={}
+            graph,
+            self._placement,
+            self._machine,
+            self._registry,
+            changed=self._changed(),
+            homes={},
+            fusion=self._fuse,
         )
         for stored in lowered.stored.values():
             memory = stored.storage.root.memory
@@ -281,7 +288,13 @@ class Programs:
         changed, homes = self._changed(), self._homes or {}
         homes = {**dict.fromkeys(changed, HOST), **homes}
         plan, lowered = compile_graph(
-            graph, self._placement, self._machine, self._registry, changed=changed, homes=homes
+            graph,
+            self._placement,
+            self._machine,
+            self._registry,
+            changed=changed,
+            homes=homes,
+            fusion=self._fuse,
         )
         check_budget(plan, self._machine.available(), self._store.keys, self._scratch.sizes)
         self._store.require(plan, lowered, self._initial)

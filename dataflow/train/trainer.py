@@ -64,7 +64,7 @@ class Trainer:
         output: the value that the loss reads, inner ones too; needed when the model has several outputs.
         trainable: names and patterns, see ``train.trainable.select``; by default what the model says.
         metrics: names and functions; by default what fits the loss.
-        devices, threads, precision, pin, registry: as for Session.
+        devices, threads, fuse, precision, pin, registry: as for Session.
         accumulate: micro-batches per optimizer step.
         clip_norm: the largest norm of the averaged gradient.
         seed: of the order of the data and the split.
@@ -94,6 +94,7 @@ class Trainer:
         batch_norm: Literal["fixed", "update"] = "fixed",
         dropout: bool = False,
         tie: bool = True,
+        fuse: bool = True,
         precision: Precision = "float32",
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
@@ -111,6 +112,7 @@ class Trainer:
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
         self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
         self.devices, self.threads, self.precision, self.pin, self.registry = devices, threads, precision, pin, registry
+        self.fuse = fuse
         self.objective = Objective(model, loss, output, metrics)
         self._graph = without_data(self.objective.graph, self.objective.read)
         self.ties = find_ties(model) if tie else {}
@@ -139,6 +141,7 @@ class Trainer:
             batch_norm=self.batch_norm,
             ties=self.ties,
             dropout=self.seed if self.dropout else None,
+            fuse=self.fuse,
             precision=self.precision,
             pin=self.pin,
             registry=self.registry,

@@ -53,14 +53,16 @@ def test_outputs_are_as_near_to_float64_as_those_of_onnxruntime(file):
         assert plan.peak_bytes <= 1.02 * plan.lower_bound_bytes
 
 
-def train(file, *, steps=made.STEPS, devices=("cpu",), registry=None, scale=None):
+def train(file, *, steps=made.STEPS, devices=("cpu",), registry=None, scale=None, **options):
     """Losses, first gradients by parameter of PyTorch, and the trainer's plans; ``scale`` falsifies one gradient."""
     data = recorded(file)
     model = df.load(path_of(file))
     loss = "mse" if family_of(file) == "regression" else "cross_entropy"
     losses, gradients = [], {}
     places = data["script_names" if file.endswith("_script") else "names"]
-    with df.Trainer(model, loss=loss, optimizer=OPTIMIZER, devices=list(devices), registry=registry) as trainer:
+    with df.Trainer(
+        model, loss=loss, optimizer=OPTIMIZER, devices=list(devices), registry=registry, **options
+    ) as trainer:
         update = trainer.programs.update
 
         def looked(hyper, weight):
