@@ -1,4 +1,4 @@
-"""The command line: ``dataflow run | finetune | inspect | plan | devices | plugin test``.
+"""The command line: ``dataflow run | finetune | inspect | plan | bench | devices | plugin test``.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a test failed, 2 the user's input, 3 device or
 memory, 130 interrupted.
@@ -6,9 +6,7 @@ memory, 130 interrupted.
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,17 +17,25 @@ import click
 import numpy as np
 
 from . import __version__
+from .bench import bench
 from .errors import DataflowError, DeviceError, InputError, ModelError
-from .model import Model, load, save
-
-FAILED, USER, DEVICE, INTERRUPTED = 1, 2, 3, 130
-
-_device = click.option("--device", "devices", multiple=True, metavar="ID", help="In order of preference; repeatable.")
-_threads = click.option("--threads", type=click.IntRange(min=1), help="The most threads to use.")
-_batch = click.option("--batch", type=click.Choice(["free"]), help="Free a fixed leading dim.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_model = click.argument("model", type=click.Path(exists=True, dir_okay=False))
-_shape = click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,224", help="Of an input; repeatable.")
+from .model import Model, save
+from .options import (
+    DEVICE,
+    FAILED,
+    INTERRUPTED,
+    USER,
+    batch_option,
+    device_option,
+    input_shapes,
+    json_option,
+    model_argument,
+    print_json,
+    read_feeds,
+    read_model,
+    shape_option,
+    threads_option,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -59,17 +65,20 @@ def commands() -> None:
     """Runs and trains computation graphs, ONNX models first."""
 
 
+commands.add_command(bench)
+
+
 # ---- run ---------------------------------------------------------------------------------------------
 
 
 @commands.command()
-@_model
+@model_argument
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="npy, or npz with input names.")
 @click.option("--output", "target", type=click.Path(dir_okay=False), help="npz with all outputs, or npy with one.")
-@_batch
-@_device
-@_threads
-@_json
+@batch_option
+@device_option
+@threads_option
+@json_option
 def run(
     model: str,
     inputs: tuple[str, ...],
@@ -82,49 +91,17 @@ def run(
     """Runs MODEL once."""
     from .session import Session
 
-    loaded = _load(model, batch)
-    feeds = _feeds(loaded, inputs)
+    loaded = read_model(model, batch)
+    feeds = read_feeds(loaded, inputs)
     outputs = Session(loaded, list(devices) or None, threads=threads).run(feeds)
     if target is not None:
         _write_arrays(Path(target), outputs)
     summary = {name: _summary(array) for name, array in outputs.items()}
     if as_json:
-        _print_json({"outputs": summary, "file": target})
+        print_json({"outputs": summary, "file": target})
         return
     for name, figures in summary.items():
         click.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in figures.items()))
-
-
-def _feeds(model: Model, given: Sequence[str]) -> dict[str, Any]:
-    """Arrays by input name, from npy and npz files."""
-    names = list(model.inputs)
-    feeds: dict[str, Any] = {}
-    for text in given:
-        name, equals, path = text.partition("=")
-        if not equals:
-            name, path = "", text
-        found = _read_arrays(path)
-        if isinstance(found, dict):
-            if name:
-                raise InputError(f"--input {text}: an npz names its arrays itself; leave out {name!r}=")
-            feeds.update(found)
-            continue
-        if not name:
-            free = [n for n in names if n not in feeds]
-            if not free:
-                raise InputError(f"--input {text}: the model's inputs are given already: {', '.join(names)}")
-            name = free[0]
-        feeds[name] = found
-    return feeds
-
-
-def _read_arrays(path: str) -> Any:
-    try:
-        with Path(path).open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            return found if isinstance(found, np.ndarray) else {key: found[key] for key in found.files}
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path}: can't be read as npy or npz: {error}") from None
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -150,7 +127,7 @@ def _summary(array: Any) -> dict[str, Any]:
 
 
 @commands.command()
-@_model
+@model_argument
 @click.option("--data", required=True, type=click.Path(exists=True, dir_okay=False), help="npz: inputs and labels.")
 @click.option("--val", type=click.Path(exists=True, dir_okay=False), help="npz to validate on.")
 @click.option("--val-split", type=float, default=0.0, help="Part of the data to validate on instead.")
@@ -174,10 +151,10 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--log", type=click.Path(dir_okay=False), metavar="FILE.jsonl", help="A line per step and epoch.")
 @click.option("-o", "target", required=True, type=click.Path(dir_okay=False), help="The trained model.")
 @click.option("--force", is_flag=True, help="Replace an existing output.")
-@_batch
-@_device
-@_threads
-@_json
+@batch_option
+@device_option
+@threads_option
+@json_option
 def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any) -> None:
     """Trains MODEL on data and writes it."""
     from .train.command import Options
@@ -185,14 +162,14 @@ def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any
 
     if Path(target).exists() and not force:
         raise InputError(f"{target} exists; --force replaces it")
-    loaded = _load(model, options.pop("batch"))
+    loaded = read_model(model, options.pop("batch"))
     try:
         result = train(loaded, lambda m: save(m, target, overwrite=force), Options(**options))
     except KeyboardInterrupt:
         raise click.Abort from None
     result["model"] = target
     if as_json:
-        _print_json(result)
+        print_json(result)
         return
     for key, figure in result["figures"].items():
         click.echo(f"{key}: {figure:.6g}")
@@ -203,14 +180,14 @@ def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any
 
 
 @commands.command()
-@_model
-@_shape
-@_batch
-@_device
-@_json
+@model_argument
+@shape_option
+@batch_option
+@device_option
+@json_option
 def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tuple[str, ...], as_json: bool) -> None:
     """Says what MODEL takes, gives and holds, and which device runs what."""
-    loaded = _load(model, batch)
+    loaded = read_model(model, batch)
     described: dict[str, Any] = {
         "inputs": {name: str(type_) for name, type_ in loaded.inputs.items()},
         "outputs": {name: str(type_) for name, type_ in loaded.outputs.items()},
@@ -235,7 +212,7 @@ def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tup
     except ModelError as error:  # it depends on data
         described["placement_unknown"] = str(error)
     if as_json:
-        _print_json(described)
+        print_json(described)
     else:
         _print_inspection(described)
 
@@ -244,7 +221,7 @@ def _placement(model: Model, shapes: Sequence[str], devices: Sequence[str]) -> d
     """How many nodes each device runs, and why some do not run on an earlier one."""
     from .session import Session
 
-    given = _input_shapes(model, shapes)
+    given = input_shapes(model, shapes)
     placed = Session(model, list(devices) or None).placement(given)
     return {
         "shapes": {name: list(shape) for name, shape in given.items()},
@@ -279,13 +256,13 @@ def _print_inspection(described: Mapping[str, Any]) -> None:
 
 
 @commands.command()
-@_model
-@_shape
+@model_argument
+@shape_option
 @click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a drawing.")
-@_batch
-@_device
-@_threads
-@_json
+@batch_option
+@device_option
+@threads_option
+@json_option
 def plan(
     model: str,
     shapes: tuple[str, ...],
@@ -299,12 +276,12 @@ def plan(
     from .drawing import plan_page
     from .session import Session
 
-    loaded = _load(model, batch)
-    made = Session(loaded, list(devices) or None, threads=threads).plan(_input_shapes(loaded, shapes))
+    loaded = read_model(model, batch)
+    made = Session(loaded, list(devices) or None, threads=threads).plan(input_shapes(loaded, shapes))
     if page is not None:
         Path(page).write_text(plan_page(made, Path(model).name), encoding="utf-8")
     if as_json:
-        _print_json(
+        print_json(
             {
                 "peak_bytes": made.peak_bytes,
                 "lower_bound_bytes": made.lower_bound_bytes,
@@ -319,24 +296,11 @@ def plan(
         click.echo(f"wrote {page}")
 
 
-def _input_shapes(model: Model, given: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """A shape per input: as given, else the declared one with 1 for named dims."""
-    shapes = {n: tuple(d if isinstance(d, int) else 1 for d in t.shape) for n, t in model.inputs.items()}
-    for name, text in _pairs("--shape", given).items():
-        if name not in shapes:
-            raise InputError(f"--shape {name}: the model has no such input; it has: {', '.join(shapes)}")
-        try:
-            shapes[name] = tuple(int(size) for size in text.split(",") if size)
-        except ValueError:
-            raise InputError(f"--shape {name}={text}: expected whole numbers between commas") from None
-    return shapes
-
-
 # ---- devices, plugins --------------------------------------------------------------------------------
 
 
 @commands.command()
-@_json
+@json_option
 def devices(as_json: bool) -> None:
     """Lists plugins and devices, and what failed to load."""
     from .registry import default_registry
@@ -361,7 +325,7 @@ def devices(as_json: bool) -> None:
         "formats": sorted(registry.formats),
     }
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     click.echo(f"dataflow {__version__}")
     for p in found["plugins"]:
@@ -384,7 +348,7 @@ def plugin() -> None:
 @click.argument("name")
 @click.option("--sample", metavar="NAME", help="Only samples whose name begins so.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every outcome.")
-@_json
+@json_option
 def plugin_test(name: str, sample: str | None, verbose: bool, as_json: bool) -> None:
     """Runs the conformance kit on the device NAME: every sample that it claims, against the reference."""
     from collections import Counter
@@ -406,42 +370,10 @@ def plugin_test(name: str, sample: str | None, verbose: bool, as_json: bool) -> 
             click.echo(str(outcome))
     missing = sorted(unclaimed - claimed)
     if as_json:
-        _print_json({"device": name, "outcomes": dict(counts), "bad": bad, "not_claimed": missing})
+        print_json({"device": name, "outcomes": dict(counts), "bad": bad, "not_claimed": missing})
     else:
         click.echo(f"{name}: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
         if missing:
             click.echo("ops that it does not claim: " + ", ".join(missing))
     if bad:
         raise click.exceptions.Exit(FAILED)
-
-
-# ---- common ------------------------------------------------------------------------------------------
-
-
-def _load(path: str, batch: str | None) -> Model:
-    options: dict[str, Any] = {} if batch is None else {"batch": batch}
-    return load(path, **options)
-
-
-def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` texts as a dict; the name may contain colons and slashes."""
-    found = {}
-    for text in given:
-        name, equals, value = text.rpartition("=")
-        if not equals or not name:
-            raise InputError(f"{option} {text}: expected NAME=VALUE")
-        found[name] = value
-    return found
-
-
-def _print_json(data: Mapping[str, Any]) -> None:
-    """One line; what JSON has no number for (nan, infinity) is null."""
-    click.echo(json.dumps(_plain(data), allow_nan=False))
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from .plan import Plan
 from .regions import Region, cut, depends_on_data
 from .registry import Registry, default_registry
 from .types import Dim
+
+if TYPE_CHECKING:
+    from .profile import Profile
 
 log = logging.getLogger("dataflow")
 
@@ -192,6 +195,26 @@ class Session:
             out[name][...] = found[name]
             found[name] = out[name]
         return found
+
+    def profile(self, inputs: Any = None, outputs: Sequence[str] | None = None, *, rounds: int = 20) -> Profile:
+        """The time of each step of the plan for these inputs; they, and ``outputs``, as in ``run``.
+
+        Args:
+            inputs: arrays; how long a kernel takes may depend on them.
+            outputs: names of results or of inner values; all outputs by default.
+            rounds: how often everything runs; medians are taken.
+
+        Raises:
+            InputError: as ``run``.
+            ModelError: shapes depend on data, so that there is no plan before it runs.
+        """
+        from .profile import profile_program
+
+        feeds = checked_inputs(self._graph, inputs)
+        try:
+            return profile_program(self._program(feeds, outputs), self._machine, feeds, rounds)
+        except Cancelled as error:
+            raise KeyboardInterrupt(str(error)) from None
 
     @property
     def plans(self) -> tuple[Plan, ...]:

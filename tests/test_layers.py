@@ -23,8 +23,11 @@ FLOORS = (
     ("planning", "check", "execute", "budget"),
     ("compile",),
     ("feeds", "model", "head", "regions"),
-    ("session", "differentiate"),
+    ("session", "differentiate", "profile"),
+    ("ceilings", "trace"),
     ("train", "losses", "optim", "schedules", "testing"),
+    ("options",),
+    ("bench",),
     ("cli", "__main__", "__init__"),
 )
 FLOOR = {name: index for index, names in enumerate(FLOORS) for name in names}
