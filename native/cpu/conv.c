@@ -47,7 +47,7 @@ static const way ways[] = {
     {DF_NAME(df_point_takes), DF_NAME(df_point_pack_bytes), DF_NAME(df_point_pack),
      DF_NAME(df_point_run), NULL},
     {DF_NAME(df_direct_takes), DF_NAME(df_direct_pack_bytes), DF_NAME(df_direct_pack),
-     DF_NAME(df_direct_run), NULL},
+     DF_NAME(df_direct_run), DF_NAME(df_direct_workspace)},
 };
 
 /* The first way that takes a convolution, or -1; a matter of sizes alone. */

@@ -5,19 +5,20 @@
  *
  * Weights are packed ahead: panels of DF_DIRECT_FILTERS filters, k steps of one line each, so a
  * tile streams through them. A tile has up to DF_DIRECT_ROWS positions. Where these lie together in
- * the source and no tap is in the padding, it is read where it is; else a line per k is gathered on
- * the stack, zeros for the padding, and passes over all panels of filters. k goes in blocks; the
- * second and later ones add to the output. So there is no workspace, and the output is written once
- * per block. */
+ * the source and no tap is in the padding, it is read where it is; else a line per k is gathered in
+ * the workspace, zeros for the padding. k goes in blocks; the second and later ones add to the
+ * output, which is written once per block. A panel passes over all tiles of a piece while the next
+ * one is fetched, so weights come from far once and while there is arithmetic to do. */
 #include "conv_direct.h"
 #include "conv_direct_tile.h"
 #include "conv_gather.h"
 #include "pack.h"
 
 enum {
-  K_BLOCK = 768,          /* the gathered lines of a tile: 48 KiB with 16 lanes */
-  BLOCK_FLOATS = 1 << 18, /* 1 MiB of weights stays in the second cache */
-  GRAIN = 256 * 1024,     /* multiply-adds of the smallest piece worth a thread's while */
+  K_BLOCK = 768,         /* the gathered lines of a tile: 48 KiB with 16 lanes */
+  MOST_FLOATS = 3 << 16, /* of lines that are read by turns: 768 KiB stay in the second cache */
+  MOST_TILES = 64,
+  GRAIN = 256 * 1024, /* multiply-adds of the smallest piece worth a thread's while */
 };
 
 static int64_t panels_of(const df_conv *conv) {
@@ -81,12 +82,13 @@ typedef struct plan {
   int64_t block;    /* k of a block */
   int64_t parts;    /* of the tiles */
   int64_t cuts;     /* of the panels of filters */
-  int64_t together; /* panels between which a gathered tile is kept */
+  int64_t together; /* tiles that share a pass over the weights */
+  int64_t scratch;  /* floats of a piece's workspace */
 } plan;
 
-/* Time of one piece, in cycles per step of k: tiles, gathering them, reading the weights. */
+/* Time of one piece, in cycles per step of k: tiles, gathering them, waiting for weights. */
 static int64_t piece_cost(int64_t tiles, int64_t panels, int plain) {
-  return tiles * (DF_DIRECT_ROWS * panels + (plain ? 1 : 6)) + 12 * panels;
+  return tiles * (DF_DIRECT_ROWS * panels + (plain ? 1 : 6)) + 4 * panels;
 }
 
 /* Pieces: parts of the tiles gather less, cuts of the panels read less of the weights. Among the
@@ -119,7 +121,7 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   int64_t flat = df_divide_up(w->out_size, DF_DIRECT_ROWS);
   int64_t per_row = df_divide_up(w->out[2], DF_DIRECT_ROWS);
   int64_t by_rows = w->out[0] * w->out[1] * per_row;
-  int plain = w->taps == 1 && w->in_size == w->out_size;
+  int plain = df_conv_is_plain(w);
   if (!plain && by_rows * 32 <= flat * 33) {
     p.line = w->out[2];
     p.per_line = per_row;
@@ -131,11 +133,25 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   p.block = block_of(p.k);
 
   cut(&p, conv, plain, threads);
-  p.together = df_max(1, BLOCK_FLOATS / (p.block * DF_DIRECT_FILTERS));
+  int64_t tiles = df_divide_up(p.tiles, p.parts);
+  int64_t most = df_max(1, df_min(MOST_TILES, MOST_FLOATS / (p.block * DF_LANES)));
+  p.together = df_divide_up(tiles, df_divide_up(tiles, most));
+  p.scratch = plain ? 0 : p.together * p.block * DF_LANES;
   return p;
 }
 
+int64_t DF_NAME(df_direct_workspace)(const df_conv *conv, int32_t threads) {
+  return make_plan(conv, threads).scratch * (int64_t)sizeof(float) * threads;
+}
+
 /* ---- One tile -------------------------------------------------------------------------------- */
+
+/* A tile, and where the block of k finds what it reads. */
+typedef struct spot {
+  int64_t position, rows;
+  const float *source;
+  const int32_t *shift;
+} spot;
 
 typedef struct piece {
   const df_direct *d;
@@ -146,6 +162,7 @@ typedef struct piece {
   const float *bias;
   const float *add;
   float *out;
+  float *lines;                 /* gathered: [tile][k][lane] */
   int32_t offset[DF_MOST_TAPS]; /* per tap */
 } piece;
 
@@ -169,20 +186,31 @@ static void finish(float *out, const float *add, int64_t pitch, const float *sum
   }
 }
 
-/* The steps [begin, end) of some panels for one tile. */
-static void do_panels(const piece *s, int64_t rows, int64_t position, int64_t panel, int64_t last,
-                      int64_t begin, int64_t end, const float *source, const int32_t *shift) {
+static const float *panel_weight(const piece *s, int64_t panel, int64_t begin, int64_t end) {
+  return s->packed + begin * s->lanes + panel * DF_DIRECT_FILTERS * (end - begin);
+}
+
+/* The steps [begin, end) of a panel for some tiles, which fetch what is at |next| meanwhile. */
+static void do_panel(const piece *s, const spot *spots, int64_t count, int64_t panel, int64_t begin,
+                     int64_t end, const float *next) {
   const df_conv *conv = &s->d->conv;
-  int64_t size = conv->window.out_size;
+  int64_t size = conv->window.out_size, k = end - begin;
+  int64_t filter = panel * DF_DIRECT_FILTERS, width = panel_width(conv, panel);
+  int64_t filters = df_min(width, conv->filters - filter), vectors = width / DF_LANES;
+  const float *weight = panel_weight(s, panel, begin, end);
   float sums[DF_DIRECT_ROWS * DF_DIRECT_FILTERS];
-  for (; panel < last; panel++) {
-    int64_t filter = panel * DF_DIRECT_FILTERS, width = panel_width(conv, panel);
-    int64_t vectors = width / DF_LANES;
-    const float *weight = s->packed + begin * s->lanes + filter * (end - begin);
-    DF_NAME(df_direct_tiles)[rows - 1][vectors - 1](end - begin, weight, source, shift, sums);
-    int64_t to = filter * size + position;
+  for (int64_t i = 0; i < count; i++) {
+    const spot *at = &spots[i];
+    int64_t to = filter * size + at->position;
     const float *add = begin > 0 ? s->out : s->add;
-    finish(s->out + to, add ? add + to : NULL, size, sums, rows, vectors, conv->filters - filter,
+    for (int64_t f = 0; f < filters; f++)
+      __builtin_prefetch(s->out + to + f * size, 1);
+    for (int64_t f = 0; f < filters && add; f++)
+      __builtin_prefetch(add + to + f * size);
+    DF_NAME(df_direct_tiles)
+    [at->rows - 1][vectors - 1](k, weight, at->source, at->shift,
+                                df_ahead_make(next, k *DF_DIRECT_FILTERS, k, i, count), sums);
+    finish(s->out + to, add ? add + to : NULL, size, sums, at->rows, vectors, filters,
            begin == 0 && s->bias ? s->bias + filter : NULL, s->d->relu && end == s->p->k);
   }
 }
@@ -193,8 +221,8 @@ static void do_panels(const piece *s, int64_t rows, int64_t position, int64_t pa
 static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, int64_t last) {
   const plan *p = s->p;
   const df_window *w = &s->d->conv.window;
-  float lines[K_BLOCK * DF_LANES];
   int32_t in_place[K_BLOCK], gathered[K_BLOCK];
+  spot spots[MOST_TILES];
   df_place t;
   for (int64_t i = 0; i < p->block; i++)
     gathered[i] = (int32_t)(i * DF_LANES);
@@ -202,20 +230,30 @@ static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, in
     int64_t end = df_min(p->k, begin + p->block);
     for (int64_t i = begin; i < end; i++)
       in_place[i - begin] = (int32_t)(i / w->taps * w->in_size) + s->offset[i % w->taps];
-    for (int64_t first = panel; first < last; first += p->together) {
-      int64_t end_panel = df_min(last, first + p->together);
-      for (int64_t tile = from; tile < to; tile++) {
-        int64_t line = tile / p->per_line, part = tile % p->per_line;
+    for (int64_t first = from, count; first < to; first += count) {
+      count = df_min(p->together, to - first);
+      for (int64_t i = 0; i < count; i++) {
+        int64_t tile = first + i, line = tile / p->per_line, part = tile % p->per_line;
         int64_t low = p->line * part / p->per_line, high = p->line * (part + 1) / p->per_line;
-        int64_t position = line * p->line + low;
-        df_find_place(&t, w, position, high - low);
+        spots[i] = (spot){.position = line * p->line + low, .rows = high - low};
+        df_find_place(&t, w, spots[i].position, high - low);
         if (t.step == 1 && t.whole) {
-          do_panels(s, high - low, position, first, end_panel, begin, end, s->source + t.base[0],
-                    in_place);
+          spots[i].source = s->source + t.base[0];
+          spots[i].shift = in_place;
         } else {
+          float *lines = s->lines + i * p->block * DF_LANES;
           df_gather(lines, DF_LANES, &t, w, s->offset, s->source, begin, end);
-          do_panels(s, high - low, position, first, end_panel, begin, end, lines, gathered);
+          spots[i].source = lines;
+          spots[i].shift = gathered;
         }
+      }
+      for (int64_t j = panel; j < last; j++) {
+        const float *next = panel_weight(s, j + 1, begin, end);
+        if (j + 1 == last && first + count < to)
+          next = panel_weight(s, panel, begin, end);
+        else if (j + 1 == last && end < p->k)
+          next = panel_weight(s, panel, end, df_min(p->k, end + p->block));
+        do_panel(s, spots, count, j, begin, end, next);
       }
     }
   }
@@ -224,11 +262,11 @@ static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, in
 typedef struct job {
   const df_direct *d;
   plan p;
+  float *workspace;
 } job;
 
 static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
-  (void)worker;
   const job *job = context;
   const plan *p = &job->p;
   const df_conv *conv = &job->d->conv;
@@ -239,6 +277,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   index /= p->parts;
   int64_t group = index % conv->groups;
   piece s = {.d = job->d, .p = p, .lanes = lanes_of(conv)};
+  s.lines = job->workspace + worker * p->scratch;
   s.source = job->d->source + index * conv->channels * w->in_size;
   s.out = job->d->out + index * conv->filters * w->out_size;
   s.add = job->d->add ? job->d->add + (s.out - job->d->out) : NULL;
@@ -252,6 +291,6 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
 
 void DF_NAME(df_direct_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
-  job job = {.d = direct, .p = make_plan(conv, call->threads)};
+  job job = {.d = direct, .p = make_plan(conv, call->threads), .workspace = call->workspace};
   df_parallel(call, run_piece, &job, conv->batch * conv->groups * job.p.parts * job.p.cuts);
 }

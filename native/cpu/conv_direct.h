@@ -1,4 +1,4 @@
-/* conv_direct.h: convolution with weights that were packed ahead; it needs no workspace. */
+/* conv_direct.h: convolution with weights that were packed ahead. */
 #ifndef DF_CPU_CONV_DIRECT_H
 #define DF_CPU_CONV_DIRECT_H
 
@@ -22,6 +22,9 @@ int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv);
 
 /* Packs (groups * filters, channels, taps) contiguous weights. */
 void DF_NAME(df_direct_pack)(const df_conv *conv, const float *weight, float *packed);
+
+/* Bytes, for lines that are gathered. */
+int64_t DF_NAME(df_direct_workspace)(const df_conv *conv, int32_t threads);
 
 void DF_NAME(df_direct_run)(const df_call *call, const df_direct *direct);
 

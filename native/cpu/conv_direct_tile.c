@@ -1,14 +1,12 @@
 /* conv_direct_tile.c: one function per number of positions and width, all from one inlined loop. */
 #include "conv_direct_tile.h"
 
-enum { AHEAD = 2048 }; /* floats: 8 KiB */
-
 #define TILE_INLINE static inline __attribute__((always_inline))
 
 /* |rows| and |vectors| are constants at every use: the loops over them vanish, and |sum| is
  * registers. */
 TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *weight, const float *source,
-                      const int32_t *shift, float *sums) {
+                      const int32_t *shift, df_ahead ahead, float *sums) {
   df_vec sum[DF_DIRECT_ROWS][DF_DIRECT_VECTORS];
 #define FOR_EACH                                                                                   \
   _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                                          \
@@ -16,10 +14,9 @@ TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *weight, con
   FOR_EACH sum[i][j] = vec_zero();
   for (int64_t p = 0; p < k; p++, weight += vectors * DF_LANES) {
     const float *from = source + shift[p];
-    /* The weights stream by, and may come from far: pages end the processor's own reading ahead. */
-#pragma GCC unroll 4
-    for (int j = 0; j < vectors; j++)
-      __builtin_prefetch(weight + AHEAD + j * DF_LANES);
+    /* Weights come from far once; spread over all tiles they take no time of their own. */
+    __builtin_prefetch(ahead.next, 0, 2);
+    ahead.next += ahead.per_step;
     __builtin_prefetch(from + 2 * DF_LANES);
     df_vec right[DF_DIRECT_VECTORS];
 #pragma GCC unroll 4
@@ -39,8 +36,8 @@ TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *weight, con
 
 #define TILE(rows, vectors)                                                                        \
   static void tile_##rows##_##vectors(int64_t k, const float *weight, const float *source,         \
-                                      const int32_t *shift, float *sums) {                         \
-    tile(rows, vectors, k, weight, source, shift, sums);                                           \
+                                      const int32_t *shift, df_ahead ahead, float *sums) {         \
+    tile(rows, vectors, k, weight, source, shift, ahead, sums);                                    \
   }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2)
 #define ENTRY(rows) {tile_##rows##_1, tile_##rows##_2},

@@ -26,13 +26,10 @@ static int64_t first_of(const df_conv *conv, int64_t panel) {
 
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
 
-/* Whether position q reads element q of every channel. */
-static int is_plain(const df_window *w) { return w->taps == 1 && w->in_size == w->out_size; }
-
 int DF_NAME(df_point_takes)(const df_conv *conv) {
   const df_window *w = &conv->window;
   int64_t k = steps_of(conv);
-  return k > 0 && (is_plain(w) || (k <= MOST_GATHERED && w->taps <= DF_MOST_TAPS)) &&
+  return k > 0 && (df_conv_is_plain(w) || (k <= MOST_GATHERED && w->taps <= DF_MOST_TAPS)) &&
          w->out_size >= LEAST_STRIPS * DF_TILE_COLUMNS && w->in_size <= INT32_MAX / 2;
 }
 
@@ -113,7 +110,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
     int64_t steps = df_min(block, k - begin);
     for (int64_t s = job->strips * part / job->parts; s < last; s++) {
       int64_t q = s * DF_TILE_COLUMNS, columns = df_min(DF_TILE_COLUMNS, plane - q);
-      if (is_plain(w))
+      if (df_conv_is_plain(w))
         copy_strip(strip, source + begin * plane + q, plane, steps, columns);
       else
         gather_strip(strip, w, offset, source, q, columns, begin, begin + steps);

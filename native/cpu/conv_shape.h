@@ -36,6 +36,14 @@ static inline df_conv df_conv_make(const int64_t *x, const int64_t *weight, cons
   return conv;
 }
 
+/* Whether position q reads element q of every channel, and nothing else. */
+static inline int df_conv_is_plain(const df_window *w) {
+  int plain = w->taps == 1;
+  for (int axis = 0; axis < DF_AXES; axis++)
+    plain = plain && w->in[axis] == w->out[axis] && w->stride[axis] == 1 && w->pad[axis] == 0;
+  return plain;
+}
+
 static inline const char *df_conv_accepts_rank(int32_t rank) {
   return rank < 3 || rank > 2 + DF_AXES ? "only one to three spatial axes are supported" : NULL;
 }

@@ -344,9 +344,10 @@ static void do_panel(const piece *s, int64_t panel) {
     for (int64_t g = 0; g < s->groups; g++) {
       int64_t rows = first_square(s->p, s->group + g + 1) - first_square(s->p, s->group + g);
       DF_NAME(df_direct_tiles)
-      [rows - 1][width / DF_LANES - 1](channels, weight,
-                                       s->inputs + (g *PLACES + place) *s->p->place, s->shift,
-                                       s->sums + g *SUMS + place *rows *width);
+      [rows - 1][width / DF_LANES - 1](
+          channels, weight, s->inputs + (g *PLACES + place) *s->p->place, s->shift,
+          df_ahead_make(weight + channels *width, channels *width, channels, g, s->groups),
+          s->sums + g *SUMS + place *rows *width);
     }
   for (int64_t g = 0; g < s->groups; g++)
     finish_group(s, panel, s->group + g, s->sums + g * SUMS);

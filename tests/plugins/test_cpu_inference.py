@@ -79,6 +79,7 @@ CONVOLUTIONS = [  # channels, filters, size, kernel, strides, pads, dilations, g
     (70, 18, (21, 26), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),  # with a workspace
     (130, 200, (22, 30), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
     (400, 31, (28, 28), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+    (4, 9, (21, 21), (1, 1), (2, 2), (10, 10, 10, 10), (1, 1), 1),  # as many outputs as inputs, but other ones
     (3, 5, (1, 3, 140), (1, 1, 1), (1, 1, 1), (0, 0, 0, 0, 0, 0), (1, 1, 1), 1),
 ]
 
@@ -99,7 +100,7 @@ def test_convolution(case, batch, constant):
         if channels != groups:
             assert plan.memory["packs"] >= w.nbytes
         if channels <= 64:
-            assert plan.lower_bound_bytes == 0  # no workspace
+            assert plan.lower_bound_bytes <= 2 << 20  # what two threads have room for in their second caches
         near(found, exact, terms)
         found, _ = run(lambda g, x: df.ops.relu(df.ops.conv(x, g.parameter("w", w), g.constant(bias), **window)), x)
         near(found, np.maximum(exact, 0), terms)
