@@ -39,12 +39,48 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
-def write(name: str, results: Sequence[Mapping[str, Any]], **more: Any) -> None:
-    """Prints the results and writes them to ``results/NAME.json``."""
-    FOLDER.mkdir(exist_ok=True)
+def row(
+    what: str,
+    times: Mapping[str, Sequence[float]],
+    goal: float,
+    floors: Mapping[str, float] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A line of a table: medians, the ratio to the best competitor, what is to be reached, the floors.
+
+    Args:
+        what: names the work.
+        times: seconds per round by engine; ``dataflow`` is ours.
+        goal: the ratio to reach; 1.10 of the floor is enough where that is more.
+        floors: the least milliseconds, by what limits them.
+        more: further columns.
+    """
+    others = [name for name in times if name != "dataflow"]
+    best = min(others, key=lambda name: statistics.median(times[name]))
+    found: dict[str, Any] = {"what": what}
+    found |= {f"{name}_ms": statistics.median(seconds) * 1e3 for name, seconds in times.items()}
+    found |= {f"{name}_min_ms": min(seconds) * 1e3 for name, seconds in times.items()}
+    enough = 1.1 * max((floors or {"none": 0.0}).values()) / found[f"{best}_ms"]
+    found |= {"ratio": ratio(times["dataflow"], times[best]), "goal": max(goal, enough), "floor_ratio": enough}
+    return {**found, **(floors or {}), **more}
+
+
+def geometric(what: str, rows: Sequence[Mapping[str, Any]], goal: float) -> dict[str, Any]:
+    """A line with the geometric mean of ratios; what is to be reached is capped per row, as there."""
+    return {
+        "what": what,
+        "ratio": statistics.geometric_mean(row["ratio"] for row in rows),
+        "goal": statistics.geometric_mean(max(goal, row["floor_ratio"]) for row in rows),
+    }
+
+
+def write(name: str, results: Sequence[Mapping[str, Any]], keep: bool = False, **more: Any) -> None:
+    """Prints the results and, but where ``keep`` leaves those that are there, writes them to ``results/NAME.json``."""
     date = datetime.date.today().isoformat()
     record = {"benchmark": name, "date": date, "machine": machine(), **more, "results": list(results)}
-    (FOLDER / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    if not keep:
+        FOLDER.mkdir(exist_ok=True)
+        (FOLDER / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     print(f"{name}, {date}, {record['machine']['processor']}, {record['machine']['cores']} cores")
     for result in results:
         goal = f"   goal: at most {result['goal']}" if "goal" in result else ""

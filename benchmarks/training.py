@@ -1,103 +1,124 @@
-"""Time of a training step against PyTorch eager: an MLP, a convolutional net and an encoder, AdamW, two threads.
+"""Time of a training step against PyTorch and JAX: dense, convolutional and recurrent networks, AdamW.
 
-PyTorch runs in a process and interpreter of its own (``--torch-python``); the rounds take turns.
+The peers run in processes and interpreters of their own (``--torch-python``, ``--jax-python``); the rounds take turns.
+All begin with the same weights and must have the same losses.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import os
 import sys
 import tempfile
-import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from report import interleaved, ratio, write
+from floors import floors
+from peer import Peer, turn
+from report import interleaved, row, write
 
 import dataflow as df
 
-GOALS = {"mlp": 0.8, "cnn": 1.2, "encoder": 1.2}
-STEPS = {"mlp": 10, "cnn": 10, "encoder": 3}  # in one turn
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained.
+
+    Attributes:
+        shape: of a sample; of words when ``words``.
+        classes: of the labels; one per word where there are words.
+        goal: the ratio to reach.
+        steps: in one turn.
+        near: how close the losses of the first turn must be, relatively.
+        batch_norm: as for Trainer.
+    """
+
+    batch: int
+    shape: tuple[int, ...]
+    classes: int
+    goal: float
+    steps: int
+    words: int = 0
+    near: float = 1e-4
+    batch_norm: str = "fixed"
+    jax: bool = False
+
+    def batch_of(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Inputs and labels."""
+        shape = (self.batch, *self.shape)
+        if self.words:
+            return {"x": random.integers(0, self.words, shape), "labels": random.integers(0, self.classes, shape)}
+        x = random.standard_normal(shape).astype(np.float32)
+        return {"x": x, "labels": random.integers(0, self.classes, self.batch)}
 
 
-def batch_of(name: str) -> dict[str, np.ndarray]:
-    """Inputs and labels."""
-    random = np.random.default_rng(0)
-    if name == "encoder":
-        return {"x": random.integers(0, 1000, (8, 128)), "labels": random.integers(0, 1000, (8, 128))}
-    shape = {"mlp": (784,), "cnn": (1, 28, 28)}[name]
-    x = random.standard_normal((500, *shape)).astype(np.float32)
-    return {"x": x, "labels": random.integers(0, 10, 500)}
+WORKS = {
+    "mlp": Work(500, (784,), 10, 0.85, 10, jax=True),
+    "cnn": Work(500, (1, 28, 28), 10, 0.4, 10, jax=True),
+    # AdamW's first steps amplify what is zero but for rounding.
+    "encoder": Work(8, (128,), 1000, 0.5, 3, words=1000, near=1e-3, jax=True),
+    "lstm": Work(16, (512, 128), 10, 0.8, 2, near=1e-3),
+    "resnet50": Work(8, (3, 224, 224), 1000, 0.6, 1, near=2e-3, batch_norm="update"),
+}
 
 
-def compare(name: str, python: str, rounds: int) -> dict[str, object]:
-    batch = batch_of(name)
+def compare(name: str, torch_python: str, jax_python: str, rounds: int, threads: int) -> dict[str, object]:
+    work, seed = WORKS[name], int.from_bytes(os.urandom(4), "little")
+    batch = work.batch_of(np.random.default_rng(seed))
     with tempfile.TemporaryDirectory() as folder:
-        np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
-        worker = subprocess.Popen(
-            [python, str(Path(__file__).parent / "torch_worker.py"), name, folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert worker.stdin is not None and worker.stdout is not None
-        line = ""
-        while not line.startswith("ready"):
-            line = worker.stdout.readline()
-            if not line:
-                raise SystemExit(f"{python} can't run torch_worker.py: it needs torch and onnxscript")
-        version = line.split()[1]
-        model = df.load(f"{folder}/{name}.onnx")
-        optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
-        trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=["cpu"], threads=2)
-        losses = {}
+        np.savez(Path(folder) / "batch.npz", **batch)
+        peers = {"torch": Peer(torch_python, "torch_worker.py", name, folder, threads, seed, threads=threads)}
+        if work.jax:
+            peers["jax"] = Peer(jax_python, "jax_worker.py", name, folder, threads=threads)
+        model = df.load(f"{folder}/model.onnx")
+    weights = sum(p.type.nbytes for p in model.parameters.values())
+    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
+    trainer = df.Trainer(
+        model, optimizer=optimizer, metrics=[], devices=["cpu"], threads=threads, batch_norm=work.batch_norm
+    )
+    losses = {}
 
-        def theirs(steps: int = STEPS[name]) -> float:
-            worker.stdin.write(f"{steps}\n")
-            worker.stdin.flush()
-            seconds, losses["theirs"] = map(float, worker.stdout.readline().split())
-            return seconds
+    def ours() -> float:
+        seconds, losses["dataflow"] = turn(lambda: trainer.step(batch), work.steps)
+        return seconds
 
-        def ours(steps: int = STEPS[name]) -> float:
-            begin = time.perf_counter()
-            for _ in range(steps):
-                losses["ours"] = trainer.step(batch)
-            return (time.perf_counter() - begin) / steps
-
-        theirs()
-        ours()
-        # Now, and not at the end: after 150 steps PyTorch's own float32 and float64 losses of the CNN are 3% apart.
-        near = 1e-4 if name != "encoder" else 1e-3  # AdamW's first steps amplify what is zero but for rounding
-        assert abs(losses["ours"] - losses["theirs"]) < near * losses["theirs"], losses
-        times = interleaved(rounds, {"ours": ours, "theirs": theirs})
-        plans = trainer.programs.plans().values()
-        worker.stdin.close()
-        worker.wait()
-    return {
-        "what": f"training step, {name}, batch {len(batch['labels'])}",
-        "dataflow_ms": sorted(times["ours"])[rounds // 2] * 1e3,
-        "torch_ms": sorted(times["theirs"])[rounds // 2] * 1e3,
-        "dataflow_min_ms": min(times["ours"]) * 1e3,
-        "torch_min_ms": min(times["theirs"]) * 1e3,
-        "ratio": ratio(times["ours"], times["theirs"]),
-        "goal": GOALS[name],
-        "arena_MB": max(plan.peak_bytes for plan in plans) / 1e6,
-        "torch": version,
-    }
+    runs = {"dataflow": ours, **{key: lambda peer=peer: peer(work.steps) for key, peer in peers.items()}}
+    for run in runs.values():
+        run()
+    # Now, and not at the end: after 150 steps PyTorch's own float32 and float64 losses of the cnn are 3% apart.
+    losses |= {key: peer.loss for key, peer in peers.items()}
+    assert all(abs(loss - losses["torch"]) < work.near * losses["torch"] for loss in losses.values()), losses
+    times = interleaved(rounds, runs)
+    plans = trainer.programs.plans().values()
+    for peer in peers.values():
+        peer.close()
+    # Weights are read; AdamW reads and writes them and two moments; the batch is read.
+    moved = 7 * weights + sum(array.nbytes for array in batch.values())
+    return row(
+        f"training step, {name}, batch {work.batch}, {threads} threads",
+        times,
+        work.goal,
+        floors(plans, moved, threads),
+        arena_MB=max(plan.peak_bytes for plan in plans) / 1e6,
+        **{f"{key}_version": peer.version for key, peer in peers.items()},
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch")
-    parser.add_argument("--only", nargs="*", choices=list(GOALS), help="these instead of all; writes no results")
+    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch and onnxscript")
+    parser.add_argument("--jax-python", default=sys.executable, help="an interpreter with jax")
+    parser.add_argument("--threads", nargs="*", type=int, default=[2, 1])
+    parser.add_argument("--only", nargs="*", choices=list(WORKS), help="these instead of all; writes no results")
     options = parser.parse_args()
-    found = [compare(name, options.torch_python, options.rounds) for name in options.only or GOALS]
-    if options.only:
-        print(found)
-    else:
-        write("training", found)
+    found = [
+        compare(name, options.torch_python, options.jax_python, options.rounds, threads)
+        for threads in options.threads
+        for name in options.only or WORKS
+    ]
+    write("training", found, keep=bool(options.only))
 
 
 if __name__ == "__main__":

@@ -210,13 +210,13 @@ def _step_time(item: Item, index: int, spans: Sequence[Span], idle: Mapping[str,
     kernel = step.kernel.name if step.kernel is not None else ""
     tick = time.get_clock_info("perf_counter").resolution  # the least that is known to be more than nothing
     seconds, fastest = (max(found - idle[device], tick) for found in (median, fastest))
-    return StepTime(step.node.name, step.node.op.name, device, kernel, index, seconds, fastest, *_cost(step))
+    return StepTime(step.node.name, step.node.op.name, device, kernel, index, seconds, fastest, *work(step))
 
 
-def _cost(step: Step) -> tuple[int, int]:
-    """Operations and bytes of a step; of a body as often as it runs at most."""
+def work(step: Step) -> tuple[int, int]:
+    """Operations and bytes of a step, see StepTime; of a body as often as it runs at most."""
     if step.body is not None:
-        inner = [_cost(s) for s in step.body.steps]
+        inner = [work(s) for s in step.body.steps]
         return step.body.trips * sum(o for o, _ in inner), step.body.trips * sum(b for _, b in inner)
     written = [o for o in step.outputs if o is not None]
     cost = step.node.op.cost
