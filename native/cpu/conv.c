@@ -45,7 +45,7 @@ static const way ways[] = {
     {DF_NAME(df_winograd_takes), DF_NAME(df_winograd_pack_bytes), DF_NAME(df_winograd_pack),
      DF_NAME(df_winograd_run), DF_NAME(df_winograd_workspace)},
     {DF_NAME(df_point_takes), DF_NAME(df_point_pack_bytes), DF_NAME(df_point_pack),
-     DF_NAME(df_point_run), NULL},
+     DF_NAME(df_point_run), DF_NAME(df_point_workspace)},
     {DF_NAME(df_direct_takes), DF_NAME(df_direct_pack_bytes), DF_NAME(df_direct_pack),
      DF_NAME(df_direct_run), DF_NAME(df_direct_workspace)},
 };

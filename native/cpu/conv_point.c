@@ -2,17 +2,19 @@
  * (channel, tap).
  *
  * The product of packed weights with lines of positions: rows of the result are planes of the
- * output, so nothing is turned. A strip of DF_TILE_COLUMNS positions is copied or gathered to the
- * stack, a line per step of k, and passes over the panels of filters. Needs no workspace. */
+ * output, so nothing is turned. Strips of DF_TILE_COLUMNS positions are copied or gathered to the
+ * workspace, a line per step of k; then each panel of filters passes over all of them, so that it
+ * writes its few planes from left to right, and stays in the first cache. */
 #include "conv_point.h"
 #include "conv_gather.h"
 #include "gemm_tile.h"
 
 enum {
-  K_BLOCK = 384,       /* a strip is 48 KiB with 16 lanes */
-  MOST_GATHERED = 160, /* steps of k that are gathered position by position */
-  LEAST_STRIPS = 12,   /* below, too many lanes of the last strip are empty */
-  GRAIN = 256 * 1024   /* multiply-adds of the smallest piece worth a thread's while */
+  K_BLOCK = 512,         /* a panel is 28 KiB with 14 rows */
+  MOST_FLOATS = 1 << 17, /* of the strips of a pass: 512 KiB stay in the second cache */
+  MOST_GATHERED = 160,   /* steps of k that are gathered position by position */
+  LEAST_STRIPS = 12,     /* below, too many lanes of the last strip are empty */
+  GRAIN = 256 * 1024     /* multiply-adds of the smallest piece worth a thread's while */
 };
 
 static int64_t block_of(int64_t k) { return df_divide_up(k, df_divide_up(k, K_BLOCK)); }
@@ -58,84 +60,155 @@ void DF_NAME(df_point_pack)(const df_conv *conv, const float *weight, float *pac
 /* ---- Running ----------------------------------------------------------------------------------
  */
 
-typedef struct job {
-  const df_direct *d;
+typedef struct plan {
+  int64_t k, block;
   int64_t strips, parts; /* strips of a plane, and parts of them */
-} job;
+  int64_t together;      /* strips of a pass */
+  int64_t scratch;       /* floats of a piece's workspace */
+} plan;
 
-/* strip[p][j] for |columns| positions of k channels; what is beyond them is not read. */
-static void copy_strip(float *strip, const float *source, int64_t plane, int64_t k,
-                       int64_t columns) {
-  if (columns == DF_TILE_COLUMNS) {
-    for (int64_t p = 0; p < k; p++, strip += DF_TILE_COLUMNS, source += plane)
-      for (int64_t j = 0; j < DF_TILE_VECTORS; j++)
-        vec_store(strip + j * DF_LANES, vec_load(source + j * DF_LANES));
-    return;
+static plan make_plan(const df_conv *conv, int32_t threads) {
+  plan p = {.k = steps_of(conv)};
+  int64_t plane = conv->window.out_size, units = conv->batch * conv->groups;
+  int64_t work = units * conv->filters * plane * p.k;
+  int64_t wanted = threads > 1 ? df_max(1, df_min(4 * threads, work / GRAIN)) : 1;
+  p.block = block_of(p.k);
+  p.strips = df_divide_up(plane, DF_TILE_COLUMNS);
+  p.parts = df_min(p.strips, df_divide_up(wanted, units));
+  int64_t strips = df_divide_up(p.strips, p.parts);
+  int64_t most = df_max(1, MOST_FLOATS / (p.block * DF_TILE_COLUMNS));
+  p.together = df_divide_up(strips, df_divide_up(strips, most));
+  p.scratch = p.together * p.block * DF_TILE_COLUMNS;
+  return p;
+}
+
+int64_t DF_NAME(df_point_workspace)(const df_conv *conv, int32_t threads) {
+  return make_plan(conv, threads).scratch * (int64_t)sizeof(float) * threads;
+}
+
+/* What a piece works on. */
+typedef struct piece {
+  const df_direct *d;
+  const plan *p;
+  const float *source; /* of the image and group */
+  const float *packed; /* of the group */
+  const float *bias;
+  int64_t out;           /* where in the output the group begins */
+  float *lines;          /* [strip][k][position] */
+  const int32_t *offset; /* per tap */
+} piece;
+
+/* Positions of a strip. */
+static int64_t columns_of(const piece *s, int64_t strip) {
+  return df_min(DF_TILE_COLUMNS, s->d->conv.window.out_size - strip * DF_TILE_COLUMNS);
+}
+
+/* Lanes that a strip takes. */
+static int64_t width_of(int64_t columns) { return columns > DF_LANES ? DF_TILE_COLUMNS : DF_LANES; }
+
+/* lines[strip][p][j], channel by channel from left to right; what is beyond the plane is not read.
+ */
+static void copy_strips(const piece *s, int64_t first, int64_t count, int64_t begin, int64_t end) {
+  int64_t plane = s->d->conv.window.out_size, pitch = (end - begin) * DF_TILE_COLUMNS;
+  for (int64_t p = begin; p < end; p++) {
+    const float *source = s->source + p * plane + first * DF_TILE_COLUMNS;
+    for (int64_t i = 0; i < count; i++, source += DF_TILE_COLUMNS) {
+      int64_t columns = columns_of(s, first + i), width = width_of(columns);
+      float *to = s->lines + i * pitch + (p - begin) * width;
+      for (int64_t j = 0; j < width; j += DF_LANES) {
+        if (columns - j >= DF_LANES)
+          vec_store(to + j, vec_load(source + j));
+        else
+          vec_store(to + j, vec_load_part(source + j, columns - j));
+      }
+    }
   }
-  int64_t width = columns > DF_LANES ? DF_TILE_COLUMNS : DF_LANES;
-  for (int64_t p = 0; p < k; p++, strip += width, source += plane)
-    for (int64_t j = 0; j < width; j += DF_LANES)
-      vec_store(strip + j, vec_load_part(source + j, df_min(DF_LANES, columns - j)));
 }
 
 /* The same for a window of any form. */
-static void gather_strip(float *strip, const df_window *w, const int32_t *offset,
-                         const float *source, int64_t position, int64_t columns, int64_t begin,
-                         int64_t end) {
-  int64_t width = columns > DF_LANES ? DF_TILE_COLUMNS : DF_LANES;
-  for (int64_t j = 0; j < width; j += DF_LANES) {
-    df_place place;
-    df_find_place(&place, w, position + j, df_min(DF_LANES, columns - j));
-    df_gather(strip + j, width, &place, w, offset, source, begin, end);
+static void gather_strips(const piece *s, int64_t first, int64_t count, int64_t begin,
+                          int64_t end) {
+  const df_window *w = &s->d->conv.window;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t columns = columns_of(s, first + i), width = width_of(columns);
+    float *to = s->lines + i * (end - begin) * DF_TILE_COLUMNS;
+    for (int64_t j = 0; j < width; j += DF_LANES) {
+      df_place place;
+      df_find_place(&place, w, (first + i) * DF_TILE_COLUMNS + j, df_min(DF_LANES, columns - j));
+      df_gather(to + j, width, &place, w, s->offset, s->source, begin, end);
+    }
   }
 }
 
+/* A panel of filters for some strips; while one is computed, the lines that the next one writes
+ * are fetched. */
+static void do_panel(const piece *s, int64_t panel, int64_t first, int64_t count, int64_t begin,
+                     int64_t end) {
+  const df_direct *d = s->d;
+  const df_conv *conv = &d->conv;
+  int64_t plane = conv->window.out_size, k = end - begin;
+  int64_t filter = first_of(conv, panel), rows = first_of(conv, panel + 1) - filter;
+  const float *weight = s->packed + (begin * panels_of(conv) + panel * k) * DF_TILE_ROWS;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t columns = columns_of(s, first + i);
+    int64_t to = s->out + filter * plane + (first + i) * DF_TILE_COLUMNS;
+    df_gemm_end last = {.row_bias = begin == 0 && s->bias ? s->bias + filter : NULL,
+                        .add = begin == 0 && d->add ? d->add + to : NULL,
+                        .accumulate = begin > 0,
+                        .relu = d->relu && end == s->p->k};
+    for (int64_t row = 0; row < rows && i + 1 < count; row++)
+      for (int64_t j = 1; j <= DF_TILE_VECTORS; j++) {
+        __builtin_prefetch(d->out + to + row * plane + DF_TILE_COLUMNS + j * DF_LANES - 1, 1);
+        if (last.add)
+          __builtin_prefetch(last.add + row * plane + DF_TILE_COLUMNS + j * DF_LANES - 1);
+      }
+    DF_NAME(df_tiles)
+    [rows - 1][width_of(columns) / DF_LANES - 1](k, weight, s->lines + i *k *DF_TILE_COLUMNS,
+                                                 d->out + to, plane, columns, &last);
+  }
+}
+
+typedef struct job {
+  const df_direct *d;
+  plan p;
+  float *workspace;
+} job;
+
 static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
-  (void)worker;
   const job *job = context;
   const df_direct *d = job->d;
   const df_conv *conv = &d->conv;
   const df_window *w = &conv->window;
-  int64_t k = steps_of(conv), block = block_of(k), plane = w->out_size;
-  int64_t part = index % job->parts, at = index / job->parts, group = at % conv->groups;
-  int64_t last = job->strips * (part + 1) / job->parts;
-  float strip[K_BLOCK * DF_TILE_COLUMNS];
+  const plan *p = &job->p;
+  int64_t part = index % p->parts, at = index / p->parts, group = at % conv->groups;
+  int64_t last = p->strips * (part + 1) / p->parts;
   int32_t offset[DF_MOST_TAPS];
   df_tap_offsets(w, offset);
-  const float *source = d->source + at * conv->channels * w->in_size;
-  const float *packed = d->packed + group * group_floats(conv);
-  const float *bias = d->bias ? d->bias + group * conv->filters : NULL;
-  for (int64_t begin = 0; begin < k; begin += block) {
-    int64_t steps = df_min(block, k - begin);
-    for (int64_t s = job->strips * part / job->parts; s < last; s++) {
-      int64_t q = s * DF_TILE_COLUMNS, columns = df_min(DF_TILE_COLUMNS, plane - q);
+  piece s = {.d = d,
+             .p = p,
+             .source = d->source + at * conv->channels * w->in_size,
+             .packed = d->packed + group * group_floats(conv),
+             .bias = d->bias ? d->bias + group * conv->filters : NULL,
+             .out = at * conv->filters * w->out_size,
+             .lines = job->workspace + worker * p->scratch,
+             .offset = offset};
+  for (int64_t begin = 0; begin < p->k; begin += p->block) {
+    int64_t end = df_min(p->k, begin + p->block);
+    for (int64_t first = p->strips * part / p->parts, some; first < last; first += some) {
+      some = df_min(p->together, last - first);
       if (df_conv_is_plain(w))
-        copy_strip(strip, source + begin * plane + q, plane, steps, columns);
+        copy_strips(&s, first, some, begin, end);
       else
-        gather_strip(strip, w, offset, source, q, columns, begin, begin + steps);
-      const float *panel_weight = packed + begin * panels_of(conv) * DF_TILE_ROWS;
-      for (int64_t panel = 0; panel < panels_of(conv); panel++) {
-        int64_t first = first_of(conv, panel), rows = first_of(conv, panel + 1) - first;
-        int64_t to = (at * conv->filters + first) * plane + q;
-        df_gemm_end end = {.row_bias = begin == 0 && bias ? bias + first : NULL,
-                           .add = begin == 0 && d->add ? d->add + to : NULL,
-                           .accumulate = begin > 0,
-                           .relu = d->relu && begin + steps == k};
-        DF_NAME(df_tiles)
-        [rows - 1][columns > DF_LANES ? 1 : 0](steps, panel_weight + panel *steps *DF_TILE_ROWS,
-                                               strip, d->out + to, plane, columns, &end);
-      }
+        gather_strips(&s, first, some, begin, end);
+      for (int64_t panel = 0; panel < panels_of(conv); panel++)
+        do_panel(&s, panel, first, some, begin, end);
     }
   }
 }
 
 void DF_NAME(df_point_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
-  int64_t plane = conv->window.out_size, units = conv->batch * conv->groups;
-  int64_t work = units * conv->filters * plane * steps_of(conv);
-  int64_t wanted = call->threads > 1 ? df_max(1, df_min(4 * call->threads, work / GRAIN)) : 1;
-  job job = {.d = direct, .strips = df_divide_up(plane, DF_TILE_COLUMNS)};
-  job.parts = df_min(job.strips, df_divide_up(wanted, units));
-  df_parallel(call, run_piece, &job, units * job.parts);
+  job job = {.d = direct, .p = make_plan(conv, call->threads), .workspace = call->workspace};
+  df_parallel(call, run_piece, &job, conv->batch * conv->groups * job.p.parts);
 }

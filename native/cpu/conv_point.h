@@ -10,6 +10,9 @@ int DF_NAME(df_point_takes)(const df_conv *conv);
 
 int64_t DF_NAME(df_point_pack_bytes)(const df_conv *conv);
 void DF_NAME(df_point_pack)(const df_conv *conv, const float *weight, float *packed);
+/* Bytes, for strips of positions. */
+int64_t DF_NAME(df_point_workspace)(const df_conv *conv, int32_t threads);
+
 void DF_NAME(df_point_run)(const df_call *call, const df_direct *direct);
 
 #endif
