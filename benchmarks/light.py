@@ -1,70 +1,78 @@
-"""Inference of the nine light models against onnxruntime, batch 1, two threads, seeded random weights.
-
-The engines take turns. After a run onnxruntime's threads spin for a while, and on two cores they would take one from
-whoever comes next; so each turn begins with a rest and a run that does not count.
-"""
+"""Inference of the nine light models and of BERT-base against onnxruntime, with random weights and inputs."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
-from report import interleaved, ratio, write
-
-import dataflow as df
+from bert import bert, feeds_of
+from engines import compare
+from onnx import numpy_helper
+from report import geometric, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/light"))
 from seeded import NAMES, inputs_of, seeded
 
-REST = 0.05  # seconds
+GOAL, MEAN_GOAL = 0.95, 0.8
+WORKS = (*NAMES, "bert")
 
 
-def compare(name: str, rounds: int) -> dict[str, object]:
-    model, _ = seeded(name)
-    (feeds, _) = inputs_of(model)
+def fresh(name: str, batch: int = 1) -> tuple[onnx.ModelProto, str, dict[str, np.ndarray]]:
+    """The model with weights that it never had, the value that is compared (before Softmax), and an input."""
+    if name == "bert":
+        model = bert(batch)
+        return model, model.graph.output[0].name, feeds_of(batch)
+    model, logits = seeded(name, check=False, salt=os.urandom(8).hex())
+    rebatch(model, batch)
+    random = np.random.default_rng()
+    feeds = {key: random.standard_normal(x.shape).astype(np.float32) for key, x in inputs_of(model)[0].items()}
+    return model, logits, feeds
+
+
+def rebatch(model: onnx.ModelProto, batch: int) -> None:
+    """Makes a batch of one another one: in the types of inputs and outputs, and where Reshape has it as a constant."""
+    graph = model.graph
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    made = {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
+    for value in [v for v in graph.input if v.name not in stored] + list(graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    for node in graph.node:
+        if node.op_type == "Reshape" and node.input[0] not in stored:
+            tensor = (stored | made)[node.input[1]]
+            shape = numpy_helper.to_array(tensor).copy()
+            assert shape[0] in (1, batch), f"{node.name}: {shape}"
+            shape[0] = batch
+            tensor.CopyFrom(numpy_helper.from_array(shape, tensor.name))
+
+
+def measured(name: str, batch: int, threads: int, rounds: int) -> dict[str, object]:
+    model, logits, feeds = fresh(name, batch)
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / f"{name}.onnx")
-        Path(path).write_bytes(model.SerializeToString())
-        ours = df.Session(df.load(path), devices=["cpu"], threads=2)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = 2, 3
-        theirs = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    runs = {"ours": lambda: ours.run(feeds), "theirs": lambda: theirs.run(None, feeds)}
-    for run in runs.values():
-        run()
-
-    def timed(run):
-        def once() -> float:
-            time.sleep(REST)
-            run()
-            begin = time.perf_counter()
-            run()
-            return time.perf_counter() - begin
-
-        return once
-
-    times = interleaved(rounds, {key: timed(run) for key, run in runs.items()})
-    return {
-        "what": name,
-        "dataflow_ms": float(np.median(times["ours"])) * 1e3,
-        "onnxruntime_ms": float(np.median(times["theirs"])) * 1e3,
-        "dataflow_min_ms": min(times["ours"]) * 1e3,
-        "onnxruntime_min_ms": min(times["theirs"]) * 1e3,
-        "ratio": ratio(times["ours"], times["theirs"]),
-        **{f"{kind}_MB": ours.plan().memory.get(kind, 0) / 1e6 for kind in ("weights", "packs", "arena")},
-    }
+        path = f"{folder}/{name}.onnx"
+        onnx.save(model, path)
+        return compare(f"{name}, batch {batch}", path, model, logits, feeds, rounds, threads, GOAL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
-    write("light", [compare(name, rounds) for name in NAMES], onnxruntime=onnxruntime.__version__)
+    parser.add_argument("--only", nargs="*", choices=WORKS, help="these instead of all; writes no results")
+    parser.add_argument("--batch", nargs="*", type=int, default=[1, 8])
+    parser.add_argument("--threads", nargs="*", type=int, default=[2, 1])
+    options = parser.parse_args()
+    found: list[dict[str, object]] = []
+    for batch in options.batch:
+        for threads in options.threads:
+            rows = [measured(name, batch, threads, options.rounds) for name in options.only or WORKS]
+            goal = MEAN_GOAL if batch == 1 else GOAL
+            found += [*rows, geometric(f"geometric mean, batch {batch}, {threads} threads", rows, goal)]
+    write("light", found, keep=bool(options.only), onnxruntime=onnxruntime.__version__)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ NAMES = (
 INPUTS = 2
 
 
-def seeded(name: str, *, check: bool = True) -> tuple[onnx.ModelProto, str]:
-    """The model, and the name of its value before the final Softmax."""
+def seeded(name: str, *, check: bool = True, salt: str = "") -> tuple[onnx.ModelProto, str]:
+    """The model, and the name of its value before the final Softmax; with ``salt`` its weights are others."""
     model = onnx.load(SHIPPED / f"light_{name}.onnx")
     graph = model.graph
     readers = {n: (node, i) for node in graph.node for i, n in enumerate(node.input)}
@@ -42,7 +42,7 @@ def seeded(name: str, *, check: bool = True) -> tuple[onnx.ModelProto, str]:
         if reader.op_type == "Unsqueeze":
             reader, place = readers[reader.output[0]]
         shape = tuple(int(d) for d in shapes[node.input[0]])
-        array = weights(name, node.output[0], shape, reader, place)
+        array = weights(name + salt, node.output[0], shape, reader, place)
         digest.update(array.tobytes())
         tensor = numpy_helper.from_array(array, node.output[0])
         del graph.node[index]
