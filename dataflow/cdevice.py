@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ._runtime import ffi, lib
 from .device import HOST, Kernel, PackRequest, Precision, parse_operands
 from .errors import DeviceError, InputError, PluginError
 from .graph import Array, Node
+from .hostmemory import address_of
 from .native import BODY_KINDS, CData, Operand, Tables, raise_error
 from .types import contiguous_strides
 
@@ -206,6 +207,39 @@ class CBuffer:
         self.free()
 
 
+class CopyItem:
+    """A copy between a C device and the host, for ``NativeItems``."""
+
+    native = 0
+
+    def __init__(
+        self, backend: CBackend, direction: int, buffer: CBuffer, offset: int, host: tuple[CData | int, int], size: int
+    ) -> None:
+        self._backend, self._direction, self._buffer = backend, direction, buffer
+        self._offset, self._host, self._size = offset, host, size
+
+    def fill(self, entry: CData) -> None:
+        """See ``NativeItem``."""
+        entry.kind, entry.device, entry.self = lib.DF_ITEM_COPY, self._backend.device, self._backend.opened.handle
+        copy, (place, offset) = entry.copy, self._host
+        copy.struct_size, copy.direction, copy.bytes = ffi.sizeof("df_copy"), self._direction, self._size
+        address = ffi.NULL
+        if isinstance(place, int):
+            entry.host_slot, entry.host_offset = place, offset
+        else:
+            address = ffi.cast("char *", place) + offset
+        if self._direction == lib.DF_COPY_TO_HOST:
+            copy.to, copy.from_offset = address, self._offset
+            setattr(copy, "from", self._buffer.base)
+        else:
+            copy.to, copy.to_offset = self._buffer.base, self._offset
+            setattr(copy, "from", address)
+
+    def check(self, status: int, error: CData) -> None:
+        """See ``NativeItem``."""
+        raise_error(status, error, f"device {self._backend.name!r}: copy")
+
+
 class _PreparedKernels:
     """The prepared states of some kernels; released together."""
 
@@ -310,12 +344,33 @@ class CBackend:
         """Waits for all that was started."""
         if self.device.sync != ffi.NULL:
             error = ffi.new("df_error *")
-            status = self.device.sync(self.opened.handle, error)
-            if status:
-                failed = member(self.device, "failed")
-                prepared = 0 if failed is None else int(ffi.cast("intptr_t", failed(self.opened.handle)))
-                segment = self.bound.get(prepared)
-                raise_error(status, error, f"device {self.name!r}" if segment is None else segment.where(error.step))
+            self.check(self.device.sync(self.opened.handle, error), error)
+
+    native = 0
+
+    def fill(self, entry: CData) -> None:
+        """Fills a ``df_item`` that waits for the device."""
+        entry.kind, entry.device, entry.self = lib.DF_ITEM_WAIT, self.device, self.opened.handle
+
+    def check(self, status: int, error: CData) -> None:
+        """Raises what a status of a wait means; names the node that failed."""
+        if status:
+            failed = member(self.device, "failed")
+            prepared = 0 if failed is None else int(ffi.cast("intptr_t", failed(self.opened.handle)))
+            segment = self.bound.get(prepared)
+            raise_error(status, error, f"device {self.name!r}" if segment is None else segment.where(error.step))
+
+    def copying(self, direction: int, buffer: Any, offset: int, host: tuple[CData | int, int], size: int) -> CopyItem:
+        """A copy between the device and the host as an item.
+
+        Args:
+            direction: ``lib.DF_COPY_TO_DEVICE`` or ``lib.DF_COPY_TO_HOST``.
+            buffer: the device's.
+            offset: in it.
+            host: address or number of a slot, and an offset in it.
+            size: bytes.
+        """
+        return CopyItem(self, direction, buffer, offset, host, size)
 
     def prepare(
         self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()
@@ -367,10 +422,49 @@ class CBackend:
         return BoundCSegment(self, segment, arenas, threads)
 
 
+class NativeItem(Protocol):
+    """Something of a plan that needs no Python to be done."""
+
+    native: int
+
+    def fill(self, entry: CData) -> None:
+        """Fills a ``df_item``."""
+
+    def check(self, status: int, error: CData) -> None:
+        """Raises what a status means."""
+
+
+class NativeItems:
+    """Items in a row that one native call does.
+
+    Attributes:
+        native: how many of them are segments.
+    """
+
+    def __init__(self, items: Sequence[NativeItem]) -> None:
+        self._items = items
+        self.native = sum(item.native for item in items)
+        self._entries = ffi.new("df_item[]", len(items))
+        for entry, item in zip(self._entries, items, strict=True):
+            entry.host_slot = -1
+            item.fill(entry)
+        self._failed, self._error = ffi.new("int64_t *"), ffi.new("df_error *")
+        self._run = ffi.new("df_run *")
+        self._run.struct_size = ffi.sizeof("df_run")
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        """Does them in order; see ``dataflow.device.BoundSegment``."""
+        run = self._run
+        run.n_slots, run.slots, run.cancel, run.calls = count, slots, cancel, calls
+        status = lib.df_run_items(self._entries, len(self._items), run, self._failed, self._error)
+        if status:
+            self._items[self._failed[0]].check(status, self._error)
+
+
 class BoundCSegment:
     """A segment that the device has prepared; one native call runs it."""
 
-    native = True
+    native = 1
 
     def __init__(
         self,
@@ -391,7 +485,7 @@ class BoundCSegment:
         prepared, self._error = ffi.new("void **"), ffi.new("df_error *")
         device = backend.device
         status = device.prepare(backend.opened.handle, native, prepared, self._error)
-        self._check(status)
+        self.check(status, self._error)
         self._prepared = prepared[0]
         backend.opened.enter()
         backend.bound[int(ffi.cast("intptr_t", self._prepared))] = self
@@ -439,11 +533,17 @@ class BoundCSegment:
         run.struct_size, run.n_slots, run.slots = ffi.sizeof("df_run"), count, slots
         run.cancel, run.calls = cancel, calls
         device = self._backend.device
-        self._check(device.run(self._backend.opened.handle, self._prepared, run, self._error))
+        self.check(device.run(self._backend.opened.handle, self._prepared, run, self._error), self._error)
 
-    def _check(self, status: int) -> None:
+    def fill(self, entry: CData) -> None:
+        """See ``NativeItem``."""
+        entry.kind, entry.prepared = lib.DF_ITEM_SEGMENT, self._prepared
+        entry.device, entry.self = self._backend.device, self._backend.opened.handle
+
+    def check(self, status: int, error: CData) -> None:
+        """See ``NativeItem``; names the node."""
         if status:
-            raise_error(status, self._error, self.where(self._error.step))
+            raise_error(status, error, self.where(error.step))
 
     def where(self, step: int) -> str:
         """The node of a step, for messages; the device when there is none of that number."""
@@ -459,6 +559,4 @@ class BoundCSegment:
 def _address(array: Array) -> CData:
     if not array.flags.c_contiguous:
         raise DeviceError("only contiguous arrays are copied to or from a device")
-    if not array.flags.writeable:
-        return ffi.cast("void *", np.frombuffer(array, np.uint8).ctypes.data if array.size else 0)
-    return ffi.cast("void *", array.ctypes.data)
+    return ffi.cast("void *", address_of(array))

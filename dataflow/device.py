@@ -192,9 +192,13 @@ class Prepared(Protocol):
 
 
 class BoundSegment(Protocol):
-    """A segment with addresses: ready to run."""
+    """A segment with addresses: ready to run.
 
-    native: bool
+    Attributes:
+        native: segments that a native call runs; 0: Python runs it.
+    """
+
+    native: int
 
     def run(self, slots: Any, count: int, cancel: Any, calls: Any) -> None:
         """Runs the steps.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ._runtime import ffi, lib
 from .device import HOST, Backend, Buffer
 from .errors import DeviceError
 from .graph import Array
-from .hostmemory import HostBuffer, array_at
+from .hostmemory import HostBuffer, address_of, array_at
 from .lower import Lowered
 from .native import CData, Operand
 from .pause import collection_paused
@@ -287,13 +287,25 @@ class Program:
 class Bound:
     """A plan with addresses. One run at a time.
 
+    Args:
+        plan: what runs.
+        machine: the open devices.
+        persistent: memory that outlives a run, by the name of its arena.
+        scratch: buffers that programs use in turn; None: its own.
+        apart: each item is called by itself, so that it can be timed.
+
     Attributes:
         kernel_calls: kernels called so far.
         native_calls: segments run so far.
     """
 
     def __init__(
-        self, plan: Plan, machine: Machine, persistent: Mapping[str, Buffer], scratch: Scratch | None = None
+        self,
+        plan: Plan,
+        machine: Machine,
+        persistent: Mapping[str, Buffer],
+        scratch: Scratch | None = None,
+        apart: bool = False,
     ) -> None:
         self.plan = plan
         self._machine = machine
@@ -317,12 +329,14 @@ class Bound:
                 buffer = persistent[arena.name]
             self._buffers.append(buffer)
             table.append((buffer, arena.bytes, slot))
-        self._kinds = [arena.kind for arena in plan.arenas if arena.kind in ("input", "output")]
+        kinds = [arena.kind == "input" for arena in plan.arenas if arena.kind in ("input", "output")]
+        self._given = tuple(zip(range(len(kinds)), self._names, kinds, strict=True))
         self._slots = ffi.new("void *[]", max(len(self._names), 1))
         self._cancel = ffi.new("int32_t *")
         self._calls = ffi.new("int64_t *")
         self._persistent = persistent  # kept alive
-        self._items = [self._bind(item, table) for item in plan.items]
+        items = [self._bind(item, table) for item in plan.items]
+        self._items = items if apart else _joined(items)
         self.native_calls = 0
 
     @property
@@ -330,13 +344,12 @@ class Bound:
         """Kernels called so far, in loops every trip counts."""
         return int(self._calls[0])
 
-    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], part: slice = slice(None)) -> None:
-        """Runs the items of ``part``.
+    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+        """Runs all items.
 
         Args:
             inputs: contiguous, aligned arrays of the planned types, by name.
             outputs: likewise; written.
-            part: of the plan's items, e.g. those before ``plan.boundary``.
 
         Raises:
             InputError: data that a kernel refuses, e.g. an index out of range; says which node.
@@ -345,19 +358,22 @@ class Bound:
         """
         if self._machine.failed:
             raise DeviceError(f"a device failed before: {self._machine.failed}; make a new session")
-        for index, (name, kind) in enumerate(zip(self._names, self._kinds, strict=True)):
-            array = (inputs if kind == "input" else outputs)[name]
-            self._slots[index] = ffi.cast("void *", array.__array_interface__["data"][0])
+        slots = self._slots
+        for index, name, is_input in self._given:
+            slots[index] = address_of(inputs[name] if is_input else outputs[name])
         self._cancel[0] = 0
-        with self._machine.turn if self.plan.asynchronous else nullcontext():
-            self._run_items(part)
+        if self.plan.asynchronous:
+            with self._machine.turn:
+                self._run_items()
+        else:
+            self._run_items()
 
-    def _run_items(self, part: slice) -> None:
+    def _run_items(self) -> None:
         watching = lib.df_interrupt_begin(self._cancel)
         try:
-            for item in self._items[part]:
+            for item in self._items:
                 self.native_calls += item.native
-                item.run(self._slots, len(self._names), self._cancel, self._calls)
+                item.run(self._slots, len(self._given), self._cancel, self._calls)
         except DeviceError as error:
             self._machine.failed = str(error)
             raise
@@ -391,11 +407,34 @@ class Bound:
         self._scratch = []
 
 
+def _joined(items: Sequence[Any]) -> list[Any]:
+    """The items, those in a row that need no Python as one."""
+    from .cdevice import NativeItems
+
+    found: list[Any] = []
+    row: list[Any] = []
+    for item in (*items, None):
+        native = item.as_native() if hasattr(item, "as_native") else item if hasattr(item, "fill") else None
+        if native is not None:
+            row.append(native)
+            continue
+        if row:
+            found.append(NativeItems(row))
+            row = []
+        if item is not None:
+            found.append(item)
+    return found
+
+
 class _BoundWait:
-    native = False
+    native = 0
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+
+    def as_native(self) -> Any:
+        """As an item of a native call, or None."""
+        return self._backend if hasattr(self._backend, "fill") else None
 
     def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
         self._backend.sync()
@@ -404,7 +443,7 @@ class _BoundWait:
 class _BoundPeerTransfer:
     """A copy between two devices that reach each other's memory; the receiver makes it."""
 
-    native = False
+    native = 0
 
     def __init__(self, item: Transfer, table: Sequence[tuple[Any, int, int]], backends: Mapping[str, Backend]) -> None:
         self._source, self._from = item.source, table[item.source.arena][0]
@@ -420,7 +459,7 @@ class _BoundPeerTransfer:
 class _BoundTransfer:
     """A copy between the host and a device."""
 
-    native = False
+    native = 0
 
     def __init__(
         self,
@@ -435,6 +474,15 @@ class _BoundTransfer:
         self._device, self._buffer = device, table[device.arena][0]
         self._backend = backends[item.from_device if self._to_host else item.to_device]
         self._empty = item.source.type.elements == 0
+
+    def as_native(self) -> Any:
+        """As an item of a native call, or None."""
+        if not hasattr(self._backend, "copying") or self._empty:
+            return None
+        buffer, _, slot = self._host_place
+        place = (slot if slot >= 0 else buffer.base, self._host.offset)
+        direction = lib.DF_COPY_TO_HOST if self._to_host else lib.DF_COPY_TO_DEVICE
+        return self._backend.copying(direction, self._buffer, self._device.offset, place, self._host.type.nbytes)
 
     def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
         if self._empty:

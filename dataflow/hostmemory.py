@@ -51,6 +51,13 @@ def array_at(base: Any, size: int, operand: Operand) -> Array:
     return np.ndarray(shape, dtype, memory, operand.offset, strides)
 
 
+def address_of(array: Array) -> Any:
+    """The address of a contiguous array, as a pointer; the array must stay alive."""
+    if array.dtype.kind in "fiub":
+        return ffi.from_buffer(array)
+    return ffi.cast("void *", array.__array_interface__["data"][0])
+
+
 def allocated() -> tuple[int, int]:
     """Bytes of host memory allocated for tensors and not freed, and the number of such allocations so far."""
     return int(lib.df_allocated_bytes()), int(lib.df_allocation_count())

@@ -126,7 +126,7 @@ def profile_program(program: Program, machine: Machine, feeds: Mapping[str, Arra
     numbered = _single_steps(plan)
     empty = {s.device: Segment(s.device, ()) for s in plan.segments}
     items = (*(item for _, item in numbered), *empty.values())
-    bound = Bound(dataclasses.replace(plan, items=items, boundary=None), machine, program._persistent)
+    bound = Bound(dataclasses.replace(plan, items=items, boundary=None), machine, program._persistent, apart=True)
     try:
         timed = [_Timed(b, _waiting(machine, plan, item)) for b, item in zip(bound._items, items, strict=True)]
         bound._items = timed
@@ -151,7 +151,7 @@ class _Timed:
     """A bound item that notes when it began and ended."""
 
     def __init__(self, item: Any, wait: Callable[[], None]) -> None:
-        self.native: bool = item.native
+        self.native: int = item.native
         self.spans: list[Span] = []
         self._item, self._wait = item, wait
 

@@ -312,11 +312,7 @@ class Programs:
         results = result_arrays(plan.outputs, None)
         try:
             with program.borrow() as bound:
-                if plan.boundary is None:
-                    bound.run(feeds, results)
-                else:
-                    bound.run(feeds, results, slice(0, plan.boundary))
-                    bound.run(feeds, results, slice(plan.boundary, None))
+                bound.run(feeds, results)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         return results

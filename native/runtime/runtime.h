@@ -48,6 +48,27 @@ df_status df_segment_run(void *device, void *prepared, const df_run *run, df_err
 
 void df_segment_release(void *device, void *prepared);
 
+/* ---- Programs: what a plan does, on several devices, as one call ------------------------------
+ */
+
+/* DF_ITEM_SEGMENT runs |prepared|; DF_ITEM_COPY makes |copy|, whose host side lies at |host_offset|
+ * in slot |host_slot| of the run, unless that is -1; DF_ITEM_WAIT waits for the device. */
+enum { DF_ITEM_SEGMENT = 1, DF_ITEM_COPY = 2, DF_ITEM_WAIT = 3 };
+
+typedef struct df_item {
+  const df_device *device;
+  void *self; /* what the device wants first */
+  void *prepared;
+  df_copy copy;
+  int64_t host_offset;
+  int32_t host_slot;
+  int32_t kind;
+} df_item;
+
+/* Does the items in order; on failure *failed is the number of the one that failed. */
+df_status df_run_items(const df_item *items, int64_t count, const df_run *run, int64_t *failed,
+                       df_error *error);
+
 /* ---- Threads and interruption --------------------------------------------------------------- */
 
 /* See df_host.parallel_for. */

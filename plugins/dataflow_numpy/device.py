@@ -96,7 +96,7 @@ class NumpyBackend:
 class BoundPython:
     """A segment whose steps are calls of Python functions."""
 
-    native = False
+    native = 0
 
     def __init__(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]]) -> None:
         self._arenas = arenas

@@ -17,6 +17,7 @@ TESTED = [
         "host",
         "pool",
         "group",
+        "items",
         "resolve",
         "offsets",
         "packing_first_fit",

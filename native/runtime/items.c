@@ -1,0 +1,44 @@
+/* items.c: a program's segments, copies and waits in order, without coming back to Python. */
+#include "internal.h"
+
+static df_status copy_item(const df_item *item, const df_run *run, df_error *error) {
+  df_copy copy = item->copy;
+  if (item->host_slot >= run->n_slots)
+    return df_error_set(error, DF_INVALID, -1, "a copy is of slot %d of %d", item->host_slot,
+                        run->n_slots);
+  if (item->host_slot >= 0) {
+    char *host = (char *)run->slots[item->host_slot] + item->host_offset;
+    if (copy.direction == DF_COPY_TO_HOST)
+      copy.to = host;
+    else
+      copy.from = host;
+  }
+  return item->device->copy(item->self, &copy, error);
+}
+
+static df_status run_item(const df_item *item, const df_run *run, df_error *error) {
+  switch (item->kind) {
+  case DF_ITEM_SEGMENT:
+    return item->device->run(item->self, item->prepared, run, error);
+  case DF_ITEM_COPY:
+    return copy_item(item, run, error);
+  case DF_ITEM_WAIT:
+    return item->device->sync ? item->device->sync(item->self, error) : DF_OK;
+  default:
+    return df_error_set(error, DF_INTERNAL, -1, "an item of kind %d", item->kind);
+  }
+}
+
+df_status df_run_items(const df_item *items, int64_t count, const df_run *run, int64_t *failed,
+                       df_error *error) {
+  for (int64_t i = 0; i < count; i++) {
+    df_status status = df_is_cancelled(run->cancel)
+                           ? df_error_set(error, DF_CANCELLED, -1, "cancelled")
+                           : run_item(&items[i], run, error);
+    if (status) {
+      *failed = i;
+      return status;
+    }
+  }
+  return DF_OK;
+}
