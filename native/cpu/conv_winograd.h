@@ -1,16 +1,16 @@
-/* conv_winograd.h: 3x3 convolution with a quarter of the multiplications. */
+/* conv_winograd.h: 3x3 convolution with fewer multiplications. */
 #ifndef DF_CPU_CONV_WINOGRAD_H
 #define DF_CPU_CONV_WINOGRAD_H
 
 #include "conv_direct.h"
 
-/* Whether the window is 3x3 with stride 1 and planes and channels are large enough to gain. */
+/* Whether the window is 3x3 with stride 1 and the sizes are such that it gains. */
 int DF_NAME(df_winograd_takes)(const df_conv *conv);
 
 int64_t DF_NAME(df_winograd_pack_bytes)(const df_conv *conv);
 void DF_NAME(df_winograd_pack)(const df_conv *conv, const float *weight, float *packed);
 
-/* Bytes; none where few channels leave everything on the stack. */
+/* Bytes, for transformed inputs and sums. */
 int64_t DF_NAME(df_winograd_workspace)(const df_conv *conv, int32_t threads);
 
 void DF_NAME(df_winograd_run)(const df_call *call, const df_direct *direct);

@@ -75,6 +75,31 @@ static inline void vec_store_part(float *to, df_vec value, int64_t count) {
 #endif
 }
 
+/* Lanes [first, first + count) from memory, where the first of them lies at |from|; the others are
+ * zero. Touches nothing beyond, and nothing at all when |count| is not positive. */
+static inline df_vec vec_load_lanes(const float *from, int64_t first, int64_t count) {
+#if defined(__AVX512F__)
+  uint32_t mask = count > 0 ? ((1u << count) - 1) << first : 0;
+  return (df_vec)_mm512_maskz_loadu_ps((__mmask16)mask, from - first);
+#else
+  df_vec value = vec_zero();
+  for (int64_t i = 0; i < count; i++)
+    value[first + i] = from[i];
+  return value;
+#endif
+}
+
+/* The same lanes to memory; the first of them goes to |to|. */
+static inline void vec_store_lanes(float *to, df_vec value, int64_t first, int64_t count) {
+#if defined(__AVX512F__)
+  uint32_t mask = count > 0 ? ((1u << count) - 1) << first : 0;
+  _mm512_mask_storeu_ps(to - first, (__mmask16)mask, (__m512)value);
+#else
+  for (int64_t i = 0; i < count; i++)
+    to[i] = value[first + i];
+#endif
+}
+
 /* max(value, 0), and NaN stays NaN: the instruction returns its second operand then. */
 static inline df_vec vec_relu(df_vec value) {
 #if defined(__AVX512F__)
