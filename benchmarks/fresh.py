@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peer import peak_memory
+from peer import memory
 
 Run = Callable[[], object]
 
@@ -43,7 +43,7 @@ ENGINES = {"dataflow": run_dataflow, "onnxruntime": run_onnxruntime}
 
 
 def first_result(engine: str, folder: str, threads: int, *, plain: bool = False, idle: bool = False) -> dict[str, Any]:
-    """``seconds`` from the file to the first result, and ``peak`` bytes of the process after two more runs.
+    """``seconds`` from the file to the first result, and bytes after two more runs: ``peak``, ``resident``.
 
     Args:
         engine: whose.
@@ -85,7 +85,7 @@ def main() -> None:
         seconds = time.perf_counter() - begin
         run()
         run()
-    print(json.dumps({"seconds": seconds, "peak": peak_memory()}))
+    print(json.dumps({"seconds": seconds, "peak": memory("VmHWM"), "resident": memory("VmRSS")}))
 
 
 if __name__ == "__main__":

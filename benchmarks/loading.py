@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import onnx
@@ -45,18 +46,20 @@ def measured(name: str, rounds: int, threads: int) -> tuple[dict[str, object], d
         store_small(Path(folder))
         weights = weights_of(model)
         del model
-        peaks: dict[str, list[int]] = {engine: [] for engine in ENGINES}
+        found: dict[str, list[dict[str, float]]] = {engine: [] for engine in ENGINES}
 
         def once(engine: str) -> float:
-            found = first_result(engine, folder, threads)
-            peaks[engine].append(found["peak"])
-            return float(found["seconds"])
+            found[engine].append(first_result(engine, folder, threads))
+            return found[engine][-1]["seconds"]
 
         times = interleaved(rounds, {engine: lambda engine=engine: once(engine) for engine in ENGINES})
-        idle = {engine: first_result(engine, folder, threads, idle=True)["peak"] for engine in ENGINES}
-    beyond = {engine: sorted(peaks[engine])[rounds // 2] - idle[engine] - weights for engine in ENGINES}
-    memory = {f"{engine}_MB": bytes / 1e6 for engine, bytes in beyond.items()}
-    ratio = beyond["dataflow"] / max(beyond["onnxruntime"], 1)
+        idle = {engine: first_result(engine, folder, threads, idle=True) for engine in ENGINES}
+    memory = {
+        f"{engine}_{what}_MB": (median(f[what] for f in found[engine]) - idle[engine][what] - weights) / 1e6
+        for what in ("peak", "resident")
+        for engine in ENGINES
+    }
+    ratio = max(memory["dataflow_peak_MB"], 0) / max(memory["onnxruntime_peak_MB"], 1e-3)
     return row(f"{name}, from file to first result, {threads} threads", times, GOAL), {
         "what": f"{name}, memory beyond weights", **memory, "weights_MB": weights / 1e6, "ratio": ratio,
         "goal": MEMORY_GOAL,

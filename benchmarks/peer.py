@@ -15,9 +15,9 @@ from pathlib import Path
 REST = 0.05  # seconds before a turn: threads of whoever came before still spin
 
 
-def peak_memory() -> int:
-    """Bytes: the most that this process has had resident so far."""
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmHWM"))
+def memory(what: str) -> int:
+    """Bytes that this process has resident (``VmRSS``), or the most so far (``VmHWM``)."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(what))
     return int(line.split()[1]) * 1024
 
 
@@ -36,7 +36,7 @@ def answer(version: str, step: Callable[[], float]) -> None:
     """The worker's end: answers until its input ends."""
     print("ready", version, flush=True)
     for line in sys.stdin:
-        print(*turn(step, int(line)), peak_memory(), flush=True)
+        print(*turn(step, int(line)), memory("VmHWM"), flush=True)
 
 
 class Peer:
@@ -45,7 +45,7 @@ class Peer:
     Attributes:
         version: of the competitor.
         loss: of its last step.
-        peak: see ``peak_memory``.
+        peak: the most memory it has had.
     """
 
     def __init__(self, python: str, script: str, *arguments: object, threads: int = 2) -> None:

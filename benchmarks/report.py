@@ -52,7 +52,7 @@ def row(
         what: names the work.
         times: seconds per round by engine; ``dataflow`` is ours.
         goal: the ratio to reach; 1.10 of the floor is enough where that is more.
-        floors: the least milliseconds, by what limits them.
+        floors: the least milliseconds, by what limits them; the column ``floor_ratio`` is the ratio at 1.10 of it.
         more: further columns.
     """
     others = [name for name in times if name != "dataflow"]
@@ -60,9 +60,12 @@ def row(
     found: dict[str, Any] = {"what": what}
     found |= {f"{name}_ms": statistics.median(seconds) * 1e3 for name, seconds in times.items()}
     found |= {f"{name}_min_ms": min(seconds) * 1e3 for name, seconds in times.items()}
-    enough = 1.1 * max((floors or {"none": 0.0}).values()) / found[f"{best}_ms"]
-    found |= {"ratio": ratio(times["dataflow"], times[best]), "goal": max(goal, enough), "floor_ratio": enough}
-    return {**found, **(floors or {}), **more}
+    limits = dict(floors or {})
+    enough = 1.1 * max(limits.values(), default=0.0) / found[f"{best}_ms"]
+    found |= {"ratio": ratio(times["dataflow"], times[best]), "goal": max(goal, enough)}
+    if limits:
+        found |= {**limits, "floor_ratio": enough}
+    return {**found, **more}
 
 
 def geometric(what: str, rows: Sequence[Mapping[str, Any]], goal: float) -> dict[str, Any]:

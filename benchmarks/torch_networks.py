@@ -17,6 +17,10 @@ def cnn() -> torch.nn.Module:
     )  # fmt: skip
 
 
+def small() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, 10))
+
+
 class Layer(torch.nn.Module):
     """Attention by PyTorch's fused kernel, and two dense layers."""
 
@@ -121,4 +125,6 @@ class Decoder(torch.nn.Module):
         return torch.nn.functional.linear(self.norm(h), self.words.weight)
 
 
-NETWORKS = {"mlp": mlp, "cnn": cnn, "encoder": Encoder, "lstm": Lstm, "resnet50": resnet50, "decoder": Decoder}
+NETWORKS = {
+    "small": small, "mlp": mlp, "cnn": cnn, "encoder": Encoder, "lstm": Lstm, "resnet50": resnet50, "decoder": Decoder,
+}  # fmt: skip

@@ -23,7 +23,7 @@ threads_option = click.option("--threads", type=click.IntRange(min=1), help="The
 batch_option = click.option("--batch", type=click.Choice(["free"]), help="Free a fixed leading dim.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False))
-shape_option = click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,224", help="Of an input; repeatable.")
+shape_option = click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,64", help="Of an input; repeatable.")
 
 
 def read_feeds(model: Model, given: Sequence[str]) -> dict[str, Any]:

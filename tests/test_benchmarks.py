@@ -1,0 +1,109 @@
+"""No code path is keyed to what the benchmarks measure, and what they share computes what it says."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ("dataflow", "native", "plugins", "importers")
+NAMES = (
+    "alexnet", "caffenet", "densenet", "inception", "resnet", "shufflenet", "squeezenet", "vgg", "zfnet", "bert",
+    "gpt2", "imagenet", "mnist",
+)  # fmt: skip
+# Widths, words and planes of the models, as far as nothing else (a vector, a cache, a format) asks for such a number.
+SIZES = (
+    49, 55, 56, 169, 196, 224, 227, 729, 784, 2304, 2916, 3025, 3072, 3136, 9216, 12544, 18432, 25088, 30522, 50176,
+    50257, 150528, 154587,
+)  # fmt: skip
+
+
+def sources():
+    """Code that is installed, without the samples of the conformance kit."""
+    return sorted(
+        path
+        for folder in PRODUCT
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".c", ".h", ".cu", ".cuh")
+        and "__pycache__" not in path.parts
+        and (ROOT / "dataflow/testing") not in path.parents
+    )
+
+
+def test_no_code_path_knows_a_model_of_the_benchmarks():
+    assert len(sources()) > 100
+    model = re.compile(rf"{'|'.join(NAMES)}", re.IGNORECASE)
+    size = re.compile(rf"(?<![\w.])(?:{'|'.join(map(str, SIZES))})(?![\w.])")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sources()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if model.search(line) or size.search(line)
+    ]
+    assert found == []
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Imports a module of the benchmarks."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:  # they are scripts: their names are nobody's
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(ROOT / "benchmarks")):
+            del sys.modules[name]
+
+
+def test_the_goal_of_a_row_is_a_tenth_above_the_floor_where_that_is_more(shared):
+    report = shared("report")
+    times = {"dataflow": [0.008, 0.010, 0.009], "slow": [0.05] * 3, "best": [0.010, 0.020, 0.010]}
+    low = report.row("a", times, 0.5, {"arithmetic_ms": 1.0, "bytes_ms": 2.0})
+    high = report.row("b", times, 0.5, {"arithmetic_ms": 7.0, "bytes_ms": 2.0})
+    assert low["ratio"] == pytest.approx(0.8)  # the middle one of 0.8, 0.5 and 0.9
+    assert low["goal"] == 0.5
+    assert high["goal"] == pytest.approx(1.1 * 7 / 10)
+    mean = report.geometric("mean", [low, high], 0.6)
+    assert mean["ratio"] == pytest.approx(0.8)
+    assert mean["goal"] == pytest.approx((0.6 * 0.77) ** 0.5)
+
+
+def test_floors_count_declared_work_and_given_bytes(shared, monkeypatch):
+    import dataflow as df
+    from dataflow.ceilings import Ceilings
+
+    floors = shared("floors")
+    monkeypatch.setattr(floors, "ceilings", lambda threads: Ceilings(1e9 * threads, 1e8))
+    g = df.GraphBuilder()
+    g.output("y", df.ops.matmul(g.input("x", df.float32, (6, 7)), g.input("w", df.float32, (7, 8))))
+    found = floors.floors([df.Session(g.build(), "cpu").plan()], 5000, 2)
+    assert found["arithmetic_ms"] == pytest.approx(2 * 6 * 7 * 8 / 2e9 * 1e3)
+    assert found["bytes_ms"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("name", ["shufflenet", "inception_v2"])
+def test_a_batch_of_two_is_two_of_one(shared, name):
+    light = shared("light")
+    model, logits, feeds = light.fresh(name)
+    other, _, _ = light.fresh(name)
+    assert model.SerializeToString() != other.SerializeToString()  # fresh weights
+    ((key, x),) = feeds.items()
+    rows = [results(model, logits, {key: image}) for image in (x, -x)]
+    light.rebatch(model, 2)
+    both = results(model, logits, {key: np.concatenate([x, -x])})
+    np.testing.assert_allclose(both, np.concatenate(rows), atol=1e-4)
+    assert np.abs(rows[0] - rows[1]).max() > 1e-2
+
+
+def results(model, logits, feeds):
+    """The value before Softmax, by onnxruntime."""
+    shown = onnx.ModelProto()
+    shown.CopyFrom(model)
+    shown.graph.output.append(onnx.helper.make_empty_tensor_value_info(logits))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(shown.SerializeToString(), options).run([logits], feeds)[0]
