@@ -42,6 +42,8 @@ WIDE = 150  # columns of a table that goes to no terminal
 @device_option
 @threads_option
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Medians are taken.")
+@click.option("--train", is_flag=True, help="Time a training step with AdamW instead.")
+@click.option("--loss", default="cross_entropy", show_default=True, help="Of the training step.")
 @click.option("--nodes", is_flag=True, help="A line per node instead of per op.")
 @click.option("--gflops", type=click.FloatRange(0, min_open=True), help="The arithmetic ceiling, instead of measuring.")
 @click.option("--gbps", type=click.FloatRange(0, min_open=True), help="The ceiling of bandwidth, in GB/s, likewise.")
@@ -55,6 +57,8 @@ def bench(
     devices: tuple[str, ...],
     threads: int | None,
     rounds: int,
+    train: bool,
+    loss: str,
     nodes: bool,
     gflops: float | None,
     gbps: float | None,
@@ -63,28 +67,57 @@ def bench(
 ) -> None:
     """Times MODEL by op, with the share of what its devices can do at most.
 
-    Inputs that no --input gives are random, whole numbers one; a named dim is 1 unless --shape says otherwise.
+    Inputs that no --input gives are random, whole numbers one; a named dim is 1 unless --shape says otherwise. Labels
+    that a training step needs are zeros, unless there is an --input of that name.
     """
+    from .compile import thread_count
     from .session import Session
     from .trace import trace_events
 
-    loaded = read_model(model, batch)
+    loaded, count = read_model(model, batch), thread_count(threads)
     given = read_feeds(loaded, inputs)
     sizes = {name: tuple(map(str, np.shape(array))) for name, array in given.items()}
     shapes = (*shapes, *(f"{name}={','.join(shape)}" for name, shape in sizes.items() if name in loaded.inputs))
     feeds = random_feeds(loaded, input_shapes(loaded, shapes)) | given
-    session = Session(loaded, list(devices) or None, threads=threads)
-    profile = session.profile(feeds, rounds=rounds)
-    used = dict.fromkeys(step.device for step in profile.steps)
-    ceilings = {device: _ceilings(device, session.threads, gflops, gbps) for device in used}
+    if train:
+        profiles = _training(loaded, feeds, loss, list(devices) or None, count, rounds)
+    else:
+        profiles = {"run": Session(loaded, list(devices) or None, threads=count).profile(feeds, rounds=rounds)}
+    used = dict.fromkeys(step.device for profile in profiles.values() for step in profile.steps)
+    ceilings = {device: _ceilings(device, count, gflops, gbps) for device in used}
     if trace is not None:
-        Path(trace).write_text(json.dumps({"traceEvents": trace_events(profile), "displayTimeUnit": "ns"}), "utf-8")
+        events = {"traceEvents": trace_events(*profiles.values()), "displayTimeUnit": "ns"}
+        Path(trace).write_text(json.dumps(events), "utf-8")
     if as_json:
-        print_json(_described(profile, ceilings, nodes) | {"threads": session.threads, "trace": trace})
+        programs = {name: _described(profile, ceilings, nodes) for name, profile in profiles.items()}
+        limits = {device: {"flops": c.flops, "bandwidth": c.bandwidth} for device, c in ceilings.items()}
+        print_json({"programs": programs, "ceilings": limits, "threads": count, "rounds": rounds, "trace": trace})
         return
-    _print(profile, ceilings, nodes, session.threads)
+    for name, profile in profiles.items():
+        _print(name, profile, ceilings, nodes)
+    click.echo(f"medians of {rounds} rounds, {count} threads")
+    for device, most in ceilings.items():
+        click.echo(f"ceilings of {device}: {most.flops / 1e9:.4g} GFLOP/s, {most.bandwidth / 1e9:.4g} GB/s")
     if trace is not None:
         click.echo(f"wrote {trace}; it opens in ui.perfetto.dev")
+
+
+def _training(
+    model: Model, feeds: Mapping[str, Any], loss: str, devices: list[str] | None, threads: int, rounds: int
+) -> dict[str, Profile]:
+    """The profiles of a training step's programs."""
+    from .session import Session
+    from .train.losses import CrossEntropy, named
+    from .train.trainer import Trainer
+
+    trainer = Trainer(model, loss, devices=devices, threads=threads, metrics=[])
+    missing = [key for key in trainer.objective.keys if key not in feeds]
+    if missing:
+        (read,) = trainer.objective.read
+        shape = Session(model, devices, threads=threads).run(feeds, [read])[read].shape
+        zeros = np.zeros(shape[:-1], np.int64) if isinstance(named(loss), CrossEntropy) else np.zeros(shape, np.float32)
+        feeds = {**feeds, **dict.fromkeys(missing, zeros)}
+    return trainer.profile(feeds, rounds=rounds)
 
 
 def random_feeds(model: Model, shapes: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, Any]:
@@ -134,8 +167,6 @@ def _described(profile: Profile, ceilings: Mapping[str, Ceilings], nodes: bool) 
     found: dict[str, Any] = {
         "seconds": profile.seconds,
         "step_seconds": total,
-        "rounds": profile.rounds,
-        "ceilings": {device: {"flops": c.flops, "bandwidth": c.bandwidth} for device, c in ceilings.items()},
         "ops": [{**_row(op, total, ceilings), "count": op.count} for op in profile.by_op()],
     }
     if nodes:
@@ -143,7 +174,7 @@ def _described(profile: Profile, ceilings: Mapping[str, Ceilings], nodes: bool) 
     return found
 
 
-def _print(profile: Profile, ceilings: Mapping[str, Ceilings], nodes: bool, threads: int) -> None:
+def _print(name: str, profile: Profile, ceilings: Mapping[str, Ceilings], nodes: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -172,7 +203,4 @@ def _print(profile: Profile, ceilings: Mapping[str, Ceilings], nodes: bool, thre
     if not console.is_terminal:
         console = Console(file=sys.stdout, width=WIDE)
     console.print(table)
-    click.echo(f"whole run: {profile.seconds * 1e6:.1f} µs; steps called one by one: {total * 1e6:.1f} µs")
-    click.echo(f"medians of {profile.rounds} rounds, {threads} threads")
-    for device, most in ceilings.items():
-        click.echo(f"ceilings of {device}: {most.flops / 1e9:.4g} GFLOP/s, {most.bandwidth / 1e9:.4g} GB/s")
+    click.echo(f"{name}: {profile.seconds * 1e6:.1f} µs; steps called one by one: {total * 1e6:.1f} µs")

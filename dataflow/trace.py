@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .profile import TRANSFER, WAIT, Profile, StepTime
 
 Event = dict[str, Any]
+Placed = tuple[StepTime, float, float]  # a step, when it began and when it ended, in seconds
 
 
-def trace_events(profile: Profile) -> list[Event]:
-    """The round of median length in the Trace Event Format: what belongs under ``traceEvents``.
+def trace_events(*profiles: Profile) -> list[Event]:
+    """Rounds of median length in the Trace Event Format, one profile behind the other: what is under ``traceEvents``.
 
     A track per device; a complete event per step, transfer and wait, and one per segment around its steps. Sorted by
     begin, what is around before what is inside. Times are microseconds.
     """
-    tracks = {device: number for number, device in enumerate(dict.fromkeys(s.device for s in profile.steps))}
+    tracks: dict[str, int] = {}
+    events: list[Event] = []
+    start = 0.0
+    for profile in profiles:
+        for step in profile.steps:
+            tracks.setdefault(step.device, len(tracks))
+        placed = [
+            (step, start + begin, start + end) for step, (begin, end) in zip(profile.steps, profile.spans, strict=True)
+        ]
+        events += [*_segments(placed, tracks), *_steps(placed, tracks)]  # of equal spans the segment comes first
+        start = max((end for _, _, end in placed), default=start)
     names = [_named(number, device) for device, number in tracks.items()]
-    events = [*_segments(profile, tracks), *_steps(profile, tracks)]  # of equal spans the segment comes first
     return names + sorted(events, key=lambda event: (event["ts"], -event["dur"]))
 
 
@@ -26,8 +37,8 @@ def _named(track: int, device: str) -> Event:
     return {"ph": "M", "name": "thread_name", "pid": 0, "tid": track, "args": {"name": device}}
 
 
-def _steps(profile: Profile, tracks: dict[str, int]) -> Iterator[Event]:
-    for step, (begin, end) in zip(profile.steps, profile.spans, strict=True):
+def _steps(placed: Sequence[Placed], tracks: Mapping[str, int]) -> Iterator[Event]:
+    for step, begin, end in placed:
         arguments = {
             "op": step.op,
             "kernel": step.kernel,
@@ -39,14 +50,12 @@ def _steps(profile: Profile, tracks: dict[str, int]) -> Iterator[Event]:
         yield _complete(title, _category(step), tracks[step.device], begin, end, arguments)
 
 
-def _segments(profile: Profile, tracks: dict[str, int]) -> Iterator[Event]:
-    spans: dict[int, tuple[StepTime, float, float, int]] = {}
-    for step, (begin, end) in zip(profile.steps, profile.spans, strict=True):
-        if _category(step) == "step":
-            first, start, _, count = spans.get(step.segment, (step, begin, end, 0))
-            spans[step.segment] = first, start, end, count + 1
-    for number, (first, begin, end, count) in spans.items():
-        yield _complete(f"segment {number}", "segment", tracks[first.device], begin, end, {"steps": count})
+def _segments(placed: Sequence[Placed], tracks: Mapping[str, int]) -> Iterator[Event]:
+    steps = [p for p in placed if _category(p[0]) == "step"]
+    for number, group in itertools.groupby(steps, key=lambda p: p[0].segment):
+        inside = list(group)
+        (first, begin, _), (_, _, end) = inside[0], inside[-1]
+        yield _complete(f"segment {number}", "segment", tracks[first.device], begin, end, {"steps": len(inside)})
 
 
 def _category(step: StepTime) -> str:

@@ -20,6 +20,7 @@ from ..model import Model
 from ..ops.random import KEY
 from ..passes import bind, dims_of, with_dropout, without_dead
 from ..plan import Plan
+from ..profile import Profile, profile_program
 from ..registry import Registry, default_registry
 from ..types import TensorType
 from .graphs import (
@@ -135,11 +136,15 @@ class Programs:
             first: of a logical batch: writes the accumulators, otherwise adds.
             draw: number of the micro-batch, of which the random numbers depend.
         """
+        return self._run(*self._micro_batch(batch, first, draw))
+
+    def _micro_batch(self, batch: Mapping[str, Array], first: bool, draw: int) -> tuple[Program, Mapping[str, Array]]:
+        """The program of a micro-batch, and all that it is fed."""
         if self._dropout is not None:
             batch = {**batch, KEY_INPUT: np.array([self._dropout, draw], np.uint64)}
         self._before_training(batch)
         program = self._program(("joint", first), batch, lambda sizes: self._joint(batch, sizes, add=not first))
-        return self._run(program, batch)
+        return program, batch
 
     def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """The terms of a batch in inference mode; nothing is kept."""
@@ -166,10 +171,37 @@ class Programs:
         Returns:
             The norm of the averaged gradient before clipping; nan without ``clip_norm``.
         """
-        feeds = {"hyper": np.asarray(hyper, np.float32), "weight": np.asarray(weight, np.float32)}
-        program = self._program(("optimizer",), {}, lambda _: self._update_graph())
-        results = self._run(program, feeds)
+        results = self._run(*self._optimizer_step(hyper, weight))
         return float(results["norm"]) if "norm" in results else float("nan")
+
+    def _optimizer_step(self, hyper: Array, weight: float) -> tuple[Program, Mapping[str, Array]]:
+        """The program of the optimizer, and what it is fed."""
+        feeds = {"hyper": np.asarray(hyper, np.float32), "weight": np.asarray(weight, np.float32)}
+        return self._program(("optimizer",), {}, lambda _: self._update_graph()), feeds
+
+    def profile(self, batch: Mapping[str, Array], hyper: Array, rounds: int) -> dict[str, Profile]:
+        """The profiles of ``joint`` (forward and backward of a first micro-batch) and ``optimizer``.
+
+        Parameters, statistics and the optimizer's state are afterwards what they were; the accumulators are not.
+
+        Args:
+            batch: as for ``forward_backward``.
+            hyper: as for ``update``.
+            rounds: as for ``profile_program``.
+        """
+        made = {"joint": self._micro_batch(batch, True, 0), "optimizer": self._optimizer_step(hyper, 1.0)}
+        kept = {key.removeprefix("parameters/"): array for key, array in self.state().items()}
+        try:
+            return {
+                name: profile_program(program, self._machine, self._feeds(program, given), rounds)
+                for name, (program, given) in made.items()
+            }
+        except Cancelled as error:
+            raise KeyboardInterrupt(str(error)) from None
+        finally:
+            for name, array in kept.items():
+                if self._key_of(name) in self._store:
+                    self._store.write(self._key_of(name), array)
 
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest binding of each."""
@@ -308,7 +340,7 @@ class Programs:
 
     def _run(self, program: Program, batch: Mapping[str, Array]) -> dict[str, Array]:
         plan = program.plan
-        feeds = {name: checked_array(name, operand.type, batch[name]) for name, operand in plan.inputs.items()}
+        feeds = self._feeds(program, batch)
         results = result_arrays(plan.outputs, None)
         try:
             with program.borrow() as bound:
@@ -316,6 +348,9 @@ class Programs:
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         return results
+
+    def _feeds(self, program: Program, batch: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: checked_array(name, o.type, batch[name]) for name, o in program.plan.inputs.items()}
 
     def _initial(self, name: str) -> Array | None:
         found = self._loaded.get(name)

@@ -29,6 +29,7 @@ from .ties import find_ties
 from .trainable import select
 
 if TYPE_CHECKING:
+    from ..profile import Profile
     from .programs import Programs
 
 _log = logging.getLogger("dataflow")
@@ -195,6 +196,25 @@ class Trainer:
         self.steps += 1
         found = {"step": float(self.steps), "loss": loss / weight, "lr": lr}
         return found if self.clip_norm is None else {**found, "gradient_norm": norm}
+
+    def profile(self, batch: Mapping[str, Any], *, rounds: int = 20) -> dict[str, Profile]:
+        """The time of each step of a training step's programs, ``joint`` and ``optimizer``; training stays where it is.
+
+        Args:
+            batch: as for ``step``.
+            rounds: how often everything runs; medians are taken.
+
+        Raises:
+            InputError: as ``step``, or gradients of a micro-batch wait for ``update``.
+        """
+        self._check_open()
+        if self._pending:
+            raise InputError(
+                f"profile: {self._pending} micro-batches wait for update(), and it would lose their gradients"
+            )
+        feeds = self._feeds(Batch({key: as_array(value, repr(key)) for key, value in batch.items()}, None))
+        lr = self.optimizer.lr * self.schedule(self.steps)
+        return self.programs.profile(feeds, self.optimizer.hyper(self.steps + 1, lr), rounds)
 
     def _run(self, batch: Batch, *, training: bool) -> dict[str, Array]:
         feeds = self._feeds(batch)

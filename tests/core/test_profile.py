@@ -186,9 +186,11 @@ def run(monkeypatch):
 def test_bench_as_json_with_nodes_and_a_trace(run, tmp_path):
     done = run("cnn", "--json", "--nodes", "--threads", "1", "--trace", str(tmp_path / "t.json"))
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    described = json.loads(done.stdout)
     assert run.measured == [("cpu", 1)]
-    assert found["threads"] == 1
+    assert described["threads"] == 1
+    assert described["ceilings"] == {"cpu": {"flops": 1e11, "bandwidth": 1e10}}
+    found = described["programs"]["run"]
     assert sum(op["share"] for op in found["ops"]) == pytest.approx(1)
     assert found["step_seconds"] == pytest.approx(sum(node["seconds"] for node in found["nodes"]))
     for row in found["ops"] + found["nodes"]:
@@ -216,3 +218,59 @@ def test_bench_takes_inputs_from_files(run, tmp_path):
     assert done.exit_code == 0, done.output
     done = run("mlp", "--shape", "x=3")
     assert isinstance(done.exception, df.InputError)
+
+
+# ---- training ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "batch_norm"), [("mlp", "fixed"), ("resnet_bn", "update")])
+def test_a_profile_of_training_leaves_it_where_it_is(name, batch_norm):
+    model, feeds = loaded(name)
+    batch = {**feeds, "labels": np.array([0, 1, 2])}
+    losses = []
+    for profiled in (False, True):
+        trainer = df.Trainer(model.copy(), devices="cpu", batch_norm=batch_norm, metrics=[])
+        found = [trainer.step(batch)]
+        if profiled:
+            before = trainer.programs.state()
+            profiles = trainer.profile(batch, rounds=2)
+            after = trainer.programs.state()
+            assert before.keys() == after.keys()
+            for key, array in before.items():
+                np.testing.assert_array_equal(after[key], array)
+            planned = {
+                key: [s.node.name for seg in plan.segments for s in seg.steps]
+                for key, plan in {
+                    "joint": trainer.programs.plans()["joint-True"],
+                    "optimizer": trainer.programs.plans()["optimizer"],
+                }.items()
+            }
+            assert {key: [s.node for s in p.steps] for key, p in profiles.items()} == planned
+            check_trace(trace_events(profiles["joint"]), profiles["joint"])
+            events = trace_events(*profiles.values())
+            assert sum(e.get("cat") == "step" for e in events) == sum(map(len, planned.values()))
+            times = [e["ts"] for e in events if e["ph"] == "X"]
+            assert times == sorted(times)
+        found += [trainer.step(batch) for _ in range(3)]
+        losses.append(found)
+    assert losses[0] == losses[1]
+
+
+def test_a_profile_is_refused_while_gradients_wait():
+    model, feeds = loaded("mlp")
+    batch = {**feeds, "labels": np.array([0, 1, 2])}
+    trainer = df.Trainer(model, devices="cpu", accumulate=2)
+    profiles = trainer.profile(batch, rounds=1)  # before the first step, too
+    assert profiles.keys() == {"joint", "optimizer"}
+    trainer.step(batch)
+    with pytest.raises(df.InputError, match="1 micro-batches wait"):
+        trainer.profile(batch)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+def test_bench_of_a_training_step(run, loss):
+    done = run("mlp", "--train", "--loss", loss, "--shape", "x=5,20", "--json")
+    assert done.exit_code == 0, done.output
+    programs = json.loads(done.stdout)["programs"]
+    assert programs.keys() == {"joint", "optimizer"}
+    assert "adamw_step" in {op["op"] for op in programs["optimizer"]["ops"]}
