@@ -14,7 +14,7 @@ import onnxruntime
 from bert import bert, feeds_of
 from engines import compare
 from onnx import numpy_helper
-from report import geometric, write
+from report import geometric, said, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/light"))
 from seeded import NAMES, inputs_of, seeded
@@ -69,7 +69,7 @@ def main() -> None:
     found: list[dict[str, object]] = []
     for batch in options.batch:
         for threads in options.threads:
-            rows = [measured(name, batch, threads, options.rounds) for name in options.only or WORKS]
+            rows = [said(measured(name, batch, threads, options.rounds)) for name in options.only or WORKS]
             goal = MEAN_GOAL if batch == 1 else GOAL
             found += [*rows, geometric(f"geometric mean, batch {batch}, {threads} threads", rows, goal)]
     write("light", found, keep=bool(options.only), onnxruntime=onnxruntime.__version__)

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,20 @@ def write(name: str, results: Sequence[Mapping[str, Any]], keep: bool = False, *
         (FOLDER / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     print(f"{name}, {date}, {record['machine']['processor']}, {record['machine']['cores']} cores")
     for result in results:
-        goal = f"   goal: at most {result['goal']}" if "goal" in result else ""
-        met = "" if "goal" not in result else "   met" if result["ratio"] <= result["goal"] else "   MISSED"
-        print("  " + ", ".join(f"{k} {_short(v)}" for k, v in result.items() if k != "goal") + goal + met)
+        print(line(result))
+
+
+def line(result: Mapping[str, Any]) -> str:
+    """A row as text."""
+    goal = f"   goal: at most {result['goal']:.4g}" if "goal" in result else ""
+    met = "" if "goal" not in result else "   met" if result["ratio"] <= result["goal"] else "   MISSED"
+    return "  " + ", ".join(f"{k} {_short(v)}" for k, v in result.items() if k != "goal") + goal + met
+
+
+def said(result: dict[str, Any]) -> dict[str, Any]:
+    """The row, which also goes to stderr: whoever waits sees how far it is."""
+    print(line(result), file=sys.stderr, flush=True)
+    return result
 
 
 def _short(value: Any) -> str:

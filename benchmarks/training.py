@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from floors import floors
 from peer import Peer, turn
-from report import interleaved, row, write
+from report import interleaved, row, said, write
 from works import WORKS
 
 import dataflow as df
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=TIMED, help="these instead of all; writes no results")
     options = parser.parse_args()
     found = [
-        compare(name, options.torch_python, options.jax_python, options.rounds, threads)
+        said(compare(name, options.torch_python, options.jax_python, options.rounds, threads))
         for threads in options.threads
         for name in options.only or TIMED
     ]
