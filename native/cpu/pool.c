@@ -123,45 +123,50 @@ static float max_at(const df_window *w, const float *x, const int64_t o[DF_AXES]
   return best;
 }
 
-static void max_plane(const job *j, int64_t plane) {
+static void max_planes(const job *j, int64_t plane, int64_t planes) {
   const float *x = j->x + plane * j->w.in_size;
   float *y = j->y + plane * j->w.out_size;
   int32_t *places = j->places ? j->places + plane * j->w.out_size : NULL;
-  int32_t place;
-  if (DF_NAME(df_pool_rows_fit)(&j->w)) {
-    if (places)
-      DF_NAME(df_max_places)(&j->w, x, y, places);
-    else
-      DF_NAME(df_max_rows)(&j->w, x, y);
+  int rows_fit = DF_NAME(df_pool_rows_fit)(&j->w);
+  if (rows_fit && !places) {
+    DF_NAME(df_max_rows)(&j->w, planes, x, y);
     return;
   }
-  FOR_EACH_OUTPUT(&j->w, {
-    y[out] = max_at(&j->w, x, o, &place);
-    if (places)
-      places[out] = place;
-  });
+  for (; planes > 0; planes--, x += j->w.in_size, y += j->w.out_size) {
+    int32_t place;
+    if (rows_fit)
+      DF_NAME(df_max_places)(&j->w, x, y, places);
+    else
+      FOR_EACH_OUTPUT(&j->w, {
+        y[out] = max_at(&j->w, x, o, &place);
+        if (places)
+          places[out] = place;
+      });
+    places = places ? places + j->w.out_size : NULL;
+  }
 }
 
-static void avg_plane(const job *j, int64_t plane) {
+static void avg_planes(const job *j, int64_t plane, int64_t planes) {
   const df_window *w = &j->w;
   const float *x = j->x + plane * w->in_size;
   float *y = j->y + plane * w->out_size;
   if (DF_NAME(df_pool_rows_fit)(w)) {
-    DF_NAME(df_avg_rows)(w, x, y, j->pads_count);
+    DF_NAME(df_avg_rows)(w, planes, x, y, j->pads_count);
     return;
   }
-  FOR_EACH_OUTPUT(w, {
-    span s = span_at(w, o);
-    float sum = 0.0f;
-    for (int64_t a = s.begin[0]; a < s.end[0]; a++)
-      for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
-        int64_t row = row_at(w, &s, a, b);
-        for (int64_t c = s.begin[2]; c < s.end[2]; c++)
-          sum += x[row + c * w->dilation[2]];
-      }
-    int64_t count = divisor(j, &s, o);
-    y[out] = count ? sum / (float)count : 0.0f;
-  });
+  for (; planes > 0; planes--, x += w->in_size, y += w->out_size)
+    FOR_EACH_OUTPUT(w, {
+      span s = span_at(w, o);
+      float sum = 0.0f;
+      for (int64_t a = s.begin[0]; a < s.end[0]; a++)
+        for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
+          int64_t row = row_at(w, &s, a, b);
+          for (int64_t c = s.begin[2]; c < s.end[2]; c++)
+            sum += x[row + c * w->dilation[2]];
+        }
+      int64_t count = divisor(j, &s, o);
+      y[out] = count ? sum / (float)count : 0.0f;
+    });
 }
 
 static void avg_grad_plane(const job *j, int64_t plane) {
@@ -209,13 +214,15 @@ static int max_grad_plane(const job *j, int64_t plane) {
     const job *j = context;                                                                        \
     int64_t begin, end;                                                                            \
     df_piece(index, count, j->planes, 1, &begin, &end);                                            \
-    for (int64_t plane = begin; plane < end; plane++)                                              \
-      work;                                                                                        \
+    work;                                                                                          \
   }
-PLANES(max_piece, max_plane(j, plane))
-PLANES(avg_piece, avg_plane(j, plane))
-PLANES(avg_grad_piece, avg_grad_plane(j, plane))
-PLANES(max_grad_piece, if (!max_grad_plane(j, plane)) j->bad[index] = 1)
+#define EACH_PLANE(work)                                                                           \
+  for (int64_t plane = begin; plane < end; plane++)                                                \
+  work
+PLANES(max_piece, max_planes(j, begin, end - begin))
+PLANES(avg_piece, avg_planes(j, begin, end - begin))
+PLANES(avg_grad_piece, EACH_PLANE(avg_grad_plane(j, plane)))
+PLANES(max_grad_piece, EACH_PLANE(if (!max_grad_plane(j, plane)) j->bad[index] = 1))
 
 static void over_planes(const df_call *call, df_task task, job *j, int64_t taps) {
   int64_t work = j->planes * df_max(j->w.in_size, j->w.out_size * taps);

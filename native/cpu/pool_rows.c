@@ -4,23 +4,23 @@
  *   y[o]    = join over taps c of line[o * stride - pad + c * dilation]
  *
  * The line is padded with what joining leaves as it is, so every window has all its taps. An output
- * costs kernel rows + kernel columns reads, where the plain loop takes their product. */
+ * costs kernel rows + kernel columns reads, where the plain loop takes their product. As many lines
+ * as fit the stack are made before they are read: what was just stored can't be read at another
+ * offset without a wait. */
 #include "pool_rows.h"
 #include "vector.h"
 
 #include <math.h>
 
-enum { MOST_LINE = 4096 }; /* floats: 16 KiB on the stack */
+enum { MOST_LINE = 4096 }; /* floats of all lines: 16 KiB on the stack */
 
-/* Floats of the line that windows reach; at least the padded row. */
+/* Floats of a line: what windows reach, at least the padded row, and what vectors read beyond. */
 static int64_t line_floats(const df_window *w) {
   int64_t reach = (w->out[2] - 1) * w->stride[2] + (w->kernel[2] - 1) * w->dilation[2] + 1;
-  return df_max(reach, w->pad[2] + w->in[2]);
+  return df_max(reach, w->pad[2] + w->in[2]) + w->stride[2] * DF_LANES;
 }
 
-int DF_NAME(df_pool_rows_fit)(const df_window *w) {
-  return line_floats(w) + w->stride[2] * DF_LANES <= MOST_LINE;
-}
+int DF_NAME(df_pool_rows_fit)(const df_window *w) { return line_floats(w) <= MOST_LINE; }
 
 /* The larger; a NaN wins. */
 static inline df_vec larger(df_vec a, df_vec b) {
@@ -40,23 +40,34 @@ static inline df_vec join(int sums, df_vec a, df_vec b) { return sums ? a + b : 
 /* The rows of the windows at (o0, o1), joined, with the padding around them. */
 static inline __attribute__((always_inline)) void
 join_down(int sums, const df_window *w, const float *x, int64_t o0, int64_t o1, float *line) {
-  int64_t begin[2], end[2], start[2], width = w->in[2];
+  int64_t begin[2], end[2], first[2], width = w->in[2];
   const int64_t o[2] = {o0, o1};
   for (int axis = 0; axis < 2; axis++) {
     df_window_taps(w, axis, o[axis], &begin[axis], &end[axis]);
-    start[axis] = o[axis] * w->stride[axis] - w->pad[axis];
+    first[axis] = o[axis] * w->stride[axis] - w->pad[axis] + begin[axis] * w->dilation[axis];
   }
+  int64_t slice = w->dilation[0] * w->in[1] * width, row = w->dilation[1] * width;
   df_vec nothing = vec_splat(sums ? 0.0f : -INFINITY);
+  x += (first[0] * w->in[1] + first[1]) * width;
+  line += w->pad[2];
   for (int64_t i = 0; i < width; i += DF_LANES) {
     int64_t count = df_min(DF_LANES, width - i);
     df_vec all = nothing;
-    for (int64_t a = begin[0]; a < end[0]; a++)
-      for (int64_t b = begin[1]; b < end[1]; b++) {
-        int64_t row = (start[0] + a * w->dilation[0]) * w->in[1] + start[1] + b * w->dilation[1];
-        const float *from = x + row * width + i;
-        all = join(sums, all, count == DF_LANES ? vec_load(from) : vec_load_part(from, count));
+    const float *from = x + i;
+    for (int64_t a = begin[0]; a < end[0]; a++, from += slice) {
+      const float *at = from;
+      if (count == DF_LANES) {
+        for (int64_t b = begin[1]; b < end[1]; b++, at += row)
+          all = join(sums, all, vec_load(at));
+      } else {
+        for (int64_t b = begin[1]; b < end[1]; b++, at += row)
+          all = join(sums, all, vec_load_part(at, count));
       }
-    vec_store_part(line + w->pad[2] + i, all, count);
+    }
+    if (count == DF_LANES)
+      vec_store(line + i, all);
+    else
+      vec_store_part(line + i, all, count);
   }
 }
 
@@ -92,31 +103,47 @@ static int64_t counted(const df_window *w, int axis, int64_t o, int32_t pads_cou
   return end - begin;
 }
 
-static inline __attribute__((always_inline)) void
-join_plane(int sums, const df_window *w, const float *x, float *y, int32_t pads_count) {
-  float line[MOST_LINE], counts[MOST_LINE];
-  int64_t floats = line_floats(w) + w->stride[2] * DF_LANES;
-  for (int64_t i = 0; i < floats; i++)
-    line[i] = sums ? 0.0f : -INFINITY;
-  for (int64_t o = 0; o < w->out[2] + DF_LANES && sums; o++)
-    counts[o] = o < w->out[2] ? (float)counted(w, 2, o, pads_count) : 0.0f;
-  for (int64_t o0 = 0; o0 < w->out[0]; o0++)
-    for (int64_t o1 = 0; o1 < w->out[1]; o1++, y += w->out[2]) {
-      join_down(sums, w, x, o0, o1, line);
-      float rows = 0.0f;
-      if (sums)
-        rows = (float)(counted(w, 0, o0, pads_count) * counted(w, 1, o1, pads_count));
-      if (w->stride[2] == 1)
-        join_along(sums, 1, w, line, counts, rows, y);
-      else if (w->stride[2] == 2)
-        join_along(sums, 2, w, line, counts, rows, y);
-      else
-        join_along(sums, w->stride[2], w, line, counts, rows, y);
-    }
+/* Rows of windows in one slice, whose joined rows are |lines|; counts of the rows are in |down|. */
+static inline __attribute__((always_inline)) void join_lines(int sums, int64_t stride,
+                                                             const df_window *w, const float *lines,
+                                                             int64_t rows, const float *counts,
+                                                             const float *down, float *y) {
+  for (int64_t i = 0; i < rows; i++)
+    join_along(sums, stride, w, lines + i * line_floats(w), counts, sums ? down[i] : 0.0f,
+               y + i * w->out[2]);
 }
 
-void DF_NAME(df_max_rows)(const df_window *w, const float *x, float *y) {
-  join_plane(0, w, x, y, 0);
+static inline __attribute__((always_inline)) void join_planes(int sums, const df_window *w,
+                                                              int64_t planes, const float *x,
+                                                              float *y, int32_t pads_count) {
+  float lines[MOST_LINE], counts[MOST_LINE], down[MOST_LINE];
+  int64_t floats = line_floats(w), together = MOST_LINE / floats;
+  for (int64_t i = 0; i < together * floats; i++)
+    lines[i] = sums ? 0.0f : -INFINITY;
+  for (int64_t o = 0; o < w->out[2] + DF_LANES && sums; o++)
+    counts[o] = o < w->out[2] ? (float)counted(w, 2, o, pads_count) : 0.0f;
+  for (int64_t slice = 0; slice < planes * w->out[0]; slice++) {
+    int64_t o0 = slice % w->out[0];
+    const float *plane = x + slice / w->out[0] * w->in_size;
+    for (int64_t row = 0, rows; row < w->out[1]; row += rows, y += rows * w->out[2]) {
+      rows = df_min(together, w->out[1] - row);
+      for (int64_t i = 0; i < rows; i++)
+        join_down(sums, w, plane, o0, row + i, lines + i * floats);
+      for (int64_t i = 0; i < rows && sums && (slice == 0 || w->out[0] > 1 || rows < w->out[1]);
+           i++)
+        down[i] = (float)(counted(w, 0, o0, pads_count) * counted(w, 1, row + i, pads_count));
+      if (w->stride[2] == 1)
+        join_lines(sums, 1, w, lines, rows, counts, down, y);
+      else if (w->stride[2] == 2)
+        join_lines(sums, 2, w, lines, rows, counts, down, y);
+      else
+        join_lines(sums, w->stride[2], w, lines, rows, counts, down, y);
+    }
+  }
+}
+
+void DF_NAME(df_max_rows)(const df_window *w, int64_t planes, const float *x, float *y) {
+  join_planes(0, w, planes, x, y, 0);
 }
 
 /* ---- Maxima with their places -----------------------------------------------------------------
@@ -152,7 +179,7 @@ static inline __attribute__((always_inline)) void join_places(int64_t stride, co
 
 void DF_NAME(df_max_places)(const df_window *w, const float *x, float *y, int32_t *places) {
   float line[MOST_LINE];
-  const int64_t floats = line_floats(w) + w->stride[2] * DF_LANES;
+  const int64_t floats = line_floats(w);
   for (int64_t i = 0; i < floats; i++)
     line[i] = 0.0f;
   for (int64_t o0 = 0; o0 < w->out[0]; o0++)
@@ -183,6 +210,7 @@ void DF_NAME(df_max_places)(const df_window *w, const float *x, float *y, int32_
     }
 }
 
-void DF_NAME(df_avg_rows)(const df_window *w, const float *x, float *y, int32_t pads_count) {
-  join_plane(1, w, x, y, pads_count);
+void DF_NAME(df_avg_rows)(const df_window *w, int64_t planes, const float *x, float *y,
+                          int32_t pads_count) {
+  join_planes(1, w, planes, x, y, pads_count);
 }

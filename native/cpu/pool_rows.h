@@ -7,14 +7,15 @@
 /* Whether a padded row of the input is short enough for the stack. */
 int DF_NAME(df_pool_rows_fit)(const df_window *w);
 
-/* y = largest of each window of a plane; a NaN in it wins. */
-void DF_NAME(df_max_rows)(const df_window *w, const float *x, float *y);
+/* y = largest of each window of |planes| planes; a NaN in it wins. */
+void DF_NAME(df_max_rows)(const df_window *w, int64_t planes, const float *x, float *y);
 
-/* The same with the place of each maximum in the plane: the first of equals; -1 where a window lies
- * in the padding whole. */
+/* The same of one plane with the place of each maximum in it: the first of equals; -1 where a
+ * window lies in the padding whole. */
 void DF_NAME(df_max_places)(const df_window *w, const float *x, float *y, int32_t *places);
 
-/* y = mean of each window of a plane; |pads_count|: over the padding too. */
-void DF_NAME(df_avg_rows)(const df_window *w, const float *x, float *y, int32_t pads_count);
+/* y = mean of each window of |planes| planes; |pads_count|: over the padding too. */
+void DF_NAME(df_avg_rows)(const df_window *w, int64_t planes, const float *x, float *y,
+                          int32_t pads_count);
 
 #endif

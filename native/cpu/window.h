@@ -54,11 +54,11 @@ static inline df_window df_window_make(int32_t axes, const int64_t *in, const in
  */
 static inline void df_window_taps(const df_window *w, int axis, int64_t o, int64_t *begin,
                                   int64_t *end) {
-  int64_t start = o * w->stride[axis] - w->pad[axis];
+  int64_t start = o * w->stride[axis] - w->pad[axis], room = w->in[axis] - start;
   int64_t step = w->dilation[axis];
-  *begin = start >= 0 ? 0 : df_divide_up(-start, step);
-  *end =
-      start >= w->in[axis] ? 0 : df_min(w->kernel[axis], df_divide_up(w->in[axis] - start, step));
+  /* A division takes longer than a short row of windows. */
+  *begin = start >= 0 ? 0 : step == 1 ? -start : df_divide_up(-start, step);
+  *end = room <= 0 ? 0 : df_min(w->kernel[axis], step == 1 ? room : df_divide_up(room, step));
   *end = df_max(*begin, *end);
 }
 
