@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from dataflow.errors import ModelError
 from dataflow.types import DTYPES, Dim, DType, Size, TensorType
 
 from .records import Array, GraphRecord, ModelRecord, NodeRecord
+from .wire import without_large_data
 
 OLDEST_OPSET = 7
 MAIN = "the main graph"
@@ -53,8 +55,12 @@ def read_file(path: str) -> ModelRecord:
 def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
     """The records of a serialized model; ``path`` is for messages and says where external data lies."""
     proto = onnx.ModelProto()
+    small, large = without_large_data(data)
     try:
-        proto.ParseFromString(data)
+        proto.ParseFromString(small)
+        if large and proto.functions:  # they are replaced by their nodes, with all that the file has
+            proto.ParseFromString(data)
+            large = {}
     except DecodeError:
         raise ModelError(f"{path}: not an ONNX model, or cut short: its {len(data)} bytes can't be decoded") from None
     if not proto.HasField("graph") or not proto.opset_import:
@@ -68,7 +74,7 @@ def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
             "onnx.version_converter.convert_version"
         )
     reader = _Reader(path)
-    graph = reader.graph(proto.graph, MAIN)
+    graph = reader.graph(proto.graph, MAIN, large)
     folder = str(Path(path).resolve().parent)
     return ModelRecord(graph, opsets, int(proto.ir_version), data, folder, reader.external)
 
@@ -127,12 +133,15 @@ class _Reader:
     def fail(self, text: str) -> ModelError:
         return ModelError(f"{self.path}: {text}")
 
-    def graph(self, proto: GraphProto, where: str) -> GraphRecord:
+    def graph(
+        self, proto: GraphProto, where: str, large: Mapping[int, memoryview] = MappingProxyType({})
+    ) -> GraphRecord:
+        """The records of a graph; ``large`` has the data of initializers that were left out, by their number."""
         initializers: dict[str, Array] = {}
-        for tensor in proto.initializer:
+        for index, tensor in enumerate(proto.initializer):
             if tensor.name in initializers:
                 raise self.fail(f"{where} has two initializers called {tensor.name!r}")
-            initializers[tensor.name] = self.tensor(tensor, f"initializer {tensor.name!r}")
+            initializers[tensor.name] = self.tensor(tensor, f"initializer {tensor.name!r}", large.get(index))
         if proto.sparse_initializer:
             raise self.fail(f"{where} has sparse initializers, which are not supported; make them dense")
         nodes = tuple(self.node(node, opset_index) for opset_index, node in enumerate(proto.node))
@@ -201,7 +210,7 @@ class _Reader:
 
     # ---- tensors --------------------------------------------------------------------------------------
 
-    def tensor(self, proto: TensorProto, where: str) -> Array:
+    def tensor(self, proto: TensorProto, where: str, left_out: memoryview | None = None) -> Array:
         dtype = DTYPE_OF.get(proto.data_type)
         if dtype is None:
             raise self.fail(f"{where}: element type {proto.data_type} is not known")
@@ -213,13 +222,11 @@ class _Reader:
             return self.shaped(np.array(strings, object), shape, where)
         if proto.data_location == TensorProto.EXTERNAL:
             return self.shaped(self.decode(self.external_data(proto, dtype, shape, where), dtype), shape, where)
-        if proto.HasField("raw_data"):
-            wanted = dtype.nbytes(math.prod(shape))
-            if len(proto.raw_data) != wanted:
-                raise self.fail(
-                    f"{where}: {dtype}{list(shape)} needs {wanted} bytes, the file has {len(proto.raw_data)}"
-                )
-            return self.shaped(self.decode(proto.raw_data, dtype), shape, where)
+        if left_out is not None or proto.HasField("raw_data"):
+            wanted, raw = dtype.nbytes(math.prod(shape)), proto.raw_data if left_out is None else left_out
+            if len(raw) != wanted:
+                raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, the file has {len(raw)}")
+            return self.shaped(self.decode(raw, dtype), shape, where)
         try:
             array = onnx.numpy_helper.to_array(proto)
         except Exception as error:  # whatever the decoder of typed fields finds wrong

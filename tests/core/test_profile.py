@@ -156,7 +156,7 @@ def test_transfers_and_waits_are_on_the_track_of_their_device(remote):
     check_trace(trace_events(profile), profile)
 
 
-def test_ceilings_are_what_a_product_and_a_copy_reach(monkeypatch):
+def test_ceilings_are_what_a_product_and_a_copy_reach(monkeypatch, remote):
     monkeypatch.setattr("dataflow.ceilings.LONG", 1e-9)
     monkeypatch.setattr("dataflow.ceilings.COPIED", 1 << 20)
     found = measure("cpu", 1, rounds=2)
@@ -164,6 +164,9 @@ def test_ceilings_are_what_a_product_and_a_copy_reach(monkeypatch):
     assert found.bandwidth > 0
     with pytest.raises(df.InputError, match="no device"):
         measure("tpu")
+    other = measure("remote", rounds=1, registry=remote)  # it multiplies, but has no negation
+    assert other.flops > 0
+    assert np.isnan(other.bandwidth)
 
 
 # ---- the command -------------------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""Weights that share the file's bytes: the same as protobuf decodes, whatever the file looks like."""
+
+import numpy as np
+import onnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+from dataflow_onnx.reader import read_bytes
+from dataflow_onnx.wire import WORTH_SHARING, without_large_data
+
+
+def model(sizes, *, typed=()):
+    """Initializers of these sizes; those in ``typed`` are not stored as raw data."""
+    random = np.random.default_rng(0)
+    stored = []
+    for index, size in enumerate(sizes):
+        array = random.standard_normal(size).astype(np.float32)
+        if index in typed:
+            stored.append(helper.make_tensor(f"w{index}", TensorProto.FLOAT, array.shape, array))
+        else:
+            stored.append(numpy_helper.from_array(array, f"w{index}"))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@given(sizes=st.lists(st.integers(0, 3000), max_size=6), typed=st.sets(st.integers(0, 5)))
+@settings(max_examples=60, deadline=None)
+def test_what_is_left_out_and_the_rest_are_the_model(sizes, typed):
+    proto = model(sizes, typed=typed)
+    data = proto.SerializeToString()
+    small, large = without_large_data(data)
+    rest = onnx.ModelProto.FromString(small)
+    for index, tensor in enumerate(proto.graph.initializer):
+        if 4 * sizes[index] >= WORTH_SHARING and index not in typed:
+            assert bytes(large.pop(index)) == tensor.raw_data
+            rest.graph.initializer[index].raw_data = tensor.raw_data
+    assert not large
+    assert rest == proto
+    for name, array in read_bytes(data).graph.initializers.items():
+        (tensor,) = (t for t in proto.graph.initializer if t.name == name)
+        np.testing.assert_array_equal(array, numpy_helper.to_array(tensor))
+
+
+def test_large_weights_are_views_of_the_file():
+    data = model([5000]).SerializeToString()
+    record = read_bytes(data)
+    (array,) = record.graph.initializers.values()
+    whole = np.frombuffer(data, np.uint8)
+    assert np.shares_memory(whole, array)
+    assert not array.flags.writeable
+
+
+@given(cut=st.integers(0, 25_000), flip=st.integers(0, 25_000), bit=st.integers(0, 7))
+@settings(max_examples=300, deadline=None)
+def test_a_broken_file_is_refused_or_reads_as_protobuf_reads_it(cut, flip, bit):
+    data = bytearray(model([2000, 3, 3000]).SerializeToString())
+    data[flip % len(data)] ^= 1 << bit
+    broken = bytes(data[: len(data) - cut] if cut % 3 == 0 else data)
+    try:
+        record = read_bytes(broken)
+    except df.ModelError:
+        return
+    proto = onnx.ModelProto.FromString(broken)
+    for tensor in proto.graph.initializer:
+        expected = numpy_helper.to_array(tensor)
+        np.testing.assert_array_equal(record.graph.initializers[tensor.name], expected)
+
+
+def test_a_model_twice_in_a_file_is_left_to_protobuf():
+    """Encoded messages one behind another are merged."""
+    data = model([5000]).SerializeToString()
+    assert without_large_data(data + data) == (data + data, {})
