@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from . import ops
 from .builder import GraphBuilder
 from .device import Precision
+from .graph import Array
+from .op import Op
+from .registry import Registry
 from .session import Session
 from .types import float32
 
@@ -29,36 +33,39 @@ class Ceilings:
     bandwidth: float
 
 
-def measure(device: str, threads: int | None = None, precision: Precision = "float32", rounds: int = 15) -> Ceilings:
-    """The ceilings of a device: the fastest of some matrix products, and a copy of 64 MB.
+def measure(
+    device: str,
+    threads: int | None = None,
+    precision: Precision = "float32",
+    rounds: int = 15,
+    registry: Registry | None = None,
+) -> Ceilings:
+    """The ceilings of a device: the fastest of some matrix products, and a copy of 64 MB; nan where it has no kernel.
 
     Args:
         device: id.
         threads: as for Session.
         precision: as for Session.
         rounds: how often each runs; the fastest counts.
+        registry: of plugins; the installed ones by default.
 
     Raises:
         InputError: there is no such device.
         DeviceError: it is unavailable.
     """
+
+    def fastest(op: Op, x: tuple[int, ...], *more: Array) -> float:
+        """Seconds of a node on the device."""
+        g = GraphBuilder()
+        given = [g.parameter(f"w{index}", array) for index, array in enumerate(more)]
+        g.output("y", op(g.input("x", float32, x), *given))
+        session = Session(g.build(), [device], threads=threads, precision=precision, registry=registry)
+        steps = session.profile(np.full(x, 0.5, np.float32), rounds=rounds).steps
+        return min((step.fastest for step in steps if step.kernel and step.device == device), default=math.nan)
+
     rates, size, seconds = [], 256, 0.0
     while seconds < LONG:
-        g = GraphBuilder()
-        x, w = g.input("x", float32, (size, size)), g.parameter("w", np.full((size, size), 0.5, np.float32))
-        g.output("y", ops.matmul(x, w))
-        seconds = _fastest(Session(g.build(), [device], threads=threads, precision=precision), rounds)
+        seconds = fastest(ops.matmul, (size, size), np.full((size, size), 0.5, np.float32))
         rates.append(2 * size**3 / seconds)
         size *= 2
-    g = GraphBuilder()
-    g.output("y", ops.neg(g.input("x", float32, (COPIED // 4,))))
-    copied = _fastest(Session(g.build(), [device], threads=threads), rounds)
-    return Ceilings(max(rates), 2 * COPIED / copied)
-
-
-def _fastest(session: Session, rounds: int) -> float:
-    """Seconds of the one node of a model with one input."""
-    (type_,) = session.model.inputs.values()
-    profile = session.profile(np.full(type_.sizes, 0.5, np.float32), rounds=rounds)
-    (seconds,) = [step.fastest for step in profile.steps if step.kernel]
-    return seconds
+    return Ceilings(max(rates), 2 * COPIED / fastest(ops.neg, (COPIED // 4,)))
