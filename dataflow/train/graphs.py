@@ -21,6 +21,7 @@ Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Terms
 """``build(g, outputs, batch)``: adds a loss and metrics; ``loss`` and ``weight`` are among the results."""
 
 ACCUMULATOR = "gradients/"
+HYPER, WEIGHT = "optimizer/hyper", "optimizer/weight"  # no parameter has such a name: "weight" alone some have
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def optimizer_graph(
 ) -> Graph:
     """One update of every parameter from its accumulator.
 
-    Its inputs are ``hyper``, (K,) float32, and ``weight``, rank 0: by which the accumulated sums are divided.
+    Its inputs are HYPER, (K,) float32, and WEIGHT, rank 0: by which the accumulated sums are divided.
     Its output is ``norm``: of the averaged gradient over all parameters, before clipping.
 
     Args:
@@ -103,8 +104,8 @@ def optimizer_graph(
         clip_norm: the largest norm that is let through, or None.
     """
     builder = GraphBuilder("optimizer")
-    hypers = builder.input("hyper", float32, (hyper,))
-    weight = builder.input("weight", float32, ())
+    hypers = builder.input(HYPER, float32, (hyper,))
+    weight = builder.input(WEIGHT, float32, ())
     zeros = {name: np.broadcast_to(np.zeros((), t.dtype.numpy), t.sizes) for name, t in parameters.items()}
     before = {name: builder.initializer(name, zeros[name], role="parameter") for name in parameters}
     gradients = {n: builder.initializer(ACCUMULATOR + n, zeros[n], role="statistic") for n in parameters}

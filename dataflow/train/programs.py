@@ -25,6 +25,8 @@ from ..registry import Registry, default_registry
 from ..types import TensorType
 from .graphs import (
     ACCUMULATOR,
+    HYPER,
+    WEIGHT,
     forward_graph,
     joint_graph,
     optimizer_graph,
@@ -176,7 +178,7 @@ class Programs:
 
     def _optimizer_step(self, hyper: Array, weight: float) -> tuple[Program, Mapping[str, Array]]:
         """The program of the optimizer, and what it is fed."""
-        feeds = {"hyper": np.asarray(hyper, np.float32), "weight": np.asarray(weight, np.float32)}
+        feeds = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight, np.float32)}
         return self._program(("optimizer",), {}, lambda _: self._update_graph()), feeds
 
     def profile(self, batch: Mapping[str, Array], hyper: Array, rounds: int) -> dict[str, Profile]:

@@ -40,6 +40,26 @@ def test_step_returns_the_mean_before_the_update(linear: ModuleType) -> None:
     assert trainer.step(data) < expected
 
 
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_parameters_may_have_the_names_that_programs_use(clip_norm: float | None) -> None:
+    """A single dense layer's parameters are called ``weight`` and ``bias``."""
+    random = np.random.default_rng(0)
+    x, labels = random.standard_normal((8, 3), np.float32), random.standard_normal((8, 1), np.float32)
+    results = []
+    for names in (("a", "b", "c", "d", "e"), ("weight", "hyper", "scale", "norm", "loss")):
+        g = df.GraphBuilder()
+        y = df.ops.matmul(g.input("x", df.float32, (8, 3)), g.parameter(names[0], np.ones((3, 1), np.float32)))
+        for name in names[1:]:
+            y = df.ops.mul(y, g.parameter(name, np.full(1, 0.9, np.float32)))
+        g.output("y", y)
+        model = df.Model(g.build())
+        trainer = df.Trainer(model, "mse", df.optim.AdamW(lr=0.1), devices=["cpu"], clip_norm=clip_norm)
+        losses = [trainer.step({"x": x, "labels": labels}) for _ in range(4)]
+        results.append((losses, [model.parameters[name].array.tolist() for name in names]))
+    assert results[0] == results[1]
+    assert results[0][0][-1] < results[0][0][0]
+
+
 def test_accumulated_micro_batches_equal_one_batch(linear: ModuleType) -> None:
     data = {**linear.data(64), "sample_weight": np.linspace(0, 3, 64)}
     whole, parts = linear.trainer(), linear.trainer(accumulate=4)
