@@ -59,13 +59,18 @@ static inline df_vec df_load_any(const float *from, const int32_t *base, uint32_
 }
 #endif
 
+/* How many steps it takes to come as far as |way|; a division takes longer than a tap. */
+static inline int64_t df_steps_to(int64_t way, int64_t step) {
+  return step == 1 ? way : step == 2 ? (way + 1) >> 1 : df_divide_up(way, step);
+}
+
 /* Bits of the positions i < count that lie in [0, size), |step| apart from |first| on; step 0: all
  * at |first|. */
 static inline uint32_t df_inside(int64_t first, int64_t step, int64_t size, int64_t count) {
   if (step == 0)
     return first >= 0 && first < size ? (1u << count) - 1 : 0;
-  int64_t low = first >= 0 ? 0 : df_min(count, df_divide_up(-first, step));
-  int64_t high = first >= size ? 0 : df_min(count, df_divide_up(size - first, step));
+  int64_t low = first >= 0 ? 0 : df_min(count, df_steps_to(-first, step));
+  int64_t high = first >= size ? 0 : df_min(count, df_steps_to(size - first, step));
   return high > low ? ((1u << high) - 1) & ~((1u << low) - 1) : 0;
 }
 
@@ -98,19 +103,25 @@ static inline void df_find_place(df_place *t, const df_window *w, int64_t positi
   for (int64_t i = 2; i < count; i++)
     if (t->base[i] - t->base[i - 1] != t->step)
       t->step = 0;
+#if defined(__AVX512F__)
+  if (t->step == 2) {
+    all = df_spread_bits(all);
+    for (int axis = 0; axis < DF_AXES; axis++)
+      for (int64_t tap = 0; tap < w->kernel[axis]; tap++)
+        along[axis][tap] = df_spread_bits(along[axis][tap]);
+  }
+#endif
   int64_t tap = 0;
   t->whole = 1;
   for (int64_t a = 0; a < w->kernel[0]; a++)
-    for (int64_t b = 0; b < w->kernel[1]; b++)
+    for (int64_t b = 0; b < w->kernel[1]; b++) {
+      uint32_t rows = along[0][a] & along[1][b];
       for (int64_t c = 0; c < w->kernel[2]; c++) {
-        uint32_t mask = along[0][a] & along[1][b] & along[2][c];
+        uint32_t mask = rows & along[2][c];
         t->whole &= mask == all;
-#if defined(__AVX512F__)
-        if (t->step == 2)
-          mask = df_spread_bits(mask);
-#endif
         t->mask[tap++] = mask;
       }
+    }
 }
 
 /* lines[p * pitch + i] of the steps p = (channel, tap) from |begin| to |end| for position i. */

@@ -198,28 +198,47 @@ TURN_INLINE void turn_square(int side, df_vec *y, int pitch, const float *sums, 
     side == 2 ? sums_2(y + i * pitch, half[i]) : sums_4(y + i * pitch, half[i]);
 }
 
+/* |count| outputs, |step| at most, of each filter from a turned block to the filters' planes. */
+TURN_INLINE void store_lines(const df_square_end *end, int64_t plane, const float *lines,
+                             int64_t to, int64_t count, int step) {
+  float *out = end->out + to;
+  const float *add = end->add ? end->add + to : NULL;
+  const int64_t filters = end->filters;
+  const int32_t relu = end->relu;
+  for (int64_t b = 0; b < filters; b += step)
+    for (int64_t j = 0; j < df_min(step, filters - b); j++, out += plane) {
+      const float *line = lines + j * DF_LANES + b;
+      if (add) {
+        df_vec value = vec_load_part(line, count) + vec_load_part(add, count);
+        vec_store_part(out, relu ? vec_relu(value) : value, count);
+        add += plane;
+      } else if (count == step) {
+        memcpy(out, line, (size_t)step * sizeof(float));
+      } else {
+        vec_store_part(out, vec_load_part(line, count), count);
+      }
+    }
+}
+
 /* OUTPUTS vectors over filters, rows of |width| columns of which |columns| exist, go to the planes
- * of their filters, turned; |top| and |left| say where. */
+ * of their filters, turned as far as what lies together there; |top| and |left| say where. */
 TURN_INLINE void store_outputs(const df_square_end *end, const df_window *w, int64_t top,
                                int64_t left, int width, int64_t columns, df_vec y[OUTPUTS]) {
   int64_t rows = w->out[1] - top, at = top * w->out[2] + left;
   int step = width < DF_LANES ? width : DF_LANES;
-#pragma GCC unroll 4
-  for (int s = 0; s < OUTPUTS; s += DF_LANES) {
-    vec_transpose(y + s);
-    for (int64_t f = 0; f < end->filters; f++) {
-#pragma GCC unroll 4
-      for (int lane = 0; lane < DF_LANES; lane += step) {
-        int row = (s + lane) / width, column = (s + lane) % width;
-        int64_t count = row < rows ? df_min(step, columns - column) : 0;
-        int64_t to = f * w->out_size + at + row * w->out[2] + column;
-        df_vec value = y[s + f];
-        if (end->add)
-          value += vec_load_lanes(end->add + to, lane, count);
-        vec_store_lanes(end->out + to, end->relu ? vec_relu(value) : value, lane, count);
-      }
-    }
-  }
+  float lines[OUTPUTS * DF_LANES];
+  int s = 0;
+  do {
+    vec_transpose_squares(y + s, step);
+    s += DF_LANES;
+  } while (s < OUTPUTS);
+#pragma GCC unroll 16
+  for (int i = 0; i < OUTPUTS; i++)
+    vec_store(lines + i * DF_LANES, y[i]);
+  for (int i = 0; i < OUTPUTS && i / width < rows; i += step)
+    if (i % width < columns)
+      store_lines(end, w->out_size, lines + i * DF_LANES, at + i / width * w->out[2] + i % width,
+                  df_min(step, columns - i % width), step);
 }
 
 TURN_INLINE void turn_sums(int side, const df_squares *s, const df_square_end *end) {
@@ -235,8 +254,10 @@ TURN_INLINE void turn_sums(int side, const df_squares *s, const df_square_end *e
       turn_square(side, y + i * side, width, end->sums + (done + df_min(i, some - 1)) * end->row,
                   end->place);
 #pragma GCC unroll 16
-    for (int i = 0; i < OUTPUTS; i++)
+    for (int i = 0; i < OUTPUTS; i++) {
       y[i] += bias;
+      y[i] = end->relu && !end->add ? vec_relu(y[i]) : y[i];
+    }
     store_outputs(end, w, at / s->across * side, left, width, df_min(some * side, w->out[2] - left),
                   y);
   }

@@ -89,17 +89,6 @@ static inline df_vec vec_load_lanes(const float *from, int64_t first, int64_t co
 #endif
 }
 
-/* The same lanes to memory; the first of them goes to |to|. */
-static inline void vec_store_lanes(float *to, df_vec value, int64_t first, int64_t count) {
-#if defined(__AVX512F__)
-  uint32_t mask = count > 0 ? ((1u << count) - 1) << first : 0;
-  _mm512_mask_storeu_ps(to - first, (__mmask16)mask, (__m512)value);
-#else
-  for (int64_t i = 0; i < count; i++)
-    to[i] = value[first + i];
-#endif
-}
-
 /* max(value, 0), and NaN stays NaN: the instruction returns its second operand then. */
 static inline df_vec vec_relu(df_vec value) {
 #if defined(__AVX512F__)
@@ -145,7 +134,10 @@ static inline float vec_sum(df_vec value) {
  */
 #define DF_L(i, s) (((i) & (s)) ? DF_LANES + ((i) & ~(s)) : (i))
 
-static inline __attribute__((always_inline)) void vec_transpose(df_vec row[DF_LANES]) {
+/* The same for the squares of |size| lanes on and beside the diagonal: lane b * size + j of row
+ * a * size + i becomes lane b * size + i of row a * size + j. */
+static inline __attribute__((always_inline)) void vec_transpose_squares(df_vec row[DF_LANES],
+                                                                        int size) {
 #define DF_ROUND(s)                                                                                \
   _Pragma("GCC unroll 16") for (int i = 0; i < DF_LANES; i++) {                                    \
     if (!(i & (s))) {                                                                              \
@@ -157,12 +149,21 @@ static inline __attribute__((always_inline)) void vec_transpose(df_vec row[DF_LA
   DF_ROUND(1)
   DF_ROUND(2)
 #if DF_LANES >= 8
-  DF_ROUND(4)
+  if (size >= 8) {
+    DF_ROUND(4)
+  }
 #endif
 #if DF_LANES >= 16
-  DF_ROUND(8)
+  if (size >= 16) {
+    DF_ROUND(8)
+  }
 #endif
+  (void)size; /* where there are four lanes */
 #undef DF_ROUND
+}
+
+static inline __attribute__((always_inline)) void vec_transpose(df_vec row[DF_LANES]) {
+  vec_transpose_squares(row, DF_LANES);
 }
 
 #endif
