@@ -30,8 +30,9 @@ fi
 step benchmarks
 "$python" benchmarks/gpu_kernels.py || failed=1
 "$python" benchmarks/gpu_training.py "$@" || failed=1
+"$python" benchmarks/table.py
 if [ -n "${DATAFLOW_RESULTS:-}" ]; then
   mkdir -p "$DATAFLOW_RESULTS"
-  cp benchmarks/results/gpu_*.json "$DATAFLOW_RESULTS"
+  cp benchmarks/results/gpu_*.json docs/benchmarks.md "$DATAFLOW_RESULTS"
 fi
 exit "$failed"
