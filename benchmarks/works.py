@@ -46,6 +46,7 @@ WORKS = {
     # AdamW's first steps amplify what is zero but for rounding.
     "encoder": Work(8, (128,), 1000, 0.5, 3, words=1000, near=1e-3, jax=True),
     "lstm": Work(16, (512, 128), 10, 0.8, 2, near=1e-3),
-    "resnet50": Work(8, (3, 224, 224), 1000, 0.6, 1, near=2e-3, batch_norm="update"),
+    # After its first update PyTorch's own float32 and float64 losses are 1.4% apart.
+    "resnet50": Work(8, (3, 224, 224), 1000, 0.6, 1, near=5e-2, batch_norm="update"),
     "small": Work(2, (4,), 10, 1.0, 1),  # to see what a process takes that trains next to nothing
 }
