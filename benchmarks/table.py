@@ -19,9 +19,9 @@ ORDER = {
     "weights, and less a process that has run the small model alone.",
     "training_memory": "The same of a process that trains, less weights and AdamW's two moments.",
     "chain": "10,000 small ops in a row, without folding and fusion: what a node costs beside its work.",
-    "gpu_training": "On a card (`benchmarks/gpu.sh`): a training step with AdamW that takes its batch from the host and "
-    "brings the loss back, against PyTorch with CUDA graphs or torch.compile, whichever is faster. MB: the most memory "
-    "of the card, ours as planned, PyTorch's as its allocator says.",
+    "gpu_training": "On a card (`benchmarks/gpu.sh`): a training step with AdamW that takes its batch from the host "
+    "and brings the loss back, against PyTorch with CUDA graphs or torch.compile, whichever is faster. MB: the most "
+    "memory of the card, ours as planned, PyTorch's as its allocator says.",
     "gpu_kernels": "On a card: bandwidth of kernels on operands of 256 MB as a share of a copy's (the ratio is its "
     "inverse), and what a node of a captured chain costs.",
     "startup": "Import and size on disk.",
