@@ -29,13 +29,26 @@ static df_status run_item(const df_item *item, const df_run *run, df_error *erro
   }
 }
 
+/* Waits for what the items before |failed| started: a copy that came down later would write into
+ * memory that the caller has given up. A wait that failed has waited, and what it tells is kept. */
+static void settle(const df_item *items, int64_t failed) {
+  const int waited = items[failed].kind == DF_ITEM_WAIT;
+  for (int64_t i = 0; i < failed; i++)
+    if (items[i].device->sync && !(waited && items[i].self == items[failed].self)) {
+      df_error ignored = {0};
+      items[i].device->sync(items[i].self, &ignored);
+    }
+}
+
 df_status df_run_items(const df_item *items, int64_t count, const df_run *run, int64_t *failed,
                        df_error *error) {
   for (int64_t i = 0; i < count; i++) {
-    df_status status = df_is_cancelled(run->cancel)
+    /* Between a copy to the host and the wait for it nothing is cancelled. */
+    df_status status = items[i].kind == DF_ITEM_SEGMENT && df_is_cancelled(run->cancel)
                            ? df_error_set(error, DF_CANCELLED, -1, "cancelled")
                            : run_item(&items[i], run, error);
     if (status) {
+      settle(items, i);
       *failed = i;
       return status;
     }
