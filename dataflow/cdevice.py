@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from .device import HOST, Kernel, PackRequest, Precision, parse_operands
 from .errors import DeviceError, InputError, PluginError
 from .graph import Array, Node
 from .hostmemory import address_of
+from .items import CopyItem
 from .native import BODY_KINDS, CData, Operand, Tables, raise_error
 from .types import contiguous_strides
 
@@ -207,39 +208,6 @@ class CBuffer:
         self.free()
 
 
-class CopyItem:
-    """A copy between a C device and the host, for ``NativeItems``."""
-
-    native = 0
-
-    def __init__(
-        self, backend: CBackend, direction: int, buffer: CBuffer, offset: int, host: tuple[CData | int, int], size: int
-    ) -> None:
-        self._backend, self._direction, self._buffer = backend, direction, buffer
-        self._offset, self._host, self._size = offset, host, size
-
-    def fill(self, entry: CData) -> None:
-        """See ``NativeItem``."""
-        entry.kind, entry.device, entry.self = lib.DF_ITEM_COPY, self._backend.device, self._backend.opened.handle
-        copy, (place, offset) = entry.copy, self._host
-        copy.struct_size, copy.direction, copy.bytes = ffi.sizeof("df_copy"), self._direction, self._size
-        address = ffi.NULL
-        if isinstance(place, int):
-            entry.host_slot, entry.host_offset = place, offset
-        else:
-            address = ffi.cast("char *", place) + offset
-        if self._direction == lib.DF_COPY_TO_HOST:
-            copy.to, copy.from_offset = address, self._offset
-            setattr(copy, "from", self._buffer.base)
-        else:
-            copy.to, copy.to_offset = self._buffer.base, self._offset
-            setattr(copy, "from", address)
-
-    def check(self, status: int, error: CData) -> None:
-        """See ``NativeItem``."""
-        raise_error(status, error, f"device {self._backend.name!r}: copy")
-
-
 class _PreparedKernels:
     """The prepared states of some kernels; released together."""
 
@@ -370,7 +338,9 @@ class CBackend:
             host: address or number of a slot, and an offset in it.
             size: bytes.
         """
-        return CopyItem(self, direction, buffer, offset, host, size)
+        return CopyItem(
+            self.device, self.opened.handle, direction, (buffer.base, offset), host, size, f"device {self.name!r}: copy"
+        )
 
     def prepare(
         self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()
@@ -420,45 +390,6 @@ class CBackend:
             threads: the session's.
         """
         return BoundCSegment(self, segment, arenas, threads)
-
-
-class NativeItem(Protocol):
-    """Something of a plan that needs no Python to be done."""
-
-    native: int
-
-    def fill(self, entry: CData) -> None:
-        """Fills a ``df_item``."""
-
-    def check(self, status: int, error: CData) -> None:
-        """Raises what a status means."""
-
-
-class NativeItems:
-    """Items in a row that one native call does.
-
-    Attributes:
-        native: how many of them are segments.
-    """
-
-    def __init__(self, items: Sequence[NativeItem]) -> None:
-        self._items = items
-        self.native = sum(item.native for item in items)
-        self._entries = ffi.new("df_item[]", len(items))
-        for entry, item in zip(self._entries, items, strict=True):
-            entry.host_slot = -1
-            item.fill(entry)
-        self._failed, self._error = ffi.new("int64_t *"), ffi.new("df_error *")
-        self._run = ffi.new("df_run *")
-        self._run.struct_size = ffi.sizeof("df_run")
-
-    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
-        """Does them in order; see ``dataflow.device.BoundSegment``."""
-        run = self._run
-        run.n_slots, run.slots, run.cancel, run.calls = count, slots, cancel, calls
-        status = lib.df_run_items(self._entries, len(self._items), run, self._failed, self._error)
-        if status:
-            self._items[self._failed[0]].check(status, self._error)
 
 
 class BoundCSegment:

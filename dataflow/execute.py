@@ -14,6 +14,7 @@ from .device import HOST, Backend, Buffer
 from .errors import DeviceError
 from .graph import Array
 from .hostmemory import HostBuffer, address_of, array_at
+from .items import NativeItems
 from .lower import Lowered
 from .native import CData, Operand
 from .pause import collection_paused
@@ -409,8 +410,6 @@ class Bound:
 
 def _joined(items: Sequence[Any]) -> list[Any]:
     """The items, those in a row that need no Python as one."""
-    from .cdevice import NativeItems
-
     found: list[Any] = []
     row: list[Any] = []
     for item in (*items, None):

@@ -14,7 +14,7 @@ FLOORS = (
     ("types",),
     ("graph", "op"),
     ("builder",),
-    ("device", "native"),
+    ("device", "native", "items"),
     ("hookspecs", "hostmemory"),
     ("registry",),
     ("ops", "passes", "autodiff", "memory", "operators"),
