@@ -1,15 +1,17 @@
 /* gemm.c: packing and the loops around the tiles.
  *
- * A block of b, up to K_BLOCK x N_BLOCK, is packed once into panels of DF_TILE_COLUMNS columns and
- * stays in the second cache; a panel of a, DF_TILE_ROWS rows, is packed into the first and passes
- * over all panels of b. Per multiply-add the packing costs 1/n of a load and store for a, 1/m for
- * b. */
+ * One operand stays packed in the second cache, the other passes over it panel by panel. With many
+ * rows a block of b stays, up to K_BLOCK x N_BLOCK in panels of DF_TILE_COLUMNS columns, and a
+ * panel of a, DF_TILE_ROWS rows, is packed into the first cache for each pass. With few rows all of
+ * a stays, and b, which is then most of what is read, comes from memory once while tiles compute.
+ * Per multiply-add the packing costs 1/n of a load and store for a, 1/m for b. */
 #include "gemm.h"
 #include "gemm_tile.h"
 #include "pack.h"
 
 enum {
   K_BLOCK = 384,     /* a panel of a is 21 KiB, a panel of b 48 */
+  M_BLOCK = 420,     /* rows that can stay: 630 KiB */
   N_BLOCK = 512,     /* a block of b is 768 KiB */
   SMALL = 64 * 1024, /* multiply-adds below which a second thread does not pay */
   ALIGN = 16
@@ -68,25 +70,6 @@ static int64_t panel_width(int64_t columns) {
   return columns > DF_LANES ? DF_TILE_COLUMNS : DF_LANES;
 }
 
-/* All rows of c, the columns of one packed block of b: the panels of b lie k * DF_TILE_COLUMNS
- * apart. */
-static void multiply_block(const df_gemm *gemm, float *panel, const float *block, int64_t k,
-                           const df_gemm_end *end) {
-  for (int64_t i = 0; i < gemm->m; i += DF_TILE_ROWS) {
-    int64_t rows = df_min(DF_TILE_ROWS, gemm->m - i);
-    pack_a(panel, gemm->a + i * gemm->a_row, gemm->a_row, gemm->a_col, rows, k);
-    df_gemm_end here = *end;
-    if (here.row_bias)
-      here.row_bias += i;
-    for (int64_t j = 0; j < gemm->n; j += DF_TILE_COLUMNS) {
-      int64_t columns = df_min(DF_TILE_COLUMNS, gemm->n - j);
-      here.column_bias = end->column_bias ? end->column_bias + j : NULL;
-      df_tile tile = DF_NAME(df_tiles)[rows - 1][panel_width(columns) / DF_LANES - 1];
-      tile(k, panel, block + j * k, gemm->c + i * gemm->c_row + j, gemm->c_row, columns, &here);
-    }
-  }
-}
-
 /* The part of |gemm| in columns [j, j + columns). */
 static df_gemm columns_of(const df_gemm *gemm, int64_t j, int64_t columns) {
   df_gemm part = *gemm;
@@ -108,30 +91,114 @@ static df_gemm rows_of(const df_gemm *gemm, int64_t i, int64_t rows) {
   return part;
 }
 
-/* One block of columns, k in parts: the first may overwrite c, the last adds the biases. */
-static void multiply_columns(const df_gemm *gemm, int64_t k_part, float *panel, float *block) {
-  for (int64_t p = 0; p < gemm->k || p == 0; p += k_part) {
-    int64_t k = df_min(k_part, gemm->k - p);
-    df_gemm part = *gemm;
-    part.a += p * gemm->a_col;
-    part.b += p * gemm->b_row;
-    for (int64_t j = 0; j < gemm->n; j += DF_TILE_COLUMNS) {
-      int64_t columns = df_min(DF_TILE_COLUMNS, gemm->n - j);
-      pack_b(block + j * k, part.b + j * gemm->b_col, gemm->b_row, gemm->b_col, columns,
-             panel_width(columns), k);
+/* A product with k in one part, and where its packed operands go. */
+typedef struct work {
+  df_gemm gemm;
+  int64_t height;     /* rows of a panel of a; panels are about equal */
+  const float *later; /* where b goes on behind its last step; null at the end */
+  float *a, *b;
+} work;
+
+static void pack_rows(const work *w, float *to, int64_t row) {
+  const df_gemm *g = &w->gemm;
+  pack_a(to, g->a + row * g->a_row, g->a_row, g->a_col, df_min(w->height, g->m - row), g->k);
+}
+
+/* Steps [p, end) of a panel of b. */
+static void pack_columns(const work *w, float *to, int64_t j, int64_t p, int64_t end) {
+  const df_gemm *g = &w->gemm;
+  int64_t columns = df_min(DF_TILE_COLUMNS, g->n - j), width = panel_width(columns);
+  pack_b(to + p * width, g->b + p * g->b_row + j * g->b_col, g->b_row, g->b_col, columns, width,
+         end - p);
+}
+
+static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a, const float *b,
+                          df_gemm_ahead ahead) {
+  const df_gemm *g = &w->gemm;
+  int64_t rows = df_min(w->height, g->m - row), columns = df_min(DF_TILE_COLUMNS, g->n - j);
+  df_gemm_end end = g->end;
+  end.row_bias = end.row_bias ? end.row_bias + row : NULL;
+  end.column_bias = end.column_bias ? end.column_bias + j : NULL;
+  end.ahead = ahead;
+  df_tile tile = DF_NAME(df_tiles)[rows - 1][panel_width(columns) / DF_LANES - 1];
+  tile(g->k, a, b, g->c + row * g->c_row + j, g->c_row, columns, &end);
+}
+
+/* All panels of b stay in the second cache, each panel of a in the first while it passes over them.
+ */
+static void pass_over_columns(const work *w) {
+  const df_gemm *g = &w->gemm;
+  for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS)
+    pack_columns(w, w->b + j * g->k, j, 0, g->k);
+  for (int64_t row = 0; row < g->m; row += w->height) {
+    pack_rows(w, w->a, row);
+    for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS)
+      multiply_tile(w, row, j, w->a, w->b + j * g->k, (df_gemm_ahead){0});
+  }
+}
+
+/* All panels of a stay in the second cache. A panel of b is used for all rows, and never needed
+ * again. The next one comes from memory meanwhile: each tile fetches some steps of it, which are
+ * packed behind the tile, since many rows a power of two apart would drive each other out of the
+ * cache. */
+static void pass_over_rows(const work *w) {
+  const df_gemm *g = &w->gemm;
+  int64_t panel = g->k * DF_TILE_ROWS, panels = df_divide_up(g->m, w->height);
+  int64_t share = round_up(df_divide_up(g->k, panels), DF_LANES);
+  float *strip = w->b, *other = w->b + g->k * DF_TILE_COLUMNS;
+  for (int64_t i = 0; i < panels; i++)
+    pack_rows(w, w->a + i * panel, i * w->height);
+  pack_columns(w, strip, 0, 0, g->k);
+  for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS) {
+    int64_t next = j + DF_TILE_COLUMNS;
+    const float *from = next < g->n ? g->b + next * g->b_col : w->later;
+    for (int64_t i = 0; i < panels; i++) {
+      int64_t p = df_min(g->k, i * share), end = df_min(g->k, p + share);
+      df_gemm_ahead ahead = {0};
+      if (from && p < end)
+        ahead = (df_gemm_ahead){from + p * g->b_row, g->b_col == 1 ? g->b_row : g->b_col};
+      multiply_tile(w, i * w->height, j, w->a + i * panel, strip, ahead);
+      if (next < g->n)
+        pack_columns(w, other, next, p, end);
     }
-    df_gemm_end end = {.accumulate = gemm->end.accumulate || p > 0};
-    if (p + k >= gemm->k) {
-      end = gemm->end;
-      end.accumulate |= p > 0;
-    }
-    multiply_block(&part, panel, block, k, &end);
-    if (k_part == 0)
-      break;
+    float *used = strip;
+    strip = other;
+    other = used;
   }
 }
 
 /* ---- Cutting -------------------------------------------------------------------------------- */
+
+/* Leaves steps [p, p + k): the first may overwrite c, the last adds the biases. */
+static void steps_of(df_gemm *gemm, int64_t p, int64_t k) {
+  df_gemm_end end = {.accumulate = gemm->end.accumulate || p > 0};
+  if (p + k >= gemm->k) {
+    end = gemm->end;
+    end.accumulate |= p > 0;
+  }
+  gemm->a += p * gemm->a_col;
+  gemm->b += p * gemm->b_row;
+  gemm->k = k;
+  gemm->end = end;
+}
+
+/* How a piece is done: k, then either its columns or none go in parts. */
+typedef struct blocks {
+  int64_t k, n;
+  int64_t a, b; /* floats of what is packed at a time */
+  int32_t rows_stay;
+} blocks;
+
+static int64_t packed_floats(int64_t floats) { return round_up(floats + DF_LANES, ALIGN); }
+
+static blocks blocks_of(int64_t m, int64_t n, int64_t k) {
+  blocks by = {.k = even_part(k, K_BLOCK), .n = n, .rows_stay = m <= M_BLOCK && n > m};
+  if (!by.rows_stay)
+    by.n = round_up(even_part(n, N_BLOCK), DF_TILE_COLUMNS);
+  by.a = packed_floats(by.k * (by.rows_stay ? round_up(m, DF_TILE_ROWS) : DF_TILE_ROWS));
+  by.b = packed_floats(by.k * (by.rows_stay ? 2 * DF_TILE_COLUMNS : by.n));
+  return by;
+}
 
 /* Time of the longest row of pieces, in steps of one vector: work of a tile, and packing. */
 static double cut_cost(int64_t tiles_down, int64_t tiles_across, int64_t down, int64_t across,
@@ -163,10 +230,8 @@ df_gemm_cut DF_NAME(df_gemm_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
   cut.columns = df_divide_up(tiles_across, cut.across) * DF_TILE_COLUMNS;
   cut.down = df_divide_up(m, cut.rows);
   cut.across = df_divide_up(n, cut.columns);
-  int64_t k_part = even_part(k, K_BLOCK);
-  int64_t n_part = round_up(even_part(cut.columns, N_BLOCK), DF_TILE_COLUMNS);
-  cut.scratch = round_up(k_part * DF_TILE_ROWS + DF_LANES, ALIGN) +
-                round_up(k_part * n_part + DF_LANES, ALIGN);
+  blocks by = blocks_of(cut.rows, cut.columns, k);
+  cut.scratch = by.a + by.b;
   return cut;
 }
 
@@ -176,11 +241,18 @@ void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t
   int64_t j = index % cut->across * cut->columns;
   df_gemm rows = rows_of(gemm, i, df_min(cut->rows, gemm->m - i));
   df_gemm piece = columns_of(&rows, j, df_min(cut->columns, gemm->n - j));
-  int64_t k_part = even_part(gemm->k, K_BLOCK);
-  int64_t n_part = round_up(even_part(cut->columns, N_BLOCK), DF_TILE_COLUMNS);
-  float *block = scratch + round_up(k_part * DF_TILE_ROWS + DF_LANES, ALIGN);
-  for (int64_t from = 0; from < piece.n; from += n_part) {
-    df_gemm part = columns_of(&piece, from, df_min(n_part, piece.n - from));
-    multiply_columns(&part, k_part, scratch, block);
-  }
+  blocks by = blocks_of(cut->rows, cut->columns, gemm->k);
+  for (int64_t from = 0; from < piece.n; from += by.n)
+    for (int64_t p = 0; p < piece.k || p == 0; p += df_max(1, by.k)) {
+      work w = {.gemm = columns_of(&piece, from, df_min(by.n, piece.n - from)),
+                .height = df_divide_up(piece.m, df_divide_up(piece.m, DF_TILE_ROWS)),
+                .later = p + by.k < piece.k ? piece.b + (p + by.k) * piece.b_row : NULL,
+                .a = scratch,
+                .b = scratch + by.a};
+      steps_of(&w.gemm, p, df_min(by.k, piece.k - p));
+      if (by.rows_stay)
+        pass_over_rows(&w);
+      else
+        pass_over_columns(&w);
+    }
 }

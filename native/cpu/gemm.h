@@ -8,13 +8,22 @@
 
 #include "cpu.h"
 
-/* What is done to a sum before it is stored; a null bias is none. */
+/* What is read later, and fetched meanwhile into the second cache: every DF_AHEAD_STEPS steps of k
+ * a row of DF_TILE_COLUMNS floats. */
+typedef struct df_gemm_ahead {
+  const float *next; /* null for nothing */
+  int64_t row;       /* floats from one row to the next */
+} df_gemm_ahead;
+
+/* What a tile does beside its sums: to them before they are stored, where a null bias is none, and
+ * for the tiles that follow. */
 typedef struct df_gemm_end {
   const float *row_bias;    /* one per row of c */
   const float *column_bias; /* one per column of c */
   const float *add;         /* like c, added before relu; may be c */
   int32_t accumulate;       /* c is added to, not overwritten */
   int32_t relu;
+  df_gemm_ahead ahead;
 } df_gemm_end;
 
 typedef struct df_gemm {

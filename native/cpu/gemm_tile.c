@@ -15,25 +15,41 @@ TILE_INLINE df_vec part_load(const float *row, int j, int vectors, int64_t last)
   return vec_load_part(row + j * DF_LANES, last);
 }
 
-/* |rows| and |vectors| are constants at every use: the loops over them vanish, and |sum| is
- * registers. */
+/* One step of k. |rows| and |vectors| are constants at every use: the loops over them vanish, and
+ * |sum| is registers. */
+TILE_INLINE void add_step(int rows, int vectors, const float *a, const float *b,
+                          df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS]) {
+  df_vec right[DF_TILE_VECTORS];
+#pragma GCC unroll 4
+  for (int j = 0; j < vectors; j++)
+    right[j] = vec_load(b + j * DF_LANES);
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; i++) {
+    df_vec left = vec_splat(a[i]);
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; j++)
+      sum[i][j] += left * right[j];
+  }
+}
+
 TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *a, const float *b, float *c,
                       int64_t c_row, int64_t columns, const df_gemm_end *end) {
   df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS];
   FOR_EACH sum[i][j] = vec_zero();
-  for (int64_t p = 0; p < k; p++, a += DF_TILE_ROWS, b += vectors * DF_LANES) {
-    df_vec right[DF_TILE_VECTORS];
+  int64_t p = 0;
+  if (end->ahead.next) {
+    const float *next = end->ahead.next;
+    for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += end->ahead.row) {
 #pragma GCC unroll 4
-    for (int j = 0; j < vectors; j++)
-      right[j] = vec_load(b + j * DF_LANES);
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
-      df_vec left = vec_splat(a[i]);
-#pragma GCC unroll 4
-      for (int j = 0; j < vectors; j++)
-        sum[i][j] += left * right[j];
+      for (int s = 0; s < DF_AHEAD_STEPS; s++, a += DF_TILE_ROWS, b += vectors * DF_LANES) {
+        if (s % (DF_AHEAD_STEPS / DF_TILE_VECTORS) == 0)
+          __builtin_prefetch(next + s / (DF_AHEAD_STEPS / DF_TILE_VECTORS) * DF_LANES, 0, 2);
+        add_step(rows, vectors, a, b, sum);
+      }
     }
   }
+  for (; p < k; p++, a += DF_TILE_ROWS, b += vectors * DF_LANES)
+    add_step(rows, vectors, a, b, sum);
   /* Only the last vector of a row can be partly outside. */
   int64_t last = columns - (vectors - 1) * DF_LANES;
   if (end->accumulate) {

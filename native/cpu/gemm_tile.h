@@ -19,6 +19,8 @@
 #define DF_TILE_VECTORS 2
 #define DF_TILE_COLUMNS (DF_TILE_VECTORS * DF_LANES)
 
+enum { DF_AHEAD_STEPS = 4 }; /* of k for each row that a tile fetches: as memory can keep up */
+
 /* c (rows, columns) = a (k steps of DF_TILE_ROWS floats) * b (k steps of whole vectors that hold
  * |columns|). */
 typedef void (*df_tile)(int64_t k, const float *a, const float *b, float *c, int64_t c_row,
