@@ -75,4 +75,12 @@ def _lines() -> list[Sample]:
     return rows
 
 
-LONG: list[Sample] = _reductions() + _rows() + _channels() + _lines()
+def _products() -> list[Sample]:
+    rows = []
+    for m, k, n in ((31, 800, 130), (14, 385, 60), (440, 390, 70)):  # few rows and many, sums in parts
+        rows.append(Sample(ops.matmul, (x(m, k), x(k, n)), tolerance=_LOOSE))
+        rows.append(Sample(ops.matmul_bias_relu, (x(m, k), x(k, n), x(n)), tolerance=_LOOSE))
+    return rows
+
+
+LONG: list[Sample] = _reductions() + _rows() + _channels() + _lines() + _products()
