@@ -7,9 +7,7 @@
 #include "conv.h"
 #include "conv_apply.h"
 #include "conv_depth.h"
-#include "conv_point.h"
-#include "conv_shape.h"
-#include "conv_winograd.h"
+#include "conv_way.h"
 
 static df_apply apply_of(const df_conv *conv) {
   return (df_apply){.window = conv->window,
@@ -28,40 +26,22 @@ const char *DF_NAME(df_conv_accepts)(const df_node *node) {
 
 static df_conv conv_of_node(const df_node *node) {
   const df_operand *x = &node->inputs[0], *w = &node->inputs[1], *y = &node->outputs[0];
-  return df_conv_make(x->shape, w->shape, y->shape, x->rank, node->attributes, node->n_attributes,
-                      0);
-}
-
-/* How a convolution with packed weights is done; the number is also the kind of the pack. */
-typedef struct way {
-  int (*takes)(const df_conv *conv);
-  int64_t (*bytes)(const df_conv *conv);
-  void (*pack)(const df_conv *conv, const float *weight, float *packed);
-  void (*run)(const df_call *call, const df_direct *direct);
-  int64_t (*workspace)(const df_conv *conv, int32_t threads); /* null for none */
-} way;
-
-static const way ways[] = {
-    {DF_NAME(df_winograd_takes), DF_NAME(df_winograd_pack_bytes), DF_NAME(df_winograd_pack),
-     DF_NAME(df_winograd_run), DF_NAME(df_winograd_workspace)},
-    {DF_NAME(df_point_takes), DF_NAME(df_point_pack_bytes), DF_NAME(df_point_pack),
-     DF_NAME(df_point_run), DF_NAME(df_point_workspace)},
-    {DF_NAME(df_direct_takes), DF_NAME(df_direct_pack_bytes), DF_NAME(df_direct_pack),
-     DF_NAME(df_direct_run), DF_NAME(df_direct_workspace)},
-};
-
-/* The first way that takes a convolution, or -1; a matter of sizes alone. */
-static int32_t way_of(const df_conv *conv) {
-  for (int32_t i = 0; i < (int32_t)(sizeof ways / sizeof *ways); i++)
-    if (ways[i].takes(conv))
-      return i;
-  return -1;
+  df_conv conv =
+      df_conv_make(x->shape, w->shape, y->shape, x->rank, node->attributes, node->n_attributes, 0);
+  conv.uses = node->flags >> 1 & 1 ? 0 : conv.batch;
+  return conv;
 }
 
 static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
   (void)state;
   df_conv conv = conv_of_node(node);
-  ways[way_of(&conv)].pack(&conv, source, packed);
+  df_weight weight = df_weight_make(&conv, source);
+  DF_NAME(df_way_pack)(&conv, &weight, packed);
+}
+
+/* Bytes of weights that are packed at every run, in the first part of the workspace. */
+static int64_t packed_bytes(const df_conv *conv) {
+  return conv->uses ? df_divide_up(DF_NAME(df_way_pack_bytes)(conv), 64) * 64 : 0;
 }
 
 df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_error *error) {
@@ -69,13 +49,14 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
   df_conv conv = conv_of_node(node);
   if (DF_NAME(df_depth_takes)(&conv))
     return DF_OK;
-  int32_t way = way_of(&conv);
-  if (node->flags >> 1 & 1 && way >= 0) {
-    out->n_packs = 1;
-    out->packs[0] =
-        (df_pack){.input = 1, .kind = way, .bytes = ways[way].bytes(&conv), .pack = pack_weight};
-    if (ways[way].workspace)
-      out->workspace = ways[way].workspace(&conv, node->threads);
+  int32_t way = DF_NAME(df_way_of)(&conv);
+  if (way >= 0) {
+    if (!conv.uses) {
+      out->n_packs = 1;
+      out->packs[0] = (df_pack){
+          .input = 1, .kind = way, .bytes = DF_NAME(df_way_pack_bytes)(&conv), .pack = pack_weight};
+    }
+    out->workspace = packed_bytes(&conv) + DF_NAME(df_way_workspace)(&conv, node->threads);
     return DF_OK;
   }
   df_apply apply = apply_of(&conv);
@@ -88,6 +69,8 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
   df_conv conv =
       df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes, call->n_attributes, 0);
   const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
+  const float *packed = call->packs ? call->packs[0] : NULL;
+  conv.uses = packed ? 0 : conv.batch;
   if (DF_NAME(df_depth_takes)(&conv)) {
     df_depth depth = {.conv = conv,
                       .out = y->data,
@@ -99,15 +82,22 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
     DF_NAME(df_depth_run)(call, &depth);
     return DF_OK;
   }
-  if (call->packs && call->packs[0]) {
+  if (DF_NAME(df_way_of)(&conv) >= 0) {
+    float *workspace = call->workspace;
+    if (!packed) {
+      df_weight weight = df_weight_make(&conv, w->data);
+      DF_NAME(df_way_pack_now)(call, &conv, &weight, workspace);
+      packed = workspace;
+      workspace += packed_bytes(&conv) / (int64_t)sizeof(float);
+    }
     df_direct direct = {.conv = conv,
                         .out = y->data,
                         .source = x->data,
-                        .packed = call->packs[0],
+                        .packed = packed,
                         .bias = bias,
                         .add = add,
                         .relu = relu};
-    ways[way_of(&conv)].run(call, &direct);
+    DF_NAME(df_way_run)(call, &direct, workspace);
     return DF_OK;
   }
   df_apply apply = apply_of(&conv);

@@ -12,7 +12,6 @@
 #include "conv_direct.h"
 #include "conv_direct_tile.h"
 #include "conv_gather.h"
-#include "pack.h"
 
 enum {
   K_BLOCK = 768,         /* the gathered lines of a tile: 48 KiB with 16 lanes */
@@ -53,22 +52,30 @@ int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv) {
 
 int DF_NAME(df_direct_takes)(const df_conv *conv) {
   const df_window *w = &conv->window;
-  return steps_of(conv) > 0 && w->taps <= DF_MOST_TAPS &&
+  int fills = conv->filters > DF_LANES || df_conv_is_plain(w); /* else gathering costs too much */
+  return steps_of(conv) > 0 && w->taps <= DF_MOST_TAPS && fills &&
          conv->channels * w->in_size <= INT32_MAX - w->in_size;
 }
 
-void DF_NAME(df_direct_pack)(const df_conv *conv, const float *weight, float *packed) {
-  int64_t k = steps_of(conv), block = block_of(k);
-  for (int64_t group = 0; group < conv->groups; group++)
-    for (int64_t begin = 0; begin < k; begin += block)
-      for (int64_t panel = 0; panel < panels_of(conv); panel++) {
-        int64_t width = panel_width(conv, panel);
-        int64_t filter = panel * DF_DIRECT_FILTERS;
-        const float *from = weight + (group * conv->filters + filter) * k;
-        for (int64_t p = begin; p < df_min(k, begin + block); p++)
-          for (int64_t lane = 0; lane < width; lane++)
-            *packed++ = filter + lane < conv->filters ? from[lane * k + p] : 0.0f;
-      }
+/* A piece is a panel in a block of k in a group. */
+int64_t DF_NAME(df_direct_pack_pieces)(const df_conv *conv) {
+  int64_t k = steps_of(conv);
+  return conv->groups * df_divide_up(k, block_of(k)) * panels_of(conv);
+}
+
+void DF_NAME(df_direct_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                             float *packed) {
+  int64_t k = steps_of(conv), block = block_of(k), panels = panels_of(conv);
+  int64_t blocks = df_divide_up(k, block), panel = piece % panels;
+  int64_t begin = piece / panels % blocks * block, end = df_min(k, begin + block);
+  int64_t group = piece / panels / blocks, width = panel_width(conv, panel);
+  packed += group * group_floats(conv) + begin * lanes_of(conv) +
+            panel * DF_DIRECT_FILTERS * (end - begin);
+  for (int64_t lane = 0; lane < width; lane += DF_LANES) {
+    int64_t first = panel * DF_DIRECT_FILTERS + lane;
+    df_filters filters = {group, first, df_min(DF_LANES, conv->filters - first), DF_LANES};
+    DF_NAME(df_weight_lines)(packed + lane, width, conv, weight, &filters, begin, end);
+  }
 }
 
 /* ---- Cutting ----------------------------------------------------------------------------------

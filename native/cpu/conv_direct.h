@@ -1,8 +1,8 @@
-/* conv_direct.h: convolution with weights that were packed ahead. */
+/* conv_direct.h: convolution with packed weights. */
 #ifndef DF_CPU_CONV_DIRECT_H
 #define DF_CPU_CONV_DIRECT_H
 
-#include "conv_shape.h"
+#include "conv_weight.h"
 
 typedef struct df_direct {
   df_conv conv;
@@ -20,8 +20,10 @@ int DF_NAME(df_direct_takes)(const df_conv *conv);
 /* Bytes of the packed weights. */
 int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv);
 
-/* Packs (groups * filters, channels, taps) contiguous weights. */
-void DF_NAME(df_direct_pack)(const df_conv *conv, const float *weight, float *packed);
+/* Packs the weights in pieces that do not depend on each other. */
+int64_t DF_NAME(df_direct_pack_pieces)(const df_conv *conv);
+void DF_NAME(df_direct_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                             float *packed);
 
 /* Bytes, for lines that are gathered. */
 int64_t DF_NAME(df_direct_workspace)(const df_conv *conv, int32_t threads);

@@ -5,10 +5,8 @@
 #ifndef DF_CPU_CONV_GATHER_H
 #define DF_CPU_CONV_GATHER_H
 
+#include "conv_shape.h"
 #include "vector.h"
-#include "window.h"
-
-enum { DF_MOST_TAPS = 1024 };
 
 /* Up to DF_LANES positions. */
 typedef struct df_place {

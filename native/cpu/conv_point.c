@@ -31,7 +31,9 @@ static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->win
 int DF_NAME(df_point_takes)(const df_conv *conv) {
   const df_window *w = &conv->window;
   int64_t k = steps_of(conv);
-  return k > 0 && (df_conv_is_plain(w) || (k <= MOST_GATHERED && w->taps <= DF_MOST_TAPS)) &&
+  /* Gathering costs too much for a few filters. */
+  int gathers = k <= MOST_GATHERED && w->taps <= DF_MOST_TAPS && conv->filters > DF_LANES;
+  return k > 0 && (df_conv_is_plain(w) || gathers) &&
          w->out_size >= LEAST_STRIPS * DF_TILE_COLUMNS && w->in_size <= INT32_MAX / 2;
 }
 
@@ -44,17 +46,20 @@ int64_t DF_NAME(df_point_pack_bytes)(const df_conv *conv) {
   return conv->groups * group_floats(conv) * (int64_t)sizeof(float);
 }
 
-void DF_NAME(df_point_pack)(const df_conv *conv, const float *weight, float *packed) {
-  int64_t k = steps_of(conv), block = block_of(k);
-  for (int64_t group = 0; group < conv->groups; group++)
-    for (int64_t begin = 0; begin < k; begin += block)
-      for (int64_t panel = 0; panel < panels_of(conv); panel++) {
-        int64_t first = first_of(conv, panel), end = first_of(conv, panel + 1);
-        const float *from = weight + (group * conv->filters + first) * k;
-        for (int64_t p = begin; p < df_min(k, begin + block); p++)
-          for (int64_t i = 0; i < DF_TILE_ROWS; i++)
-            *packed++ = first + i < end ? from[i * k + p] : 0.0f;
-      }
+int64_t DF_NAME(df_point_pack_pieces)(const df_conv *conv) {
+  int64_t k = steps_of(conv);
+  return conv->groups * df_divide_up(k, block_of(k)) * panels_of(conv);
+}
+
+void DF_NAME(df_point_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                            float *packed) {
+  int64_t k = steps_of(conv), block = block_of(k), panels = panels_of(conv);
+  int64_t blocks = df_divide_up(k, block), panel = piece % panels;
+  int64_t begin = piece / panels % blocks * block, end = df_min(k, begin + block);
+  int64_t group = piece / panels / blocks, first = first_of(conv, panel);
+  df_filters filters = {group, first, first_of(conv, panel + 1) - first, DF_TILE_ROWS};
+  packed += group * group_floats(conv) + (begin * panels + panel * (end - begin)) * DF_TILE_ROWS;
+  DF_NAME(df_weight_lines)(packed, DF_TILE_ROWS, conv, weight, &filters, begin, end);
 }
 
 /* ---- Running ----------------------------------------------------------------------------------

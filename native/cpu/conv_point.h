@@ -9,7 +9,10 @@
 int DF_NAME(df_point_takes)(const df_conv *conv);
 
 int64_t DF_NAME(df_point_pack_bytes)(const df_conv *conv);
-void DF_NAME(df_point_pack)(const df_conv *conv, const float *weight, float *packed);
+/* As for df_direct_pack. */
+int64_t DF_NAME(df_point_pack_pieces)(const df_conv *conv);
+void DF_NAME(df_point_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                            float *packed);
 /* Bytes, for strips of positions. */
 int64_t DF_NAME(df_point_workspace)(const df_conv *conv, int32_t threads);
 

@@ -7,9 +7,12 @@
 
 #include "window.h"
 
+enum { DF_MOST_TAPS = 1024 }; /* of kernels whose taps are listed on the stack */
+
 typedef struct df_conv {
   df_window window;
   int64_t batch, groups, channels, filters;
+  int64_t uses; /* images for which weights are packed: at every run, or 0 when they are constant */
 } df_conv;
 
 /* The attributes strides, pads, dilations and groups begin at |first|. A single long axis is put

@@ -21,6 +21,7 @@ enum {
   MOST_FLOATS = 5 << 16, /* of their inputs: 1.25 MiB stay in the second cache */
   BYTES_A_CYCLE = 4,     /* of weights, from far */
   SUMS = DF_WINOGRAD_PLACES * DF_DIRECT_ROWS * DF_DIRECT_FILTERS,
+  PACK_CHANNELS = 16, /* whose weights are turned in one piece */
   GRAIN = 256 * 1024
 };
 
@@ -92,19 +93,26 @@ int64_t DF_NAME(df_winograd_pack_bytes)(const df_conv *conv) {
   return weight_floats(conv, form_of(conv)) * (int64_t)sizeof(float);
 }
 
-void DF_NAME(df_winograd_pack)(const df_conv *conv, const float *weight, float *packed) {
-  static const float nothing[9];
+/* A piece is some channels of a panel. */
+int64_t DF_NAME(df_winograd_pack_pieces)(const df_conv *conv) {
+  return panels_of(conv) * df_divide_up(conv->channels, PACK_CHANNELS);
+}
+
+void DF_NAME(df_winograd_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                               float *packed) {
   const df_winograd_form *form = form_of(conv);
-  int64_t channels = conv->channels;
-  for (int64_t panel = 0; panel < panels_of(conv); panel++) {
-    int64_t width = panel_width(conv, panel), first = panel * DF_DIRECT_FILTERS;
-    for (int64_t lane = 0; lane < width; lane++)
-      for (int64_t c = 0; c < channels; c++) {
-        int64_t filter = first + lane;
-        form->turn_weight(packed + c * width + lane, channels * width,
-                          filter < conv->filters ? weight + (filter * channels + c) * 9 : nothing);
-      }
-    packed += form->places * channels * width;
+  int64_t panels = panels_of(conv), panel = piece % panels, width = panel_width(conv, panel);
+  int64_t begin = piece / panels * PACK_CHANNELS;
+  int64_t end = df_min(conv->channels, begin + PACK_CHANNELS);
+  float lines[PACK_CHANNELS * 9 * DF_LANES];
+  packed += form->places * conv->channels * panel * DF_DIRECT_FILTERS;
+  for (int64_t lane = 0; lane < width; lane += DF_LANES) {
+    int64_t first = panel * DF_DIRECT_FILTERS + lane;
+    df_filters filters = {0, first, df_min(DF_LANES, conv->filters - first), DF_LANES};
+    DF_NAME(df_weight_lines)(lines, DF_LANES, conv, weight, &filters, begin * 9, end * 9);
+    for (int64_t c = begin; c < end; c++)
+      form->turn_weights(packed + c * width + lane, conv->channels * width,
+                         lines + (c - begin) * 9 * DF_LANES);
   }
 }
 

@@ -8,7 +8,10 @@
 int DF_NAME(df_winograd_takes)(const df_conv *conv);
 
 int64_t DF_NAME(df_winograd_pack_bytes)(const df_conv *conv);
-void DF_NAME(df_winograd_pack)(const df_conv *conv, const float *weight, float *packed);
+/* As for df_direct_pack. */
+int64_t DF_NAME(df_winograd_pack_pieces)(const df_conv *conv);
+void DF_NAME(df_winograd_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                               float *packed);
 
 /* Bytes, for transformed inputs and sums. */
 int64_t DF_NAME(df_winograd_workspace)(const df_conv *conv, int32_t threads);

@@ -20,25 +20,29 @@ enum {
 /* ---- One axis ---------------------------------------------------------------------------------
  */
 
+/* Half as many lanes, in double precision. */
+typedef double df_doubles __attribute__((vector_size(sizeof(df_vec))));
+typedef float df_half __attribute__((vector_size(sizeof(df_vec) / 2), aligned(4), may_alias));
+
 /* out = G g for three numbers at distance |step|. */
-TURN_INLINE void weights_2(double out[4], const double *g, int64_t step) {
-  double even = g[0] + g[2 * step];
+TURN_INLINE void weights_2(df_doubles out[4], const df_doubles *g, int step) {
+  df_doubles even = g[0] + g[2 * step];
   out[0] = g[0];
-  out[1] = (even + g[step]) / 2;
-  out[2] = (even - g[step]) / 2;
+  out[1] = (even + g[step]) * 0.5;
+  out[2] = (even - g[step]) * 0.5;
   out[3] = g[2 * step];
 }
 
-TURN_INLINE void weights_4(double out[6], const double *g, int64_t step) {
+TURN_INLINE void weights_4(df_doubles out[6], const df_doubles *g, int step) {
   const double a = A, b = B;
-  const double fa = 2 * a * a * (a * a - b * b), fb = 2 * b * b * (b * b - a * a);
-  double even_a = g[0] + a * a * g[2 * step], odd_a = a * g[step];
-  double even_b = g[0] + b * b * g[2 * step], odd_b = b * g[step];
-  out[0] = g[0] / (a * a * b * b);
-  out[1] = (even_a + odd_a) / fa;
-  out[2] = (even_a - odd_a) / fa;
-  out[3] = (even_b + odd_b) / fb;
-  out[4] = (even_b - odd_b) / fb;
+  const double fa = 1 / (2 * a * a * (a * a - b * b)), fb = 1 / (2 * b * b * (b * b - a * a));
+  df_doubles even_a = fa * g[0] + fa * a * a * g[2 * step], odd_a = fa * a * g[step];
+  df_doubles even_b = fb * g[0] + fb * b * b * g[2 * step], odd_b = fb * b * g[step];
+  out[0] = g[0] * (1 / (a * a * b * b));
+  out[1] = even_a + odd_a;
+  out[2] = even_a - odd_a;
+  out[3] = even_b + odd_b;
+  out[4] = even_b - odd_b;
   out[5] = g[2 * step];
 }
 
@@ -79,18 +83,25 @@ TURN_INLINE void sums_4(df_vec y[4], const df_vec m[6]) {
 /* ---- Weights ----------------------------------------------------------------------------------
  */
 
-TURN_INLINE void turn_weight(int side, float *out, int64_t step, const float *g) {
+TURN_INLINE void turn_weights(int side, float *out, int64_t step, const float *g) {
   int reads = side + 2;
-  double whole[9], half[3][MOST_READS], turned[MOST_READS];
-  for (int i = 0; i < 9; i++)
-    whole[i] = g[i];
-  for (int j = 0; j < 3; j++)
-    side == 2 ? weights_2(half[j], whole + j, 3) : weights_4(half[j], whole + j, 3);
-  for (int i = 0; i < reads; i++) {
-    const double row[3] = {half[0][i], half[1][i], half[2][i]};
-    side == 2 ? weights_2(turned, row, 1) : weights_4(turned, row, 1);
-    for (int j = 0; j < reads; j++)
-      out[(i * reads + j) * step] = (float)turned[j];
+  for (int lane = 0; lane < DF_LANES; lane += DF_LANES / 2) {
+    df_doubles whole[9], half[3][MOST_READS], turned[MOST_READS];
+#pragma GCC unroll 9
+    for (int i = 0; i < 9; i++)
+      whole[i] = __builtin_convertvector(*(const df_half *)(g + i * DF_LANES + lane), df_doubles);
+#pragma GCC unroll 3
+    for (int j = 0; j < 3; j++)
+      side == 2 ? weights_2(half[j], whole + j, 3) : weights_4(half[j], whole + j, 3);
+#pragma GCC unroll 6
+    for (int i = 0; i < reads; i++) {
+      const df_doubles row[3] = {half[0][i], half[1][i], half[2][i]};
+      side == 2 ? weights_2(turned, row, 1) : weights_4(turned, row, 1);
+#pragma GCC unroll 6
+      for (int j = 0; j < reads; j++)
+        *(df_half *)(out + (i * reads + j) * step + lane) =
+            __builtin_convertvector(turned[j], df_half);
+    }
   }
 }
 
@@ -267,8 +278,8 @@ TURN_INLINE void turn_sums(int side, const df_squares *s, const df_square_end *e
  */
 
 #define FORM(side)                                                                                 \
-  static void turn_weight_##side(float *out, int64_t step, const float *g) {                       \
-    turn_weight(side, out, step, g);                                                               \
+  static void turn_weights_##side(float *out, int64_t step, const float *g) {                      \
+    turn_weights(side, out, step, g);                                                              \
   }                                                                                                \
   static void turn_inputs_##side(const df_squares *squares, const float *plane, float *inputs,     \
                                  int64_t pitch) {                                                  \
@@ -278,7 +289,7 @@ TURN_INLINE void turn_sums(int side, const df_squares *s, const df_square_end *e
     turn_sums(side, squares, end);                                                                 \
   }
 #define FORM_ENTRY(side)                                                                           \
-  {side, (side + 2) * (side + 2), turn_weight_##side, turn_inputs_##side, turn_sums_##side}
+  {side, (side + 2) * (side + 2), turn_weights_##side, turn_inputs_##side, turn_sums_##side}
 
 FORM(2)
 FORM(4)

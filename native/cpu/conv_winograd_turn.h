@@ -25,8 +25,8 @@ typedef struct df_square_end {
 typedef struct df_winograd_form {
   int64_t side;   /* of a square of outputs */
   int64_t places; /* (side + 2) squared: products per channel, filter and square */
-  /* out[place * step] = G g G' for 3 x 3 numbers g */
-  void (*turn_weight)(float *out, int64_t step, const float *g);
+  /* out[place * step + lane] = G g G' for the 3 x 3 lines g of DF_LANES filters */
+  void (*turn_weights)(float *out, int64_t step, const float *g);
   /* inputs[place * pitch + i] = B' d B for square i and one plane of the source */
   void (*turn_inputs)(const df_squares *squares, const float *plane, float *inputs, int64_t pitch);
   void (*turn_sums)(const df_squares *squares, const df_square_end *end);

@@ -50,6 +50,23 @@ def convolved(x, w, bias, strides, pads, dilations, groups):
     return y.reshape(n, -1, *y.shape[3:]) + bias.reshape(-1, *[1] * spatial)
 
 
+def spread(dy, w, shape, strides, pads, dilations, groups):
+    """The input gradient: every element of dy, times the weights, added to where its window lies."""
+    spatial = len(shape) - 2
+    n, g, c = shape[0], groups, shape[1] // groups
+    padded = np.zeros((n, g, c, *(s + pads[i] + pads[i + spatial] for i, s in enumerate(shape[2:]))))
+    dy = dy.astype(np.float64).reshape(n, g, -1, *dy.shape[2:])
+    w = w.astype(np.float64).reshape(g, -1, *w.shape[1:])
+    for tap in np.ndindex(*w.shape[3:]):
+        at = tuple(
+            slice(t * d, t * d + s * (o - 1) + 1, s)
+            for t, d, s, o in zip(tap, dilations, strides, dy.shape[3:], strict=True)
+        )
+        padded[(..., *at)] += np.einsum("ngf...,gfc->ngc...", dy, w[(..., *tap)])
+    inside = tuple(slice(pads[i], pads[i] + s) for i, s in enumerate(shape[2:]))
+    return padded[(..., *inside)].reshape(shape)
+
+
 def added(x, w, bias, z, window):
     """A convolution onto what was computed before and may be overwritten."""
     z = df.ops.tanh(z)
@@ -100,7 +117,7 @@ def test_convolution(case, batch, constant):
     z = normal(*exact.shape)
     if constant:
         found, plan = run(lambda g, x: df.ops.conv(x, g.parameter("w", w), g.constant(bias), **window), x)
-        if channels != groups:
+        if filters // groups > 16:  # a vector of filters; fewer are read as they are
             assert plan.memory["packs"] >= w.nbytes
         if channels <= 64:
             assert plan.lower_bound_bytes <= 2 << 20  # what two threads have room for in their second caches
@@ -115,6 +132,38 @@ def test_convolution(case, batch, constant):
         found, plan = run(lambda g, x, w, b, z: added(x, w, b, z, window), x, w, bias, z)
     assert [step.node.op.name for step in plan.segments[0].steps] == ["tanh", "conv_add_relu"]
     near(found, np.maximum(exact + np.tanh(z.astype(np.float64)), 0), terms)
+
+
+STRIDED = [  # the same; the channels are what the gradient's sums have as filters
+    (40, 20, (17, 18), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1),
+    (34, 40, (15, 14), (1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1),
+    (20, 24, (9, 40), (1, 1), (1, 2), (1, 1, 1, 1), (1, 1), 1),  # padded beyond the kernel's reach
+    (64, 18, (11, 12), (4, 4), (2, 2), (1, 1, 1, 1), (1, 1), 1),
+    (33, 17, (20, 23), (5, 4), (3, 2), (2, 1, 0, 2), (1, 3), 1),
+    (36, 68, (12, 30), (6, 6), (2, 2), (2, 2, 2, 2), (1, 1), 1),  # a phase has 3 x 3 taps
+    (48, 40, (9, 10), (3, 2), (1, 2), (1, 0, 1, 1), (2, 2), 2),
+    (18, 20, (9, 8), (4, 4), (4, 4), (0, 0, 0, 0), (1, 1), 1),
+    (20, 18, (41,), (5,), (2,), (2, 1), (1,), 1),
+    (24, 18, (5, 6, 7), (3, 2, 3), (2, 1, 2), (1, 0, 0, 1, 1, 1), (1, 1, 1), 1),
+    (24, 5, (110, 120), (2, 3), (2, 2), (0, 1, 0, 1), (1, 1), 1),  # some images at a time
+]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS + STRIDED, ids=str)
+@pytest.mark.parametrize("constant", [True, False])
+def test_input_gradient_of_convolution(case, constant):
+    channels, filters, size, kernel, strides, pads, dilations, groups = case
+    x, w = (3, channels, *size), normal(filters, channels // groups, *kernel)
+    window = {"strides": strides, "pads": pads, "dilations": dilations, "groups": groups}
+    dy = normal(*convolved(np.zeros(x), w, np.zeros(filters), *window.values()).shape)
+    found, plan = (
+        run(lambda g, dy: df.ops.conv_grad_input(dy, g.parameter("w", w), input_shape=x, **window), dy)
+        if constant
+        else run(lambda g, dy, w: df.ops.conv_grad_input(dy, w, input_shape=x, **window), dy, w)
+    )
+    near(found, spread(dy, w, x, **window), w[0].size // w.shape[1] * (filters // groups))
+    packs = channels // groups > 16 and np.prod(strides) <= 9 and max(pads) < min(kernel)
+    assert ("packs" in plan.memory) == constant or not packs
 
 
 CHANNEL_BY_CHANNEL = [c for c in CONVOLUTIONS if c[-1] == c[0]] + [

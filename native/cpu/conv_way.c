@@ -1,0 +1,65 @@
+/* conv_way.c: the ways of a convolution with packed weights, the one that gains most first. */
+#include "conv_way.h"
+#include "conv_point.h"
+#include "conv_winograd.h"
+
+typedef struct way {
+  int (*takes)(const df_conv *conv);
+  int64_t (*pack_bytes)(const df_conv *conv);
+  int64_t (*pack_pieces)(const df_conv *conv);
+  void (*pack)(const df_conv *conv, const df_weight *weight, int64_t piece, float *packed);
+  int64_t (*workspace)(const df_conv *conv, int32_t threads);
+  void (*run)(const df_call *call, const df_direct *direct);
+} way;
+
+#define WAY(name)                                                                                  \
+  {DF_NAME(df_##name##_takes), DF_NAME(df_##name##_pack_bytes), DF_NAME(df_##name##_pack_pieces),  \
+   DF_NAME(df_##name##_pack),  DF_NAME(df_##name##_workspace),  DF_NAME(df_##name##_run)}
+static const way ways[DF_CONV_WAYS] = {WAY(winograd), WAY(point), WAY(direct)};
+
+int32_t DF_NAME(df_way_of)(const df_conv *conv) {
+  for (int32_t i = 0; i < DF_CONV_WAYS; i++)
+    if (ways[i].takes(conv))
+      return i;
+  return -1;
+}
+
+static const way *find(const df_conv *conv) { return &ways[DF_NAME(df_way_of)(conv)]; }
+
+int64_t DF_NAME(df_way_pack_bytes)(const df_conv *conv) { return find(conv)->pack_bytes(conv); }
+
+void DF_NAME(df_way_pack)(const df_conv *conv, const df_weight *weight, float *packed) {
+  const way *way = find(conv);
+  for (int64_t piece = 0; piece < way->pack_pieces(conv); piece++)
+    way->pack(conv, weight, piece, packed);
+}
+
+typedef struct packing {
+  const way *way;
+  const df_conv *conv;
+  const df_weight *weight;
+  float *packed;
+} packing;
+
+static void pack_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)count;
+  (void)worker;
+  const packing *p = context;
+  p->way->pack(p->conv, p->weight, index, p->packed);
+}
+
+void DF_NAME(df_way_pack_now)(const df_call *call, const df_conv *conv, const df_weight *weight,
+                              float *packed) {
+  packing p = {find(conv), conv, weight, packed};
+  df_parallel(call, pack_piece, &p, p.way->pack_pieces(conv));
+}
+
+int64_t DF_NAME(df_way_workspace)(const df_conv *conv, int32_t threads) {
+  return find(conv)->workspace(conv, threads);
+}
+
+void DF_NAME(df_way_run)(const df_call *call, const df_direct *direct, void *workspace) {
+  df_call inner = *call;
+  inner.workspace = workspace;
+  find(&direct->conv)->run(&inner, direct);
+}
