@@ -3,16 +3,13 @@
  *
  * x: (N, G * C, in...), dy: (N, G * F, out...), dw: (G * F, C, kernel...). As many operations as
  * conv. Three ways: channel by channel (conv_depth.h); as outer products, whose lanes are filters
- * (conv_outer.h); and where these would leave half of the lanes empty, as dot products, whose lanes
+ * (conv_outer.h); and where these would leave many of the lanes empty, as dot products, whose lanes
  * are positions (conv_dot.h). */
 #include "conv_depth.h"
 #include "conv_dot.h"
 #include "conv_outer.h"
-#include "vector.h"
 
 enum { FIRST_ATTRIBUTE = 1 /* after weight_shape */ };
-
-static int is_thin(const df_conv *conv) { return 2 * conv->filters <= DF_LANES; }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
@@ -20,9 +17,10 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   df_conv conv = df_conv_make(x->shape, dw->shape, dy->shape, x->rank, node->attributes,
                               node->n_attributes, FIRST_ATTRIBUTE);
   if (!DF_NAME(df_depth_takes)(&conv))
-    out->workspace = (is_thin(&conv) ? DF_NAME(df_dot_floats)(&conv, node->threads)
-                                     : DF_NAME(df_outer_floats)(&conv, node->threads)) *
-                     (int64_t)sizeof(float);
+    out->workspace =
+        (DF_NAME(df_outer_takes)(&conv) ? DF_NAME(df_outer_floats)(&conv, node->threads)
+                                        : DF_NAME(df_dot_floats)(&conv, node->threads)) *
+        (int64_t)sizeof(float);
   return DF_OK;
 }
 
@@ -33,10 +31,10 @@ static df_status run(const df_call *call) {
   if (DF_NAME(df_depth_takes)(&conv)) {
     df_depth depth = {.conv = conv, .out = dw->data, .source = x->data, .weight = dy->data};
     DF_NAME(df_depth_run_dw)(call, &depth);
-  } else if (is_thin(&conv)) {
-    DF_NAME(df_dot_run)(call, &conv, dw->data, x->data, dy->data);
-  } else {
+  } else if (DF_NAME(df_outer_takes)(&conv)) {
     DF_NAME(df_outer_run)(call, &conv, dw->data, x->data, dy->data);
+  } else {
+    DF_NAME(df_dot_run)(call, &conv, dw->data, x->data, dy->data);
   }
   return DF_OK;
 }

@@ -19,8 +19,12 @@ static void copy_even(float *out, const float *from, int64_t count) {
   for (; i + DF_LANES < count; i += DF_LANES)
     vec_store(out + i,
               __builtin_shuffle(vec_load(from + 2 * i), vec_load(from + 2 * i + DF_LANES), even));
-  for (; i < count; i++)
-    out[i] = from[2 * i];
+  if (i < count) {
+    int64_t left = 2 * (count - i) - 1;
+    df_vec low = vec_load_part(from + 2 * i, df_min(DF_LANES, left));
+    df_vec high = vec_load_part(from + 2 * i + DF_LANES, df_max(0, left - DF_LANES));
+    vec_store_part(out + i, __builtin_shuffle(low, high, even), count - i);
+  }
 }
 
 /* out[u] = line[u * step + start], zero outside of [0, size); elements of the line lie together. */

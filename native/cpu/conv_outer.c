@@ -24,6 +24,11 @@ enum {
   GRAIN = 256 * 1024,      /* multiply-adds of the smallest piece worth a thread's while */
 };
 
+/* How often over a position may cost what its multiply-adds would with all lanes full, before dot
+ * products are faster. As measured; their tiles are smaller with fewer registers, and wait less for
+ * the caches. */
+#define EMPTY (DF_LANES == 16 ? 1.9 : 1.25)
+
 typedef struct plan {
   df_conv conv; /* of the product: the roles of x and dy may be exchanged */
   int32_t exchanged;
@@ -57,6 +62,33 @@ static int64_t even_part(int64_t total, int64_t most) {
   return part_of(total, df_divide_up(total, df_max(1, most)));
 }
 
+/* ---- Cost -------------------------------------------------------------------------------------
+ */
+
+/* Cycles of a position, about: multiply-adds of vectors, of which loads are the limit where a panel
+ * has one vector; turning; and spreading |spread| elements of each channel. */
+static double position_cycles(int64_t channels, int64_t taps, int64_t filters, double spread) {
+  int64_t lanes = round_up(filters, DF_LANES);
+  double per_vector = lanes > DF_LANES ? 0.5 : 0.65;
+  return (double)(channels * taps * lanes) / DF_LANES * per_vector + 0.4 * (double)lanes +
+         0.2 * spread * (double)channels;
+}
+
+/* Whether dy is spread and x turned. */
+static int is_exchanged(const df_conv *conv) {
+  return df_conv_is_plain(&conv->window) &&
+         position_cycles(conv->filters, 1, conv->channels, 1.0) <
+             position_cycles(conv->channels, 1, conv->filters, 1.0);
+}
+
+int DF_NAME(df_outer_takes)(const df_conv *conv) {
+  int exchanged = is_exchanged(conv);
+  int64_t taps = conv->window.taps;
+  double cycles = exchanged ? position_cycles(conv->filters, taps, conv->channels, 1.0)
+                            : position_cycles(conv->channels, taps, conv->filters, 1.0);
+  return cycles * 2 * DF_LANES < EMPTY * (double)(conv->filters * conv->channels * taps);
+}
+
 /* ---- Cutting ----------------------------------------------------------------------------------
  */
 
@@ -85,17 +117,14 @@ static void cut_blocks(plan *p) {
   p->group = even_part(p->channels, SPREAD_FLOATS / (p->pitch * w->kernel[0]));
 }
 
-/* Cycles of the busiest thread, about: multiply-adds of vectors, and what the cut repeats. */
-static double cut_cost(const plan *p, int32_t threads) {
+/* Cycles of the busiest thread, about. */
+static double cut_cycles(const plan *p, int32_t threads) {
   const df_window *w = &p->conv.window;
-  double positions = (double)(df_divide_up(p->blocks, p->parts) * p->images * p->band * w->out[2]);
-  double rows = (double)(p->channels * w->taps);
-  double columns = (double)round_up(p->filters, DF_LANES);
-  double sums = rows * columns / (2 * DF_LANES), turned = 0.4 * columns;
-  double spread = 0.2 * (double)(p->channels * w->kernel[0] * p->plane) /
-                  (double)df_max(1, p->band * w->out[2]);
+  int64_t positions = df_divide_up(p->blocks, p->parts) * p->images * p->band * w->out[2];
+  double spread = (double)(w->kernel[0] * p->plane) / (double)df_max(1, p->band * w->out[2]);
   int64_t pieces = p->parts * p->channel_parts * p->filter_parts * p->conv.groups;
-  return (double)df_divide_up(pieces, threads) * positions * (sums + turned + spread) +
+  return (double)df_divide_up(pieces, threads) * (double)positions *
+             position_cycles(p->channels, w->taps, p->filters, spread) +
          (double)(p->parts - 1) * (double)p->total;
 }
 
@@ -104,6 +133,7 @@ static void cut_pieces(plan *p, int32_t threads) {
   int64_t work = p->total * conv->batch * conv->window.out_size;
   int64_t wanted = threads > 1 ? df_max(1, df_min(2 * (int64_t)threads, work / GRAIN)) : 1;
   int64_t least = df_divide_up(conv->filters, MOST_FILTERS);
+  p->parts = 1;
   plan best = *p;
   double cost = -1.0;
   for (int64_t filter_parts = least; filter_parts <= least * wanted; filter_parts *= 2) {
@@ -117,7 +147,7 @@ static void cut_pieces(plan *p, int32_t threads) {
       for (p->parts = 1; p->parts <= df_min(wanted, p->blocks); p->parts++) {
         if (p->parts > 1 && (p->parts - 1) * p->total > COPY_FLOATS)
           break;
-        double this = cut_cost(p, threads);
+        double this = cut_cycles(p, threads);
         if (cost < 0.0 || this < cost) {
           cost = this;
           best = *p;
@@ -141,7 +171,7 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
                      .in_size = w->in_size,
                      .out_size = w->out_size,
                      .taps = 1};
-    p.exchanged = conv->filters > conv->channels;
+    p.exchanged = is_exchanged(conv);
     if (p.exchanged) {
       p.conv.filters = conv->channels;
       p.conv.channels = conv->filters;
@@ -153,9 +183,9 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   p.k = p.conv.channels * w->taps;
   p.total = conv->groups * conv->filters * conv->channels * w->taps;
   cut_pieces(&p, threads);
-  p.scratch = DF_OUTER_ROWS * DF_OUTER_COLUMNS + round_up(p.group * w->taps, 16) + /* shifts */
-              p.group * w->kernel[0] * p.pitch + DF_LANES +
-              round_up(p.filters, DF_LANES) * p.images * p.band * w->out[2];
+  p.scratch = DF_OUTER_ROWS * DF_OUTER_COLUMNS +
+              round_up(p.filters, DF_LANES) * p.images * p.band * w->out[2] +
+              p.group * w->kernel[0] * p.pitch + p.group * w->taps;
   p.scratch = round_up(p.scratch, 16);
   return p;
 }
@@ -229,21 +259,20 @@ static void spread_left(const piece *s, int64_t channel, int64_t channels) {
     }
 }
 
-/* Where the rows of |channels| begin. */
+/* Where the rows of |channels| begin: the taps of a plane, and the same a pitch further. */
 static void find_shifts(const piece *s, int64_t channels) {
   const plan *p = &s->job->p;
   const df_window *w = &p->conv.window;
-  int64_t rows = s->rows + p->down.reach;
-  int32_t *shift = s->shift;
-  for (int64_t plane = 0; plane < channels * w->kernel[0]; plane++)
-    for (int64_t j = 0; j < w->kernel[1]; j++)
-      for (int64_t k = 0; k < w->kernel[2]; k++) {
-        int64_t down_phase, down_shift, across_phase, across_shift;
-        df_lattice_tap(&p->down, 0, j, &down_phase, &down_shift);
-        df_lattice_tap(&p->across, 0, k, &across_phase, &across_shift);
-        int64_t row = (down_phase * p->across.phases + across_phase) * rows + down_shift;
-        *shift++ = (int32_t)(plane * p->pitch + row * p->span + across_shift);
-      }
+  int64_t rows = s->rows + p->down.reach, taps = w->kernel[1] * w->kernel[2];
+  for (int64_t tap = 0; tap < taps; tap++) {
+    int64_t down_phase, down_shift, across_phase, across_shift;
+    df_lattice_tap(&p->down, 0, tap / w->kernel[2], &down_phase, &down_shift);
+    df_lattice_tap(&p->across, 0, tap % w->kernel[2], &across_phase, &across_shift);
+    int64_t row = (down_phase * p->across.phases + across_phase) * rows + down_shift;
+    s->shift[tap] = (int32_t)(row * p->span + across_shift);
+  }
+  for (int64_t i = taps; i < channels * w->taps; i++)
+    s->shift[i] = s->shift[i - taps] + (int32_t)p->pitch;
 }
 
 /* to[j * pitch + i] (+)= sums[i][j] for |rows| and |columns|, by squares turned in registers. */
@@ -327,7 +356,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   s.sums = job->workspace + worker * p->scratch;
   s.right = s.sums + DF_OUTER_ROWS * DF_OUTER_COLUMNS;
   s.left = s.right + round_up(p->filters, DF_LANES) * p->images * p->band * w->out[2];
-  s.shift = (int32_t *)(s.left + p->group * w->kernel[0] * p->pitch + DF_LANES);
+  s.shift = (int32_t *)(s.left + p->group * w->kernel[0] * p->pitch);
   int64_t begin = p->blocks * part / p->parts, end = p->blocks * (part + 1) / p->parts;
   for (int64_t block = begin; block < end; block++) {
     int64_t above = block / p->bands;
