@@ -66,74 +66,74 @@ typedef struct job {
   const df_conv *conv;
   const df_phase *phases;
   float *dx;
-  int across, down; /* axes: rows of dx run along the one */
 } job;
 
-/* One row of dx: from[c] has its elements first[c] + i * stride, or is null where they are zeros.
- */
-static void join_row(float *out, int64_t count, int64_t stride, const float *const *from,
-                     const int64_t *first) {
-  int64_t i = 0;
-  if (stride == 2) {
-    df_ivec low, high;
-    for (int lane = 0; lane < DF_LANES; lane++) {
-      low[lane] = lane / 2 + lane % 2 * DF_LANES;
-      high[lane] = low[lane] + DF_LANES / 2;
-    }
-    const float *even = from[first[0]], *odd = from[first[1]]; /* first: 0 and 1, or 1 and 0 */
-    for (; i + 2 * DF_LANES <= count; i += 2 * DF_LANES) {
-      df_vec a = even ? vec_load(even + i / 2) : vec_zero();
-      df_vec b = odd ? vec_load(odd + i / 2) : vec_zero();
-      vec_store(out + i, __builtin_shuffle(a, b, low));
-      vec_store(out + i + DF_LANES, __builtin_shuffle(a, b, high));
-    }
+/* Elements 2 i of |out| are even[i], elements 2 i + 1 are odd[i]; null for zeros. */
+static void interleave(float *out, int64_t count, const float *even, const float *odd) {
+  df_ivec low, high;
+  for (int lane = 0; lane < DF_LANES; lane++) {
+    low[lane] = lane / 2 + lane % 2 * DF_LANES;
+    high[lane] = low[lane] + DF_LANES / 2;
   }
-  for (int64_t c = 0; c < stride; c++) {
-    int64_t at = i / stride;
-    for (int64_t j = i + first[c]; j < count; j += stride, at++)
-      out[j] = from[c] ? from[c][at] : 0.0f;
+  for (int64_t i = 0; i < count; i += 2 * DF_LANES) {
+    int64_t left = df_min(2 * DF_LANES, count - i);
+    df_vec a = even ? vec_load_part(even + i / 2, (left + 1) / 2) : vec_zero();
+    df_vec b = odd ? vec_load_part(odd + i / 2, left / 2) : vec_zero();
+    vec_store_part(out + i, __builtin_shuffle(a, b, low), df_min(DF_LANES, left));
+    if (left > DF_LANES)
+      vec_store_part(out + i + DF_LANES, __builtin_shuffle(a, b, high), left - DF_LANES);
   }
 }
 
-/* Some rows of dx. */
-static void join_rows(void *context, int64_t index, int64_t count, int32_t worker) {
+/* A row of dx along |axis|: the elements of phase |c| of it come from phases[c * step], each at
+ * |plane| and |place| of them. */
+static void join_row(float *out, int64_t count, const df_window *w, int axis,
+                     const df_phase *phases, int64_t step, int64_t plane, const int64_t *place) {
+  const float *from[DF_MOST_PHASES]; /* by the element of dx where they begin */
+  int64_t stride = w->stride[axis];
+  for (int64_t c = 0; c < stride; c++) {
+    const df_phase *p = &phases[c * step];
+    const df_window *of = &p->conv.window;
+    from[p->first[axis]] = p->sums ? p->sums + plane * of->out_size +
+                                         (place[0] * of->out[1] + place[1]) * of->out[2] + place[2]
+                                   : NULL;
+  }
+  if (stride == 2) {
+    interleave(out, count, from[0], from[1]);
+    return;
+  }
+  for (int64_t c = 0; c < stride; c++)
+    for (int64_t i = c, at = 0; i < count; i += stride, at++)
+      out[i] = from[c] ? from[c][at] : 0.0f;
+}
+
+/* Some planes of dx, row by row. */
+static void join_planes(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const job *job = context;
   const df_conv *conv = job->conv;
   const df_window *w = &conv->window;
-  int across = job->across, down = job->down;
-  int64_t per_plane = w->in[0] * w->in[down], begin, end;
-  df_piece(index, count, conv->batch * conv->groups * conv->channels * per_plane, 1, &begin, &end);
-  for (int64_t row = begin; row < end; row++) {
-    int64_t plane = row / per_plane, at[DF_AXES] = {0}, order = 0;
-    at[0] = row % per_plane / w->in[down];
-    at[down] = row % w->in[down];
-    const float *from[DF_MOST_PHASES];
-    int64_t first[DF_MOST_PHASES], phase[DF_AXES];
-    for (int axis = 0; axis < DF_AXES; axis++)
-      phase[axis] = (at[axis] + w->pad[axis]) % w->stride[axis];
-    for (int64_t c = 0; c < w->stride[across]; c++) {
-      phase[across] = c;
-      order = (phase[0] * w->stride[1] + phase[1]) * w->stride[2] + phase[2];
-      const df_phase *p = &job->phases[order];
-      const df_window *of = &p->conv.window;
-      int64_t place[DF_AXES];
-      for (int axis = 0; axis < DF_AXES; axis++)
-        place[axis] = axis == across ? 0 : at[axis] / w->stride[axis];
-      first[c] = p->first[across];
-      from[c] = p->sums ? p->sums + plane * of->out_size +
-                              (place[0] * of->out[1] + place[1]) * of->out[2] + place[2]
-                        : NULL;
-    }
-    join_row(job->dx + row * w->in[across], w->in[across], w->stride[across], from, first);
-  }
+  /* A single long axis stands where rows are: it is the one that is joined along. */
+  int across = w->in[2] == 1 ? 1 : 2, down = 3 - across;
+  int64_t step[DF_AXES] = {w->stride[1] * w->stride[2], w->stride[2], 1}; /* of phases */
+  int64_t plane, end, place[DF_AXES] = {0};
+  df_piece(index, count, conv->batch * conv->groups * conv->channels, 1, &plane, &end);
+  for (; plane < end; plane++)
+    for (int64_t i = 0; i < w->in[0]; i++)
+      for (int64_t j = 0; j < w->in[down]; j++) {
+        int64_t order = (i + w->pad[0]) % w->stride[0] * step[0] +
+                        (j + w->pad[down]) % w->stride[down] * step[down];
+        place[0] = i / w->stride[0];
+        place[down] = j / w->stride[down];
+        join_row(job->dx + ((plane * w->in[0] + i) * w->in[down] + j) * w->in[across],
+                 w->in[across], w, across, job->phases + order, step[across], plane, place);
+      }
 }
 
 void DF_NAME(df_phase_join)(const df_call *call, const df_conv *conv, const df_phase *phases,
                             float *dx) {
-  /* A single long axis stands where rows are. */
-  int across = conv->window.in[2] == 1 ? 1 : 2;
-  job job = {.conv = conv, .phases = phases, .dx = dx, .across = across, .down = 3 - across};
-  int64_t work = conv->batch * conv->groups * conv->channels * conv->window.in_size;
-  df_parallel(call, join_rows, &job, df_pieces(call, work, DF_GRAIN));
+  job job = {.conv = conv, .phases = phases, .dx = dx};
+  int64_t planes = conv->batch * conv->groups * conv->channels;
+  int64_t pieces = df_pieces(call, planes * conv->window.in_size, DF_GRAIN);
+  df_parallel(call, join_planes, &job, df_min(planes, pieces));
 }

@@ -83,10 +83,21 @@ int DF_NAME(df_winograd_takes)(const df_conv *conv) {
 /* ---- Weights ----------------------------------------------------------------------------------
  */
 
-/* Floats of all panels: [panel][place][channel][lane]. */
+/* Floats of a place of a panel: odd lines apart, so that places go to different sets of the cache
+ * while they are packed. */
+static int64_t place_floats(const df_conv *conv, int64_t width) {
+  return (conv->channels * width / DF_LANES | 1) * DF_LANES;
+}
+
+/* Where a panel begins; all panels: [panel][place][channel][lane]. */
+static int64_t panel_floats(const df_conv *conv, const df_winograd_form *form, int64_t panel) {
+  return panel * form->places * place_floats(conv, DF_DIRECT_FILTERS);
+}
+
 static int64_t weight_floats(const df_conv *conv, const df_winograd_form *form) {
   int64_t last = panels_of(conv) - 1;
-  return form->places * conv->channels * (last * DF_DIRECT_FILTERS + panel_width(conv, last));
+  return panel_floats(conv, form, last) +
+         form->places * place_floats(conv, panel_width(conv, last));
 }
 
 int64_t DF_NAME(df_winograd_pack_bytes)(const df_conv *conv) {
@@ -105,13 +116,13 @@ void DF_NAME(df_winograd_pack)(const df_conv *conv, const df_weight *weight, int
   int64_t begin = piece / panels * PACK_CHANNELS;
   int64_t end = df_min(conv->channels, begin + PACK_CHANNELS);
   float lines[PACK_CHANNELS * 9 * DF_LANES];
-  packed += form->places * conv->channels * panel * DF_DIRECT_FILTERS;
+  packed += panel_floats(conv, form, panel);
   for (int64_t lane = 0; lane < width; lane += DF_LANES) {
     int64_t first = panel * DF_DIRECT_FILTERS + lane;
     df_filters filters = {0, first, df_min(DF_LANES, conv->filters - first), DF_LANES};
     DF_NAME(df_weight_lines)(lines, DF_LANES, conv, weight, &filters, begin * 9, end * 9);
     for (int64_t c = begin; c < end; c++)
-      form->turn_weights(packed + c * width + lane, conv->channels * width,
+      form->turn_weights(packed + c * width + lane, place_floats(conv, width),
                          lines + (c - begin) * 9 * DF_LANES);
   }
 }
@@ -208,8 +219,8 @@ static void do_panel(const piece *s, int64_t panel) {
   const df_conv *conv = &s->d->conv;
   const plan *p = s->p;
   int64_t width = panel_width(conv, panel), channels = conv->channels, places = p->form->places;
-  int64_t line = channels * width;
-  const float *weight = s->d->packed + places * channels * panel * DF_DIRECT_FILTERS;
+  int64_t line = place_floats(conv, width);
+  const float *weight = s->d->packed + panel_floats(conv, p->form, panel);
   for (int64_t place = 0; place < places; place++, weight += line)
     for (int64_t g = 0; g < s->groups; g++) {
       int64_t rows = squares_at(s, s->group + g).count;
