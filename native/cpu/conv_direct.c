@@ -71,11 +71,9 @@ void DF_NAME(df_direct_pack)(const df_conv *conv, const df_weight *weight, int64
   int64_t group = piece / panels / blocks, width = panel_width(conv, panel);
   packed += group * group_floats(conv) + begin * lanes_of(conv) +
             panel * DF_DIRECT_FILTERS * (end - begin);
-  for (int64_t lane = 0; lane < width; lane += DF_LANES) {
-    int64_t first = panel * DF_DIRECT_FILTERS + lane;
-    df_filters filters = {group, first, df_min(DF_LANES, conv->filters - first), DF_LANES};
-    DF_NAME(df_weight_lines)(packed + lane, width, conv, weight, &filters, begin, end);
-  }
+  int64_t first = panel * DF_DIRECT_FILTERS;
+  df_filters filters = {group, first, df_min(width, conv->filters - first), width};
+  DF_NAME(df_weight_lines)(packed, width, conv, weight, &filters, begin, end);
 }
 
 /* ---- Cutting ----------------------------------------------------------------------------------

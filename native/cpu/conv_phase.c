@@ -53,7 +53,7 @@ df_phase DF_NAME(df_phase_make)(const df_conv *conv, const float *weight, int64_
     to->in_size *= to->in[axis];
     to->out_size *= to->out[axis];
     to->taps *= to->kernel[axis];
-    from->data += to->kernel[axis] > 0 ? last * from->tap[axis] : 0;
+    from->start += to->kernel[axis] > 0 ? last * from->tap[axis] : 0;
     from->tap[axis] *= -step;
   }
   return phase;

@@ -55,30 +55,16 @@ static void tap_distances(const df_conv *conv, const df_weight *weight, int64_t 
         *distance++ = a * weight->tap[0] + b * weight->tap[1] + c * weight->tap[2];
 }
 
-void DF_NAME(df_weight_lines)(float *out, int64_t pitch, const df_conv *conv,
-                              const df_weight *weight, const df_filters *f, int64_t begin,
-                              int64_t end) {
-  int64_t taps = conv->window.taps, distance[DF_MOST_TAPS];
-  const float *from = weight->data + f->group * weight->group + f->first * weight->filter;
+/* One vector of filters that do not lie together. */
+static void turn_vector(float *out, int64_t pitch, const df_conv *conv, const df_weight *weight,
+                        const df_filters *f, const float *from, int64_t begin, int64_t end) {
+  int64_t taps = conv->window.taps, distance[DF_MOST_TAPS], low = 0, high = 0;
+  int32_t place[DF_MOST_TAPS];
   if (is_whole(conv, weight)) {
     turn_run(out, pitch, end - begin, from + begin, weight->filter, f, end - begin, NULL, 0);
     return;
   }
   tap_distances(conv, weight, distance);
-  if (weight->filter == 1) {
-    int64_t tap = begin % taps;
-    from += begin / taps * weight->channel;
-    for (int64_t k = begin; k < end; k++, out += pitch) {
-      vec_store_part(out, vec_load_part(from + distance[tap], f->count), f->lanes);
-      if (++tap == taps) {
-        tap = 0;
-        from += weight->channel;
-      }
-    }
-    return;
-  }
-  int64_t low = 0, high = 0;
-  int32_t place[DF_MOST_TAPS];
   for (int64_t tap = 0; tap < taps; tap++) {
     low = df_min(low, distance[tap]);
     high = df_max(high, distance[tap]);
@@ -90,4 +76,39 @@ void DF_NAME(df_weight_lines)(float *out, int64_t pitch, const df_conv *conv,
   for (int64_t channel = begin / taps; channel * taps < end; channel++)
     turn_run(out, pitch, end - begin, from + channel * weight->channel + low, weight->filter, f,
              high - low + 1, place, channel * taps - begin);
+}
+
+/* Filters that lie together. */
+static void load_lines(float *out, int64_t pitch, const df_conv *conv, const df_weight *weight,
+                       const df_filters *f, const float *from, int64_t begin, int64_t end) {
+  int64_t taps = conv->window.taps, tap = begin % taps, distance[DF_MOST_TAPS];
+  tap_distances(conv, weight, distance);
+  from += begin / taps * weight->channel;
+  for (int64_t k = begin; k < end; k++, out += pitch) {
+    for (int64_t lane = 0; lane < f->lanes; lane += DF_LANES)
+      vec_store_part(
+          out + lane,
+          vec_load_part(from + distance[tap] + lane, df_max(0, df_min(DF_LANES, f->count - lane))),
+          df_min(DF_LANES, f->lanes - lane));
+    if (++tap == taps) {
+      tap = 0;
+      from += weight->channel;
+    }
+  }
+}
+
+void DF_NAME(df_weight_lines)(float *out, int64_t pitch, const df_conv *conv,
+                              const df_weight *weight, const df_filters *f, int64_t begin,
+                              int64_t end) {
+  const float *from = weight->data + weight->start + f->group * weight->group;
+  if (weight->filter == 1) {
+    load_lines(out, pitch, conv, weight, f, from + f->first, begin, end);
+    return;
+  }
+  for (int64_t lane = 0; lane < f->lanes; lane += DF_LANES) {
+    df_filters some = {f->group, f->first + lane, df_max(0, df_min(DF_LANES, f->count - lane)),
+                       df_min(DF_LANES, f->lanes - lane)};
+    turn_vector(out + lane, pitch, conv, weight, &some, from + some.first * weight->filter, begin,
+                end);
+  }
 }

@@ -8,10 +8,11 @@
 #include "conv_shape.h"
 #include "vector.h"
 
-/* Element (group, filter, channel, tap) lies at data[group * group + filter * filter + channel *
- * channel + the sum over the axes of tap * tap]. Distances of taps may be negative. */
+/* Element (group, filter, channel, tap) lies at data[start + group * group + filter * filter +
+ * channel * channel + the sum over the axes of tap * tap]. Distances of taps may be negative. */
 typedef struct df_weight {
   const float *data;
+  int64_t start;
   int64_t group, filter, channel;
   int64_t tap[DF_AXES];
 } df_weight;
@@ -29,7 +30,7 @@ static inline df_weight df_weight_make(const df_conv *conv, const float *data) {
 /* Some filters of a group, as lanes; |count| of them exist, the others are zeros. */
 typedef struct df_filters {
   int64_t group, first, count;
-  int64_t lanes; /* DF_LANES at most */
+  int64_t lanes;
 } df_filters;
 
 /* out[(k - begin) * pitch + lane] for the steps k = (channel, tap) from |begin| to |end|. */

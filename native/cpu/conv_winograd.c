@@ -6,7 +6,7 @@
  * of 36 with s = 2 (conv_winograd_turn.h). Which one is taken follows from what they cost: small
  * planes waste less with the smaller squares, whose weights are fewer too.
  *
- * G g G' is packed ahead. Squares go in groups of as many as a tile has rows. For a few groups the
+ * Squares of all images go in groups of as many as a tile has rows. For a few groups the
  * inputs are transformed; then for a panel of filters each place is a product of matrices, during
  * which the weights of the next place are fetched; then its sums are transformed and stored.
  */
@@ -22,6 +22,8 @@ enum {
   BYTES_A_CYCLE = 4,     /* of weights, from far */
   SUMS = DF_WINOGRAD_PLACES * DF_DIRECT_ROWS * DF_DIRECT_FILTERS,
   PACK_CHANNELS = 16, /* whose weights are turned in one piece */
+  PACK_CYCLES = 12,   /* for a vector of packed weights */
+  LEAST_GAIN = 8,     /* larger packs in the workspace must save an eighth */
   GRAIN = 256 * 1024
 };
 
@@ -36,14 +38,23 @@ static int64_t panel_width(const df_conv *conv, int64_t panel) {
 /* ---- Costs ------------------------------------------------------------------------------------
  */
 
+/* Of an image. */
 static int64_t squares_of(const df_conv *conv, const df_winograd_form *form) {
   const df_window *w = &conv->window;
   return df_divide_up(w->out[1], form->side) * df_divide_up(w->out[2], form->side);
 }
 
-/* Cycles of |squares| squares of one image for |panels| panels: two vectors of products a cycle,
- * the transforms about as counted from their instructions; or the time in which the weights come,
- * when that is more. */
+/* Floats of a place's inputs in a group of squares, odd lines apart. */
+static int64_t input_floats(const df_conv *conv) { return (conv->channels + 1) * DF_LANES; }
+
+/* The most groups whose inputs stay in the second cache. */
+static int64_t most_together(const df_conv *conv, const df_winograd_form *form) {
+  return df_min(MOST_GROUPS, df_max(1, MOST_FLOATS / (form->places * input_floats(conv))));
+}
+
+/* Cycles of |squares| squares for |panels| panels: two vectors of products a cycle, the transforms
+ * about as counted from their instructions; or the time in which the weights come, when that is
+ * more: they pass once for all groups that are together. */
 static int64_t cost_of(const df_conv *conv, const df_winograd_form *form, int64_t squares,
                        int64_t panels) {
   int64_t across = df_divide_up(conv->window.out[2], form->side);
@@ -51,18 +62,28 @@ static int64_t cost_of(const df_conv *conv, const df_winograd_form *form, int64_
   int64_t products = form->places * conv->channels * panels * squares;
   int64_t turns = conv->channels * rows * 5 * form->places + squares * panels * 8 * form->places;
   int64_t bytes = 4 * form->places * conv->channels * panels * DF_DIRECT_FILTERS;
-  return df_max(products + turns, bytes / BYTES_A_CYCLE);
+  int64_t groups = df_divide_up(squares, DF_DIRECT_ROWS);
+  int64_t passes = df_divide_up(groups, most_together(conv, form));
+  return df_max(products + turns, passes * bytes / BYTES_A_CYCLE);
 }
 
-/* The cheapest form, or null where the plain sum is cheaper. */
+/* Cycles of packing |elements| per filter and channel. */
+static int64_t pack_cost(const df_conv *conv, int64_t elements) {
+  int64_t cycles = elements * conv->channels * panels_of(conv) * DF_DIRECT_FILTERS;
+  return conv->uses ? cycles / DF_LANES * PACK_CYCLES : 0;
+}
+
+/* The cheapest form for the images that share the packing, or null where the plain sum is cheaper.
+ */
 static const df_winograd_form *form_of(const df_conv *conv) {
-  int64_t panels = panels_of(conv);
-  int64_t least = 9 * conv->channels * panels * conv->window.out_size;
+  int64_t panels = panels_of(conv), images = df_max(1, conv->uses);
+  int64_t least = 9 * conv->channels * panels * conv->window.out_size * images + pack_cost(conv, 9);
   const df_winograd_form *best = NULL;
   for (int i = 0; i < DF_WINOGRAD_FORMS; i++) {
     const df_winograd_form *form = &DF_NAME(df_winograd_forms)[i];
-    int64_t cost = cost_of(conv, form, squares_of(conv, form), panels);
-    if (cost < least) {
+    int64_t cost = cost_of(conv, form, images * squares_of(conv, form), panels) +
+                   pack_cost(conv, form->places);
+    if (cost + (conv->uses ? cost / LEAST_GAIN : 0) < least) {
       least = cost;
       best = form;
     }
@@ -134,37 +155,47 @@ typedef struct plan {
   const df_winograd_form *form;
   int64_t across;      /* squares in a row */
   int64_t squares;     /* of an image */
-  int64_t groups;      /* of squares, about equal */
+  int64_t all;         /* of all images */
+  int64_t groups;      /* of them, about equal */
   int64_t together;    /* groups that share a pass over the weights */
-  int64_t place;       /* floats of a place's inputs in a group, odd lines apart */
+  int64_t place;       /* floats of a place's inputs in a group */
   int64_t parts, cuts; /* pieces of the groups and of the panels */
   int64_t scratch;     /* floats of a piece's workspace */
 } plan;
+
+/* Pieces: parts of the groups turn fewer inputs, cuts of the panels read fewer weights. Among those
+ * that take about the shortest time the most: they even out threads that are held up. */
+static void cut(plan *p, const df_conv *conv, int32_t threads) {
+  int64_t panels = panels_of(conv);
+  int64_t work = p->all * p->form->places * conv->channels * conv->filters;
+  int64_t most = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
+  int64_t best = INT64_MAX, pieces = 0;
+  for (int pass = 0; pass < 2; pass++)
+    for (int64_t parts = 1; parts <= df_min(p->groups, most); parts++)
+      for (int64_t cuts = 1; cuts <= df_min(panels, most / parts); cuts++) {
+        int64_t squares = df_divide_up(p->all * df_divide_up(p->groups, parts), p->groups);
+        int64_t cost = df_divide_up(parts * cuts, threads) *
+                       cost_of(conv, p->form, squares, df_divide_up(panels, cuts));
+        if (pass == 0) {
+          best = df_min(best, cost);
+        } else if (cost <= best + best / 32 && parts * cuts > pieces) {
+          pieces = parts * cuts;
+          p->parts = parts;
+          p->cuts = cuts;
+        }
+      }
+}
 
 static plan make_plan(const df_conv *conv, int32_t threads) {
   plan p = {.form = form_of(conv)};
   p.across = df_divide_up(conv->window.out[2], p.form->side);
   p.squares = squares_of(conv, p.form);
-  p.groups = df_divide_up(p.squares, DF_DIRECT_ROWS);
-  p.place = (conv->channels + 1) * DF_LANES;
-  int64_t panels = panels_of(conv);
-  int64_t work = conv->batch * p.squares * p.form->places * conv->channels * conv->filters;
-  int64_t wanted = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
-  int64_t most = df_divide_up(wanted, conv->batch), best = INT64_MAX;
-  for (int64_t parts = 1; parts <= df_min(p.groups, most); parts++)
-    for (int64_t cuts = 1; cuts <= df_min(panels, most / parts); cuts++) {
-      int64_t squares = df_divide_up(p.squares * df_divide_up(p.groups, parts), p.groups);
-      int64_t cost = df_divide_up(conv->batch * parts * cuts, threads) *
-                     cost_of(conv, p.form, squares, df_divide_up(panels, cuts));
-      if (cost < best) {
-        best = cost;
-        p.parts = parts;
-        p.cuts = cuts;
-      }
-    }
+  p.all = conv->batch * p.squares;
+  p.groups = df_divide_up(p.all, DF_DIRECT_ROWS);
+  p.place = input_floats(conv);
+  cut(&p, conv, threads);
   int64_t groups = df_divide_up(p.groups, p.parts);
-  p.together = df_min(MOST_GROUPS, df_max(1, MOST_FLOATS / (p.form->places * p.place)));
-  p.together = df_divide_up(groups, df_divide_up(groups, p.together));
+  p.together = df_divide_up(groups, df_divide_up(groups, most_together(conv, p.form)));
   p.scratch = p.together * (p.form->places * p.place + SUMS);
   return p;
 }
@@ -180,38 +211,64 @@ int64_t DF_NAME(df_winograd_workspace)(const df_conv *conv, int32_t threads) {
 typedef struct piece {
   const df_direct *d;
   const plan *p;
-  int64_t image, group, groups;
+  int64_t group, groups;
   float *inputs;        /* [group][place][channel][lane] */
   float *sums;          /* [group][place][square][lane] */
   const int32_t *shift; /* per channel */
 } piece;
 
-static df_squares squares_at(const piece *s, int64_t group) {
-  const plan *p = s->p;
-  df_squares squares = {
-      .window = &s->d->conv.window, .across = p->across, .square = p->squares * group / p->groups};
-  squares.count = p->squares * (group + 1) / p->groups - squares.square;
-  return squares;
+/* Some of the squares of a group, all in one image. */
+typedef struct span {
+  df_squares squares;
+  int64_t image;
+  int64_t index; /* of the first one in the group */
+} span;
+
+static int64_t square_count(const plan *p, int64_t group) {
+  return p->all * (group + 1) / p->groups - p->all * group / p->groups;
+}
+
+/* The span of a group that follows |s|, whose image is -1 before the first; 0 at the end. */
+static int next_span(span *s, const plan *p, const df_conv *conv, int64_t group) {
+  int64_t count = square_count(p, group);
+  s->index = s->image < 0 ? 0 : s->index + s->squares.count;
+  if (s->index == count)
+    return 0;
+  int64_t at = p->all * group / p->groups + s->index;
+  s->image = at / p->squares;
+  s->squares =
+      (df_squares){.window = &conv->window, .across = p->across, .square = at % p->squares};
+  s->squares.count = df_min(count - s->index, p->squares - s->squares.square);
+  return 1;
+}
+
+static void start_group(const piece *s, int64_t group, float *inputs) {
+  const df_conv *conv = &s->d->conv;
+  for (span span = {.image = -1}; next_span(&span, s->p, conv, group);)
+    for (int64_t c = 0; c < conv->channels; c++)
+      s->p->form->turn_inputs(
+          &span.squares, s->d->source + (span.image * conv->channels + c) * conv->window.in_size,
+          inputs + c * DF_LANES + span.index, s->p->place);
 }
 
 /* Stores the outputs of a group for a panel of filters. */
 static void finish_group(const piece *s, int64_t panel, int64_t group, const float *sums) {
   const df_conv *conv = &s->d->conv;
-  df_squares squares = squares_at(s, group);
-  int64_t width = panel_width(conv, panel);
-  for (int64_t lane = 0; lane < width; lane += DF_LANES) {
-    int64_t filter = panel * DF_DIRECT_FILTERS + lane;
-    int64_t to = (s->image * conv->filters + filter) * conv->window.out_size;
-    df_square_end end = {.out = s->d->out + to,
-                         .add = s->d->add ? s->d->add + to : NULL,
-                         .bias = s->d->bias ? s->d->bias + filter : NULL,
-                         .sums = sums + lane,
-                         .place = squares.count * width,
-                         .row = width,
-                         .filters = df_min(DF_LANES, conv->filters - filter),
-                         .relu = s->d->relu};
-    s->p->form->turn_sums(&squares, &end);
-  }
+  int64_t width = panel_width(conv, panel), count = square_count(s->p, group);
+  for (span span = {.image = -1}; next_span(&span, s->p, conv, group);)
+    for (int64_t lane = 0; lane < width; lane += DF_LANES) {
+      int64_t filter = panel * DF_DIRECT_FILTERS + lane;
+      int64_t to = (span.image * conv->filters + filter) * conv->window.out_size;
+      df_square_end end = {.out = s->d->out + to,
+                           .add = s->d->add ? s->d->add + to : NULL,
+                           .bias = s->d->bias ? s->d->bias + filter : NULL,
+                           .sums = sums + span.index * width + lane,
+                           .place = count * width,
+                           .row = width,
+                           .filters = df_min(DF_LANES, conv->filters - filter),
+                           .relu = s->d->relu};
+      s->p->form->turn_sums(&span.squares, &end);
+    }
 }
 
 /* A panel of filters: place by place, so that its weights pass once for all groups. */
@@ -223,7 +280,7 @@ static void do_panel(const piece *s, int64_t panel) {
   const float *weight = s->d->packed + panel_floats(conv, p->form, panel);
   for (int64_t place = 0; place < places; place++, weight += line)
     for (int64_t g = 0; g < s->groups; g++) {
-      int64_t rows = squares_at(s, s->group + g).count;
+      int64_t rows = square_count(p, s->group + g);
       df_ahead ahead = df_ahead_make(weight + line, line, channels, g, s->groups);
       df_direct_tile tile = DF_NAME(df_direct_tiles)[rows - 1][width / DF_LANES - 1];
       tile(channels, weight, s->inputs + (g * places + place) * p->place, s->shift, ahead,
@@ -245,31 +302,25 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   const job *job = context;
   const plan *p = &job->p;
   const df_conv *conv = &job->d->conv;
-  const df_window *w = &conv->window;
   int32_t shift[MOST_CHANNELS];
   for (int64_t c = 0; c < conv->channels; c++)
     shift[c] = (int32_t)(c * DF_LANES);
-  int64_t cut = index % p->cuts, part = index / p->cuts % p->parts;
-  piece s = {.d = job->d, .p = p, .image = index / p->cuts / p->parts, .shift = shift};
+  int64_t cut = index % p->cuts, part = index / p->cuts;
+  piece s = {.d = job->d, .p = p, .shift = shift};
   s.inputs = job->workspace + worker * p->scratch;
   s.sums = s.inputs + p->together * p->form->places * p->place;
   int64_t last = p->groups * (part + 1) / p->parts, panels = panels_of(conv);
   for (s.group = p->groups * part / p->parts; s.group < last; s.group += s.groups) {
     s.groups = df_min(p->together, last - s.group);
-    for (int64_t g = 0; g < s.groups; g++) {
-      df_squares squares = squares_at(&s, s.group + g);
-      float *inputs = s.inputs + g * p->form->places * p->place;
-      for (int64_t c = 0; c < conv->channels; c++)
-        p->form->turn_inputs(&squares, job->d->source + (s.image * conv->channels + c) * w->in_size,
-                             inputs + c * DF_LANES, p->place);
-    }
+    for (int64_t g = 0; g < s.groups; g++)
+      start_group(&s, s.group + g, s.inputs + g * p->form->places * p->place);
     for (int64_t panel = panels * cut / p->cuts; panel < panels * (cut + 1) / p->cuts; panel++)
       do_panel(&s, panel);
   }
 }
 
 void DF_NAME(df_winograd_run)(const df_call *call, const df_direct *direct) {
-  const df_conv *conv = &direct->conv;
-  job job = {.d = direct, .p = make_plan(conv, call->threads), .workspace = call->workspace};
-  df_parallel(call, run_piece, &job, conv->batch * job.p.parts * job.p.cuts);
+  job job = {
+      .d = direct, .p = make_plan(&direct->conv, call->threads), .workspace = call->workspace};
+  df_parallel(call, run_piece, &job, job.p.parts * job.p.cuts);
 }
