@@ -105,6 +105,7 @@ _NAMES = {
     "Session": "session",
     "StepTime": "profile",
     "Trainer": "train.trainer",
+    "empty": "hostmemory",
     "kernels_of": "cdevice",
     "load": "model",
     "replace_head": "head",

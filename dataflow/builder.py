@@ -259,6 +259,12 @@ class GraphBuilder:
         self._built = True
         return graph
 
+    def finish(self, boundary: int | None = None) -> Graph:
+        """The same, once: the graph alone keeps the data then, where its values would keep them with the builder."""
+        graph = self.build(boundary)
+        self._initializers = {}
+        return graph
+
     # ---- names --------------------------------------------------------------------------------------
 
     def unique(self, name: str) -> str:

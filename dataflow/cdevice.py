@@ -239,7 +239,8 @@ def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
             answer = owner.prepared[index]
             answer.packs[number].pack(owner.nodes + index, answer.state, source, packed)
 
-        yield PackRequest(int(pack.input), int(pack.kind), int(pack.bytes), fill)
+        replaces = bool(answer.replaced >> pack.input & 1)
+        yield PackRequest(int(pack.input), int(pack.kind), int(pack.bytes), fill, replaces)
 
 
 def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:

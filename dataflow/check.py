@@ -6,11 +6,12 @@ of every arena: for each byte the value that lies there and where that value beg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from .device import PackRequest
 from .errors import DataflowError
 from .graph import Array
 from .native import Operand
@@ -58,7 +59,7 @@ class _Walk:
         self.plan = plan
         self.shadows: list[_Shadow | None] = []
         for arena in plan.arenas:
-            if arena.kind in ("weights", "packs"):
+            if arena.kind in ("weights", "packs", "source"):
                 self.shadows.append(None)  # never written: only its bounds are looked at
             else:
                 self.shadows.append(_Shadow(np.full(arena.bytes, NOTHING), np.zeros(arena.bytes, np.int64)))
@@ -122,6 +123,7 @@ class _Walk:
         for operand in reads:
             self.holds(operand, trip, where)
         self.packs(step, where)
+        self.with_memory(step, where)
         self.apart(step, trip, where)
         if step.workspace is not None:
             self.write(step.workspace, trip, where)
@@ -240,8 +242,16 @@ class _Walk:
             source = step.inputs[request.input]
             if source is None or not _same_place(source, pack.source) or source.trip_stride or source.flip:
                 raise PlanViolation(f"{where}: pack {number} is a copy of something else than input {request.input}")
-            if self.plan.arenas[source.arena].kind != "weights":
+            if self.plan.arenas[source.arena].kind not in ("weights", "source"):
                 raise PlanViolation(f"{where}: pack {number} is a copy of what a program changes")
+
+    def with_memory(self, step: Step, where: str) -> None:
+        """Inputs without memory are those that the kernel replaces by a pack that it gets."""
+        given = [request for request, pack in zip(_requests(step), step.packs, strict=False) if pack is not None]
+        replaced = {request.input for request in given if request.replaces}
+        for index, operand in enumerate(step.inputs):
+            if operand is not None and self.plan.arenas[operand.arena].kind == "source" and index not in replaced:
+                raise PlanViolation(f"{where}: reads input {index}, which has no memory")
 
     def apart(self, step: Step, trip: int, where: str) -> None:
         """Results share no byte with operands, workspace or each other, but for declared pairs in one place."""
@@ -273,6 +283,11 @@ class _Walk:
         mask = np.zeros(self.plan.arenas[a.arena].bytes, np.bool_)
         self.bytes_of(a, trip, mask)[...] = True
         return bool(self.bytes_of(b, trip, mask).any())
+
+
+def _requests(step: Step) -> Sequence[PackRequest]:
+    """What the kernel of a step asked for."""
+    return () if step.prepared is None else tuple(step.prepared.packs)
 
 
 def _same_place(a: Operand, b: Operand) -> bool:

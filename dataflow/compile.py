@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 from .device import HOST, Precision
 from .errors import InputError
-from .execute import Machine
 from .graph import Graph
 from .lower import Lowered, LoweredNode, Pins, Root, fuse, lower
+from .machine import Machine
 from .passes import fold, join_scales, turn_products, without_dead, without_inactive
 from .plan import Plan
 from .planning import make_plan

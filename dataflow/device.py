@@ -171,12 +171,14 @@ class PackRequest:
         kind: the kernel's own number of the form of the copy.
         bytes: of the copy.
         fill: ``fill(source, packed)`` makes it; both are ``void *``.
+        replaces: a run that gets the copy doesn't read the input.
     """
 
     input: int
     kind: int
     bytes: int
     fill: Callable[[Any, Any], None]
+    replaces: bool = False
 
 
 class Prepared(Protocol):

@@ -1,181 +1,26 @@
-"""A plan bound to memory: persistent tensors by name, a pool of arenas, and runs."""
+"""A plan bound to memory: a pool of arenas, and runs."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-import numpy as np
 
 from ._runtime import ffi, lib
 from .device import HOST, Backend, Buffer
 from .errors import DeviceError
 from .graph import Array
-from .hostmemory import HostBuffer, address_of, array_at
+from .hostmemory import address_of, array_at
 from .items import NativeItems
 from .lower import Lowered
-from .native import CData, Operand
+from .machine import Machine
+from .native import CData
 from .pause import collection_paused
-from .plan import Pack, Plan, Segment, Transfer, Wait
+from .plan import Plan, Segment, Transfer, Wait
+from .store import Store
 
 PERSISTENT = frozenset({"weights", "state", "packs"})  # kinds of arenas that outlive a run
-
-
-class Machine:
-    """The open devices of a session or trainer, in order of preference.
-
-    Attributes:
-        backends: by device id.
-        memories: device id to the name of the memory it addresses.
-        threads: the most that a kernel may use.
-    """
-
-    def __init__(self, backends: Mapping[str, Backend], memories: Mapping[str, str], threads: int) -> None:
-        self.backends = backends
-        self.memories = memories
-        self.threads = threads
-        self.failed: str | None = None
-        # What a device that works asynchronously has to tell, it tells whoever waits for it next.
-        self.turn = threading.RLock()
-
-    def allocate(self, memory: str, bytes: int) -> Buffer:
-        """Memory of that name; on the host it is counted."""
-        if memory == HOST:
-            return HostBuffer(bytes)
-        return self.backend_of(memory).alloc(bytes)
-
-    def free(self, memory: str, buffer: Buffer) -> None:
-        """Gives memory back; the host's goes with its object."""
-        if memory != HOST:
-            self.backend_of(memory).free(buffer)
-
-    def available(self) -> dict[str, tuple[int, int]]:
-        """Bytes that can still be allocated and bytes in all, by memory, where the device tells."""
-        found = {}
-        for memory in set(self.memories.values()) - {HOST}:
-            told = self.backend_of(memory).memory()
-            if told is not None:
-                found[memory] = told
-        return found
-
-    def backend_of(self, memory: str) -> Backend:
-        """A device that addresses ``memory``."""
-        return next(self.backends[d] for d, m in self.memories.items() if m == memory)
-
-
-class Store:
-    """Persistent tensors by name: weights and state, shared by the programs of one session or trainer."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._buffers: dict[str, tuple[str, Buffer, Operand]] = {}
-        self._packs: dict[str, tuple[str, Buffer, Pack]] = {}  # with the key of the tensor that each is made from
-        self._constants: set[str] = set()  # what a compile made or found constant: programs may each have their own
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._buffers
-
-    def require(self, plan: Plan, lowered: Lowered, newest: Callable[[str], Array | None]) -> None:
-        """Allocates and fills what ``plan`` needs and the store doesn't have.
-
-        Args:
-            plan: names the tensors.
-            lowered: has their first data.
-            newest: data by name that comes before the graph's, or None.
-        """
-        for key, operand in plan.stored.items():
-            if key in self._buffers:
-                continue
-            stored = lowered.stored[key]
-            memory = plan.arenas[operand.arena].memory
-            buffer = self._machine.allocate(memory, operand.type.nbytes)
-            self._buffers[key] = (memory, buffer, operand)
-            if stored.data.role == "constant":
-                self._constants.add(key)
-            data = newest(stored.name)
-            self.write(key, stored.data.array if data is None else data)
-        for name, pack in plan.packs.items():
-            if name not in self._packs:
-                arena = plan.arenas[pack.operand.arena]
-                buffer = self._machine.allocate(arena.memory, arena.bytes)
-                self._packs[name] = (plan.arenas[pack.source.arena].name, buffer, pack)
-                self._fill(name)
-
-    @property
-    def keys(self) -> frozenset[str]:
-        """Names of all tensors and packed copies."""
-        return frozenset({*self._buffers, *self._packs})
-
-    def buffer(self, key: str) -> Buffer:
-        """The memory of a tensor or of a packed copy."""
-        return self._packs[key][1] if key in self._packs else self._buffers[key][1]
-
-    def drop_constants(self, plans: Iterable[Plan]) -> None:
-        """Forgets constants that none of ``plans`` reads; a run that still uses them keeps their memory."""
-        kept = {key for plan in plans for key in (*plan.stored, *plan.packs)}
-        for key in self._constants - kept:
-            del self._buffers[key]
-        self._constants &= kept
-        for name in [n for n, (source, _, _) in self._packs.items() if n not in kept and source not in self._buffers]:
-            del self._packs[name]
-
-    def _fill(self, name: str) -> None:
-        """Makes a packed copy; packs are kept for weights on the host only."""
-        key, buffer, pack = self._packs[name]
-        source = ffi.cast("char *", self._buffers[key][1].base) + pack.source.offset
-        pack.fill(ffi.cast("void *", source), buffer.base)
-
-    def names(self) -> Sequence[str]:
-        """Names of all tensors."""
-        return tuple(self._buffers)
-
-    def write(self, key: str, array: Array) -> None:
-        """Copies ``array`` into a tensor of the same dtype and shape."""
-        memory, buffer, operand = self._buffers[key]
-        if operand.type.elements == 0:
-            return
-        if memory == HOST:
-            array_at(buffer.base, operand.type.nbytes, _at(operand, 0))[...] = array
-        else:
-            data = np.ascontiguousarray(array)  # must live until the device has read it
-            self._machine.backend_of(memory).write(buffer, 0, data)
-            self._machine.backend_of(memory).sync()
-        for name, (source, _, _) in self._packs.items():
-            if source == key:
-                self._fill(name)
-
-    def read(self, key: str) -> Array:
-        """A copy of a tensor."""
-        memory, buffer, operand = self._buffers[key]
-        if operand.type.elements == 0 or memory == HOST:
-            return array_at(buffer.base, operand.type.nbytes, _at(operand, 0)).copy()
-        array = np.empty(operand.type.sizes, operand.type.dtype.numpy)
-        self._machine.backend_of(memory).read(array, buffer, 0)
-        return array
-
-    def view(self, key: str) -> Array | None:
-        """A read-only array over a tensor that lies on the host, else None."""
-        memory, buffer, operand = self._buffers[key]
-        if memory != HOST:
-            return None
-        array = array_at(buffer.base, operand.type.nbytes, _at(operand, 0))
-        array.flags.writeable = False
-        return array
-
-    def close(self) -> None:
-        """Gives device memory back."""
-        for memory, buffer, _ in self._buffers.values():
-            self._machine.free(memory, buffer)
-        self._buffers.clear()
-        self._packs.clear()
-
-
-def _at(operand: Operand, offset: int) -> Operand:
-    from dataclasses import replace
-
-    return replace(operand, offset=offset)
 
 
 class Scratch:
@@ -320,6 +165,8 @@ class Bound:
             if arena.kind in ("input", "output"):
                 slot = len(self._names)
                 self._names.append(arena.name)
+            elif arena.kind == "source":
+                pass  # no step looks at it
             elif arena.kind == "arena":
                 if scratch is not None:
                     buffer = scratch.buffer(arena.memory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,9 @@ from ._runtime import ffi, lib
 from .errors import OutOfMemoryError
 from .graph import Array
 from .native import Operand
+from .types import DType
+
+LINE = 64  # bytes; how buffers are aligned
 
 
 class HostBuffer:
@@ -32,6 +37,62 @@ class HostBuffer:
     def __del__(self) -> None:
         if self.base != ffi.NULL:
             lib.df_host_free(self.base, self.bytes)
+
+
+_VIEW: Any = ffi.buffer  # the type of what it returns
+
+
+class Lent:
+    """The memory of an array, used where it lies; the array lives as long as this.
+
+    Attributes:
+        base: the address, as a ``void *``.
+        bytes: its size.
+    """
+
+    __slots__ = ("_array", "base", "bytes")
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.base = ffi.cast("void *", array.__array_interface__["data"][0])
+        self.bytes = array.nbytes
+
+
+def can_lend(array: Array) -> bool:
+    """Whether nothing can change the array, and it lies as a buffer does: contiguous, aligned to 64 bytes."""
+    if not array.flags.c_contiguous or array.__array_interface__["data"][0] % LINE or array.dtype.hasobject:
+        return False
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    return isinstance(owner, _VIEW)  # of others nothing is known
+
+
+def empty(shape: tuple[int, ...], dtype: DType) -> Array:
+    """An array with no particular content, which sessions on the CPU use where it lies once it can't be written.
+
+    It is aligned to 64 bytes, and to large pages where it is large. Sessions copy other arrays, and so they do with
+    this one while ``array.flags.writeable`` is true for it or for an array that it is a view of.
+
+    Args:
+        shape: sizes.
+        dtype: of its elements.
+
+    Raises:
+        OutOfMemoryError: there is not so much memory.
+    """
+    size = math.prod(shape) * dtype.numpy.itemsize
+    base = lib.df_host_alloc(size)
+    if base == ffi.NULL:
+        raise OutOfMemoryError(f"{size} bytes of host memory could not be had")
+    owned = ffi.gc(base, functools.partial(_free, bytes=size), size)
+    return np.ndarray(shape, dtype.numpy, ffi.buffer(owned, size))
+
+
+def _free(base: Any, bytes: int) -> None:
+    lib.df_host_free(base, bytes)
 
 
 def array_at(base: Any, size: int, operand: Operand) -> Array:

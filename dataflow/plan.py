@@ -21,13 +21,14 @@ class Arena:
         name: of the stored tensor, input or output; ``arena`` for scratch memory.
         memory: name of the memory that it lies in.
         kind: ``weights`` and ``state`` (what programs change) keep their contents from run to run, as do ``packs``,
-            copies of weights in the form that a kernel wants; ``arena`` doesn't; ``input`` and ``output`` are slots.
+            copies of weights in the form that a kernel wants; ``source`` is a weight of which only packs are read: it
+            has no memory; ``arena`` is for the values of one run; ``input`` and ``output`` are slots.
     """
 
     name: str
     memory: str
     bytes: int
-    kind: Literal["weights", "state", "packs", "arena", "input", "output"]
+    kind: Literal["weights", "state", "packs", "source", "arena", "input", "output"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,10 +154,10 @@ class Plan:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes by name of memory; their sum is all that the program allocates."""
+        """Bytes by name of memory; their sum is all that the program allocates, or uses where the model has it."""
         out: dict[str, int] = {}
         for arena in self.arenas:
-            if arena.kind not in ("input", "output"):
+            if arena.kind not in ("input", "output", "source"):
                 key = arena.kind if arena.memory == HOST else f"{arena.memory} {arena.kind}"
                 out[key] = out.get(key, 0) + arena.bytes
         return out

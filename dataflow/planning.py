@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .device import HOST
@@ -73,6 +73,7 @@ class _Planning:
         self.place: dict[Root, tuple[int, int]] = {}  # arena, offset
         self.workspace: dict[LoweredNode, Operand] = {}
         self.packs: dict[str, Pack] = {}
+        self.read: set[Root] = set()  # other than by their packs
         self.made: dict[int, Operand] = {}  # by id of a storage, which the lowered items keep alive
         self.count = 0
 
@@ -95,6 +96,7 @@ class _Planning:
         peak = sum(p for _, p, _ in scratch.values())
         bound = sum(b for _, _, b in scratch.values())
         items, boundary = self.segments(prepared)
+        self.without_memory()
         return Plan(
             tuple(items),
             tuple(self.arenas),
@@ -237,8 +239,18 @@ class _Planning:
             found = self.made[id(storage)] = storage.operand(*self.place[storage.root])
         return found
 
+    def without_memory(self) -> None:
+        """Marks the weights of which only packs are read."""
+        self.read.update(s.root for s in self.lowered.outputs.values())
+        packed = {pack.source.arena for pack in self.packs.values()}
+        for root in self.constants - self.read:
+            index, _ = self.place[root]
+            if index in packed:
+                self.arenas[index] = replace(self.arenas[index], kind="source")
+
     def step(self, item: LoweredNode | Loop, prepared: Mapping[LoweredNode, Any]) -> Step:
         if isinstance(item, Loop):
+            self.read.update(s.root for s in (*item.inputs, *item.control, *item.counts))
             steps = tuple(self.step(i, prepared) for i in item.items if _does_work(i))
             body = Body(steps, item.trips, item.kind, item.when)
             control, counts = (tuple(self.operand(s) for s in part) for part in (item.control, item.counts))
@@ -246,6 +258,9 @@ class _Planning:
         inputs = tuple(self.operand(s) for s in item.inputs)
         outputs = tuple(self.operand(s) for s in item.outputs)
         packs = tuple(self.packs_of(item, inputs, prepared[item]))
+        given = [request for request, pack in zip(prepared[item].packs, packs, strict=False) if pack is not None]
+        replaced = {request.input for request in given if request.replaces}
+        self.read.update(s.root for i, s in enumerate(item.inputs) if s is not None and i not in replaced)
         return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item], None, packs)
 
     def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], int | None]:
@@ -276,6 +291,7 @@ class _Planning:
             if isinstance(item, Move):
                 close()
                 device = ""
+                self.read.add(item.source.root)
                 source, target = self.operand(item.source), self.operand(item.target)
                 assert source is not None and target is not None
                 enter(item.from_device if item.target.root.memory == HOST else item.to_device)

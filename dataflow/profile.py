@@ -11,9 +11,10 @@ from typing import Any
 
 from .device import HOST
 from .errors import InputError
-from .execute import Bound, Machine, Program
+from .execute import Bound, Program
 from .feeds import result_arrays
 from .graph import Array
+from .machine import Machine
 from .native import Operand
 from .plan import Item, Plan, Segment, Step, Transfer, Wait
 

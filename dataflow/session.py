@@ -17,7 +17,7 @@ from .budget import check_budget
 from .compile import DeviceChoice, compile_graph, open_machine, place
 from .device import Precision
 from .errors import Cancelled, InputError, ModelError
-from .execute import Program, Store
+from .execute import Program
 from .feeds import checked_inputs, result_arrays, sizes_of
 from .graph import Array, Graph, Node
 from .lower import Loop, Lowered, LoweredNode, Move
@@ -27,6 +27,7 @@ from .pause import collection_paused
 from .plan import Plan
 from .regions import Region, cut, depends_on_data
 from .registry import Registry, default_registry
+from .store import Store
 from .types import Dim
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Session:
         self._depends = depends_on_data(self._graph)
         self._regions: dict[tuple[str, ...], tuple[Region, ...]] = {}
         self._programs: OrderedDict[Key, Program] = OrderedDict()
-        self._store = Store(self._machine)
+        self._store = Store(self._machine, borrows=True)
 
     @property
     def devices(self) -> tuple[str, ...]:

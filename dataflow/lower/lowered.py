@@ -119,7 +119,8 @@ class Lowered:
         items: nodes, loops and moves, in order.
         inputs: storage of each fed value.
         outputs: storage of each result; contiguous and, unless the value is a result twice, a root of its own.
-        stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's.
+        stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's;
+            the store takes them out.
         states: pairs of roots (after, before) that share a place.
         boundary: of a joint graph: how many items are the forward program.
         fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
@@ -128,7 +129,7 @@ class Lowered:
     items: tuple[Item, ...]
     inputs: Mapping[str, Storage]
     outputs: Mapping[str, Storage]
-    stored: Mapping[str, Stored]
+    stored: dict[str, Stored]
     states: tuple[tuple[Root, Root], ...]
     boundary: int | None
     fallbacks: Mapping[tuple[str, str], str]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from ..device import HOST
 from ..errors import ModelError
@@ -387,7 +387,7 @@ def _place_of(storage: Storage) -> tuple[Any, ...]:
 
 def _digest(value: Value, array: Array) -> str:
     """A few characters that tell data, type and shape from others."""
-    whole = hashlib.sha1(str(value.type).encode(), usedforsecurity=False)  # the fastest where processors help
+    whole = xxhash.xxh3_128(str(value.type).encode())
     plain = np.ascontiguousarray(array)
     whole.update(plain.tobytes() if plain.dtype == object else plain.reshape(-1).view(np.uint8).data)
     return whole.hexdigest()[:12]

@@ -54,4 +54,4 @@ def rewrite(
         builder.output(name, new[value])
     for state in graph.states:
         builder.state(state.name, new[state.before], new[state.after])
-    return builder.build(boundary)
+    return builder.finish(boundary)

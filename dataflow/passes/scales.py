@@ -16,6 +16,7 @@ import numpy as np
 from ..builder import GraphBuilder
 from ..device import Kernel
 from ..graph import Array, Graph, Node, Value
+from ..hostmemory import empty
 from ..ops.convolution import conv
 from ..ops.norm import batch_norm
 from .dead import without_dead
@@ -169,8 +170,11 @@ def _as_conv(
     assert old is not None and result is not None
     dtype, weight = result.type.dtype.numpy, operands[1]
     if (chain.scale != 1).any():
-        scaled = known[old] * chain.scale.reshape(-1, *[1] * (old.type.rank - 1))
-        weight = constant(builder, f"{old.name}.scaled", scaled.astype(dtype))
+        scaled = empty(old.type.sizes, result.type.dtype)  # sessions use it where it lies
+        factor = chain.scale.reshape(-1, *[1] * (old.type.rank - 1))
+        np.multiply(known[old], factor, out=scaled, casting="same_kind")  # in float64, then rounded once
+        scaled.flags.writeable = False
+        weight = constant(builder, f"{old.name}.scaled", scaled)
     shift = chain.shift + (0 if bias is None else known[bias] * chain.scale)
     made: Any = builder.add(
         conv,

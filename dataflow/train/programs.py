@@ -13,7 +13,7 @@ from ..budget import check_budget
 from ..compile import DeviceChoice, compile_graph, open_machine, place
 from ..device import HOST, Precision
 from ..errors import Cancelled
-from ..execute import Program, Scratch, Store
+from ..execute import Program, Scratch
 from ..feeds import checked_array, checked_inputs, result_arrays, sizes_of
 from ..graph import Array, Graph, Value
 from ..model import Model
@@ -22,6 +22,7 @@ from ..passes import bind, dims_of, with_dropout, without_dead
 from ..plan import Plan
 from ..profile import Profile, profile_program
 from ..registry import Registry, default_registry
+from ..store import Store
 from ..types import TensorType
 from .graphs import (
     ACCUMULATOR,

@@ -320,7 +320,7 @@ class Importer:
 
     def finish(self) -> Graph:
         """The graph, with the roles of its stored tensors."""
-        graph = self.builder.build()
+        graph = self.builder.finish()
         stored: dict[Value, Initializer] = {}
         for value, data in graph.initializers.items():
             role, trainable = self.roles.get(value.name, ("constant", False))

@@ -12,7 +12,7 @@ from dataflow.types import TensorType
 
 from .batches import check_free, freed_of
 from .importing import Importer
-from .records import Array, GraphRecord, ModelRecord, NodeRecord
+from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord
 from .table import find
 
 
@@ -21,14 +21,14 @@ class Source:
     """What saving needs of the file that a model came from.
 
     Attributes:
-        data: its bytes.
+        content: its bytes.
         folder: where it lay.
         external: it has data in other files.
         types: of its stored tensors, by name.
         tensors: those of the file, when it has data in other files: these may be gone when it is saved.
     """
 
-    data: bytes = dataclasses.field(repr=False)
+    content: Content = dataclasses.field(repr=False)
     folder: str
     external: bool
     types: dict[str, TensorType] = dataclasses.field(repr=False)
@@ -70,7 +70,7 @@ def import_model(
     graph = importer.finish()
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
-    source = Source(record.data, record.folder, record.external, types, kept)
+    source = Source(record.content, record.folder, record.external, types, kept)
     model = Model(graph, aliases=importer.aliases(), source=source)
     if freed is not None:
         check_free(model, import_model(record, path, outputs), freed, path)

@@ -18,8 +18,8 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from dataflow.errors import ModelError
 from dataflow.types import DTYPES, Dim, DType, Size, TensorType
 
-from .records import Array, GraphRecord, ModelRecord, NodeRecord
-from .wire import without_large_data
+from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord
+from .wire import content_of, read_array, read_content
 
 OLDEST_OPSET = 7
 MAIN = "the main graph"
@@ -44,25 +44,31 @@ def read_file(path: str) -> ModelRecord:
         ModelError: it can't be read, or isn't a valid ONNX model; says where and what to do.
     """
     try:
-        data = Path(path).read_bytes()
+        content = read_content(path)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
-    if not data:
+    if not content.size:
         raise ModelError(f"{path}: the file is empty; expected an ONNX model")
-    return read_bytes(data, path)
+    return _records(content, path)
 
 
 def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
     """The records of a serialized model; ``path`` is for messages and says where external data lies."""
+    return _records(content_of(data), path)
+
+
+def _records(content: Content, path: str) -> ModelRecord:
     proto = onnx.ModelProto()
-    small, large = without_large_data(data)
+    large = content.large
     try:
-        proto.ParseFromString(small)
+        proto.ParseFromString(content.small)
         if large and proto.functions:  # they are replaced by their nodes, with all that the file has
-            proto.ParseFromString(data)
+            proto.ParseFromString(content.whole())
             large = {}
     except DecodeError:
-        raise ModelError(f"{path}: not an ONNX model, or cut short: its {len(data)} bytes can't be decoded") from None
+        raise ModelError(
+            f"{path}: not an ONNX model, or cut short: its {content.size} bytes can't be decoded"
+        ) from None
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"{path}: not an ONNX model: it has no graph or no opset; was the file cut short?")
     proto = inlined(proto, path)
@@ -76,7 +82,7 @@ def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
     reader = _Reader(path)
     graph = reader.graph(proto.graph, MAIN, large)
     folder = str(Path(path).resolve().parent)
-    return ModelRecord(graph, opsets, int(proto.ir_version), data, folder, reader.external)
+    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, reader.external)
 
 
 def inlined(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
@@ -108,7 +114,7 @@ def external_bytes(proto: TensorProto, folder: str) -> bytes:
     """The data of a tensor that lies in another file of ``folder``, checked as when a model is read."""
     reader = _Reader(str(Path(folder) / "model"))
     shape = tuple(int(d) for d in proto.dims)
-    return reader.external_data(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}")
+    return reader.external_data(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}").tobytes()
 
 
 def _scope(proto: NodeProto) -> str:
@@ -133,9 +139,7 @@ class _Reader:
     def fail(self, text: str) -> ModelError:
         return ModelError(f"{self.path}: {text}")
 
-    def graph(
-        self, proto: GraphProto, where: str, large: Mapping[int, memoryview] = MappingProxyType({})
-    ) -> GraphRecord:
+    def graph(self, proto: GraphProto, where: str, large: Mapping[int, Array] = MappingProxyType({})) -> GraphRecord:
         """The records of a graph; ``large`` has the data of initializers that were left out, by their number."""
         initializers: dict[str, Array] = {}
         for index, tensor in enumerate(proto.initializer):
@@ -210,7 +214,7 @@ class _Reader:
 
     # ---- tensors --------------------------------------------------------------------------------------
 
-    def tensor(self, proto: TensorProto, where: str, left_out: memoryview | None = None) -> Array:
+    def tensor(self, proto: TensorProto, where: str, left_out: Array | None = None) -> Array:
         dtype = DTYPE_OF.get(proto.data_type)
         if dtype is None:
             raise self.fail(f"{where}: element type {proto.data_type} is not known")
@@ -233,7 +237,7 @@ class _Reader:
             raise self.fail(f"{where}: its data can't be decoded as {dtype}{list(shape)}: {error}") from None
         return self.shaped(np.asarray(array).reshape(-1), shape, where)
 
-    def decode(self, raw: bytes | memoryview, dtype: DType) -> Array:
+    def decode(self, raw: bytes | Array, dtype: DType) -> Array:
         """The elements of little-endian, packed data."""
         if dtype.bits < 8:
             packed = np.frombuffer(raw, np.uint8)
@@ -244,7 +248,7 @@ class _Reader:
                 sign = 1 << (dtype.bits - 1)
                 return ((flat.astype(np.int8) ^ sign) - sign).astype(dtype.numpy)
             return flat.astype(dtype.numpy) if dtype.kind == "u" else flat.view(dtype.numpy)
-        return np.frombuffer(raw, dtype.numpy)
+        return raw.view(dtype.numpy) if isinstance(raw, np.ndarray) else np.frombuffer(raw, dtype.numpy)
 
     def shaped(self, flat: Array, shape: tuple[int, ...], where: str) -> Array:
         count = math.prod(shape)
@@ -252,7 +256,7 @@ class _Reader:
             raise self.fail(f"{where}: shape {shape} has {count} elements, the data has {flat.size}")
         return flat[:count].reshape(shape)
 
-    def external_data(self, proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> bytes:
+    def external_data(self, proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
         """The bytes of a tensor that lies in another file of the model's folder."""
         self.external = True
         entries: Mapping[str, str] = {e.key: e.value for e in proto.external_data}
@@ -273,12 +277,11 @@ class _Reader:
         if length != wanted or offset < 0:
             raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, its entry says {length} at {offset}")
         try:
-            with resolved.open("rb") as file:
+            with resolved.open("rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 if offset + length > size:
                     raise self.fail(f"{where}: bytes {offset} to {offset + length} of {location!r}, which has {size}")
-                file.seek(offset)
-                return file.read(length)
+                return read_array(file, offset, length)
         except OSError as error:
             raise self.fail(f"{where}: external data {location!r} can't be read: {error.strerror}") from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,17 +70,41 @@ def free_names(graph: GraphRecord) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """A serialized model, unchecked.
+
+    Attributes:
+        small: the model without the data of its large initializers.
+        large: these data, as bytes, by the initializer's number; they don't change.
+        pieces: all bytes of the model, in order.
+    """
+
+    small: bytes = field(repr=False)
+    large: Mapping[int, Array]
+    pieces: Sequence[bytes | memoryview] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole."""
+        return sum(map(len, self.pieces))
+
+    def whole(self) -> bytes:
+        """All bytes, as one copy."""
+        return b"".join(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRecord:
     """A file.
 
     Attributes:
         opsets: domain to version; "" is ONNX's own domain.
-        data: the bytes of the file.
+        content: the bytes of the file.
     """
 
     graph: GraphRecord
     opsets: Mapping[str, int]
     ir_version: int
-    data: bytes = field(repr=False)
+    content: Content = field(repr=False)
     folder: str
     external: bool

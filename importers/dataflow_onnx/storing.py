@@ -144,7 +144,7 @@ def _rows(a: Array, b: Array) -> Iterable[tuple[Array, Array]]:
     return zip(a, b, strict=True) if a.ndim > 1 and a.nbytes > 1 << 24 else [(a, b)]
 
 
-def write(target: Path | Callable[[], Path], pieces: Iterable[bytes], near: Path | None = None) -> Path:
+def write(target: Path | Callable[[], Path], pieces: Iterable[bytes | memoryview], near: Path | None = None) -> Path:
     """Writes a file in one step: under another name, then in place of the target.
 
     Args:

@@ -54,7 +54,7 @@ def save_file(
         changed = patched(model, source)
         if changed is None and _copied(source, target):
             return
-        proto = changed if changed is not None else onnx.ModelProto.FromString(source.data)
+        proto = changed if changed is not None else onnx.ModelProto.FromString(source.content.whole())
 
     def data_of(tensor: TensorProto, initializer: bool) -> bytes:
         assert source is not None  # only an imported model begins with data in other files
@@ -73,20 +73,21 @@ def _copied(source: Source, target: Path) -> bool:
     """Writes an unchanged model with every byte it had; False where its data files would fall on others."""
     places = set()
     if source.external:
-        proto = onnx.ModelProto.FromString(source.data)
+        proto = onnx.ModelProto.FromString(source.content.whole())
         entries = [{e.key: e.value for e in t.external_data} for t in tensors(proto.graph) if is_external(t)]
         places = {entry["location"] for entry in entries}
     for place in places:
         old, new = Path(source.folder) / place, target.parent / place
         if not old.is_file() or (new.exists() and not new.samefile(old)) or not new.parent.is_dir():
             return False
-    read_bytes(source.data, str(Path(source.folder) / target.name))  # its data files still hold what they must
+    # Its data files still hold what they must.
+    read_bytes(source.content.whole(), str(Path(source.folder) / target.name))
     for place in places:
         old, new = Path(source.folder) / place, target.parent / place
         if not new.exists():
             with old.open("rb") as file:
                 write(new, iter(lambda: file.read(1 << 24), b""))
-    write(target, [source.data])
+    write(target, source.content.pieces)
     return True
 
 
@@ -99,7 +100,7 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
     if not changed:
         return None
     proto = onnx.ModelProto()
-    proto.ParseFromString(source.data)
+    proto.ParseFromString(source.content.whole())
     left = set(changed)
     for tensor in proto.graph.initializer:
         if tensor.name in left:

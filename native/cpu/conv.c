@@ -53,6 +53,7 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
   if (way >= 0) {
     if (!conv.uses) {
       out->n_packs = 1;
+      out->replaced = 1 << 1;
       out->packs[0] = (df_pack){
           .input = 1, .kind = way, .bytes = DF_NAME(df_way_pack_bytes)(&conv), .pack = pack_weight};
     }

@@ -118,6 +118,24 @@ def test_the_checker_finds_a_pack_of_another_weight_and_one_of_the_wrong_size():
     short = dataclasses.replace(one.packs[0], type=df.TensorType(df.uint8, (64,)))
     with pytest.raises(PlanViolation, match="has 64 bytes, it needs"):
         check_plan(changed(dataclasses.replace(one, packs=(short,))))
-    kinds = [dataclasses.replace(a, kind="state") if a.kind == "weights" else a for a in plan.arenas]
+    kinds = [dataclasses.replace(a, kind="state") if a.kind == "source" else a for a in plan.arenas]
     with pytest.raises(PlanViolation, match="a copy of what a program changes"):
         check_plan(dataclasses.replace(plan, arenas=tuple(kinds)))
+    with pytest.raises(PlanViolation, match="reads input 1, which has no memory"):
+        check_plan(changed(dataclasses.replace(one, packs=())))
+
+
+def test_a_weight_that_is_read_otherwise_too_keeps_its_memory():
+    g = df.GraphBuilder()
+    w = g.parameter("w", WEIGHT)
+    g.output("y", df.ops.conv(g.input("x", df.float32, X.shape), w, **WINDOW))
+    g.output("z", df.ops.mul(w, g.input("s", df.float32, ())))
+    session = df.Session(df.Model(g.build()), devices=["cpu"])
+    found = session.run({"x": X, "s": np.float32(2)})
+    np.testing.assert_array_equal(found["z"], 2 * WEIGHT)
+    np.testing.assert_allclose(found["y"], expected(WEIGHT), rtol=1e-5, atol=1e-5)
+    assert {a.kind for a in session.plan().arenas if a.name == "w"} == {"weights"}
+    np.testing.assert_allclose(session.run({"x": X, "s": np.float32(2)}, ["y"])["y"], found["y"])
+    plan = session.plan({"x": X.shape, "s": ()}, ["y"])
+    assert {a.kind for a in plan.arenas if a.name == "w"} == {"source"}
+    assert "weights" not in plan.memory

@@ -1,14 +1,16 @@
-"""Weights that share the file's bytes: the same as protobuf decodes, whatever the file looks like."""
+"""Large weights read without protobuf: the same as it decodes, whatever the file looks like, and where they lie."""
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
+from dataflow.hostmemory import allocated
 from dataflow_onnx.reader import read_bytes
-from dataflow_onnx.wire import WORTH_SHARING, without_large_data
+from dataflow_onnx.wire import WORTH_SHARING, content_of, read_content
 
 
 def model(sizes, *, typed=()):
@@ -27,16 +29,24 @@ def model(sizes, *, typed=()):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
-@given(sizes=st.lists(st.integers(0, 3000), max_size=6), typed=st.sets(st.integers(0, 5)))
+@pytest.mark.parametrize("on_disk", [False, True])
+@given(sizes=st.lists(st.integers(0, 3000) | st.just(40_000), max_size=6), typed=st.sets(st.integers(0, 5)))
 @settings(max_examples=60, deadline=None)
-def test_what_is_left_out_and_the_rest_are_the_model(sizes, typed):
+def test_what_is_left_out_and_the_rest_are_the_model(tmp_path_factory, on_disk, sizes, typed):
     proto = model(sizes, typed=typed)
     data = proto.SerializeToString()
-    small, large = without_large_data(data)
-    rest = onnx.ModelProto.FromString(small)
+    content = content_of(data)
+    if on_disk:
+        path = tmp_path_factory.getbasetemp() / "model.onnx"
+        path.write_bytes(data)
+        content = read_content(str(path))
+    assert content.size == len(data)
+    assert content.whole() == data
+    large = {index: array.tobytes() for index, array in content.large.items()}
+    rest = onnx.ModelProto.FromString(content.small)
     for index, tensor in enumerate(proto.graph.initializer):
         if 4 * sizes[index] >= WORTH_SHARING and index not in typed:
-            assert bytes(large.pop(index)) == tensor.raw_data
+            assert large.pop(index) == tensor.raw_data
             rest.graph.initializer[index].raw_data = tensor.raw_data
     assert not large
     assert rest == proto
@@ -45,13 +55,40 @@ def test_what_is_left_out_and_the_rest_are_the_model(sizes, typed):
         np.testing.assert_array_equal(array, numpy_helper.to_array(tensor))
 
 
-def test_large_weights_are_views_of_the_file():
+def test_large_weights_are_views_of_the_bytes():
     data = model([5000]).SerializeToString()
     record = read_bytes(data)
     (array,) = record.graph.initializers.values()
     whole = np.frombuffer(data, np.uint8)
     assert np.shares_memory(whole, array)
     assert not array.flags.writeable
+
+
+def test_a_session_uses_the_weights_of_a_file_where_they_lie(tmp_path):
+    size = 1 << 18
+    weight = numpy_helper.from_array(np.ones((size, 2), np.float32), "w")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, size])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 2])
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    before = allocated()[0]
+    loaded = df.load(str(tmp_path / "m.onnx"))
+    assert 8 * size <= allocated()[0] - before < 8.1 * size
+    session = df.Session(loaded, devices=["cpu"])
+    assert (session.run(np.full((3, size), 0.5, np.float32))["y"] == size / 2).all()
+    assert allocated()[0] - before < 8.1 * size
+    del loaded
+    assert (session.run(np.full((3, size), 0.5, np.float32))["y"] == size / 2).all()
+    del session
+    assert allocated()[0] == before
+
+
+def test_a_file_that_ends_before_its_tensors_is_refused(tmp_path):
+    data = model([50_000, 60_000]).SerializeToString()
+    for end in (100, 3000, 200_000, len(data) - 1):
+        (tmp_path / "m.onnx").write_bytes(data[:end])
+        with pytest.raises(df.ModelError, match="cut short"):
+            df.load(str(tmp_path / "m.onnx"))
 
 
 @given(cut=st.integers(0, 25_000), flip=st.integers(0, 25_000), bit=st.integers(0, 7))
@@ -73,4 +110,6 @@ def test_a_broken_file_is_refused_or_reads_as_protobuf_reads_it(cut, flip, bit):
 def test_a_model_twice_in_a_file_is_left_to_protobuf():
     """Encoded messages one behind another are merged."""
     data = model([5000]).SerializeToString()
-    assert without_large_data(data + data) == (data + data, {})
+    content = content_of(data + data)
+    assert content.small == data + data
+    assert not content.large

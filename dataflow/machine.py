@@ -1,0 +1,51 @@
+"""The open devices of a session or trainer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from .device import HOST, Backend, Buffer
+from .hostmemory import HostBuffer
+
+
+class Machine:
+    """The open devices of a session or trainer, in order of preference.
+
+    Attributes:
+        backends: by device id.
+        memories: device id to the name of the memory it addresses.
+        threads: the most that a kernel may use.
+    """
+
+    def __init__(self, backends: Mapping[str, Backend], memories: Mapping[str, str], threads: int) -> None:
+        self.backends = backends
+        self.memories = memories
+        self.threads = threads
+        self.failed: str | None = None
+        # What a device that works asynchronously has to tell, it tells whoever waits for it next.
+        self.turn = threading.RLock()
+
+    def allocate(self, memory: str, bytes: int) -> Buffer:
+        """Memory of that name; on the host it is counted."""
+        if memory == HOST:
+            return HostBuffer(bytes)
+        return self.backend_of(memory).alloc(bytes)
+
+    def free(self, memory: str, buffer: Buffer) -> None:
+        """Gives memory back; the host's goes with its object."""
+        if memory != HOST:
+            self.backend_of(memory).free(buffer)
+
+    def available(self) -> dict[str, tuple[int, int]]:
+        """Bytes that can still be allocated and bytes in all, by memory, where the device tells."""
+        found = {}
+        for memory in set(self.memories.values()) - {HOST}:
+            told = self.backend_of(memory).memory()
+            if told is not None:
+                found[memory] = told
+        return found
+
+    def backend_of(self, memory: str) -> Backend:
+        """A device that addresses ``memory``."""
+        return next(self.backends[d] for d, m in self.memories.items() if m == memory)

@@ -1,0 +1,200 @@
+"""Persistent tensors by name: weights, state and packed copies, shared by the programs of a session or trainer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ._runtime import ffi
+from .device import HOST, Buffer
+from .graph import Array
+from .hostmemory import Lent, array_at, can_lend
+from .lower import Lowered
+from .machine import Machine
+from .native import Operand
+from .plan import Pack, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A tensor in a memory."""
+
+    memory: str
+    buffer: Buffer
+    operand: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A packed copy; packs are kept for weights on the host only."""
+
+    source: str  # the key of the tensor that it is made from
+    memory: str
+    buffer: Buffer
+    pack: Pack
+
+
+class Store:
+    """Tensors that outlive a run.
+
+    Args:
+        machine: the open devices.
+        borrows: constants that nobody can change stay where they lie, instead of being copied.
+    """
+
+    def __init__(self, machine: Machine, borrows: bool = False) -> None:
+        self._machine, self._borrows = machine, borrows
+        self._tensors: dict[str, _Tensor] = {}
+        self._copies: dict[str, _Copy] = {}
+        self._constants: set[str] = set()  # what a compile made or found constant: programs may each have their own
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._tensors
+
+    def require(self, plan: Plan, lowered: Lowered, newest: Callable[[str], Array | None]) -> None:
+        """Allocates and fills what ``plan`` needs and the store doesn't have.
+
+        Args:
+            plan: names the tensors.
+            lowered: has their first data, which is taken out of it: what is only packed can go one by one.
+            newest: data by name that comes before the graph's, or None.
+        """
+        wanted: dict[str, list[str]] = {}  # tensor -> copies to be made
+        for name, pack in plan.packs.items():
+            if name not in self._copies:
+                wanted.setdefault(plan.arenas[pack.source.arena].name, []).append(name)
+        sources: list[tuple[Array, list[str]]] = []
+        for key, operand in plan.stored.items():
+            stored = lowered.stored.pop(key)
+            known = self._tensors.get(key)
+            data = newest(stored.name)
+            if known is None and stored.data.role == "constant":
+                self._constants.add(key)
+            array = stored.data.array if data is None else data
+            if known is None and plan.arenas[operand.arena].kind != "source":
+                self._tensors[key] = known = self._kept(plan, operand, array, data is None)
+            if key in wanted:
+                sources.append((array if known is None else self._array(known), wanted[key]))
+            del stored, data, array
+        self._pack(sources, {name: (key, plan) for key, names in wanted.items() for name in names})
+
+    def _kept(self, plan: Plan, operand: Operand, array: Array, constant: bool) -> _Tensor:
+        arena = plan.arenas[operand.arena]
+        if self._borrows and constant and arena.memory == HOST and arena.kind == "weights" and can_lend(array):
+            return _Tensor(HOST, Lent(array), operand)
+        tensor = _Tensor(arena.memory, self._machine.allocate(arena.memory, operand.type.nbytes), operand)
+        self._write(tensor, array)
+        return tensor
+
+    def _pack(self, sources: list[tuple[Array, list[str]]], plans: dict[str, tuple[str, Plan]]) -> None:
+        """Makes packed copies, on as many threads as kernels may use; lets go of a source once it is packed."""
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                while sources:
+                    try:
+                        array, names = sources.pop()
+                    except IndexError:
+                        return
+                    for name in names:
+                        key, plan = plans[name]
+                        pack = plan.packs[name]
+                        arena = plan.arenas[pack.operand.arena]
+                        buffer = self._machine.allocate(arena.memory, arena.bytes)
+                        _fill(pack, array, buffer)
+                        self._copies[name] = _Copy(key, arena.memory, buffer, pack)
+                    del array
+            except BaseException as error:
+                failures.append(error)
+
+        sources.sort(key=lambda entry: entry[0].nbytes)  # the largest first
+        helpers = [threading.Thread(target=work) for _ in range(min(self._machine.threads, len(sources)) - 1)]
+        for helper in helpers:
+            helper.start()
+        work()
+        for helper in helpers:
+            helper.join()
+        if failures:
+            raise failures[0]
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Names of all tensors and packed copies."""
+        return frozenset({*self._tensors, *self._copies})
+
+    def buffer(self, key: str) -> Buffer:
+        """The memory of a tensor or of a packed copy."""
+        return self._copies[key].buffer if key in self._copies else self._tensors[key].buffer
+
+    def drop_constants(self, plans: Iterable[Plan]) -> None:
+        """Forgets constants that none of ``plans`` reads; a run that still uses them keeps their memory."""
+        kept = {key for plan in plans for key in (*plan.stored, *plan.packs)}
+        for key in self._constants - kept:
+            self._tensors.pop(key, None)
+        self._constants &= kept
+        for name in [n for n, c in self._copies.items() if n not in kept and c.source not in self._tensors]:
+            del self._copies[name]
+
+    def names(self) -> frozenset[str]:
+        """Names of all tensors, also of those of which only packed copies are kept."""
+        return frozenset({*self._tensors, *(copy.source for copy in self._copies.values())})
+
+    def write(self, key: str, array: Array) -> None:
+        """Copies ``array`` into a tensor of the same dtype and shape."""
+        if key in self._tensors:
+            self._write(self._tensors[key], array)
+        for copy in self._copies.values():
+            if copy.source == key:
+                _fill(copy.pack, array, copy.buffer)
+
+    def _write(self, tensor: _Tensor, array: Array) -> None:
+        if tensor.operand.type.elements == 0:
+            return
+        assert not isinstance(tensor.buffer, Lent), "a tensor that is borrowed can't be written"
+        if tensor.memory == HOST:
+            self._array(tensor)[...] = array
+            return
+        data = np.ascontiguousarray(array)  # must live until the device has read it
+        backend = self._machine.backend_of(tensor.memory)
+        backend.write(tensor.buffer, 0, data)
+        backend.sync()
+
+    def _array(self, tensor: _Tensor) -> Array:
+        """An array over a tensor on the host."""
+        return array_at(tensor.buffer.base, tensor.operand.type.nbytes, replace(tensor.operand, offset=0))
+
+    def read(self, key: str) -> Array:
+        """A copy of a tensor."""
+        tensor = self._tensors[key]
+        if tensor.operand.type.elements == 0 or tensor.memory == HOST:
+            return self._array(tensor).copy()
+        array = np.empty(tensor.operand.type.sizes, tensor.operand.type.dtype.numpy)
+        self._machine.backend_of(tensor.memory).read(array, tensor.buffer, 0)
+        return array
+
+    def view(self, key: str) -> Array | None:
+        """A read-only array over a tensor that lies on the host, else None."""
+        tensor = self._tensors[key]
+        if tensor.memory != HOST:
+            return None
+        array = self._array(tensor)
+        array.flags.writeable = False
+        return array
+
+    def close(self) -> None:
+        """Gives device memory back."""
+        for tensor in self._tensors.values():
+            self._machine.free(tensor.memory, tensor.buffer)
+        self._tensors.clear()
+        self._copies.clear()
+
+
+def _fill(pack: Pack, array: Array, buffer: Any) -> None:
+    data = np.ascontiguousarray(array)
+    base = ffi.cast("char *", data.__array_interface__["data"][0])
+    pack.fill(ffi.cast("void *", base + pack.source.offset), buffer.base)
