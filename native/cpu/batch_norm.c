@@ -1,26 +1,19 @@
 /* batch_norm.c: normalisation per channel, channels on axis 1 of (N, C, inner).
  *
- *   batch_norm             y = (x - mean) * scale / sqrt(var + epsilon) + bias        2 reads or
- * writes per element batch_norm_train       the same with the batch's mean and biased variance 3
- *   batch_norm_train_grad  dx = scale * inv_std * (dy - (dbias + xhat * dscale) / M)   5
- *                          with xhat = (x - mean) * inv_std, dbias = sum dy, dscale = sum dy *
- * xhat, M = N * inner
+ *   batch_norm: y = (x - mean) * scale / sqrt(var + epsilon) + bias
+ *   batch_norm_train: the same with the batch's mean and biased variance
+ *   batch_norm_train_grad: dx = scale * inv_std * (dy - (dbias + xhat * dscale) / M), where
+ *     xhat = (x - mean) * inv_std, dbias = sum dy, dscale = sum dy * xhat, M = N * inner
  *
- * Sums are made in runs of at most DF_CHUNK elements, each in vectors, and joined in double in the
- * order of the runs: the parts depend on the shape alone. The variance of a run is taken about its
- * own mean. */
-#include "cpu.h"
+ * Where a thread has a channel for itself, it makes the sums and what follows from them while the
+ * channel is in the cache: every tensor comes from far once, 2 or 3 elements are moved per place
+ * and not 3 or 5. */
+#include "channel_statistics.h"
 #include "vector.h"
 
 #include <math.h>
 
-typedef struct layout {
-  int64_t batch, channels, inner;
-} layout;
-
-static layout layout_of(const int64_t *shape, int32_t rank) {
-  return (layout){shape[0], shape[1], df_product(shape, 2, rank)};
-}
+enum { CACHE_FLOATS = 3 << 17 /* 1.5 MiB of the second cache */ };
 
 static const char *accepts(const df_node *node) {
   return node->inputs[0].rank < 2 ? "x must have a batch and a channel axis" : NULL;
@@ -37,14 +30,28 @@ static const char *accepts_grad(const df_node *node) {
 typedef struct affine {
   float *y;
   const float *x;
-  layout l;
+  df_channels l;
   const float *mean, *factor, *bias;
 } affine;
 
+/* Fetches what lies |ahead| of it. */
 static void normalize_run(float *y, const float *x, float mean, float factor, float bias,
-                          int64_t count) {
-  for (int64_t i = 0; i < count; i++)
+                          int64_t count, int64_t ahead) {
+  int64_t i = 0;
+  for (; i + DF_LANES <= count; i += DF_LANES) {
+    __builtin_prefetch(x + i + ahead);
+    vec_store(y + i, (vec_load(x + i) - mean) * factor + bias);
+  }
+  for (; i < count; i++)
     y[i] = (x[i] - mean) * factor + bias;
+}
+
+/* The planes of channel |c|. */
+static void normalize_channel(const affine *a, int64_t c, int64_t ahead) {
+  for (int64_t n = 0; n < a->l.batch; n++) {
+    int64_t at = (n * a->l.channels + c) * a->l.inner;
+    normalize_run(a->y + at, a->x + at, a->mean[c], a->factor[c], a->bias[c], a->l.inner, ahead);
+  }
 }
 
 /* Rows of the batch for inner == 1, else planes. */
@@ -63,7 +70,7 @@ static void normalize_piece(void *context, int64_t index, int64_t count, int32_t
   df_piece(index, count, a->l.batch * a->l.channels, 1, &begin, &end);
   for (int64_t plane = begin; plane < end; plane++) {
     int64_t c = plane % a->l.channels, at = plane * a->l.inner;
-    normalize_run(a->y + at, a->x + at, a->mean[c], a->factor[c], a->bias[c], a->l.inner);
+    normalize_run(a->y + at, a->x + at, a->mean[c], a->factor[c], a->bias[c], a->l.inner, 0);
   }
 }
 
@@ -85,7 +92,7 @@ static df_status run_inference(const df_call *call) {
   float *factor = call->workspace;
   affine a = {.y = call->outputs[0].data,
               .x = x->data,
-              .l = layout_of(x->shape, x->rank),
+              .l = df_channels_of(x->shape, x->rank),
               .mean = call->inputs[3].data,
               .factor = factor,
               .bias = call->inputs[2].data};
@@ -95,166 +102,14 @@ static df_status run_inference(const df_call *call) {
   return DF_OK;
 }
 
-/* ---- Runs of one channel ----------------------------------------------------------------------
- */
+/* Whether a channel is one part, of planes: a thread then does all that there is to do for it while
+ * it is in the cache, and every element comes from far once. */
+static int by_channel(const df_statistics *s) { return s->l.inner > 1 && s->parts.count == 1; }
 
-/* Element |at| of channel |c|, counted over batch and inner. */
-static int64_t place(const layout *l, int64_t c, int64_t at) {
-  return (at / l->inner * l->channels + c) * l->inner + at % l->inner;
-}
-
-/* |count| elements of channel |c| from element |at| on: where they lie when they lie together, else
- * in |buffer|. */
-static const float *run_of(const float *x, const layout *l, int64_t c, int64_t at, int64_t count,
-                           float *buffer) {
-  if (at % l->inner + count <= l->inner)
-    return x + place(l, c, at);
-  if (l->inner == 1) {
-    const float *from = x + at * l->channels + c;
-    for (int64_t i = 0; i < count; i++)
-      buffer[i] = from[i * l->channels];
-    return buffer;
-  }
-  for (int64_t i = 0; i < count;) {
-    int64_t length = df_min(count - i, l->inner - (at + i) % l->inner);
-    memcpy(buffer + i, x + place(l, c, at + i), (size_t)length * sizeof(float));
-    i += length;
-  }
-  return buffer;
-}
-
-/* How many elements the run at |at| has: whole planes when they are small, parts of one when it is
- * large. */
-static int64_t run_length(const layout *l, int64_t at, int64_t total) {
-  if (l->inner <= DF_CHUNK / 2)
-    return df_min(total - at, DF_CHUNK / l->inner * l->inner);
-  return df_min(DF_CHUNK, l->inner - at % l->inner);
-}
-
-static float sum_run(const float *x, int64_t count) {
-  df_vec sum[2] = {vec_zero(), vec_zero()};
-  int64_t i = 0;
-  for (; i + 2 * DF_LANES <= count; i += 2 * DF_LANES) {
-    sum[0] += vec_load(x + i);
-    sum[1] += vec_load(x + i + DF_LANES);
-  }
-  for (; i < count; i += DF_LANES)
-    sum[0] += vec_load_part(x + i, df_min(DF_LANES, count - i));
-  return vec_sum(sum[0] + sum[1]);
-}
-
-/* Sum of (x - mean) squared. */
-static float spread_run(const float *x, float mean, int64_t count) {
-  df_vec sum[2] = {vec_zero(), vec_zero()};
-  int64_t i = 0;
-  for (; i + 2 * DF_LANES <= count; i += 2 * DF_LANES) {
-    df_vec first = vec_load(x + i) - mean, second = vec_load(x + i + DF_LANES) - mean;
-    sum[0] += first * first;
-    sum[1] += second * second;
-  }
-  float rest = vec_sum(sum[0] + sum[1]);
-  for (; i < count; i++)
-    rest += (x[i] - mean) * (x[i] - mean);
-  return rest;
-}
-
-/* Sums of dy and of dy * (x - mean). */
-static void sums_run(const float *dy, const float *x, float mean, int64_t count, double *plain,
-                     double *weighted) {
-  df_vec sum = vec_zero(), product = vec_zero();
-  int64_t i = 0;
-  for (; i + DF_LANES <= count; i += DF_LANES) {
-    df_vec d = vec_load(dy + i);
-    sum += d;
-    product += d * (vec_load(x + i) - mean);
-  }
-  float sum_rest = vec_sum(sum), product_rest = vec_sum(product);
-  for (; i < count; i++) {
-    sum_rest += dy[i];
-    product_rest += dy[i] * (x[i] - mean);
-  }
-  *plain += sum_rest;
-  *weighted += product_rest;
-}
-
-/* ---- Parts: runs of one channel that one thread does -------------------------------------------
- */
-
-/* Number and length of the parts of a channel: enough of them that a few channels still fill the
- * threads. */
-typedef struct parts {
-  int64_t count, length, total;
-} parts;
-
-static parts parts_of(const layout *l, int32_t threads) {
-  int64_t total = l->batch * l->inner;
-  int64_t run = l->inner <= DF_CHUNK / 2 ? DF_CHUNK / l->inner * l->inner : l->inner;
-  int64_t wanted = threads > 1 ? df_divide_up(4 * (int64_t)threads, df_max(1, l->channels)) : 1;
-  int64_t runs = df_max(1, df_divide_up(total, run));
-  int64_t length = df_divide_up(runs, df_min(runs, wanted)) * run;
-  return (parts){df_max(1, df_divide_up(total, length)), length, total};
-}
-
-/* Two doubles per channel and part. */
-static int64_t parts_bytes(const layout *l, int32_t threads) {
-  return l->channels * parts_of(l, threads).count * 2 * (int64_t)sizeof(double);
-}
-
-typedef struct statistics {
-  const float *x;
-  const float *dy;   /* null when mean and spread are wanted */
-  const float *mean; /* of the channels, when dy is not null */
-  layout l;
-  parts parts;
-  double *result; /* two per channel and part */
-} statistics;
-
-/* Mean and sum of squared deviations of one part, its runs joined by Chan's formula. */
-static void moments(const statistics *s, int64_t c, int64_t begin, int64_t end, double *result) {
-  float buffer[DF_CHUNK];
-  double mean = 0.0, spread = 0.0;
-  for (int64_t at = begin; at < end;) {
-    int64_t count = run_length(&s->l, at, end);
-    const float *x = run_of(s->x, &s->l, c, at, count, buffer);
-    float run_mean = sum_run(x, count) / (float)count;
-    double run_spread = spread_run(x, run_mean, count);
-    double seen = (double)(at - begin), all = seen + (double)count, delta = run_mean - mean;
-    mean += delta * (double)count / all;
-    spread += run_spread + delta * delta * seen * (double)count / all;
-    at += count;
-  }
-  result[0] = mean;
-  result[1] = spread;
-}
-
-static void sums(const statistics *s, int64_t c, int64_t begin, int64_t end, double *result) {
-  float x_buffer[DF_CHUNK], dy_buffer[DF_CHUNK];
-  result[0] = result[1] = 0.0;
-  for (int64_t at = begin; at < end;) {
-    int64_t count = run_length(&s->l, at, end);
-    sums_run(run_of(s->dy, &s->l, c, at, count, dy_buffer),
-             run_of(s->x, &s->l, c, at, count, x_buffer), s->mean[c], count, &result[0],
-             &result[1]);
-    at += count;
-  }
-}
-
-static void statistics_piece(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const statistics *s = context;
-  int64_t begin, end;
-  df_piece(index, count, s->l.channels * s->parts.count, 1, &begin, &end);
-  for (int64_t at = begin; at < end; at++) {
-    int64_t from = at % s->parts.count * s->parts.length;
-    int64_t to = df_min(s->parts.total, from + s->parts.length);
-    (s->dy ? sums : moments)(s, at / s->parts.count, from, to, s->result + 2 * at);
-  }
-}
-
-static void take_statistics(const df_call *call, statistics *s) {
-  s->parts = parts_of(&s->l, call->threads);
-  int64_t pieces = df_pieces(call, s->l.channels * s->parts.total, DF_GRAIN);
-  df_parallel(call, statistics_piece, s, df_min(pieces, s->l.channels * s->parts.count));
+/* From one plane to that of the next channel, when the planes of two channels of |tensors| tensors
+ * fit the second cache; else 0. */
+static int64_t next_channel(const df_statistics *s, int64_t tensors) {
+  return 2 * tensors * s->parts.total <= CACHE_FLOATS ? s->l.inner : 0;
 }
 
 /* ---- batch_norm_train -------------------------------------------------------------------------
@@ -263,8 +118,8 @@ static void take_statistics(const df_call *call, statistics *s) {
 /* The workspace: results of the parts, then mean and factor per channel. */
 static df_status prepare_train(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  layout l = layout_of(node->inputs[0].shape, node->inputs[0].rank);
-  out->workspace = parts_bytes(&l, node->threads) + 2 * l.channels * (int64_t)sizeof(float);
+  df_channels l = df_channels_of(node->inputs[0].shape, node->inputs[0].rank);
+  out->workspace = df_parts_bytes(&l, node->threads) + 2 * l.channels * (int64_t)sizeof(float);
   return DF_OK;
 }
 
@@ -276,44 +131,80 @@ static void blend(const df_tensor *to, const df_tensor *from, int64_t c, double 
         (float)(((const float *)from->data)[c] * momentum + batch * (1.0 - momentum));
 }
 
+typedef struct train {
+  const df_call *call;
+  df_statistics s;
+  affine a;
+  float *mean, *factor;
+  float *saved_mean, *saved_inv_std; /* may be null */
+  double epsilon, momentum;
+} train;
+
+/* Joins the parts of channel |c|; all that is known of it. */
+static void finish_moments(const train *t, int64_t c) {
+  const df_parts *p = &t->s.parts;
+  const double *result = t->s.result + 2 * c * p->count;
+  double mean = result[0], spread = result[1];
+  for (int64_t part = 1; part < p->count; part++) {
+    double seen = (double)(part * p->length);
+    double count = (double)df_min(p->length, p->total - part * p->length);
+    double delta = result[2 * part] - mean;
+    mean += delta * count / (seen + count);
+    spread += result[2 * part + 1] + delta * delta * seen * count / (seen + count);
+  }
+  double variance = spread / (double)p->total;
+  double inv_std = 1.0 / sqrt(variance + t->epsilon);
+  t->mean[c] = (float)mean;
+  t->factor[c] = (float)(((const float *)t->call->inputs[1].data)[c] * inv_std);
+  blend(&t->call->outputs[1], &t->call->inputs[3], c, mean, t->momentum);
+  blend(&t->call->outputs[2], &t->call->inputs[4], c, variance, t->momentum);
+  if (t->saved_mean)
+    t->saved_mean[c] = (float)mean;
+  if (t->saved_inv_std)
+    t->saved_inv_std[c] = (float)inv_std;
+}
+
+static void train_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const train *t = context;
+  int64_t begin, end, ahead = next_channel(&t->s, 1);
+  df_piece(index, count, t->s.l.channels, 1, &begin, &end);
+  for (int64_t c = begin; c < end; c++) {
+    DF_NAME(df_moments)(&t->s, c, 0, t->s.parts.total, t->s.result + 2 * c);
+    finish_moments(t, c);
+    normalize_channel(&t->a, c, ahead);
+  }
+}
+
 static df_status run_train(const df_call *call) {
   const df_tensor *x = &call->inputs[0];
-  const float *scale = call->inputs[1].data;
-  double epsilon = df_attr_float(call, 0, 1e-5), momentum = df_attr_float(call, 1, 0.9);
-  float *saved_mean = call->n_outputs > 3 ? call->outputs[3].data : NULL;
-  float *saved_inv_std = call->n_outputs > 4 ? call->outputs[4].data : NULL;
-  layout l = layout_of(x->shape, x->rank);
-  statistics s = {.x = x->data, .l = l, .result = call->workspace};
-  take_statistics(call, &s);
-  float *mean = (float *)(s.result + 2 * l.channels * s.parts.count), *factor = mean + l.channels;
-  for (int64_t c = 0; c < l.channels; c++) {
-    const double *result = s.result + 2 * c * s.parts.count;
-    double channel_mean = result[0], spread = result[1];
-    for (int64_t part = 1; part < s.parts.count; part++) {
-      double seen = (double)(part * s.parts.length);
-      double count = (double)df_min(s.parts.length, s.parts.total - part * s.parts.length);
-      double delta = result[2 * part] - channel_mean;
-      channel_mean += delta * count / (seen + count);
-      spread += result[2 * part + 1] + delta * delta * seen * count / (seen + count);
-    }
-    double variance = spread / (double)s.parts.total;
-    double inv_std = 1.0 / sqrt(variance + epsilon);
-    mean[c] = (float)channel_mean;
-    factor[c] = (float)(scale[c] * inv_std);
-    blend(&call->outputs[1], &call->inputs[3], c, channel_mean, momentum);
-    blend(&call->outputs[2], &call->inputs[4], c, variance, momentum);
-    if (saved_mean)
-      saved_mean[c] = (float)channel_mean;
-    if (saved_inv_std)
-      saved_inv_std[c] = (float)inv_std;
+  df_channels l = df_channels_of(x->shape, x->rank);
+  train t = {.call = call,
+             .s = {.x = x->data,
+                   .l = l,
+                   .parts = df_parts_of(&l, call->threads),
+                   .result = call->workspace},
+             .saved_mean = call->n_outputs > 3 ? call->outputs[3].data : NULL,
+             .saved_inv_std = call->n_outputs > 4 ? call->outputs[4].data : NULL,
+             .epsilon = df_attr_float(call, 0, 1e-5),
+             .momentum = df_attr_float(call, 1, 0.9)};
+  t.mean = (float *)(t.s.result + 2 * l.channels * t.s.parts.count);
+  t.factor = t.mean + l.channels;
+  t.a = (affine){.y = call->outputs[0].data,
+                 .x = x->data,
+                 .l = l,
+                 .mean = t.mean,
+                 .factor = t.factor,
+                 .bias = call->inputs[2].data};
+  if (by_channel(&t.s)) {
+    int64_t pieces = df_pieces(call, l.channels * t.s.parts.total, DF_GRAIN);
+    df_parallel(call, train_piece, &t, df_min(pieces, l.channels));
+    return DF_OK;
   }
-  affine a = {.y = call->outputs[0].data,
-              .x = x->data,
-              .l = l,
-              .mean = mean,
-              .factor = factor,
-              .bias = call->inputs[2].data};
-  normalize(call, &a);
+  DF_NAME(df_take_statistics)(call, &t.s);
+  for (int64_t c = 0; c < l.channels; c++)
+    finish_moments(&t, c);
+  normalize(call, &t.a);
   return DF_OK;
 }
 
@@ -321,85 +212,113 @@ static df_status run_train(const df_call *call) {
  */
 
 typedef struct backward {
-  float *dx;
-  const float *dy, *x;
-  layout l;
-  const float *factor, *shift, *slope; /* dx = factor * dy + slope * x + shift */
-  const float *mean;
+  df_statistics s;
+  float *dx;             /* may be null */
+  float *dscale, *dbias; /* may be null */
+  const float *scale, *inv_std;
+  float *factor, *shift, *slope; /* dx = factor * dy + slope * (x - mean) + shift */
 } backward;
 
+static void finish_sums(const backward *b, int64_t c) {
+  const df_parts *p = &b->s.parts;
+  double plain = 0.0, weighted = 0.0, total = (double)p->total;
+  for (int64_t part = 0; part < p->count; part++) {
+    plain += b->s.result[2 * (c * p->count + part)];
+    weighted += b->s.result[2 * (c * p->count + part) + 1];
+  }
+  weighted *= b->inv_std[c];
+  if (b->dbias)
+    b->dbias[c] = (float)plain;
+  if (b->dscale)
+    b->dscale[c] = (float)weighted;
+  double all = (double)b->scale[c] * b->inv_std[c];
+  b->factor[c] = (float)all;
+  b->slope[c] = (float)(-all * b->inv_std[c] * weighted / total);
+  b->shift[c] = (float)(-all * plain / total);
+}
+
+/* One plane; fetches what lies |ahead| of it. */
+static void backward_plane(const backward *b, int64_t c, int64_t at, int64_t ahead) {
+  float factor = b->factor[c], slope = b->slope[c], shift = b->shift[c], mean = b->s.mean[c];
+  float *dx = b->dx + at;
+  const float *dy = b->s.dy + at, *x = b->s.x + at;
+  int64_t i = 0, inner = b->s.l.inner;
+  for (; i + DF_LANES <= inner; i += DF_LANES) {
+    __builtin_prefetch(dy + i + ahead);
+    __builtin_prefetch(x + i + ahead);
+    vec_store(dx + i, factor * vec_load(dy + i) + slope * (vec_load(x + i) - mean) + shift);
+  }
+  for (; i < inner; i++)
+    dx[i] = factor * dy[i] + slope * (x[i] - mean) + shift;
+}
+
+/* Rows of the batch for inner == 1, else planes. */
 static void backward_piece(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const backward *b = context;
-  int64_t begin, end, inner = b->l.inner, channels = b->l.channels;
+  int64_t begin, end, inner = b->s.l.inner, channels = b->s.l.channels;
   if (inner == 1) {
-    df_piece(index, count, b->l.batch, 1, &begin, &end);
+    df_piece(index, count, b->s.l.batch, 1, &begin, &end);
     for (int64_t at = begin * channels; at < end * channels; at += channels)
       for (int64_t c = 0; c < channels; c++)
-        b->dx[at + c] =
-            b->factor[c] * b->dy[at + c] + b->slope[c] * (b->x[at + c] - b->mean[c]) + b->shift[c];
+        b->dx[at + c] = b->factor[c] * b->s.dy[at + c] +
+                        b->slope[c] * (b->s.x[at + c] - b->s.mean[c]) + b->shift[c];
     return;
   }
-  df_piece(index, count, b->l.batch * channels, 1, &begin, &end);
-  for (int64_t plane = begin; plane < end; plane++) {
-    int64_t c = plane % channels;
-    float factor = b->factor[c], slope = b->slope[c], shift = b->shift[c], mean = b->mean[c];
-    float *dx = b->dx + plane * inner;
-    const float *dy = b->dy + plane * inner, *x = b->x + plane * inner;
-    for (int64_t i = 0; i < inner; i++)
-      dx[i] = factor * dy[i] + slope * (x[i] - mean) + shift;
+  df_piece(index, count, b->s.l.batch * channels, 1, &begin, &end);
+  for (int64_t plane = begin; plane < end; plane++)
+    backward_plane(b, plane % channels, plane * inner, 0);
+}
+
+static void backward_channels(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const backward *b = context;
+  const df_channels *l = &b->s.l;
+  int64_t begin, end, ahead = next_channel(&b->s, 2);
+  df_piece(index, count, l->channels, 1, &begin, &end);
+  for (int64_t c = begin; c < end; c++) {
+    DF_NAME(df_sums)(&b->s, c, 0, b->s.parts.total, b->s.result + 2 * c);
+    finish_sums(b, c);
+    for (int64_t n = 0; n < l->batch; n++)
+      backward_plane(b, c, (n * l->channels + c) * l->inner, ahead);
   }
 }
 
 /* The workspace: results of the parts, then factor, slope and shift per channel. */
 static df_status prepare_grad(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  layout l = layout_of(node->inputs[1].shape, node->inputs[1].rank);
-  out->workspace = parts_bytes(&l, node->threads) + 3 * l.channels * (int64_t)sizeof(float);
+  df_channels l = df_channels_of(node->inputs[1].shape, node->inputs[1].rank);
+  out->workspace = df_parts_bytes(&l, node->threads) + 3 * l.channels * (int64_t)sizeof(float);
   return DF_OK;
 }
 
 static df_status run_grad(const df_call *call) {
   const df_tensor *x = &call->inputs[1];
-  const float *scale = call->inputs[2].data, *inv_std = call->inputs[4].data;
-  float *dscale = call->n_outputs > 1 ? call->outputs[1].data : NULL;
-  float *dbias = call->n_outputs > 2 ? call->outputs[2].data : NULL;
-  layout l = layout_of(x->shape, x->rank);
-  statistics s = {.x = x->data,
-                  .dy = call->inputs[0].data,
-                  .mean = call->inputs[3].data,
-                  .l = l,
-                  .result = call->workspace};
-  take_statistics(call, &s);
-  float *factor = (float *)(s.result + 2 * l.channels * s.parts.count);
-  float *slope = factor + l.channels, *shift = slope + l.channels;
-  double total = (double)s.parts.total;
-  for (int64_t c = 0; c < l.channels; c++) {
-    double plain = 0.0, weighted = 0.0;
-    for (int64_t part = 0; part < s.parts.count; part++) {
-      plain += s.result[2 * (c * s.parts.count + part)];
-      weighted += s.result[2 * (c * s.parts.count + part) + 1];
-    }
-    weighted *= inv_std[c];
-    if (dbias)
-      dbias[c] = (float)plain;
-    if (dscale)
-      dscale[c] = (float)weighted;
-    double all = (double)scale[c] * inv_std[c];
-    factor[c] = (float)all;
-    slope[c] = (float)(-all * inv_std[c] * weighted / total);
-    shift[c] = (float)(-all * plain / total);
+  df_channels l = df_channels_of(x->shape, x->rank);
+  backward b = {.s = {.x = x->data,
+                      .dy = call->inputs[0].data,
+                      .mean = call->inputs[3].data,
+                      .l = l,
+                      .parts = df_parts_of(&l, call->threads),
+                      .result = call->workspace},
+                .dx = call->outputs[0].data,
+                .dscale = call->n_outputs > 1 ? call->outputs[1].data : NULL,
+                .dbias = call->n_outputs > 2 ? call->outputs[2].data : NULL,
+                .scale = call->inputs[2].data,
+                .inv_std = call->inputs[4].data};
+  b.factor = (float *)(b.s.result + 2 * l.channels * b.s.parts.count);
+  b.slope = b.factor + l.channels;
+  b.shift = b.slope + l.channels;
+  int64_t pieces = df_pieces(call, l.channels * b.s.parts.total, DF_GRAIN);
+  if (b.dx && by_channel(&b.s)) {
+    df_parallel(call, backward_channels, &b, df_min(pieces, l.channels));
+    return DF_OK;
   }
-  backward b = {.dx = call->outputs[0].data,
-                .dy = s.dy,
-                .x = s.x,
-                .l = l,
-                .factor = factor,
-                .shift = shift,
-                .slope = slope,
-                .mean = s.mean};
+  DF_NAME(df_take_statistics)(call, &b.s);
+  for (int64_t c = 0; c < l.channels; c++)
+    finish_sums(&b, c);
   if (b.dx)
-    df_parallel(call, backward_piece, &b, df_pieces(call, l.channels * s.parts.total, DF_GRAIN));
+    df_parallel(call, backward_piece, &b, pieces);
   return DF_OK;
 }
 
