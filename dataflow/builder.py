@@ -145,6 +145,14 @@ class GraphBuilder:
         self._nodes.append(node)
         return node
 
+    def again(self, node: Node, inputs: Sequence[Value | None]) -> Node:
+        """A node of another graph, with inputs of this one that have the types of its own: nothing is inferred anew."""
+        name = _unique(self._node_names, node.name)
+        outputs = tuple(None if v is None else self.value(v.name, v.type, exact=True) for v in node.outputs)
+        made = Node(node.op, name, tuple(inputs), outputs, node.attributes, node.bodies, self.origin)
+        self._nodes.append(made)
+        return made
+
     def value(self, name: str, type: TensorType, *, exact: bool = False) -> Value:
         """A new value that belongs to this builder; ``exact`` refuses a name that is taken."""
         if exact and name in self._names:

@@ -43,7 +43,9 @@ def rewrite(
         inputs = [None if v is None else new[v] for v in node.inputs]
         builder.origin = node.origin or node.name
         results = replace(builder, node, inputs)
-        if results is None:
+        if results is None and _types(inputs) == _types(node.inputs):
+            results = builder.again(node, inputs).outputs
+        elif results is None:
             names = [None if v is None else v.name for v in node.outputs]
             made = builder.add(node.op, inputs, node.attributes, bodies=node.bodies, name=node.name, output_names=names)
             results = made.outputs
@@ -55,3 +57,7 @@ def rewrite(
     for state in graph.states:
         builder.state(state.name, new[state.before], new[state.after])
     return builder.finish(boundary)
+
+
+def _types(values: Sequence[Value | None]) -> list[TensorType | None]:
+    return [None if v is None else v.type for v in values]

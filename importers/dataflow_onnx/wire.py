@@ -209,6 +209,8 @@ def _fields(place: _Place, at: int, end: int) -> Iterator[_Field]:
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """A number in groups of 7 bits, the lowest first, and where it ends."""
+    if at < end and data[at] < 0x80:
+        return data[at], at + 1
     found = shift = 0
     while at < end and shift < 64:
         byte = data[at]
