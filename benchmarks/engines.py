@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from exact import ERROR_GOAL, exact
 from floors import floors
 from peer import REST
 from report import interleaved, row
@@ -26,8 +27,13 @@ def onnxruntime_session(path: str, threads: int) -> onnxruntime.InferenceSession
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def compare_results(path: str, model: onnx.ModelProto, logits: str, feeds: Feeds, session: df.Session) -> None:
-    """Fails unless the value ``logits`` is the same by both; after Softmax a difference may not be seen."""
+def compare_results(
+    path: str, model: onnx.ModelProto, logits: str, feeds: Feeds, session: df.Session, exactly: bool
+) -> dict[str, float]:
+    """Fails unless the value ``logits`` is the same by both; after Softmax a difference may not be seen.
+
+    With ``exactly``, the largest error of each, as a part of the largest result in float64.
+    """
     outputs = list(model.graph.output)
     del model.graph.output[:]
     model.graph.output.append(onnx.helper.make_empty_tensor_value_info(logits))
@@ -38,10 +44,24 @@ def compare_results(path: str, model: onnx.ModelProto, logits: str, feeds: Feeds
     ours = session.run(feeds, outputs=[logits])[logits]
     assert np.abs(ours - theirs).max() <= NEAR * np.abs(theirs).max(), f"{path}: the results differ"
     assert np.ptp(theirs) > 0, f"{path}: all results are equal, so nothing was compared"
+    if not exactly:
+        return {}
+    right = exact(model, feeds, logits)
+    ours_off, theirs_off = (float(np.abs(found - right).max() / np.abs(right).max()) for found in (ours, theirs))
+    assert ours_off <= ERROR_GOAL * theirs_off, f"{path}: error {ours_off:.2g}, of onnxruntime {theirs_off:.2g}"
+    return {"error": ours_off, "onnxruntime_error": theirs_off}
 
 
 def compare(
-    what: str, path: str, model: onnx.ModelProto, logits: str, feeds: Feeds, rounds: int, threads: int, goal: float
+    what: str,
+    path: str,
+    model: onnx.ModelProto,
+    logits: str,
+    feeds: Feeds,
+    rounds: int,
+    threads: int,
+    goal: float,
+    exactly: bool = False,
 ) -> dict[str, Any]:
     """A row of the table.
 
@@ -54,9 +74,10 @@ def compare(
         rounds: how often each is timed.
         threads: of each.
         goal: the ratio to reach.
+        exactly: also compare both with float64, which takes a while.
     """
     ours = df.Session(df.load(path), devices=["cpu"], threads=threads)
-    compare_results(path, model, logits, feeds, ours)
+    errors = compare_results(path, model, logits, feeds, ours, exactly)
     theirs = onnxruntime_session(path, threads)
     runs = {"dataflow": lambda: ours.run(feeds), "onnxruntime": lambda: theirs.run(None, dict(feeds))}
     times = interleaved(rounds, {name: rested(run) for name, run in runs.items()})
@@ -70,6 +91,7 @@ def compare(
         goal,
         floors([plan], moved, threads),
         **{f"{kind}_MB": plan.memory.get(kind, 0) / 1e6 for kind in ("weights", "packs", "arena")},
+        **errors,
     )
 
 
