@@ -12,7 +12,8 @@ ORDER = {
     "light": "Inference of the nine light models of the onnx package and of BERT-base over 128 words, against "
     "onnxruntime. Weights and inputs are random and new in every run, and the values before Softmax are compared "
     "before anything is timed; at batch 1 both are also compared with float64 (error: the largest, as a part of the "
-    "largest result; ours may be four times the other's). The geometric mean's goal is capped by the floors like those of its rows.",
+    "largest result; ours may be four times the other's). The geometric mean's goal is capped by the floors like those "
+    "of its rows.",
     "training": "A training step with AdamW, against PyTorch eager and JAX (one jitted step). All begin with the same "
     "random weights, and their losses are compared. ResNet-50 trains with the statistics of its batches.",
     "loading": "From the file to the first result, in a fresh process that has run another, small model before.",

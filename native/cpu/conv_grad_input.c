@@ -177,6 +177,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   /* Which ways there are follows from the attributes: the input's shape is one. */
   if (!conv.uses && cut.packed > 0) {
     out->n_packs = 1;
+    out->replaced = 1 << 1;
     out->packs[0] =
         (df_pack){.input = 1, .bytes = cut.packed * (int64_t)sizeof(float), .pack = pack_weight};
   }
