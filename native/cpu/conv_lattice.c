@@ -6,8 +6,11 @@
 #include "vector.h"
 
 static void fill_zero(float *out, int64_t count) {
-  for (int64_t i = 0; i < count; i++)
-    out[i] = 0.0f;
+  int64_t i = 0;
+  for (; i + DF_LANES <= count; i += DF_LANES)
+    vec_store(out + i, vec_zero());
+  if (i < count)
+    vec_store_part(out + i, vec_zero(), count - i);
 }
 
 /* out[i] = from[2 * i] for |count| elements; reads nothing beyond from[2 * count - 2]. */
@@ -27,27 +30,35 @@ static void copy_even(float *out, const float *from, int64_t count) {
   }
 }
 
-/* out[u] = line[u * step + start], zero outside of [0, size); elements of the line lie together. */
-static void spread_line(float *out, const float *line, int64_t size, int64_t step, int64_t start,
-                        int64_t count) {
+/* out[u] = line[u * step + start] for u in [begin, end), zeros in the rest of |count|. */
+typedef struct line {
+  int64_t step, start;
+  int64_t begin, end, count;
+} line;
+
+/* Those that lie in a source of |size|. */
+static line line_of(int64_t size, int64_t step, int64_t start, int64_t count) {
   int64_t begin = start >= 0 ? 0 : df_min(count, df_divide_up(-start, step));
   int64_t end = start >= size ? begin : df_min(count, df_divide_up(size - start, step));
-  end = df_max(begin, end);
-  fill_zero(out, begin);
-  fill_zero(out + end, count - end);
-  const float *from = line + begin * step + start;
-  if (begin == end)
+  return (line){step, start, begin, df_max(begin, end), count};
+}
+
+static inline void spread_line(float *out, const float *source, const line *l) {
+  const float *from = source + l->begin * l->step + l->start;
+  fill_zero(out, l->begin);
+  fill_zero(out + l->end, l->count - l->end);
+  if (l->begin == l->end)
     return;
-  if (step == 1) {
-    int64_t i = begin;
-    for (; i + DF_LANES <= end; i += DF_LANES)
-      vec_store(out + i, vec_load(from + i - begin));
-    vec_store_part(out + i, vec_load_part(from + i - begin, end - i), end - i);
-  } else if (step == 2) {
-    copy_even(out + begin, from, end - begin);
+  if (l->step == 1) {
+    int64_t i = l->begin;
+    for (; i + DF_LANES <= l->end; i += DF_LANES, from += DF_LANES)
+      vec_store(out + i, vec_load(from));
+    vec_store_part(out + i, vec_load_part(from, l->end - i), l->end - i);
+  } else if (l->step == 2) {
+    copy_even(out + l->begin, from, l->end - l->begin);
   } else {
-    for (int64_t i = begin; i < end; i++)
-      out[i] = line[i * step + start];
+    for (int64_t i = l->begin; i < l->end; i++, from += l->step)
+      out[i] = *from;
   }
 }
 
@@ -56,18 +67,21 @@ void DF_NAME(df_spread)(float *out, const float *plane, const df_lattice *down,
   int64_t span = across->grid + across->reach;
   if (span == 1 && across->source == 1 && across->start == 0) {
     /* Columns of one element: the rows are a line. */
-    for (int64_t r = 0; r < down->phases; r++, out += rows)
-      spread_line(out, plane, down->source, down->step, band * down->step + down->start + r, rows);
+    for (int64_t r = 0; r < down->phases; r++, out += rows) {
+      line l = line_of(down->source, down->step, band * down->step + down->start + r, rows);
+      spread_line(out, plane, &l);
+    }
     return;
   }
   for (int64_t r = 0; r < down->phases; r++)
-    for (int64_t c = 0; c < across->phases; c++)
+    for (int64_t c = 0; c < across->phases; c++) {
+      line l = line_of(across->source, across->step, across->start + c, span);
       for (int64_t u = 0; u < rows; u++, out += span) {
         int64_t row = (band + u) * down->step + down->start + r;
         if (row < 0 || row >= down->source)
           fill_zero(out, span);
         else
-          spread_line(out, plane + row * across->source, across->source, across->step,
-                      across->start + c, span);
+          spread_line(out, plane + row * across->source, &l);
       }
+    }
 }

@@ -26,27 +26,32 @@ static int64_t part_of(int64_t total, int64_t count) {
 /* ---- Cost -------------------------------------------------------------------------------------
  */
 
-/* Cycles of a position, about: multiply-adds of vectors, of which loads are the limit where a panel
- * has one vector; turning; and spreading |spread| elements of each channel. */
-static double position_cycles(int64_t channels, int64_t taps, int64_t filters, double spread) {
+/* Cycles per position of the sums of |rows| x |filters|: multiply-adds of vectors; where a panel
+ * has one vector, loads are the limit. */
+static double sum_cycles(int64_t rows, int64_t filters) {
   int64_t lanes = df_round_up(filters, DF_LANES);
-  double per_vector = lanes > DF_LANES ? 0.5 : 0.65;
-  return (double)(channels * taps * lanes) / DF_LANES * per_vector + 0.4 * (double)lanes +
-         0.2 * spread * (double)channels;
+  return (double)(rows * lanes) / DF_LANES * (lanes > DF_LANES ? 0.5 : 0.65);
+}
+
+/* Of turning them. */
+static double turn_cycles(int64_t filters) { return 0.4 * (double)df_round_up(filters, DF_LANES); }
+
+/* All of it, with each channel spread as it is. */
+static double position_cycles(int64_t channels, int64_t taps, int64_t filters) {
+  return sum_cycles(channels * taps, filters) + turn_cycles(filters) + 0.2 * (double)channels;
 }
 
 /* Whether dy is spread and x turned. */
 static int is_exchanged(const df_conv *conv) {
-  return df_conv_is_plain(&conv->window) &&
-         position_cycles(conv->filters, 1, conv->channels, 1.0) <
-             position_cycles(conv->channels, 1, conv->filters, 1.0);
+  return df_conv_is_plain(&conv->window) && position_cycles(conv->filters, 1, conv->channels) <
+                                                position_cycles(conv->channels, 1, conv->filters);
 }
 
 int DF_NAME(df_outer_takes)(const df_conv *conv) {
   int exchanged = is_exchanged(conv);
   int64_t taps = conv->window.taps;
-  double cycles = exchanged ? position_cycles(conv->filters, taps, conv->channels, 1.0)
-                            : position_cycles(conv->channels, taps, conv->filters, 1.0);
+  double cycles = exchanged ? position_cycles(conv->filters, taps, conv->channels)
+                            : position_cycles(conv->channels, taps, conv->filters);
   return cycles * 2 * DF_LANES < EMPTY * (double)(conv->filters * conv->channels * taps);
 }
 
@@ -74,14 +79,26 @@ static void cut_blocks(df_outer_plan *p) {
   p->group = df_even_part(p->channels, SPREAD_FLOATS / (p->pitch * w->kernel[0]));
 }
 
-/* Cycles of the busiest thread, about. */
-static double cut_cycles(const df_outer_plan *p, int32_t threads) {
+/* Cycles of a block in a piece, about: sums; turning; spreading, where each row has a beginning;
+ * and adding to dw. What is turned or spread comes from far: a float takes longer than its copy,
+ * and one that is skipped comes along. */
+static double block_cycles(const df_outer_plan *p) {
   const df_window *w = &p->conv.window;
-  int64_t positions = df_divide_up(p->blocks, p->parts) * p->images * p->band * w->out[2];
-  double spread = (double)(w->kernel[0] * p->plane) / (double)df_max(1, p->band * w->out[2]);
+  int64_t positions = p->images * p->band * w->out[2], rows = p->channels * w->taps;
+  int64_t planes = p->channels * w->kernel[0] * p->images;
+  int64_t lines = p->span > 1 ? p->plane / p->span : 1;
+  double far = 0.6, skipped = (double)w->stride[2] / (double)p->across.phases;
+  return (double)positions *
+             (sum_cycles(rows, p->filters) + turn_cycles(p->filters) + far * (double)p->filters) +
+         (double)planes * (10.0 * (double)lines + (0.2 + far * skipped) * (double)p->plane) +
+         0.8 * (double)(rows * p->filters);
+}
+
+/* Cycles of the busiest thread. */
+static double cut_cycles(const df_outer_plan *p, int32_t threads) {
   int64_t pieces = p->parts * p->channel_parts * p->filter_parts * p->conv.groups;
-  return (double)df_divide_up(pieces, threads) * (double)positions *
-             position_cycles(p->channels, w->taps, p->filters, spread) +
+  return (double)df_divide_up(pieces, threads) * (double)df_divide_up(p->blocks, p->parts) *
+             block_cycles(p) +
          (double)(p->parts - 1) * (double)p->total;
 }
 
