@@ -99,6 +99,10 @@ static inline void df_place_advance(df_place *place, const df_walk *walk, int64_
 /* to[0..n) = from[0], from[stride], ... */
 static inline void df_gather_row(char *to, const char *from, int64_t stride, int64_t n,
                                  int64_t item) {
+  if (stride == 1) { /* short rows of a larger tensor, as the heads of attention are */
+    memcpy(to, from, (size_t)(n * item));
+    return;
+  }
 #define DF_GATHER_TYPE(T)                                                                          \
   {                                                                                                \
     T *t = (T *)(void *)to;                                                                        \
