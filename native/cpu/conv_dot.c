@@ -129,6 +129,20 @@ static void spread_x(const piece *s) {
   fill_zero(to, p->span + DF_LANES);
 }
 
+/* |count| floats, and zeros up to |span|: by vectors, since rows are short and many. */
+static void copy_row(float *to, int64_t span, const float *from, int64_t count) {
+  int64_t i = 0;
+  for (; i + DF_LANES <= count; i += DF_LANES)
+    vec_store(to + i, vec_load(from + i));
+  if (i < count) {
+    df_vec rest = vec_load_part(from + i, count - i);
+    vec_store_part(to + i, rest, df_min(DF_LANES, span - i));
+    i += DF_LANES;
+  }
+  for (; i < span; i += DF_LANES)
+    vec_store_part(to + i, vec_zero(), df_min(DF_LANES, span - i));
+}
+
 static void copy_dy(const piece *s) {
   const plan *p = &s->job->p;
   const df_window *w = &p->conv.window;
@@ -138,10 +152,8 @@ static void copy_dy(const piece *s) {
     for (int64_t filter = s->filter; filter < s->filter + s->filters; filter++, to += p->line) {
       int64_t at = ((s->image + image) * p->conv.groups + s->group) * p->conv.filters + filter;
       const float *from = s->job->dy + ((at * w->out[0] + s->z) * w->out[1] + s->first) * width;
-      for (int64_t row = 0; row < s->rows; row++) {
-        memcpy(to + row * p->span, from + row * width, (size_t)width * sizeof(float));
-        fill_zero(to + row * p->span + width, p->span - width);
-      }
+      for (int64_t row = 0; row < s->rows; row++)
+        copy_row(to + row * p->span, p->span, from + row * width, width);
       fill_zero(to + s->rows * p->span, p->line - s->rows * p->span);
     }
 }
