@@ -9,6 +9,7 @@ enum {
   PANEL_FLOATS = 1 << 18,  /* turned filters: 1 MiB of the second cache */
   SPREAD_FLOATS = 1 << 16, /* channels spread at a time */
   MOST_FILTERS = 512,      /* turned at a time */
+  MOST_POSITIONS = 2048,   /* of a block: more would only take memory */
   COPY_FLOATS = 1 << 18,   /* of all copies of dw */
   GRAIN = 256 * 1024,      /* multiply-adds of the smallest piece worth a thread's while */
 };
@@ -65,14 +66,15 @@ static void cut_blocks(df_outer_plan *p) {
   int64_t touched = df_min(p->conv.channels, (DF_OUTER_ROWS - 2) / w->taps + 2);
   touched = df_min(DF_OUTER_ROWS, touched * p->down.phases * p->across.phases);
   int64_t tile_floats = TILE_FLOATS / df_max(1, touched * p->span);
-  int64_t panel_floats = PANEL_FLOATS / df_max(1, p->filters * w->out[2]);
-  p->band = df_even_part(w->out[1], df_min(tile_floats - p->down.reach, panel_floats));
+  int64_t positions = df_min(MOST_POSITIONS, PANEL_FLOATS / df_max(1, p->filters));
+  int64_t lines = positions / df_max(1, w->out[2]);
+  p->band = df_even_part(w->out[1], df_min(tile_floats - p->down.reach, lines));
   p->bands = df_divide_up(w->out[1], df_max(1, p->band));
   p->plane = df_outer_plane(p, p->band);
   p->images = 1;
   if (p->bands == 1)
     p->images = df_even_part(p->conv.batch, df_min(tile_floats / df_max(1, p->band + p->down.reach),
-                                                   panel_floats / df_max(1, p->band)));
+                                                   lines / df_max(1, p->band)));
   p->image_blocks = df_divide_up(p->conv.batch, df_max(1, p->images));
   p->blocks = p->image_blocks * w->out[0] * p->bands;
   p->pitch = (df_divide_up(p->images * p->plane, 16) | 1) * 16;
