@@ -34,7 +34,7 @@ static df_conv conv_of_node(const df_node *node) {
 
 static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
   (void)state;
-  df_conv conv = conv_of_node(node);
+  df_conv conv = df_conv_as_row(conv_of_node(node));
   df_weight weight = df_weight_make(&conv, source);
   DF_NAME(df_way_pack)(&conv, &weight, packed);
 }
@@ -49,15 +49,16 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
   df_conv conv = conv_of_node(node);
   if (DF_NAME(df_depth_takes)(&conv))
     return DF_OK;
-  int32_t way = DF_NAME(df_way_of)(&conv);
+  df_conv row = df_conv_as_row(conv);
+  int32_t way = DF_NAME(df_way_of)(&row);
   if (way >= 0) {
-    if (!conv.uses) {
+    if (!row.uses) {
       out->n_packs = 1;
       out->replaced = 1 << 1;
       out->packs[0] = (df_pack){
-          .input = 1, .kind = way, .bytes = DF_NAME(df_way_pack_bytes)(&conv), .pack = pack_weight};
+          .input = 1, .kind = way, .bytes = DF_NAME(df_way_pack_bytes)(&row), .pack = pack_weight};
     }
-    out->workspace = packed_bytes(&conv) + DF_NAME(df_way_workspace)(&conv, node->threads);
+    out->workspace = packed_bytes(&row) + DF_NAME(df_way_workspace)(&row, node->threads);
     return DF_OK;
   }
   df_apply apply = apply_of(&conv);
@@ -83,15 +84,16 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
     DF_NAME(df_depth_run)(call, &depth);
     return DF_OK;
   }
-  if (DF_NAME(df_way_of)(&conv) >= 0) {
+  df_conv row = df_conv_as_row(conv);
+  if (DF_NAME(df_way_of)(&row) >= 0) {
     float *workspace = call->workspace;
     if (!packed) {
-      df_weight weight = df_weight_make(&conv, w->data);
-      DF_NAME(df_way_pack_now)(call, &conv, &weight, workspace);
+      df_weight weight = df_weight_make(&row, w->data);
+      DF_NAME(df_way_pack_now)(call, &row, &weight, workspace);
       packed = workspace;
-      workspace += packed_bytes(&conv) / (int64_t)sizeof(float);
+      workspace += packed_bytes(&row) / (int64_t)sizeof(float);
     }
-    df_direct direct = {.conv = conv,
+    df_direct direct = {.conv = row,
                         .out = y->data,
                         .source = x->data,
                         .packed = packed,

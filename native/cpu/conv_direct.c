@@ -17,7 +17,9 @@ enum {
   K_BLOCK = 768,         /* the gathered lines of a tile: 48 KiB with 16 lanes */
   MOST_FLOATS = 3 << 16, /* of lines that are read by turns: 768 KiB stay in the second cache */
   MOST_TILES = 64,
-  GRAIN = 256 * 1024, /* multiply-adds of the smallest piece worth a thread's while */
+  LARGE_PLANE = 48 * DF_LANES, /* positions that fill conv_apply's tiles */
+  TAPS_A_PANEL = 8,            /* that may be gathered for each panel of filters */
+  GRAIN = 256 * 1024,          /* multiply-adds of the smallest piece worth a thread's while */
 };
 
 static int64_t panels_of(const df_conv *conv) {
@@ -50,10 +52,20 @@ int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv) {
   return conv->groups * group_floats(conv) * (int64_t)sizeof(float);
 }
 
+/* Whether there are filters enough for gathering a line per tap: conv_apply spreads the source once
+ * for all taps, which are more or less as many as windows overlap, but fills its tiles only on
+ * large planes. */
+static int gathering_pays(const df_conv *conv) {
+  const df_window *w = &conv->window;
+  int64_t overlap = w->taps / (w->stride[0] * w->stride[1] * w->stride[2]);
+  return conv->filters > DF_LANES &&
+         (w->out_size < LARGE_PLANE || overlap <= TAPS_A_PANEL * panels_of(conv));
+}
+
 int DF_NAME(df_direct_takes)(const df_conv *conv) {
   const df_window *w = &conv->window;
-  int fills = conv->filters > DF_LANES || df_conv_is_plain(w); /* else gathering costs too much */
-  return steps_of(conv) > 0 && w->taps <= DF_MOST_TAPS && fills &&
+  return steps_of(conv) > 0 && w->taps <= DF_MOST_TAPS &&
+         (df_conv_is_plain(w) || gathering_pays(conv)) &&
          conv->channels * w->in_size <= INT32_MAX - w->in_size;
 }
 

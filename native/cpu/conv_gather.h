@@ -8,10 +8,15 @@
 #include "conv_shape.h"
 #include "vector.h"
 
+enum { DF_MOST_RUNS = 6 }; /* with more, loads one by one take no longer */
+
 /* Up to DF_LANES positions. */
 typedef struct df_place {
-  int64_t step;  /* distance in the source of neighbouring positions, 0 when it is not the same */
-  int32_t whole; /* no tap is in the padding */
+  int64_t step; /* distance in the source of neighbouring positions, 0 when it is not the same */
+  int32_t runs; /* rows of the output that they lie in */
+  int32_t begin[DF_LANES];   /* the first position of a run */
+  uint32_t within[DF_LANES]; /* its positions */
+  int32_t whole;             /* no tap is in the padding */
   int32_t base[DF_LANES];
   uint32_t mask[DF_MOST_TAPS]; /* per tap; with step 2 bit 2 i is position i */
 } df_place;
@@ -35,6 +40,14 @@ static inline df_vec df_load_even(const float *from, uint32_t mask) {
   __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, from);
   __m512 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), from + 16);
   return (df_vec)_mm512_permutex2var_ps(low, even, high);
+}
+/* Positions of a few rows, which lie together in each: a load per row. */
+static inline df_vec df_load_runs(const float *from, const df_place *t, uint32_t mask) {
+  df_ivec value = {0};
+  for (int32_t i = 0; i < t->runs; i++)
+    value |=
+        (df_ivec)df_load_masked(from + t->base[t->begin[i]] - t->begin[i], mask & t->within[i]);
+  return (df_vec)value;
 }
 static inline df_vec df_load_any(const float *from, const int32_t *base, uint32_t mask) {
   __m512i index = _mm512_loadu_si512(base);
@@ -79,6 +92,7 @@ static inline void df_find_place(df_place *t, const df_window *w, int64_t positi
     for (int64_t tap = 0; tap < w->kernel[axis]; tap++)
       along[axis][tap] = 0;
   /* Row by row: in one they are |stride| apart, on one line of the source. */
+  t->runs = 0;
   for (int64_t done = 0, some; done < count; done += some) {
     int64_t at = position + done, row = at / w->out[2];
     const int64_t o[DF_AXES] = {row / w->out[1], row % w->out[1], at % w->out[2]};
@@ -94,6 +108,8 @@ static inline void df_find_place(df_place *t, const df_window *w, int64_t positi
     int64_t base = (first[0] * w->in[1] + first[1]) * w->in[2] + first[2];
     for (int64_t i = 0; i < some; i++)
       t->base[done + i] = (int32_t)(base + i * w->stride[2]);
+    t->begin[t->runs] = (int32_t)done;
+    t->within[t->runs++] = ((1u << some) - 1) << done;
   }
   for (int64_t i = count; i < DF_LANES; i++)
     t->base[i] = t->base[0];
@@ -135,6 +151,8 @@ static inline void df_gather(float *lines, int64_t pitch, const df_place *t, con
       vec_store(lines, df_load_masked(from + t->base[0], t->mask[tap]));
     else if (t->step == 2)
       vec_store(lines, df_load_even(from + t->base[0], t->mask[tap]));
+    else if (t->runs <= DF_MOST_RUNS && w->stride[2] == 1)
+      vec_store(lines, df_load_runs(from, t, t->mask[tap]));
     else
 #endif
       vec_store(lines, df_load_any(from, t->base, t->mask[tap]));

@@ -38,7 +38,8 @@ static int does(const df_phase *phase) {
 
 /* Whether there is a way for all phases. */
 static int make_cut(cut *cut, const df_conv *conv, const float *weight) {
-  cut->conv = *conv;
+  cut->conv = df_conv_as_row(*conv);
+  conv = &cut->conv;
   cut->count = DF_NAME(df_phase_count)(conv);
   cut->packed = cut->sums = 0;
   if (cut->count > DF_MOST_PHASES || conv->window.taps > DF_MOST_TAPS)

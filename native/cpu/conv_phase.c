@@ -85,25 +85,24 @@ static void interleave(float *out, int64_t count, const float *even, const float
   }
 }
 
-/* A row of dx along |axis|: the elements of phase |c| of it come from phases[c * step], each at
- * |plane| and |place| of them. */
-static void join_row(float *out, int64_t count, const df_window *w, int axis,
-                     const df_phase *phases, int64_t step, int64_t plane, const int64_t *place) {
+/* A row of dx: the elements of phase |c| of it come from phases[c], each at |plane| and row |z|,
+ * |y| of them. */
+static void join_row(float *out, const df_window *w, const df_phase *phases, int64_t plane,
+                     int64_t z, int64_t y) {
   const float *from[DF_MOST_PHASES]; /* by the element of dx where they begin */
-  int64_t stride = w->stride[axis];
+  int64_t stride = w->stride[2];
   for (int64_t c = 0; c < stride; c++) {
-    const df_phase *p = &phases[c * step];
+    const df_phase *p = &phases[c];
     const df_window *of = &p->conv.window;
-    from[p->first[axis]] = p->sums ? p->sums + plane * of->out_size +
-                                         (place[0] * of->out[1] + place[1]) * of->out[2] + place[2]
-                                   : NULL;
+    from[p->first[2]] =
+        p->sums ? p->sums + plane * of->out_size + (z * of->out[1] + y) * of->out[2] : NULL;
   }
   if (stride == 2) {
-    interleave(out, count, from[0], from[1]);
+    interleave(out, w->in[2], from[0], from[1]);
     return;
   }
   for (int64_t c = 0; c < stride; c++)
-    for (int64_t i = c, at = 0; i < count; i += stride, at++)
+    for (int64_t i = c, at = 0; i < w->in[2]; i += stride, at++)
       out[i] = from[c] ? from[c][at] : 0.0f;
 }
 
@@ -113,20 +112,15 @@ static void join_planes(void *context, int64_t index, int64_t count, int32_t wor
   const job *job = context;
   const df_conv *conv = job->conv;
   const df_window *w = &conv->window;
-  /* A single long axis stands where rows are: it is the one that is joined along. */
-  int across = w->in[2] == 1 ? 1 : 2, down = 3 - across;
-  int64_t step[DF_AXES] = {w->stride[1] * w->stride[2], w->stride[2], 1}; /* of phases */
-  int64_t plane, end, place[DF_AXES] = {0};
+  int64_t plane, end;
   df_piece(index, count, conv->batch * conv->groups * conv->channels, 1, &plane, &end);
   for (; plane < end; plane++)
-    for (int64_t i = 0; i < w->in[0]; i++)
-      for (int64_t j = 0; j < w->in[down]; j++) {
-        int64_t order = (i + w->pad[0]) % w->stride[0] * step[0] +
-                        (j + w->pad[down]) % w->stride[down] * step[down];
-        place[0] = i / w->stride[0];
-        place[down] = j / w->stride[down];
-        join_row(job->dx + ((plane * w->in[0] + i) * w->in[down] + j) * w->in[across],
-                 w->in[across], w, across, job->phases + order, step[across], plane, place);
+    for (int64_t z = 0; z < w->in[0]; z++)
+      for (int64_t y = 0; y < w->in[1]; y++) {
+        int64_t phase =
+            (z + w->pad[0]) % w->stride[0] * w->stride[1] + (y + w->pad[1]) % w->stride[1];
+        join_row(job->dx + ((plane * w->in[0] + z) * w->in[1] + y) * w->in[2], w,
+                 job->phases + phase * w->stride[2], plane, z / w->stride[0], y / w->stride[1]);
       }
 }
 

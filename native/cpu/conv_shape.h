@@ -15,6 +15,16 @@ typedef struct df_conv {
   int64_t uses; /* images for which weights are packed: at every run, or 0 when they are constant */
 } df_conv;
 
+/* Exchanges rows and columns. */
+static inline void df_swap_planar(df_window *w) {
+  int64_t *sizes[] = {w->in, w->out, w->kernel, w->stride, w->pad, w->pad_end, w->dilation};
+  for (int i = 0; i < 7; i++) {
+    int64_t swapped = sizes[i][1];
+    sizes[i][1] = sizes[i][2];
+    sizes[i][2] = swapped;
+  }
+}
+
 /* The attributes strides, pads, dilations and groups begin at |first|. A single long axis is put
  * where rows are, with columns of one element: bands of rows can then cut it. */
 static inline df_conv df_conv_make(const int64_t *x, const int64_t *weight, const int64_t *y,
@@ -28,14 +38,16 @@ static inline df_conv df_conv_make(const int64_t *x, const int64_t *weight, cons
       df_window_make(rank - 2, x + 2, y + 2, weight + 2, df_list(attributes, count, first),
                      df_list(attributes, count, first + 1), df_list(attributes, count, first + 2));
   df_window *w = &conv.window;
-  if (w->in[1] == 1 && w->out[1] == 1 && w->kernel[1] == 1 && w->pad[1] == 0) {
-    int64_t *sizes[] = {w->in, w->out, w->kernel, w->stride, w->pad, w->pad_end, w->dilation};
-    for (int i = 0; i < 7; i++) {
-      int64_t swapped = sizes[i][1];
-      sizes[i][1] = sizes[i][2];
-      sizes[i][2] = swapped;
-    }
-  }
+  if (w->in[1] == 1 && w->out[1] == 1 && w->kernel[1] == 1 && w->pad[1] == 0)
+    df_swap_planar(w);
+  return conv;
+}
+
+/* A convolution whose single long axis is where columns are: its positions are one row. */
+static inline df_conv df_conv_as_row(df_conv conv) {
+  df_window *w = &conv.window;
+  if (w->in[2] == 1 && w->out[2] == 1 && w->kernel[2] == 1 && w->pad[2] == 0)
+    df_swap_planar(w);
   return conv;
 }
 
