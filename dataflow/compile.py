@@ -11,7 +11,7 @@ from typing import Any, get_args
 from .device import HOST, Precision
 from .errors import InputError
 from .graph import Graph
-from .lower import Lowered, LoweredNode, Pins, Root, fuse, lower
+from .lower import Lowered, LoweredNode, Pins, Root, fuse, fuse_elementwise, lower
 from .machine import Machine
 from .passes import fold, join_scales, turn_products, without_dead, without_inactive
 from .plan import Plan
@@ -154,6 +154,7 @@ def compile_graph(
         graph = join_scales(graph, reference, changed)
     if fusion:
         graph = fuse(graph, placement.pins, registry)
+        graph = fuse_elementwise(graph, placement.pins, registry)
     lowered = lower(graph, placement.pins, registry, homes)
 
     def prepare(device: str, nodes: Sequence[LoweredNode], constants: Collection[Root]) -> Sequence[Any]:

@@ -1,5 +1,6 @@
 """Graph -> Lowered: a device and kernel for each node, a memory and storage for each value."""
 
+from .elementwise import fuse_elementwise as fuse_elementwise
 from .fuse import fuse as fuse
 from .lowered import Loop as Loop
 from .lowered import Lowered as Lowered

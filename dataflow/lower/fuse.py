@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 from ..errors import InputError
 from ..graph import Graph, Node, Value
 from ..op import Op
 from ..registry import Registry
+from .groups import Groups
 from .pins import Pins
 
 _COMMUTE = frozenset({"add", "mul", "maximum", "minimum"})
@@ -35,16 +35,7 @@ def fuse(graph: Graph, pins: Pins, registry: Registry) -> Graph:
     return search.result()
 
 
-class _Search:
-    def __init__(self, graph: Graph, pins: Pins, registry: Registry) -> None:
-        self.graph, self.pins, self.registry = graph, pins, registry
-        self.makers = graph.producers()
-        self.readers = graph.readers()
-        self.kept = {*graph.outputs.values(), *(s.after for s in graph.states), *(s.before for s in graph.states)}
-        self.place = {node: index for index, node in enumerate(graph.nodes)}
-        self.taken: set[Node] = set()
-        self.fused: dict[Node, Node] = {}  # the last node of a chain -> what stands for it
-
+class _Search(Groups):
     def match(self, op: Op, last: Node) -> bool:
         """Whether ``last`` ended a chain of ``op`` that was replaced."""
         chain = [last]
@@ -57,17 +48,10 @@ class _Search:
             others = [v for v in current.inputs if v is not None and v is not found.outputs[0]] + others
             chain.append(found)
         first = chain[-1]
-        boundary = self.graph.boundary
-        if boundary is not None and len({self.place[n] < boundary for n in chain}) > 1:
-            return False
-        if len({self.pins.order(n) for n in chain}) > 1:
-            return False
-        made = self.make(op, first, [*first.inputs, *others], last)
+        made = self.make(op, first, [*first.inputs, *others], last) if self.together(chain) else None
         if made is None:
             return False
-        self.taken.update(chain)
-        self.fused[last] = made
-        self.pins.follow(made, first)
+        self.take(chain, last, made, first)
         return True
 
     def inner(self, node: Node, name: str) -> Node | None:
@@ -93,22 +77,4 @@ class _Search:
             return None
         attributes: Mapping[str, object] = {key: first.attributes[key] for key in op.attributes}
         node = Node(op, last.name, tuple(inputs), (result,), attributes, (), last.origin)
-        for device in self.pins.order(first):
-            kernels = self.registry.kernels[device]
-            if any(k.refuses(node) is None for k in kernels.get(op.name, ())):
-                return node
-            if any(k.refuses(first) is None for k in kernels.get(first.op.name, ())):
-                return None  # the first op runs here, and the pattern doesn't
-        return None
-
-    def result(self) -> Graph:
-        nodes = []
-        boundary = self.graph.boundary
-        for index, node in enumerate(self.graph.nodes):
-            if node in self.fused:
-                nodes.append(self.fused[node])
-            elif node not in self.taken:
-                nodes.append(node)
-            elif boundary is not None and self.graph.boundary is not None and index < self.graph.boundary:
-                boundary -= 1
-        return dataclasses.replace(self.graph, nodes=tuple(nodes), boundary=boundary)
+        return node if self.runs(node, first) else None

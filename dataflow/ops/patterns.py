@@ -6,16 +6,19 @@ runs the chain. Nobody writes them by hand, and autodiff never sees them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..graph import Value
-from ..op import Op
+from ..op import REQUIRED, Op
 from ..types import TensorType
+from . import binary, elementwise
 from .binary import add
 from .convolution import conv
 from .elementwise import relu
 from .linalg import matmul
-from .rules import need
+from .rules import broadcast_shape, need
 
 
 def _matmul_bias_infer(a: TensorType, b: TensorType, bias: TensorType) -> TensorType:
@@ -103,4 +106,70 @@ def _conv_cost(node: Any) -> int:
     return 2 * int(result.type.elements) * per
 
 
-OPS = (matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, add_relu)
+# ---- programs -----------------------------------------------------------------------------------------
+
+_UNARY = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor",
+    "hard_swish", "log", "mish", "neg", "reciprocal", "relu", "round", "sigmoid", "sign", "sin", "sinh", "softplus",
+    "softsign", "sqrt", "tan", "tanh",
+)  # fmt: skip
+_BINARY = ("add", "div", "maximum", "minimum", "mul", "relu_grad", "sub")
+PROGRAM_OPS: Mapping[str, Op] = MappingProxyType(
+    {op.name: op for op in (*elementwise.OPS, *binary.OPS) if op.name in (*_UNARY, *_BINARY)}
+)
+
+
+def _steps(program: str, inputs: int) -> list[tuple[Op, list[int]]]:
+    """Each step's op and operands.
+
+    Raises:
+        InputError: the program names what is not there.
+    """
+    steps = []
+    for index, text in enumerate(program.split(";")):
+        name, *numbers = text.split()
+        need(name in PROGRAM_OPS, f"fused_elementwise: {name!r} can't be a step")
+        operands = [int(number) for number in numbers]
+        there = len(operands) == len(PROGRAM_OPS[name].inputs) and all(0 <= o < inputs + index for o in operands)
+        need(there, f"fused_elementwise: step {text!r} doesn't fit {inputs} inputs and {index} steps before it")
+        steps.append((PROGRAM_OPS[name], operands))
+    return steps
+
+
+def _program_infer(*types: TensorType, program: str) -> TensorType:
+    known = list(types)
+    for op, operands in _steps(program, len(types)):
+        result = op.infer(*(known[o] for o in operands))
+        assert isinstance(result, TensorType)
+        known.append(result)
+    whole = broadcast_shape("fused_elementwise", *(t.shape for t in types))
+    need(
+        all(t.shape == whole for t in known[len(types) :]), "fused_elementwise: all steps must have the result's shape"
+    )
+    return known[-1]
+
+
+def _program(*inputs: Value, program: str) -> Any:
+    values = list(inputs)
+    for op, operands in _steps(program, len(inputs)):
+        values.append(op(*(values[o] for o in operands)))
+    return values[-1]
+
+
+def _program_cost(node: Any) -> int:
+    """One operation per element and step."""
+    return int(node.outputs[0].type.elements) * len(node.attributes["program"].split(";"))
+
+
+fused_elementwise = Op(
+    "fused_elementwise",
+    ("inputs*",),
+    _program_infer,
+    attributes={"program": REQUIRED},
+    decompose=_program,
+    cost=lambda node: _program_cost(node),
+    doc="elementwise ops one after another, ``op a b;op a;...``: a and b are numbers of inputs and, behind them, of "
+    "earlier steps; every step has the shape of the result, which is the last one's",
+)
+
+OPS = (matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, add_relu, fused_elementwise)

@@ -517,8 +517,32 @@ def _control() -> list[Sample]:
     return rows
 
 
+def _programs() -> list[Sample]:
+    """Elementwise ops in one pass: as chains and trees, with operands that broadcast, more than a block of them."""
+    gelu = "div 0 1;erf 4;add 5 2;mul 6 0;mul 7 3"
+    rows = [
+        Sample(
+            ops.fused_elementwise,
+            (x(*shape), x(kind="positive"), x(), x()),
+            {"program": gelu},
+            gradient=(0, 1, 2, 3) if shape == (3, 5) else (),
+        )
+        for shape in ((3, 5), (0, 4), (), (7, 1300))
+    ]
+    program = "exp 0;sub 4 1;maximum 5 2;mul 6 4;relu_grad 7 3;tanh 8"
+    broadcast: tuple[tuple[tuple[int, ...], ...], ...] = (
+        ((4, 9), (9,), (4, 1), (1, 1)), ((2, 3, 70), (1, 3, 1), (2, 1, 70), (70,)),
+        ((5, 2, 6), (2, 1), (5, 1, 1), (6,)), ((3, 1000), (1000,), (1, 1), (3, 1)),
+    )  # fmt: skip
+    rows += [Sample(ops.fused_elementwise, tuple(x(*s) for s in b), {"program": program}) for b in broadcast]
+    rows.append(Sample(ops.fused_elementwise, (x(1), x(6, 5)), {"program": "add 0 1;mul 2 2;neg 3"}))
+    every = ";".join(f"{name} {index}" for index, name in enumerate(("abs", "sqrt", "sin", "cos", "floor", "neg")))
+    rows.append(Sample(ops.fused_elementwise, (x(33, 21),), {"program": every}))
+    return rows
+
+
 def _patterns() -> list[Sample]:
-    rows = []
+    rows = _programs()
     for a, b in (((3, 5), (5, 7)), ((1, 1), (1, 1)), ((0, 5), (5, 3)), ((3, 0), (0, 4)), ((17, 33), (33, 15))):
         for op in (ops.matmul_bias, ops.matmul_bias_relu):
             rows.append(Sample(op, (x(*a), x(*b), x(b[1])), gradient=(0, 1, 2) if a == (3, 5) else ()))

@@ -192,6 +192,12 @@ DEFINE(bitwise_not_16, uint16_t, uint16_t, ~x)
 DEFINE(bitwise_not_32, uint32_t, uint32_t, ~x)
 DEFINE(bitwise_not_64, uint64_t, uint64_t, ~x)
 
+#define NAMED(name, expression) {#name, name##_f32_rows},
+/* clang-format off */
+const df_named_rows DF_NAME(df_unary_rows)[] = {
+    F32_OPS(NAMED) NAMED(sin, ) NAMED(cos, ) {0}};
+/* clang-format on */
+
 /* ---- Records -------------------------------------------------------------------------------- */
 
 #define SAME(name, type) DF_KERNEL(#name, #type, "~" #type "->" #type, "0<0", name##_##type##_run),

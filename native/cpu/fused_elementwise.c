@@ -1,7 +1,17 @@
-/* fused_elementwise.c: patterns of elementwise ops in one pass over memory. */
+/* fused_elementwise.c: elementwise ops in one pass over memory.
+ *
+ * add_relu: z = max(x + y, 0) with NumPy broadcasting; a NaN stays.
+ *
+ * fused_elementwise: a program of such ops. Its attribute names each step's op and operands:
+ * numbers of inputs, and behind them of earlier steps; the result is the last step's. A block of
+ * elements goes through all steps while it is in the first cache, by the loops that the ops have of
+ * their own, so the bits are those of the ops one by one. Each op saves a read and a write of its
+ * result.
+ */
 #include "walk.h"
 
-/* add_relu: z = max(x + y, 0) with NumPy broadcasting; a NaN stays. */
+#include <stdlib.h>
+
 static void add_relu_rows(void *out, const void *const *in, const int64_t *step, int64_t n,
                           const df_call *call) {
   (void)call;
@@ -29,5 +39,113 @@ static void add_relu_rows(void *out, const void *const *in, const int64_t *step,
 
 static df_status add_relu_run(const df_call *call) { return df_map_run(call, 2, add_relu_rows); }
 
+/* ---- Programs -------------------------------------------------------------------------------- */
+
+enum {
+  MOST_STEPS = 12,
+  BLOCK = 512 /* elements: the results of all steps are 24 KiB */
+};
+
+typedef struct program {
+  int32_t inputs, steps;
+  struct {
+    df_rows rows;
+    int32_t operand[2];
+    int32_t arity;
+  } step[MOST_STEPS];
+} program;
+
+static df_rows rows_of(const df_named_rows *table, const char *name, size_t length) {
+  for (; table->op; table++)
+    if (strlen(table->op) == length && !memcmp(table->op, name, length))
+      return table->rows;
+  return NULL;
+}
+
+/* Reads "op a b;op a;..." up to its end. Returns why it can't be done, or null. */
+static const char *parse(program *p, const df_node *node) {
+  if (node->n_attributes < 1 || node->attributes[0].kind != DF_ATTR_STRING)
+    return "it has no program";
+  *p = (program){.inputs = node->n_inputs};
+  for (const char *at = node->attributes[0].s; *at;) {
+    if (p->steps == MOST_STEPS)
+      return "the program has too many steps";
+    size_t length = strcspn(at, " ;");
+    const char *name = at;
+    int32_t arity = 0;
+    at += length;
+    while (*at == ' ' && arity < 2) {
+      char *end;
+      long operand = strtol(at, &end, 10);
+      if (end == at || operand < 0 || operand >= p->inputs + p->steps)
+        return "a step of the program reads what is not there";
+      p->step[p->steps].operand[arity++] = (int32_t)operand;
+      at = end;
+    }
+    if (*at && *at++ != ';')
+      return "the program has a step that is none";
+    p->step[p->steps].arity = arity;
+    p->step[p->steps].rows =
+        rows_of(arity == 1 ? DF_NAME(df_unary_rows) : DF_NAME(df_binary_rows), name, length);
+    if (!p->step[p->steps++].rows)
+      return "the program has an op that can't be a part of one";
+  }
+  return p->steps ? NULL : "the program is empty";
+}
+
+static void program_rows(void *out, const void *const *in, const int64_t *step, int64_t n,
+                         const df_call *call) {
+  const program *p = call->state;
+  _Alignas(64) float results[MOST_STEPS][BLOCK];
+  for (int64_t begin = 0; begin < n; begin += BLOCK) {
+    int64_t count = df_min(BLOCK, n - begin);
+    for (int32_t s = 0; s < p->steps; s++) {
+      const void *from[2];
+      int64_t steps[2];
+      for (int32_t i = 0; i < p->step[s].arity; i++) {
+        int32_t operand = p->step[s].operand[i];
+        int outer = operand < p->inputs;
+        steps[i] = outer ? step[operand] : 1;
+        from[i] =
+            outer ? (const float *)in[operand] + begin * steps[i] : results[operand - p->inputs];
+      }
+      /* Only the last step writes to memory: until then the result may lie on an input. */
+      float *to = s == p->steps - 1 ? (float *)out + begin : results[s];
+      p->step[s].rows(to, from, steps, count, call);
+    }
+  }
+}
+
+static const char *accepts_program(const df_node *node) {
+  program p;
+  if (node->n_inputs < 1 || node->n_inputs > DF_WALK_INPUTS)
+    return "it has too many inputs, or none";
+  return parse(&p, node);
+}
+
+static df_status prepare_program(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  program *p = malloc(sizeof *p);
+  if (!p)
+    return DF_OUT_OF_MEMORY;
+  (void)parse(p, node); /* accepts has done it before */
+  out->state = p;
+  return DF_OK;
+}
+
+static df_status run_program(const df_call *call) {
+  return df_map_run(call, call->n_inputs, program_rows);
+}
+
 DF_KERNELS(fused_elementwise) = {
-    DF_KERNEL("add_relu", "f32", "~f32,~f32->f32", "0<0,0<1", add_relu_run), NULL};
+    DF_KERNEL("add_relu", "f32", "~f32,~f32->f32", "0<0,0<1", add_relu_run),
+    &(const df_kernel){.struct_size = sizeof(df_kernel),
+                       .op = "fused_elementwise",
+                       .name = "fused_elementwise f32 " DF_TEXT(DF_ISA),
+                       .operands = "~f32*->f32",
+                       .inplace = "0<0,0<1,0<2,0<3,0<4,0<5",
+                       .accepts = accepts_program,
+                       .prepare = prepare_program,
+                       .release = free,
+                       .run = run_program},
+    NULL};

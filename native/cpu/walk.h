@@ -17,7 +17,7 @@ enum {
   /* Axes of size 1 are dropped, so more than these would be more elements than an address counts.
    */
   DF_WALK_RANK = 64,
-  DF_WALK_INPUTS = 3,
+  DF_WALK_INPUTS = 6,
   DF_SHORT_ROW = 48,     /* elements; calling a loop for shorter rows costs more than gathering */
   DF_GATHER_BYTES = 8192 /* per input, on the stack */
 };
@@ -182,7 +182,7 @@ static inline void df_map_by_gathering(const df_map *map, int64_t begin, int64_t
   const df_walk *walk = map->walk;
   int32_t inner = walk->rank - 1;
   _Alignas(64) char buffers[DF_WALK_INPUTS][DF_GATHER_BYTES];
-  const int64_t step[DF_WALK_INPUTS] = {1, 1, 1};
+  const int64_t step[DF_WALK_INPUTS] = {1, 1, 1, 1, 1, 1};
   int flat[DF_WALK_INPUTS];
   int64_t widest = 1;
   for (int32_t i = 0; i < map->n_inputs; i++) {
@@ -275,7 +275,7 @@ static inline df_status df_map_run(const df_call *call, int32_t n_inputs, df_row
   int64_t count = df_elements(&call->outputs[0]);
   if (count < DF_GRAIN) {
     const void *in[DF_WALK_INPUTS];
-    int64_t step[DF_WALK_INPUTS] = {1, 1, 1};
+    const int64_t step[DF_WALK_INPUTS] = {1, 1, 1, 1, 1, 1};
     int flat = 1;
     for (int32_t i = 0; i < n_inputs; i++) {
       in[i] = call->inputs[i].data;
@@ -290,5 +290,14 @@ static inline df_status df_map_run(const df_call *call, int32_t n_inputs, df_row
   }
   return df_map_any(call, n_inputs, rows, count);
 }
+
+/* Loops on floats without parameters, by the name of their op; the last has none. */
+typedef struct df_named_rows {
+  const char *op;
+  df_rows rows;
+} df_named_rows;
+
+extern const df_named_rows DF_NAME(df_unary_rows)[];
+extern const df_named_rows DF_NAME(df_binary_rows)[];
 
 #endif

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .elementwise import KERNELS as ELEMENTWISE
 from .elementwise import Array, Attributes, Code
 from .tensors import KERNELS as TENSORS
 from .windows import KERNELS as WINDOWS
@@ -17,10 +18,19 @@ def _matmul_bias(attributes: Attributes, a: Array, b: Array, bias: Array) -> Arr
     return TENSORS["matmul"](attributes, a, b) + bias
 
 
+def _program(attributes: Attributes, *inputs: Array) -> Array:
+    values = list(inputs)
+    for step in attributes["program"].split(";"):
+        name, *operands = step.split()
+        values.append(np.asarray(ELEMENTWISE[name]({}, *(values[int(o)] for o in operands))))
+    return values[-1]
+
+
 KERNELS: dict[str, Code] = {
     "matmul_bias": _matmul_bias,
     "matmul_bias_relu": lambda attributes, a, b, bias: _relu(_matmul_bias(attributes, a, b, bias)),
     "conv_relu": lambda attributes, *operands: _relu(WINDOWS["conv"](attributes, *operands)),
     "conv_add_relu": lambda attributes, x, w, bias, z: _relu(WINDOWS["conv"](attributes, x, w, bias) + z),
     "add_relu": lambda attributes, a, b: _relu(a + b),
+    "fused_elementwise": _program,
 }

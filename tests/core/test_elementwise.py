@@ -1,0 +1,121 @@
+"""Elementwise ops as one: the same bits as one by one, whatever the graph; and what may not be joined stays apart."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dataflow as df
+from dataflow.check import check_plan
+
+UNARY = ("neg", "abs", "tanh", "relu", "sigmoid", "exp", "erf", "softplus")
+BINARY = ("add", "sub", "mul", "maximum", "minimum", "div")
+SHAPES = ((6, 50), (50,), (6, 1), (1, 1), (), (1, 50))
+RANDOM = np.random.default_rng(3)
+
+
+def ops_of(session):
+    return [step.node.op.name for segment in session.plan().segments for step in segment.steps]
+
+
+def compared(graph, feeds):
+    """The session that fuses, once its results were compared with those of one that doesn't."""
+    fused, plain = (df.Session(graph, devices=["cpu"], fuse=fuse) for fuse in (True, False))
+    expected = plain.run(feeds)
+    for name, array in fused.run(feeds).items():
+        np.testing.assert_array_equal(array, expected[name])
+    check_plan(fused.plan({name: array.shape for name, array in feeds.items()}))
+    return fused
+
+
+@st.composite
+def graphs(draw):
+    """A graph of elementwise ops on operands that broadcast, with some inner values as results too."""
+    g = df.GraphBuilder()
+    shapes = [SHAPES[0], *draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=5))]
+    values = [g.input(f"x{i}", df.float32, shape) for i, shape in enumerate(shapes)]
+    feeds = {f"x{i}": RANDOM.standard_normal(shape).astype(np.float32) for i, shape in enumerate(shapes)}
+    for index in range(draw(st.integers(2, 22))):
+        pick = st.integers(max(0, len(values) - 9), len(values) - 1)
+        if draw(st.booleans()):
+            values.append(getattr(df.ops, draw(st.sampled_from(UNARY)))(values[draw(pick)]))
+        else:
+            values.append(getattr(df.ops, draw(st.sampled_from(BINARY)))(values[draw(pick)], values[draw(pick)]))
+        if draw(st.integers(0, 9)) == 0:
+            g.output(f"inner{index}", values[-1])
+    g.output("y", values[-1])
+    return g.build(), feeds
+
+
+@given(graphs())
+@settings(max_examples=80, deadline=None)
+def test_fused_graphs_give_the_same_bits(made):
+    compared(*made)
+
+
+def test_a_decomposed_gelu_is_one_step():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (40, 300))
+    g.output("y", x * (df.ops.erf(x / np.float32(2**0.5)) + 1.0) * 0.5)
+    session = compared(g.build(), {"x": RANDOM.standard_normal((40, 300)).astype(np.float32)})
+    assert ops_of(session) == ["fused_elementwise"]
+    assert session.plan().peak_bytes == 0  # nothing between input and output
+
+
+def test_what_others_read_is_computed_apart():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (8, 9))
+    inner = df.ops.tanh(df.ops.exp(x))
+    g.output("y", df.ops.neg(df.ops.abs(inner)))
+    g.output("z", df.ops.reduce_sum(inner, axes=(0,)))
+    session = compared(g.build(), {"x": RANDOM.standard_normal((8, 9)).astype(np.float32)})
+    assert sorted(ops_of(session)) == ["fused_elementwise", "fused_elementwise", "reduce_sum"]
+
+
+@pytest.mark.parametrize("length", [12, 13, 40])
+def test_long_chains_are_cut(length):
+    g = df.GraphBuilder()
+    value = g.input("x", df.float32, (100,))
+    for _ in range(length):
+        value = df.ops.tanh(value)
+    g.output("y", value)
+    session = compared(g.build(), {"x": RANDOM.standard_normal(100).astype(np.float32)})
+    assert len(ops_of(session)) == -(-length // 12)
+
+
+def test_forward_and_backward_stay_apart():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 5))
+    w = g.parameter("w", RANDOM.standard_normal((5, 3)).astype(np.float32))
+    y = df.ops.matmul(x, w)
+    for _ in range(3):
+        y = df.ops.tanh(df.ops.mul(y, df.ops.sigmoid(y)))
+    g.output("y", y)
+    graph = g.build()
+    batch = {"x": RANDOM.standard_normal((7, 5)).astype(np.float32), "labels": np.arange(7) % 3}
+    losses = []
+    for fuse in (True, False):
+        model = df.Model(graph)
+        with df.Trainer(model, devices=["cpu"], fuse=fuse, seed=0) as trainer:
+            losses.append([trainer.step(batch) for _ in range(4)])
+            plan = trainer.programs.plans()
+            assert any("fused_elementwise" in str(p) for p in plan.values()) == fuse
+            for p in plan.values():
+                check_plan(p)
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("conv 0 1", "'conv' can't be a step"),
+        ("add 0", "doesn't fit"),
+        ("neg 0;add 1 3", "doesn't fit"),
+        ("neg 1;add 0 2", "the result's shape"),
+    ],
+)
+def test_programs_that_make_no_sense_are_refused(program, reason):
+    g = df.GraphBuilder()
+    x, small = g.input("x", df.float32, (4, 3)), g.input("small", df.float32, (3,))
+    with pytest.raises(df.InputError, match=reason):
+        df.ops.fused_elementwise(x, small, program=program)
