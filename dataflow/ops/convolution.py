@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import InputError
 from ..graph import Node, Value
 from ..op import REQUIRED, Op
 from ..types import Dim, Shape, Size, TensorType
@@ -27,13 +28,14 @@ def window_size(size: Size, kernel: int, stride: int, pads: int, dilation: int, 
 def check_window(name: str, spatial: int, *lists: tuple[str, Sequence[int], int]) -> None:
     """Raises InputError unless each list has ``factor`` entries per spatial axis, none below ``least``."""
     for label, values, factor in lists:
-        need(
-            len(values) == factor * spatial,
-            f"{name}: {label} {tuple(values)} has {len(values)} entries; {factor * spatial} are needed for "
-            f"{spatial} spatial axes",
-        )
+        if len(values) != factor * spatial:
+            raise InputError(
+                f"{name}: {label} {tuple(values)} has {len(values)} entries; {factor * spatial} are needed for "
+                f"{spatial} spatial axes"
+            )
         least = 0 if label == "pads" else 1
-        need(all(v >= least for v in values), f"{name}: {label} {tuple(values)} must be at least {least}")
+        if any(v < least for v in values):
+            raise InputError(f"{name}: {label} {tuple(values)} must be at least {least}")
 
 
 def _check(
@@ -41,24 +43,25 @@ def _check(
 ) -> tuple[Size, ...]:
     """The spatial sizes of the result."""
     spatial = len(x) - 2
-    need(1 <= spatial <= 3, f"{name}: the input has {len(x)} axes; expected 3 to 5")
-    need(len(w) == len(x), f"{name}: the weight has {len(w)} axes, the input {len(x)}")
+    if not 1 <= spatial <= 3:
+        raise InputError(f"{name}: the input has {len(x)} axes; expected 3 to 5")
+    if len(w) != len(x):
+        raise InputError(f"{name}: the weight has {len(w)} axes, the input {len(x)}")
     check_window(name, spatial, ("strides", strides, 1), ("pads", pads, 2), ("dilations", dilations, 1))
-    need(groups >= 1, f"{name}: groups is {groups}; expected at least 1")
+    if groups < 1:
+        raise InputError(f"{name}: groups is {groups}; expected at least 1")
     channels, filters = x[1], w[0]
-    if not isinstance(channels, Dim):
-        need(
-            channels == w[1] * groups,
-            f"{name}: the input has {channels} channels, the weight takes {w[1]} x {groups} groups",
-        )
-    need(filters % groups == 0, f"{name}: {filters} filters don't divide into {groups} groups")
+    if not isinstance(channels, Dim) and channels != w[1] * groups:
+        raise InputError(f"{name}: the input has {channels} channels, the weight takes {w[1]} x {groups} groups")
+    if filters % groups != 0:
+        raise InputError(f"{name}: {filters} filters don't divide into {groups} groups")
     sizes = []
     for i in range(spatial):
         size = window_size(x[2 + i], int(w[2 + i]), strides[i], pads[i] + pads[i + spatial], dilations[i])
-        need(
-            isinstance(size, Dim) or size > 0 or x[2 + i] == 0 or x[0] == 0,
-            f"{name}: the kernel {tuple(w[2:])} is larger than the padded input ({', '.join(map(str, x[2:]))})",
-        )
+        if not (isinstance(size, Dim) or size > 0 or x[2 + i] == 0 or x[0] == 0):
+            raise InputError(
+                f"{name}: the kernel {tuple(w[2:])} is larger than the padded input ({', '.join(map(str, x[2:]))})"
+            )
         sizes.append(size)
     return tuple(sizes)
 
@@ -66,10 +69,8 @@ def _check(
 def _infer(x: TensorType, w: TensorType, bias: TensorType | None = None, **attributes: Any) -> TensorType:
     dtype = same_dtype("conv", x, w)
     sizes = _check("conv", x.shape, w.shape, **attributes)
-    if bias is not None:
-        need(
-            bias.shape == (w.shape[0],) and bias.dtype == dtype, f"conv: bias is {bias}; expected {dtype}[{w.shape[0]}]"
-        )
+    if bias is not None and (bias.shape != (w.shape[0],) or bias.dtype != dtype):
+        raise InputError(f"conv: bias is {bias}; expected {dtype}[{w.shape[0]}]")
     return TensorType(dtype, (x.shape[0], w.shape[0], *sizes))
 
 

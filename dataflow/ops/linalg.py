@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from ..errors import InputError
 from ..graph import Node, Value
 from ..op import Op
 from ..types import Dim, Size, TensorType
 from .movement import reshape, transpose
-from .rules import broadcast_shape, need, product, same_dtype
+from .rules import broadcast_shape, product, same_dtype
 
 
 def _matmul_infer(a: TensorType, b: TensorType) -> TensorType:
     dtype = same_dtype("matmul", a, b)
-    need(a.rank >= 2 and b.rank >= 2, f"matmul: operands {a} and {b} need two axes or more; reshape vectors first")
+    if a.rank < 2 or b.rank < 2:
+        raise InputError(f"matmul: operands {a} and {b} need two axes or more; reshape vectors first")
     inner, other = a.shape[-1], b.shape[-2]
-    need(
-        inner == other or isinstance(inner, Dim) or isinstance(other, Dim),
-        f"matmul: inner sizes differ: a is {a}, b is {b}; transpose one of them if that was meant",
-    )
+    if not (inner == other or isinstance(inner, Dim) or isinstance(other, Dim)):
+        raise InputError(f"matmul: inner sizes differ: a is {a}, b is {b}; transpose one of them if that was meant")
     return TensorType(dtype, (*broadcast_shape("matmul", a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
 
 

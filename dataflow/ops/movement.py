@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..errors import InputError
 from ..graph import Node, Value
 from ..op import REQUIRED, Op, View
 from ..types import Dim, Shape, Size, TensorType, contiguous_strides
@@ -21,10 +22,8 @@ def _x(node: Node) -> Value:
 def _reshape_infer(x: TensorType, *, shape: Shape) -> TensorType:
     need_shape("reshape", shape)
     known = not any(isinstance(d, Dim) for d in (*x.shape, *shape))
-    need(
-        not known or product(x.shape) == product(shape),
-        f"reshape: {x} has {product(x.shape)} elements, shape {tuple(shape)} has {product(shape)}",
-    )
+    if known and product(x.shape) != product(shape):
+        raise InputError(f"reshape: {x} has {product(x.shape)} elements, shape {tuple(shape)} has {product(shape)}")
     return TensorType(x.dtype, tuple(shape))
 
 
@@ -82,7 +81,8 @@ reshape: Op = Op(
 
 
 def _transpose_infer(x: TensorType, *, perm: Sequence[int]) -> TensorType:
-    need(sorted(perm) == list(range(x.rank)), f"transpose: perm {tuple(perm)} is no order of the {x.rank} axes of {x}")
+    if sorted(perm) != list(range(x.rank)):
+        raise InputError(f"transpose: perm {tuple(perm)} is no order of the {x.rank} axes of {x}")
     return TensorType(x.dtype, tuple(x.shape[p] for p in perm))
 
 
@@ -110,7 +110,8 @@ def _broadcast_infer(x: TensorType, *, shape: Shape) -> TensorType:
     fits = lead >= 0 and all(
         d in (1, s) or isinstance(d, Dim) or isinstance(s, Dim) for d, s in zip(x.shape, shape[lead:], strict=True)
     )
-    need(fits, f"broadcast_to: {x} does not broadcast to shape {tuple(shape)}")
+    if not fits:
+        raise InputError(f"broadcast_to: {x} does not broadcast to shape {tuple(shape)}")
     return TensorType(x.dtype, tuple(shape))
 
 
@@ -150,17 +151,19 @@ def _slice_size(start: Size, stop: Size, step: int) -> Size:
 
 
 def _slice_infer(x: TensorType, *, starts: Shape, stops: Shape, steps: Sequence[int]) -> TensorType:
-    need(
-        len(starts) == len(stops) == len(steps) == x.rank,
-        f"slice: {x} has {x.rank} axes, got {len(starts)} starts, {len(stops)} stops, {len(steps)} steps",
-    )
-    need(0 not in tuple(steps), f"slice: steps {tuple(steps)} has a zero")
+    if not (len(starts) == len(stops) == len(steps) == x.rank):
+        raise InputError(
+            f"slice: {x} has {x.rank} axes, got {len(starts)} starts, {len(stops)} stops, {len(steps)} steps"
+        )
+    if 0 in tuple(steps):
+        raise InputError(f"slice: steps {tuple(steps)} has a zero")
     for dim, start, stop, step in zip(x.shape, starts, stops, steps, strict=True):
         if any(isinstance(v, Dim) for v in (dim, start, stop)):
             continue
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
         inside = low <= start <= high and low <= stop <= high  # type: ignore[operator]
-        need(inside, f"slice: {start}:{stop}:{step} leaves an axis of size {dim}; clamp it first")
+        if not inside:
+            raise InputError(f"slice: {start}:{stop}:{step} leaves an axis of size {dim}; clamp it first")
     return TensorType(x.dtype, tuple(_slice_size(a, b, s) for a, b, s in zip(starts, stops, steps, strict=True)))
 
 
@@ -272,7 +275,8 @@ def _concat_infer(*xs: TensorType, axis: int) -> TensorType:
             i == at or d == e or isinstance(d, Dim) or isinstance(e, Dim)
             for i, (d, e) in enumerate(zip(x.shape, xs[0].shape, strict=True))
         )
-        need(fits, f"concat: {x} does not fit {xs[0]} along axis {axis}")
+        if not fits:
+            raise InputError(f"concat: {x} does not fit {xs[0]} along axis {axis}")
         total = total + x.shape[at]
     return TensorType(xs[0].dtype, tuple(total if i == at else d for i, d in enumerate(xs[0].shape)))
 

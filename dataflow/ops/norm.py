@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import InputError
 from ..graph import Node, Value
 from ..op import REQUIRED, Op
 from ..types import Dim, TensorType
@@ -16,10 +17,12 @@ from .rules import need, need_float
 
 def _check_channels(name: str, x: TensorType, **vectors: TensorType) -> None:
     need_float(name, x)
-    need(x.rank >= 2, f"{name}: x is {x}; expected (N, C, ...)")
+    if x.rank < 2:
+        raise InputError(f"{name}: x is {x}; expected (N, C, ...)")
     for label, type_ in vectors.items():
         fits = type_.rank == 1 and (type_.shape[0] == x.shape[1] or isinstance(x.shape[1], Dim))
-        need(fits, f"{name}: {label} is {type_}; expected one element for each of {x.shape[1]} channels")
+        if not fits:
+            raise InputError(f"{name}: {label} is {type_}; expected one element for each of {x.shape[1]} channels")
 
 
 def per_channel(vector: Value, rank: int) -> Value:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ..errors import InputError
 from ..graph import Value
 from ..op import REQUIRED, Op
 from ..types import TensorType
@@ -25,7 +26,8 @@ def _matmul_bias_infer(a: TensorType, b: TensorType, bias: TensorType) -> Tensor
     y = matmul.infer(a, b)
     assert isinstance(y, TensorType)
     fits = bias.dtype == y.dtype and bias.rank <= y.rank and bias.rank >= 1 and bias.shape[-1] == y.shape[-1]
-    need(fits and all(d == 1 for d in bias.shape[:-1]), f"matmul_bias: bias is {bias}; expected one element per column")
+    if not (fits and all(d == 1 for d in bias.shape[:-1])):
+        raise InputError(f"matmul_bias: bias is {bias}; expected one element per column")
     return y
 
 
@@ -39,7 +41,8 @@ def _conv_relu(x: Value, w: Value, bias: Value | None = None, **window: Any) -> 
 
 def _conv_add_relu_infer(x: TensorType, w: TensorType, bias: TensorType, z: TensorType, **window: Any) -> Any:
     y = conv.infer(x, w, bias, **window)
-    need(z == y, f"conv_add_relu: z is {z}; expected what the convolution gives, {y}")
+    if z != y:
+        raise InputError(f"conv_add_relu: z is {z}; expected what the convolution gives, {y}")
     return y
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import InputError
 from ..graph import Node, Value
 from ..op import REQUIRED, Op
 from ..types import Dim, Shape, Size, TensorType, int32
@@ -30,7 +31,8 @@ def _sizes(
     ceil_mode: int,
 ) -> tuple[Size, ...]:
     spatial = len(shape) - 2
-    need(1 <= spatial <= 3, f"{name}: the input has {len(shape)} axes; expected 3 to 5")
+    if not 1 <= spatial <= 3:
+        raise InputError(f"{name}: the input has {len(shape)} axes; expected 3 to 5")
     check_window(
         name,
         spatial,
@@ -43,15 +45,14 @@ def _sizes(
     for i in range(spatial):
         before, after = pads[i], pads[i + spatial]
         reach = dilations[i] * (kernel[i] - 1) + 1
-        need(before < reach and after < reach, f"{name}: pads {tuple(pads)} hold a whole window of axis {i}")
+        if before >= reach or after >= reach:
+            raise InputError(f"{name}: pads {tuple(pads)} hold a whole window of axis {i}")
         size = window_size(shape[2 + i], kernel[i], strides[i], before + after, dilations[i], bool(ceil_mode))
         known = not isinstance(size, Dim) and not isinstance(shape[2 + i], Dim)
         if ceil_mode and known and size > 0 and (size - 1) * strides[i] >= shape[2 + i] + before:  # type: ignore[operator]
             size -= 1  # the last window would begin in the padding behind
-        need(
-            isinstance(size, Dim) or size > 0 or 0 in shape,
-            f"{name}: the kernel {tuple(kernel)} is larger than the padded input",
-        )
+        if not (isinstance(size, Dim) or size > 0 or 0 in shape):
+            raise InputError(f"{name}: the kernel {tuple(kernel)} is larger than the padded input")
         sizes.append(size)
     return tuple(sizes)
 

@@ -93,9 +93,11 @@ def normal_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
         InputError: axes is no sequence of axes, or one doesn't exist or comes twice.
     """
     # Not None for all of them: kernels read the attribute as it is, and would reduce over no axis.
-    need(isinstance(axes, Sequence), f"{name}: axes is {axes!r}; expected all that are meant, e.g. axes=(0, 1)")
+    if not isinstance(axes, Sequence):
+        raise InputError(f"{name}: axes is {axes!r}; expected all that are meant, e.g. axes=(0, 1)")
     found = sorted(normal_axis(name, a, rank) for a in axes)
-    need(len(set(found)) == len(found), f"{name}: axes {tuple(axes)} name an axis twice")
+    if len(set(found)) != len(found):
+        raise InputError(f"{name}: axes {tuple(axes)} name an axis twice")
     return tuple(found)
 
 
@@ -139,7 +141,8 @@ def need_bool(name: str, *types: TensorType) -> None:
 def need_shape(name: str, shape: Shape) -> None:
     """Raises InputError where ``shape``, an attribute, has a negative size."""
     wrong = [d for d in shape if not isinstance(d, Dim) and d < 0]
-    need(not wrong, f"{name}: shape ({', '.join(map(str, shape))}) has a negative size; give every size")
+    if wrong:
+        raise InputError(f"{name}: shape ({', '.join(map(str, shape))}) has a negative size; give every size")
 
 
 def need_float(name: str, *types: TensorType | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -260,10 +261,12 @@ class Importer:
         source = tensor if tensor.array is not None else tensor.stored
         if source is not None and source.array is not None and source.array.dtype.kind in "fV":
             array, name = source.array, self.value(source).name
-            large = array.size > 1 or (single and array.shape == (1,))
-            fit = large and bool(np.isfinite(_probe(array)).all())
-            if role == "statistic" or fit:
-                self.roles.setdefault(name, (role, trainable and fit and role == "parameter"))
+            if name in self.roles:
+                return value
+            if role == "statistic":
+                self.roles[name] = role, False
+            elif (array.size > 1 or (single and array.shape == (1,))) and _is_finite(array):
+                self.roles[name] = role, trainable and role == "parameter"
         return value
 
     def sizes(self, tensor: Tensor, what: str) -> list[Any]:
@@ -345,6 +348,7 @@ class Importer:
         return {name: tuple(p for p in dict.fromkeys(paths) if p != name) for name, paths in found.items()}
 
 
+_WORTH_A_SUM = 1 << 12  # elements: a sum is read once, where looking at each writes a mask
 _SHOWN = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand"}
 _OPERANDS = {
     "Conv": {1: "weight", 2: "bias"},
@@ -364,8 +368,14 @@ _OPERANDS = {
 }
 
 
-def _probe(array: Array) -> Array:
-    """Enough of an array to tell whether it is finite: all of it, in a dtype that NumPy knows."""
+def _is_finite(array: Array) -> bool:
+    """Whether all elements are."""
     if 0 in array.strides:  # one number repeated
         array = array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]
-    return array if array.dtype.kind == "f" else array.astype(np.float32)
+    if array.dtype.kind != "f":
+        array = array.astype(np.float32)
+    if array.size > _WORTH_A_SUM:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if math.isfinite(array.sum()):
+                return True  # no sum with an infinite term, or one that is no number, is finite
+    return bool(np.isfinite(array).all())

@@ -143,9 +143,10 @@ class _Reader:
         """The records of a graph; ``large`` has the data of initializers that were left out, by their number."""
         initializers: dict[str, Array] = {}
         for index, tensor in enumerate(proto.initializer):
-            if tensor.name in initializers:
-                raise self.fail(f"{where} has two initializers called {tensor.name!r}")
-            initializers[tensor.name] = self.tensor(tensor, f"initializer {tensor.name!r}", large.get(index))
+            name = tensor.name
+            if name in initializers:
+                raise self.fail(f"{where} has two initializers called {name!r}")
+            initializers[name] = self.tensor(tensor, f"initializer {name!r}", large.get(index))
         if proto.sparse_initializer:
             raise self.fail(f"{where} has sparse initializers, which are not supported; make them dense")
         nodes = tuple(self.node(node, opset_index) for opset_index, node in enumerate(proto.node))
@@ -182,6 +183,8 @@ class _Reader:
                     raise self.fail(f"input {value.name!r}: axis {axis} has size {dim.dim_value}")
                 shape.append(int(dim.dim_value))
             else:
+                if not isinstance(dim.dim_param, str):  # bytes where it is no UTF-8
+                    raise self.fail(f"input {value.name!r}: the name of axis {axis} is no text: {dim.dim_param!r}")
                 shape.append(Dim(dim.dim_param or f"{value.name}_{axis}"))
         return TensorType(dtype, tuple(shape))
 
@@ -218,8 +221,9 @@ class _Reader:
         dtype = DTYPE_OF.get(proto.data_type)
         if dtype is None:
             raise self.fail(f"{where}: element type {proto.data_type} is not known")
-        shape = tuple(int(d) for d in proto.dims)
-        if any(d < 0 for d in shape) or math.prod(shape) >= 1 << 48:
+        shape = tuple(proto.dims)
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or count >= 1 << 48:
             raise self.fail(f"{where}: shape {shape} can't be: a size is negative or the product overflows")
         if dtype.name == "string":
             strings = [s.decode("utf-8", "replace") for s in proto.string_data]
@@ -227,7 +231,7 @@ class _Reader:
         if proto.data_location == TensorProto.EXTERNAL:
             return self.shaped(self.decode(self.external_data(proto, dtype, shape, where), dtype), shape, where)
         if left_out is not None or proto.HasField("raw_data"):
-            wanted, raw = dtype.nbytes(math.prod(shape)), proto.raw_data if left_out is None else left_out
+            wanted, raw = dtype.nbytes(count), proto.raw_data if left_out is None else left_out
             if len(raw) != wanted:
                 raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, the file has {len(raw)}")
             return self.shaped(self.decode(raw, dtype), shape, where)
@@ -239,22 +243,22 @@ class _Reader:
 
     def decode(self, raw: bytes | Array, dtype: DType) -> Array:
         """The elements of little-endian, packed data."""
-        if dtype.bits < 8:
-            packed = np.frombuffer(raw, np.uint8)
-            per = 8 // dtype.bits
-            parts = [(packed >> (i * dtype.bits)) & ((1 << dtype.bits) - 1) for i in range(per)]
-            flat = np.stack(parts, axis=-1).reshape(-1).astype(np.uint8)
-            if dtype.kind == "i":
-                sign = 1 << (dtype.bits - 1)
-                return ((flat.astype(np.int8) ^ sign) - sign).astype(dtype.numpy)
-            return flat.astype(dtype.numpy) if dtype.kind == "u" else flat.view(dtype.numpy)
-        return raw.view(dtype.numpy) if isinstance(raw, np.ndarray) else np.frombuffer(raw, dtype.numpy)
+        if dtype.bits >= 8:
+            return np.frombuffer(raw, dtype.numpy) if isinstance(raw, bytes) else raw.view(dtype.numpy)
+        packed = np.frombuffer(raw, np.uint8)
+        per = 8 // dtype.bits
+        parts = [(packed >> (i * dtype.bits)) & ((1 << dtype.bits) - 1) for i in range(per)]
+        flat = np.stack(parts, axis=-1).reshape(-1).astype(np.uint8)
+        if dtype.kind == "i":
+            sign = 1 << (dtype.bits - 1)
+            return ((flat.astype(np.int8) ^ sign) - sign).astype(dtype.numpy)
+        return flat.astype(dtype.numpy) if dtype.kind == "u" else flat.view(dtype.numpy)
 
     def shaped(self, flat: Array, shape: tuple[int, ...], where: str) -> Array:
         count = math.prod(shape)
         if flat.size < count:
             raise self.fail(f"{where}: shape {shape} has {count} elements, the data has {flat.size}")
-        return flat[:count].reshape(shape)
+        return (flat if flat.size == count else flat[:count]).reshape(shape)
 
     def external_data(self, proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
         """The bytes of a tensor that lies in another file of the model's folder."""

@@ -9,10 +9,11 @@ and left out, and the rest, which is small, is decoded by protobuf. Anything unu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -23,7 +24,9 @@ from .records import Array, Content
 WORTH_SHARING = 4096  # bytes
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto, TensorProto
 _LENGTH = 2  # the wire type of messages and bytes
-_WINDOW = 1 << 16  # bytes of a file looked at together
+_WINDOW = 1 << 13  # bytes of a file looked at together
+_WORTH_A_THREAD = 1 << 20  # bytes
+_MOST_VIEWS = 1024  # that POSIX lets be filled together, at least on Linux
 _LONGEST = 20  # bytes of a key and a length
 
 
@@ -49,19 +52,62 @@ def read_array(file: FileIO, offset: int, length: int) -> Array:
         OSError: they can't be read.
     """
     found: Array = df.empty((length,), df.uint8)
-    _read(file, offset, found.data)
+    _read(file, offset, [found.data])
     found.flags.writeable = False
     return found
 
 
-def _read(file: FileIO, offset: int, view: memoryview) -> None:
-    file.seek(offset)
-    done = 0
-    while done < len(view):
-        count = file.readinto(view[done:])
-        if not count:
+def _read(file: FileIO, offset: int, views: Sequence[memoryview]) -> None:
+    """Fills ``views``, one after the other, from ``offset`` on.
+
+    Where that takes long, half is read on a second thread: what takes time is that the system makes and clears pages.
+    """
+    half = sum(map(len, views)) // 2
+    if half < _WORTH_A_THREAD:
+        _fill(file.fileno(), offset, list(views))
+        return
+    first, second = _parted(views, half)
+    failures: list[OSError] = []
+
+    def work() -> None:
+        try:
+            _fill(file.fileno(), offset + half, second)
+        except OSError as error:
+            failures.append(error)
+
+    helper = threading.Thread(target=work)
+    helper.start()
+    try:
+        _fill(file.fileno(), offset, first)
+    finally:
+        helper.join()
+    if failures:
+        raise failures[0]
+
+
+def _fill(file: int, offset: int, views: list[memoryview]) -> None:
+    at = 0  # of the views before it are full
+    while at < len(views):
+        count = os.preadv(file, views[at : at + _MOST_VIEWS], offset)
+        if not count and any(map(len, views[at:])):
             raise OSError(0, "it became shorter while it was read")
-        done += count
+        offset += count
+        while at < len(views) and count >= len(views[at]):
+            count -= len(views[at])
+            at += 1
+        if count:
+            views[at] = views[at][count:]
+
+
+def _parted(views: Sequence[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:
+    """The first ``size`` bytes, and the rest."""
+    first: list[memoryview] = []
+    second: list[memoryview] = []
+    for view in views:
+        first.append(view[:size])
+        second.append(view[size:])
+        size -= len(first[-1])
+    return [v for v in first if len(v)], [v for v in second if len(v)]
 
 
 class _Place(Protocol):
@@ -73,12 +119,8 @@ class _Place(Protocol):
         """Bytes that hold at least ``_LONGEST`` from ``at`` on, or all up to the end, and where they begin."""
         ...
 
-    def cut(self, begin: int, end: int) -> bytes:
-        """These bytes."""
-        ...
-
-    def array(self, begin: int, end: int) -> Array:
-        """These bytes, read-only."""
+    def parted(self, cuts: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
+        """What lies before each cut and behind the last, and what each cut takes out, read-only."""
         ...
 
 
@@ -89,11 +131,10 @@ class _InMemory:
     def around(self, at: int) -> tuple[bytes, int]:
         return self.data, 0
 
-    def cut(self, begin: int, end: int) -> bytes:
-        return self.data[begin:end]
-
-    def array(self, begin: int, end: int) -> Array:
-        return np.frombuffer(self.data, np.uint8, end - begin, begin)
+    def parted(self, cuts: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
+        begins, ends = [0, *(end for _, end in cuts)], [*(begin for begin, _ in cuts), self.size]
+        rest = [memoryview(self.data)[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        return rest, [np.frombuffer(self.data, np.uint8, end - begin, begin) for begin, end in cuts]
 
 
 class _OnDisk:
@@ -104,24 +145,29 @@ class _OnDisk:
     def around(self, at: int) -> tuple[bytes, int]:
         end = self.begin + len(self.window)
         if not self.begin <= at or (at + _LONGEST > end and end < self.size):
-            self.window, self.begin = self.cut(at, min(self.size, at + _WINDOW)), at
+            window = memoryview(bytearray(min(self.size - at, _WINDOW)))
+            _read(self.file, at, [window])
+            self.window, self.begin = bytes(window), at
         return self.window, self.begin
 
-    def cut(self, begin: int, end: int) -> bytes:
-        found = bytearray(end - begin)
-        _read(self.file, begin, memoryview(found))
-        return bytes(found)
+    def parted(self, cuts: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
+        rest: list[memoryview] = []
+        found: list[Array] = []
+        done = 0
+        for begin, end in cuts:
+            rest.append(memoryview(bytearray(begin - done)))
+            found.append(df.empty((end - begin,), df.uint8))
+            done = end
+        rest.append(memoryview(bytearray(self.size - done)))
+        behind = [array.data for array in found]
+        _read(self.file, 0, [view for pair in zip(rest, behind, strict=False) for view in pair] + rest[-1:])
+        for array in found:
+            array.flags.writeable = False
+        return rest, found
 
-    def array(self, begin: int, end: int) -> Array:
-        return read_array(self.file, begin, end - begin)
 
-
-class _Field(NamedTuple):
-    number: int
-    wire: int
-    begin: int  # of the key
-    value: int  # of what follows key and length
-    end: int
+_Field = tuple[int, int, int, int, int]
+"""A number, a wire type, where the key begins, where what follows key and length begins, and where that ends."""
 
 
 class _UnusualError(Exception):
@@ -134,69 +180,69 @@ def _content(place: _Place) -> Content:
     except _UnusualError:
         found = None
     if found is None:
-        whole = place.cut(0, place.size)
-        return Content(whole, {}, (whole,))
+        (whole,), _ = place.parted(())
+        return Content(bytes(whole), {}, (whole,))
     return found
 
 
 def _split(place: _Place) -> Content | None:
     """The content, or None where nothing is large."""
-    graphs = [f for f in _fields(place, 0, place.size) if f.number == _GRAPH]
-    if len(graphs) != 1 or graphs[0].wire != _LENGTH:
+    graphs = [field for field in _fields(place, 0, place.size) if field[0] == _GRAPH]
+    if len(graphs) != 1 or graphs[0][1] != _LENGTH:
         raise _UnusualError
-    graph = graphs[0]
     places: dict[int, tuple[_Field, _Field]] = {}  # initializers and their data
     count = 0
-    for field in _fields(place, graph.value, graph.end):
-        if field.number != _INITIALIZER:
+    for field in _fields(place, *graphs[0][3:]):
+        number, wire, _, value, end = field
+        if number != _INITIALIZER:
             continue
-        if field.wire != _LENGTH:
+        if wire != _LENGTH:
             raise _UnusualError
         index, count = count, count + 1
-        if field.end - field.value < WORTH_SHARING:
+        if end - value < WORTH_SHARING:
             continue
-        raw = [f for f in _fields(place, field.value, field.end) if f.number == _RAW_DATA]
-        if len(raw) == 1 and raw[0].wire == _LENGTH and raw[0].end - raw[0].value >= WORTH_SHARING:
+        raw = [inner for inner in _fields(place, value, end) if inner[0] == _RAW_DATA]
+        if len(raw) == 1 and raw[0][1] == _LENGTH and raw[0][4] - raw[0][3] >= WORTH_SHARING:
             places[index] = field, raw[0]
-    return _cut(place, graph, places) if places else None
+    return _cut(place, graphs[0], places) if places else None
 
 
 def _cut(place: _Place, graph: _Field, places: Mapping[int, tuple[_Field, _Field]]) -> Content:
-    large: dict[int, Array] = {}
-    pieces: list[bytes | memoryview] = []
-    inner: list[bytes] = []  # of the graph without large data
-    done = 0  # up to here all is in ``pieces``
-    at = graph.value  # up to here the graph is in ``inner``
-    for index, (field, raw) in places.items():
-        large[index] = place.array(raw.value, raw.end)
-        before = place.cut(done, raw.value)
-        pieces += [before, large[index].data]
-        head = before[field.value - done : raw.begin - done]
-        tail = place.cut(raw.end, field.end)
-        inner += [before[at - done : field.begin - done], _key(_INITIALIZER, len(head) + len(tail)), head, tail]
-        done, at = raw.end, field.end
-    last = place.cut(done, place.size)
-    pieces.append(last)
-    inner.append(last[at - done : graph.end - done])
-    outer = [place.cut(0, graph.begin), _key(_GRAPH, sum(map(len, inner))), *inner, last[graph.end - done :]]
-    return Content(b"".join(outer), large, tuple(pieces))
+    rest, arrays = place.parted([(raw[3], raw[4]) for _, raw in places.values()])
+    _, _, graph_begin, done, graph_end = graph
+    inner: list[bytes | memoryview] = []  # of the graph without large data
+    before = rest[0][done:]  # from ``done`` to the next large data
+    for (field, raw), behind in zip(places.values(), rest[1:], strict=True):
+        _, _, begin, value, end = field
+        length = end - value - (raw[4] - raw[2])
+        inner += [before[: begin - done], _key(_INITIALIZER, length), before[value - done : raw[2] - done]]
+        before, done = behind, raw[4]
+    inner.append(before[: graph_end - done])
+    outer = [rest[0][:graph_begin], _key(_GRAPH, sum(map(len, inner))), *inner, before[graph_end - done :]]
+    pieces: list[bytes | memoryview] = [rest[0]]
+    for array, behind in zip(arrays, rest[1:], strict=True):
+        pieces += [array.data, behind]
+    return Content(b"".join(outer), dict(zip(places, arrays, strict=True)), tuple(pieces))
 
 
 def _fields(place: _Place, at: int, end: int) -> Iterator[_Field]:
+    data, base, last = b"", 0, -1  # a key and a length that begin up to ``last`` lie in ``data``
     while at < end:
-        begin = at
-        data, base = place.around(at)
+        if not base <= at <= last:
+            data, base = place.around(at)
+            last = base + len(data) - _LONGEST
         stop = min(len(data), end - base)
+        begin = at
         key, here = _varint(data, at - base, stop)
         wire = key & 7
-        if wire == 0:
-            value = base + here
-            _, here = _varint(data, here, stop)
-            at = base + here
-        elif wire == _LENGTH:
+        if wire == _LENGTH:
             length, here = _varint(data, here, stop)
             value = base + here
             at = value + length
+        elif wire == 0:
+            value = base + here
+            _, here = _varint(data, here, stop)
+            at = base + here
         elif wire in (1, 5):
             value = base + here
             at = value + (8 if wire == 1 else 4)
@@ -204,7 +250,7 @@ def _fields(place: _Place, at: int, end: int) -> Iterator[_Field]:
             raise _UnusualError
         if at > end:
             raise _UnusualError
-        yield _Field(key >> 3, wire, begin, value, at)
+        yield key >> 3, wire, begin, value, at
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
