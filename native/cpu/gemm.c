@@ -14,6 +14,7 @@ enum {
   M_BLOCK = 420,     /* rows that can stay: 630 KiB */
   N_BLOCK = 512,     /* a block of b is 768 KiB */
   SMALL = 64 * 1024, /* multiply-adds below which a second thread does not pay */
+  ONE_SET = 1024,    /* floats from one line to the next of the same set */
   ALIGN = 16
 };
 
@@ -91,17 +92,27 @@ static df_gemm rows_of(const df_gemm *gemm, int64_t i, int64_t rows) {
   return part;
 }
 
+/* Rows of a can be read as they lie, unless all of a tile's fall into one set of the first cache.
+ */
+static int must_pack(const df_gemm *gemm) { return gemm->a_col != 1 || gemm->a_row % ONE_SET == 0; }
+
 /* A product with k in one part, and where its packed operands go. */
 typedef struct work {
   df_gemm gemm;
   int64_t height;     /* rows of a panel of a; panels are about equal */
+  int32_t packs;      /* a is packed, not read as it lies */
   const float *later; /* where b goes on behind its last step; null at the end */
   float *a, *b;
 } work;
 
-static void pack_rows(const work *w, float *to, int64_t row) {
+/* The panel of a at |row|: packed to |to|, or as it lies. */
+static const float *panel_of(const work *w, float *to, int64_t row) {
   const df_gemm *g = &w->gemm;
-  pack_a(to, g->a + row * g->a_row, g->a_row, g->a_col, df_min(w->height, g->m - row), g->k);
+  const float *from = g->a + row * g->a_row;
+  if (!w->packs)
+    return from;
+  pack_a(to, from, g->a_row, g->a_col, df_min(w->height, g->m - row), g->k);
+  return to;
 }
 
 /* Steps [p, end) of a panel of b. */
@@ -120,7 +131,10 @@ static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a,
   end.row_bias = end.row_bias ? end.row_bias + row : NULL;
   end.column_bias = end.column_bias ? end.column_bias + j : NULL;
   end.ahead = ahead;
-  df_tile tile = DF_NAME(df_tiles)[rows - 1][panel_width(columns) / DF_LANES - 1];
+  end.a_row = g->a_row;
+  int32_t vectors = (int32_t)(panel_width(columns) / DF_LANES);
+  df_tile tile = w->packs ? DF_NAME(df_tiles)[rows - 1][vectors - 1]
+                          : DF_NAME(df_row_tiles)[rows - 1][vectors - 1];
   tile(g->k, a, b, g->c + row * g->c_row + j, g->c_row, columns, &end);
 }
 
@@ -131,9 +145,9 @@ static void pass_over_columns(const work *w) {
   for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS)
     pack_columns(w, w->b + j * g->k, j, 0, g->k);
   for (int64_t row = 0; row < g->m; row += w->height) {
-    pack_rows(w, w->a, row);
+    const float *panel = panel_of(w, w->a, row);
     for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS)
-      multiply_tile(w, row, j, w->a, w->b + j * g->k, (df_gemm_ahead){0});
+      multiply_tile(w, row, j, panel, w->b + j * g->k, (df_gemm_ahead){0});
   }
 }
 
@@ -143,11 +157,13 @@ static void pass_over_columns(const work *w) {
  * cache. */
 static void pass_over_rows(const work *w) {
   const df_gemm *g = &w->gemm;
-  int64_t panel = g->k * DF_TILE_ROWS, panels = df_divide_up(g->m, w->height);
+  int64_t panels = df_divide_up(g->m, w->height);
+  int64_t panel = w->packs ? g->k * DF_TILE_ROWS : w->height * g->a_row;
   int64_t share = round_up(df_divide_up(g->k, panels), DF_LANES);
   float *strip = w->b, *other = w->b + g->k * DF_TILE_COLUMNS;
-  for (int64_t i = 0; i < panels; i++)
-    pack_rows(w, w->a + i * panel, i * w->height);
+  const float *a = panel_of(w, w->a, 0);
+  for (int64_t i = 1; i < panels; i++)
+    (void)panel_of(w, w->a + i * panel, i * w->height);
   pack_columns(w, strip, 0, 0, g->k);
   for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS) {
     int64_t next = j + DF_TILE_COLUMNS;
@@ -157,7 +173,7 @@ static void pass_over_rows(const work *w) {
       df_gemm_ahead ahead = {0};
       if (from && p < end)
         ahead = (df_gemm_ahead){from + p * g->b_row, g->b_col == 1 ? g->b_row : g->b_col};
-      multiply_tile(w, i * w->height, j, w->a + i * panel, strip, ahead);
+      multiply_tile(w, i * w->height, j, a + i * panel, strip, ahead);
       if (next < g->n)
         pack_columns(w, other, next, p, end);
     }
@@ -246,6 +262,7 @@ void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t
     for (int64_t p = 0; p < piece.k || p == 0; p += df_max(1, by.k)) {
       work w = {.gemm = columns_of(&piece, from, df_min(by.n, piece.n - from)),
                 .height = df_divide_up(piece.m, df_divide_up(piece.m, DF_TILE_ROWS)),
+                .packs = must_pack(&piece),
                 .later = p + by.k < piece.k ? piece.b + (p + by.k) * piece.b_row : NULL,
                 .a = scratch,
                 .b = scratch + by.a};

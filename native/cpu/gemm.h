@@ -24,6 +24,7 @@ typedef struct df_gemm_end {
   int32_t accumulate;       /* c is added to, not overwritten */
   int32_t relu;
   df_gemm_ahead ahead;
+  int64_t a_row; /* distance of two rows of a that is not packed */
 } df_gemm_end;
 
 typedef struct df_gemm {

@@ -15,9 +15,22 @@ TILE_INLINE df_vec part_load(const float *row, int j, int vectors, int64_t last)
   return vec_load_part(row + j * DF_LANES, last);
 }
 
-/* One step of k. |rows| and |vectors| are constants at every use: the loops over them vanish, and
- * |sum| is registers. */
-TILE_INLINE void add_step(int rows, int vectors, const float *a, const float *b,
+/* Where a step of a lies: every third row, so that an address is one of them and at most twice the
+ * distance of two rows. Packed rows lie together. */
+enum { ANCHORS = (DF_TILE_ROWS + 2) / 3 };
+typedef struct rows_of_a {
+  const float *anchor[ANCHORS];
+  int64_t row;
+} rows_of_a;
+
+TILE_INLINE void next_step(int packed, rows_of_a *a) {
+  for (int i = 0; i < (packed ? 1 : ANCHORS); i++)
+    a->anchor[i] += packed ? DF_TILE_ROWS : 1;
+}
+
+/* One step of k. |rows|, |vectors| and |packed| are constants at every use: the loops over them
+ * vanish, and |sum| is registers. */
+TILE_INLINE void add_step(int rows, int vectors, int packed, const rows_of_a *a, const float *b,
                           df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS]) {
   df_vec right[DF_TILE_VECTORS];
 #pragma GCC unroll 4
@@ -25,15 +38,19 @@ TILE_INLINE void add_step(int rows, int vectors, const float *a, const float *b,
     right[j] = vec_load(b + j * DF_LANES);
 #pragma GCC unroll 16
   for (int i = 0; i < rows; i++) {
-    df_vec left = vec_splat(a[i]);
+    df_vec left = vec_splat(packed ? a->anchor[0][i] : a->anchor[i / 3][i % 3 * a->row]);
 #pragma GCC unroll 4
     for (int j = 0; j < vectors; j++)
       sum[i][j] += left * right[j];
   }
 }
 
-TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *a, const float *b, float *c,
-                      int64_t c_row, int64_t columns, const df_gemm_end *end) {
+TILE_INLINE void tile(int rows, int vectors, int packed, int64_t k, const float *from,
+                      const float *b, float *c, int64_t c_row, int64_t columns,
+                      const df_gemm_end *end) {
+  rows_of_a a = {.row = end->a_row};
+  for (int i = 0; i < (packed ? 1 : ANCHORS); i++)
+    a.anchor[i] = from + 3 * i * end->a_row;
   df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS];
   FOR_EACH sum[i][j] = vec_zero();
   int64_t p = 0;
@@ -41,15 +58,18 @@ TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *a, const fl
     const float *next = end->ahead.next;
     for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += end->ahead.row) {
 #pragma GCC unroll 4
-      for (int s = 0; s < DF_AHEAD_STEPS; s++, a += DF_TILE_ROWS, b += vectors * DF_LANES) {
+      for (int s = 0; s < DF_AHEAD_STEPS; s++, b += vectors * DF_LANES) {
         if (s % (DF_AHEAD_STEPS / DF_TILE_VECTORS) == 0)
           __builtin_prefetch(next + s / (DF_AHEAD_STEPS / DF_TILE_VECTORS) * DF_LANES, 0, 2);
-        add_step(rows, vectors, a, b, sum);
+        add_step(rows, vectors, packed, &a, b, sum);
+        next_step(packed, &a);
       }
     }
   }
-  for (; p < k; p++, a += DF_TILE_ROWS, b += vectors * DF_LANES)
-    add_step(rows, vectors, a, b, sum);
+  for (; p < k; p++, b += vectors * DF_LANES) {
+    add_step(rows, vectors, packed, &a, b, sum);
+    next_step(packed, &a);
+  }
   /* Only the last vector of a row can be partly outside. */
   int64_t last = columns - (vectors - 1) * DF_LANES;
   if (end->accumulate) {
@@ -78,36 +98,26 @@ TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *a, const fl
 #define TILE(rows, vectors)                                                                        \
   static void tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,         \
                                       int64_t c_row, int64_t columns, const df_gemm_end *end) {    \
-    tile(rows, vectors, k, a, b, c, c_row, columns, end);                                          \
+    tile(rows, vectors, 1, k, a, b, c, c_row, columns, end);                                       \
+  }                                                                                                \
+  static void row_tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,     \
+                                          int64_t c_row, int64_t columns,                          \
+                                          const df_gemm_end *end) {                                \
+    tile(rows, vectors, 0, k, a, b, c, c_row, columns, end);                                       \
   }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2)
-#define ROW(rows) {tile_##rows##_1, tile_##rows##_2}
+#define ENTRY(rows) {tile_##rows##_1, tile_##rows##_2},
+#define ROW_ENTRY(rows) {row_tile_##rows##_1, row_tile_##rows##_2},
 
-TILES(1)
-TILES(2)
-TILES(3)
-TILES(4)
-#if DF_TILE_ROWS >= 6
-TILES(5)
-TILES(6)
-#endif
-#if DF_TILE_ROWS >= 14
-TILES(7)
-TILES(8)
-TILES(9)
-TILES(10)
-TILES(11)
-TILES(12)
-TILES(13)
-TILES(14)
+#if DF_TILE_ROWS == 14
+#define FOR_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#elif DF_TILE_ROWS == 6
+#define FOR_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#else
+#define FOR_ROWS(X) X(1) X(2) X(3) X(4)
 #endif
 
-const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS] = {
-    ROW(1), ROW(2), ROW(3), ROW(4),
-#if DF_TILE_ROWS >= 6
-    ROW(5), ROW(6),
-#endif
-#if DF_TILE_ROWS >= 14
-    ROW(7), ROW(8), ROW(9), ROW(10), ROW(11), ROW(12), ROW(13), ROW(14),
-#endif
-};
+FOR_ROWS(TILES)
+
+const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS] = {FOR_ROWS(ENTRY)};
+const df_tile DF_NAME(df_row_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS] = {FOR_ROWS(ROW_ENTRY)};

@@ -21,12 +21,15 @@
 
 enum { DF_AHEAD_STEPS = 4 }; /* of k for each row that a tile fetches: as memory can keep up */
 
-/* c (rows, columns) = a (k steps of DF_TILE_ROWS floats) * b (k steps of whole vectors that hold
- * |columns|). */
+/* c (rows, columns) = a * b (k steps of whole vectors that hold |columns|). */
 typedef void (*df_tile)(int64_t k, const float *a, const float *b, float *c, int64_t c_row,
                         int64_t columns, const df_gemm_end *end);
 
-/* By number of rows less one and of vectors less one. */
+/* By number of rows less one and of vectors less one; a is packed: k steps of DF_TILE_ROWS floats.
+ */
 extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
+
+/* The same where a lies as it is, in rows of k floats that are end->a_row apart. */
+extern const df_tile DF_NAME(df_row_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 
 #endif

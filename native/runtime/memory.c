@@ -11,7 +11,7 @@ enum { LINE = 64, HUGE_PAGE = 2 << 20 };
 
 /* From here on an allocation begins at a huge page and asks for them: a matrix product over 4 KiB
  * pages spends a good part of its time in the TLB. */
-static const int64_t HUGE_FROM = 2 * (int64_t)HUGE_PAGE;
+static const int64_t HUGE_FROM = (int64_t)HUGE_PAGE;
 
 static _Atomic int64_t allocated_bytes;
 static _Atomic int64_t allocation_count;
