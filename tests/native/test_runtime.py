@@ -90,7 +90,7 @@ def test_a_library_gives_its_devices(device):
 @pytest.mark.parametrize(
     ("fault", "parts"),
     [
-        ("FAULT_MAJOR", ["version 2.3", "has 1.1"]),
+        ("FAULT_MAJOR", ["version 2.3", f"has {lib.DF_ABI_MAJOR}.{lib.DF_ABI_MINOR}"]),
         ("FAULT_SIZE", ["struct_size 12", f"at least {ffi.offsetof('df_plugin', 'kernels')}"]),
         ("FAULT_DEVICE_SIZE", ["struct_size 16", f"at least {ffi.offsetof('df_device', 'options')}"]),
         (
