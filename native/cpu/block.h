@@ -61,8 +61,12 @@ static inline float df_max_row(const float *x, int64_t n) {
     for (i = DF_LANES; i + DF_LANES <= n; i += DF_LANES)
       for (int j = 0; j < DF_LANES; j++)
         lanes[j] = x[i + j] > lanes[j] || x[i + j] != x[i + j] ? x[i + j] : lanes[j];
-    for (int j = 0; j < DF_LANES; j++)
-      most = lanes[j] > most || lanes[j] != lanes[j] ? lanes[j] : most;
+    for (int width = DF_LANES / 2; width > 0; width /= 2)
+      for (int j = 0; j < width; j++) {
+        const float other = lanes[j + width];
+        lanes[j] = other > lanes[j] || other != other ? other : lanes[j];
+      }
+    most = lanes[0];
   }
   for (; i < n; i++)
     most = x[i] > most || x[i] != x[i] ? x[i] : most;
