@@ -18,7 +18,7 @@ from .graph import Array, Node
 from .hostmemory import address_of
 from .items import CopyItem
 from .native import BODY_KINDS, CData, Operand, Tables, raise_error
-from .types import contiguous_strides
+from .types import TensorType, contiguous_strides
 
 if TYPE_CHECKING:
     from .lower.lowered import LoweredNode, Root, Storage
@@ -106,6 +106,8 @@ class CDevice:
 
 
 _NOT_GIVEN = -(2**63)
+_MOST_ANSWERS = 1024  # that are remembered, per kernel
+_UNKNOWN = "unknown"
 PRECISIONS: Mapping[str, int] = {"float32": lib.DF_EXACT, "tf32": lib.DF_TF32, "bf16": lib.DF_BF16}
 
 
@@ -121,23 +123,39 @@ def _text(chars: CData) -> str:
     return "" if chars == ffi.NULL else ffi.string(chars).decode(errors="replace")
 
 
+class _Accepts:
+    """Why a kernel of a library can't take a node, or None; remembers answers, for the same node is asked about often.
+
+    An answer depends on types and attributes alone.
+    """
+
+    def __init__(self, record: CData) -> None:
+        self._record = record
+        self._known: dict[Any, str | None] = {}
+
+    def __call__(self, node: Node) -> str | None:
+        types = [None if v is None else v.type for v in (*node.inputs, *node.outputs)]
+        kinds = tuple((type(a), a) for a in node.attributes.values())
+        key = (len(node.inputs), tuple(None if t is None else (t.dtype.code, t.shape) for t in types), kinds)
+        answer = self._known.get(key, _UNKNOWN)
+        if answer == _UNKNOWN:
+            if len(self._known) >= _MOST_ANSWERS:
+                self._known.clear()
+            answer = self._known[key] = self._ask(node, types)
+        return answer
+
+    def _ask(self, node: Node, types: Sequence[TensorType | None]) -> str | None:
+        into = ffi.new("df_node *")
+        tables = Tables()
+        values = [None if t is None else Operand(-1, 0, t, contiguous_strides(t.sizes), 0) for t in types]
+        count = len(node.inputs)
+        tables.node(into, values[:count], values[count:], node.attributes, 1)
+        return _text(lib.df_accepts(self._record, into)) or None
+
+
 def _kernel(record: CData) -> Kernel:
     inputs, outputs = parse_operands(_text(record.operands))
     pairs = [p.split("<") for p in _text(record.inplace).replace(" ", "").split(",") if p]
-    accepts = None
-    if record.accepts != ffi.NULL:
-
-        def accepts(node: Node) -> str | None:
-            into = ffi.new("df_node *")
-            tables = Tables()
-            values = [
-                None if v is None else Operand(-1, 0, v.type, contiguous_strides(v.type.sizes), 0)
-                for v in (*node.inputs, *node.outputs)
-            ]
-            count = len(node.inputs)
-            tables.node(into, values[:count], values[count:], node.attributes, 1)
-            return _text(lib.df_accepts(record, into)) or None
-
     return Kernel(
         op=_text(record.op),
         name=_text(record.name),
@@ -146,7 +164,7 @@ def _kernel(record: CData) -> Kernel:
         code=record,
         inplace=tuple((int(a), int(b)) for a, b in pairs),
         priority=int(record.priority),
-        accepts=accepts,
+        accepts=_Accepts(record) if record.accepts != ffi.NULL else None,
         capturable=bool(record.capturable),
     )
 

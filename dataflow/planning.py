@@ -11,7 +11,7 @@ from .device import HOST
 from .liveness import lifetimes, share_in_place
 from .lower import Loop, Lowered, LoweredNode, Move, Root, Storage
 from .lower.lowered import Item as LoweredItem
-from .memory import Lifetime, MemoryPlan, plan_memory
+from .memory import EFFORT, Lifetime, MemoryPlan, plan_memory
 from .native import Operand
 from .plan import Arena, Body, Item, Pack, Plan, Segment, Step, Transfer, Wait
 from .types import TensorType, contiguous_strides, uint8
@@ -20,6 +20,7 @@ Prepare = Callable[[str, Sequence[LoweredNode], Collection[Root]], Sequence[Any]
 """``prepare(device, nodes, constants)``: what the device answers for each node (see ``dataflow.device.Prepared``)."""
 
 ALIGNMENT = 64
+SHORT_EFFORT = EFFORT // 20  # about a millisecond
 
 
 def make_plan(
@@ -178,7 +179,7 @@ class _Planning:
                     life = Lifetime(time, time + 1, body.peak, self.alignment)
                     entry = _Entry(f"{item.node.name}:body", life, inner=(tuple(inner), body.offsets))
                     entries.setdefault(memory, []).append(entry)
-        return {memory: (found, plan_memory([e.life for e in found])) for memory, found in entries.items()}
+        return {memory: (found, _offsets([e.life for e in found])) for memory, found in entries.items()}
 
     def packed_body(
         self, loop: Loop, outside: Mapping[Root, tuple[int, int]], prepared: Mapping[LoweredNode, Any]
@@ -311,6 +312,12 @@ class _Planning:
         if self.lowered.boundary is not None and boundary is None:
             boundary = len(items)
         return items, boundary
+
+
+def _offsets(lives: Sequence[Lifetime]) -> MemoryPlan:
+    """Offsets; the long search is for what the short one leaves more than a hundredth above the bound."""
+    found = plan_memory(lives, SHORT_EFFORT)
+    return found if found.peak <= 1.01 * found.lower_bound else plan_memory(lives)
 
 
 def _does_work(item: LoweredNode | Loop) -> bool:

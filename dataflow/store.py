@@ -91,14 +91,18 @@ class Store:
         return tensor
 
     def _pack(self, sources: list[tuple[Array, list[str]]], plans: dict[str, tuple[str, Plan]]) -> None:
-        """Makes packed copies, on as many threads as kernels may use; lets go of a source once it is packed."""
+        """Makes packed copies, on as many threads as kernels may use; lets go of a source once it is packed.
+
+        This thread takes the largest that is left, the others the smallest: one that has to wait for a processor keeps
+        little waiting.
+        """
         failures: list[BaseException] = []
 
-        def work() -> None:
+        def work(which: int) -> None:
             try:
                 while sources:
                     try:
-                        array, names = sources.pop()
+                        array, names = sources.pop(which)
                     except IndexError:
                         return
                     for name in names:
@@ -112,11 +116,13 @@ class Store:
             except BaseException as error:
                 failures.append(error)
 
-        sources.sort(key=lambda entry: entry[0].nbytes)  # the largest first
-        helpers = [threading.Thread(target=work) for _ in range(min(self._machine.threads, len(sources)) - 1)]
+        sources.sort(key=lambda entry: entry[0].nbytes)
+        helpers = [
+            threading.Thread(target=work, args=(0,)) for _ in range(min(self._machine.threads, len(sources)) - 1)
+        ]
         for helper in helpers:
             helper.start()
-        work()
+        work(-1)
         for helper in helpers:
             helper.join()
         if failures:

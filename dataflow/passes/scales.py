@@ -7,23 +7,22 @@ norm with mean 0 and variance 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ..builder import GraphBuilder
 from ..device import Kernel
-from ..graph import Array, Graph, Node, Value
+from ..graph import Array, Graph, Initializer, Node, Value
 from ..hostmemory import empty
 from ..ops.convolution import conv
 from ..ops.norm import batch_norm
+from ..types import TensorType
+from ..types import dtype as as_dtype
 from .dead import without_dead
-from .rewrite import rewrite
 
 _Readers = Mapping[Value, Sequence[Node]]
-_Constant = Callable[[GraphBuilder, str, Array], Value]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +48,6 @@ def join_scales(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: C
     known = _constants(graph, kernels, keep)
     makers, readers = graph.producers(), graph.readers()
     chains = _chains(graph, readers, known)
-    names = {value.name for value in graph.values()}
     into: dict[Node, tuple[_Chain, Node | None]] = {}  # the last node of a chain -> what it becomes
     for chain in chains:
         head = makers.get(chain.source)
@@ -59,28 +57,30 @@ def join_scales(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: C
             into[chain.nodes[-1]] = chain, None
     if not into:
         return graph
-    heads = {head for _, head in into.values() if head is not None}
-    sources = {chain.source for chain, head in into.values() if head is None}
-    operands: dict[Node, list[Value | None]] = {}
-    new: dict[Value, Value] = {}
+    constants = _Constants(graph)
+    nodes = tuple(_joined(node, *into[node], constants, known) if node in into else node for node in graph.nodes)
+    return without_dead(dataclasses.replace(graph, nodes=nodes, initializers=constants.all))
 
-    def constant(builder: GraphBuilder, name: str, array: Array) -> Value:
-        free = next(n for n in (f"{name}.{i}" for i in range(len(names) + 1)) if n not in names)
-        names.add(free)
-        return builder.initializer(free, array)
 
-    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        new.update({old: v for old, v in zip(node.inputs, inputs, strict=True) if old in sources and v is not None})
-        if node in heads:
-            operands[node] = inputs
-        if node not in into:
-            return None
-        chain, head = into[node]
-        if head is None:
-            return (_as_norm(constant, builder, node, chain, new[chain.source]),)
-        return (_as_conv(constant, builder, node, chain, head, operands[head], known),)
+class _Constants:
+    """The initializers of a graph and those that are added.
 
-    return without_dead(rewrite(graph, replace))
+    Attributes:
+        all: by value.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.all = dict(graph.initializers)
+        self._names = {value.name for value in graph.values()}
+
+    def add(self, name: str, array: Array) -> Value:
+        """A value for an array that doesn't change any more."""
+        free = next(n for n in (f"{name}.{i}" for i in range(len(self._names) + 1)) if n not in self._names)
+        self._names.add(free)
+        array.flags.writeable = False
+        value = Value(free, TensorType(as_dtype(array), array.shape))
+        self.all[value] = Initializer(array)
+        return value
 
 
 def _constants(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str]) -> dict[Value, Array]:
@@ -157,39 +157,33 @@ def _takes(head: Node, readers: _Readers, known: Mapping[Value, Array]) -> bool:
     return alone and all(v is None or v in known for v in head.inputs[1:])
 
 
-def _as_conv(
-    constant: _Constant,
-    builder: GraphBuilder,
-    node: Node,
-    chain: _Chain,
-    head: Node,
-    operands: Sequence[Value | None],
-    known: Mapping[Value, Array],
-) -> Value:
-    old, bias, result = head.inputs[1], (*head.inputs, None)[2], node.outputs[0]
-    assert old is not None and result is not None
-    dtype, weight = result.type.dtype.numpy, operands[1]
-    if (chain.scale != 1).any():
-        scaled = empty(old.type.sizes, result.type.dtype)  # sessions use it where it lies
-        factor = chain.scale.reshape(-1, *[1] * (old.type.rank - 1))
-        np.multiply(known[old], factor, out=scaled, casting="same_kind")  # in float64, then rounded once
-        scaled.flags.writeable = False
-        weight = constant(builder, f"{old.name}.scaled", scaled)
-    shift = chain.shift + (0 if bias is None else known[bias] * chain.scale)
-    made: Any = builder.add(
-        conv,
-        [operands[0], weight, constant(builder, f"{result.name}.shift", shift.astype(dtype))],
-        head.attributes,
-        name=head.name,
-        output_names=[result.name],
-    )
-    value: Value = made.outputs[0]
-    return value
-
-
-def _as_norm(constant: _Constant, builder: GraphBuilder, node: Node, chain: _Chain, source: Value) -> Value:
-    result = node.outputs[0]
+def _joined(last: Node, chain: _Chain, head: Node | None, constants: _Constants, known: Mapping[Value, Array]) -> Node:
+    """What computes the result of a chain that ends with ``last``: the convolution before it, or a norm."""
+    result = last.outputs[0]
     assert result is not None
+    if head is None:
+        return _as_norm(last, chain, result, constants)
+    return _as_conv(last, chain, head, result, constants, known)
+
+
+def _as_conv(
+    last: Node, chain: _Chain, head: Node, result: Value, constants: _Constants, known: Mapping[Value, Array]
+) -> Node:
+    weight, bias = head.inputs[1], (*head.inputs, None)[2]
+    assert weight is not None
+    dtype = result.type.dtype.numpy
+    shift = chain.shift + (0 if bias is None else known[bias] * chain.scale)
+    if (chain.scale != 1).any():
+        scaled = empty(weight.type.sizes, result.type.dtype)  # sessions use it where it lies
+        wide = np.float64 if dtype == np.float64 else np.float32  # float64 would take twice the time for half a place
+        factor = chain.scale.astype(wide).reshape(-1, *[1] * (weight.type.rank - 1))
+        np.multiply(known[weight], factor, out=scaled, casting="same_kind")
+        weight = constants.add(f"{weight.name}.scaled", scaled)
+    inputs = (head.inputs[0], weight, constants.add(f"{result.name}.shift", shift.astype(dtype)))
+    return Node(conv, head.name, inputs, (result,), head.attributes, (), last.origin)
+
+
+def _as_norm(last: Node, chain: _Chain, result: Value, constants: _Constants) -> Node:
     dtype, count = result.type.dtype.numpy, len(chain.scale)
     arrays = {
         "scale": chain.scale,
@@ -197,9 +191,5 @@ def _as_norm(constant: _Constant, builder: GraphBuilder, node: Node, chain: _Cha
         "mean": np.zeros(count),
         "variance": np.ones(count),
     }
-    vectors = [constant(builder, f"{result.name}.{key}", a.astype(dtype)) for key, a in arrays.items()]
-    made: Any = builder.add(
-        batch_norm, [source, *vectors], {"epsilon": 0.0}, name=node.name, output_names=[result.name]
-    )
-    value: Value = made.outputs[0]
-    return value
+    vectors = [constants.add(f"{result.name}.{key}", a.astype(dtype)) for key, a in arrays.items()]
+    return Node(batch_norm, last.name, (chain.source, *vectors), (result,), {"epsilon": 0.0}, (), last.origin)
