@@ -92,15 +92,26 @@ static df_gemm rows_of(const df_gemm *gemm, int64_t i, int64_t rows) {
   return part;
 }
 
-/* Rows of a can be read as they lie, unless all of a tile's fall into one set of the first cache.
- */
-static int must_pack(const df_gemm *gemm) { return gemm->a_col != 1 || gemm->a_row % ONE_SET == 0; }
+/* How a is read. */
+typedef enum form {
+  PACKED,
+  BY_ROWS, /* as it lies, the steps of a row together */
+  BY_STEPS /* as it lies, the rows of a step together */
+} form;
+
+/* Rows can be read as they lie, unless all of a tile's fall into one set of the first cache;
+ * columns are read so when there is only one panel of b to make up for packing them. */
+static form form_of(const df_gemm *gemm) {
+  if (gemm->a_col == 1 && gemm->a_row % ONE_SET != 0)
+    return BY_ROWS;
+  return gemm->a_row == 1 && gemm->n <= DF_TILE_COLUMNS ? BY_STEPS : PACKED;
+}
 
 /* A product with k in one part, and where its packed operands go. */
 typedef struct work {
   df_gemm gemm;
-  int64_t height;     /* rows of a panel of a; panels are about equal */
-  int32_t packs;      /* a is packed, not read as it lies */
+  int64_t height; /* rows of a panel of a; panels are about equal */
+  form form;
   const float *later; /* where b goes on behind its last step; null at the end */
   float *a, *b;
 } work;
@@ -109,7 +120,7 @@ typedef struct work {
 static const float *panel_of(const work *w, float *to, int64_t row) {
   const df_gemm *g = &w->gemm;
   const float *from = g->a + row * g->a_row;
-  if (!w->packs)
+  if (w->form != PACKED)
     return from;
   pack_a(to, from, g->a_row, g->a_col, df_min(w->height, g->m - row), g->k);
   return to;
@@ -132,9 +143,10 @@ static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a,
   end.column_bias = end.column_bias ? end.column_bias + j : NULL;
   end.ahead = ahead;
   end.a_row = g->a_row;
+  end.a_step = w->form == BY_STEPS ? g->a_col : 0;
   int32_t vectors = (int32_t)(panel_width(columns) / DF_LANES);
-  df_tile tile = w->packs ? DF_NAME(df_tiles)[rows - 1][vectors - 1]
-                          : DF_NAME(df_row_tiles)[rows - 1][vectors - 1];
+  df_tile tile = w->form == BY_ROWS ? DF_NAME(df_row_tiles)[rows - 1][vectors - 1]
+                                    : DF_NAME(df_tiles)[rows - 1][vectors - 1];
   tile(g->k, a, b, g->c + row * g->c_row + j, g->c_row, columns, &end);
 }
 
@@ -158,7 +170,7 @@ static void pass_over_columns(const work *w) {
 static void pass_over_rows(const work *w) {
   const df_gemm *g = &w->gemm;
   int64_t panels = df_divide_up(g->m, w->height);
-  int64_t panel = w->packs ? g->k * DF_TILE_ROWS : w->height * g->a_row;
+  int64_t panel = w->form == PACKED ? g->k * DF_TILE_ROWS : w->height * g->a_row;
   int64_t share = round_up(df_divide_up(g->k, panels), DF_LANES);
   float *strip = w->b, *other = w->b + g->k * DF_TILE_COLUMNS;
   const float *a = panel_of(w, w->a, 0);
@@ -262,7 +274,7 @@ void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t
     for (int64_t p = 0; p < piece.k || p == 0; p += df_max(1, by.k)) {
       work w = {.gemm = columns_of(&piece, from, df_min(by.n, piece.n - from)),
                 .height = df_divide_up(piece.m, df_divide_up(piece.m, DF_TILE_ROWS)),
-                .packs = must_pack(&piece),
+                .form = form_of(&piece),
                 .later = p + by.k < piece.k ? piece.b + (p + by.k) * piece.b_row : NULL,
                 .a = scratch,
                 .b = scratch + by.a};

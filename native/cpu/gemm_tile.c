@@ -15,22 +15,22 @@ TILE_INLINE df_vec part_load(const float *row, int j, int vectors, int64_t last)
   return vec_load_part(row + j * DF_LANES, last);
 }
 
-/* Where a step of a lies: every third row, so that an address is one of them and at most twice the
- * distance of two rows. Packed rows lie together. */
+/* Where a step of a lies: its first row when rows lie together, else every third, so that an
+ * address is one of these and at most twice the distance of two rows. */
 enum { ANCHORS = (DF_TILE_ROWS + 2) / 3 };
 typedef struct rows_of_a {
   const float *anchor[ANCHORS];
-  int64_t row;
+  int64_t row, step;
 } rows_of_a;
 
-TILE_INLINE void next_step(int packed, rows_of_a *a) {
-  for (int i = 0; i < (packed ? 1 : ANCHORS); i++)
-    a->anchor[i] += packed ? DF_TILE_ROWS : 1;
+TILE_INLINE void next_step(int together, rows_of_a *a) {
+  for (int i = 0; i < (together ? 1 : ANCHORS); i++)
+    a->anchor[i] += together ? a->step : 1;
 }
 
-/* One step of k. |rows|, |vectors| and |packed| are constants at every use: the loops over them
+/* One step of k. |rows|, |vectors| and |together| are constants at every use: the loops over them
  * vanish, and |sum| is registers. */
-TILE_INLINE void add_step(int rows, int vectors, int packed, const rows_of_a *a, const float *b,
+TILE_INLINE void add_step(int rows, int vectors, int together, const rows_of_a *a, const float *b,
                           df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS]) {
   df_vec right[DF_TILE_VECTORS];
 #pragma GCC unroll 4
@@ -38,18 +38,18 @@ TILE_INLINE void add_step(int rows, int vectors, int packed, const rows_of_a *a,
     right[j] = vec_load(b + j * DF_LANES);
 #pragma GCC unroll 16
   for (int i = 0; i < rows; i++) {
-    df_vec left = vec_splat(packed ? a->anchor[0][i] : a->anchor[i / 3][i % 3 * a->row]);
+    df_vec left = vec_splat(together ? a->anchor[0][i] : a->anchor[i / 3][i % 3 * a->row]);
 #pragma GCC unroll 4
     for (int j = 0; j < vectors; j++)
       sum[i][j] += left * right[j];
   }
 }
 
-TILE_INLINE void tile(int rows, int vectors, int packed, int64_t k, const float *from,
+TILE_INLINE void tile(int rows, int vectors, int together, int64_t k, const float *from,
                       const float *b, float *c, int64_t c_row, int64_t columns,
                       const df_gemm_end *end) {
-  rows_of_a a = {.row = end->a_row};
-  for (int i = 0; i < (packed ? 1 : ANCHORS); i++)
+  rows_of_a a = {.row = end->a_row, .step = end->a_step ? end->a_step : DF_TILE_ROWS};
+  for (int i = 0; i < (together ? 1 : ANCHORS); i++)
     a.anchor[i] = from + 3 * i * end->a_row;
   df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS];
   FOR_EACH sum[i][j] = vec_zero();
@@ -61,14 +61,14 @@ TILE_INLINE void tile(int rows, int vectors, int packed, int64_t k, const float 
       for (int s = 0; s < DF_AHEAD_STEPS; s++, b += vectors * DF_LANES) {
         if (s % (DF_AHEAD_STEPS / DF_TILE_VECTORS) == 0)
           __builtin_prefetch(next + s / (DF_AHEAD_STEPS / DF_TILE_VECTORS) * DF_LANES, 0, 2);
-        add_step(rows, vectors, packed, &a, b, sum);
-        next_step(packed, &a);
+        add_step(rows, vectors, together, &a, b, sum);
+        next_step(together, &a);
       }
     }
   }
   for (; p < k; p++, b += vectors * DF_LANES) {
-    add_step(rows, vectors, packed, &a, b, sum);
-    next_step(packed, &a);
+    add_step(rows, vectors, together, &a, b, sum);
+    next_step(together, &a);
   }
   /* Only the last vector of a row can be partly outside. */
   int64_t last = columns - (vectors - 1) * DF_LANES;

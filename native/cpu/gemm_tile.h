@@ -25,11 +25,11 @@ enum { DF_AHEAD_STEPS = 4 }; /* of k for each row that a tile fetches: as memory
 typedef void (*df_tile)(int64_t k, const float *a, const float *b, float *c, int64_t c_row,
                         int64_t columns, const df_gemm_end *end);
 
-/* By number of rows less one and of vectors less one; a is packed: k steps of DF_TILE_ROWS floats.
- */
+/* By number of rows less one and of vectors less one. The rows of a step lie together: a is packed,
+ * k steps of DF_TILE_ROWS floats, or its steps are end->a_step apart. */
 extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 
-/* The same where a lies as it is, in rows of k floats that are end->a_row apart. */
+/* The same where the steps of a row lie together, and rows are end->a_row apart. */
 extern const df_tile DF_NAME(df_row_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 
 #endif
