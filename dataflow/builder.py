@@ -81,6 +81,12 @@ class GraphBuilder:
         self._initializers[value] = Initializer(data, role, trainable)
         return value
 
+    def keep(self, name: str, data: Initializer) -> Value:
+        """A stored tensor of another graph."""
+        value = self.value(name, _type_of(data.array), exact=True)
+        self._initializers[value] = data
+        return value
+
     def scalar(self, number: float, dtype: DType) -> Value:
         """A rank-0 constant, one per number and dtype."""
         if dtype.is_int and number != int(number):
@@ -125,7 +131,8 @@ class GraphBuilder:
         origin = self.origin or _user_line()
         node_name = _unique(self._node_names, name or "/".join([*self._scope, op.name]))
         try:
-            op.check_arity(len(operands), [v is None for v in operands])
+            if len(operands) != len(op.inputs) or None in operands:
+                op.check_arity(len(operands), [v is None for v in operands])
             complete = op.complete(attributes)
             types = [None if v is None else v.type for v in operands]
             inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)

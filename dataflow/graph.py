@@ -193,11 +193,14 @@ class Initializer:
     Attributes:
         array: read-only; its dtype and shape are the value's.
         role: ``parameter`` may be trained; ``constant`` never is; ``statistic`` is updated by its own op.
+        factor: where there is one, the data are ``array`` times it; the product is made when it is needed, see
+            ``hostmemory.data_of``, so that of a weight that is only packed there is no second copy.
     """
 
     array: Array
     role: Literal["parameter", "constant", "statistic"] = "constant"
     trainable: bool = False
+    factor: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,9 +10,10 @@ import numpy as np
 
 from ._runtime import ffi, lib
 from .errors import OutOfMemoryError
-from .graph import Array
+from .graph import Array, Initializer
 from .native import Operand
 from .types import DType
+from .types import dtype as as_dtype
 
 LINE = 64  # bytes; how buffers are aligned
 
@@ -89,6 +90,17 @@ def empty(shape: tuple[int, ...], dtype: DType) -> Array:
         raise OutOfMemoryError(f"{size} bytes of host memory could not be had")
     owned = ffi.gc(base, functools.partial(_free, bytes=size), size)
     return np.ndarray(shape, dtype.numpy, ffi.buffer(owned, size))
+
+
+def data_of(initializer: Initializer) -> Array:
+    """The data: the array, or its product with the factor in new memory, read-only."""
+    array, factor = initializer.array, initializer.factor
+    if factor is None:
+        return array
+    made = empty(array.shape, as_dtype(array))
+    np.multiply(array, factor, out=made, casting="same_kind")
+    made.flags.writeable = False
+    return made
 
 
 def _free(base: Any, bytes: int) -> None:

@@ -117,10 +117,10 @@ class Op:
         Raises:
             InputError: an attribute is unknown or missing.
         """
-        unknown = [key for key in given if key not in self.attributes]
-        if unknown:
+        if not given.keys() <= self.attributes.keys():
+            unknown = next(key for key in given if key not in self.attributes)
             known = ", ".join(self.attributes) or "none"
-            raise InputError(f"{self.name}: unknown attribute {unknown[0]!r}; it has: {known}")
+            raise InputError(f"{self.name}: unknown attribute {unknown!r}; it has: {known}")
         out: dict[str, Attribute] = {}
         for key, default in self.attributes.items():
             value = given.get(key, default)

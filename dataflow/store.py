@@ -11,8 +11,8 @@ import numpy as np
 
 from ._runtime import ffi
 from .device import HOST, Buffer
-from .graph import Array
-from .hostmemory import Lent, array_at, can_lend
+from .graph import Array, Initializer
+from .hostmemory import Lent, array_at, can_lend, data_of
 from .lower import Lowered
 from .machine import Machine
 from .native import Operand
@@ -67,19 +67,19 @@ class Store:
         for name, pack in plan.packs.items():
             if name not in self._copies:
                 wanted.setdefault(plan.arenas[pack.source.arena].name, []).append(name)
-        sources: list[tuple[Array, list[str]]] = []
+        sources: list[tuple[Initializer, list[str]]] = []
         for key, operand in plan.stored.items():
             stored = lowered.stored.pop(key)
             known = self._tensors.get(key)
-            data = newest(stored.name)
+            newer = newest(stored.name)
+            data = stored.data if newer is None else Initializer(newer)
             if known is None and stored.data.role == "constant":
                 self._constants.add(key)
-            array = stored.data.array if data is None else data
             if known is None and plan.arenas[operand.arena].kind != "source":
-                self._tensors[key] = known = self._kept(plan, operand, array, data is None)
+                self._tensors[key] = known = self._kept(plan, operand, data_of(data), newer is None)
             if key in wanted:
-                sources.append((array if known is None else self._array(known), wanted[key]))
-            del stored, data, array
+                sources.append((data if known is None else Initializer(self._array(known)), wanted[key]))
+            del stored, data, newer
         self._pack(sources, {name: (key, plan) for key, names in wanted.items() for name in names})
 
     def _kept(self, plan: Plan, operand: Operand, array: Array, constant: bool) -> _Tensor:
@@ -90,7 +90,7 @@ class Store:
         self._write(tensor, array)
         return tensor
 
-    def _pack(self, sources: list[tuple[Array, list[str]]], plans: dict[str, tuple[str, Plan]]) -> None:
+    def _pack(self, sources: list[tuple[Initializer, list[str]]], plans: dict[str, tuple[str, Plan]]) -> None:
         """Makes packed copies, on as many threads as kernels may use; lets go of a source once it is packed.
 
         This thread takes the largest that is left, the others the smallest: one that has to wait for a processor keeps
@@ -102,9 +102,10 @@ class Store:
             try:
                 while sources:
                     try:
-                        array, names = sources.pop(which)
+                        data, names = sources.pop(which)
                     except IndexError:
                         return
+                    array = data_of(data)
                     for name in names:
                         key, plan = plans[name]
                         pack = plan.packs[name]
@@ -112,11 +113,11 @@ class Store:
                         buffer = self._machine.allocate(arena.memory, arena.bytes)
                         _fill(pack, array, buffer)
                         self._copies[name] = _Copy(key, arena.memory, buffer, pack)
-                    del array
+                    del array, data
             except BaseException as error:
                 failures.append(error)
 
-        sources.sort(key=lambda entry: entry[0].nbytes)
+        sources.sort(key=lambda entry: entry[0].array.nbytes)
         helpers = [
             threading.Thread(target=work, args=(0,)) for _ in range(min(self._machine.threads, len(sources)) - 1)
         ]

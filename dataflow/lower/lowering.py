@@ -11,7 +11,7 @@ import xxhash
 
 from ..device import HOST
 from ..errors import ModelError
-from ..graph import Array, Graph, Node, Value
+from ..graph import Graph, Initializer, Node, Value
 from ..native import is_contiguous
 from ..op import Op
 from ..registry import Registry
@@ -120,7 +120,7 @@ class Lowering:
         name = self.prefix + value.name
         if data.role == "constant" and value.name not in self.homes:
             # Programs share stored tensors by name, and each makes constants of its own: the data tells them apart.
-            name += "#" + _digest(value, data.array)
+            name += "#" + _digest(value, data)
         key = name if memory == HOST else f"{memory}/{name}"
         if key not in self.stored:
             storage = self.root(key, value.type, memory, "stored")
@@ -385,9 +385,11 @@ def _place_of(storage: Storage) -> tuple[Any, ...]:
     return storage.root, storage.offset, storage.type.sizes, storage.strides, *moving
 
 
-def _digest(value: Value, array: Array) -> str:
+def _digest(value: Value, data: Initializer) -> str:
     """A few characters that tell data, type and shape from others."""
     whole = xxhash.xxh3_128(str(value.type).encode())
-    plain = np.ascontiguousarray(array)
-    whole.update(plain.tobytes() if plain.dtype == object else plain.reshape(-1).view(np.uint8).data)
+    for array in (data.array, data.factor):
+        if array is not None:
+            plain = np.ascontiguousarray(array)
+            whole.update(plain.tobytes() if plain.dtype == object else plain.reshape(-1).view(np.uint8).data)
     return whole.hexdigest()[:12]

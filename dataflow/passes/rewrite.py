@@ -34,8 +34,11 @@ def rewrite(
         type_ = input_type(value.type)
         new[value] = builder.input(value.name, type_.dtype, type_.shape)
     for value, data in graph.initializers.items():
-        data = (initializers or {}).get(value, data)
-        new[value] = builder.initializer(value.name, data.array, role=data.role, trainable=data.trainable)
+        given = (initializers or {}).get(value)
+        if given is None:
+            new[value] = builder.keep(value.name, data)
+        else:
+            new[value] = builder.initializer(value.name, given.array, role=given.role, trainable=given.trainable)
     boundary = None
     for index, node in enumerate(graph.nodes):
         if index == graph.boundary:

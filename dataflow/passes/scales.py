@@ -15,7 +15,6 @@ import numpy as np
 
 from ..device import Kernel
 from ..graph import Array, Graph, Initializer, Node, Value
-from ..hostmemory import empty
 from ..ops.convolution import conv
 from ..ops.norm import batch_norm
 from ..types import TensorType
@@ -73,13 +72,14 @@ class _Constants:
         self.all = dict(graph.initializers)
         self._names = {value.name for value in graph.values()}
 
-    def add(self, name: str, array: Array) -> Value:
-        """A value for an array that doesn't change any more."""
+    def add(self, name: str, array: Array, factor: Array | None = None) -> Value:
+        """A value for an array that doesn't change any more, or for its product with a factor."""
         free = next(n for n in (f"{name}.{i}" for i in range(len(self._names) + 1)) if n not in self._names)
         self._names.add(free)
-        array.flags.writeable = False
         value = Value(free, TensorType(as_dtype(array), array.shape))
-        self.all[value] = Initializer(array)
+        data = array.view()
+        data.flags.writeable = False
+        self.all[value] = Initializer(data, factor=factor)
         return value
 
 
@@ -174,11 +174,9 @@ def _as_conv(
     dtype = result.type.dtype.numpy
     shift = chain.shift + (0 if bias is None else known[bias] * chain.scale)
     if (chain.scale != 1).any():
-        scaled = empty(weight.type.sizes, result.type.dtype)  # sessions use it where it lies
         wide = np.float64 if dtype == np.float64 else np.float32  # float64 would take twice the time for half a place
         factor = chain.scale.astype(wide).reshape(-1, *[1] * (weight.type.rank - 1))
-        np.multiply(known[weight], factor, out=scaled, casting="same_kind")
-        weight = constants.add(f"{weight.name}.scaled", scaled)
+        weight = constants.add(f"{weight.name}.scaled", known[weight], factor)
     inputs = (head.inputs[0], weight, constants.add(f"{result.name}.shift", shift.astype(dtype)))
     return Node(conv, head.name, inputs, (result,), head.attributes, (), last.origin)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +35,16 @@ DTYPE_OF: dict[int, DType] = {
     if _ONNX_NAMES.get(name, name.lower()) in _BY_NAME
 }
 CODE_OF = {dtype: number for number, dtype in DTYPE_OF.items()}
+
+
+_PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
+    AttributeProto.INT: lambda a: a.i,
+    AttributeProto.FLOAT: lambda a: a.f,
+    AttributeProto.STRING: lambda a: a.s.decode("utf-8", "replace"),
+    AttributeProto.INTS: lambda a: tuple(a.ints),
+    AttributeProto.FLOATS: lambda a: tuple(a.floats),
+    AttributeProto.STRINGS: lambda a: tuple(s.decode("utf-8", "replace") for s in a.strings),
+}
 
 
 def read_file(path: str) -> ModelRecord:
@@ -189,31 +199,23 @@ class _Reader:
         return TensorType(dtype, tuple(shape))
 
     def node(self, proto: NodeProto, index: int) -> NodeRecord:
-        label = f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"
-        attributes = {a.name: self.attribute(a, f"{label}, attribute {a.name!r}") for a in proto.attribute}
+        attributes: dict[str, Any] = {}
+        for given in proto.attribute:
+            plain = _PLAIN.get(given.type)
+            attributes[given.name] = self.attribute(given, proto, index) if plain is None else plain(given)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         names = tuple(proto.input), tuple(proto.output)
         return NodeRecord(proto.op_type, domain, proto.name, *names, attributes, _scope(proto))
 
-    def attribute(self, proto: AttributeProto, where: str) -> Any:
-        kind = proto.type
-        if kind == AttributeProto.INT:
-            return int(proto.i)
-        if kind == AttributeProto.FLOAT:
-            return float(proto.f)
-        if kind == AttributeProto.STRING:
-            return proto.s.decode("utf-8", "replace")
-        if kind == AttributeProto.INTS:
-            return tuple(int(i) for i in proto.ints)
-        if kind == AttributeProto.FLOATS:
-            return tuple(float(f) for f in proto.floats)
-        if kind == AttributeProto.STRINGS:
-            return tuple(s.decode("utf-8", "replace") for s in proto.strings)
-        if kind == AttributeProto.TENSOR:
+    def attribute(self, proto: AttributeProto, node: NodeProto, index: int) -> Any:
+        """A tensor or a graph."""
+        label = f"node {index} ({node.op_type} {node.name or (node.output[0] if node.output else '')!r})"
+        where = f"{label}, attribute {proto.name!r}"
+        if proto.type == AttributeProto.TENSOR:
             return self.tensor(proto.t, where)
-        if kind == AttributeProto.GRAPH:
+        if proto.type == AttributeProto.GRAPH:
             return self.graph(proto.g, f"the body in {where}")
-        raise self.fail(f"{where}: attributes of kind {kind} are not supported")
+        raise self.fail(f"{where}: attributes of kind {proto.type} are not supported")
 
     # ---- tensors --------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import dataflow as df
+from dataflow.hostmemory import data_of
+from dataflow.passes import join_scales
 
 WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 2}
 RANDOM = np.random.default_rng(3)
@@ -110,3 +112,23 @@ def test_what_is_trained_later_is_not_joined_by_an_earlier_evaluation():
     assert after["loss"] < 0.9 * before["loss"]
     found = df.Session(model, devices=["cpu"]).run(X)["y"]
     np.testing.assert_allclose(np.mean(found.astype(np.float64) ** 2), after["loss"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_a_scaled_weight_is_made_when_it_is_needed(dtype):
+    g = df.GraphBuilder()
+    weight = W.astype(dtype)
+    y = df.ops.conv(g.input("x", dtype, X.shape), g.parameter("w", weight), None, **WINDOW)
+    scale, bias, mean, variance = (v.astype(dtype) for v in vectors(8))
+    y = df.ops.batch_norm(y, *[g.constant(v) for v in (scale, bias, mean, variance)], epsilon=1e-3)
+    g.output("y", y)
+    graph = join_scales(g.build(), {})
+    (node,) = graph.nodes
+    stored = graph.initializers[node.inputs[1]]
+    assert np.shares_memory(stored.array, weight)
+    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + 1e-3)
+    made = data_of(stored)
+    assert made.dtype == dtype
+    assert not made.flags.writeable
+    expected = weight.astype(np.float64) * factor.reshape(8, 1, 1, 1)
+    np.testing.assert_allclose(made, expected, rtol=1.1 * np.finfo(dtype).eps, atol=0)

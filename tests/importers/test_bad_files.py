@@ -59,6 +59,12 @@ def test_files_that_are_no_models(path):
     refused(path, b"\x08\x08", "no graph")
 
 
+def test_a_size_whose_name_is_no_text(path):
+    data = model([node("Relu", ["x"], ["y"])], shape=("name", 4)).SerializeToString()
+    assert data.count(b"name") == 1
+    refused(path, data.replace(b"name", b"n\xffme"), "input 'x'", "axis 0", "no text")
+
+
 def test_a_file_that_does_not_exist(path):
     with pytest.raises(df.ModelError, match=r"model\.onnx: cannot be read: No such file"):
         df.load(str(path))
