@@ -53,24 +53,26 @@ static inline float df_dot_block(const float *x, const float *y, int64_t n) {
 /* Any length, NaN if there is one; -inf when empty. */
 static inline float df_max_row(const float *x, int64_t n) {
   float most = -INFINITY;
-  int64_t i = 0;
-  if (n >= DF_LANES) {
-    float lanes[DF_LANES];
-    for (int j = 0; j < DF_LANES; j++)
-      lanes[j] = x[j];
-    for (i = DF_LANES; i + DF_LANES <= n; i += DF_LANES)
-      for (int j = 0; j < DF_LANES; j++)
-        lanes[j] = x[i + j] > lanes[j] || x[i + j] != x[i + j] ? x[i + j] : lanes[j];
-    for (int width = DF_LANES / 2; width > 0; width /= 2)
-      for (int j = 0; j < width; j++) {
-        const float other = lanes[j + width];
-        lanes[j] = other > lanes[j] || other != other ? other : lanes[j];
-      }
-    most = lanes[0];
+  if (n < DF_LANES / 2) {
+    for (int64_t i = 0; i < n; i++)
+      most = x[i] > most || x[i] != x[i] ? x[i] : most;
+    return most;
   }
-  for (; i < n; i++)
-    most = x[i] > most || x[i] != x[i] ? x[i] : most;
-  return most;
+  float lanes[DF_LANES];
+  int64_t i = 0;
+  for (int j = 0; j < DF_LANES; j++)
+    lanes[j] = most;
+  for (; i + DF_LANES <= n; i += DF_LANES)
+    for (int j = 0; j < DF_LANES; j++)
+      lanes[j] = x[i + j] > lanes[j] || x[i + j] != x[i + j] ? x[i + j] : lanes[j];
+  for (int64_t j = 0; j < n - i; j++)
+    lanes[j] = x[i + j] > lanes[j] || x[i + j] != x[i + j] ? x[i + j] : lanes[j];
+  for (int width = DF_LANES / 2; width > 0; width /= 2)
+    for (int j = 0; j < width; j++) {
+      const float other = lanes[j + width];
+      lanes[j] = other > lanes[j] || other != other ? other : lanes[j];
+    }
+  return lanes[0];
 }
 
 #endif
