@@ -202,8 +202,8 @@ typedef struct df_prepared {
   int64_t workspace; /* bytes, 64-byte aligned, contents unspecified at each run */
   void *state;       /* opaque, passed to run and to release */
   df_pack packs[4];
-  int64_t replaced; /* bit i: a run that gets packs of input i doesn't read the input, which may then
-                     * have no memory; its address is not to be looked at (ABI 1.2) */
+  int64_t replaced; /* bit i: a run that gets packs of input i doesn't read the input, which may
+                     * then have no memory; its address is not to be looked at (ABI 1.2) */
 } df_prepared;
 
 /* One call of a kernel. */
