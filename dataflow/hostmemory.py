@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._runtime import ffi, lib
+from .device import Buffer
 from .errors import OutOfMemoryError
 from .graph import Array, Initializer
 from .native import Operand
@@ -57,6 +58,22 @@ class Lent:
         self._array = array
         self.base = ffi.cast("void *", array.__array_interface__["data"][0])
         self.bytes = array.nbytes
+
+
+class Part:
+    """A part of a buffer on the host, which lives as long as this.
+
+    Attributes:
+        base: the address, as a ``void *``.
+        bytes: its size.
+    """
+
+    __slots__ = ("_whole", "base", "bytes")
+
+    def __init__(self, whole: Buffer, offset: int, bytes: int) -> None:
+        self._whole = whole
+        self.base = ffi.cast("char *", whole.base) + offset
+        self.bytes = bytes
 
 
 def can_lend(array: Array) -> bool:

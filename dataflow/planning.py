@@ -20,7 +20,7 @@ Prepare = Callable[[str, Sequence[LoweredNode], Collection[Root]], Sequence[Any]
 """``prepare(device, nodes, constants)``: what the device answers for each node (see ``dataflow.device.Prepared``)."""
 
 ALIGNMENT = 64
-SHORT_EFFORT = EFFORT // 20  # about a millisecond
+SHORT_EFFORT = EFFORT // 100  # a fifth of a millisecond
 
 
 def make_plan(
@@ -220,7 +220,8 @@ class _Planning:
             digest = hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()
             name = f"{storage.root.name}:{request.input}:{digest}"
             if name not in self.packs:
-                operand = self.bytes_at(self.arena(name, storage.root.memory, request.bytes, "packs"), 0, request.bytes)
+                size = -(-request.bytes // ALIGNMENT) * ALIGNMENT  # packs lie one behind another
+                operand = self.bytes_at(self.arena(name, storage.root.memory, size, "packs"), 0, request.bytes)
                 self.packs[name] = Pack(operand, source, request.fill)
             found.append(self.packs[name].operand)
         return found if any(found) else []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from ._runtime import ffi
 from .device import HOST, Buffer
 from .graph import Array, Initializer
-from .hostmemory import Lent, array_at, can_lend, data_of
+from .hostmemory import Lent, Part, array_at, can_lend, data_of
 from .lower import Lowered
 from .machine import Machine
 from .native import Operand
@@ -67,7 +68,7 @@ class Store:
         for name, pack in plan.packs.items():
             if name not in self._copies:
                 wanted.setdefault(plan.arenas[pack.source.arena].name, []).append(name)
-        sources: list[tuple[Initializer, list[str]]] = []
+        sources: list[tuple[Initializer, str, list[str]]] = []
         for key, operand in plan.stored.items():
             stored = lowered.stored.pop(key)
             known = self._tensors.get(key)
@@ -78,9 +79,9 @@ class Store:
             if known is None and plan.arenas[operand.arena].kind != "source":
                 self._tensors[key] = known = self._kept(plan, operand, data_of(data), newer is None)
             if key in wanted:
-                sources.append((data if known is None else Initializer(self._array(known)), wanted[key]))
+                sources.append((data if known is None else Initializer(self._array(known)), key, wanted[key]))
             del stored, data, newer
-        self._pack(sources, {name: (key, plan) for key, names in wanted.items() for name in names})
+        self._pack(sources, plan)
 
     def _kept(self, plan: Plan, operand: Operand, array: Array, constant: bool) -> _Tensor:
         arena = plan.arenas[operand.arena]
@@ -90,29 +91,30 @@ class Store:
         self._write(tensor, array)
         return tensor
 
-    def _pack(self, sources: list[tuple[Initializer, list[str]]], plans: dict[str, tuple[str, Plan]]) -> None:
+    def _pack(self, sources: list[tuple[Initializer, str, list[str]]], plan: Plan) -> None:
         """Makes packed copies, on as many threads as kernels may use; lets go of a source once it is packed.
 
         This thread takes the largest that is left, the others the smallest: one that has to wait for a processor keeps
         little waiting.
+
+        Args:
+            sources: tensors, their keys, and the names of the copies of each.
+            plan: has the copies.
         """
         failures: list[BaseException] = []
+        places = self._places([name for _, _, names in sources for name in names], plan)
 
         def work(which: int) -> None:
             try:
                 while sources:
                     try:
-                        data, names = sources.pop(which)
+                        data, key, names = sources.pop(which)
                     except IndexError:
                         return
                     array = data_of(data)
                     for name in names:
-                        key, plan = plans[name]
-                        pack = plan.packs[name]
-                        arena = plan.arenas[pack.operand.arena]
-                        buffer = self._machine.allocate(arena.memory, arena.bytes)
-                        _fill(pack, array, buffer)
-                        self._copies[name] = _Copy(key, arena.memory, buffer, pack)
+                        _fill(plan.packs[name], array, places[name])
+                        self._copies[name] = _Copy(key, HOST, places[name], plan.packs[name])
                     del array, data
             except BaseException as error:
                 failures.append(error)
@@ -128,6 +130,15 @@ class Store:
             helper.join()
         if failures:
             raise failures[0]
+
+    def _places(self, names: Sequence[str], plan: Plan) -> dict[str, Part]:
+        """Memory for packed copies, in one block: it is made of large pages, which the system makes sooner."""
+        sizes = [plan.arenas[plan.packs[name].operand.arena].bytes for name in names]
+        if not sizes:
+            return {}
+        block = self._machine.allocate(HOST, sum(sizes))
+        offsets = itertools.accumulate(sizes, initial=0)
+        return {name: Part(block, at, size) for name, at, size in zip(names, offsets, sizes, strict=False)}
 
     @property
     def keys(self) -> frozenset[str]:

@@ -27,6 +27,7 @@ _LENGTH = 2  # the wire type of messages and bytes
 _WINDOW = 1 << 13  # bytes of a file looked at together
 _WORTH_A_THREAD = 1 << 20  # bytes
 _MOST_VIEWS = 1024  # that POSIX lets be filled together, at least on Linux
+_LINE = 64  # bytes; where sessions want tensors to begin
 _LONGEST = 20  # bytes of a key and a length
 
 
@@ -151,17 +152,20 @@ class _OnDisk:
         return self.window, self.begin
 
     def parted(self, cuts: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
+        room = [-(-(end - begin) // _LINE) * _LINE for begin, end in cuts]
+        block = df.empty((sum(room),), df.uint8)  # one for all: it is made of large pages, which are made sooner
         rest: list[memoryview] = []
         found: list[Array] = []
-        done = 0
-        for begin, end in cuts:
+        views: list[memoryview] = []  # all of the file
+        done = at = 0
+        for (begin, end), size in zip(cuts, room, strict=True):
             rest.append(memoryview(bytearray(begin - done)))
-            found.append(df.empty((end - begin,), df.uint8))
-            done = end
+            found.append(block[at : at + end - begin])
+            views += [rest[-1], found[-1].data]
+            done, at = end, at + size
         rest.append(memoryview(bytearray(self.size - done)))
-        behind = [array.data for array in found]
-        _read(self.file, 0, [view for pair in zip(rest, behind, strict=False) for view in pair] + rest[-1:])
-        for array in found:
+        _read(self.file, 0, [*views, rest[-1]])
+        for array in (block, *found):
             array.flags.writeable = False
         return rest, found
 
