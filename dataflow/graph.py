@@ -258,8 +258,9 @@ class Graph:
         """The nodes that read each value, in order; a value that nobody reads is absent."""
         found: dict[Value, list[Node]] = {}
         for node in self.nodes:
-            for value in dict.fromkeys(v for v in node.inputs if v is not None):
-                found.setdefault(value, []).append(node)
+            for value in dict.fromkeys(node.inputs):
+                if value is not None:
+                    found.setdefault(value, []).append(node)
         return found
 
     def find(self, name: str) -> Value:

@@ -13,16 +13,21 @@ def without_dead(graph: Graph) -> Graph:
     Nodes with host effects stay. An extra output (``+name`` in the declaration) or a repeated one (``ys*``) that nobody
     reads becomes None: it is not computed and takes no memory.
     """
-    needed: set[Value] = {*graph.outputs.values(), *(s.after for s in graph.states), *(s.before for s in graph.states)}
+    needed: set[Value | None] = {
+        *graph.outputs.values(),
+        *(s.after for s in graph.states),
+        *(s.before for s in graph.states),
+    }
     kept = []
     boundary = graph.boundary
     for index in range(len(graph.nodes) - 1, -1, -1):
         node = graph.nodes[index]
-        if node.op.effects != "host" and not any(v in needed for v in node.outputs if v is not None):
+        if node.op.effects != "host" and needed.isdisjoint(node.outputs):
             if graph.boundary is not None and boundary is not None and index < graph.boundary:
                 boundary -= 1
             continue
-        needed.update(v for v in node.inputs if v is not None)
+        needed.update(node.inputs)
+        needed.discard(None)
         if len(node.outputs) == 1:  # it is read, or the node would have gone
             kept.append(node)
             continue

@@ -102,7 +102,9 @@ def _chains(graph: Graph, readers: _Readers, known: Mapping[Value, Array]) -> li
         first = _affine(node, known) if node not in taken else None
         if first is None:
             continue
-        source, scale, shift = first
+        source, factor, summand = first
+        channels = node.outputs[0].type.sizes[1]  # type: ignore[union-attr]
+        scale, shift = np.full(channels, factor), np.full(channels, summand)
         nodes = [node]
         while True:
             result = nodes[-1].outputs[0]
@@ -110,15 +112,16 @@ def _chains(graph: Graph, readers: _Readers, known: Mapping[Value, Array]) -> li
             more = _affine(next_, known) if next_ is not None and result not in kept else None
             if next_ is None or more is None or more[0] is not result:
                 break
-            scale, shift = scale * more[1], shift * more[1] + more[2]
+            _, factor, summand = more
+            scale, shift = scale * factor, shift * factor + summand
             nodes.append(next_)
         taken.update(nodes)
         found.append(_Chain(source, tuple(nodes), scale, shift))
     return found
 
 
-def _affine(node: Node, known: Mapping[Value, Array]) -> tuple[Value, Array, Array] | None:
-    """The value that a scale or shift reads, with its factor and summand per channel in float64; None for others."""
+def _affine(node: Node, known: Mapping[Value, Array]) -> tuple[Value, Array | float, Array | float] | None:
+    """The value that a scale or shift reads, with its factor and summand in float64, per channel or one for all."""
     y = node.outputs[0]
     if y is None or y.type.rank < 3 or y.type.dtype.kind != "f":
         return None
@@ -137,16 +140,16 @@ def _affine(node: Node, known: Mapping[Value, Array]) -> tuple[Value, Array, Arr
     if vector is None:
         return None
     if node.op.name == "mul":
-        return a, vector, np.zeros_like(vector)
-    return a, np.ones_like(vector), vector if node.op.name == "add" else -vector
+        return a, vector, 0.0
+    return a, 1.0, vector if node.op.name == "add" else -vector
 
 
 def _per_channel(array: Array, sizes: Sequence[int]) -> Array | None:
-    """A constant that broadcasts to ``sizes`` as one number per channel, axis 1; None if it is else."""
+    """A constant that broadcasts to ``sizes`` as one number per channel, axis 1, or for all; None if it is else."""
     shape = (1,) * (len(sizes) - array.ndim) + array.shape
     if any(d != 1 for axis, d in enumerate(shape) if axis != 1):
         return None
-    return np.broadcast_to(array.reshape(-1).astype(np.float64), (sizes[1],))
+    return array.reshape(-1).astype(np.float64)
 
 
 def _takes(head: Node, readers: _Readers, known: Mapping[Value, Array]) -> bool:
