@@ -33,15 +33,18 @@ def add_gradients(
     active = _reachable(forward, wrt)
     parts: dict[Value, list[Value]] = {value: [seed] for value, seed in seeds.items()}
     totals: dict[Value, Value] = {}
+    placed: dict[Value, tuple[Node, Value]] = {}  # what a slice's rule gave -> the slice, and its own cotangent
     problems: list[str] = []
 
     def total(value: Value | None) -> Value | None:
         if value is None or value not in parts:
             return None
         if value not in totals:
-            summed = parts[value][0]
-            for part in parts[value][1:]:
-                summed = _op("add")(summed, part)
+            summed = _joined([placed.get(part) for part in parts[value]], value.type)
+            if summed is None:
+                summed = parts[value][0]
+                for part in parts[value][1:]:
+                    summed = _op("add")(summed, part)
             totals[value] = summed
         return totals[value]
 
@@ -68,12 +71,43 @@ def add_gradients(
                         f"{node.describe()}: its rule gave {cotangent.type} for {value.name!r}, which is {value.type}"
                     )
                 parts.setdefault(value, []).append(cotangent)
+                given = total(node.outputs[0]) if node.op.name == "slice" else None
+                if given is not None:
+                    placed[cotangent] = node, given
     builder.origin = ""
     if len(problems) > 1:
         raise GradientError(f"{len(problems)} nodes have no gradient:\n  " + "\n  ".join(reversed(problems)))
     if problems:
         raise GradientError(problems[0])
     return {value: total(value) for value in wrt}
+
+
+def _joined(parts: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Value | None:
+    """The cotangents of slices as one, where together they are the whole side by side along one axis."""
+    found: dict[int, tuple[int, Value]] = {}  # by the begin: the end, and what lies between
+    along: set[int] = set()
+    for part in parts:
+        if part is None:
+            return None
+        node, cotangent = part
+        ranges = list(zip(node.attributes["starts"], node.attributes["stops"], type_.shape, strict=True))
+        partial = [axis for axis, (start, stop, size) in enumerate(ranges) if (start, stop) != (0, size)]
+        if len(partial) != 1 or any(step != 1 for step in node.attributes["steps"]):
+            return None
+        along.add(partial[0])
+        start, stop, size = ranges[partial[0]]
+        if not all(isinstance(number, int) for number in (start, stop, size)) or start in found:
+            return None
+        found[start] = stop, cotangent
+    axis, end = along.pop(), 0
+    pieces = []
+    while not along and end in found:
+        end, cotangent = found.pop(end)
+        pieces.append(cotangent)
+    if along or found or end != type_.shape[axis]:
+        return None
+    whole: Value = _op("concat")(*pieces, axis=axis)
+    return whole
 
 
 def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> Any:

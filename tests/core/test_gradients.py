@@ -132,3 +132,33 @@ def test_a_fraction_beside_whole_numbers_is_refused():
     x = g.input("x", df.int64, (2,))
     with pytest.raises(df.InputError, match=r"0\.5 is no whole number"):
         df.ops.mul(x, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "joined"),
+    [
+        (((0, 2), (2, 5), (5, 6)), True),
+        (((5, 6), (0, 2), (2, 5)), True),
+        (((0, 2), (2, 5)), False),
+        (((0, 3), (2, 6)), False),
+        (((0, 3), (0, 3), (3, 6)), False),
+    ],
+)
+def test_slices_that_are_the_whole_give_one_concat(cuts, joined):
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 6))
+    for index, (start, stop) in enumerate(cuts):
+        part = x[:, start:stop]
+        g.output(f"y{index}", df.ops.mul(part, part))
+    joint = vjp_graph(g.build(), [x])
+    session = df.Session(joint, devices=["cpu"])
+    random = np.random.default_rng(4)
+    value = random.standard_normal((3, 6)).astype(np.float32)
+    seeds = {f"grad.y{i}": random.standard_normal((3, b - a)).astype(np.float32) for i, (a, b) in enumerate(cuts)}
+    expected = np.zeros((3, 6))
+    for index, (start, stop) in enumerate(cuts):
+        expected[:, start:stop] += 2.0 * value[:, start:stop] * seeds[f"grad.y{index}"]
+    found = session.run({"x": value, **seeds})["grad.x"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    ran = [s.node.op.name for p in session.plans for segment in p.segments for s in segment.steps]
+    assert ("slice_grad" not in ran) == joined
