@@ -33,9 +33,11 @@ def test_threads_in_reverse_order_give_the_same(op, standin, standin_registry):
 
 
 def test_cuda_takes_what_the_cpu_takes(standin_registry):
-    """Op by op, and sample by sample."""
+    """Op by op, and sample by sample; but for programs of elementwise ops, which are joined only for who takes them."""
     missing = set()
     for sample in SAMPLES:
+        if sample.op.name == "fused_elementwise":
+            continue
         (node,) = sample.build().nodes
         kernels = standin_registry.kernels
         taken = {
