@@ -12,7 +12,8 @@ from ..builder import GraphBuilder
 from ..graph import Array, Graph
 from ..op import Op
 from ..types import bool_, float32, float64, int32, int64, uint64
-from .sample import SHAPES, Kind, Operand, Sample, i, x
+from .sample import PAIRS, SHAPES, Kind, Operand, Sample, i, x
+from .samples_fused import FUSED
 from .samples_index import INDEXING
 from .samples_long import LONG
 from .samples_norm import NORMS
@@ -96,13 +97,6 @@ def _unary() -> list[Sample]:
         ),
     ]
     return rows
-
-
-PAIRS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-    ((3, 5), (3, 5)), ((3, 5), (5,)), ((3, 5), ()), ((3, 1, 5), (4, 1)), ((1,), (17,)), ((0, 5), (5,)), ((), ()),
-    ((2, 3, 33), (3, 1)), ((70001,), (70001,)), ((70001,), (1,)), ((64, 8, 13, 13), (8, 1, 1)), ((3, 5, 16), (16,)),
-    ((3, 5, 16), (3, 1, 1)), ((4, 1, 8), (5, 8)),
-)  # fmt: skip
 
 
 def _binary() -> list[Sample]:
@@ -517,52 +511,6 @@ def _control() -> list[Sample]:
     return rows
 
 
-def _programs() -> list[Sample]:
-    """Elementwise ops in one pass: as chains and trees, with operands that broadcast, more than a block of them."""
-    gelu = "div 0 1;erf 4;add 5 2;mul 6 0;mul 7 3"
-    rows = [
-        Sample(
-            ops.fused_elementwise,
-            (x(*shape), x(kind="positive"), x(), x()),
-            {"program": gelu},
-            gradient=(0, 1, 2, 3) if shape == (3, 5) else (),
-        )
-        for shape in ((3, 5), (0, 4), (), (7, 1300))
-    ]
-    program = "exp 0;sub 4 1;maximum 5 2;mul 6 4;relu_grad 7 3;tanh 8"
-    broadcast: tuple[tuple[tuple[int, ...], ...], ...] = (
-        ((4, 9), (9,), (4, 1), (1, 1)), ((2, 3, 70), (1, 3, 1), (2, 1, 70), (70,)),
-        ((5, 2, 6), (2, 1), (5, 1, 1), (6,)), ((3, 1000), (1000,), (1, 1), (3, 1)),
-    )  # fmt: skip
-    rows += [Sample(ops.fused_elementwise, tuple(x(*s) for s in b), {"program": program}) for b in broadcast]
-    rows.append(Sample(ops.fused_elementwise, (x(1), x(6, 5)), {"program": "add 0 1;mul 2 2;neg 3"}))
-    every = ";".join(f"{name} {index}" for index, name in enumerate(("abs", "sqrt", "sin", "cos", "floor", "neg")))
-    rows.append(Sample(ops.fused_elementwise, (x(33, 21),), {"program": every}))
-    return rows
-
-
-def _patterns() -> list[Sample]:
-    rows = _programs()
-    for a, b in (((3, 5), (5, 7)), ((1, 1), (1, 1)), ((0, 5), (5, 3)), ((3, 0), (0, 4)), ((17, 33), (33, 15))):
-        for op in (ops.matmul_bias, ops.matmul_bias_relu):
-            rows.append(Sample(op, (x(*a), x(*b), x(b[1])), gradient=(0, 1, 2) if a == (3, 5) else ()))
-            rows.append(Sample(op, (x(2, *a), x(*b), x(1, b[1]))))
-    rows += [Sample(ops.matmul_bias_relu, (x(130, 70), x(70, 140), x(140)))]
-    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
-    for image, weight in (((2, 3, 6, 5), (4, 3, 3, 3)), ((0, 3, 5, 5), (2, 3, 3, 3)), ((3, 8, 14, 14), (16, 8, 3, 3))):
-        small = (0, 1, 2) if image[0] == 2 else ()
-        rows.append(Sample(ops.conv_relu, (x(*image), x(*weight), x(weight[0])), window, gradient=small))
-        rows.append(Sample(ops.conv_relu, (x(*image), x(*weight)), window))
-        whole = x(image[0], weight[0], *image[2:])
-        every = (*small, 3) if small else ()
-        operands = (x(*image), x(*weight), x(weight[0]), whole)
-        rows.append(Sample(ops.conv_add_relu, operands, window, gradient=every))
-    rows += [
-        Sample(ops.add_relu, (x(*p, kind="distinct"), x(*q)), gradient=(0, 1) if p == (3, 5) else ()) for p, q in PAIRS
-    ]
-    return rows
-
-
 SAMPLES: tuple[Sample, ...] = tuple(
     _unary()
     + _binary()
@@ -578,5 +526,5 @@ SAMPLES: tuple[Sample, ...] = tuple(
     + _random()
     + RECURRENT
     + _control()
-    + _patterns()
+    + FUSED
 )

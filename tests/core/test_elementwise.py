@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import dataflow as df
 from dataflow.check import check_plan
+from dataflow.ops.patterns import PROGRAM_OPS
 
 UNARY = ("neg", "abs", "tanh", "relu", "sigmoid", "exp", "erf", "softplus")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "div")
@@ -70,6 +71,15 @@ def test_what_others_read_is_computed_apart():
     g.output("z", df.ops.reduce_sum(inner, axes=(0,)))
     session = compared(g.build(), {"x": RANDOM.standard_normal((8, 9)).astype(np.float32)})
     assert sorted(ops_of(session)) == ["fused_elementwise", "fused_elementwise", "reduce_sum"]
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAM_OPS))
+def test_the_cpu_joins_every_op_that_can_be_a_step(name):
+    g = df.GraphBuilder()
+    operands = [g.input(f"x{i}", df.float32, (30, 40)) for i in range(len(PROGRAM_OPS[name].inputs))]
+    g.output("y", df.ops.neg(PROGRAM_OPS[name](*operands)))
+    feeds = {v.name: RANDOM.uniform(1.1, 1.9, (30, 40)).astype(np.float32) for v in operands}
+    assert ops_of(compared(g.build(), feeds)) == ["fused_elementwise"]
 
 
 @pytest.mark.parametrize("length", [12, 13, 40])
