@@ -37,6 +37,7 @@ from .graph import Graph as Graph
 from .graph import Node as Node
 from .graph import Value as Value
 from .op import Op as Op
+from .op import Pattern as Pattern
 from .types import (
     Dim as Dim,
 )

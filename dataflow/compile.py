@@ -142,7 +142,7 @@ def compile_graph(
         changed: names of initializers that some program changes; nothing is folded through them.
         homes: the memory of those that lie in one place only.
         folding: compute at compile time what depends on constants alone, and join constant scales per channel.
-        fusion: let one kernel compute a chain of ops where a device has one for it.
+        fusion: let one kernel compute several ops where a device has one for them.
 
     Raises:
         ModelError: no device takes a node.
@@ -153,7 +153,7 @@ def compile_graph(
         graph = without_dead(fold(graph, reference, changed))
         graph = join_scales(graph, reference, changed)
     if fusion:
-        graph = fuse(graph, placement.pins, registry)
+        graph = fuse(graph, placement.pins, registry, changed)
         graph = fuse_elementwise(graph, placement.pins, registry)
     lowered = lower(graph, placement.pins, registry, homes)
 

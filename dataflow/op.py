@@ -36,6 +36,27 @@ class View:
     strides: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """A small graph in whose place a fused op may stand, for devices that have a kernel for it.
+
+    It is built as a decomposition is, from the op's inputs, with None for optional ones that are absent, and the op's
+    attributes: ``Pattern(lambda x, w, b: relu(add(matmul(x, w), b)))``. One graph serves all types, so it must not ask
+    for them. An attribute that it passes on, to a node or as an operand, is taken from where the graph is found (a
+    scalar operand must be a constant there); everything else must be found as it is written. The operands of add, mul,
+    maximum and minimum may change places. The graph has one result, and nothing else in it has a reader outside.
+    What it computes is what the op computes, for all inputs that the op's ``infer`` takes.
+
+    Attributes:
+        build: ``build(*inputs, **constants)``: the result.
+        attributes: ``attributes(**constants)``: the op's attributes by name, where they are not the constants
+            themselves: its parameters name those that ``build`` is given.
+    """
+
+    build: Decompose
+    attributes: Callable[..., Mapping[str, Attribute]] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """A declaration.
@@ -56,7 +77,7 @@ class Op:
         cheap: recomputing it in backward costs less than keeping its result.
         cost: floating-point operations of a node; by default one per output element.
         bodies: names of the graphs that a node carries.
-        pattern: of a fused op: the chain of ops that it computes; each reads the result of the one before.
+        pattern: of a fused op: see ``Pattern``; mostly one, of its decomposition.
         doc: formula and shapes.
     """
 
@@ -73,7 +94,7 @@ class Op:
     cheap: bool = False
     cost: Callable[[Node], int] | None = None
     bodies: tuple[str, ...] = ()
-    pattern: tuple[str, ...] = ()
+    pattern: tuple[Pattern, ...] = ()
     doc: str = ""
 
     def __call__(

@@ -31,8 +31,10 @@ class Groups:
 
     def together(self, nodes: Iterable[Node]) -> bool:
         """Whether nodes are wanted on the same devices, and on one side of the boundary of a joint graph."""
-        listed = list(nodes)
         boundary = self.graph.boundary
+        if boundary is None and not self.pins.patterns:
+            return True
+        listed = list(nodes)
         if boundary is not None and len({self.place[n] < boundary for n in listed}) > 1:
             return False
         return len({self.pins.order(n) for n in listed}) == 1

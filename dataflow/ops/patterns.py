@@ -1,7 +1,7 @@
-"""Fused ops: chains of ops that a device may compute with one kernel.
+"""Fused ops: small graphs that a device may compute with one kernel.
 
-They are found in finished graphs when a device offers a kernel for them (see lower/fuse.py); a device without one
-runs the chain. Nobody writes them by hand, and autodiff never sees them.
+Their patterns are found in finished graphs when a device offers a kernel for them (see lower/fuse.py); a device without
+one runs the graph. Nobody writes them by hand, and autodiff never sees them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..graph import Value
-from ..op import REQUIRED, Op
+from ..op import REQUIRED, Op, Pattern
 from ..types import TensorType
 from . import binary, elementwise
 from .binary import add
@@ -29,6 +29,14 @@ def _matmul_bias_infer(a: TensorType, b: TensorType, bias: TensorType) -> Tensor
     if not (fits and all(d == 1 for d in bias.shape[:-1])):
         raise InputError(f"matmul_bias: bias is {bias}; expected one element per column")
     return y
+
+
+def _matmul_bias(a: Value, b: Value, bias: Value) -> Any:
+    return add(matmul(a, b), bias)
+
+
+def _matmul_bias_relu(a: Value, b: Value, bias: Value) -> Any:
+    return relu(add(matmul(a, b), bias))
 
 
 def _conv_relu_infer(x: TensorType, w: TensorType, bias: TensorType | None = None, **window: Any) -> Any:
@@ -50,22 +58,26 @@ def _conv_add_relu(x: Value, w: Value, bias: Value, z: Value, **window: Any) -> 
     return relu(add(conv(x, w, bias, **window), z))
 
 
+def _add_relu(a: Value, b: Value) -> Any:
+    return relu(add(a, b))
+
+
 matmul_bias = Op(
     "matmul_bias",
     ("a", "b", "bias"),
     _matmul_bias_infer,
-    decompose=lambda a, b, bias: add(matmul(a, b), bias),
+    decompose=_matmul_bias,
     cost=matmul.cost,
-    pattern=("matmul", "add"),
+    pattern=(Pattern(_matmul_bias),),
     doc="y = a b + bias; the bias has one element per column",
 )
 matmul_bias_relu = Op(
     "matmul_bias_relu",
     ("a", "b", "bias"),
     _matmul_bias_infer,
-    decompose=lambda a, b, bias: relu(add(matmul(a, b), bias)),
+    decompose=_matmul_bias_relu,
     cost=matmul.cost,
-    pattern=("matmul", "add", "relu"),
+    pattern=(Pattern(_matmul_bias_relu),),
     doc="y = max(a b + bias, 0)",
 )
 conv_relu = Op(
@@ -75,7 +87,7 @@ conv_relu = Op(
     attributes=conv.attributes,
     decompose=_conv_relu,
     cost=lambda node: _conv_cost(node),
-    pattern=("conv", "relu"),
+    pattern=(Pattern(_conv_relu),),
     doc="y = max(conv(x, w, bias), 0)",
 )
 conv_add_relu = Op(
@@ -86,16 +98,16 @@ conv_add_relu = Op(
     decompose=_conv_add_relu,
     cost=lambda node: _conv_cost(node),
     inplace=((0, 3),),
-    pattern=("conv", "add", "relu"),
+    pattern=(Pattern(_conv_add_relu),),
     doc="y = max(conv(x, w, bias) + z, 0)",
 )
 add_relu = Op(
     "add_relu",
     ("a", "b"),
     add.infer,
-    decompose=lambda a, b: relu(add(a, b)),
+    decompose=_add_relu,
     inplace=((0, 0), (0, 1)),
-    pattern=("add", "relu"),
+    pattern=(Pattern(_add_relu),),
     doc="y = max(a + b, 0)",
 )
 

@@ -13,13 +13,19 @@ from dataflow.testing import Operand, Sample
 LIBRARY = Path(__file__).parent / "swish.so"
 
 
-# Told in terms of smaller ops it has a gradient, and runs on devices that have no kernel for it.
+def _in_smaller_ops(x, beta):
+    return df.ops.mul(x, df.ops.sigmoid(df.ops.mul(x, beta)))
+
+
+# Told in terms of smaller ops it has a gradient, and runs on devices that have no kernel for it. As a pattern these
+# tell where it may stand in a graph that was written without it: there the kernel is used too.
 swish = Op(
     "swish",
     inputs=("x",),
     infer=lambda x, beta: x,
     attributes={"beta": 1.0},
-    decompose=lambda x, beta: df.ops.mul(x, df.ops.sigmoid(df.ops.mul(x, beta))),
+    decompose=_in_smaller_ops,
+    pattern=(df.Pattern(_in_smaller_ops),),
     inplace=((0, 0),),
     doc="y = x / (1 + exp(-beta x)), elementwise.",
 )

@@ -1,0 +1,274 @@
+"""Patterns of fused ops: found where they stand, whatever stands around them, and nowhere else."""
+
+import dataclasses
+import math
+import typing
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dataflow as df
+from dataflow.check import check_plan
+from dataflow.hookspecs import hookimpl
+from dataflow.lower import Pins, fuse
+from dataflow.registry import load
+from dataflow.testing import SAMPLES
+
+ops = df.ops
+RANDOM = np.random.default_rng(5)
+
+
+def gate(x):
+    return ops.mul(x, ops.sigmoid(x))
+
+
+def crossed(a, b, c, d):
+    return ops.tanh(ops.add(ops.mul(a, b), ops.mul(c, d)))
+
+
+def scaled(x, bias=None, *, factor):
+    y = ops.mul(ops.neg(x), factor)
+    return y if bias is None else ops.add(y, bias)
+
+
+def divided(x, bias=None, *, by):
+    y = ops.div(ops.neg(x), by)
+    return y if bias is None else ops.add(y, bias)
+
+
+def summed(x, *, axes):
+    return ops.reduce_sum(ops.exp(ops.sub(x, 1.0)), axes=axes, keepdims=0)
+
+
+def like(*types, **_):
+    shape = np.broadcast_shapes(*(t.shape for t in types if t is not None))
+    return df.TensorType(df.float32, shape)
+
+
+def reduced(x, *, axes):
+    axes = {axis % len(x.shape) for axis in axes}
+    return df.TensorType(x.dtype, tuple(d for axis, d in enumerate(x.shape) if axis not in axes))
+
+
+class Plugin:
+    """Fused ops, with kernels for the device numpy."""
+
+    OPS = (
+        df.Op("gate", ("x",), like, decompose=gate, pattern=(df.Pattern(gate),)),
+        df.Op("crossed", ("a", "b", "c", "d"), like, decompose=crossed, pattern=(df.Pattern(crossed),)),
+        df.Op(
+            "scaled",
+            ("x", "bias?"),
+            like,
+            attributes={"factor": 1.0},
+            decompose=scaled,
+            pattern=(df.Pattern(scaled), df.Pattern(divided, lambda by: {"factor": 1 / by})),
+        ),
+        df.Op("summed", ("x",), reduced, attributes={"axes": ()}, decompose=summed, pattern=(df.Pattern(summed),)),
+    )
+    CODE: typing.ClassVar = {
+        "gate": lambda _, x: x / (1 + np.exp(-x)),
+        "crossed": lambda _, a, b, c, d: np.tanh(a * b + c * d),
+        "scaled": lambda given, x, bias=0: -x * np.float32(given["factor"]) + bias,
+        "summed": lambda given, x: np.exp(x - 1).sum(tuple(given["axes"])),
+    }
+
+    @hookimpl
+    def dataflow_ops(self):
+        return self.OPS
+
+    @hookimpl
+    def dataflow_kernels(self, device):
+        if device.name != "numpy":
+            return []
+        (spec,) = device.kernels()[0].inputs
+        return [df.Kernel(name, f"test {name}", (spec,), (spec,), code) for name, code in self.CODE.items()]
+
+
+REGISTRY = load([Plugin()])
+
+
+def ops_of(session):
+    return [step.node.op.name for segment in session.plan().segments for step in segment.steps]
+
+
+def compared(graph, feeds, device="numpy"):
+    """The ops that run when patterns are fused, once the results were compared with those of the graph as it is."""
+    fused, plain = (df.Session(graph, devices=[device], fuse=fuse, registry=REGISTRY) for fuse in (True, False))
+    expected = plain.run(feeds)
+    for name, array in fused.run(feeds).items():
+        np.testing.assert_allclose(array, expected[name], rtol=2e-5, atol=2e-5)
+    check_plan(fused.plan())
+    return ops_of(fused)
+
+
+def around(make, *shapes):
+    """A graph of what ``make`` builds from inputs of these shapes, and data for it."""
+    g = df.GraphBuilder()
+    values = [g.input(f"x{i}", df.float32, shape) for i, shape in enumerate(shapes)]
+    make(g, *values)
+    return g.build(), {v.name: RANDOM.standard_normal(v.type.sizes).astype(np.float32) for v in values}
+
+
+@st.composite
+def planted(draw):
+    """A graph in which patterns stand between other ops, in any order of operands, some with readers of their own."""
+    g = df.GraphBuilder()
+    values = [g.input(f"x{i}", df.float32, (3, 4)) for i in range(draw(st.integers(1, 3)))]
+    feeds = {v.name: RANDOM.uniform(-1, 1, (3, 4)).astype(np.float32) for v in values}
+
+    def pick():
+        return values[draw(st.integers(max(0, len(values) - 5), len(values) - 1))]
+
+    def swapped(op, a, b):
+        return op(a, b) if draw(st.booleans()) else op(b, a)
+
+    def keep(value):
+        if draw(st.integers(0, 5)) == 0:
+            values.append(value)
+        return value
+
+    for index in range(draw(st.integers(1, 8))):
+        kind = draw(st.sampled_from(("gate", "crossed", "mul", "div", "other")))
+        if kind == "gate":
+            x = pick()
+            made = swapped(ops.mul, x, keep(ops.sigmoid(x if draw(st.booleans()) else pick())))
+        elif kind == "crossed":
+            left, right = (keep(ops.mul(pick(), pick())) for _ in range(2))
+            made = ops.tanh(keep(swapped(ops.add, left, right)))
+        elif kind in ("mul", "div"):
+            number = draw(st.sampled_from((0.25, 3.0)))
+            made = keep(getattr(ops, kind)(keep(ops.neg(pick())), number))
+            made = swapped(ops.add, made, pick()) if draw(st.booleans()) else made
+        else:
+            made = getattr(ops, draw(st.sampled_from(("neg", "tanh", "sigmoid"))))(pick())
+        values.append(made)
+        if draw(st.integers(0, 5)) == 0:
+            g.output(f"inner{index}", pick())
+    g.output("y", values[-1])
+    return g.build(), feeds
+
+
+@given(planted())
+@settings(max_examples=150, deadline=None)
+def test_planted_patterns_give_equal_results(made):
+    compared(*made)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda g, a, b, c, d: gate(a), ["gate"]),
+        (lambda g, a, b, c, d: ops.mul(ops.sigmoid(a), a), ["gate"]),
+        (lambda g, a, b, c, d: ops.mul(ops.sigmoid(a), b), []),
+        (lambda g, a, b, c, d: crossed(a, b, c, d), ["crossed"]),
+        (lambda g, a, b, c, d: crossed(a, a, a, b), ["crossed"]),
+        (lambda g, a, b, c, d: crossed(gate(a), b, c, d), ["gate", "crossed"]),
+        (lambda g, a, b, c, d: ops.tanh(ops.sub(ops.mul(a, b), ops.mul(c, d))), []),
+        (lambda g, a, b, c, d: scaled(a, factor=2.0), ["scaled"]),
+        (lambda g, a, b, c, d: scaled(a, b, factor=2.0), ["scaled"]),
+        (lambda g, a, b, c, d: divided(a, b, by=2.0), ["scaled"]),
+        (lambda g, a, b, c, d: ops.add(b, ops.mul(0.5 * g.scalar(1.0, df.float32), ops.neg(a))), ["scaled"]),
+        (lambda g, a, b, c, d: ops.mul(ops.neg(a), b), []),
+        (lambda g, a, b, c, d: summed(a, axes=(0,)), ["summed"]),
+        (lambda g, a, b, c, d: summed(a, axes=(0, 1)), ["summed"]),
+        (lambda g, a, b, c, d: ops.reduce_sum(ops.exp(ops.sub(a, 2.0)), axes=(0,), keepdims=0), []),
+        (lambda g, a, b, c, d: ops.reduce_sum(ops.exp(ops.sub(a, 1.0)), axes=(0,), keepdims=1), []),
+    ],
+)
+def test_where_a_pattern_stands(make, expected):
+    graph, feeds = around(lambda g, *x: g.output("y", make(g, *x)), *[(3, 4)] * 4)
+    found = compared(graph, feeds)
+    assert [name for name in found if name in Plugin.CODE] == expected
+
+
+def test_what_is_read_elsewhere_stays():
+    def two_readers(g, x):
+        inner = ops.sigmoid(x)
+        g.output("y", ops.mul(x, inner))
+        g.output("z", ops.exp(inner))
+
+    def an_output(g, x):
+        inner = ops.sigmoid(x)
+        g.output("y", ops.mul(x, inner))
+        g.output("z", inner)
+
+    def its_own_operand(g, x):  # sigmoid(x) is inside, and the other operand too
+        inner = ops.mul(x, x)
+        g.output("y", ops.tanh(ops.add(inner, ops.mul(inner, x))))
+
+    for make in (two_readers, an_output, its_own_operand):
+        assert not {*Plugin.CODE}.intersection(compared(*around(make, (2, 5))))
+
+
+def test_a_constant_that_may_change_is_no_constant():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (4, 3))
+    factor = g.parameter("factor", np.full((), 0.5, np.float32))
+    g.output("y", ops.mul(ops.neg(x), factor))
+    graph = g.build()
+    assert ops_of(df.Session(graph, devices=["numpy"], registry=REGISTRY)) == ["scaled"]  # it keeps today's weights
+    batch = {"x": RANDOM.standard_normal((4, 3)).astype(np.float32), "labels": np.arange(4) % 3}
+    with df.Trainer(df.Model(graph), trainable=["factor"], devices=["numpy"], registry=REGISTRY) as trainer:
+        first = trainer.predict({"x": batch["x"]})["y"]
+        trainer.step(batch)
+        assert (trainer.predict({"x": batch["x"]})["y"] != first).any()
+        assert not any("scaled" in str(plan) for plan in trainer.programs.plans().values())
+
+
+@pytest.mark.parametrize(("boundary", "expected"), [(0, ["gate"]), (1, ["sigmoid", "mul"]), (2, ["gate"])])
+def test_a_pattern_does_not_span_forward_and_backward(boundary, expected):
+    graph, _ = around(lambda g, x: g.output("y", gate(x)), (2, 3))
+    made = fuse(dataclasses.replace(graph, boundary=boundary), Pins(["numpy"]), REGISTRY)
+    assert [node.op.name for node in made.nodes] == expected
+    assert made.boundary == min(boundary, len(expected))
+
+
+def refused(build):
+    class Other:
+        @hookimpl
+        def dataflow_ops(self):
+            return [df.Op("other", ("x",), like, decompose=gate, pattern=(df.Pattern(build),))]
+
+        @hookimpl
+        def dataflow_kernels(self, device):
+            (spec,) = device.kernels()[0].inputs if device.name == "numpy" else (None,)
+            return [df.Kernel("other", "other", (spec,), (spec,), None)] if spec else []
+
+    graph, _ = around(lambda g, x: g.output("y", gate(x)), (2,))
+    with pytest.raises(df.PluginError) as caught:
+        df.Session(graph, devices=["numpy"], registry=load([Other()])).plan()
+    return str(caught.value)
+
+
+def test_a_pattern_that_can_not_be_one_is_refused():
+    assert "'rank' of an operand" in refused(lambda x: ops.transpose(x, perm=range(x.type.rank)))
+    assert "the one result" in refused(lambda x: x)
+    assert "no operand of a pattern" in refused(lambda x: ops.mul(x, np.ones(3)))
+
+
+@pytest.mark.parametrize("op", [op for op in ops.ALL if op.pattern], ids=lambda op: op.name)
+def test_each_pattern_of_an_op_is_what_the_op_computes(op):
+    """Its samples, written as the pattern, give what the reference of the op gives, and the CPU takes it as the op."""
+    samples = [s for s in SAMPLES if s.op is op]
+    taken = 0
+    for sample in samples:
+        for pattern in op.pattern:
+            if pattern.attributes is not None:
+                continue
+            g = df.GraphBuilder()
+            given = [None if a is None else g.input(f"x{i}", a.dtype, a.shape) for i, a in enumerate(sample.inputs)]
+            g.output("y", pattern.build(*given, **op.complete(sample.attributes)))
+            session = df.Session(g.build(), devices=["cpu"])
+            taken += ops_of(session) == [op.name]
+            arrays = sample.arrays()
+            found = session.run({f"x{i}": a for i, a in enumerate(arrays) if a is not None})["y"]
+            code = REGISTRY.kernels["numpy"][op.name][0].code
+            expected = code(
+                op.complete(sample.attributes), *(None if a is None else a.astype(np.float64) for a in arrays)
+            )
+            scale = max(1.0, float(np.abs(expected).max(initial=0)))
+            assert np.abs(found - expected).max(initial=0) <= 2e-5 * scale * math.sqrt(max(found.ndim, 1)), sample.name
+    assert taken >= len(op.pattern)
