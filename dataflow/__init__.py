@@ -92,6 +92,7 @@ __version__ = "0.1.0"
 # Submodules, and names that live in one: loaded at first use.
 _MODULES = ("losses", "ops", "optim", "schedules", "testing")
 _NAMES = {
+    "Algorithms": "algorithms",
     "CDevice": "cdevice",
     "Dataset": "train.dataset",
     "Device": "device",

@@ -15,7 +15,8 @@ from .errors import InputError
 from .model import Model
 from .options import (
     batch_option,
-    device_option,
+    execution,
+    execution_options,
     input_shapes,
     json_option,
     model_argument,
@@ -23,7 +24,6 @@ from .options import (
     read_feeds,
     read_model,
     shape_option,
-    threads_option,
 )
 from .types import DType
 
@@ -39,8 +39,7 @@ WIDE = 150  # columns of a table that goes to no terminal
 @shape_option
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="npy, or npz with input names.")
 @batch_option
-@device_option
-@threads_option
+@execution_options
 @click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Medians are taken.")
 @click.option("--train", is_flag=True, help="Time a training step with AdamW instead.")
 @click.option("--loss", default="cross_entropy", show_default=True, help="Of the training step.")
@@ -54,8 +53,6 @@ def bench(
     shapes: tuple[str, ...],
     inputs: tuple[str, ...],
     batch: str | None,
-    devices: tuple[str, ...],
-    threads: int | None,
     rounds: int,
     train: bool,
     loss: str,
@@ -64,6 +61,7 @@ def bench(
     gbps: float | None,
     trace: str | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Times MODEL by op, with the share of what its devices can do at most.
 
@@ -74,17 +72,19 @@ def bench(
     from .session import Session
     from .trace import trace_events
 
-    loaded, count = read_model(model, batch), thread_count(threads)
+    loaded = read_model(model, batch)
+    how = execution(options)
+    how["threads"] = count = thread_count(how["threads"])
     given = read_feeds(loaded, inputs)
     sizes = {name: tuple(map(str, np.shape(array))) for name, array in given.items()}
     shapes = (*shapes, *(f"{name}={','.join(shape)}" for name, shape in sizes.items() if name in loaded.inputs))
     feeds = random_feeds(loaded, input_shapes(loaded, shapes)) | given
     if train:
-        profiles = _training(loaded, feeds, loss, list(devices) or None, count, rounds)
+        profiles = _training(loaded, feeds, loss, how, rounds)
     else:
-        profiles = {"run": Session(loaded, list(devices) or None, threads=count).profile(feeds, rounds=rounds)}
+        profiles = {"run": Session(loaded, **how).profile(feeds, rounds=rounds)}
     used = dict.fromkeys(step.device for profile in profiles.values() for step in profile.steps)
-    ceilings = {device: _ceilings(device, count, gflops, gbps) for device in used}
+    ceilings = {device: _ceilings(device, how, gflops, gbps) for device in used}
     if trace is not None:
         events = {"traceEvents": trace_events(*profiles.values()), "displayTimeUnit": "ns"}
         Path(trace).write_text(json.dumps(events), "utf-8")
@@ -103,18 +103,18 @@ def bench(
 
 
 def _training(
-    model: Model, feeds: Mapping[str, Any], loss: str, devices: list[str] | None, threads: int, rounds: int
+    model: Model, feeds: Mapping[str, Any], loss: str, how: Mapping[str, Any], rounds: int
 ) -> dict[str, Profile]:
     """The profiles of a training step's programs."""
     from .session import Session
     from .train.losses import CrossEntropy, named
     from .train.trainer import Trainer
 
-    trainer = Trainer(model, loss, devices=devices, threads=threads, metrics=[])
+    trainer = Trainer(model, loss, metrics=[], **how)
     missing = [key for key in trainer.objective.keys if key not in feeds]
     if missing:
         (read,) = trainer.objective.read
-        shape = Session(model, devices, threads=threads).run(feeds, [read])[read].shape
+        shape = Session(model, **how).run(feeds, [read])[read].shape
         zeros = np.zeros(shape[:-1], np.int64) if isinstance(named(loss), CrossEntropy) else np.zeros(shape, np.float32)
         feeds = {**feeds, **dict.fromkeys(missing, zeros)}
     return trainer.profile(feeds, rounds=rounds)
@@ -138,12 +138,12 @@ def _random(name: str, dtype: DType, shape: Sequence[int], random: np.random.Gen
     return random.standard_normal(shape).astype(dtype.numpy)
 
 
-def _ceilings(device: str, threads: int, gflops: float | None, gbps: float | None) -> Ceilings:
+def _ceilings(device: str, how: Mapping[str, Any], gflops: float | None, gbps: float | None) -> Ceilings:
     from .ceilings import Ceilings, measure
 
     if gflops is not None and gbps is not None:
         return Ceilings(gflops * 1e9, gbps * 1e9)
-    found = measure(device, threads)
+    found = measure(device, how["threads"], how["precision"])
     return Ceilings(found.flops if gflops is None else gflops * 1e9, found.bandwidth if gbps is None else gbps * 1e9)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -245,6 +247,8 @@ class PreparedKernel:
     packs: tuple[PackRequest, ...]
     state: CData
     owner: _PreparedKernels | None
+    algorithms: tuple[str, ...] = ()
+    algorithm: str = ""
 
 
 def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
@@ -259,6 +263,25 @@ def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
 
         replaces = bool(answer.replaced >> pack.input & 1)
         yield PackRequest(int(pack.input), int(pack.kind), int(pack.bytes), fill, replaces)
+
+
+def _number(answer: CData, name: str) -> int:
+    """Of the algorithm ``name``, which the kernel has."""
+    return next(i for i in range(answer.n_algorithms) if _name(answer.algorithms[i]) == name)
+
+
+def _algorithms(answer: CData) -> tuple[tuple[str, ...], str]:
+    """Those that are possible, and the one that will be used."""
+    if not answer.n_algorithms:
+        return (), ""
+    possible = [i for i in range(answer.n_algorithms) if answer.possible >> i & 1]
+    return tuple(_name(answer.algorithms[i]) for i in possible), _name(answer.algorithms[answer.algorithm])
+
+
+@functools.cache
+def _name(text: CData) -> str:
+    """A name in a plugin's table, which stays as long as the process."""
+    return _text(text)
 
 
 def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:
@@ -362,7 +385,11 @@ class CBackend:
         )
 
     def prepare(
-        self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()
+        self,
+        nodes: Sequence[LoweredNode],
+        threads: int,
+        constants: Collection[Root] = (),
+        algorithms: Mapping[int, str] = MappingProxyType({}),
     ) -> list[PreparedKernel]:
         """Workspace, packs and state for each node, chosen by its kernel; see ``dataflow.device.Backend``."""
         plain = PreparedKernel(0, (), ffi.NULL, None)
@@ -370,12 +397,15 @@ class CBackend:
         chosen = [i for i, n in enumerate(nodes) if prepares[n.kernel]]
         found = [plain] * len(nodes)
         if chosen:
-            answers = self._prepare([nodes[i] for i in chosen], threads, constants)
+            wanted = [algorithms.get(i) for i in chosen]
+            answers = self._prepare([nodes[i] for i in chosen], threads, constants, wanted)
             for index, answer in zip(chosen, answers, strict=True):
                 found[index] = answer
         return found
 
-    def _prepare(self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root]) -> list[PreparedKernel]:
+    def _prepare(
+        self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root], wanted: Sequence[str | None]
+    ) -> list[PreparedKernel]:
         count = len(nodes)
         kernels = ffi.new("df_kernel *[]", count)
         described = ffi.new("df_node[]", count)
@@ -389,16 +419,24 @@ class CBackend:
             tables.node(described[index], inputs, outputs, node.node.attributes, threads)
             described[index].precision = self._precision
             described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
-        error = ffi.new("df_error *")
-        status = lib.df_prepare_kernels(count, kernels, described, prepared, error)
-        if status:
-            where = nodes[error.step].node.describe() if 0 <= error.step < count else f"device {self.name!r}"
-            raise_error(status, error, where)
+        self._ask(nodes, kernels, described, prepared)
         owner = _PreparedKernels(kernels, prepared, count, tables, described)
+        for index, name in enumerate(wanted):
+            if name is not None:
+                described[index].algorithm = _number(prepared[index], name) + 1
+                lib.df_release_kernels(1, kernels + index, prepared + index)
+                self._ask(nodes[index : index + 1], kernels + index, described + index, prepared + index)
         return [
-            PreparedKernel(int(answer.workspace), tuple(_packs(owner, i)), answer.state, owner)
+            PreparedKernel(int(answer.workspace), tuple(_packs(owner, i)), answer.state, owner, *_algorithms(answer))
             for i, answer in enumerate(prepared)
         ]
+
+    def _ask(self, nodes: Sequence[LoweredNode], kernels: CData, described: CData, prepared: CData) -> None:
+        error = ffi.new("df_error *")
+        status = lib.df_prepare_kernels(len(nodes), kernels, described, prepared, error)
+        if status:
+            where = nodes[error.step].node.describe() if 0 <= error.step < len(nodes) else f"device {self.name!r}"
+            raise_error(status, error, where)
 
     def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundCSegment:
         """The segment with addresses.

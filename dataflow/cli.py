@@ -22,11 +22,14 @@ from .errors import DataflowError, DeviceError, InputError, ModelError
 from .model import Model, save
 from .options import (
     DEVICE,
+    EXECUTION,
     FAILED,
     INTERRUPTED,
     USER,
     batch_option,
     device_option,
+    execution,
+    execution_options,
     input_shapes,
     json_option,
     model_argument,
@@ -34,7 +37,6 @@ from .options import (
     read_feeds,
     read_model,
     shape_option,
-    threads_option,
 )
 
 
@@ -76,24 +78,22 @@ commands.add_command(bench)
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="npy, or npz with input names.")
 @click.option("--output", "target", type=click.Path(dir_okay=False), help="npz with all outputs, or npy with one.")
 @batch_option
-@device_option
-@threads_option
+@execution_options
 @json_option
 def run(
     model: str,
     inputs: tuple[str, ...],
     target: str | None,
     batch: str | None,
-    devices: tuple[str, ...],
-    threads: int | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Runs MODEL once."""
     from .session import Session
 
     loaded = read_model(model, batch)
     feeds = read_feeds(loaded, inputs)
-    outputs = Session(loaded, list(devices) or None, threads=threads).run(feeds)
+    outputs = Session(loaded, **execution(options)).run(feeds)
     if target is not None:
         _write_arrays(Path(target), outputs)
     summary = {name: _summary(array) for name, array in outputs.items()}
@@ -152,8 +152,7 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("-o", "target", required=True, type=click.Path(dir_okay=False), help="The trained model.")
 @click.option("--force", is_flag=True, help="Replace an existing output.")
 @batch_option
-@device_option
-@threads_option
+@execution_options
 @json_option
 def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any) -> None:
     """Trains MODEL on data and writes it."""
@@ -163,8 +162,9 @@ def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any
     if Path(target).exists() and not force:
         raise InputError(f"{target} exists; --force replaces it")
     loaded = read_model(model, options.pop("batch"))
+    how = execution({name: options.pop(name) for name in EXECUTION})
     try:
-        result = train(loaded, lambda m: save(m, target, overwrite=force), Options(**options))
+        result = train(loaded, lambda m: save(m, target, overwrite=force), Options(execution=how, **options))
     except KeyboardInterrupt:
         raise click.Abort from None
     result["model"] = target
@@ -260,24 +260,22 @@ def _print_inspection(described: Mapping[str, Any]) -> None:
 @shape_option
 @click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a drawing.")
 @batch_option
-@device_option
-@threads_option
+@execution_options
 @json_option
 def plan(
     model: str,
     shapes: tuple[str, ...],
     page: str | None,
     batch: str | None,
-    devices: tuple[str, ...],
-    threads: int | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Shows what runs where, in what order, at which offset."""
     from .drawing import plan_page
     from .session import Session
 
     loaded = read_model(model, batch)
-    made = Session(loaded, list(devices) or None, threads=threads).plan(input_shapes(loaded, shapes))
+    made = Session(loaded, **execution(options)).plan(input_shapes(loaded, shapes))
     if page is not None:
         Path(page).write_text(plan_page(made, Path(model).name), encoding="utf-8")
     if as_json:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
+from .algorithms import Algorithms
 from .device import HOST, Precision
 from .errors import InputError
 from .graph import Graph
@@ -76,6 +77,7 @@ def open_machine(
     registry: Registry,
     threads: int | None,
     precision: Precision = "float32",
+    algorithms: Algorithms | None = None,
 ) -> Machine:
     """The opened devices of a placement.
 
@@ -88,7 +90,7 @@ def open_machine(
     options = {d[0].removesuffix(":0"): d[1] for d in given if not isinstance(d, str)}
     backends = {d: registry.devices[d].open(options.get(d, MappingProxyType({})), precision) for d in placement.devices}
     memories = {d: registry.devices[d].memory for d in placement.devices}
-    return Machine(backends, memories, thread_count(threads))
+    return Machine(backends, memories, thread_count(threads), algorithms, precision)
 
 
 def thread_count(threads: int | None) -> int:
@@ -157,8 +159,17 @@ def compile_graph(
         graph = fuse_elementwise(graph, placement.pins, registry)
     lowered = lower(graph, placement.pins, registry, homes)
 
+    def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:
+        from .tuning import time_algorithms
+
+        return time_algorithms(node, names, constant, machine, registry)
+
     def prepare(device: str, nodes: Sequence[LoweredNode], constants: Collection[Root]) -> Sequence[Any]:
-        return machine.backends[device].prepare(nodes, machine.threads, constants)
+        backend = machine.backends[device]
+        found = backend.prepare(nodes, machine.threads, constants)
+        described = f"{machine.threads} threads, {machine.precision}"
+        other = machine.algorithms.settle(nodes, found, described, measure)
+        return backend.prepare(nodes, machine.threads, constants, other) if other else found
 
     alignment = {d: registry.devices[d].alignment for d in placement.devices}
     asynchronous = frozenset(d for d in placement.devices if registry.devices[d].asynchronous)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .errors import DeviceError, PluginError
@@ -192,6 +193,14 @@ class Prepared(Protocol):
     def packs(self) -> Sequence[PackRequest]:
         """Packed copies of inputs that it wants, in their order."""
 
+    @property
+    def algorithms(self) -> Sequence[str]:
+        """Names of those that the kernel has for the node; empty where there is nothing to choose."""
+
+    @property
+    def algorithm(self) -> str:
+        """The one that it will go by."""
+
 
 class BoundSegment(Protocol):
     """A segment with addresses: ready to run.
@@ -238,7 +247,11 @@ class Backend(Protocol):
         """Bytes that can still be allocated and bytes in all; None where that isn't known."""
 
     def prepare(
-        self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()
+        self,
+        nodes: Sequence[LoweredNode],
+        threads: int,
+        constants: Collection[Root] = (),
+        algorithms: Mapping[int, str] = MappingProxyType({}),
     ) -> Sequence[Prepared]:
         """Workspace, packs and state for each node, chosen by its kernel.
 
@@ -247,6 +260,7 @@ class Backend(Protocol):
             threads: the most that a kernel may use.
             constants: roots of which packed copies can be kept: the host's, and no program of the plan's owner
                 changes them.
+            algorithms: by index of the node the one to go by, of those that its kernel named before.
         """
 
     def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundSegment:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from .device import HOST, Backend, Buffer
+from .algorithms import Algorithms
+from .device import HOST, Backend, Buffer, Precision
 from .hostmemory import HostBuffer
 
 
@@ -16,12 +17,23 @@ class Machine:
         backends: by device id.
         memories: device id to the name of the memory it addresses.
         threads: the most that a kernel may use.
+        algorithms: which one a kernel goes by where it has several.
+        precision: with which the devices were opened.
     """
 
-    def __init__(self, backends: Mapping[str, Backend], memories: Mapping[str, str], threads: int) -> None:
+    def __init__(
+        self,
+        backends: Mapping[str, Backend],
+        memories: Mapping[str, str],
+        threads: int,
+        algorithms: Algorithms | None = None,
+        precision: Precision = "float32",
+    ) -> None:
         self.backends = backends
         self.memories = memories
         self.threads = threads
+        self.algorithms = algorithms or Algorithms()
+        self.precision = precision
         self.failed: str | None = None
         # What a device that works asynchronously has to tell, it tells whoever waits for it next.
         self.turn = threading.RLock()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
 
+from .algorithms import Algorithms
+from .device import Precision
 from .errors import InputError
 from .model import Model, load
 
@@ -19,11 +21,36 @@ FAILED, USER, DEVICE, INTERRUPTED = 1, 2, 3, 130
 device_option = click.option(
     "--device", "devices", multiple=True, metavar="ID", help="In order of preference; repeatable."
 )
-threads_option = click.option("--threads", type=click.IntRange(min=1), help="The most threads to use.")
 batch_option = click.option("--batch", type=click.Choice(["free"]), help="Free a fixed leading dim.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False))
 shape_option = click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,64", help="Of an input; repeatable.")
+
+
+def execution_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the options of how something runs; it gets them as ``**execution``, see ``execution``."""
+    for option in (
+        click.option("--avoid", multiple=True, metavar="NAME", help="An algorithm, e.g. winograd; repeatable."),
+        click.option("--tune", type=click.Path(dir_okay=False), metavar="FILE", help="Times algorithms; keeps them."),
+        click.option("--precision", type=click.Choice(get_args(Precision)), default="float32", help="Of products."),
+        click.option("--threads", type=click.IntRange(min=1), help="The most threads to use."),
+        device_option,
+    ):
+        command = option(command)
+    return command
+
+
+EXECUTION = ("devices", "threads", "precision", "tune", "avoid")
+
+
+def execution(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of Session and Trainer from ``execution_options``."""
+    return {
+        "devices": list(options["devices"]) or None,
+        "threads": options["threads"],
+        "precision": options["precision"],
+        "algorithms": Algorithms(options["tune"], options["avoid"]),
+    }
 
 
 def read_feeds(model: Model, given: Sequence[str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class StepTime:
         node: its name; of a transfer the value's.
         op: the op's name; ``transfer`` and ``wait`` are steps between segments.
         device: id; of a transfer the side that is not the host.
-        kernel: empty for a body, a transfer and a wait.
+        kernel: its name, with the algorithm where it has several; empty for a body, a transfer and a wait.
         segment: which of the plan's items it belongs to.
         seconds: the median over the rounds.
         fastest: the least of them.
@@ -208,7 +208,7 @@ def _step_time(item: Item, index: int, spans: Sequence[Span], idle: Mapping[str,
     if isinstance(item, Transfer):
         return StepTime(item.name, TRANSFER, device, "", index, median, fastest, 0, 2 * item.source.type.nbytes)
     (step,) = item.steps
-    kernel = step.kernel.name if step.kernel is not None else ""
+    kernel = "" if step.kernel is None else f"{step.kernel.name} {step.prepared.algorithm}".rstrip()
     tick = time.get_clock_info("perf_counter").resolution  # the least that is known to be more than nothing
     seconds, fastest = (max(found - idle[device], tick) for found in (median, fastest))
     return StepTime(step.node.name, step.node.op.name, device, kernel, index, seconds, fastest, *work(step))

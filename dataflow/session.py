@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from .algorithms import Algorithms
 from .budget import check_budget
 from .compile import DeviceChoice, compile_graph, open_machine, place
 from .device import Precision
@@ -72,6 +73,7 @@ class Session:
         fuse: let one kernel compute a chain of ops where a device has one for it.
         precision: how products of float32 may be computed; ``"tf32"`` and ``"bf16"`` are for devices that are faster
             so (others compute exactly).
+        algorithms: which one a kernel goes by where it has several; by default what it finds best. See ``Algorithms``.
         pin: device ids by pattern: where nodes of that name, or that compute a value or read a parameter of that
             name, run if the device takes them.
         registry: of plugins; the installed ones by default.
@@ -93,13 +95,14 @@ class Session:
         fold: bool = True,
         fuse: bool = True,
         precision: Precision = "float32",
+        algorithms: Algorithms | None = None,
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
     ) -> None:
         self.model = model if isinstance(model, Model) else Model(model)
         self._registry = registry or default_registry()
         self._placement = place(devices, self._registry, pin)
-        self._machine = open_machine(self._placement, devices, self._registry, threads, precision)
+        self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms)
         self._placement.pins.apply(self.model.graph)
         self._fallback, self._plans, self._concurrency = fallback, plans, concurrency
         self._fold, self._fuse = fold, fuse

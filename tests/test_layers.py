@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 # Floor by floor: a module of the core imports only from floors below it; what loads late, inside a function, is free.
 FLOORS = (
     ("errors", "_runtime", "pause"),
-    ("types",),
+    ("types", "algorithms"),
     ("graph", "op"),
     ("builder",),
     ("device", "native", "items"),
@@ -24,7 +24,7 @@ FLOORS = (
     ("execute",),
     ("compile",),
     ("feeds", "model", "head", "regions"),
-    ("session", "differentiate", "profile"),
+    ("session", "differentiate", "profile", "tuning"),
     ("ceilings", "trace"),
     ("train", "losses", "optim", "schedules", "testing"),
     ("options",),

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..algorithms import Algorithms
 from ..errors import DataflowError
 from ..graph import Array, Graph, Initializer
 from ..registry import LAST_RESORT, Registry, default_registry
@@ -50,7 +51,8 @@ def check_device(
 
     A kernel is ``claimed`` when the device has a record that takes the node. Checked are values, writes outside the
     outputs, operands with gaps between their elements, operands whose axes lie in reversed order, operands at odd
-    addresses, and operands behind the first one that are constant, so that a kernel may keep packed copies of them.
+    addresses, and operands behind the first one that are constant, so that a kernel may keep packed copies of them; all
+    of it by every algorithm that a kernel has for the node.
     """
     registry = registry or default_registry()
     registry.device(device)
@@ -77,13 +79,28 @@ def check_device(
 
 
 def _difference(sample: Sample, device: str, variant: Variant, registry: Registry) -> str | None:
-    """What is wrong with the sample on a device, or None."""
+    """What is wrong with the sample on a device, by any of its kernel's algorithms, or None."""
+    avoided: set[str] = set()
+    while True:
+        algorithms = Algorithms(avoid=avoided)
+        text = _difference_by(algorithms, sample, device, variant, registry)
+        used = {*algorithms.used.values()}
+        if text:
+            return text + (f" (by {', '.join(sorted(used))})" if used else "")
+        if used <= avoided:
+            return None
+        avoided |= used
+
+
+def _difference_by(
+    algorithms: Algorithms, sample: Sample, device: str, variant: Variant, registry: Registry
+) -> str | None:
     spread = _SPREAD.get(variant, 0)
     graph, feeds = sample.build(spread), sample.feeds(spread)
     expected = _expected(sample, registry)
     if variant == "constant":
         graph, feeds = _with_constants(graph, feeds)
-    session = Session(graph, [device], registry=registry, threads=2, fold=False)
+    session = Session(graph, [device], registry=registry, threads=2, fold=False, algorithms=algorithms)
     if variant == "odd":
         feeds = {name: _odd(array) for name, array in feeds.items()}
     guarded = {name: _guarded(array) for name, array in expected.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,7 @@ class Options:
     checkpoint: str | None
     resume: str | None
     log: str | None
-    devices: Sequence[str]
-    threads: int | None
+    execution: Mapping[str, Any]
 
 
 def finetune(model: Model, write: Callable[[Model], None], options: Options) -> dict[str, Any]:
@@ -80,10 +79,9 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         _optimizer(options.optimizer, options.lr, options.weight_decay, options.schedule),
         output=options.value,
         trainable=list(options.trainable) or None,
-        devices=list(options.devices) or None,
-        threads=options.threads,
         accumulate=options.accumulate,
         seed=options.seed,
+        **options.execution,
     )
     callbacks = [] if options.log is None else [_Log(Path(options.log), fresh=options.resume is None)]
     try:

@@ -222,6 +222,7 @@ class Fit:
             "slots": list(trainer.optimizer.slots),
             "order": self._order(),
             "origin": _origin(trainer),
+            "algorithms": trainer.algorithms.used,
         }
         tensors = {**trainer.programs.state(), **self.best_state}
         graph = trainer.model.graph
@@ -251,6 +252,9 @@ class Fit:
         origin = {key: value for key, value in _origin(trainer).items() if value != counters["origin"].get(key)}
         if origin or order:
             _log.warning("%s: not bit for bit, since these changed: %s", path, ", ".join({**origin, **order}))
+        others = trainer.algorithms.adopt(counters.get("algorithms", {}))
+        if others:
+            _log.warning("%s: not bit for bit, since %d nodes go by other algorithms than there", path, len(others))
         trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(_BEST)})
         trainer.steps = counters["steps"]
         tallies = {name: Tally(**fields) for name, fields in counters["tallies"].items()}

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..algorithms import Algorithms
 from ..budget import check_budget
 from ..compile import DeviceChoice, compile_graph, open_machine, place
 from ..device import HOST, Precision
@@ -82,7 +83,7 @@ class Programs:
         objective: loss and metrics.
         optimizer: makes the update.
         trainable: names of parameters.
-        devices, threads, fuse, precision, pin, registry: as for Session.
+        devices, threads, fuse, precision, algorithms, pin, registry: as for Session.
         clip_norm: the largest norm of the averaged gradient, or None.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``ties``.
@@ -104,13 +105,14 @@ class Programs:
         dropout: int | None = None,
         fuse: bool = True,
         precision: Precision = "float32",
+        algorithms: Algorithms | None = None,
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
         self._registry = registry or default_registry()
         self._placement = place(devices, self._registry, pin)
-        self._machine = open_machine(self._placement, devices, self._registry, threads, precision)
+        self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms)
         self._placement.pins.apply(model.graph)
         self._trainable = tuple(trainable)
         self._clip_norm, self._fuse = clip_norm, fuse

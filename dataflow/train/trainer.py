@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ..algorithms import Algorithms
 from ..device import Precision
 from ..errors import DataflowError, InputError, ModelError
 from ..graph import Array
@@ -65,7 +66,7 @@ class Trainer:
         output: the value that the loss reads, inner ones too; needed when the model has several outputs.
         trainable: names and patterns, see ``train.trainable.select``; by default what the model says.
         metrics: names and functions; by default what fits the loss.
-        devices, threads, fuse, precision, pin, registry: as for Session.
+        devices, threads, fuse, precision, algorithms, pin, registry: as for Session.
         accumulate: micro-batches per optimizer step.
         clip_norm: the largest norm of the averaged gradient.
         seed: of the order of the data and the split.
@@ -97,6 +98,7 @@ class Trainer:
         tie: bool = True,
         fuse: bool = True,
         precision: Precision = "float32",
+        algorithms: Algorithms | None = None,
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
     ) -> None:
@@ -114,6 +116,7 @@ class Trainer:
         self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
         self.devices, self.threads, self.precision, self.pin, self.registry = devices, threads, precision, pin, registry
         self.fuse = fuse
+        self.algorithms = Algorithms() if algorithms is None else algorithms
         self.objective = Objective(model, loss, output, metrics)
         self._graph = without_data(self.objective.graph, self.objective.read)
         self.ties = find_ties(model) if tie else {}
@@ -144,6 +147,7 @@ class Trainer:
             dropout=self.seed if self.dropout else None,
             fuse=self.fuse,
             precision=self.precision,
+            algorithms=self.algorithms,
             pin=self.pin,
             registry=self.registry,
         )

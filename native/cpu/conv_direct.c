@@ -62,11 +62,14 @@ static int gathering_pays(const df_conv *conv) {
          (w->out_size < LARGE_PLANE || overlap <= TAPS_A_PANEL * panels_of(conv));
 }
 
-int DF_NAME(df_direct_takes)(const df_conv *conv) {
+int DF_NAME(df_direct_can)(const df_conv *conv) {
   const df_window *w = &conv->window;
   return steps_of(conv) > 0 && w->taps <= DF_MOST_TAPS &&
-         (df_conv_is_plain(w) || gathering_pays(conv)) &&
          conv->channels * w->in_size <= INT32_MAX - w->in_size;
+}
+
+int DF_NAME(df_direct_takes)(const df_conv *conv) {
+  return DF_NAME(df_direct_can)(conv) && (df_conv_is_plain(&conv->window) || gathering_pays(conv));
 }
 
 /* A piece is a panel in a block of k in a group. */

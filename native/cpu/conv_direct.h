@@ -17,6 +17,9 @@ typedef struct df_direct {
 /* Whether the sizes are within its limits. */
 int DF_NAME(df_direct_takes)(const df_conv *conv);
 
+/* Whether it could, well or badly. */
+int DF_NAME(df_direct_can)(const df_conv *conv);
+
 /* Bytes of the packed weights. */
 int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv);
 

@@ -53,7 +53,7 @@ static int make_cut(cut *cut, const df_conv *conv, const float *weight) {
     for (int axis = 0; axis < DF_AXES; axis++)
       if (w->pad[axis] < 0)
         return 0;
-    if (DF_NAME(df_way_of)(&phase->conv) < 0)
+    if (DF_NAME(df_way_of)(&phase->conv) == DF_SPREAD)
       return 0;
     cut->pack[i] = cut->packed;
     cut->packed += round_up(DF_NAME(df_way_pack_bytes)(&phase->conv) / (int64_t)sizeof(float));
@@ -150,6 +150,7 @@ static df_conv conv_of_node(const df_node *node) {
   df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, node->attributes,
                               node->n_attributes, FIRST_ATTRIBUTE);
   conv.uses = node->flags >> 1 & 1 ? 0 : conv.batch;
+  conv.algorithm = node->algorithm;
   return conv;
 }
 
@@ -164,13 +165,26 @@ static void pack_weight(const df_node *node, void *state, const void *source, vo
   (&cut.phases[i].conv, &cut.phases[i].weight, (float *)packed + cut.pack[i]);
 }
 
+/* Of the largest phase: it takes most of the time. */
+static void tell(const cut *cut, df_prepared *out) {
+  const df_conv *largest = NULL;
+  for (int64_t i = 0; i < cut->count; i++)
+    if (does(&cut->phases[i]) &&
+        (!largest || cut->phases[i].conv.window.taps > largest->window.taps))
+      largest = &cut->phases[i].conv;
+  if (largest)
+    DF_NAME(df_way_tell)(largest, DF_NAME(df_way_of)(largest), out);
+}
+
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   df_conv conv = conv_of_node(node);
   cut cut;
   if (DF_NAME(df_depth_takes)(&conv))
     return DF_OK;
+  out->state = (void *)(intptr_t)node->algorithm;
   if (!make_cut(&cut, &conv, NULL)) {
+    DF_NAME(df_way_tell)(NULL, DF_SPREAD, out);
     df_apply apply = apply_of(&conv);
     out->workspace = DF_NAME(df_apply_workspace)(&apply, node->threads);
     return DF_OK;
@@ -179,10 +193,13 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   if (!conv.uses && cut.packed > 0) {
     out->n_packs = 1;
     out->replaced = 1 << 1;
-    out->packs[0] =
-        (df_pack){.input = 1, .bytes = cut.packed * (int64_t)sizeof(float), .pack = pack_weight};
+    out->packs[0] = (df_pack){.input = 1,
+                              .kind = conv.algorithm,
+                              .bytes = cut.packed * (int64_t)sizeof(float),
+                              .pack = pack_weight};
   }
   out->workspace = workspace_of(&cut, node->threads);
+  tell(&cut, out);
   return DF_OK;
 }
 
@@ -192,6 +209,7 @@ static df_status run(const df_call *call) {
                               call->n_attributes, FIRST_ATTRIBUTE);
   const float *packed = call->packs ? call->packs[0] : NULL;
   conv.uses = packed ? 0 : conv.batch;
+  conv.algorithm = (int32_t)(intptr_t)call->state;
   if (DF_NAME(df_depth_takes)(&conv)) {
     df_depth depth = {.conv = conv, .out = dx->data, .source = dy->data, .weight = w->data};
     DF_NAME(df_depth_run_dx)(call, &depth);

@@ -28,13 +28,18 @@ static int64_t first_of(const df_conv *conv, int64_t panel) {
 
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
 
-int DF_NAME(df_point_takes)(const df_conv *conv) {
+int DF_NAME(df_point_can)(const df_conv *conv) {
   const df_window *w = &conv->window;
   int64_t k = steps_of(conv);
-  /* Gathering costs too much for a few filters. */
-  int gathers = k <= MOST_GATHERED && w->taps <= DF_MOST_TAPS && conv->filters > DF_LANES;
-  return k > 0 && (df_conv_is_plain(w) || gathers) &&
-         w->out_size >= LEAST_STRIPS * DF_TILE_COLUMNS && w->in_size <= INT32_MAX / 2;
+  return k > 0 && (df_conv_is_plain(w) || (k <= MOST_GATHERED && w->taps <= DF_MOST_TAPS)) &&
+         w->in_size <= INT32_MAX / 2;
+}
+
+/* Gathering costs too much for a few filters. */
+int DF_NAME(df_point_takes)(const df_conv *conv) {
+  const df_window *w = &conv->window;
+  return DF_NAME(df_point_can)(conv) && (df_conv_is_plain(w) || conv->filters > DF_LANES) &&
+         w->out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
 }
 
 /* Per group and block of k the panels, each of them k lines of DF_TILE_ROWS. */

@@ -8,6 +8,9 @@
  * together or is little: kernels of one element with stride 1, or few channels. */
 int DF_NAME(df_point_takes)(const df_conv *conv);
 
+/* Whether it could, well or badly. */
+int DF_NAME(df_point_can)(const df_conv *conv);
+
 int64_t DF_NAME(df_point_pack_bytes)(const df_conv *conv);
 /* As for df_direct_pack. */
 int64_t DF_NAME(df_point_pack_pieces)(const df_conv *conv);

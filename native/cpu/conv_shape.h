@@ -13,6 +13,7 @@ typedef struct df_conv {
   df_window window;
   int64_t batch, groups, channels, filters;
   int64_t uses; /* images for which weights are packed: at every run, or 0 when they are constant */
+  int32_t algorithm; /* as in df_node: the way that is wanted, or 0 */
 } df_conv;
 
 /* Exchanges rows and columns. */

@@ -4,7 +4,8 @@
 #include "conv_winograd.h"
 
 typedef struct way {
-  int (*takes)(const df_conv *conv);
+  int (*takes)(const df_conv *conv); /* it gains */
+  int (*can)(const df_conv *conv);
   int64_t (*pack_bytes)(const df_conv *conv);
   int64_t (*pack_pieces)(const df_conv *conv);
   void (*pack)(const df_conv *conv, const df_weight *weight, int64_t piece, float *packed);
@@ -12,16 +13,31 @@ typedef struct way {
   void (*run)(const df_call *call, const df_direct *direct);
 } way;
 
-#define WAY(name)                                                                                  \
-  {DF_NAME(df_##name##_takes), DF_NAME(df_##name##_pack_bytes), DF_NAME(df_##name##_pack_pieces),  \
-   DF_NAME(df_##name##_pack),  DF_NAME(df_##name##_workspace),  DF_NAME(df_##name##_run)}
-static const way ways[DF_CONV_WAYS] = {WAY(winograd), WAY(point), WAY(direct)};
+#define WAY(name, able)                                                                            \
+  {DF_NAME(df_##name##_takes),       DF_NAME(df_##able),        DF_NAME(df_##name##_pack_bytes),   \
+   DF_NAME(df_##name##_pack_pieces), DF_NAME(df_##name##_pack), DF_NAME(df_##name##_workspace),    \
+   DF_NAME(df_##name##_run)}
+static const way ways[DF_CONV_WAYS] = {WAY(winograd, winograd_takes), WAY(point, point_can),
+                                       WAY(direct, direct_can)};
 
 int32_t DF_NAME(df_way_of)(const df_conv *conv) {
-  for (int32_t i = 0; i < DF_CONV_WAYS; i++)
+  for (int32_t i = conv->algorithm - 1; i >= 0 && i < DF_CONV_WAYS; i++)
+    if (ways[i].can(conv))
+      return i;
+  for (int32_t i = 0; i < DF_CONV_WAYS && !conv->algorithm; i++)
     if (ways[i].takes(conv))
       return i;
-  return -1;
+  return DF_SPREAD;
+}
+
+void DF_NAME(df_way_tell)(const df_conv *conv, int32_t way, df_prepared *out) {
+  static const char *const names[DF_CONV_WAYS + 1] = {"winograd", "point", "direct", "spread"};
+  out->algorithms = names;
+  out->n_algorithms = DF_CONV_WAYS + 1;
+  out->algorithm = way;
+  out->possible = 1 << DF_SPREAD;
+  for (int32_t i = 0; i < DF_CONV_WAYS && conv; i++)
+    out->possible |= (int64_t)(ways[i].can(conv) != 0) << i;
 }
 
 static const way *find(const df_conv *conv) { return &ways[DF_NAME(df_way_of)(conv)]; }

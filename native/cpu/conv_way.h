@@ -4,10 +4,18 @@
 
 #include "conv_direct.h"
 
-/* The number of the first way that takes a convolution, or -1: a matter of sizes alone. It is below
- * DF_CONV_WAYS, and the number of bytes tells apart the packs that a way makes for one array. */
-enum { DF_CONV_WAYS = 3 };
+enum {
+  DF_CONV_WAYS = 3,
+  DF_SPREAD = DF_CONV_WAYS /* the number of what needs no packed weights and always can: df_apply */
+};
+
+/* The way that is wanted, or where it can't the first behind it that can; the one that gains most
+ * where none is wanted. Follows from sizes. The number of bytes tells apart the packs that a way
+ * makes for one array. */
 int32_t DF_NAME(df_way_of)(const df_conv *conv);
+
+/* Tells that |conv| goes by |way|, and by which ways it could; null for what can only be spread. */
+void DF_NAME(df_way_tell)(const df_conv *conv, int32_t way, df_prepared *out);
 
 int64_t DF_NAME(df_way_pack_bytes)(const df_conv *conv);
 

@@ -4,7 +4,10 @@
  *   Y = A' [sum over channels of (G g G') . (B' d B)] A
  * so a channel costs (s + 2)^2 products instead of 9 s^2: 36 instead of 144 with s = 4, 16 instead
  * of 36 with s = 2 (conv_winograd_turn.h). Which one is taken follows from what they cost: small
- * planes waste less with the smaller squares, whose weights are fewer too.
+ * planes waste less with the smaller squares, whose weights are fewer too. Results are at most some
+ * three times as far from the exact ones as those of the plain sum (conv_winograd_turn.c; tests
+ * hold all ways to one bound); who wants none of that avoids the algorithm "winograd"
+ * (df.Algorithms).
  *
  * Squares of all images go in groups of as many as a tile has rows. For a few groups the
  * inputs are transformed; then for a panel of filters each place is a product of matrices, during

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* Version of this contract: major * 65536 + minor. */
-enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 2 };
+enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 3 };
 
 /* Element types. Packed 4-bit and 2-bit types hold several elements in one byte, low bits first. */
 enum {
@@ -179,7 +179,8 @@ typedef struct df_node {
   int32_t threads;   /* the session's thread count: work is cut by shape and by this */
   int32_t flags;     /* bit i: input i is constant, so that packs of it are kept (see df_pack) */
   int32_t precision; /* the least that float32 products may be computed with, e.g. DF_TF32 */
-  int32_t reserved;
+  int32_t algorithm; /* which of the kernel's algorithms is wanted: 1 + its number, or 0 for what
+                      * the kernel finds best (ABI 1.3; see df_prepared) */
 } df_node;
 
 /* A packed copy of one constant input that a kernel wants kept. The planner gives it persistent
@@ -204,6 +205,14 @@ typedef struct df_prepared {
   df_pack packs[4];
   int64_t replaced; /* bit i: a run that gets packs of input i doesn't read the input, which may
                      * then have no memory; its address is not to be looked at (ABI 1.2) */
+  /* For a kernel that has several algorithms (ABI 1.3): their names, n_algorithms of them, the same
+   * for every node; bit i of |possible|: number i can compute this node; the one that it will use,
+   * which is the wanted one where that is possible. Plans avoid algorithms by name and try
+   * which is the fastest. */
+  const char *const *algorithms;
+  int64_t possible;
+  int32_t n_algorithms;
+  int32_t algorithm;
 } df_prepared;
 
 /* One call of a kernel. */

@@ -7,6 +7,8 @@ const char *df_accepts(const df_kernel *kernel, const df_node *node) {
   return kernel->accepts ? kernel->accepts(node) : NULL;
 }
 
+enum { MOST_ALGORITHMS = 32 };
+
 /* What a kernel answered, checked before memory is planned with it. */
 static df_status check_answer(const df_kernel *kernel, const df_node *node,
                               const df_prepared *answer, int64_t step, df_error *error) {
@@ -26,6 +28,16 @@ static df_status check_answer(const df_kernel *kernel, const df_node *node,
           kernel->name, i, pack->input, node->n_inputs, (long long)pack->bytes,
           pack->pack ? "a" : "no");
   }
+  const int32_t known = answer->n_algorithms, used = answer->algorithm;
+  if (known < 0 || known > MOST_ALGORITHMS || (known && !answer->algorithms))
+    return df_error_set(error, DF_INTERNAL, step, "kernel '%s' has %d algorithms; expected 0 to %d",
+                        kernel->name, known, MOST_ALGORITHMS);
+  if (known &&
+      (used < 0 || used >= known || answer->possible >> known || !(answer->possible >> used & 1)))
+    return df_error_set(
+        error, DF_INTERNAL, step,
+        "kernel '%s' goes by algorithm %d of %d, of which it calls the bits %llx possible",
+        kernel->name, used, known, (unsigned long long)answer->possible);
   return DF_OK;
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,8 @@ class Nothing:
 
     workspace: int = 0
     packs: tuple[PackRequest, ...] = ()
+    algorithms: tuple[str, ...] = ()
+    algorithm: str = ""
 
 
 class NumpyBackend:
@@ -84,7 +87,13 @@ class NumpyBackend:
     def memory(self) -> None:
         """Not known: the host's memory is the core's own."""
 
-    def prepare(self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root] = ()) -> list[Nothing]:
+    def prepare(
+        self,
+        nodes: Sequence[LoweredNode],
+        threads: int,
+        constants: Collection[Root] = (),
+        algorithms: Mapping[int, str] = MappingProxyType({}),
+    ) -> list[Nothing]:
         """Nothing for each node."""
         return [Nothing()] * len(nodes)
 

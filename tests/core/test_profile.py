@@ -176,7 +176,7 @@ def test_ceilings_are_what_a_product_and_a_copy_reach(monkeypatch, remote):
 def run(monkeypatch):
     """Runs ``dataflow bench`` on a recorded model without measuring ceilings."""
     measured = []
-    monkeypatch.setattr("dataflow.ceilings.measure", lambda d, t: measured.append((d, t)) or Ceilings(1e11, 1e10))
+    monkeypatch.setattr("dataflow.ceilings.measure", lambda d, t, p: measured.append((d, t)) or Ceilings(1e11, 1e10))
 
     def call(name, *arguments):
         path = str(RECORDINGS / f"{name}.onnx")
