@@ -109,12 +109,20 @@ def empty(shape: tuple[int, ...], dtype: DType) -> Array:
     return np.ndarray(shape, dtype.numpy, ffi.buffer(owned, size))
 
 
-def data_of(initializer: Initializer) -> Array:
-    """The data: the array, or its product with the factor in new memory, read-only."""
+def data_of(initializer: Initializer, room: Array | None = None) -> Array:
+    """The data: the array, or its product with the factor in new memory, read-only.
+
+    Args:
+        initializer: what is asked for.
+        room: contiguous bytes, at least as many as the array's, where a product may lie instead.
+    """
     array, factor = initializer.array, initializer.factor
     if factor is None:
         return array
-    made = empty(array.shape, as_dtype(array))
+    if room is None:
+        made = empty(array.shape, as_dtype(array))
+    else:
+        made = room[: array.nbytes].view(array.dtype).reshape(array.shape)
     np.multiply(array, factor, out=made, casting="same_kind")
     made.flags.writeable = False
     return made

@@ -104,14 +104,17 @@ class Store:
         failures: list[BaseException] = []
         places = self._places([name for _, _, names in sources for name in names], plan)
 
+        most = max((data.array.nbytes for data, _, _ in sources if data.factor is not None), default=0)
+
         def work(which: int) -> None:
             try:
+                room = np.empty(most, np.uint8)  # for one after the other: pages that are there are not made again
                 while sources:
                     try:
                         data, key, names = sources.pop(which)
                     except IndexError:
                         return
-                    array = data_of(data)
+                    array = data_of(data, room)
                     for name in names:
                         _fill(plan.packs[name], array, places[name])
                         self._copies[name] = _Copy(key, HOST, places[name], plan.packs[name])
