@@ -47,6 +47,7 @@ class _Lib:
     DF_BFLOAT16: int
     DF_BOOL: int
     DF_BF16: int
+    DF_BF16X6: int
     DF_CANCELLED: int
     DF_COMPLEX128: int
     DF_COMPLEX64: int

@@ -110,7 +110,12 @@ class CDevice:
 _NOT_GIVEN = -(2**63)
 _MOST_ANSWERS = 1024  # that are remembered, per kernel
 _UNKNOWN = "unknown"
-PRECISIONS: Mapping[str, int] = {"float32": lib.DF_EXACT, "tf32": lib.DF_TF32, "bf16": lib.DF_BF16}
+PRECISIONS: Mapping[str, int] = {
+    "float32": lib.DF_EXACT,
+    "bf16x6": lib.DF_BF16X6,
+    "tf32": lib.DF_TF32,
+    "bf16": lib.DF_BF16,
+}
 
 
 def member(record: CData, name: str) -> Any:

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 HOST = "host"
 """Name of the memory that the CPU addresses; devices that share it need no copies between them."""
 
-Precision = Literal["float32", "tf32", "bf16"]
-"""How products of float32 may be computed: exactly, or from operands rounded to TF32 (10 bits of mantissa) or
-bfloat16 (7 bits); sums and results are float32 in each."""
+Precision = Literal["float32", "bf16x6", "tf32", "bf16"]
+"""How products of float32 may be computed: as float32; from operands split in three bfloat16, of whose nine products
+the six largest count (errors as of float32, other bits); from operands rounded to TF32 (10 bits of mantissa) or better;
+from operands rounded to bfloat16 (7 bits). Sums and results are float32 in each. A device that has no such way computes
+as float32."""
 
 _BY_SHORT = {d.short: d for d in DTYPES}
 

@@ -71,8 +71,8 @@ class Session:
         concurrency: how many runs may be in progress at once; more wait.
         fold: compute at compile time what depends on constants alone.
         fuse: let one kernel compute a chain of ops where a device has one for it.
-        precision: how products of float32 may be computed; ``"tf32"`` and ``"bf16"`` are for devices that are faster
-            so (others compute exactly).
+        precision: how products of float32 may be computed; ``"bf16x6"``, ``"tf32"`` and ``"bf16"`` are for devices that
+            are faster so (others compute as float32). See ``dataflow.device.Precision``.
         algorithms: which one a kernel goes by where it has several; by default what it finds best. See ``Algorithms``.
         pin: device ids by pattern: where nodes of that name, or that compute a value or read a parameter of that
             name, run if the device takes them.

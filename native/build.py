@@ -60,6 +60,8 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c",
                "-mprefer-vector-width=512"),
 }  # fmt: skip
+# The matrix unit of processors that have AVX-512 too: only the files that use it are compiled for it.
+AMX_FLAGS = (*ISA_FLAGS["avx512"], "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +112,23 @@ def runtime_library() -> Library:
 
 
 def cpu_library() -> Library:
-    """``dataflow_cpu._cpu``: the plugin once, every kernel family once per instruction set."""
+    """``dataflow_cpu._cpu``: the plugin once, every kernel family once per instruction set.
+
+    Files named ``*_amx.c`` are compiled once, where the compiler knows the matrix unit; ``DF_AMX`` tells the plugin and
+    the files for AVX-512 that they are there.
+    """
+    compiler = c_compiler()
     flags = (*KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}")
     wide = platform.machine().lower() in ("x86_64", "amd64")
-    isas = list(ISA_FLAGS) if wide else ["portable"]
-    units = [Unit(CPU / "plugin.c", flags, "plugin")]
+    amx = ("-DDF_AMX",) if wide and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
+    isas = {isa: (*own, *(amx if isa == "avx512" else ())) for isa, own in ISA_FLAGS.items() if wide or not own}
+    unit_isas = {"avx512": (*AMX_FLAGS, *amx)} if amx else {}
+    units = [Unit(CPU / "plugin.c", (*flags, *amx), "plugin")]
     for source in sorted(set(CPU.glob("*.c")) - {CPU / "plugin.c"}):
-        for isa in isas:
-            own = ("-fvisibility=hidden", f"-DDF_ISA={isa}", *ISA_FLAGS[isa])
-            units.append(Unit(source, (*flags, *own), f"{source.stem}-{isa}"))
-    return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units), c_compiler(), ("-lm", *dl_flags()))
+        for isa, own in (unit_isas if source.stem.endswith("_amx") else isas).items():
+            everywhere = (*flags, "-fvisibility=hidden", f"-DDF_ISA={isa}")
+            units.append(Unit(source, (*everywhere, *own), f"{source.stem}-{isa}"))
+    return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units), compiler, ("-lm", *dl_flags()))
 
 
 def cuda_library(nvcc: str) -> Library:
@@ -160,6 +169,12 @@ def c_compiler() -> tuple[str, ...]:
     """The C compiler with the flags that everything is compiled and linked with."""
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     return (*command, *BASE_FLAGS, *sanitizer_flags(), *shlex.split(os.environ.get("CFLAGS", "")))
+
+
+def takes_flags(compiler: Sequence[str], flags: Sequence[str]) -> bool:
+    """True when the compiler knows all of ``flags``."""
+    command = [*compiler, *flags, "-Werror", "-E", "-x", "c", os.devnull]
+    return not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 # ---- how it is built ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from ..algorithms import Algorithms
+from ..device import Precision
 from ..errors import DataflowError
 from ..graph import Array, Graph, Initializer
 from ..registry import LAST_RESORT, Registry, default_registry
@@ -45,7 +46,12 @@ class Outcome:
 
 
 def check_device(
-    device: str, *, registry: Registry | None = None, samples: Iterable[Sample] = SAMPLES, complete: bool = True
+    device: str,
+    *,
+    registry: Registry | None = None,
+    samples: Iterable[Sample] = SAMPLES,
+    complete: bool = True,
+    precision: Precision = "float32",
 ) -> Iterator[Outcome]:
     """An outcome for each sample and variant; when ``complete``, ``untested`` for claimed ops without a sample.
 
@@ -72,18 +78,18 @@ def check_device(
         for variant in VARIANTS:
             if (variant == "constant" and len(graph.inputs) < 2) or (variant == "turned" and not turns):
                 continue
-            text = _difference(sample, device, variant, registry)
+            text = _difference(sample, device, variant, registry, precision)
             yield Outcome(device, sample.op.name, sample.name, variant, "failed" if text else "passed", text or "")
     for op in sorted(claimed - tested) if complete else ():
         yield Outcome(device, op, op, "plain", "untested", "the device claims it, and no sample shows that it is right")
 
 
-def _difference(sample: Sample, device: str, variant: Variant, registry: Registry) -> str | None:
+def _difference(sample: Sample, device: str, variant: Variant, registry: Registry, precision: Precision) -> str | None:
     """What is wrong with the sample on a device, by any of its kernel's algorithms, or None."""
     avoided: set[str] = set()
     while True:
         algorithms = Algorithms(avoid=avoided)
-        text = _difference_by(algorithms, sample, device, variant, registry)
+        text = _difference_by(algorithms, sample, device, variant, registry, precision)
         used = {*algorithms.used.values()}
         if text:
             return text + (f" (by {', '.join(sorted(used))})" if used else "")
@@ -93,14 +99,16 @@ def _difference(sample: Sample, device: str, variant: Variant, registry: Registr
 
 
 def _difference_by(
-    algorithms: Algorithms, sample: Sample, device: str, variant: Variant, registry: Registry
+    algorithms: Algorithms, sample: Sample, device: str, variant: Variant, registry: Registry, precision: Precision
 ) -> str | None:
     spread = _SPREAD.get(variant, 0)
     graph, feeds = sample.build(spread), sample.feeds(spread)
     expected = _expected(sample, registry)
     if variant == "constant":
         graph, feeds = _with_constants(graph, feeds)
-    session = Session(graph, [device], registry=registry, threads=2, fold=False, algorithms=algorithms)
+    session = Session(
+        graph, [device], registry=registry, threads=2, fold=False, precision=precision, algorithms=algorithms
+    )
     if variant == "odd":
         feeds = {name: _odd(array) for name, array in feeds.items()}
     guarded = {name: _guarded(array) for name, array in expected.items()}

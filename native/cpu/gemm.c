@@ -6,6 +6,8 @@
  * a stays, and b, which is then most of what is read, comes from memory once while tiles compute.
  * Per multiply-add the packing costs 1/n of a load and store for a, 1/m for b. */
 #include "gemm.h"
+#include "gemm_amx.h"
+#include "gemm_part.h"
 #include "gemm_tile.h"
 #include "pack.h"
 
@@ -19,12 +21,6 @@ enum {
 };
 
 static int64_t round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
-
-/* Size of the parts when |total| is cut into the fewest parts of at most |most|, all about equal.
- */
-static int64_t even_part(int64_t total, int64_t most) {
-  return total <= most ? total : df_divide_up(total, df_divide_up(total, most));
-}
 
 /* ---- Packing -------------------------------------------------------------------------------- */
 
@@ -69,27 +65,6 @@ static void pack_b(float *out, const float *b, int64_t b_row, int64_t b_col, int
 
 static int64_t panel_width(int64_t columns) {
   return columns > DF_LANES ? DF_TILE_COLUMNS : DF_LANES;
-}
-
-/* The part of |gemm| in columns [j, j + columns). */
-static df_gemm columns_of(const df_gemm *gemm, int64_t j, int64_t columns) {
-  df_gemm part = *gemm;
-  part.n = columns;
-  part.b += j * gemm->b_col;
-  part.c += j;
-  if (part.end.column_bias)
-    part.end.column_bias += j;
-  return part;
-}
-
-static df_gemm rows_of(const df_gemm *gemm, int64_t i, int64_t rows) {
-  df_gemm part = *gemm;
-  part.m = rows;
-  part.a += i * gemm->a_row;
-  part.c += i * gemm->c_row;
-  if (part.end.row_bias)
-    part.end.row_bias += i;
-  return part;
 }
 
 /* How a is read. */
@@ -197,19 +172,6 @@ static void pass_over_rows(const work *w) {
 
 /* ---- Cutting -------------------------------------------------------------------------------- */
 
-/* Leaves steps [p, p + k): the first may overwrite c, the last adds the biases. */
-static void steps_of(df_gemm *gemm, int64_t p, int64_t k) {
-  df_gemm_end end = {.accumulate = gemm->end.accumulate || p > 0};
-  if (p + k >= gemm->k) {
-    end = gemm->end;
-    end.accumulate |= p > 0;
-  }
-  gemm->a += p * gemm->a_col;
-  gemm->b += p * gemm->b_row;
-  gemm->k = k;
-  gemm->end = end;
-}
-
 /* How a piece is done: k, then either its columns or none go in parts. */
 typedef struct blocks {
   int64_t k, n;
@@ -220,9 +182,9 @@ typedef struct blocks {
 static int64_t packed_floats(int64_t floats) { return round_up(floats + DF_LANES, ALIGN); }
 
 static blocks blocks_of(int64_t m, int64_t n, int64_t k) {
-  blocks by = {.k = even_part(k, K_BLOCK), .n = n, .rows_stay = m <= M_BLOCK && n > m};
+  blocks by = {.k = df_even_part(k, K_BLOCK), .n = n, .rows_stay = m <= M_BLOCK && n > m};
   if (!by.rows_stay)
-    by.n = round_up(even_part(n, N_BLOCK), DF_TILE_COLUMNS);
+    by.n = round_up(df_even_part(n, N_BLOCK), DF_TILE_COLUMNS);
   by.a = packed_floats(by.k * (by.rows_stay ? round_up(m, DF_TILE_ROWS) : DF_TILE_ROWS));
   by.b = packed_floats(by.k * (by.rows_stay ? 2 * DF_TILE_COLUMNS : by.n));
   return by;
@@ -239,7 +201,7 @@ static double cut_cost(int64_t tiles_down, int64_t tiles_across, int64_t down, i
 }
 
 df_gemm_cut DF_NAME(df_gemm_cut)(int64_t m, int64_t n, int64_t k, int64_t batch, int32_t threads) {
-  df_gemm_cut cut = {m, n, 1, 1, 0};
+  df_gemm_cut cut = {.rows = m, .columns = n, .down = 1, .across = 1};
   int64_t tiles_down = df_divide_up(m, DF_TILE_ROWS);
   int64_t tiles_across = df_divide_up(n, DF_TILE_COLUMNS);
   if (threads > 1 && m * n * k > SMALL) {
@@ -263,22 +225,39 @@ df_gemm_cut DF_NAME(df_gemm_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
   return cut;
 }
 
+df_gemm_cut DF_NAME(df_gemm_cut_at)(int64_t m, int64_t n, int64_t k, int64_t batch, int32_t threads,
+                                    int32_t precision) {
+#ifdef DF_AMX
+  const df_gemm_cut cut = DF_NAME(df_gemm_amx_cut)(m, n, k, batch, threads, precision);
+  if (cut.parts)
+    return cut;
+#endif
+  (void)precision;
+  return DF_NAME(df_gemm_cut)(m, n, k, batch, threads);
+}
+
 void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
                             float *scratch) {
+#ifdef DF_AMX
+  if (cut->parts) {
+    DF_NAME(df_gemm_amx_piece)(gemm, cut, index, scratch);
+    return;
+  }
+#endif
   int64_t i = index / cut->across * cut->rows;
   int64_t j = index % cut->across * cut->columns;
-  df_gemm rows = rows_of(gemm, i, df_min(cut->rows, gemm->m - i));
-  df_gemm piece = columns_of(&rows, j, df_min(cut->columns, gemm->n - j));
+  df_gemm rows = df_gemm_rows(gemm, i, df_min(cut->rows, gemm->m - i));
+  df_gemm piece = df_gemm_columns(&rows, j, df_min(cut->columns, gemm->n - j));
   blocks by = blocks_of(cut->rows, cut->columns, gemm->k);
   for (int64_t from = 0; from < piece.n; from += by.n)
     for (int64_t p = 0; p < piece.k || p == 0; p += df_max(1, by.k)) {
-      work w = {.gemm = columns_of(&piece, from, df_min(by.n, piece.n - from)),
+      work w = {.gemm = df_gemm_columns(&piece, from, df_min(by.n, piece.n - from)),
                 .height = df_divide_up(piece.m, df_divide_up(piece.m, DF_TILE_ROWS)),
                 .form = form_of(&piece),
                 .later = p + by.k < piece.k ? piece.b + (p + by.k) * piece.b_row : NULL,
                 .a = scratch,
                 .b = scratch + by.a};
-      steps_of(&w.gemm, p, df_min(by.k, piece.k - p));
+      df_gemm_steps(&w.gemm, p, df_min(by.k, piece.k - p));
       if (by.rows_stay)
         pass_over_rows(&w);
       else

@@ -45,10 +45,16 @@ typedef struct df_gemm_cut {
   int64_t rows, columns;
   int64_t down, across;
   int64_t scratch; /* floats that a piece needs, a multiple of 16 */
+  int32_t parts;   /* of each operand, for the matrix unit; 0: float32 */
 } df_gemm_cut;
 
 /* The cut of each of |batch| products of the same size. */
 df_gemm_cut DF_NAME(df_gemm_cut)(int64_t m, int64_t n, int64_t k, int64_t batch, int32_t threads);
+
+/* The same where less than float32 is wanted: |precision| is the node's. Products go to the matrix
+ * unit where there is one and it is faster. */
+df_gemm_cut DF_NAME(df_gemm_cut_at)(int64_t m, int64_t n, int64_t k, int64_t batch, int32_t threads,
+                                    int32_t precision);
 
 /* Computes piece |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
 void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,

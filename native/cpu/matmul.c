@@ -83,8 +83,8 @@ static int is_thin(const product *p) {
                                 p->b.strides[p->b.rank - 1]);
 }
 
-static df_gemm_cut cut_of(const product *p, int32_t threads) {
-  return DF_NAME(df_gemm_cut)(p->m, p->n, p->k, p->batch, threads);
+static df_gemm_cut cut_of(const product *p, int32_t threads, int32_t precision) {
+  return DF_NAME(df_gemm_cut_at)(p->m, p->n, p->k, p->batch, threads, precision);
 }
 
 /* Elements from the start of x to its matrix number |index| of the broadcast batch of c. */
@@ -147,7 +147,7 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
     DF_NAME(df_thin_run)(call, &job.gemm);
     return DF_OK;
   }
-  job.cut = cut_of(p, call->threads);
+  job.cut = cut_of(p, call->threads, (int32_t)(intptr_t)call->state);
   job.total = p->batch * job.cut.down * job.cut.across;
   int64_t work = df_divide_up(p->m * p->n * df_max(p->k, 1), job.cut.down * job.cut.across);
   job.group = df_max(1, df_min(df_divide_up(job.total, call->threads), GRAIN / df_max(1, work)));
@@ -166,7 +166,9 @@ df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_e
   product p = product_of_node(node);
   if (is_thin(&p))
     return DF_OK;
-  out->workspace = cut_of(&p, node->threads).scratch * (int64_t)sizeof(float) * node->threads;
+  out->state = (void *)(intptr_t)node->precision; /* nothing to release */
+  out->workspace =
+      cut_of(&p, node->threads, node->precision).scratch * (int64_t)sizeof(float) * node->threads;
   return DF_OK;
 }
 

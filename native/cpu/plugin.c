@@ -2,8 +2,15 @@
  *
  * Compiled once, for any machine. The kernel files are compiled for several instruction sets; the
  * best one that processor and operating system support is chosen when the plugin is opened. The
- * environment variable DATAFLOW_CPU_ISA names another one.
+ * environment variable DATAFLOW_CPU_ISA names another one. "amx" has the kernels of AVX-512, some
+ * of which ask whether they may use the matrix unit.
  */
+#ifdef DF_AMX
+#define _GNU_SOURCE
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
+
 #include "dataflow_inline.h"
 
 #include <stdlib.h>
@@ -76,6 +83,20 @@ static int avx512_runs(void) {
   return avx2_runs() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+
+#ifdef DF_AMX
+static int cpuid_bit(unsigned leaf, unsigned subleaf, int in_edx, int bit) {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(leaf, subleaf, &a, &b, &c, &d) && (in_edx ? d : a) >> bit & 1;
+}
+
+/* Also asks the operating system, once and for all threads, to save the unit's registers. */
+static int amx_runs(void) {
+  enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+  const int there = cpuid_bit(7, 0, 1, 22) && cpuid_bit(7, 0, 1, 24) && cpuid_bit(7, 1, 0, 5);
+  return avx512_runs() && there && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+}
+#endif
 #endif
 
 typedef struct isa {
@@ -86,6 +107,9 @@ typedef struct isa {
 
 static const isa isas[] = {
 /* best first */
+#ifdef DF_AMX
+    {"amx", avx512_tables, amx_runs},
+#endif
 #ifdef __x86_64__
     {"avx512", avx512_tables, avx512_runs},
     {"avx2", avx2_tables, avx2_runs},
@@ -139,7 +163,23 @@ static df_device device;
 static const df_device *const devices[] = {&device};
 static df_plugin plugin;
 static char version[64];
-static char unavailable[128];
+static char unavailable[160];
+
+static int matrix_unit;
+
+/* For gemm_amx.h: set before there is a kernel to ask. */
+HIDDEN int df_amx_granted(void);
+int df_amx_granted(void) { return matrix_unit; }
+
+/* The names of those that run here, with commas between. */
+static void list_isas(char *text, size_t size) {
+  for (int i = 0; i < ISA_COUNT; i++)
+    if (isas[i].runs()) {
+      const int length = snprintf(text, size, "%s%s", isas[i].name, i + 1 < ISA_COUNT ? ", " : "");
+      text += length;
+      size -= (size_t)length;
+    }
+}
 
 /* The instruction set to use; null when the environment names one that is not here. */
 static const isa *choose_isa(void) {
@@ -148,10 +188,11 @@ static const isa *choose_isa(void) {
   for (int i = 0; i < ISA_COUNT; i++)
     if ((any || !strcmp(wanted, isas[i].name)) && isas[i].runs())
       return &isas[i];
+  char names[64];
+  list_isas(names, sizeof names);
   snprintf(unavailable, sizeof unavailable,
-           "DATAFLOW_CPU_ISA=%.20s is not an instruction set of this machine; it has %s%sportable",
-           wanted ? wanted : "", ISA_COUNT > 1 && isas[0].runs() ? "avx512, " : "",
-           ISA_COUNT > 1 && isas[1].runs() ? "avx2, " : "");
+           "DATAFLOW_CPU_ISA=%.20s is not an instruction set of this machine; it has %s",
+           wanted ? wanted : "", names);
   return NULL;
 }
 
@@ -176,6 +217,7 @@ EXPORT const df_plugin *df_plugin_entry(const df_host *host) {
   if (plugin.devices)
     return &plugin;
   const isa *chosen = choose_isa();
+  matrix_unit = chosen && !strcmp(chosen->name, "amx");
   device = (df_device){.struct_size = sizeof device,
                        .flags = DF_MEMORY_HOST | DF_BODIES,
                        .name = "cpu",

@@ -200,7 +200,7 @@ template <kind KIND> df_status prepare(const df_node *node, df_prepared *out, df
   if (!s)
     return DF_OUT_OF_MEMORY;
   const df_conv conv = conv_of(KIND, node);
-  const bool exact = node->precision == DF_EXACT;
+  const bool exact = node->precision != DF_TF32 && node->precision != DF_BF16;
   handle own = handle_of_card();
   std::lock_guard<std::mutex> guard(using_handles());
   s->card = df_vendor_card();

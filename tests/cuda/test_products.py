@@ -192,7 +192,7 @@ def rounded(array, bits):
     return (raw & ~np.uint32((1 << dropped) - 1)).view(np.float32).astype(np.float64)
 
 
-@pytest.mark.parametrize(("precision", "bits"), [("float32", 23), ("tf32", 10), ("bf16", 7)])
+@pytest.mark.parametrize(("precision", "bits"), [("float32", 23), ("bf16x6", 23), ("tf32", 10), ("bf16", 7)])
 def test_products_are_as_precise_as_is_asked(precision, bits, vendor):
     registry, _ = vendor
     random = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from dataflow.testing import check_device
 device = default_registry().devices["cpu"]
 assert not device.unavailable, device.unavailable
 assert device.version.endswith("ISA"), device.version
-found = list(check_device("cpu"))
+found = list(check_device("cpu", precision="PRECISION"))
 print("\\n".join(str(o) for o in found if o.status in ("failed", "untested")))
 count = collections.Counter(o.status for o in found)
 assert count["passed"] > 5000, count
@@ -55,9 +55,8 @@ def can_run(isa):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("code", [TABLE, TRAINING], ids=["table", "training"])
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
-def test_every_instruction_set_is_right(isa, code):
+def check(isa, code):
+    """Runs ``code`` in a process that uses an instruction set."""
     reason = can_run(isa)
     if reason:
         pytest.skip(reason)
@@ -65,3 +64,13 @@ def test_every_instruction_set_is_right(isa, code):
     environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("code", [TABLE, TRAINING], ids=["table", "training"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+def test_every_instruction_set_is_right(isa, code):
+    check(isa, code.replace("PRECISION", "float32"))
+
+
+def test_the_matrix_unit_is_as_right_as_float32():
+    check("amx", TABLE.replace("PRECISION", "bf16x6"))

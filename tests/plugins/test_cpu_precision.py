@@ -1,0 +1,261 @@
+"""Products at each precision on the cpu device: errors against float64 arithmetic, and what is not finite.
+
+On machines without a matrix unit every precision is float32, which meets all the bounds; tests that tell the unit from
+float32 say so and are skipped there.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dataflow as df
+from dataflow.registry import default_registry
+
+PRECISIONS = ("float32", "bf16x6", "tf32", "bf16")
+VERSION = default_registry().devices["cpu"].version
+NO_UNIT = None if VERSION.endswith("amx") else f"there is no matrix unit: {VERSION}"
+needs_unit = pytest.mark.skipif(NO_UNIT is not None, reason=str(NO_UNIT))
+# By precision: the largest error of a product beside rounding of sums, and additions per 32 steps of k.
+LOST = {"float32": (0.0, 32), "bf16x6": (2.0**-23, 6), "tf32": (3 * 2.0**-16, 3), "bf16": (2.0**-7 + 2.0**-16, 1)}
+LEAST = 2.0**-126
+
+
+def normal(random, *shape):
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def run(build, inputs, precision, threads=2):
+    """The result of a graph; ``build`` makes it from the inputs' values."""
+    g = df.GraphBuilder()
+    values = [g.input(f"x{i}", df.float32, a.shape) for i, a in enumerate(inputs)]
+    g.output("y", build(g, *values))
+    session = df.Session(df.Model(g.build()), devices=["cpu"], threads=threads, precision=precision)
+    return session.run({f"x{i}": a for i, a in enumerate(inputs)})["y"].copy()
+
+
+def product(a, b, precision, threads=2):
+    return run(lambda g, x, y: df.ops.matmul(x, y), (a, b), precision, threads)
+
+
+def bound(a, b, precision):
+    """The most that elements of a product may be off."""
+    a, b = np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64))
+    k = a.shape[-1]
+    lost, additions = LOST[precision]
+    tiny = LEAST * (a.sum(axis=-1, keepdims=True) + b.sum(axis=-2, keepdims=True) + 8 * k)
+    return (lost + 2.0**-24 * (20 + additions * -(-k // 32) + k // 128)) * (a @ b) + tiny
+
+
+def check(found, a, b, precision, more=0.0):
+    exact = a.astype(np.float64) @ b.astype(np.float64) + more
+    assert found.shape == exact.shape
+    over = np.abs(found - exact) - bound(a, b, precision) - 2.0**-22 * np.abs(more)
+    assert over.max(initial=-1.0) <= 0
+
+
+SIZES = [
+    (1, 1, 1),
+    (5, 1, 7),
+    (1, 33, 65),
+    (16, 16, 32),
+    (17, 31, 37),
+    (33, 65, 97),
+    (64, 64, 1),
+    (67, 129, 131),
+    (128, 300, 515),
+    (300, 40, 1100),
+    (1100, 65, 64),
+    (40, 1100, 70),
+    (0, 5, 7),
+    (5, 7, 0),
+]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_products_of_all_sizes(m, n, k, precision):
+    random = np.random.default_rng(m * n + k)
+    a, b = normal(random, m, k), normal(random, k, n)
+    found = product(a, b, precision)
+    check(found, a, b, precision)
+    check(product(a, b, precision, threads=1), a, b, precision)
+    np.testing.assert_array_equal(found, product(a, b, precision))  # the same bits from run to run
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.tuples(*[st.integers(1, 90)] * 2, st.integers(1, 600)),
+    st.tuples(st.booleans(), st.booleans()),
+    st.sampled_from(PRECISIONS[1:]),
+    st.integers(0, 2**32 - 1),
+)
+def test_products_of_any_size(sizes, turned, precision, seed):
+    m, n, k = sizes
+    random = np.random.default_rng(seed)
+    a, b = normal(random, m, k), normal(random, k, n)
+    given = [np.ascontiguousarray(x.T) if t else x for x, t in zip((a, b), turned, strict=True)]
+
+    def build(g, *values):
+        x, y = (df.ops.transpose(v, perm=(1, 0)) if t else v for v, t in zip(values, turned, strict=True))
+        return df.ops.matmul(x, y)
+
+    check(run(build, given, precision), a, b, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_operands_that_lie_anywhere(precision):
+    random = np.random.default_rng(1)
+    a, b = normal(random, 139, 402), normal(random, 201, 177)
+
+    def build(g, x, y):
+        x = df.ops.slice(x, starts=(138, 401), stops=(-1, -1), steps=(-1, -2))
+        return df.ops.matmul(x, df.ops.slice(y, starts=(0, 1), stops=(201, 177), steps=(1, 1)))
+
+    check(run(build, (a, b), precision), a[::-1, ::-2], b[:, 1:], precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_batches(precision):
+    random = np.random.default_rng(2)
+    a, b = normal(random, 2, 3, 65, 70), normal(random, 3, 70, 41)
+    found = product(a, b, precision)
+    for i in np.ndindex(2, 3):
+        check(found[i], a[i], b[i[1]], precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("n", [19, 64, 200])
+def test_biases_and_relu(n, precision):
+    random = np.random.default_rng(n)
+    a, b, bias = normal(random, 77, 600), normal(random, 600, n), normal(random, n)
+
+    def build(g, x, w, b):
+        return df.ops.add(df.ops.matmul(x, w), b)
+
+    found = run(build, (a, b, bias), precision)
+    check(found, a, b, precision, more=bias)
+    relu = run(lambda g, *v: df.ops.relu(build(g, *v)), (a, b, bias), precision)
+    np.testing.assert_array_equal(relu, np.maximum(found, 0))
+
+
+def test_bf16x6_is_as_near_as_float32():
+    """Random, badly scaled and cancelling operands: the largest error is at most twice that of float32."""
+    random = np.random.default_rng(3)
+    for m, n, k in ((64, 64, 64), (96, 80, 1000), (200, 33, 300)):
+        a, b = normal(random, m, k), normal(random, k, n)
+        rows, columns = (10.0 ** random.uniform(-9, 9, size) for size in (m, n))
+        halves = normal(random, m, k // 2), normal(random, k // 2, n)
+        near_one = np.float32(1) + np.float32(1e-6) * normal(random, k // 2, n)
+        cases = (
+            (a, b),
+            ((a * rows[:, None]).astype(np.float32), (b * columns).astype(np.float32)),
+            (np.hstack([halves[0], -halves[0]]), np.vstack([halves[1], halves[1] * near_one])),
+            (np.abs(a), np.abs(b)),
+        )
+        for x, y in cases:
+            exact = x.astype(np.float64) @ y
+            scale = np.abs(x).astype(np.float64) @ np.abs(y)
+            error = {p: (np.abs(product(x, y, p) - exact) / scale).max() for p in ("float32", "bf16x6")}
+            assert error["bf16x6"] <= 2 * error["float32"] + 2.0**-25, (m, n, k, error)
+
+
+@needs_unit
+def test_lower_precisions_are_used():
+    random = np.random.default_rng(4)
+    a, b = normal(random, 256, 256), normal(random, 256, 256)
+    exact = a.astype(np.float64) @ b
+    errors = [np.abs(product(a, b, p) - exact).max() for p in ("bf16x6", "tf32", "bf16")]
+    assert errors[0] < 2e-5 < errors[1] < 3e-3 < errors[2]
+
+
+def odd_operands():
+    """Operands with something that is not finite, or not ordinary, by name."""
+    random = np.random.default_rng(5)
+    a, b = normal(random, 70, 300), normal(random, 300, 50)
+    most = np.finfo(np.float32).max
+    places = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan, "most": most, "least": 1e-45, "tiny": 2.0**-126}
+    for name, value in places.items():
+        for side in (0, 1):
+            pair = [a.copy(), b.copy()]
+            pair[side][(33, 17) if side == 0 else (17, 33)] = value
+            yield f"{name} {side}", *pair
+    yield "most, no products above it", np.full_like(a, most), np.eye(300, 50, dtype=np.float32)
+    yield "all tiny", a * np.float32(2.0**-120), b * np.float32(2.0**100)
+    yield "tiny against huge", a * np.float32(2.0**-60), b * np.float32(2.0**60)
+    both = [a.copy(), b.copy()]
+    both[0][3, 4], both[1][4, 5] = np.inf, 1e-40  # inf, and not nan from what the unit takes for zero
+    yield "inf times least", *both
+    zeros = [a.copy(), b.copy()]
+    zeros[0][3, 4], zeros[1][4, 5] = np.inf, 0.0
+    yield "inf times zero", *zeros
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("case", list(odd_operands()), ids=lambda case: case[0].replace(" ", "-"))
+def test_what_is_not_ordinary_gives_what_float32_gives(case, precision):
+    _, a, b = case
+    with np.errstate(all="ignore"):
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        expected = exact.astype(np.float32)
+    found = product(a, b, precision)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isposinf(found), np.isposinf(expected))
+    np.testing.assert_array_equal(np.isneginf(found), np.isneginf(expected))
+    finite = np.isfinite(expected)
+    with np.errstate(all="ignore"):
+        most = bound(np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0), precision)
+        assert np.all((np.abs(found - exact) <= most)[finite])
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+def test_every_precision_is_float32_without_the_unit(isa):
+    """Where there is none, precision is accepted; in float32 the unit changes no bit."""
+    code = """
+import sys
+import numpy as np
+import dataflow as df
+from dataflow.registry import default_registry
+device = default_registry().devices["cpu"]
+if device.unavailable:
+    sys.exit(77)
+assert device.version.endswith(sys.argv[1]), device.version
+random = np.random.default_rng(0)
+a, b = (random.standard_normal((200, 200)).astype(np.float32) for _ in "ab")
+g = df.GraphBuilder()
+g.output("y", df.ops.matmul(g.input("a", df.float32, a.shape), g.input("b", df.float32, b.shape)))
+model = df.Model(g.build())
+found = {p: df.Session(model, ["cpu"], threads=2, precision=p).run({"a": a, "b": b})["y"] for p in sys.argv[2:]}
+for array in found.values():
+    np.testing.assert_array_equal(array, found["float32"])
+print(np.asarray(found["float32"]).tobytes().hex())
+"""
+
+    def ask(isa, *precisions):
+        environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
+        command = [sys.executable, "-c", code, isa, *precisions]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode == 77:
+            pytest.skip(f"this machine has no {isa}")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    found = ask(isa, *PRECISIONS)
+    if isa == "avx512" and NO_UNIT is None:
+        assert found == ask("amx", "float32")
+
+
+@needs_unit
+@pytest.mark.parametrize("isa", ["avx512"])
+def test_the_bounds_hold_without_the_unit(isa):
+    """This file again, in a process that does not use it."""
+    environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
+    command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    command += ["-k", "not without_the_unit", str(Path(__file__))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
