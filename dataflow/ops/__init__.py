@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..op import Op
 from . import (
+    attending,
     binary,
     control,
     convolution,
@@ -30,6 +31,7 @@ from . import (
 _FAMILIES = (
     elementwise, binary, reduce, movement, index, datadims, scattering, ordering, linalg, convolution, pool, norm,
     layernorm, probability, loss, optim, random, recurrent, resampling, control, patterns,
+    attending,
 )  # fmt: skip
 
 ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family.OPS)

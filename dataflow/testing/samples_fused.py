@@ -52,4 +52,23 @@ def _patterns() -> list[Sample]:
     return rows
 
 
-FUSED: list[Sample] = _programs() + _patterns()
+def _attention() -> list[Sample]:
+    """Sizes around those of tiles and blocks, heads, operands that broadcast, masks of every shape, several blocks."""
+    rows = []
+    sizes = ((5, 7, 3, 4), (1, 1, 1, 1), (0, 3, 2, 2), (3, 4, 0, 2), (3, 4, 2, 0), (31, 67, 8, 33),
+             (128, 128, 64, 64), (17, 1200, 5, 16), (45, 613, 33, 2))  # fmt: skip
+    for m, n, d, e in sizes:
+        masks = (None, x(m, n), x(n)) if n < 100 else (x(1, n),)
+        for mask in masks:
+            operands = (x(2, m, d), x(2, d, n), x(2, n, e), *([mask] if mask else []))
+            every = tuple(range(len(operands))) if m == 5 else ()
+            rows.append(Sample(ops.attention, operands, {"scale": 0.5}, gradient=every))
+    heads = (x(2, 3, 5, 4), x(2, 3, 4, 6), x(2, 3, 6, 7))
+    broad = (x(2, 1, 1, 6), x(1, 3, 5, 6), x(5, 1), x())
+    rows += [Sample(ops.attention, (*heads, mask), {"scale": -1.5, "turned": 1}) for mask in broad]
+    rows.append(Sample(ops.attention, (x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))))
+    rows.append(Sample(ops.attention, (x(9, 6), x(6, 9), x(9, 3)), {"scale": 30.0}))
+    return rows
+
+
+FUSED: list[Sample] = _programs() + _patterns() + _attention()

@@ -27,6 +27,7 @@ enum { ALIGNMENT = 64 };
 /* One table per family and instruction set, ended by a null. */
 #define FAMILIES(X)                                                                                \
   X(arg_reduce)                                                                                    \
+  X(attention)                                                                                     \
   X(batch_norm)                                                                                    \
   X(binary)                                                                                        \
   X(cast)                                                                                          \

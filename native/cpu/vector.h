@@ -103,6 +103,45 @@ static inline df_vec vec_relu(df_vec value) {
 #endif
 }
 
+/* The larger one per lane; of a NaN and a number the number where it is |b|. */
+static inline df_vec vec_max(df_vec a, df_vec b) {
+#if defined(__AVX512F__)
+  return (df_vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (df_vec)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (df_vec)_mm_max_ps((__m128)a, (__m128)b);
+#else
+  df_ivec above = a > b;
+  return (df_vec)((above & (df_ivec)a) | (~above & (df_ivec)b));
+#endif
+}
+
+/* |value| where x >= least or x is NaN, else 0. */
+static inline df_vec vec_unless_below(df_vec value, df_vec x, float least) {
+#if defined(__AVX512F__)
+  __mmask16 stays = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(least), _CMP_NLT_UQ);
+  return (df_vec)_mm512_maskz_mov_ps(stays, (__m512)value);
+#else
+  df_ivec below = x < vec_splat(least);
+  return (df_vec)(~below & (df_ivec)value);
+#endif
+}
+
+/* The largest lane. */
+static inline float vec_largest(df_vec value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)value);
+#else
+  float lanes[DF_LANES], most;
+  vec_store(lanes, value);
+  most = lanes[0];
+  for (int i = 1; i < DF_LANES; i++)
+    most = lanes[i] > most ? lanes[i] : most;
+  return most;
+#endif
+}
+
 /* Sum of the lanes, halves first: always in the same order. */
 static inline float vec_sum(df_vec value) {
   float lanes[DF_LANES];

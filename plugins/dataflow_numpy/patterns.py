@@ -18,6 +18,19 @@ def _matmul_bias(attributes: Attributes, a: Array, b: Array, bias: Array) -> Arr
     return TENSORS["matmul"](attributes, a, b) + bias
 
 
+def _attention(
+    attributes: Attributes, q: Array, kt: Array, v: Array, mask: Array | None = None
+) -> tuple[Array, Array]:
+    scores = TENSORS["matmul"]({}, q, kt) * np.asarray(attributes["scale"], q.dtype)
+    if mask is not None:
+        scores = scores + mask
+    most = scores.max(-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    y = TENSORS["matmul"]({}, weights / total, v)
+    return y.transpose(0, 2, 1, 3) if attributes["turned"] else y, (most + np.log(total))[..., 0]
+
+
 def _program(attributes: Attributes, *inputs: Array) -> Array:
     values = list(inputs)
     for step in attributes["program"].split(";"):
@@ -31,6 +44,7 @@ KERNELS: dict[str, Code] = {
     "matmul_bias_relu": lambda attributes, a, b, bias: _relu(_matmul_bias(attributes, a, b, bias)),
     "conv_relu": lambda attributes, *operands: _relu(WINDOWS["conv"](attributes, *operands)),
     "conv_add_relu": lambda attributes, x, w, bias, z: _relu(WINDOWS["conv"](attributes, x, w, bias) + z),
+    "attention": _attention,
     "add_relu": lambda attributes, a, b: _relu(a + b),
     "fused_elementwise": _program,
 }

@@ -1,0 +1,120 @@
+"""Attention as one op: softmax(scale * q k' + mask) v.
+
+Nobody writes it by hand: it is found where exporters left its parts; see lower/fuse.py. A device without a kernel for
+it runs these.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..graph import Node, Value
+from ..op import Op, Pattern
+from ..types import Shape, TensorType
+from .binary import add, div, mul, sub
+from .elementwise import exp, log
+from .linalg import matmul
+from .movement import reshape, transpose
+from .probability import softmax
+from .reduce import reduce_max, reduce_sum
+from .rules import broadcast_shape, need, need_float, same_dtype
+
+_TURN = (0, 2, 1, 3)  # (batch, heads, rows, size) <-> (batch, rows, heads, size)
+
+
+def _scores(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None) -> Shape:
+    """The shape of the scores.
+
+    Raises:
+        InputError: the operands don't fit each other.
+    """
+    need_float("attention", q)
+    scores = matmul.infer(q, kt)
+    assert isinstance(scores, TensorType)
+    y = matmul.infer(scores, v)
+    assert isinstance(y, TensorType)
+    fits = y.shape[:-2] == scores.shape[:-2]
+    if mask is not None:
+        same_dtype("attention", q, mask)
+        fits = fits and broadcast_shape("attention", scores.shape, mask.shape) == scores.shape
+    need(fits, f"attention: v is {v} and mask {mask}; they must not have more entries than the scores, {scores}")
+    return scores.shape
+
+
+def _infer(
+    q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, turned: int
+) -> tuple[TensorType, TensorType]:
+    shape = _scores(q, kt, v, mask)
+    y = (*shape[:-1], v.shape[-1])
+    if turned:
+        need(len(y) == 4, f"attention: turned is for four axes; the result is {y}")
+        y = tuple(y[axis] for axis in _TURN)
+    return TensorType(q.dtype, y), TensorType(q.dtype, shape[:-1])
+
+
+def _decompose(q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, turned: int) -> Any:
+    scores = mul(matmul(q, kt), scale)
+    if mask is not None:
+        scores = add(scores, mask)
+    y = matmul(softmax(scores, axis=-1), v)
+    most = reduce_max(scores, axes=(-1,), keepdims=1)
+    total = log(reduce_sum(exp(sub(scores, most)), axes=(-1,), keepdims=1))
+    logsum = reshape(add(most, total), shape=scores.type.shape[:-1])
+    return (transpose(y, perm=_TURN) if turned else y), logsum
+
+
+def _cost(node: Node) -> int:
+    """Two products, and the softmax as its own op counts it."""
+    q, kt, v = node.inputs[:3]
+    assert q is not None and kt is not None and v is not None
+    scores = TensorType(q.type.dtype, _scores(q.type, kt.type, v.type, None)).elements
+    return scores * (2 * int(q.type.shape[-1]) + 2 * int(v.type.shape[-1]) + 10)
+
+
+def _pattern(scores: Callable[..., Any], scale: Callable[..., float], turned: int) -> Pattern:
+    """The pattern with these scores, which are made with constants of which the scale is a function."""
+
+    def build(q: Value, kt: Value, v: Value, mask: Value | None = None, **constants: Any) -> Any:
+        made = scores(q, kt, **constants)
+        y = matmul(softmax(made if mask is None else add(made, mask), axis=-1), v)
+        return transpose(y, perm=_TURN) if turned else y
+
+    @functools.wraps(scale)
+    def attributes(**constants: float) -> dict[str, float]:
+        return {"scale": scale(**constants), "turned": turned}
+
+    return Pattern(build, attributes)
+
+
+def _patterns() -> Iterator[Pattern]:
+    """The scale behind the product, on its operands, as factor or divisor, or none; the result turned, or as it is."""
+    places: tuple[tuple[Callable[..., Any], Callable[..., float]], ...] = (
+        (lambda q, kt, a: mul(matmul(q, kt), a), lambda a: a),
+        (lambda q, kt, a: div(matmul(q, kt), a), lambda a: 1 / a),
+        (lambda q, kt, a, b: matmul(mul(q, a), mul(kt, b)), lambda a, b: a * b),
+        (lambda q, kt, a: matmul(mul(q, a), kt), lambda a: a),
+        (lambda q, kt, a: matmul(div(q, a), kt), lambda a: 1 / a),
+        (matmul, lambda: 1.0),
+    )
+    for scores, scale in places:
+        for turned in (1, 0):
+            yield _pattern(scores, scale, turned)
+
+
+attention = Op(
+    "attention",
+    ("q", "kt", "v", "mask?"),
+    _infer,
+    outputs=("y", "+logsum"),
+    attributes={"scale": 1.0, "turned": 0},
+    decompose=_decompose,
+    cost=_cost,
+    pattern=tuple(_patterns()),
+    doc="y (..., M, E) = softmax(scale * q kt + mask) v with q (..., M, D), kt (..., D, N), v (..., N, E) and a mask "
+    "that broadcasts to (..., M, N); turned: y is (batch, M, heads, E). logsum (..., M): the logarithm of the sum of "
+    "e^scores along rows",
+)
+
+OPS = (attention,)

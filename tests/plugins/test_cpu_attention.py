@@ -1,0 +1,255 @@
+"""Attention on the CPU: found in what exporters write, right for any sizes, views and masks, and in extremes."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+from dataflow.check import check_plan
+
+ops = df.ops
+RANDOM = np.random.default_rng(11)
+
+
+def ops_of(session):
+    return [step.node.op.name for segment in session.plan().segments for step in segment.steps]
+
+
+def operands(g, *shapes):
+    return [g.input(f"x{i}", df.float32, shape) for i, shape in enumerate(shapes)]
+
+
+def feeds_of(graph, spread=1.0):
+    return {v.name: (RANDOM.standard_normal(v.type.sizes) * spread).astype(np.float32) for v in graph.inputs}
+
+
+def plain(q, kt, v, mask=0.0, scale=1.0):
+    """In float64."""
+    q, kt, v, mask = (np.asarray(a, np.float64) for a in (q, kt, v, mask))
+    scores = q @ kt * scale + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+# ---- what exporters write ----------------------------------------------------------------------------
+
+
+class Exported:
+    """An ONNX graph of one attention, with heads split from (batch, rows, width)."""
+
+    def __init__(self, heads=3, rows=9, keys=11, size=8):
+        self.nodes, self.stored, self.heads, self.size = [], [], heads, size
+        self.shapes = {"q": (2, rows, heads * size), "k": (2, keys, heads * size), "v": (2, keys, heads * size)}
+        self.rows, self.keys = rows, keys
+
+    def __call__(self, op, *inputs, **attributes):
+        self.nodes.append(helper.make_node(op, inputs, [f"{op}{len(self.nodes)}"], **attributes))
+        return self.nodes[-1].output[0]
+
+    def stored_as(self, array):
+        self.stored.append(numpy_helper.from_array(np.asarray(array), f"stored{len(self.stored)}"))
+        return self.stored[-1].name
+
+    def number(self, value):
+        return self.stored_as(np.asarray(value, np.float32))
+
+    def split(self, name, perm=(0, 2, 1, 3)):
+        shape = self.stored_as(np.array([0, 0, self.heads, self.size]))
+        return self("Transpose", self("Reshape", name, shape), perm=perm)
+
+    def finish(self, scores, axis=-1):
+        y = self("MatMul", self("Softmax", scores, axis=axis), self.split("v"))
+        joined = self.stored_as(np.array([0, 0, self.heads * self.size]))
+        y = self("Reshape", self("Transpose", y, perm=(0, 2, 1, 3)), joined)
+        made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.shapes.items()]
+        result = helper.make_tensor_value_info(y, TensorProto.FLOAT, self.shapes["q"])
+        graph = helper.make_graph(self.nodes, "attention", made, [result], self.stored)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def bert(g, heads):
+    g.shapes["mask"] = (2, 1, 1, g.keys)
+    scores = g("Div", g("MatMul", g.split("q"), g.split("k", (0, 2, 3, 1))), g.number(8**0.5))
+    return g.finish(g("Add", scores, "mask"))
+
+
+def bert_mask_first(g, heads):
+    g.shapes["mask"] = (2, 1, g.rows, g.keys)
+    scores = g("Mul", g.number(0.3), g("MatMul", g.split("q"), g.split("k", (0, 2, 3, 1))))
+    return g.finish(g("Add", "mask", scores), axis=3)
+
+
+def gpt(g, heads):
+    g.shapes["mask"] = (1, 1, g.rows, g.keys)
+    kt = g("Transpose", g.split("k"), perm=(0, 1, 3, 2))
+    return g.finish(g("Add", g("Div", g("MatMul", g.split("q"), kt), g.number(2.5)), "mask"))
+
+
+def vit(g, heads):
+    kt = g("Transpose", g.split("k"), perm=(0, 1, 3, 2))
+    return g.finish(g("Div", g("MatMul", g.split("q"), kt), g.number(2.5)))
+
+
+def t5(g, heads):
+    g.shapes["bias"] = (1, heads, g.rows, g.keys)
+    return g.finish(g("Add", g("MatMul", g.split("q"), g.split("k", (0, 2, 3, 1))), "bias"))
+
+
+def scaled_both(g, heads):
+    """As PyTorch's exporters write scaled_dot_product_attention."""
+    root = 8**-0.25
+    kt = g("Transpose", g.split("k"), perm=(0, 1, 3, 2))
+    return g.finish(g("MatMul", g("Mul", g.split("q"), g.number(root)), g("Mul", kt, g.number(root))))
+
+
+def scaled_query(g, heads):
+    g.shapes["mask"] = (g.rows, g.keys)
+    q = g("Mul", g.split("q"), g.number(0.4))
+    return g.finish(g("Add", g("MatMul", q, g.split("k", (0, 2, 3, 1))), "mask"))
+
+
+def divided_query(g, heads):
+    return g.finish(g("MatMul", g("Div", g.split("q"), g.number(3.0)), g.split("k", (0, 2, 3, 1))))
+
+
+@pytest.mark.parametrize(
+    "write", [bert, bert_mask_first, gpt, vit, t5, scaled_both, scaled_query, divided_query], ids=lambda f: f.__name__
+)
+def test_what_exporters_write_is_one_kernel(write, tmp_path):
+    heads = 3
+    model = write(Exported(heads), heads)
+    onnx.checker.check_model(model)
+    onnx.save(model, tmp_path / "a.onnx")
+    session = df.Session(df.load(tmp_path / "a.onnx"), devices=["cpu"])
+    assert ops_of(session) == ["attention"]  # and no copy: heads are views, and the result is written turned
+    check_plan(session.plan())
+    feeds = feeds_of(session.model.graph)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (found,) = session.run(feeds).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_else_reads_the_weights_keeps_them():
+    g = df.GraphBuilder()
+    q, kt, v = operands(g, (4, 5), (5, 6), (6, 3))
+    weights = ops.softmax(ops.matmul(q, kt), axis=-1)
+    g.output("y", ops.matmul(weights, v))
+    g.output("weights", weights)
+    assert "attention" not in ops_of(df.Session(g.build(), devices=["cpu"]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda q, kt, v: ops.matmul(ops.softmax(ops.matmul(q, kt), axis=-2), v),
+        lambda q, kt, v: ops.matmul(v, ops.softmax(ops.matmul(q, kt), axis=-1)),
+        lambda q, kt, v: ops.matmul(ops.softmax(ops.mul(ops.matmul(q, kt), v), axis=-1), v),
+        lambda q, kt, v: ops.matmul(ops.log_softmax(ops.matmul(q, kt), axis=-1), v),
+    ],
+)
+def test_what_is_no_attention_stays(change):
+    g = df.GraphBuilder()
+    g.output("y", change(*operands(g, (5, 5), (5, 5), (5, 5))))
+    session = df.Session(g.build(), devices=["cpu"])
+    assert "attention" not in ops_of(session)
+
+
+def test_a_mask_that_makes_the_scores_larger_is_none():
+    g = df.GraphBuilder()
+    q, kt, v, mask = operands(g, (1, 5), (5, 6), (6, 3), (4, 6))
+    g.output("y", ops.matmul(ops.softmax(ops.add(ops.matmul(q, kt), mask), axis=-1), v))
+    graph = g.build()
+    session = df.Session(graph, devices=["cpu"])
+    assert "attention" not in ops_of(session)
+    feeds = feeds_of(graph)
+    np.testing.assert_allclose(session.run(feeds)["y"], plain(*feeds.values()), rtol=1e-5, atol=1e-5)
+
+
+# ---- sizes, views and extremes -----------------------------------------------------------------------
+
+
+def session_of(shapes, scale=1.0, threads=2):
+    g = df.GraphBuilder()
+    g.output("y", ops.attention(*operands(g, *shapes), scale=scale))
+    return df.Session(g.build(), devices=["cpu"], threads=threads)
+
+
+@given(
+    m=st.integers(1, 40), n=st.integers(1, 70), d=st.integers(0, 40), e=st.integers(1, 70), batch=st.integers(1, 5),
+    masked=st.sampled_from((None, "whole", "keys", "rows")), threads=st.integers(1, 2), scale=st.floats(-2, 2),
+)  # fmt: skip
+@settings(max_examples=80, deadline=None)
+def test_any_sizes(m, n, d, e, batch, masked, threads, scale):
+    shapes = [(batch, m, d), (batch, d, n), (batch, n, e)]
+    if masked:
+        shapes.append({"whole": (batch, m, n), "keys": (1, n), "rows": (m, 1)}[masked])
+    session = session_of(shapes, scale, threads)
+    arrays = [RANDOM.standard_normal(s).astype(np.float32) for s in shapes]
+    found = session.run({f"x{i}": a for i, a in enumerate(arrays)})["y"]
+    expected = plain(*arrays[:3], arrays[3] if masked else 0.0, scale)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(("m", "n"), [(600, 30), (5, 2000), (700, 1300)])
+def test_many_rows_and_columns_are_cut_with_the_same_bits_from_run_to_run(m, n):
+    shapes = [(3, m, 16), (3, 16, n), (3, n, 24), (m, n)]
+    arrays = [RANDOM.standard_normal(s).astype(np.float32) for s in shapes]
+    arrays[3][: m // 2, : n // 2] = -np.inf  # whole blocks of columns are closed for some rows
+    arrays[3][1, : n - 1] = -np.inf
+    feeds = {f"x{i}": a for i, a in enumerate(arrays)}
+    expected = plain(*arrays)
+    for threads in (1, 2):
+        session = session_of(shapes, threads=threads)
+        first = session.run(feeds)["y"]
+        np.testing.assert_allclose(first, expected, rtol=1e-4, atol=2e-5)
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(feeds)["y"], first)
+
+
+@pytest.mark.parametrize("n", [1, 7, 64, 1500])
+def test_closed_rows_infinities_and_nan_are_as_one_by_one(n):
+    shapes = [(9, 4), (4, n), (n, 5), (9, n)]
+    g = df.GraphBuilder()
+    q, kt, v, mask = operands(g, *shapes)
+    g.output("y", ops.matmul(ops.softmax(ops.add(ops.matmul(q, kt), mask), axis=-1), v))
+    graph = g.build()
+    fused, apart = (df.Session(graph, devices=["cpu"], fuse=fuse) for fuse in (True, False))
+    assert ops_of(fused) == ["attention"]
+    arrays = [RANDOM.standard_normal(s).astype(np.float32) for s in shapes]
+    arrays[3][1] = -np.inf  # a closed row
+    arrays[3][2] = np.inf
+    arrays[3][3, n // 2] = np.nan
+    arrays[3][4] = np.float32(-3e38)
+    arrays[3][5, : n - 1] = -np.inf  # all but one
+    arrays[3][6, n - 1] = 3e38
+    feeds = {f"x{i}": a for i, a in enumerate(arrays)}
+    np.testing.assert_allclose(fused.run(feeds)["y"], apart.run(feeds)["y"], rtol=1e-4, atol=1e-5)
+    feeds["x2"] = np.full((n, 5), 3e38, np.float32)  # their mean is finite
+    feeds["x2"][0, 1] = np.inf
+    found, expected = fused.run(feeds)["y"], apart.run(feeds)["y"]
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    fine = ~np.isnan(expected) & (np.abs(expected) < 3.3e38)
+    np.testing.assert_allclose(found[fine], expected[fine], rtol=1e-5)
+
+
+def test_no_columns_give_zeros():
+    session = session_of([(2, 3, 4), (2, 4, 0), (2, 0, 5)])
+    found = session.run({"x0": np.ones((2, 3, 4), np.float32)} | {f"x{i}": np.ones(s, np.float32)
+                        for i, s in ((1, (2, 4, 0)), (2, (2, 0, 5)))})["y"]  # fmt: skip
+    np.testing.assert_array_equal(found, np.zeros((2, 3, 5), np.float32))
+
+
+def test_scores_take_no_memory():
+    """The arena holds what lies between steps: nothing of (rows, columns)."""
+    n = 512
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (n, 16))
+    w = [g.parameter(f"w{i}", RANDOM.standard_normal((16, 16)).astype(np.float32)) for i in range(3)]
+    q, k, v = (ops.matmul(x, p) for p in w)
+    g.output("y", ops.matmul(ops.softmax(ops.matmul(q, ops.transpose(k, perm=(1, 0))), axis=-1), v))
+    plan = df.Session(g.build(), devices=["cpu"], threads=1).plan()
+    assert plan.peak_bytes < 4 * n * n
