@@ -6,6 +6,7 @@ one runs the graph. Nobody writes them by hand, and autodiff never sees them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +20,7 @@ from .binary import add
 from .convolution import conv
 from .elementwise import relu
 from .linalg import matmul
+from .pool import max_pool
 from .rules import broadcast_shape, need
 
 
@@ -56,6 +58,29 @@ def _conv_add_relu_infer(x: TensorType, w: TensorType, bias: TensorType, z: Tens
 
 def _conv_add_relu(x: Value, w: Value, bias: Value, z: Value, **window: Any) -> Any:
     return relu(add(conv(x, w, bias, **window), z))
+
+
+_OF_POOL = {key: f"pool_{key}" for key in max_pool.attributes}
+
+
+def _parted(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The attributes of the convolution, and of the pool under its own names."""
+    window = {key: attributes[key] for key in conv.attributes}
+    return window, {key: attributes[name] for key, name in _OF_POOL.items()}
+
+
+def _conv_relu_max_pool_infer(x: TensorType, w: TensorType, bias: TensorType | None = None, **attributes: Any) -> Any:
+    window, pool = _parted(attributes)
+    planes = conv.infer(x, w, bias, **window)
+    assert isinstance(planes, TensorType)
+    found = max_pool.infer(planes, **pool)
+    assert isinstance(found, tuple)
+    return found[0]
+
+
+def _conv_relu_max_pool(x: Value, w: Value, bias: Value | None = None, **attributes: Any) -> Any:
+    window, pool = _parted(attributes)
+    return max_pool(_conv_relu(x, w, bias, **window), **pool)
 
 
 def _add_relu(a: Value, b: Value) -> Any:
@@ -101,6 +126,16 @@ conv_add_relu = Op(
     pattern=(Pattern(_conv_add_relu),),
     doc="y = max(conv(x, w, bias) + z, 0)",
 )
+conv_relu_max_pool = Op(
+    "conv_relu_max_pool",
+    conv.inputs,
+    _conv_relu_max_pool_infer,
+    attributes={**conv.attributes, **{_OF_POOL[key]: value for key, value in max_pool.attributes.items()}},
+    decompose=_conv_relu_max_pool,
+    cost=lambda node: _conv_pool_cost(node),
+    pattern=(Pattern(_conv_relu_max_pool),),
+    doc="y = max_pool(max(conv(x, w, bias), 0)); the pool's attributes begin with pool_",
+)
 add_relu = Op(
     "add_relu",
     ("a", "b"),
@@ -119,6 +154,15 @@ def _conv_cost(node: Any) -> int:
     for size in weight.type.sizes[1:]:
         per *= size
     return 2 * int(result.type.elements) * per
+
+
+def _conv_pool_cost(node: Any) -> int:
+    """As the convolution's: of the windows, without strides, that the pool reads."""
+    x, w, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    window, _ = _parted(node.attributes)
+    planes = conv.infer(x.type, w.type, **window)
+    assert isinstance(planes, TensorType)
+    return 2 * planes.elements * int(math.prod(w.type.sizes[1:])) + int(y.type.elements)
 
 
 # ---- programs -----------------------------------------------------------------------------------------
@@ -187,4 +231,4 @@ fused_elementwise = Op(
     "earlier steps; every step has the shape of the result, which is the last one's",
 )
 
-OPS = (matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, add_relu, fused_elementwise)
+OPS = (matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, conv_relu_max_pool, add_relu, fused_elementwise)

@@ -46,6 +46,7 @@ def _patterns() -> list[Sample]:
         every = (*small, 3) if small else ()
         operands = (x(*image), x(*weight), x(weight[0]), whole)
         rows.append(Sample(ops.conv_add_relu, operands, window, gradient=every))
+    rows += _pools()
     rows += [
         Sample(ops.add_relu, (x(*p, kind="distinct"), x(*q)), gradient=(0, 1) if p == (3, 5) else ()) for p, q in PAIRS
     ]
@@ -68,6 +69,29 @@ def _attention() -> list[Sample]:
     rows += [Sample(ops.attention, (*heads, mask), {"scale": -1.5, "turned": 1}) for mask in broad]
     rows.append(Sample(ops.attention, (x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))))
     rows.append(Sample(ops.attention, (x(9, 6), x(6, 9), x(9, 3)), {"scale": 30.0}))
+    return rows
+
+
+def _pools() -> list[Sample]:
+    """First layers of networks for images; kernels may leave those of few elements to others."""
+    rows = []
+    for image, weight, strides, pads, kernel, steps, around, more in (
+        ((1, 3, 64, 67), (33, 3, 3, 3), (1, 1), (1, 1, 1, 1), (3, 3), (2, 2), (0, 0, 0, 0), {}),
+        ((2, 3, 131, 129), (37, 3, 7, 7), (2, 2), (3, 3, 3, 3), (3, 3), (2, 2), (1, 1, 1, 1), {"pool_ceil_mode": 1}),
+        ((1, 4, 97, 90), (60, 2, 5, 3), (1, 1), (0, 1, 2, 0), (2, 2), (2, 2), (0, 0, 0, 0), {"groups": 2}),
+        ((1, 1, 75, 140), (17, 1, 4, 2), (1, 1), (2, 0, 1, 0), (4, 3), (3, 1), (1, 2, 2, 1), {"pool_ceil_mode": 1}),
+        ((1, 5, 200, 241), (40, 5, 2, 5), (3, 4), (0, 3, 1, 2), (5, 2), (1, 3), (2, 0, 0, 1), {}),
+        ((2, 3, 9, 8), (4, 3, 3, 3), (1, 1), (1, 1, 1, 1), (2, 2), (2, 2), (0, 0, 0, 0), {}),
+        ((0, 3, 64, 67), (33, 3, 3, 3), (1, 1), (1, 1, 1, 1), (3, 3), (2, 2), (0, 0, 0, 0), {}),
+    ):
+        attributes = {
+            "strides": strides, "pads": pads, "dilations": (1, 1), "groups": 1, "pool_kernel": kernel,
+            "pool_strides": steps, "pool_pads": around, "pool_dilations": (1, 1), **more,
+        }  # fmt: skip
+        operands = (x(*image), x(*weight), x(weight[0]))
+        small = (0, 1, 2) if image[2] < 10 else ()
+        rows.append(Sample(ops.conv_relu_max_pool, operands, attributes, gradient=small))
+        rows.append(Sample(ops.conv_relu_max_pool, (x(*image), x(*weight)), attributes))
     return rows
 
 

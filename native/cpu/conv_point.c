@@ -1,18 +1,16 @@
-/* conv_point.c: out[f][q] = relu(bias[f] + sum over k of weight[f][k] * what q reads at k), k =
- * (channel, tap).
+/* conv_point.c: out[f][q] = relu(bias[f] + sum over channels c of weight[f][c] * in[c][q]).
  *
- * The product of packed weights with lines of positions: rows of the result are planes of the
- * output, so nothing is turned. Strips of DF_TILE_COLUMNS positions are copied or gathered to the
- * workspace, a line per step of k; then each panel of filters passes over all of them, so that it
- * writes its few planes from left to right, and stays in the first cache. */
+ * The product of packed weights with planes: rows of the result are planes of the output, so
+ * nothing is turned. Strips of DF_TILE_COLUMNS positions are copied to the workspace, a line per
+ * channel; then each panel of filters passes over all of them, so that it writes its few planes
+ * from left to right, and stays in the first cache. */
 #include "conv_point.h"
-#include "conv_gather.h"
 #include "gemm_tile.h"
+#include "vector.h"
 
 enum {
   K_BLOCK = 512,         /* a panel is 28 KiB with 14 rows */
   MOST_FLOATS = 1 << 17, /* of the strips of a pass: 512 KiB stay in the second cache */
-  MOST_GATHERED = 160,   /* steps of k that are gathered position by position */
   LEAST_STRIPS = 12,     /* below, too many lanes of the last strip are empty */
   GRAIN = 256 * 1024     /* multiply-adds of the smallest piece worth a thread's while */
 };
@@ -29,17 +27,12 @@ static int64_t first_of(const df_conv *conv, int64_t panel) {
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
 
 int DF_NAME(df_point_can)(const df_conv *conv) {
-  const df_window *w = &conv->window;
-  int64_t k = steps_of(conv);
-  return k > 0 && (df_conv_is_plain(w) || (k <= MOST_GATHERED && w->taps <= DF_MOST_TAPS)) &&
-         w->in_size <= INT32_MAX / 2;
+  return steps_of(conv) > 0 && df_conv_is_plain(&conv->window) &&
+         conv->window.in_size <= INT32_MAX / 2;
 }
 
-/* Gathering costs too much for a few filters. */
 int DF_NAME(df_point_takes)(const df_conv *conv) {
-  const df_window *w = &conv->window;
-  return DF_NAME(df_point_can)(conv) && (df_conv_is_plain(w) || conv->filters > DF_LANES) &&
-         w->out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
+  return DF_NAME(df_point_can)(conv) && conv->window.out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
 }
 
 /* Per group and block of k the panels, each of them k lines of DF_TILE_ROWS. */
@@ -103,9 +96,8 @@ typedef struct piece {
   const float *source; /* of the image and group */
   const float *packed; /* of the group */
   const float *bias;
-  int64_t out;           /* where in the output the group begins */
-  float *lines;          /* [strip][k][position] */
-  const int32_t *offset; /* per tap */
+  int64_t out;  /* where in the output the group begins */
+  float *lines; /* [strip][k][position] */
 } piece;
 
 /* Positions of a strip. */
@@ -131,21 +123,6 @@ static void copy_strips(const piece *s, int64_t first, int64_t count, int64_t be
         else
           vec_store(to + j, vec_load_part(source + j, columns - j));
       }
-    }
-  }
-}
-
-/* The same for a window of any form. */
-static void gather_strips(const piece *s, int64_t first, int64_t count, int64_t begin,
-                          int64_t end) {
-  const df_window *w = &s->d->conv.window;
-  for (int64_t i = 0; i < count; i++) {
-    int64_t columns = columns_of(s, first + i), width = width_of(columns);
-    float *to = s->lines + i * (end - begin) * DF_TILE_COLUMNS;
-    for (int64_t j = 0; j < width; j += DF_LANES) {
-      df_place place;
-      df_find_place(&place, w, (first + i) * DF_TILE_COLUMNS + j, df_min(DF_LANES, columns - j));
-      df_gather(to + j, width, &place, w, s->offset, s->source, begin, end);
     }
   }
 }
@@ -193,24 +170,18 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   const plan *p = &job->p;
   int64_t part = index % p->parts, at = index / p->parts, group = at % conv->groups;
   int64_t last = p->strips * (part + 1) / p->parts;
-  int32_t offset[DF_MOST_TAPS];
-  df_tap_offsets(w, offset);
   piece s = {.d = d,
              .p = p,
              .source = d->source + at * conv->channels * w->in_size,
              .packed = d->packed + group * group_floats(conv),
              .bias = d->bias ? d->bias + group * conv->filters : NULL,
              .out = at * conv->filters * w->out_size,
-             .lines = job->workspace + worker * p->scratch,
-             .offset = offset};
+             .lines = job->workspace + worker * p->scratch};
   for (int64_t begin = 0; begin < p->k; begin += p->block) {
     int64_t end = df_min(p->k, begin + p->block);
     for (int64_t first = p->strips * part / p->parts, some; first < last; first += some) {
       some = df_min(p->together, last - first);
-      if (df_conv_is_plain(w))
-        copy_strips(&s, first, some, begin, end);
-      else
-        gather_strips(&s, first, some, begin, end);
+      copy_strips(&s, first, some, begin, end);
       for (int64_t panel = 0; panel < panels_of(conv); panel++)
         do_panel(&s, panel, first, some, begin, end);
     }

@@ -4,8 +4,8 @@
 
 #include "conv_direct.h"
 
-/* Whether planes are so large that lanes over positions are full, and what a position reads lies
- * together or is little: kernels of one element with stride 1, or few channels. */
+/* Whether a position reads what lies at its own place (kernels of one element with stride 1), and
+ * planes are so large that lanes over positions are full. */
 int DF_NAME(df_point_takes)(const df_conv *conv);
 
 /* Whether it could, well or badly. */

@@ -1,6 +1,7 @@
 /* conv_way.c: the ways of a convolution with packed weights, the one that gains most first. */
 #include "conv_way.h"
 #include "conv_point.h"
+#include "conv_rows.h"
 #include "conv_winograd.h"
 
 typedef struct way {
@@ -13,12 +14,14 @@ typedef struct way {
   void (*run)(const df_call *call, const df_direct *direct);
 } way;
 
-#define WAY(name, able)                                                                            \
-  {DF_NAME(df_##name##_takes),       DF_NAME(df_##able),        DF_NAME(df_##name##_pack_bytes),   \
-   DF_NAME(df_##name##_pack_pieces), DF_NAME(df_##name##_pack), DF_NAME(df_##name##_workspace),    \
+#define WAY(name, able, packer)                                                                    \
+  {DF_NAME(df_##name##_takes),        DF_NAME(df_##able),                                          \
+   DF_NAME(df_##packer##_pack_bytes), DF_NAME(df_##packer##_pack_pieces),                          \
+   DF_NAME(df_##packer##_pack),       DF_NAME(df_##name##_workspace),                              \
    DF_NAME(df_##name##_run)}
-static const way ways[DF_CONV_WAYS] = {WAY(winograd, winograd_takes), WAY(point, point_can),
-                                       WAY(direct, direct_can)};
+static const way ways[DF_CONV_WAYS] = {WAY(winograd, winograd_takes, winograd),
+                                       WAY(point, point_can, point), WAY(rows, rows_can, point),
+                                       WAY(direct, direct_can, direct)};
 
 int32_t DF_NAME(df_way_of)(const df_conv *conv) {
   for (int32_t i = conv->algorithm - 1; i >= 0 && i < DF_CONV_WAYS; i++)
@@ -31,7 +34,8 @@ int32_t DF_NAME(df_way_of)(const df_conv *conv) {
 }
 
 void DF_NAME(df_way_tell)(const df_conv *conv, int32_t way, df_prepared *out) {
-  static const char *const names[DF_CONV_WAYS + 1] = {"winograd", "point", "direct", "spread"};
+  static const char *const names[DF_CONV_WAYS + 1] = {"winograd", "point", "rows", "direct",
+                                                      "spread"};
   out->algorithms = names;
   out->n_algorithms = DF_CONV_WAYS + 1;
   out->algorithm = way;

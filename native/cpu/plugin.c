@@ -34,6 +34,7 @@ enum { ALIGNMENT = 64 };
   X(conv)                                                                                          \
   X(conv_grad_input)                                                                               \
   X(conv_grad_weight)                                                                              \
+  X(conv_pool)                                                                                     \
   X(elementwise)                                                                                   \
   X(fused_elementwise)                                                                             \
   X(fused_gemm)                                                                                    \

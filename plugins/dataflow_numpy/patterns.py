@@ -18,6 +18,12 @@ def _matmul_bias(attributes: Attributes, a: Array, b: Array, bias: Array) -> Arr
     return TENSORS["matmul"](attributes, a, b) + bias
 
 
+def _conv_relu_max_pool(attributes: Attributes, *operands: Array) -> Array:
+    pool = {key.removeprefix("pool_"): value for key, value in attributes.items() if key.startswith("pool_")}
+    y, _ = WINDOWS["max_pool"](pool, _relu(WINDOWS["conv"](attributes, *operands)))
+    return y
+
+
 def _attention(
     attributes: Attributes, q: Array, kt: Array, v: Array, mask: Array | None = None
 ) -> tuple[Array, Array]:
@@ -44,6 +50,7 @@ KERNELS: dict[str, Code] = {
     "matmul_bias_relu": lambda attributes, a, b, bias: _relu(_matmul_bias(attributes, a, b, bias)),
     "conv_relu": lambda attributes, *operands: _relu(WINDOWS["conv"](attributes, *operands)),
     "conv_add_relu": lambda attributes, x, w, bias, z: _relu(WINDOWS["conv"](attributes, x, w, bias) + z),
+    "conv_relu_max_pool": _conv_relu_max_pool,
     "attention": _attention,
     "add_relu": lambda attributes, a, b: _relu(a + b),
     "fused_elementwise": _program,

@@ -51,14 +51,14 @@ def test_what_is_avoided_is_not_used_where_there_is_another() -> None:
     found = df.Algorithms(avoid="winograd")
     assert "winograd" not in algorithms(df.Session(model, ["cpu"], algorithms=found), feeds)
     assert error(model, feeds, algorithms=found) < 1e-6
-    everything = df.Algorithms(avoid=["winograd", "point", "direct", "spread"])
+    everything = df.Algorithms(avoid=["winograd", "point", "rows", "direct", "spread"])
     assert algorithms(df.Session(model, ["cpu"], algorithms=everything), feeds) == ["winograd", "point"]
 
 
-@pytest.mark.parametrize("name", ["winograd", "point", "direct", "spread"])
+@pytest.mark.parametrize("name", ["winograd", "point", "rows", "direct", "spread"])
 def test_every_algorithm_computes_the_same(name: str) -> None:
     model, feeds = planes()
-    found = df.Algorithms(avoid={"winograd", "point", "direct", "spread"} - {name})
+    found = df.Algorithms(avoid={"winograd", "point", "rows", "direct", "spread"} - {name})
     assert name in algorithms(df.Session(model, ["cpu"], algorithms=found), feeds)
     assert error(model, feeds, algorithms=found) < 2e-6
 
@@ -142,7 +142,7 @@ def test_a_resumed_run_goes_by_the_checkpoints_algorithms(tmp_path: Path, caplog
 
     plain = df.Algorithms(avoid="winograd")
     whole = trained(False, plain, 2)
-    assert set(plain.used.values()) <= {"direct", "point", "spread"}
+    assert set(plain.used.values()) <= {"direct", "point", "rows", "spread"}
     for path in tmp_path.iterdir():
         path.unlink()
     trained(False, df.Algorithms(avoid="winograd"), 1)
