@@ -6,8 +6,10 @@
  * reads memory in order. Runs of at most DF_CHUNK elements are reduced in the element's type, runs
  * are joined in double or int64. When there are few outputs, the runs are split into parts that
  * depend on the shape only, and the parts' results, kept in the workspace, are joined in order.
+ * Short rows of floats are taken some at a time (reduce_rows.h).
  */
 #include "block.h"
+#include "reduce_rows.h"
 #include "walk.h"
 
 enum {
@@ -33,6 +35,7 @@ typedef struct reducer {
   void (*add)(void *partial, const void *x, int64_t n); /* partial[j] = op(partial[j], x[j]) */
   void (*fold)(value *totals, const void *partial, int64_t n); /* totals[j] = op(..., partial[j]) */
   void (*store)(void *out, int64_t index, value total, int64_t count);
+  void (*rows)(const float *const *rows, int64_t count, int64_t n, float *totals); /* or null */
 } reducer;
 
 /* ---- Types and ops -------------------------------------------------------------------------- */
@@ -44,7 +47,7 @@ typedef struct reducer {
 
 /* |W| is the type to compute in: unsigned for integer sums, which wrap. |field| is f or i, |V| its
  * type. */
-#define DEFINE_REDUCER(name, T, W, field, V, OP, first, finish)                                    \
+#define DEFINE_REDUCER(name, T, W, field, V, OP, first, finish, rows)                              \
   static value name##_run(const void *from, int64_t n) {                                           \
     const T *x = from;                                                                             \
     W total = (W)(first);                                                                          \
@@ -88,24 +91,25 @@ typedef struct reducer {
   }                                                                                                \
   static const reducer name = {sizeof(T),   {.field = (V)(first)}, name##_run,                     \
                                name##_join, name##_clear,          name##_add,                     \
-                               name##_fold, name##_store};
+                               name##_fold, name##_store,          rows};
 
-DEFINE_REDUCER(sum_f32, float, float, f, double, SUM_OF, 0.0f, )
-DEFINE_REDUCER(sum_f64, double, double, f, double, SUM_OF, 0.0, )
-DEFINE_REDUCER(sum_i32, int32_t, uint32_t, i, uint64_t, SUM_OF, 0, )
-DEFINE_REDUCER(sum_i64, int64_t, uint64_t, i, uint64_t, SUM_OF, 0, )
-DEFINE_REDUCER(mean_f32, float, float, f, double, SUM_OF, 0.0f, / (double)count)
-DEFINE_REDUCER(mean_f64, double, double, f, double, SUM_OF, 0.0, / (double)count)
-DEFINE_REDUCER(max_f32, float, float, f, double, MAX_OF, -INFINITY, )
-DEFINE_REDUCER(max_f64, double, double, f, double, MAX_OF, -(double)INFINITY, )
-DEFINE_REDUCER(max_i32, int32_t, int32_t, i, int64_t, MAX_OF, INT32_MIN, )
-DEFINE_REDUCER(max_i64, int64_t, int64_t, i, int64_t, MAX_OF, INT64_MIN, )
-DEFINE_REDUCER(min_f32, float, float, f, double, MIN_OF, INFINITY, )
-DEFINE_REDUCER(min_f64, double, double, f, double, MIN_OF, (double)INFINITY, )
-DEFINE_REDUCER(min_i32, int32_t, int32_t, i, int64_t, MIN_OF, INT32_MAX, )
-DEFINE_REDUCER(min_i64, int64_t, int64_t, i, int64_t, MIN_OF, INT64_MAX, )
-DEFINE_REDUCER(prod_f32, float, float, f, double, PROD_OF, 1.0f, )
-DEFINE_REDUCER(prod_f64, double, double, f, double, PROD_OF, 1.0, )
+DEFINE_REDUCER(sum_f32, float, float, f, double, SUM_OF, 0.0f, , DF_NAME(df_sum_rows))
+DEFINE_REDUCER(sum_f64, double, double, f, double, SUM_OF, 0.0, , NULL)
+DEFINE_REDUCER(sum_i32, int32_t, uint32_t, i, uint64_t, SUM_OF, 0, , NULL)
+DEFINE_REDUCER(sum_i64, int64_t, uint64_t, i, uint64_t, SUM_OF, 0, , NULL)
+DEFINE_REDUCER(mean_f32, float, float, f, double, SUM_OF, 0.0f, / (double)count,
+               DF_NAME(df_sum_rows))
+DEFINE_REDUCER(mean_f64, double, double, f, double, SUM_OF, 0.0, / (double)count, NULL)
+DEFINE_REDUCER(max_f32, float, float, f, double, MAX_OF, -INFINITY, , DF_NAME(df_largest_of_rows))
+DEFINE_REDUCER(max_f64, double, double, f, double, MAX_OF, -(double)INFINITY, , NULL)
+DEFINE_REDUCER(max_i32, int32_t, int32_t, i, int64_t, MAX_OF, INT32_MIN, , NULL)
+DEFINE_REDUCER(max_i64, int64_t, int64_t, i, int64_t, MAX_OF, INT64_MIN, , NULL)
+DEFINE_REDUCER(min_f32, float, float, f, double, MIN_OF, INFINITY, , DF_NAME(df_smallest_of_rows))
+DEFINE_REDUCER(min_f64, double, double, f, double, MIN_OF, (double)INFINITY, , NULL)
+DEFINE_REDUCER(min_i32, int32_t, int32_t, i, int64_t, MIN_OF, INT32_MAX, , NULL)
+DEFINE_REDUCER(min_i64, int64_t, int64_t, i, int64_t, MIN_OF, INT64_MAX, , NULL)
+DEFINE_REDUCER(prod_f32, float, float, f, double, PROD_OF, 1.0f, , NULL)
+DEFINE_REDUCER(prod_f64, double, double, f, double, PROD_OF, 1.0, , NULL)
 
 /* ---- The plan ------------------------------------------------------------------------------- */
 
@@ -268,6 +272,31 @@ static void reduce_columns(const reduction *r, const char *x, int64_t part, int6
     deliver(r, part, first + j, totals[j]);
 }
 
+/* Whether a result is one short row. */
+static int by_short_rows(const reduction *r) {
+  const plan *plan = r->plan;
+  return r->op->rows && !plan->by_columns && plan->strips == 1 && plan->stride == 1 &&
+         plan->inner <= RUN && plan->parts == 1;
+}
+
+/* Outputs [begin, end), |place| is that of the first. */
+static void reduce_short_rows(const reduction *r, df_place *place, int64_t begin, int64_t end) {
+  const plan *plan = r->plan;
+  for (int64_t unit = begin, some; unit < end; unit += some) {
+    const float *rows[DF_ROWS_TOGETHER];
+    float totals[DF_ROWS_TOGETHER];
+    some = df_min(DF_ROWS_TOGETHER, end - unit);
+    for (int64_t i = 0; i < some; i++) {
+      rows[i] = (const float *)(const void *)r->x + place->offset[0];
+      if (plan->kept.rank)
+        df_place_advance(place, &plan->kept, 1);
+    }
+    r->op->rows(rows, some, plan->inner, totals);
+    for (int64_t i = 0; i < some; i++)
+      r->op->store(r->out, unit + i, (value){.f = (double)totals[i]}, plan->count);
+  }
+}
+
 static void reduce_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const reduction *r = context;
@@ -276,6 +305,11 @@ static void reduce_task(void *context, int64_t index, int64_t count, int32_t wor
   int64_t begin, end;
   df_piece(index, count, plan->units * plan->parts, 1, &begin, &end);
   df_place place;
+  if (by_short_rows(r)) {
+    df_place_set(&place, kept, begin);
+    reduce_short_rows(r, &place, begin, end);
+    return;
+  }
   for (int64_t task = begin; task < end; task++) {
     const int64_t part = task / plan->units, unit = task % plan->units;
     const int64_t strip = part * plan->strips / plan->parts;

@@ -262,6 +262,47 @@ def test_the_largest_of_a_window_with_a_nan_is_nan():
     np.testing.assert_array_equal(np.isnan(found), where)
 
 
+@pytest.mark.parametrize("place", [(0, 0), (3, 1), (4, 20), (8, 39), (5, 32), (8, 0)])
+@pytest.mark.parametrize("columns", [2, 3])
+def test_a_nan_wins_wherever_it_lies_in_windows_two_apart(place, columns):
+    x = normal(1, 2, 9, 40)
+    x[0, 1][place] = np.nan
+    kernel, pads = (3, columns), (1, 1, 1, 1) if columns == 3 else (1, 0, 1, 0)
+    window = {"kernel": kernel, "strides": (2, 2), "pads": pads, "dilations": (1, 1)}
+    found, _ = run(lambda g, x: df.ops.max_pool(x, **window), x)
+    np.testing.assert_array_equal(found, pooled(x, "max_pool", kernel, (2, 2), pads, 0).astype(np.float32))
+
+
+def test_a_convolution_with_the_pool_behind_it_is_one_kernel_and_keeps_nan():
+    x, w = normal(2, 3, 70, 66), normal(40, 3, 3, 3)
+    x[1, 2, 30, 40] = np.nan
+
+    def build(g, x):
+        window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+        y = df.ops.relu(df.ops.conv(x, g.parameter("w", w), **window))
+        return df.ops.max_pool(y, kernel=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1), dilations=(1, 1))
+
+    found, plan = run(build, x)
+    assert [step.node.op.name for s in plan.segments for step in s.steps] == ["conv_relu_max_pool"]
+    planes = np.maximum(convolved(x, w, np.zeros(40), (1, 1), (1, 1, 1, 1), (1, 1), 1), 0.0)
+    expected = pooled(planes, "max_pool", (3, 3), (2, 2), (1, 1, 1, 1), 0)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 31, 47, 64, 169, 1024, 1025])
+@pytest.mark.parametrize("kind", ["sum", "mean", "max", "min"])
+def test_short_rows_are_reduced(kind, n):
+    x = normal(5, 7, n + 3)[:, :, 1 : n + 1]
+    turned = x.transpose(1, 0, 2)
+    x[2, 3, n // 2] = np.inf
+    x[4, 6, n - 1] = np.nan
+    for given in (np.ascontiguousarray(x), turned):
+        found, _ = run(lambda g, v: getattr(df.ops, f"reduce_{kind}")(v, axes=(2,), keepdims=False), given)
+        expected = getattr(np, kind)(given.astype(np.float64), 2)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6 * n)
+
+
 @pytest.mark.parametrize("isa", ["avx2", "portable"])
 def test_the_same_on_other_instruction_sets(isa):
     """This file again, in a process that uses another instruction set."""
