@@ -14,7 +14,7 @@
 #include "tile_amx.h"
 
 enum {
-  MOST_STAY = 32,    /* panels */
+  MOST_STAY = 32,    /* panels: 1 MiB at most, half of the second cache */
   SMALL = 64 * 1024, /* multiply-adds below which a second thread does not pay */
   LINE = 16          /* floats of a cache line */
 };
@@ -30,10 +30,9 @@ typedef struct plan {
 
 static plan plan_of(int64_t m, int64_t n, int64_t k, int parts) {
   static const int64_t steps[] = {512, 256, 128}; /* 24 to 32 KiB of a panel in the first cache */
-  const int64_t most = steps[parts - 1];
   const int64_t lanes = MOST_STAY * DF_AMX_PANEL;
-  plan plan = {.k = df_divide_up(df_even_part(k, most), DF_AMX_STEPS) * DF_AMX_STEPS,
-               .rows_stay = m <= lanes && n > m};
+  plan plan = {.rows_stay = m <= lanes && n > m};
+  plan.k = df_divide_up(df_even_part(k, steps[parts - 1]), DF_AMX_STEPS) * DF_AMX_STEPS;
   plan.stay = plan.rows_stay ? m : df_even_part(n, lanes);
   plan.stay = df_divide_up(plan.stay, DF_AMX_PANEL) * DF_AMX_PANEL;
   plan.words = df_amx_words(plan.k, parts);
@@ -45,7 +44,7 @@ static plan plan_of(int64_t m, int64_t n, int64_t k, int parts) {
 
 /* Cycles of one thread, as measured, for a piece. */
 static double piece_cost(int64_t m, int64_t n, int64_t k, int parts) {
-  static const double products[] = {1.0, 3.0, 6.0}, packing[] = {0.35, 0.6, 0.9};
+  static const double products[] = {1.0, 3.0, 6.0}, packing[] = {0.35, 0.6, 1.0};
   const plan plan = plan_of(m, n, k, parts);
   const double tiles = (double)(df_divide_up(m, DF_AMX_TILE) * df_divide_up(n, DF_AMX_TILE));
   const double blocks = (double)df_divide_up(k, DF_AMX_STEPS);
@@ -95,7 +94,7 @@ df_gemm_cut DF_NAME(df_gemm_amx_cut)(int64_t m, int64_t n, int64_t k, int64_t ba
   if (cut_cost(&other, k, batch, threads) <= cut_cost(&best, k, batch, threads))
     return (df_gemm_cut){0};
   const plan plan = plan_of(best.rows, best.columns, k, parts);
-  const int64_t panels = 1 + plan.stay / DF_AMX_PANEL;
+  const int64_t panels = 2 + plan.stay / DF_AMX_PANEL;
   best.scratch = panels * plan.words / 2 + plan.float_cut.scratch;
   return best;
 }
@@ -132,25 +131,13 @@ static panel pack(const work *w, uint16_t *to, int rows, int64_t at) {
   return (panel){to, df_amx_ordinary(largest)};
 }
 
-/* Asks memory for share |index| of |count| of a panel that is packed later. */
-static void fetch(const df_amx_source *s, int64_t index, int64_t count) {
-  const int along = s->step_row == 1;
-  const int64_t lines = along ? s->lanes : s->steps, length = along ? s->steps : s->lanes;
-  const int64_t row = along ? s->lane_row : s->step_row;
-  if (!along && s->lane_row != 1)
-    return;
-  for (int64_t i = lines * index / count; i < lines * (index + 1) / count; i++)
-    for (int64_t at = 0; at < length; at += LINE)
-      __builtin_prefetch(s->data + i * row + at, 0, 2);
-}
-
 /* The sums of two panels, to c. */
-static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel b) {
+static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel b,
+                            df_amx_later *later) {
   const df_gemm rows = df_gemm_rows(&w->gemm, i, df_min(DF_AMX_PANEL, w->gemm.m - i));
   const df_gemm g = df_gemm_columns(&rows, j, df_min(DF_AMX_PANEL, w->gemm.n - j));
   if (!a.ordinary || !b.ordinary) {
-    df_gemm_cut cut = w->plan->float_cut;
-    DF_NAME(df_gemm_piece)(&g, &cut, 0, w->scratch);
+    DF_NAME(df_gemm_piece)(&g, &w->plan->float_cut, 0, w->scratch);
     return;
   }
   for (int64_t row = 0; row < g.m; row++) { /* written when the sums are there */
@@ -161,32 +148,68 @@ static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel 
   const df_amx_factor left = df_amx_packed(a.words, w->parts);
   const df_amx_factor right = df_amx_packed(b.words, w->parts);
   DF_NAME(df_amx_multiply)
-  (sums, &left, &right, df_divide_up(g.k, DF_AMX_STEPS), w->parts, g.m, g.n, w->plan->rows_stay);
+  (sums, &left, &right, df_divide_up(g.k, DF_AMX_STEPS), w->parts, g.m, g.n, w->plan->rows_stay,
+   later);
   DF_NAME(df_amx_end)(g.c, g.c_row, sums, g.m, g.n, &g.end);
 }
 
-/* All panels that stay, then each that passes over them, the next coming from memory meanwhile. */
-static void multiply_block(const work *w, uint16_t *words) {
-  const plan *plan = w->plan;
-  const int rows = plan->rows_stay;
-  const int64_t staying = rows ? w->gemm.m : w->gemm.n, passing = rows ? w->gemm.n : w->gemm.m;
-  const int64_t count = df_divide_up(staying, DF_AMX_PANEL);
+static uint32_t largest_of(const df_amx_later *later) {
+  uint32_t largest = 0;
+  for (int i = 0; i < 16; i++)
+    largest = later->largest[i] > largest ? later->largest[i] : largest;
+  return largest;
+}
+
+/* Asks memory for share |index| of |count| of a panel whose steps lie together. */
+static void fetch(const df_amx_source *s, int64_t index, int64_t count) {
+  for (int64_t lane = s->lanes * index / count; lane < s->lanes * (index + 1) / count; lane++)
+    for (int64_t step = 0; step < s->steps; step += LINE)
+      __builtin_prefetch(s->data + lane * s->lane_row + step, 0, 2);
+}
+
+/* Panels of b pass over all of a. The next one comes from memory meanwhile: it is packed bit by bit
+ * while others are multiplied, where its form allows that. */
+static void pass_over_rows(const work *w, uint16_t *words) {
+  const df_gemm *g = &w->gemm;
+  const int64_t count = df_divide_up(g->m, DF_AMX_PANEL), blocks = df_divide_up(g->k, DF_AMX_STEPS);
   panel stay[MOST_STAY];
   for (int64_t i = 0; i < count; i++)
-    stay[i] = pack(w, words + (1 + i) * plan->words, rows, i * DF_AMX_PANEL);
-  for (int64_t at = 0; at < passing; at += DF_AMX_PANEL) {
-    const panel pass = pack(w, words, !rows, at);
-    const int64_t next = at + DF_AMX_PANEL;
+    stay[i] = pack(w, words + (2 + i) * w->plan->words, 1, i * DF_AMX_PANEL);
+  uint16_t *other = words + w->plan->words;
+  panel pass = pack(w, words, 0, 0);
+  for (int64_t j = 0; j < g->n; j += DF_AMX_PANEL) {
+    const df_amx_source next = source_of(w, 0, j + DF_AMX_PANEL);
+    df_amx_later later = {.from = next.data,
+                          .row = next.step_row,
+                          .out = other,
+                          .rows = 2 * DF_AMX_TILE * blocks,
+                          .count = df_divide_up(2 * DF_AMX_TILE, count)};
+    const int meanwhile =
+        next.lanes == DF_AMX_PANEL && next.lane_row == 1 && g->k % DF_AMX_STEPS == 0;
     for (int64_t i = 0; i < count; i++) {
-      if (next < passing) {
-        const df_amx_source later = source_of(w, !rows, next);
-        fetch(&later, i, count);
-      }
-      if (rows)
-        multiply_panels(w, i * DF_AMX_PANEL, at, stay[i], pass);
-      else
-        multiply_panels(w, at, i * DF_AMX_PANEL, pass, stay[i]);
+      if (next.lanes > 0 && next.step_row == 1)
+        fetch(&next, i, count);
+      multiply_panels(w, i * DF_AMX_PANEL, j, stay[i], pass, meanwhile ? &later : NULL);
     }
+    uint16_t *used = (uint16_t *)pass.words;
+    if (meanwhile && later.done == later.rows)
+      pass = (panel){other, df_amx_ordinary(largest_of(&later))};
+    else if (next.lanes > 0)
+      pass = pack(w, other, 0, j + DF_AMX_PANEL);
+    other = used;
+  }
+}
+
+/* Panels of a pass over all of b. */
+static void pass_over_columns(const work *w, uint16_t *words) {
+  const df_gemm *g = &w->gemm;
+  panel stay[MOST_STAY];
+  for (int64_t j = 0; j < g->n; j += DF_AMX_PANEL)
+    stay[j / DF_AMX_PANEL] = pack(w, words + (2 + j / DF_AMX_PANEL) * w->plan->words, 0, j);
+  for (int64_t i = 0; i < g->m; i += DF_AMX_PANEL) {
+    const panel pass = pack(w, words, 1, i);
+    for (int64_t j = 0; j < g->n; j += DF_AMX_PANEL)
+      multiply_panels(w, i, j, pass, stay[j / DF_AMX_PANEL], NULL);
   }
 }
 
@@ -197,6 +220,7 @@ void DF_NAME(df_gemm_amx_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int
   const df_gemm rows = df_gemm_rows(gemm, i, df_min(cut->rows, gemm->m - i));
   const df_gemm piece = df_gemm_columns(&rows, j, df_min(cut->columns, gemm->n - j));
   const int64_t most = plan.rows_stay ? piece.n : plan.stay;
+  uint16_t *words = (uint16_t *)(scratch + plan.float_cut.scratch);
   DF_NAME(df_amx_open)();
   for (int64_t from = 0; from < piece.n; from += most)
     for (int64_t p = 0; p < piece.k; p += plan.k) {
@@ -205,7 +229,10 @@ void DF_NAME(df_gemm_amx_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int
                 .parts = cut->parts,
                 .scratch = scratch};
       df_gemm_steps(&w.gemm, p, df_min(plan.k, piece.k - p));
-      multiply_block(&w, (uint16_t *)(scratch + plan.float_cut.scratch));
+      if (plan.rows_stay)
+        pass_over_rows(&w, words);
+      else
+        pass_over_columns(&w, words);
     }
   DF_NAME(df_amx_close)();
 }

@@ -5,36 +5,9 @@
  * interleaved, a row of a tile of b. The other order is the same square of pairs turned. Per 32
  * floats: 2 loads, 4 operations for the largest magnitude, and for each part a store, 2 to 4
  * operations and 4 for the rest. */
-#include "pack_amx.h"
-#include "vector.h"
+#include "pack_row_amx.h"
 
 #define PACK_INLINE static inline __attribute__((always_inline))
-
-/* What is left of 2 vectors, rounded to words; |pairs|: their words in turns. */
-PACK_INLINE __m512i round_words(__m512 low, __m512 high, int pairs) {
-  const __m512i turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  __m512i words = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-  return pairs ? _mm512_permutexvar_epi16(turns, words) : words;
-}
-
-PACK_INLINE void take_away(__m512 *low, __m512 *high, __m512i words, int pairs) {
-  __m512i first, second;
-  if (pairs) {
-    first = _mm512_slli_epi32(words, 16);
-    second = _mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000u));
-  } else {
-    first = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(words)), 16);
-    second = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(words, 1)), 16);
-  }
-  *low = _mm512_sub_ps(*low, _mm512_castsi512_ps(first));
-  *high = _mm512_sub_ps(*high, _mm512_castsi512_ps(second));
-}
-
-PACK_INLINE __m512i larger(__m512i largest, __m512 x) {
-  __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
-  return _mm512_max_epu32(largest, bits);
-}
 
 PACK_INLINE __mmask16 first_of(int64_t count) {
   return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
@@ -58,17 +31,15 @@ PACK_INLINE __m512i pack_tile(uint16_t *out, const float *from, int64_t row, int
       else if (2 * i + 1 < steps)
         high = _mm512_maskz_loadu_ps(high_mask, at + row);
     }
-    largest = larger(larger(largest, low), high);
+    largest = df_amx_larger(df_amx_larger(largest, low), high);
+    __m512i words[3];
+    df_amx_split(words, low, high, !together, parts);
 #pragma GCC unroll 3
-    for (int part = 0; part < parts; part++) {
-      __m512i words = round_words(low, high, !together);
+    for (int part = 0; part < parts; part++)
       if (turned)
-        square[part][i] = (df_vec)words;
+        square[part][i] = (df_vec)words[part];
       else
-        _mm512_store_si512(out + part * DF_AMX_WORDS + i * 32, words);
-      if (part + 1 < parts)
-        take_away(&low, &high, words, !together);
-    }
+        _mm512_store_si512(out + part * DF_AMX_WORDS + i * 32, words[part]);
   }
   if (turned)
 #pragma GCC unroll 3

@@ -24,12 +24,24 @@ static inline df_amx_factor df_amx_packed(const uint16_t *data, int parts) {
                          DF_AMX_WORDS, 32};
 }
 
+/* A whole panel of b, whose lanes lie together, that is packed while others are multiplied, some
+ * rows of tiles with each block: memory has time. */
+typedef struct df_amx_later {
+  const float *from;
+  int64_t row;  /* from one step to the next */
+  int64_t next; /* floats to the panel behind, which memory is asked for */
+  uint16_t *out;
+  int64_t done, rows;
+  int64_t count; /* rows that go with a block */
+  uint32_t largest[16] __attribute__((aligned(64)));
+} df_amx_later;
+
 /* sums[32][32] (64-byte aligned) = a b for |blocks| of steps, of which |rows| x |columns| are
  * wanted and whole tiles written. One factor comes from the first cache, the other passes from
- * further away: a if |a_passes|. The unit must be open. */
+ * further away: a if |a_passes|. |later|, of b, may be null. The unit must be open. */
 void DF_NAME(df_amx_multiply)(float *sums, const df_amx_factor *a, const df_amx_factor *b,
                               int64_t blocks, int parts, int64_t rows, int64_t columns,
-                              int a_passes);
+                              int a_passes, df_amx_later *later);
 
 /* Writes sums to c as |end| says; its biases are those of the first row and column. */
 void DF_NAME(df_amx_end)(float *c, int64_t c_row, const float *sums, int64_t rows, int64_t columns,
