@@ -123,6 +123,15 @@ def _quota() -> int:
         return 1 << 16
 
 
+def to_differentiate(graph: Graph, placement: Placement, registry: Registry, changed: Collection[str]) -> Graph:
+    """A bound graph with ops in the place of their patterns, where a device has kernels for them and their gradients.
+
+    What such an op keeps for its gradient is less than what its parts would keep.
+    """
+    graph = fold(without_inactive(graph), registry.kernels.get(LAST_RESORT, {}), changed)
+    return fuse(graph, placement.pins, registry, changed, differentiable=True)
+
+
 def compile_graph(
     graph: Graph,
     placement: Placement,

@@ -59,7 +59,7 @@ class _Search(Groups):
         if len(group) < 2:
             return
         made = self.make(sorted(group, key=self.place.__getitem__))
-        if self.runs(made, last):
+        if self.taker(made, last) is not None:
             self.take(group, last, made, last)
 
     def enqueue(self, node: Node, waiting: list[int]) -> None:

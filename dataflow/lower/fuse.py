@@ -8,6 +8,7 @@ from ..errors import InputError
 from ..graph import Attribute, Graph, Node, Value
 from ..op import Op
 from ..registry import Registry
+from ..types import TensorType
 from .groups import Groups
 from .patterns import Free, Shape, attributes_of, shapes
 from .pins import Pins
@@ -15,7 +16,9 @@ from .pins import Pins
 _COMMUTE = frozenset({"add", "mul", "maximum", "minimum"})
 
 
-def fuse(graph: Graph, pins: Pins, registry: Registry, changed: Collection[str] = ()) -> Graph:
+def fuse(
+    graph: Graph, pins: Pins, registry: Registry, changed: Collection[str] = (), *, differentiable: bool = False
+) -> Graph:
     """The graph with every pattern replaced that the device of its first node computes as one; most nodes first.
 
     Inner values must have no other reader, and a pattern must not span the boundary of a joint graph.
@@ -25,17 +28,20 @@ def fuse(graph: Graph, pins: Pins, registry: Registry, changed: Collection[str] 
         pins: what runs where.
         registry: has the ops with patterns, and the devices' kernels.
         changed: names of initializers whose data may change: no constants of a pattern.
+        differentiable: only ops with a gradient of their own, and where the device has a kernel for that too: for a
+            graph that is yet to be differentiated. The gradient of the op ``name`` is the op ``name_grad``.
     """
     patterns: dict[str, list[tuple[Op, Shape]]] = {}
     for op in registry.ops.values():
-        if op.pattern and any(op.name in registry.kernels[device] for device in pins.devices):
+        offered = any(op.name in registry.kernels[device] for device in pins.devices)
+        if op.pattern and offered and not (differentiable and op.gradient is None):
             for shape in shapes(op):
                 patterns.setdefault(shape.last.op.name, []).append((op, shape))
     if not patterns:
         return graph
     for found in patterns.values():
         found.sort(key=lambda entry: -entry[1].size)
-    search = _Search(graph, pins, registry, changed)
+    search = _Search(graph, pins, registry, changed, differentiable)
     for node in reversed(graph.nodes):
         if node.op.name in patterns and node not in search.taken:
             search.replace(node, patterns[node.op.name])
@@ -120,9 +126,11 @@ class _Match:
 
 
 class _Search(Groups):
-    def __init__(self, graph: Graph, pins: Pins, registry: Registry, changed: Collection[str]) -> None:
+    def __init__(
+        self, graph: Graph, pins: Pins, registry: Registry, changed: Collection[str], differentiable: bool
+    ) -> None:
         super().__init__(graph, pins, registry)
-        self.changed = changed
+        self.changed, self.differentiable = changed, differentiable
 
     def replace(self, last: Node, patterns: Sequence[tuple[Op, Shape]]) -> None:
         """Puts the first op in the place of its pattern that ends with ``last``."""
@@ -138,7 +146,10 @@ class _Search(Groups):
             members = set(match.nodes.values())
             made = self.made(op, match, last) if self.alone(members, last, match) else None
             first = min(members, key=self.place.__getitem__)
-            if made is not None and self.runs(made, first):
+            device = self.taker(made, first) if made is not None else None
+            if made is None or device is None:
+                continue
+            if not self.differentiable or f"{op.name}_grad" in self.registry.kernels[device]:
                 self.take(members, last, made, first)
                 return True
         return False
@@ -175,8 +186,12 @@ class _Search(Groups):
         result = last.outputs[0]
         if result is None or types[0] != result.type or any(v is not None for v in last.outputs[1:]):
             return None
-        outputs = (result, *[None] * (len(types) - 1))
+        outputs = (result, *(self.extra(last, index, type_) for index, type_ in enumerate(types[1:], 1)))
         return Node(op, last.name, tuple(inputs), outputs, attributes, (), last.origin)
+
+    def extra(self, last: Node, index: int, type_: TensorType) -> Value | None:
+        """A further result of the op, where a gradient may read it."""
+        return Value(f"{last.name}:{index}", type_) if self.differentiable else None
 
 
 def _agrees(key: str, wanted: Attribute, node: Node, free: dict[str, Attribute]) -> bool:

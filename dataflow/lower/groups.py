@@ -39,15 +39,15 @@ class Groups:
             return False
         return len({self.pins.order(n) for n in listed}) == 1
 
-    def runs(self, made: Node, member: Node) -> bool:
-        """Whether the device that would run ``member`` has a kernel that takes ``made``."""
+    def taker(self, made: Node, member: Node) -> str | None:
+        """The device that would run ``member``, if it has a kernel that takes ``made``."""
         for device in self.pins.order(member):
             kernels = self.registry.kernels[device]
             if any(k.refuses(made) is None for k in kernels.get(made.op.name, ())):
-                return True
+                return device
             if any(k.refuses(member) is None for k in kernels.get(member.op.name, ())):
-                return False
-        return False
+                return None
+        return None
 
     def take(self, nodes: Iterable[Node], last: Node, made: Node, first: Node) -> None:
         """Lets ``made`` stand for ``nodes``, in the place of ``last`` and where ``first`` is pinned."""

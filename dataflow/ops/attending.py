@@ -15,7 +15,7 @@ from ..op import Op, Pattern
 from ..types import Shape, TensorType
 from .binary import add, div, mul, sub
 from .elementwise import exp, log
-from .linalg import matmul
+from .linalg import matmul, swapped
 from .movement import reshape, transpose
 from .probability import softmax
 from .reduce import reduce_max, reduce_sum
@@ -55,14 +55,92 @@ def _infer(
 
 
 def _decompose(q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, turned: int) -> Any:
-    scores = mul(matmul(q, kt), scale)
-    if mask is not None:
-        scores = add(scores, mask)
+    scores = _scored(q, kt, mask, scale)
     y = matmul(softmax(scores, axis=-1), v)
     most = reduce_max(scores, axes=(-1,), keepdims=1)
     total = log(reduce_sum(exp(sub(scores, most)), axes=(-1,), keepdims=1))
     logsum = reshape(add(most, total), shape=scores.type.shape[:-1])
     return (transpose(y, perm=_TURN) if turned else y), logsum
+
+
+def _scored(q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
+    scores: Value = mul(matmul(q, kt), scale)
+    return scores if mask is None else add(scores, mask)
+
+
+def _errors(
+    dy: Value, y: Value, logsum: Value, q: Value, kt: Value, v: Value, mask: Value | None, scale: float, turned: int
+) -> tuple[Value, Value, Value]:
+    """The weights, the cotangent of the scores, and dy with heads before rows."""
+    if turned:
+        dy, y = transpose(dy, perm=_TURN), transpose(y, perm=_TURN)
+    column = (*logsum.type.shape, 1)
+    weights = exp(sub(_scored(q, kt, mask, scale), reshape(logsum, shape=column)))
+    delta = reduce_sum(mul(dy, y), axes=(-1,), keepdims=1)
+    return weights, mul(weights, sub(matmul(dy, swapped(v)), delta)), dy
+
+
+def _gradient(node: Node, dy: Value | None, dlogsum: Value | None = None) -> tuple[Value, ...]:
+    q, kt, v, mask = (*node.inputs, None)[:4]
+    y, logsum = node.outputs
+    assert q is not None and kt is not None and v is not None and y is not None and logsum is not None
+    scale, turned = node.attributes["scale"], node.attributes["turned"]
+    if dy is None:
+        dy = mul(y, 0.0)
+    dq, dk, dv = attention_grad(dy, y, logsum, q, kt, v, mask, scale=scale, turned=turned)
+    weights, ds, _ = _errors(dy, y, logsum, q, kt, v, mask, scale, turned)  # dead where the mask needs no gradient
+    dkt = swapped(dk)
+    if dlogsum is not None:
+        more = mul(weights, reshape(dlogsum, shape=(*dlogsum.type.shape, 1)))
+        ds = add(ds, more)
+        dq = add(dq, mul(matmul(more, swapped(kt)), scale))
+        dkt = add(dkt, mul(matmul(swapped(q), more), scale))
+    return (dq, dkt, dv) if mask is None else (dq, dkt, dv, ds)
+
+
+def _grad_infer(
+    dy: TensorType,
+    y: TensorType,
+    logsum: TensorType,
+    q: TensorType,
+    kt: TensorType,
+    v: TensorType,
+    mask: TensorType | None = None,
+    *,
+    scale: float,
+    turned: int,
+) -> tuple[TensorType, ...]:
+    expected = _infer(q, kt, v, mask, scale=scale, turned=turned)
+    given = f"attention_grad: dy is {dy}, y {y}, logsum {logsum}; expected {expected[0]} and {expected[1]}"
+    need((y, logsum) == expected and dy == y, given)
+    lead = logsum.shape[:-1]
+    shapes = (q.shape[-2:], (kt.shape[-1], kt.shape[-2]), v.shape[-2:])
+    return tuple(TensorType(q.dtype, (*lead, *shape)) for shape in shapes)
+
+
+def _grad_decompose(
+    dy: Value,
+    y: Value,
+    logsum: Value,
+    q: Value,
+    kt: Value,
+    v: Value,
+    mask: Value | None = None,
+    *,
+    scale: float,
+    turned: int,
+) -> tuple[Value, ...]:
+    weights, ds, dy = _errors(dy, y, logsum, q, kt, v, mask, scale, turned)
+    ds = mul(ds, scale)
+    return matmul(ds, swapped(kt)), matmul(swapped(ds), q), matmul(swapped(weights), dy)
+
+
+def _grad_cost(node: Node) -> int:
+    """Five products, and what is done with each score."""
+    q, kt, v = node.inputs[3:6]
+    assert q is not None and kt is not None and v is not None
+    scores = TensorType(q.type.dtype, _scores(q.type, kt.type, v.type, None)).elements
+    return scores * (6 * int(q.type.shape[-1]) + 4 * int(v.type.shape[-1]) + 10)
 
 
 def _cost(node: Node) -> int:
@@ -103,12 +181,13 @@ def _patterns() -> Iterator[Pattern]:
             yield _pattern(scores, scale, turned)
 
 
-attention = Op(
+attention: Op = Op(
     "attention",
     ("q", "kt", "v", "mask?"),
     _infer,
     outputs=("y", "+logsum"),
     attributes={"scale": 1.0, "turned": 0},
+    gradient=_gradient,
     decompose=_decompose,
     cost=_cost,
     pattern=tuple(_patterns()),
@@ -117,4 +196,16 @@ attention = Op(
     "e^scores along rows",
 )
 
-OPS = (attention,)
+attention_grad: Op = Op(
+    "attention_grad",
+    ("dy", "y", "logsum", "q", "kt", "v", "mask?"),
+    _grad_infer,
+    outputs=("dq", "dk", "dv"),
+    attributes={"scale": 1.0, "turned": 0},
+    decompose=_grad_decompose,
+    cost=_grad_cost,
+    doc="the gradients by q (..., M, D), the transpose of kt (..., N, D) and v (..., N, E), for every entry of the "
+    "scores' leading axes, from a cotangent dy and both results of attention",
+)
+
+OPS = (attention, attention_grad)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import ops
-from .sample import PAIRS, Sample, x
+from .sample import PAIRS, Operand, Sample, x
 
 
 def _programs() -> list[Sample]:
@@ -95,4 +95,26 @@ def _pools() -> list[Sample]:
     return rows
 
 
-FUSED: list[Sample] = _programs() + _patterns() + _attention()
+def _sums(*shape: int) -> Operand:
+    """Not those of any scores, but about as large."""
+    return Operand(shape, kind="range", low=4, high=9)
+
+
+def _attention_grad() -> list[Sample]:
+    rows = []
+    sizes = ((5, 7, 3, 4), (1, 1, 1, 1), (0, 3, 2, 2), (3, 0, 2, 4), (3, 4, 0, 2), (3, 4, 2, 0), (31, 67, 8, 33),
+             (70, 1000, 5, 16))  # fmt: skip
+    for m, n, d, e in sizes:
+        for mask in (None, x(m, n), x(n)) if n < 100 else (x(1, n),):
+            given = (x(2, m, e), x(2, m, e), _sums(2, m), x(2, m, d), x(2, d, n), x(2, n, e))
+            operands = (*given, *([mask] if mask else []))
+            every = tuple(range(len(operands))) if m == 5 else ()
+            rows.append(Sample(ops.attention_grad, operands, {"scale": 0.5}, gradient=every))
+    heads = (x(2, 5, 3, 7), x(2, 5, 3, 7), _sums(2, 3, 5), x(2, 3, 5, 4), x(2, 3, 4, 6), x(2, 3, 6, 7), x(2, 1, 1, 6))
+    rows.append(Sample(ops.attention_grad, heads, {"scale": -0.5, "turned": 1}))
+    spread = (x(4, 5, 2, 2), x(4, 5, 2, 2), _sums(4, 5, 2), x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))
+    rows.append(Sample(ops.attention_grad, spread))
+    return rows
+
+
+FUSED: list[Sample] = _programs() + _patterns() + _attention() + _attention_grad()

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..algorithms import Algorithms
 from ..budget import check_budget
-from ..compile import DeviceChoice, compile_graph, open_machine, place
+from ..compile import DeviceChoice, compile_graph, open_machine, place, to_differentiate
 from ..device import HOST, Precision
 from ..errors import Cancelled
 from ..execute import Program, Scratch
@@ -262,6 +262,8 @@ class Programs:
     def _joint(self, batch: Mapping[str, Array], sizes: Mapping[str, int], *, add: bool) -> Graph:
         bound = bind(self._training, sizes)
         names = self._reached or self._trainable
+        if self._fuse:
+            bound = to_differentiate(bound, self._placement, self._registry, self._changed())
         joint = joint_graph(bound, self._entries(bound), self._objective.build, names, add=add)
         self._reached = joint.reached
         return joint.graph

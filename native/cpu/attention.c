@@ -159,23 +159,6 @@ static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, con
   }
 }
 
-/* The row of the mask in columns [begin, begin + n), as the softmax takes it. */
-static void mask_row(const job *job, const piece *at, df_attention_row *row, int64_t i,
-                     int64_t begin) {
-  const df_matrices *mask = &job->p.mask;
-  row->mask = NULL;
-  if (!job->p.masked)
-    return;
-  const float *from = at->mask + i * mask->row + begin * mask->column;
-  row->mask = from;
-  row->mask_step = mask->column != 0;
-  if (mask->column > 1 || mask->column < 0) {
-    for (int64_t j = 0; j < row->n; j++)
-      at->mask_row[j] = from[j * mask->column];
-    row->mask = at->mask_row;
-  }
-}
-
 /* Rows [i, i + rows) against the packed columns [begin, begin + n). */
 static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
                       int64_t begin, int64_t n) {
@@ -190,7 +173,9 @@ static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first,
   multiply(at->scores, p->scores_row, q, q_row, at->kt_panels, rows, p->d, n, 0);
   for (int64_t r = 0; r < rows; r++) {
     df_attention_row row = {at->scores + r * p->scores_row, n, job->scale, NULL, 0};
-    mask_row(job, at, &row, i + r, begin);
+    if (p->masked)
+      df_attention_mask(&row, at->mask + (i + r) * p->mask.row + begin * p->mask.column,
+                        p->mask.column, at->mask_row);
     const float kept =
         DF_NAME(df_attention_weights)(&row, &at->sums[i + r - first], begin + n == p->n);
     float *y = at->y + (i + r) * p->y_row;

@@ -35,6 +35,15 @@ typedef struct df_attention_sum {
  * does, with its last block. */
 float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_sum *sum, int last);
 
+/* Scores -> weights e^(s - logsum), and |ds|, in which their gradients stand, -> the gradients of
+ * what the scores were before they were scaled: scale * weight * (ds - delta). */
+void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum,
+                                  float delta);
+
+/* Sum of x[i * x_step] y[i * y_step]. */
+float DF_NAME(df_attention_dot)(const float *x, int64_t x_step, const float *y, int64_t y_step,
+                                int64_t n);
+
 /* maximum + log sum. */
 float DF_NAME(df_attention_logsum)(const df_attention_sum *sum);
 
@@ -60,6 +69,19 @@ static inline int64_t df_matrix_offset(const df_matrices *x, const int64_t *lead
     index /= size;
   }
   return offset;
+}
+
+/* Gives a row its mask, from |from| on with |step| between elements; |room| for n floats where they
+ * don't lie together. */
+static inline void df_attention_mask(df_attention_row *row, const float *from, int64_t step,
+                                     float *room) {
+  row->mask = from;
+  row->mask_step = step != 0;
+  if (step == 0 || step == 1)
+    return;
+  for (int64_t j = 0; j < row->n; j++)
+    room[j] = from[j * step];
+  row->mask = room;
 }
 
 #endif

@@ -105,6 +105,35 @@ float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_su
   return (float)(carried * inverse);
 }
 
+void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum,
+                                  float delta) {
+  const df_vec scale = vec_splat(row->scale), base = vec_splat(logsum), mean = vec_splat(delta);
+  const df_vec same = vec_splat(row->mask && !row->mask_step ? *row->mask : 0.0f);
+  const float *mask = row->mask_step ? row->mask : NULL;
+  float *s = row->scores;
+  for (int64_t i = 0; i < row->n; i += DF_LANES) { /* behind the row is room for whole vectors */
+    const int64_t some = df_min(DF_LANES, row->n - i);
+    const df_vec added = mask ? vec_load_part(mask + i, some) : same;
+    const df_vec x = vec_load(s + i) * scale + added - base;
+    const df_vec p = exp_below_zero(-vec_max(vec_splat(LEAST), -x)); /* rounding may leave x > 0 */
+    vec_store(s + i, p);
+    vec_store(ds + i, p * (vec_load(ds + i) - mean) * scale);
+  }
+}
+
+float DF_NAME(df_attention_dot)(const float *x, int64_t x_step, const float *y, int64_t y_step,
+                                int64_t n) {
+  df_vec sum = vec_zero();
+  float rest = 0.0f;
+  int64_t i = 0;
+  if (x_step == 1 && y_step == 1)
+    for (; i + DF_LANES <= n; i += DF_LANES)
+      sum += vec_load(x + i) * vec_load(y + i);
+  for (; i < n; i++)
+    rest += x[i * x_step] * y[i * y_step];
+  return vec_sum(sum) + rest;
+}
+
 float DF_NAME(df_attention_logsum)(const df_attention_sum *sum) {
   return sum->most + (float)log(sum->sum);
 }

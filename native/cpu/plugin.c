@@ -28,6 +28,7 @@ enum { ALIGNMENT = 64 };
 #define FAMILIES(X)                                                                                \
   X(arg_reduce)                                                                                    \
   X(attention)                                                                                     \
+  X(attention_grad)                                                                                \
   X(batch_norm)                                                                                    \
   X(binary)                                                                                        \
   X(cast)                                                                                          \
