@@ -30,6 +30,7 @@ static df_conv conv_of_node(const df_node *node) {
       df_conv_make(x->shape, w->shape, y->shape, x->rank, node->attributes, node->n_attributes, 0);
   conv.uses = node->flags >> 1 & 1 ? 0 : conv.batch;
   conv.algorithm = node->algorithm;
+  conv.precision = node->precision;
   return conv;
 }
 
@@ -52,7 +53,7 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
     return DF_OK;
   df_conv row = df_conv_as_row(conv);
   int32_t way = DF_NAME(df_way_of)(&row);
-  out->state = (void *)(intptr_t)node->algorithm;
+  out->state = df_conv_state(&conv);
   DF_NAME(df_way_tell)(&row, way, out);
   if (way != DF_SPREAD) {
     if (!row.uses) {
@@ -76,7 +77,7 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
   const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
   const float *packed = call->packs ? call->packs[0] : NULL;
   conv.uses = packed ? 0 : conv.batch;
-  conv.algorithm = (int32_t)(intptr_t)call->state;
+  df_conv_from_state(&conv, call->state);
   if (DF_NAME(df_depth_takes)(&conv)) {
     df_depth depth = {.conv = conv,
                       .out = y->data,

@@ -151,6 +151,7 @@ static df_conv conv_of_node(const df_node *node) {
                               node->n_attributes, FIRST_ATTRIBUTE);
   conv.uses = node->flags >> 1 & 1 ? 0 : conv.batch;
   conv.algorithm = node->algorithm;
+  conv.precision = node->precision;
   return conv;
 }
 
@@ -182,7 +183,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   cut cut;
   if (DF_NAME(df_depth_takes)(&conv))
     return DF_OK;
-  out->state = (void *)(intptr_t)node->algorithm;
+  out->state = df_conv_state(&conv);
   if (!make_cut(&cut, &conv, NULL)) {
     DF_NAME(df_way_tell)(NULL, DF_SPREAD, out);
     df_apply apply = apply_of(&conv);
@@ -209,7 +210,7 @@ static df_status run(const df_call *call) {
                               call->n_attributes, FIRST_ATTRIBUTE);
   const float *packed = call->packs ? call->packs[0] : NULL;
   conv.uses = packed ? 0 : conv.batch;
-  conv.algorithm = (int32_t)(intptr_t)call->state;
+  df_conv_from_state(&conv, call->state);
   if (DF_NAME(df_depth_takes)(&conv)) {
     df_depth depth = {.conv = conv, .out = dx->data, .source = dy->data, .weight = w->data};
     DF_NAME(df_depth_run_dx)(call, &depth);

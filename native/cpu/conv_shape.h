@@ -14,6 +14,7 @@ typedef struct df_conv {
   int64_t batch, groups, channels, filters;
   int64_t uses; /* images for which weights are packed: at every run, or 0 when they are constant */
   int32_t algorithm; /* as in df_node: the way that is wanted, or 0 */
+  int32_t precision; /* as in df_node */
 } df_conv;
 
 /* Exchanges rows and columns. */
@@ -24,6 +25,16 @@ static inline void df_swap_planar(df_window *w) {
     sizes[i][1] = sizes[i][2];
     sizes[i][2] = swapped;
   }
+}
+
+/* What a run must know of the node, as the state that prepare leaves. */
+static inline void *df_conv_state(const df_conv *conv) {
+  return (void *)(intptr_t)(conv->algorithm | conv->precision << 16);
+}
+
+static inline void df_conv_from_state(df_conv *conv, const void *state) {
+  conv->algorithm = (int32_t)((intptr_t)state & 0xffff);
+  conv->precision = (int32_t)((intptr_t)state >> 16);
 }
 
 /* The attributes strides, pads, dilations and groups begin at |first|. A single long axis is put

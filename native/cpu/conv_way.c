@@ -1,5 +1,6 @@
 /* conv_way.c: the ways of a convolution with packed weights, the one that gains most first. */
 #include "conv_way.h"
+#include "conv_amx.h"
 #include "conv_point.h"
 #include "conv_rows.h"
 #include "conv_winograd.h"
@@ -19,14 +20,26 @@ typedef struct way {
    DF_NAME(df_##packer##_pack_bytes), DF_NAME(df_##packer##_pack_pieces),                          \
    DF_NAME(df_##packer##_pack),       DF_NAME(df_##name##_workspace),                              \
    DF_NAME(df_##name##_run)}
+#ifdef DF_AMX
+#define UNIT WAY(unit, unit_can, unit)
+#else
+static int never(const df_conv *conv) {
+  (void)conv;
+  return 0;
+}
+#define UNIT {.takes = never, .can = never}
+#endif
+enum { UNIT_WAY = DF_CONV_WAYS - 1 };
 static const way ways[DF_CONV_WAYS] = {WAY(winograd, winograd_takes, winograd),
                                        WAY(point, point_can, point), WAY(rows, rows_can, point),
-                                       WAY(direct, direct_can, direct)};
+                                       WAY(direct, direct_can, direct), UNIT};
 
 int32_t DF_NAME(df_way_of)(const df_conv *conv) {
   for (int32_t i = conv->algorithm - 1; i >= 0 && i < DF_CONV_WAYS; i++)
     if (ways[i].can(conv))
       return i;
+  if (!conv->algorithm && ways[UNIT_WAY].takes(conv))
+    return UNIT_WAY;
   for (int32_t i = 0; i < DF_CONV_WAYS && !conv->algorithm; i++)
     if (ways[i].takes(conv))
       return i;
@@ -34,8 +47,8 @@ int32_t DF_NAME(df_way_of)(const df_conv *conv) {
 }
 
 void DF_NAME(df_way_tell)(const df_conv *conv, int32_t way, df_prepared *out) {
-  static const char *const names[DF_CONV_WAYS + 1] = {"winograd", "point", "rows", "direct",
-                                                      "spread"};
+  static const char *const names[DF_CONV_WAYS + 1] = {"winograd", "point",       "rows",
+                                                      "direct",   "matrix_unit", "spread"};
   out->algorithms = names;
   out->n_algorithms = DF_CONV_WAYS + 1;
   out->algorithm = way;

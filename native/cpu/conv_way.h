@@ -5,7 +5,7 @@
 #include "conv_direct.h"
 
 enum {
-  DF_CONV_WAYS = 4,
+  DF_CONV_WAYS = 5,
   DF_SPREAD = DF_CONV_WAYS /* the number of what needs no packed weights and always can: df_apply */
 };
 

@@ -55,9 +55,20 @@ PACK_INLINE __m512i pack_tile(uint16_t *out, const float *from, int64_t row, int
 /* A tile of elements that lie anywhere, the steps of a lane together. */
 static void gather_tile(float *to, const float *from, const df_amx_source *s, int64_t lanes,
                         int64_t steps) {
+  const __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  if (s->step_row > INT32_MAX / DF_AMX_STEPS || s->step_row < -(INT32_MAX / DF_AMX_STEPS)) {
+    for (int64_t lane = 0; lane < lanes; lane++)
+      for (int64_t step = 0; step < steps; step++)
+        to[lane * DF_AMX_STEPS + step] = from[lane * s->lane_row + step * s->step_row];
+    return;
+  }
+  const __m512i at = _mm512_mullo_epi32(place, _mm512_set1_epi32((int)s->step_row));
   for (int64_t lane = 0; lane < lanes; lane++)
-    for (int64_t step = 0; step < steps; step++)
-      to[lane * DF_AMX_STEPS + step] = from[lane * s->lane_row + step * s->step_row];
+    for (int64_t step = 0; step < steps; step += 16)
+      _mm512_storeu_ps(to + lane * DF_AMX_STEPS + step,
+                       _mm512_mask_i32gather_ps(_mm512_setzero_ps(), first_of(steps - step), at,
+                                                from + lane * s->lane_row + step * s->step_row,
+                                                sizeof(float)));
 }
 
 PACK_INLINE uint32_t pack_panel(uint16_t *out, const df_amx_source *s, int parts, int together,
@@ -120,25 +131,35 @@ uint32_t DF_NAME(df_amx_pack)(uint16_t *out, const df_amx_source *source, int pa
 
 /* ---- What is not ordinary -------------------------------------------------------------------- */
 
-/* |x| as bfloat16 can have it without becoming zero or infinite. */
-static float held(float x) {
-  const float most = 0x1.fep127f, least = 0x1p-126f, size = __builtin_fabsf(x);
-  if (x == 0.0f || !(size < __builtin_inff()))
-    return x;
-  return __builtin_copysignf(size > most ? most : size < least ? least : size, x);
+/* |x| rounded to bfloat16; |cut|: towards zero. */
+static uint16_t round_word(float x, int cut) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  if (x != x)
+    return (uint16_t)(bits >> 16 | 0x40);
+  return (uint16_t)((cut ? bits : bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-void DF_NAME(df_amx_pack_odd)(uint16_t *out, const df_amx_source *source, df_amx_form form) {
-  float tile[DF_AMX_PANEL * DF_AMX_STEPS];
-  for (int64_t step = 0; step < source->steps; step += DF_AMX_STEPS) {
-    const int64_t steps = df_min(DF_AMX_STEPS, source->steps - step);
-    const float *from = source->data + step * source->step_row;
-    gather_tile(tile, from, source, source->lanes, steps);
-    for (int64_t lane = 0; lane < source->lanes; lane++)
-      for (int64_t i = 0; i < steps; i++)
-        tile[lane * DF_AMX_STEPS + i] = held(tile[lane * DF_AMX_STEPS + i]);
-    const df_amx_source some = {tile, DF_AMX_STEPS, 1, source->lanes, steps};
-    (void)packers[0][0][form](out, &some);
-    out += 2 * DF_AMX_WORDS;
+/* |x| as parts, cut where rounding would make it infinite. */
+static void split_odd(uint16_t *out, int64_t apart, float x, int parts) {
+  const float most = 0x1.fep127f;
+  const int cut = x > most || x < -most;
+  for (int part = 0; part < parts; part++) {
+    out[part * apart] = round_word(x, cut);
+    const float kept = df_amx_float(out[part * apart]);
+    x = kept - kept == 0.0f ? x - kept : 0.0f; /* nothing is left of what is not finite */
   }
+}
+
+void DF_NAME(df_amx_pack_odd)(uint16_t *out, const df_amx_source *s, int parts, df_amx_form form) {
+  memset(out, 0, (size_t)df_amx_words(s->steps, parts) * sizeof *out);
+  for (int64_t lane = 0; lane < s->lanes; lane++)
+    for (int64_t step = 0; step < s->steps; step++) {
+      const int64_t i = lane % DF_AMX_TILE, p = step % DF_AMX_STEPS;
+      const int64_t tile = step / DF_AMX_STEPS * 2 + lane / DF_AMX_TILE;
+      const int64_t place =
+          form == DF_AMX_A ? i * DF_AMX_STEPS + p : p / 2 * DF_AMX_STEPS + 2 * i + p % 2;
+      split_odd(out + tile * parts * DF_AMX_WORDS + place, DF_AMX_WORDS,
+                s->data[lane * s->lane_row + step * s->step_row], parts);
+    }
 }

@@ -58,9 +58,18 @@ static inline int64_t df_amx_words(int64_t steps, int parts) {
 uint32_t DF_NAME(df_amx_pack)(uint16_t *out, const df_amx_source *source, int parts,
                               df_amx_form form);
 
-/* The same in one part for what is not ordinary: finite numbers stay finite, and those that the
- * unit would take for zeros become 2^-126, so that products with infinities are as in float32. */
-void DF_NAME(df_amx_pack_odd)(uint16_t *out, const df_amx_source *source, df_amx_form form);
+/* The same for what is not ordinary, one by one: parts whose sum is the number to as many bits as
+ * parts have, also where it is tiny, huge, infinite or not a number. For who adds them up again. */
+void DF_NAME(df_amx_pack_odd)(uint16_t *out, const df_amx_source *source, int parts,
+                              df_amx_form form);
+
+/* A bfloat16. */
+static inline float df_amx_float(uint16_t word) {
+  const uint32_t bits = (uint32_t)word << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
 
 /* Whether products of panels with this largest magnitude can neither overflow where those of
  * float32 would not nor lose what counts: it is zero or from 2^-48 to 2^60. */

@@ -213,6 +213,120 @@ def test_what_is_not_ordinary_gives_what_float32_gives(case, precision):
         assert np.all((np.abs(found - exact) <= most)[finite])
 
 
+# ---- Convolutions -----------------------------------------------------------------------------------
+
+FORCED = df.Algorithms(avoid=("winograd", "point", "rows", "direct", "spread")) if NO_UNIT is None else None
+CONVOLUTIONS = [  # channels, filters, size, kernel, strides, pads, dilations
+    (64, 48, (14, 14), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (33, 35, (9, 11), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    (16, 70, (20, 23), (5, 3), (2, 2), (2, 0, 1, 3), (1, 1)),
+    (40, 16, (13, 30), (3, 2), (3, 1), (0, 1, 4, 0), (2, 3)),
+    (31, 64, (17, 7), (1, 1), (2, 2), (0, 0, 0, 0), (1, 1)),
+    (1, 5, (6, 5), (3, 3), (1, 2), (5, 4, 3, 2), (1, 1)),
+    (130, 32, (40, 40), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+]
+
+
+def windows_of(x, kernel, strides, pads, dilations):
+    """(images, channels * taps, positions) in double precision, taps innermost."""
+    x = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])])
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    found = np.lib.stride_tricks.sliding_window_view(x, reach, (2, 3))
+    found = found[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+    n, c, height, width = found.shape[:4]
+    return found.transpose(0, 1, 4, 5, 2, 3).reshape(n, c * kernel[0] * kernel[1], height * width), (height, width)
+
+
+def convolve(x, w, bias, window, precision, add=None, threads=2, constant=True):
+    """What the device gives for relu(conv + add), or conv where there is nothing to add."""
+    g = df.GraphBuilder()
+    given = {"x": x} if constant else {"x": x, "w": w}
+    values = {name: g.input(name, df.float32, a.shape) for name, a in given.items()}
+    y = df.ops.conv(values["x"], values.get("w", w), bias, groups=1, **window)
+    if add is not None:
+        given["add"] = add
+        y = df.ops.relu(df.ops.add(y, g.input("add", df.float32, add.shape)))
+    g.output("y", y)
+    session = df.Session(df.Model(g.build()), ["cpu"], threads=threads, precision=precision, algorithms=FORCED)
+    return session.run(given)["y"].copy()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolutions(case, precision):
+    c, f, size, kernel, strides, pads, dilations = case
+    random = np.random.default_rng(c)
+    x, w, bias = normal(random, 3, c, *size), normal(random, f, c, *kernel), normal(random, f)
+    window = {"strides": strides, "pads": pads, "dilations": dilations}
+    columns, plane = windows_of(x, kernel, strides, pads, dilations)
+    rows = w.reshape(f, -1)
+    exact = rows.astype(np.float64) @ columns
+    add = normal(random, 3, f, *plane)
+    most = np.stack([bound(rows, image, precision) for image in columns]) + 2.0**-21 * (1 + np.abs(exact))
+    for constant in (True, False):
+        found = convolve(x, w, bias, window, precision, constant=constant)
+        assert np.all(np.abs(found.reshape(exact.shape) - exact - bias[:, None]) <= most + 2.0**-20)
+    np.testing.assert_array_equal(found, convolve(x, w, bias, window, precision, constant=False))
+    alone = convolve(x, w, bias, window, precision, threads=1)
+    assert np.all(np.abs(alone.reshape(exact.shape) - exact - bias[:, None]) <= most + 2.0**-20)
+    joined = convolve(x, w, bias, window, precision, add=add)
+    np.testing.assert_allclose(joined, np.maximum(found + add, 0), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_input_gradients_of_convolutions(case, precision):
+    c, f, size, kernel, strides, pads, dilations = case
+    random = np.random.default_rng(c + 1)
+    x, w = normal(random, 2, c, *size), normal(random, f, c, *kernel)
+    window = {"strides": strides, "pads": pads, "dilations": dilations}
+    _, plane = windows_of(x, kernel, strides, pads, dilations)
+    dy = normal(random, 2, f, *plane)
+
+    def gradient(values, device, dtype, precision, algorithms=None):
+        g = df.GraphBuilder()
+        inputs = [g.input(name, dtype, a.shape) for name, a in values.items()]
+        g.output("dx", df.ops.conv_grad_input(*inputs, input_shape=x.shape, groups=1, **window))
+        session = df.Session(df.Model(g.build()), device, precision=precision, algorithms=algorithms)
+        return session.run(values)["dx"].copy()
+
+    found = gradient({"dy": dy, "w": w}, ["cpu"], df.float32, precision, FORCED)
+    double = {"dy": dy.astype(np.float64), "w": w.astype(np.float64)}
+    exact = gradient(double, ["numpy"], df.float64, "float32")
+    sizes = gradient({k: np.abs(v) for k, v in double.items()}, ["numpy"], df.float64, "float32")
+    lost, additions = LOST[precision]
+    most = (lost + 2.0**-24 * (20 + additions * (f // 32 + 1) * kernel[0] * kernel[1])) * sizes + 2.0**-22
+    assert np.all(np.abs(found - exact) <= most)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 1e-45, 2.0**-100])
+@pytest.mark.parametrize("where", ["x", "w", "all x"])
+def test_convolutions_of_what_is_not_ordinary(where, value, precision):
+    random = np.random.default_rng(8)
+    given = {"x": normal(random, 2, 20, 8, 9), "w": normal(random, 37, 20, 3, 3) * np.float32(2.0**-10)}
+    if where == "all x":
+        given["x"][0] = value
+    else:
+        given[where][1, 2, 1, 2] = value
+    window = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+    columns, plane = windows_of(given["x"], (3, 3), (1, 1), (0, 0, 0, 0), (1, 1))
+    rows = given["w"].reshape(37, -1).astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = (rows @ columns).reshape(2, 37, *plane)
+        expected = exact.astype(np.float32)
+        found = convolve(given["x"], given["w"], np.zeros(37, np.float32), window, precision)
+        if not np.isfinite(value):
+            np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+            np.testing.assert_array_equal(np.isposinf(found), np.isposinf(expected))
+        finite = np.isfinite(expected) & (np.abs(exact) < 2.0**126)
+        whole = [np.where(np.isfinite(a), a, 0) for a in (rows, columns)]
+        most = np.stack([bound(whole[0], image, precision) for image in whole[1]]).reshape(exact.shape)
+        # Sums in float32, one after the other; parts of numbers at the end of the range are cut, not rounded.
+        most += (LOST[precision][0] + 2.0**-24 * 180) * (np.abs(whole[0]) @ np.abs(whole[1])).reshape(exact.shape)
+        assert np.all((np.abs(found - exact) <= most)[finite])
+
+
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_every_precision_is_float32_without_the_unit(isa):
     """Where there is none, precision is accepted; in float32 the unit changes no bit."""
