@@ -3,7 +3,8 @@
  * The product of packed weights with planes: rows of the result are planes of the output, so
  * nothing is turned. Strips of DF_TILE_COLUMNS positions are copied to the workspace, a line per
  * channel; then each panel of filters passes over all of them, so that it writes its few planes
- * from left to right, and stays in the first cache. */
+ * from left to right, and stays in the first cache. For a few panels copying takes longer than it
+ * saves: they read a strip as it lies. */
 #include "conv_point.h"
 #include "gemm_tile.h"
 #include "vector.h"
@@ -11,6 +12,8 @@
 enum {
   K_BLOCK = 512,         /* a panel is 28 KiB with 14 rows */
   MOST_FLOATS = 1 << 17, /* of the strips of a pass: 512 KiB stay in the second cache */
+  FEW_PANELS = 4,        /* read strips as they lie ... */
+  ONE_SET = 512,         /* ... unless channels lie a multiple of so many floats apart */
   LEAST_STRIPS = 12,     /* below, too many lanes of the last strip are empty */
   GRAIN = 256 * 1024     /* multiply-adds of the smallest piece worth a thread's while */
 };
@@ -68,6 +71,7 @@ typedef struct plan {
   int64_t strips, parts; /* strips of a plane, and parts of them */
   int64_t together;      /* strips of a pass */
   int64_t scratch;       /* floats of a piece's workspace */
+  int32_t as_it_lies;    /* whole strips are not copied */
 } plan;
 
 static plan make_plan(const df_conv *conv, int32_t threads) {
@@ -78,7 +82,8 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   p.block = block_of(p.k);
   p.strips = df_divide_up(plane, DF_TILE_COLUMNS);
   p.parts = df_min(p.strips, df_divide_up(wanted, units));
-  int64_t strips = df_divide_up(p.strips, p.parts);
+  p.as_it_lies = panels_of(conv) <= FEW_PANELS && plane % ONE_SET != 0;
+  int64_t strips = p.as_it_lies ? 1 : df_divide_up(p.strips, p.parts);
   int64_t most = df_max(1, MOST_FLOATS / (p.block * DF_TILE_COLUMNS));
   p.together = df_divide_up(strips, df_divide_up(strips, most));
   p.scratch = p.together * p.block * DF_TILE_COLUMNS;
@@ -97,6 +102,7 @@ typedef struct piece {
   const float *packed; /* of the group */
   const float *bias;
   int64_t out;  /* where in the output the group begins */
+  int64_t last; /* one past its strips */
   float *lines; /* [strip][k][position] */
 } piece;
 
@@ -127,6 +133,10 @@ static void copy_strips(const piece *s, int64_t first, int64_t count, int64_t be
   }
 }
 
+static int is_copied(const piece *s, int64_t strip) {
+  return !s->p->as_it_lies || columns_of(s, strip) < DF_TILE_COLUMNS;
+}
+
 /* A panel of filters for some strips; while one is computed, the lines that the next one writes
  * are fetched. */
 static void do_panel(const piece *s, int64_t panel, int64_t first, int64_t count, int64_t begin,
@@ -143,15 +153,21 @@ static void do_panel(const piece *s, int64_t panel, int64_t first, int64_t count
                         .add = begin == 0 && d->add ? d->add + to : NULL,
                         .accumulate = begin > 0,
                         .relu = d->relu && end == s->p->k};
-    for (int64_t row = 0; row < rows && i + 1 < count; row++)
+    for (int64_t row = 0; row < rows && first + i + 1 < s->last; row++)
       for (int64_t j = 1; j <= DF_TILE_VECTORS; j++) {
         __builtin_prefetch(d->out + to + row * plane + DF_TILE_COLUMNS + j * DF_LANES - 1, 1);
         if (last.add)
           __builtin_prefetch(last.add + row * plane + DF_TILE_COLUMNS + j * DF_LANES - 1);
       }
-    DF_NAME(df_tiles)
-    [rows - 1][width_of(columns) / DF_LANES - 1](k, weight, s->lines + i *k *DF_TILE_COLUMNS,
-                                                 d->out + to, plane, columns, &last);
+    float *out = d->out + to;
+    if (is_copied(s, first + i)) {
+      df_tile tile = DF_NAME(df_tiles)[rows - 1][width_of(columns) / DF_LANES - 1];
+      tile(k, weight, s->lines + i * k * DF_TILE_COLUMNS, out, plane, columns, &last);
+    } else {
+      last.b_step = plane;
+      const float *lines = s->source + begin * plane + (first + i) * DF_TILE_COLUMNS;
+      DF_NAME(df_strided_tiles)[rows - 1](k, weight, lines, out, plane, columns, &last);
+    }
   }
 }
 
@@ -176,12 +192,14 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
              .packed = d->packed + group * group_floats(conv),
              .bias = d->bias ? d->bias + group * conv->filters : NULL,
              .out = at * conv->filters * w->out_size,
+             .last = last,
              .lines = job->workspace + worker * p->scratch};
   for (int64_t begin = 0; begin < p->k; begin += p->block) {
     int64_t end = df_min(p->k, begin + p->block);
     for (int64_t first = p->strips * part / p->parts, some; first < last; first += some) {
       some = df_min(p->together, last - first);
-      copy_strips(&s, first, some, begin, end);
+      if (is_copied(&s, first))
+        copy_strips(&s, first, some, begin, end);
       for (int64_t panel = 0; panel < panels_of(conv); panel++)
         do_panel(&s, panel, first, some, begin, end);
     }

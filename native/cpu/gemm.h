@@ -24,7 +24,10 @@ typedef struct df_gemm_end {
   int32_t accumulate;       /* c is added to, not overwritten */
   int32_t relu;
   df_gemm_ahead ahead;
-  int64_t a_row;  /* distance of two rows of a whose steps lie together */
+  union {           /* what a tile reads as it lies, a by rows or b */
+    int64_t a_row;  /* distance of two rows of a whose steps lie together */
+    int64_t b_step; /* distance of two steps of b */
+  };
   int64_t a_step; /* distance of two steps of a whose rows lie together; 0 where it is packed */
 } df_gemm_end;
 

@@ -1,6 +1,10 @@
 /* gemm_tile.c: one function per height and width of a tile, all from one inlined loop. */
 #include "gemm_tile.h"
 
+/* It is made for each tile: larger than a line of the cache it is cleared by two stores, and what
+ * then reads across both waits for 100 cycles. */
+_Static_assert(sizeof(df_gemm_end) <= 64, "df_gemm_end must fit a line of the cache");
+
 #define TILE_INLINE static inline __attribute__((always_inline))
 
 /* All sums of a tile, unrolled; |i| is the row and |j| the vector. */
@@ -45,12 +49,13 @@ TILE_INLINE void add_step(int rows, int vectors, int together, const rows_of_a *
   }
 }
 
-TILE_INLINE void tile(int rows, int vectors, int together, int64_t k, const float *from,
-                      const float *b, float *c, int64_t c_row, int64_t columns,
+TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t k,
+                      const float *from, const float *b, float *c, int64_t c_row, int64_t columns,
                       const df_gemm_end *end) {
   rows_of_a a = {.row = end->a_row, .step = end->a_step ? end->a_step : DF_TILE_ROWS};
   for (int i = 0; i < (together ? 1 : ANCHORS); i++)
     a.anchor[i] = from + 3 * i * end->a_row;
+  const int64_t b_step = strided ? end->b_step : vectors * DF_LANES;
   df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS];
   FOR_EACH sum[i][j] = vec_zero();
   int64_t p = 0;
@@ -58,7 +63,7 @@ TILE_INLINE void tile(int rows, int vectors, int together, int64_t k, const floa
     const float *next = end->ahead.next;
     for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += end->ahead.row) {
 #pragma GCC unroll 4
-      for (int s = 0; s < DF_AHEAD_STEPS; s++, b += vectors * DF_LANES) {
+      for (int s = 0; s < DF_AHEAD_STEPS; s++, b += b_step) {
         if (s % (DF_AHEAD_STEPS / DF_TILE_VECTORS) == 0)
           __builtin_prefetch(next + s / (DF_AHEAD_STEPS / DF_TILE_VECTORS) * DF_LANES, 0, 2);
         add_step(rows, vectors, together, &a, b, sum);
@@ -66,7 +71,7 @@ TILE_INLINE void tile(int rows, int vectors, int together, int64_t k, const floa
       }
     }
   }
-  for (; p < k; p++, b += vectors * DF_LANES) {
+  for (; p < k; p++, b += b_step) {
     add_step(rows, vectors, together, &a, b, sum);
     next_step(together, &a);
   }
@@ -98,14 +103,20 @@ TILE_INLINE void tile(int rows, int vectors, int together, int64_t k, const floa
 #define TILE(rows, vectors)                                                                        \
   static void tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,         \
                                       int64_t c_row, int64_t columns, const df_gemm_end *end) {    \
-    tile(rows, vectors, 1, k, a, b, c, c_row, columns, end);                                       \
+    tile(rows, vectors, 1, 0, k, a, b, c, c_row, columns, end);                                    \
   }                                                                                                \
   static void row_tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,     \
                                           int64_t c_row, int64_t columns,                          \
                                           const df_gemm_end *end) {                                \
-    tile(rows, vectors, 0, k, a, b, c, c_row, columns, end);                                       \
+    tile(rows, vectors, 0, 0, k, a, b, c, c_row, columns, end);                                    \
   }
-#define TILES(rows) TILE(rows, 1) TILE(rows, 2)
+#define STRIDED_TILE(rows)                                                                         \
+  static void strided_tile_##rows(int64_t k, const float *a, const float *b, float *c,             \
+                                  int64_t c_row, int64_t columns, const df_gemm_end *end) {        \
+    tile(rows, DF_TILE_VECTORS, 1, 1, k, a, b, c, c_row, columns, end);                            \
+  }
+#define TILES(rows) TILE(rows, 1) TILE(rows, 2) STRIDED_TILE(rows)
+#define STRIDED_ENTRY(rows) strided_tile_##rows,
 #define ENTRY(rows) {tile_##rows##_1, tile_##rows##_2},
 #define ROW_ENTRY(rows) {row_tile_##rows##_1, row_tile_##rows##_2},
 
@@ -121,3 +132,4 @@ FOR_ROWS(TILES)
 
 const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS] = {FOR_ROWS(ENTRY)};
 const df_tile DF_NAME(df_row_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS] = {FOR_ROWS(ROW_ENTRY)};
+const df_tile DF_NAME(df_strided_tiles)[DF_TILE_ROWS] = {FOR_ROWS(STRIDED_ENTRY)};

@@ -32,4 +32,8 @@ extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 /* The same where the steps of a row lie together, and rows are end->a_row apart. */
 extern const df_tile DF_NAME(df_row_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 
+/* By number of rows less one: a as for df_tiles, DF_TILE_COLUMNS columns of b whose steps are
+ * end->b_step apart. */
+extern const df_tile DF_NAME(df_strided_tiles)[DF_TILE_ROWS];
+
 #endif
