@@ -102,6 +102,19 @@ def raise_error(status: int, error: CData, where: str) -> None:
     raise _ERRORS.get(status, DeviceError)(f"{where}: {text}")
 
 
+def member(record: CData, name: str) -> Any:
+    """A member that a table of an older contract may lack: then, or when it is null, None."""
+    kind = ffi.typeof(record).item if ffi.typeof(record).kind == "pointer" else ffi.typeof(record)
+    begin = ffi.offsetof(kind, name)
+    found = getattr(record, name) if record.struct_size > begin else ffi.NULL
+    return None if found == ffi.NULL else found
+
+
+def text_of(chars: CData) -> str:
+    """A string of a table; empty where there is none."""
+    return "" if chars == ffi.NULL else ffi.string(chars).decode(errors="replace")
+
+
 class Tables:
     """Makes C structures and keeps what they point to alive. One per plan."""
 

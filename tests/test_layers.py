@@ -18,6 +18,7 @@ FLOORS = (
     ("hookspecs", "hostmemory"),
     ("registry", "machine"),
     ("ops", "passes", "autodiff", "memory", "operators"),
+    ("cbackend",),
     ("lower", "cdevice", "liveness"),
     ("plan", "drawing"),
     ("planning", "check", "store", "budget"),

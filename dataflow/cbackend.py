@@ -1,0 +1,409 @@
+"""CBackend: an open device behind the C contract: its memory, its kernels at plan time, its segments."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ._runtime import ffi, lib
+from .device import PackRequest, Precision
+from .errors import DeviceError
+from .graph import Array
+from .hostmemory import address_of
+from .items import CopyItem
+from .native import BODY_KINDS, CData, Tables, member, raise_error, text_of
+
+if TYPE_CHECKING:
+    from .lower.lowered import LoweredNode, Root, Storage
+    from .plan import Body, Segment, Step
+
+PRECISIONS: Mapping[str, int] = {
+    "float32": lib.DF_EXACT,
+    "bf16x6": lib.DF_BF16X6,
+    "tf32": lib.DF_TF32,
+    "bf16": lib.DF_BF16,
+}
+
+
+class _Opened:
+    """What a device opened for one session; closed when nobody uses it any more.
+
+    Whoever holds memory or a segment of it counts as a user: the collector may finalize a session, its buffers and
+    its segments in any order.
+    """
+
+    def __init__(self, handle: CData, close: Any) -> None:
+        self.handle, self._close = handle, close
+        self._users = 0
+        self._lock = threading.RLock()  # a collection may come while it is held
+
+    def enter(self) -> None:
+        """One user more."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """One user less."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last and self._close is not None:
+            self._close(self.handle)
+
+
+class CBuffer:
+    """Memory of a C device; given back when nobody holds it any more.
+
+    Attributes:
+        handle: the device's ``df_buffer``.
+        bytes: its size.
+    """
+
+    __slots__ = ("_backend", "bytes", "handle")
+
+    def __init__(self, backend: CBackend, handle: CData, bytes: int) -> None:
+        self._backend: CBackend | None = backend
+        self.handle, self.bytes = handle, bytes
+        backend.opened.enter()
+
+    @property
+    def base(self) -> CData:
+        """Address or handle."""
+        return self.handle.base
+
+    def free(self) -> None:
+        """Gives the memory back, once."""
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.device.free(backend.opened.handle, self.handle)
+            backend.opened.leave()
+
+    def __del__(self) -> None:
+        self.free()
+
+
+class _PreparedKernels:
+    """The prepared states of some kernels; released together."""
+
+    def __init__(self, kernels: CData, prepared: CData, count: int, tables: Tables, nodes: CData) -> None:
+        self.kernels, self.prepared, self.count = kernels, prepared, count
+        self.tables, self.nodes = tables, nodes
+
+    def __del__(self) -> None:
+        lib.df_release_kernels(self.count, self.kernels, self.prepared)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedKernel:
+    """What a kernel answered at plan time."""
+
+    workspace: int
+    packs: tuple[PackRequest, ...]
+    state: CData
+    owner: _PreparedKernels | None
+    algorithms: tuple[str, ...] = ()
+    algorithm: str = ""
+
+
+def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
+    """What kernel ``index`` asked for; each request keeps the kernel's state alive."""
+    answer = owner.prepared[index]
+    for number in range(answer.n_packs):
+        pack = answer.packs[number]
+
+        def fill(source: CData, packed: CData, number: int = number) -> None:
+            answer = owner.prepared[index]
+            answer.packs[number].pack(owner.nodes + index, answer.state, source, packed)
+
+        replaces = bool(answer.replaced >> pack.input & 1)
+        yield PackRequest(int(pack.input), int(pack.kind), int(pack.bytes), fill, replaces)
+
+
+def _number(answer: CData, name: str) -> int:
+    """Of the algorithm ``name``, which the kernel has."""
+    return next(i for i in range(answer.n_algorithms) if _name(answer.algorithms[i]) == name)
+
+
+def _algorithms(answer: CData) -> tuple[tuple[str, ...], str]:
+    """Those that are possible, and the one that will be used."""
+    if not answer.n_algorithms:
+        return (), ""
+    possible = [i for i in range(answer.n_algorithms) if answer.possible >> i & 1]
+    return tuple(_name(answer.algorithms[i]) for i in possible), _name(answer.algorithms[answer.algorithm])
+
+
+@functools.cache
+def _name(text: CData) -> str:
+    """A name in a plugin's table, which stays as long as the process."""
+    return text_of(text)
+
+
+def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:
+    return storage is not None and storage.root in constants and not storage.trip_stride and not storage.flip
+
+
+class CBackend:
+    """An open C device."""
+
+    def __init__(self, device: CData, name: str, values: CData, precision: Precision) -> None:
+        self.device = device
+        self._precision = PRECISIONS[precision]
+        self.name = name
+        handle, close = device.self, None  # what the device wants to see first in every call
+        opening = member(device, "open")
+        if opening is not None:
+            opened, error = ffi.new("void **"), ffi.new("df_error *")
+            raise_error(opening(device.self, values, opened, error), error, f"device {name!r}")
+            handle, close = opened[0], member(device, "close")
+        self.opened = _Opened(handle, close)
+        self.opened.enter()
+        self.bound: weakref.WeakValueDictionary[int, BoundCSegment] = weakref.WeakValueDictionary()
+
+    def __del__(self) -> None:
+        if hasattr(self, "opened"):
+            self.opened.leave()
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that can still be allocated and bytes in all; None where the device doesn't tell."""
+        ask = member(self.device, "memory")
+        if ask is None:
+            return None
+        available, total, error = ffi.new("int64_t *"), ffi.new("int64_t *"), ffi.new("df_error *")
+        raise_error(ask(self.opened.handle, available, total, error), error, f"device {self.name!r}")
+        return int(available[0]), int(total[0])
+
+    def alloc(self, bytes: int) -> CBuffer:
+        """Memory for an arena; raises OutOfMemoryError."""
+        buffer, error = ffi.new("df_buffer *"), ffi.new("df_error *")
+        status = self.device.alloc(self.opened.handle, bytes, buffer, error)
+        raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes")
+        return CBuffer(self, buffer, bytes)
+
+    def free(self, buffer: Any) -> None:
+        """Gives memory back."""
+        buffer.free()
+
+    def write(self, buffer: Any, offset: int, array: Array) -> None:
+        """Copies a contiguous host array into device memory."""
+        self._copy(lib.DF_COPY_TO_DEVICE, buffer.handle.base, offset, _address(array), 0, array.nbytes)
+
+    def read(self, array: Array, buffer: Any, offset: int) -> None:
+        """Copies device memory into a contiguous host array."""
+        self._copy(lib.DF_COPY_TO_HOST, _address(array), 0, buffer.handle.base, offset, array.nbytes)
+        self.sync()
+
+    def receive(self, buffer: Any, offset: int, source: Any, source_offset: int, bytes: int) -> None:
+        """Copies from the memory of another device of the same name."""
+        self._copy(lib.DF_COPY_WITHIN, buffer.handle.base, offset, source.handle.base, source_offset, bytes)
+
+    def _copy(self, direction: int, to: CData, to_offset: int, source: CData, from_offset: int, size: int) -> None:
+        copy, error = ffi.new("df_copy *"), ffi.new("df_error *")
+        copy.struct_size, copy.direction = ffi.sizeof("df_copy"), direction
+        copy.to, copy.to_offset = to, to_offset
+        setattr(copy, "from", source)
+        copy.from_offset, copy.bytes = from_offset, size
+        raise_error(self.device.copy(self.opened.handle, copy, error), error, f"device {self.name!r}: copy")
+
+    def sync(self) -> None:
+        """Waits for all that was started."""
+        if self.device.sync != ffi.NULL:
+            error = ffi.new("df_error *")
+            self.check(self.device.sync(self.opened.handle, error), error)
+
+    native = 0
+
+    def fill(self, entry: CData) -> None:
+        """Fills a ``df_item`` that waits for the device."""
+        entry.kind, entry.device, entry.self = lib.DF_ITEM_WAIT, self.device, self.opened.handle
+
+    def check(self, status: int, error: CData) -> None:
+        """Raises what a status of a wait means; names the node that failed."""
+        if status:
+            failed = member(self.device, "failed")
+            prepared = 0 if failed is None else int(ffi.cast("intptr_t", failed(self.opened.handle)))
+            segment = self.bound.get(prepared)
+            raise_error(status, error, f"device {self.name!r}" if segment is None else segment.where(error.step))
+
+    def copying(self, direction: int, buffer: Any, offset: int, host: tuple[CData | int, int], size: int) -> CopyItem:
+        """A copy between the device and the host as an item.
+
+        Args:
+            direction: ``lib.DF_COPY_TO_DEVICE`` or ``lib.DF_COPY_TO_HOST``.
+            buffer: the device's.
+            offset: in it.
+            host: address or number of a slot, and an offset in it.
+            size: bytes.
+        """
+        return CopyItem(
+            self.device, self.opened.handle, direction, (buffer.base, offset), host, size, f"device {self.name!r}: copy"
+        )
+
+    def prepare(
+        self,
+        nodes: Sequence[LoweredNode],
+        threads: int,
+        constants: Collection[Root] = (),
+        algorithms: Mapping[int, str] = MappingProxyType({}),
+    ) -> list[PreparedKernel]:
+        """Workspace, packs and state for each node, chosen by its kernel; see ``dataflow.device.Backend``."""
+        plain = PreparedKernel(0, (), ffi.NULL, None)
+        prepares = {kernel: kernel.code.prepare != ffi.NULL for kernel in {n.kernel for n in nodes}}
+        chosen = [i for i, n in enumerate(nodes) if prepares[n.kernel]]
+        found = [plain] * len(nodes)
+        if chosen:
+            wanted = [algorithms.get(i) for i in chosen]
+            answers = self._prepare([nodes[i] for i in chosen], threads, constants, wanted)
+            for index, answer in zip(chosen, answers, strict=True):
+                found[index] = answer
+        return found
+
+    def _prepare(
+        self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root], wanted: Sequence[str | None]
+    ) -> list[PreparedKernel]:
+        count = len(nodes)
+        kernels = ffi.new("df_kernel *[]", count)
+        described = ffi.new("df_node[]", count)
+        prepared = ffi.new("df_prepared[]", count)
+        tables = Tables()
+        for index, node in enumerate(nodes):
+            kernels[index] = node.kernel.code
+            prepared[index].struct_size = ffi.sizeof("df_prepared")
+            inputs = [None if s is None else s.operand() for s in node.inputs]
+            outputs = [None if s is None else s.operand() for s in node.outputs]
+            tables.node(described[index], inputs, outputs, node.node.attributes, threads)
+            described[index].precision = self._precision
+            described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
+        self._ask(nodes, kernels, described, prepared)
+        owner = _PreparedKernels(kernels, prepared, count, tables, described)
+        for index, name in enumerate(wanted):
+            if name is not None:
+                described[index].algorithm = _number(prepared[index], name) + 1
+                lib.df_release_kernels(1, kernels + index, prepared + index)
+                self._ask(nodes[index : index + 1], kernels + index, described + index, prepared + index)
+        return [
+            PreparedKernel(int(answer.workspace), tuple(_packs(owner, i)), answer.state, owner, *_algorithms(answer))
+            for i, answer in enumerate(prepared)
+        ]
+
+    def _ask(self, nodes: Sequence[LoweredNode], kernels: CData, described: CData, prepared: CData) -> None:
+        error = ffi.new("df_error *")
+        status = lib.df_prepare_kernels(len(nodes), kernels, described, prepared, error)
+        if status:
+            where = nodes[error.step].node.describe() if 0 <= error.step < len(nodes) else f"device {self.name!r}"
+            raise_error(status, error, where)
+
+    def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundCSegment:
+        """The segment with addresses.
+
+        Args:
+            segment: steps whose operands have places.
+            arenas: per arena of the plan: buffer or None, bytes, number of the slot or -1.
+            threads: the session's.
+        """
+        return BoundCSegment(self, segment, arenas, threads)
+
+
+class BoundCSegment:
+    """A segment that the device has prepared; one native call runs it."""
+
+    native = 1
+
+    def __init__(
+        self,
+        backend: CBackend,
+        segment: Segment,
+        arenas: Sequence[tuple[Any, int, int]],
+        threads: int,
+    ) -> None:
+        self._backend, self._segment = backend, segment
+        table = ffi.new("df_arena[]", max(len(arenas), 1))
+        for entry, (buffer, size, slot) in zip(table, arenas, strict=False):
+            entry.bytes, entry.slot = size, slot
+            entry.base = ffi.NULL if buffer is None else buffer.base
+        native = ffi.new("df_segment *")
+        tables = Tables()
+        self._keep: list[Any] = [tables, table, native, [b for b, _, _ in arenas]]
+        self._fill(native, segment.steps, tables, table, len(arenas), threads)
+        prepared, self._error = ffi.new("void **"), ffi.new("df_error *")
+        device = backend.device
+        status = device.prepare(backend.opened.handle, native, prepared, self._error)
+        self.check(status, self._error)
+        self._prepared = prepared[0]
+        backend.opened.enter()
+        backend.bound[int(ffi.cast("intptr_t", self._prepared))] = self
+
+    def _fill(
+        self, into: CData, planned: Sequence[Step], tables: Tables, arenas: CData, count: int, threads: int
+    ) -> list[tuple[int, int]]:
+        """Fills a ``df_segment`` with steps; returns index and distance of each operand that flips."""
+        steps = ffi.new("df_step[]", max(len(planned), 1))
+        listed = [o for step in planned for o in (*step.inputs, *step.outputs, step.workspace, *step.packs)]
+        operands = tables.operands(listed)
+        self._keep += [steps, listed]
+        at = 0
+        for entry, step in zip(steps, planned, strict=False):
+            entry.first_operand = at
+            entry.n_inputs, entry.n_outputs = len(step.inputs), len(step.outputs)
+            if step.body is not None:
+                entry.body = self._body(step.body, tables, arenas, count, threads)
+            else:
+                assert step.kernel is not None
+                entry.kernel, entry.state = step.kernel.code, step.prepared.state
+                entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
+                entry.n_packs = len(step.packs)
+            at += len(step.inputs) + len(step.outputs) + 1 + len(step.packs)
+        flips = [(index, o.flip) for index, o in enumerate(listed) if o is not None and o.flip]
+        into.struct_size, into.n_steps, into.n_operands = ffi.sizeof("df_segment"), len(planned), at
+        into.n_arenas, into.steps, into.operands, into.arenas = count, steps, operands, arenas
+        into.threads = threads
+        return flips
+
+    def _body(self, body: Body, tables: Tables, arenas: CData, count: int, threads: int) -> CData:
+        native = ffi.new("df_body *")
+        flips = self._fill(ffi.addressof(native, "segment"), body.steps, tables, arenas, count, threads)
+        moved = ffi.new("df_flip[]", max(len(flips), 1))
+        for entry, (operand, distance) in zip(moved, flips, strict=False):
+            entry.operand, entry.distance = operand, distance
+        native.trips, native.n_flips, native.flips = body.trips, len(flips), moved
+        native.kind, native.when = BODY_KINDS[body.kind], body.when
+        self._keep += [native, moved]
+        return native
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        """Runs the steps; ``slots`` is a ``void *[]`` with an address per slot."""
+        run = ffi.new("df_run *")
+        run.struct_size, run.n_slots, run.slots = ffi.sizeof("df_run"), count, slots
+        run.cancel, run.calls = cancel, calls
+        device = self._backend.device
+        self.check(device.run(self._backend.opened.handle, self._prepared, run, self._error), self._error)
+
+    def fill(self, entry: CData) -> None:
+        """See ``NativeItem``."""
+        entry.kind, entry.prepared = lib.DF_ITEM_SEGMENT, self._prepared
+        entry.device, entry.self = self._backend.device, self._backend.opened.handle
+
+    def check(self, status: int, error: CData) -> None:
+        """See ``NativeItem``; names the node."""
+        if status:
+            raise_error(status, error, self.where(error.step))
+
+    def where(self, step: int) -> str:
+        """The node of a step, for messages; the device when there is none of that number."""
+        known = 0 <= step < len(self._segment.steps)
+        return self._segment.steps[step].node.describe() if known else f"device {self._backend.name!r}"
+
+    def __del__(self) -> None:
+        if getattr(self, "_prepared", None):
+            self._backend.device.release(self._backend.opened.handle, self._prepared)
+            self._backend.opened.leave()
+
+
+def _address(array: Array) -> CData:
+    if not array.flags.c_contiguous:
+        raise DeviceError("only contiguous arrays are copied to or from a device")
+    return ffi.cast("void *", address_of(array))
