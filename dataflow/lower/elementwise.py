@@ -1,11 +1,14 @@
-"""Graph -> Graph: elementwise ops that feed each other become one, where a device computes them in one pass."""
+"""Graph -> Graph: elementwise ops that feed each other, and perhaps a reduction, become one op.
+
+Where a device computes them in one pass.
+"""
 
 from __future__ import annotations
 
 import heapq
 
 from ..graph import Graph, Node, Value
-from ..ops.patterns import PROGRAM_OPS, fused_elementwise
+from ..ops.patterns import PROGRAM_OPS, REDUCTIONS, fused_elementwise
 from ..registry import Registry
 from ..types import float32
 from .groups import Groups
@@ -17,14 +20,15 @@ MOST_STEPS, MOST_INPUTS = 12, 6  # of one pass
 def fuse_elementwise(graph: Graph, pins: Pins, registry: Registry) -> Graph:
     """The graph with groups of elementwise ops as one op each, with equal results.
 
-    A group has one result; all that is computed on the way has its shape and no reader elsewhere, so it needs no
-    memory. It does not span the boundary of a joint graph.
+    A group has one result; all that is computed on the way has one shape and no reader elsewhere, so it needs no
+    memory. That shape is the result's, or what a reduction over trailing axes makes the result from. A group does not
+    span the boundary of a joint graph.
     """
     if not any(fused_elementwise.name in registry.kernels[device] for device in pins.devices):
         return graph
     search = _Search(graph, pins, registry)
     for node in reversed(graph.nodes):
-        if node not in search.taken and search.fits(node):
+        if node not in search.taken and (search.fits(node) or search.reduced(node)):
             search.grow(node)
     return search.result()
 
@@ -40,6 +44,15 @@ class _Search(Groups):
             and not node.attributes
             and all(v is not None and v.type.dtype == float32 for v in node.inputs)
         )
+
+    def reduced(self, node: Node) -> int:
+        """How many trailing axes of floats a node reduces; 0 where it is something else."""
+        value, result = (*node.inputs, None)[0], node.outputs[0]
+        if node.op.name not in REDUCTIONS or value is None or result is None or value.type.dtype != float32:
+            return 0
+        rank = value.type.rank
+        axes = sorted({axis % rank for axis in node.attributes["axes"]}) if rank else []
+        return len(axes) if axes == [*range(rank - len(axes), rank)] else 0
 
     def grow(self, last: Node) -> None:
         """Replaces ``last`` and what feeds it alone."""
@@ -70,7 +83,7 @@ class _Search(Groups):
 
     def joins(self, node: Node, group: set[Node], last: Node) -> bool:
         """Whether only the group reads the node's result, which is like the group's."""
-        result, wanted = node.outputs[0], last.outputs[0]
+        result, wanted = node.outputs[0], last.inputs[0] if last.op.name in REDUCTIONS else last.outputs[0]
         assert wanted is not None
         return (
             node not in self.taken
@@ -92,5 +105,7 @@ class _Search(Groups):
         for node in group:
             steps.append(" ".join([node.op.name, *(str(number[v]) for v in node.inputs)]))
             number[node.outputs[0]] = len(number)
-        attributes = {"program": ";".join(steps)}
+        trailing = self.reduced(last)
+        keepdims = int(last.attributes["keepdims"]) if trailing else 0
+        attributes = {"program": ";".join(steps), "trailing": trailing, "keepdims": keepdims}
         return Node(fused_elementwise, last.name, tuple(inputs), last.outputs, attributes, (), last.origin)

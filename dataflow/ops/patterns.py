@@ -14,8 +14,8 @@ from typing import Any
 from ..errors import InputError
 from ..graph import Value
 from ..op import REQUIRED, Op, Pattern
-from ..types import TensorType
-from . import binary, elementwise
+from ..types import TensorType, float32
+from . import binary, elementwise, reduce
 from .binary import add
 from .convolution import conv
 from .elementwise import relu
@@ -178,8 +178,17 @@ PROGRAM_OPS: Mapping[str, Op] = MappingProxyType(
 )
 
 
+REDUCTIONS: Mapping[str, Op] = MappingProxyType(
+    {
+        op.name: op
+        for op in reduce.OPS
+        if op.name in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
+    }
+)
+
+
 def _steps(program: str, inputs: int) -> list[tuple[Op, list[int]]]:
-    """Each step's op and operands.
+    """Each elementwise step's op and operands.
 
     Raises:
         InputError: the program names what is not there.
@@ -195,8 +204,29 @@ def _steps(program: str, inputs: int) -> list[tuple[Op, list[int]]]:
     return steps
 
 
-def _program_infer(*types: TensorType, program: str) -> TensorType:
+def _reduction(program: str, inputs: int, trailing: int) -> tuple[str, Op | None]:
+    """The elementwise steps, and the op of the reduction behind them, if there is one.
+
+    Raises:
+        InputError: the last step is no reduction of what the step before it gives.
+    """
+    if not trailing:
+        return program, None
+    steps, _, last = program.rpartition(";")
+    name, *operands = last.split()
+    fits = steps and name in REDUCTIONS and operands == [str(inputs + steps.count(";"))]
+    need(bool(fits), f"fused_elementwise: {last!r} is no reduction of what the step before it gives")
+    return steps, REDUCTIONS[name]
+
+
+def _reduced(trailing: int, keepdims: int, rank: int) -> dict[str, Any]:
+    """The attributes of a reduction over the last axes."""
+    return {"axes": tuple(range(rank - trailing, rank)), "keepdims": keepdims}
+
+
+def _program_infer(*types: TensorType, program: str, trailing: int, keepdims: int) -> TensorType:
     known = list(types)
+    program, last = _reduction(program, len(types), trailing)
     for op, operands in _steps(program, len(types)):
         result = op.infer(*(known[o] for o in operands))
         assert isinstance(result, TensorType)
@@ -205,30 +235,38 @@ def _program_infer(*types: TensorType, program: str) -> TensorType:
     need(
         all(t.shape == whole for t in known[len(types) :]), "fused_elementwise: all steps must have the result's shape"
     )
-    return known[-1]
+    if last is None:
+        return known[-1]
+    need(trailing <= len(whole), f"fused_elementwise: {trailing} axes can't be reduced of {whole}")
+    result = last.infer(known[-1], **_reduced(trailing, keepdims, len(whole)))
+    assert isinstance(result, TensorType)
+    return result
 
 
-def _program(*inputs: Value, program: str) -> Any:
+def _program(*inputs: Value, program: str, trailing: int, keepdims: int) -> Any:
     values = list(inputs)
+    program, last = _reduction(program, len(inputs), trailing)
     for op, operands in _steps(program, len(inputs)):
         values.append(op(*(values[o] for o in operands)))
-    return values[-1]
+    return values[-1] if last is None else last(values[-1], **_reduced(trailing, keepdims, values[-1].type.rank))
 
 
 def _program_cost(node: Any) -> int:
     """One operation per element and step."""
-    return int(node.outputs[0].type.elements) * len(node.attributes["program"].split(";"))
+    whole = TensorType(float32, broadcast_shape("fused_elementwise", *(v.type.shape for v in node.inputs)))
+    return int(whole.elements) * len(node.attributes["program"].split(";"))
 
 
 fused_elementwise = Op(
     "fused_elementwise",
     ("inputs*",),
     _program_infer,
-    attributes={"program": REQUIRED},
+    attributes={"program": REQUIRED, "trailing": 0, "keepdims": 0},
     decompose=_program,
     cost=lambda node: _program_cost(node),
     doc="elementwise ops one after another, ``op a b;op a;...``: a and b are numbers of inputs and, behind them, of "
-    "earlier steps; every step has the shape of the result, which is the last one's",
+    "earlier steps; every step has the shape of the result, which is the last one's. With trailing axes the last step "
+    "is a reduction over so many, of what the step before it gives",
 )
 
 OPS = (matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, conv_relu_max_pool, add_relu, fused_elementwise)

@@ -25,6 +25,17 @@ def _programs() -> list[Sample]:
     )  # fmt: skip
     rows += [Sample(ops.fused_elementwise, tuple(x(*s) for s in b), {"program": program}) for b in broadcast]
     rows.append(Sample(ops.fused_elementwise, (x(1), x(6, 5)), {"program": "add 0 1;mul 2 2;neg 3"}))
+    programs = (
+        "sub 0 1;mul 2 2;reduce_sum 3", "exp 0;mul 1 2;reduce_mean 3", "sub 0 1;reduce_max 2",
+        "sub 0 1;neg 2;reduce_min 3",
+    )  # fmt: skip
+    reduced: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = (
+        ((3, 5), (5,), 1), ((3, 5), (3, 1), 1), ((4, 6, 50), (4, 1, 50), 2), ((7, 1300), (1300,), 1), ((9, 9), (9,), 1),
+        ((2, 33000), (1, 1), 1), ((300, 300), (300,), 2), ((40, 1), (40, 1), 1), ((0, 4), (4,), 1), ((5,), (), 1),
+    )  # fmt: skip
+    for index, (a, b, trailing) in enumerate(reduced):
+        attributes = {"program": programs[index % 4], "trailing": trailing, "keepdims": index % 2}
+        rows.append(Sample(ops.fused_elementwise, (x(*a), x(*b)), attributes, gradient=(0, 1) if index < 2 else ()))
     every = ";".join(f"{name} {index}" for index, name in enumerate(("abs", "sqrt", "sin", "cos", "floor", "neg")))
     rows.append(Sample(ops.fused_elementwise, (x(33, 21),), {"program": every}))
     return rows

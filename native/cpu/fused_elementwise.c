@@ -7,7 +7,11 @@
  * elements goes through all steps while it is in the first cache, by the loops that the ops have of
  * their own, so the bits are those of the ops one by one. Each op saves a read and a write of its
  * result.
+ *
+ * The last step may be a reduction over trailing axes. What it reads is then computed run by run
+ * where reduce.c needs it, and is never in memory: 4 bytes less to write and to read per element.
  */
+#include "reduce.h"
 #include "walk.h"
 
 #include <stdlib.h>
@@ -48,6 +52,10 @@ enum {
 
 typedef struct program {
   int32_t inputs, steps;
+  int32_t trailing;   /* axes that are reduced at the end; 0 for none */
+  char reduction[16]; /* its op */
+  int32_t rank;       /* of what the steps compute */
+  int64_t shape[DF_WALK_RANK];
   struct {
     df_rows rows;
     int32_t operand[2];
@@ -67,6 +75,7 @@ static const char *parse(program *p, const df_node *node) {
   if (node->n_attributes < 1 || node->attributes[0].kind != DF_ATTR_STRING)
     return "it has no program";
   *p = (program){.inputs = node->n_inputs};
+  const int reduces = node->n_attributes > 1 && node->attributes[1].i > 0;
   for (const char *at = node->attributes[0].s; *at;) {
     if (p->steps == MOST_STEPS)
       return "the program has too many steps";
@@ -84,6 +93,13 @@ static const char *parse(program *p, const df_node *node) {
     }
     if (*at && *at++ != ';')
       return "the program has a step that is none";
+    if (reduces && !*at) {
+      p->trailing = (int32_t)node->attributes[1].i;
+      memcpy(p->reduction, name, df_min((int64_t)length, sizeof p->reduction - 1));
+      const int last = arity == 1 && p->step[p->steps].operand[0] == p->inputs + p->steps - 1;
+      return p->steps && last && DF_NAME(df_reduces)(p->reduction) ? NULL
+                                                                   : "it ends with no reduction";
+    }
     p->step[p->steps].arity = arity;
     p->step[p->steps].rows =
         rows_of(arity == 1 ? DF_NAME(df_unary_rows) : DF_NAME(df_binary_rows), name, length);
@@ -116,12 +132,40 @@ static void program_rows(void *out, const void *const *in, const int64_t *step, 
   }
 }
 
-static const char *accepts_program(const df_node *node) {
+/* The shape to which the inputs broadcast. */
+static void find_shape(program *p, const df_node *node) {
+  for (int32_t i = 0; i < node->n_inputs; i++)
+    p->rank = (int32_t)df_max(p->rank, node->inputs[i].rank);
+  for (int32_t axis = 0; axis < p->rank; axis++) {
+    p->shape[axis] = 1;
+    for (int32_t i = 0; i < node->n_inputs; i++) {
+      const int32_t own = axis - (p->rank - node->inputs[i].rank);
+      if (own >= 0 && node->inputs[i].shape[own] != 1)
+        p->shape[axis] = node->inputs[i].shape[own];
+    }
+  }
+}
+
+static const char *accepts(const df_node *node, int reduces) {
   program p;
   if (node->n_inputs < 1 || node->n_inputs > DF_WALK_INPUTS)
     return "it has too many inputs, or none";
-  return parse(&p, node);
+  const char *reason = parse(&p, node);
+  if (reason)
+    return reason;
+  if (!reduces)
+    return p.trailing ? "it ends with a reduction" : NULL;
+  if (!p.trailing)
+    return "it doesn't end with a reduction";
+  for (int32_t i = 0; i < node->n_inputs; i++)
+    if (node->inputs[i].rank > DF_WALK_RANK)
+      return "an operand has too many axes";
+  return NULL;
 }
+
+static const char *accepts_program(const df_node *node) { return accepts(node, 0); }
+
+static const char *accepts_reduction(const df_node *node) { return accepts(node, 1); }
 
 static df_status prepare_program(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
@@ -130,11 +174,30 @@ static df_status prepare_program(const df_node *node, df_prepared *out, df_error
     return DF_OUT_OF_MEMORY;
   (void)parse(p, node); /* accepts has done it before */
   out->state = p;
+  if (p->trailing) {
+    find_shape(p, node);
+    out->workspace = DF_NAME(df_reduce_workspace)(p->shape, p->rank, p->trailing);
+  }
   return DF_OK;
 }
 
 static df_status run_program(const df_call *call) {
   return df_map_run(call, call->n_inputs, program_rows);
+}
+
+static void fetch(const void *context, int64_t index, int64_t n, float *to) {
+  df_map map = *(const df_map *)context;
+  map.out =
+      (char *)((uintptr_t)to - (uintptr_t)index * sizeof(float)); /* where element 0 would be */
+  df_map_part(&map, index, index + n);
+}
+
+static df_status run_reduction(const df_call *call) {
+  const program *p = call->state;
+  df_walk walk;
+  df_map map = df_map_make(call, call->n_inputs, program_rows, p->shape, p->rank, &walk);
+  const df_source source = {fetch, &map, p->shape, p->rank, p->trailing};
+  return DF_NAME(df_reduce_source)(call, p->reduction, &source);
 }
 
 DF_KERNELS(fused_elementwise) = {
@@ -148,4 +211,12 @@ DF_KERNELS(fused_elementwise) = {
                        .prepare = prepare_program,
                        .release = free,
                        .run = run_program},
+    &(const df_kernel){.struct_size = sizeof(df_kernel),
+                       .op = "fused_elementwise",
+                       .name = "fused_elementwise and reduction f32 " DF_TEXT(DF_ISA),
+                       .operands = "~f32*->f32",
+                       .accepts = accepts_reduction,
+                       .prepare = prepare_program,
+                       .release = free,
+                       .run = run_reduction},
     NULL};

@@ -6,8 +6,10 @@
  * reads memory in order. Runs of at most DF_CHUNK elements are reduced in the element's type, runs
  * are joined in double or int64. When there are few outputs, the runs are split into parts that
  * depend on the shape only, and the parts' results, kept in the workspace, are joined in order.
- * Short rows of floats are taken some at a time (reduce_rows.h).
+ * Short rows of floats are taken some at a time (reduce_rows.h). A tensor that another kernel
+ * computes as it goes (reduce.h) is fetched run by run.
  */
+#include "reduce.h"
 #include "block.h"
 #include "reduce_rows.h"
 #include "walk.h"
@@ -16,7 +18,8 @@ enum {
   RUN = DF_CHUNK, /* elements of a row that are reduced in the element's type */
   FEW_UNITS = 16, /* units below which the reduced elements are split too */
   MOST_PARTS = 64,
-  COLUMN_ROWS = 64 /* rows that are added in the element's type */
+  COLUMN_ROWS = 64, /* rows that are added in the element's type */
+  FETCHED = 4 * RUN /* elements of short rows that are fetched at a time */
 };
 
 /* A joined result: |f| for float types, |i| for integers. */
@@ -195,7 +198,8 @@ typedef struct reduction {
   const plan *plan;
   const char *x;
   void *out;
-  value *partials; /* parts x outputs, when there are several parts */
+  value *partials;         /* parts x outputs, when there are several parts */
+  const df_source *source; /* in the place of x, or null */
 } reduction;
 
 static void deliver(const reduction *r, int64_t part, int64_t output, value total) {
@@ -205,23 +209,27 @@ static void deliver(const reduction *r, int64_t part, int64_t output, value tota
     r->op->store(r->out, output, total, r->plan->count);
 }
 
-/* n elements with a stride, n <= 32 RUN. */
-static value reduce_strip(const reducer *op, const char *x, int64_t stride, int64_t n,
-                          value total) {
+/* n elements from number |at| on, with a stride, n <= 32 RUN. */
+static value reduce_strip(const reduction *r, int64_t at, int64_t n, value total) {
+  const reducer *op = r->op;
+  const int64_t stride = r->plan->stride;
   uint64_t buffer[RUN];
   for (int64_t begin = 0; begin < n; begin += RUN) {
     const int64_t some = df_min(RUN, n - begin);
-    const void *run = x + begin * stride * op->item;
-    if (stride != 1) {
-      df_gather_row((char *)buffer, run, stride, some, op->item);
-      run = buffer;
-    }
+    const void *run = buffer;
+    if (r->source)
+      r->source->fetch(r->source->context, at + begin, some, (float *)(void *)buffer);
+    else if (stride == 1)
+      run = r->x + (at + begin) * op->item;
+    else
+      df_gather_row((char *)buffer, r->x + (at + begin * stride) * op->item, stride, some,
+                    op->item);
     total = op->join(total, op->run(run, some));
   }
   return total;
 }
 
-static value reduce_output(const reduction *r, const char *x, int64_t strip, int64_t end) {
+static value reduce_output(const reduction *r, int64_t at, int64_t strip, int64_t end) {
   const plan *plan = r->plan;
   const df_walk *rows = &plan->reduced;
   value total = r->op->identity;
@@ -232,8 +240,8 @@ static value reduce_output(const reduction *r, const char *x, int64_t strip, int
   int64_t piece = strip % plan->per_row;
   for (; strip < end; strip++) {
     const int64_t first = piece * 32 * RUN;
-    total = reduce_strip(r->op, x + (place.offset[0] + first * plan->stride) * r->op->item,
-                         plan->stride, df_min(32 * RUN, plan->inner - first), total);
+    total = reduce_strip(r, at + place.offset[0] + first * plan->stride,
+                         df_min(32 * RUN, plan->inner - first), total);
     if (++piece == plan->per_row) {
       piece = 0;
       if (rows->rank)
@@ -284,9 +292,17 @@ static void reduce_short_rows(const reduction *r, df_place *place, int64_t begin
   const plan *plan = r->plan;
   for (int64_t unit = begin, some; unit < end; unit += some) {
     const float *rows[DF_ROWS_TOGETHER];
-    float totals[DF_ROWS_TOGETHER];
+    float totals[DF_ROWS_TOGETHER], fetched[FETCHED];
     some = df_min(DF_ROWS_TOGETHER, end - unit);
+    if (r->source) {
+      some = df_min(some, FETCHED / plan->inner);
+      r->source->fetch(r->source->context, unit * plan->inner, some * plan->inner, fetched);
+    }
     for (int64_t i = 0; i < some; i++) {
+      if (r->source) {
+        rows[i] = fetched + i * plan->inner;
+        continue;
+      }
       rows[i] = (const float *)(const void *)r->x + place->offset[0];
       if (plan->kept.rank)
         df_place_advance(place, &plan->kept, 1);
@@ -316,18 +332,40 @@ static void reduce_task(void *context, int64_t index, int64_t count, int32_t wor
     const int64_t strip_end = (part + 1) * plan->strips / plan->parts;
     if (task == begin || unit == 0)
       df_place_set(&place, kept, unit / plan->chunks);
-    const char *x = r->x + place.offset[0] * r->op->item;
+    const int64_t at = place.offset[0];
     if (plan->by_columns) {
       const int64_t column = unit % plan->chunks * DF_CHUNK;
-      reduce_columns(r, x + column * plan->stride * r->op->item, part,
+      reduce_columns(r, r->x + (at + column * plan->stride) * r->op->item, part,
                      unit / plan->chunks * plan->inner + column,
                      df_min(DF_CHUNK, plan->inner - column), strip, strip_end);
     } else {
-      deliver(r, part, unit, reduce_output(r, x, strip, strip_end));
+      deliver(r, part, unit, reduce_output(r, at, strip, strip_end));
     }
     if (kept->rank && (unit + 1) % plan->chunks == 0)
       df_place_advance(&place, kept, 1);
   }
+}
+
+static df_status run_plan(const df_call *call, reduction r) {
+  const plan *plan = r.plan;
+  const reducer *op = r.op;
+  if (plan->outputs == 0)
+    return DF_OK;
+  if (plan->count == 0) {
+    for (int64_t i = 0; i < plan->outputs; i++)
+      op->store(r.out, i, op->identity, 0);
+    return DF_OK;
+  }
+  const int64_t pieces = df_pieces(call, plan->outputs * plan->count, DF_GRAIN);
+  df_parallel(call, reduce_task, &r, df_min(pieces, plan->units * plan->parts));
+  if (plan->parts > 1)
+    for (int64_t i = 0; i < plan->outputs; i++) {
+      value total = op->identity;
+      for (int64_t part = 0; part < plan->parts; part++)
+        total = op->join(total, r.partials[part * plan->outputs + i]);
+      op->store(r.out, i, total, plan->count);
+    }
+  return DF_OK;
 }
 
 static df_status reduce(const df_call *call, const reducer *op) {
@@ -336,24 +374,8 @@ static df_status reduce(const df_call *call, const reducer *op) {
   const int64_t *axes = df_attr_ints(call, 0, &n_axes);
   plan plan;
   plan_make(&plan, x->shape, x->strides, x->rank, axes, n_axes);
-  reduction r = {op, &plan, x->data, call->outputs[0].data, call->workspace};
-  if (plan.outputs == 0)
-    return DF_OK;
-  if (plan.count == 0) {
-    for (int64_t i = 0; i < plan.outputs; i++)
-      op->store(r.out, i, op->identity, 0);
-    return DF_OK;
-  }
-  const int64_t pieces = df_pieces(call, plan.outputs * plan.count, DF_GRAIN);
-  df_parallel(call, reduce_task, &r, df_min(pieces, plan.units * plan.parts));
-  if (plan.parts > 1)
-    for (int64_t i = 0; i < plan.outputs; i++) {
-      value total = op->identity;
-      for (int64_t part = 0; part < plan.parts; part++)
-        total = op->join(total, r.partials[part * plan.outputs + i]);
-      op->store(r.out, i, total, plan.count);
-    }
-  return DF_OK;
+  return run_plan(call,
+                  (reduction){op, &plan, x->data, call->outputs[0].data, call->workspace, NULL});
 }
 
 /* Workspace for the results of parts. */
@@ -367,6 +389,48 @@ static df_status reduce_prepare(const df_node *node, df_prepared *out, df_error 
   if (plan.parts > 1)
     out->workspace = plan.parts * plan.outputs * (int64_t)sizeof(value);
   return DF_OK;
+}
+
+/* ---- Of what is fetched --------------------------------------------------------------------- */
+
+static const struct {
+  const char *name;
+  const reducer *op;
+} fetching[] = {{"reduce_sum", &sum_f32},
+                {"reduce_mean", &mean_f32},
+                {"reduce_max", &max_f32},
+                {"reduce_min", &min_f32},
+                {"reduce_prod", &prod_f32}};
+
+static const reducer *fetching_op(const char *op) {
+  for (size_t i = 0; i < sizeof fetching / sizeof *fetching; i++)
+    if (!strcmp(fetching[i].name, op))
+      return fetching[i].op;
+  return NULL;
+}
+
+static void plan_trailing(plan *plan, const int64_t *shape, int32_t rank, int32_t trailing) {
+  int64_t strides[DF_WALK_RANK], axes[DF_WALK_RANK], step = 1;
+  for (int32_t axis = rank - 1; axis >= 0; step *= shape[axis--])
+    strides[axis] = step;
+  for (int32_t i = 0; i < trailing; i++)
+    axes[i] = rank - 1 - i;
+  plan_make(plan, shape, strides, rank, axes, trailing);
+}
+
+int DF_NAME(df_reduces)(const char *op) { return fetching_op(op) != NULL; }
+
+df_status DF_NAME(df_reduce_source)(const df_call *call, const char *op, const df_source *source) {
+  plan plan;
+  plan_trailing(&plan, source->shape, source->rank, source->trailing);
+  return run_plan(call, (reduction){fetching_op(op), &plan, NULL, call->outputs[0].data,
+                                    call->workspace, source});
+}
+
+int64_t DF_NAME(df_reduce_workspace)(const int64_t *shape, int32_t rank, int32_t trailing) {
+  plan plan;
+  plan_trailing(&plan, shape, rank, trailing);
+  return plan.parts > 1 ? plan.parts * plan.outputs * (int64_t)sizeof(value) : 0;
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */

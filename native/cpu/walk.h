@@ -224,11 +224,8 @@ static inline int df_rows_fit(const df_walk *walk, int scalars) {
   return any && (walk->rank == 1 || walk->shape[inner] >= DF_SHORT_ROW);
 }
 
-static void df_map_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const df_map *map = context;
-  int64_t begin, end;
-  df_piece(index, count, map->count, 64, &begin, &end);
+/* Elements [begin, end) of the result. */
+static inline void df_map_part(const df_map *map, int64_t begin, int64_t end) {
   if (!map->walk)
     df_map_flat(map, begin, end);
   else if (df_rows_fit(map->walk, map->n_inputs > 1))
@@ -237,35 +234,50 @@ static void df_map_task(void *context, int64_t index, int64_t count, int32_t wor
     df_map_by_gathering(map, begin, end);
 }
 
+static void df_map_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const df_map *map = context;
+  int64_t begin, end;
+  df_piece(index, count, map->count, 64, &begin, &end);
+  df_map_part(map, begin, end);
+}
+
 /* True when |x| has the elements of |out| in the same order without gaps. */
 static inline int df_is_flat(const df_tensor *x, int64_t count) {
   return df_contiguous(x) && df_elements(x) == count;
 }
 
-/* The general case of df_map_run: large or strided. */
-static __attribute__((noinline)) df_status df_map_any(const df_call *call, int32_t n_inputs,
-                                                      df_rows rows, int64_t count) {
-  const df_tensor *out = &call->outputs[0];
+/* A map over |shape|, for which |walk| has room. */
+static inline df_map df_map_make(const df_call *call, int32_t n_inputs, df_rows rows,
+                                 const int64_t *shape, int32_t rank, df_walk *walk) {
   df_map map = {.rows = rows,
                 .call = call,
-                .count = count,
-                .out = out->data,
-                .out_item = df_item_bytes(out->dtype),
+                .count = df_product(shape, 0, rank),
+                .out = call->outputs[0].data,
+                .out_item = df_item_bytes(call->outputs[0].dtype),
                 .n_inputs = n_inputs};
   int flat = 1, any = 0;
   for (int32_t i = 0; i < n_inputs; i++) {
     const df_tensor *x = &call->inputs[i];
     map.in[i] = x->data;
     map.item[i] = df_item_bytes(x->dtype);
-    map.step[i] = df_is_flat(x, count);
+    map.step[i] = df_is_flat(x, map.count);
     any |= map.step[i] == 1;
     flat = flat && (map.step[i] || (n_inputs > 1 && df_elements(x) == 1));
   }
-  df_walk walk;
   if (!(flat && any)) {
-    df_walk_plan(&walk, out->shape, out->rank, call->inputs, n_inputs);
-    map.walk = &walk;
+    df_walk_plan(walk, shape, rank, call->inputs, n_inputs);
+    map.walk = walk;
   }
+  return map;
+}
+
+/* The general case of df_map_run: large or strided. */
+static __attribute__((noinline)) df_status df_map_any(const df_call *call, int32_t n_inputs,
+                                                      df_rows rows, int64_t count) {
+  const df_tensor *out = &call->outputs[0];
+  df_walk walk;
+  df_map map = df_map_make(call, n_inputs, rows, out->shape, out->rank, &walk);
   df_parallel(call, df_map_task, &map, df_pieces(call, count, DF_GRAIN / 2));
   return DF_OK;
 }

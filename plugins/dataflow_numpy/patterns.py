@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dataflow.ops.patterns import REDUCTIONS
+
 from .elementwise import KERNELS as ELEMENTWISE
 from .elementwise import Array, Attributes, Code
 from .tensors import KERNELS as TENSORS
@@ -53,6 +55,10 @@ def _program(attributes: Attributes, *inputs: Array) -> Array:
     values = list(inputs)
     for step in attributes["program"].split(";"):
         name, *operands = step.split()
+        if name in REDUCTIONS:
+            rank = values[-1].ndim
+            axes = {"axes": tuple(range(rank - attributes["trailing"], rank)), "keepdims": attributes["keepdims"]}
+            return np.asarray(TENSORS[name](axes, values[-1]))
         values.append(np.asarray(ELEMENTWISE[name]({}, *(values[int(o)] for o in operands))))
     return values[-1]
 

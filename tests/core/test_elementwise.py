@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import dataflow as df
 from dataflow.check import check_plan
-from dataflow.ops.patterns import PROGRAM_OPS
+from dataflow.ops.patterns import PROGRAM_OPS, REDUCTIONS
 
 UNARY = ("neg", "abs", "tanh", "relu", "sigmoid", "exp", "erf", "softplus")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "div")
@@ -31,7 +31,7 @@ def compared(graph, feeds):
 
 @st.composite
 def graphs(draw):
-    """A graph of elementwise ops on operands that broadcast, with some inner values as results too."""
+    """A graph of elementwise ops on operands that broadcast, with some inner values and reductions as results too."""
     g = df.GraphBuilder()
     shapes = [SHAPES[0], *draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=5))]
     values = [g.input(f"x{i}", df.float32, shape) for i, shape in enumerate(shapes)]
@@ -44,6 +44,12 @@ def graphs(draw):
             values.append(getattr(df.ops, draw(st.sampled_from(BINARY)))(values[draw(pick)], values[draw(pick)]))
         if draw(st.integers(0, 9)) == 0:
             g.output(f"inner{index}", values[-1])
+        if draw(st.integers(0, 5)) == 0:
+            axes = draw(st.sampled_from(((-1,), (1,), (0, 1), (0,))))
+            value = values[draw(pick)]
+            if value.type.rank == 2:
+                made = REDUCTIONS[draw(st.sampled_from(sorted(REDUCTIONS)))](value, axes=axes, keepdims=1)
+                values.append(made)
     g.output("y", values[-1])
     return g.build(), feeds
 
@@ -80,6 +86,56 @@ def test_the_cpu_joins_every_op_that_can_be_a_step(name):
     g.output("y", df.ops.neg(PROGRAM_OPS[name](*operands)))
     feeds = {v.name: RANDOM.uniform(1.1, 1.9, (30, 40)).astype(np.float32) for v in operands}
     assert ops_of(compared(g.build(), feeds)) == ["fused_elementwise"]
+
+
+@pytest.mark.parametrize("name", sorted(REDUCTIONS))
+@pytest.mark.parametrize(
+    ("shape", "axes", "keepdims"),
+    [
+        ((30, 40), (1,), 0),
+        ((30, 40), (-1, 0), 1),
+        ((5, 6, 7), (2, 1), 1),
+        ((3, 2500), (1,), 0),  # rows of more than a run
+        ((2, 90000), (1,), 0),  # few results, whose rows are cut into parts
+        ((400, 300), (0, 1), 0),
+        ((2000, 17), (1,), 1),
+        ((6, 1), (1,), 0),
+        ((5, 0), (1,), 0),
+        ((9,), (0,), 0),
+    ],
+)
+def test_a_reduction_over_the_last_axes_joins_with_the_same_bits(name, shape, axes, keepdims):
+    g = df.GraphBuilder()
+    x, y = g.input("x", df.float32, shape), g.input("y", df.float32, shape[-1:])
+    g.output("z", REDUCTIONS[name](df.ops.mul(df.ops.sub(x, y), df.ops.exp(x)), axes=axes, keepdims=keepdims))
+    feeds = {v: RANDOM.standard_normal(s).astype(np.float32) for v, s in (("x", shape), ("y", shape[-1:]))}
+    assert ops_of(compared(g.build(), feeds)) == ["fused_elementwise"]
+
+
+def test_a_nan_comes_through_a_reduction():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (4, 100))
+    g.output("z", df.ops.reduce_max(df.ops.neg(df.ops.mul(x, x)), axes=(1,), keepdims=0))
+    data = RANDOM.standard_normal((4, 100)).astype(np.float32)
+    data[1, 7], data[2, 9] = np.nan, np.inf
+    assert ops_of(compared(g.build(), {"x": data})) == ["fused_elementwise"]
+
+
+def test_what_a_reduction_needs_takes_no_memory():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (300, 500))
+    g.output("z", df.ops.reduce_sum(df.ops.mul(x, x), axes=(0, 1), keepdims=0))
+    plan = compared(g.build(), {"x": RANDOM.standard_normal((300, 500)).astype(np.float32)}).plan()
+    assert plan.peak_bytes < 4096
+
+
+@pytest.mark.parametrize("axes", [(0,), (0, 2)])
+def test_a_reduction_over_other_axes_stays(axes):
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (4, 5, 6))
+    g.output("z", df.ops.reduce_sum(df.ops.mul(x, df.ops.exp(x)), axes=axes, keepdims=0))
+    session = compared(g.build(), {"x": RANDOM.standard_normal((4, 5, 6)).astype(np.float32)})
+    assert ops_of(session) == ["fused_elementwise", "reduce_sum"]
 
 
 @pytest.mark.parametrize("length", [12, 13, 40])
@@ -125,7 +181,25 @@ def test_forward_and_backward_stay_apart():
     ],
 )
 def test_programs_that_make_no_sense_are_refused(program, reason):
+    check_refused(program, reason)
+
+
+@pytest.mark.parametrize(
+    ("program", "trailing", "reason"),
+    [
+        ("neg 0;tanh 2", 1, "no reduction"),
+        ("reduce_sum 0", 1, "no reduction"),
+        ("neg 0;reduce_sum 0", 1, "no reduction"),
+        ("neg 0;reduce_sum 2", 0, "'reduce_sum' can't be a step"),
+        ("neg 0;reduce_sum 2", 3, "3 axes can't be reduced"),
+    ],
+)
+def test_reductions_that_make_no_sense_are_refused(program, trailing, reason):
+    check_refused(program, reason, trailing=trailing)
+
+
+def check_refused(program, reason, **more):
     g = df.GraphBuilder()
     x, small = g.input("x", df.float32, (4, 3)), g.input("small", df.float32, (3,))
     with pytest.raises(df.InputError, match=reason):
-        df.ops.fused_elementwise(x, small, program=program)
+        df.ops.fused_elementwise(x, small, program=program, **more)

@@ -1,0 +1,26 @@
+/* reduce.h: reductions of floats that are computed where they are needed, and are nowhere in
+ * memory. */
+#ifndef DF_CPU_REDUCE_H
+#define DF_CPU_REDUCE_H
+
+#include "cpu.h"
+
+/* Elements of a contiguous tensor: to[0..n) = those from |index| on. */
+typedef struct df_source {
+  void (*fetch)(const void *context, int64_t index, int64_t n, float *to);
+  const void *context;
+  const int64_t *shape;
+  int32_t rank;
+  int32_t trailing; /* axes that are reduced, the last ones; at least 1 */
+} df_source;
+
+/* Whether an op can be computed so: reduce_sum, _mean, _max, _min and _prod. */
+int DF_NAME(df_reduces)(const char *op);
+
+/* Output 0 = the reduction |op|; the bits are those of the tensor in memory. */
+df_status DF_NAME(df_reduce_source)(const df_call *call, const char *op, const df_source *source);
+
+/* Bytes of workspace that it takes. */
+int64_t DF_NAME(df_reduce_workspace)(const int64_t *shape, int32_t rank, int32_t trailing);
+
+#endif
