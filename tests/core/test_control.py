@@ -9,7 +9,7 @@ import dataflow as df
 from dataflow.autodiff import decompose_for_gradient, vjp_graph
 from dataflow.check import PlanViolation, check_plan
 from dataflow.execute import Bound
-from dataflow.testing.samples import cell
+from dataflow.testing.samples_control import cell
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops
