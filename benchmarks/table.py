@@ -16,6 +16,10 @@ ORDER = {
     "of its rows.",
     "training": "A training step with AdamW, against PyTorch eager and JAX (one jitted step). All begin with the same "
     "random weights, and their losses are compared. ResNet-50 trains with the statistics of its batches.",
+    "precision": "The same work at each precision of products (`precision=`), beside the strict float32 of the tables "
+    "above: `to_float32` is the time as a part of ours in float32, the other ratios are to peers that compute in "
+    "float32, and to PyTorch under autocast to bfloat16. error: the largest against float64, as a part of the largest "
+    "result; loss off: of the loss after the first turns, from PyTorch's.",
     "loading": "From the file to the first result, in a fresh process that has run another, small model before.",
     "memory": "The most memory of that process (peak), and what it holds after three runs (resident), less the "
     "weights, and less a process that has run the small model alone.",

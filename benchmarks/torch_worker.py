@@ -1,7 +1,8 @@
 """PyTorch's side of training.py and memory.py: runs in an interpreter that has torch.
 
-Arguments: network, folder, threads, seed. The folder has the batch (batch.npz). Writes the network as ONNX
-(model.onnx) and its first weights (weights.npz) there, unless they are there; then answers as peer.py says.
+Arguments: network, folder, threads, seed, and a precision: bf16 is autocast to bfloat16. The folder has the batch
+(batch.npz). Writes the network as ONNX (model.onnx) and its first weights (weights.npz) there, unless they are there;
+then answers as peer.py says.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def export(network: torch.nn.Module, x: torch.Tensor, folder: Path) -> None:
 
 def main() -> None:
     name, folder, threads, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    reduced = sys.argv[5:] == ["bf16"]
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     network = NETWORKS[name]()
@@ -49,7 +51,8 @@ def main() -> None:
 
     def step() -> float:
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
+        with torch.autocast("cpu", torch.bfloat16, enabled=reduced):
+            loss = torch.nn.functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
         loss.backward()
         optimizer.step()
         return loss.item()
