@@ -12,7 +12,10 @@
  * A piece of work is a block of rows of a batch entry. It packs a block of columns of kt and rows
  * of v into the second cache, and passes over its rows tile by tile: the scores of a tile's rows
  * stay in the first cache from the first product through the softmax to the second one. Several
- * blocks of columns are joined by the online softmax; see attention_rows.c. */
+ * blocks of columns are joined by the online softmax; see attention_rows.c.
+ *
+ * Where less than float32 is wanted and the matrix unit does products faster, the rows of a piece
+ * go in larger blocks, whose scores stay in the second cache, and their products are gemm.h's. */
 #include "attention.h"
 #include "gemm_tile.h"
 #include "pack.h"
@@ -24,6 +27,7 @@ enum {
   SCORES = 8 * 1024,   /* floats of a tile's rows in the first */
   MOST_TILES = 40,     /* of rows in a piece */
   ONE_SET = 1024,      /* floats from one line to the next of the same set */
+  BLOCK = 64 * 1024,   /* floats of a block's rows in the second */
   ALIGN = 16,
   MOST_LEAD = 16,   /* leading axes */
   SMALL = 64 * 1024 /* multiply-adds below which a second thread does not pay */
@@ -34,12 +38,14 @@ typedef struct plan {
   int64_t lead[MOST_LEAD];
   int32_t n_lead, masked;
   int64_t batch, m, n, d, e;
-  int64_t y_row;      /* distance of two rows of y */
-  int64_t turned;     /* the rows of a batch entry lie |y_row| apart between others' */
-  int64_t rows, down; /* of a piece; pieces per batch entry */
-  int64_t height;     /* rows of a tile */
-  int64_t columns;    /* of a block */
-  int64_t scores_row; /* distance of two rows of scores */
+  int64_t y_row;                   /* distance of two rows of y */
+  int64_t turned;                  /* the rows of a batch entry lie |y_row| apart between others' */
+  int64_t rows, down;              /* of a piece; pieces per batch entry */
+  int64_t height;                  /* rows of a tile, or of a block */
+  int32_t blocks;                  /* products are gemm.h's */
+  df_gemm_cut first, second, last; /* of a block; the last one's second */
+  int64_t columns;                 /* of a block */
+  int64_t scores_row;              /* distance of two rows of scores */
   int64_t kt_floats, v_floats, q_floats, scores_floats, sums_floats;
   int64_t scratch; /* floats per worker */
 } plan;
@@ -67,8 +73,13 @@ static int64_t pieces_down(int64_t m, int64_t batch, int64_t work, int32_t threa
   return best;
 }
 
+/* Rows of a part when |rows| go in the fewest parts of at most |most|. */
+static int64_t even_rows(int64_t rows, int64_t most) {
+  return df_divide_up(rows, df_divide_up(rows, df_max(1, most)));
+}
+
 /* The rest of a plan, from its sizes. */
-static void plan_blocks(plan *p, int32_t threads) {
+static void plan_blocks(plan *p, int32_t threads, int32_t precision) {
   const int64_t most =
       df_max(1, df_min(PANELS / df_max(1, p->d + p->e), SCORES / DF_TILE_ROWS) / DF_TILE_COLUMNS);
   const int64_t blocks = df_max(1, df_divide_up(p->n, most * DF_TILE_COLUMNS));
@@ -76,12 +87,22 @@ static void plan_blocks(plan *p, int32_t threads) {
   const int64_t down = pieces_down(p->m, p->batch, p->batch * p->m * p->n * (p->d + p->e), threads);
   p->rows = df_max(1, df_divide_up(p->m, down));
   p->down = df_divide_up(p->m, p->rows);
-  p->height = df_divide_up(p->rows, df_divide_up(p->rows, DF_TILE_ROWS));
+  p->height = even_rows(p->rows, DF_TILE_ROWS);
   p->scores_row = p->columns + ALIGN;
   p->kt_floats = packed_floats(p->d * round_up(p->columns, DF_TILE_COLUMNS));
   p->v_floats = packed_floats(p->columns * round_up(p->e, DF_TILE_COLUMNS));
   p->q_floats = packed_floats(p->d * DF_TILE_ROWS);
-  p->scores_floats = (DF_TILE_ROWS + 1) * p->scores_row; /* the last for a row of the mask */
+  const int64_t tall = even_rows(p->rows, BLOCK / p->scores_row);
+  p->first = df_matrix_cut(tall, p->columns, p->d, precision);
+  p->second = df_matrix_cut(tall, p->e, p->columns, precision);
+  p->last = df_matrix_cut(tall, p->e, p->n % p->columns, precision); /* if there is one */
+  p->blocks = p->first.parts || p->second.parts;
+  if (p->blocks) {
+    p->height = tall;
+    p->kt_floats = df_max(p->first.scratch, df_max(p->second.scratch, p->last.scratch));
+    p->v_floats = p->q_floats = 0;
+  }
+  p->scores_floats = (df_max(p->height, DF_TILE_ROWS) + 1) * p->scores_row; /* and one of a mask */
   p->sums_floats = round_up(p->rows * (int64_t)(sizeof(df_attention_sum) / sizeof(float)), ALIGN);
   p->scratch = p->kt_floats + p->v_floats + p->q_floats + p->scores_floats + p->sums_floats;
 }
@@ -127,10 +148,11 @@ typedef struct job {
 
 /* What a piece works on: its matrices, and its part of the workspace. */
 typedef struct piece {
-  const float *q, *kt, *v, *mask;
+  df_matrix q, kt, v;
+  const float *mask;
   float *y, *logsum;
-  float *kt_panels, *v_panels, *q_panel, *scores, *mask_row;
-  df_attention_sum *sums; /* of each row */
+  float *kt_panels, *v_panels, *q_panel, *scores, *mask_row; /* panels, or room for products */
+  df_attention_sum *sums;                                    /* of each row */
 } piece;
 
 static int64_t panel_width(int64_t columns) {
@@ -138,11 +160,10 @@ static int64_t panel_width(int64_t columns) {
 }
 
 /* Panels of |columns| columns of b, |k| steps each. */
-static void pack_panels(float *to, const float *b, int64_t row, int64_t column, int64_t k,
-                        int64_t columns) {
+static void pack_panels(float *to, df_matrix b, int64_t k, int64_t columns) {
   for (int64_t j = 0; j < columns; j += DF_TILE_COLUMNS) {
     const int64_t some = df_min(DF_TILE_COLUMNS, columns - j);
-    df_pack_panel(to + j * k, b + j * column, row, column, some, panel_width(some), k);
+    df_pack_panel(to + j * k, b.at + j * b.column, b.row, b.column, some, panel_width(some), k);
   }
 }
 
@@ -159,18 +180,11 @@ static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, con
   }
 }
 
-/* Rows [i, i + rows) against the packed columns [begin, begin + n). */
-static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
-                      int64_t begin, int64_t n) {
+/* Scores -> weights of rows [i, i + rows) in columns [begin, begin + n), and what y has of those
+ * before. */
+static void weigh_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
+                       int64_t begin, int64_t n) {
   const plan *p = &job->p;
-  const float *q = at->q + i * p->q.row;
-  int64_t q_row = p->q.row;
-  if (p->q.column != 1 || q_row % ONE_SET == 0) {
-    df_pack_tile(at->q_panel, q, p->q.row, p->q.column, rows, p->d, DF_TILE_ROWS);
-    q = at->q_panel;
-    q_row = 0;
-  }
-  multiply(at->scores, p->scores_row, q, q_row, at->kt_panels, rows, p->d, n, 0);
   for (int64_t r = 0; r < rows; r++) {
     df_attention_row row = {at->scores + r * p->scores_row, n, job->scale, NULL, 0};
     if (p->masked)
@@ -183,8 +197,35 @@ static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first,
       for (int64_t j = 0; j < p->e; j++)
         y[j] *= kept;
   }
+}
+
+/* Rows [i, i + rows) against the packed columns [begin, begin + n). */
+static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
+                      int64_t begin, int64_t n) {
+  const plan *p = &job->p;
+  const float *q = at->q.at + i * p->q.row;
+  int64_t q_row = p->q.row;
+  if (p->q.column != 1 || q_row % ONE_SET == 0) {
+    df_pack_tile(at->q_panel, q, p->q.row, p->q.column, rows, p->d, DF_TILE_ROWS);
+    q = at->q_panel;
+    q_row = 0;
+  }
+  multiply(at->scores, p->scores_row, q, q_row, at->kt_panels, rows, p->d, n, 0);
+  weigh_rows(job, at, i, first, rows, begin, n);
   multiply(at->y + i * p->y_row, p->y_row, at->scores, p->scores_row, at->v_panels, rows, n, p->e,
            begin > 0);
+}
+
+/* The same where products are gemm.h's, from the operands as they lie. */
+static void block_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
+                       int64_t begin, int64_t n) {
+  const plan *p = &job->p;
+  const df_matrix weights = {at->scores, p->scores_row, 1};
+  df_matrix_multiply(at->scores, p->scores_row, df_matrix_from(at->q, i, 0),
+                     df_matrix_from(at->kt, 0, begin), rows, n, p->d, 0, &p->first, at->kt_panels);
+  weigh_rows(job, at, i, first, rows, begin, n);
+  df_matrix_multiply(at->y + i * p->y_row, p->y_row, weights, df_matrix_from(at->v, begin, 0), rows,
+                     p->e, n, begin > 0, n < p->columns ? &p->last : &p->second, at->kt_panels);
 }
 
 static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
@@ -197,9 +238,9 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
                               ? entry / p->lead[1] * p->m * p->y_row + entry % p->lead[1] * p->e
                               : entry * p->m * p->e;
   float *scratch = job->workspace + worker * p->scratch;
-  piece at = {.q = job->q + df_matrix_offset(&p->q, p->lead, p->n_lead, entry),
-              .kt = job->kt + df_matrix_offset(&p->kt, p->lead, p->n_lead, entry),
-              .v = job->v + df_matrix_offset(&p->v, p->lead, p->n_lead, entry),
+  piece at = {.q = df_matrix_of(job->q, &p->q, p->lead, p->n_lead, entry),
+              .kt = df_matrix_of(job->kt, &p->kt, p->lead, p->n_lead, entry),
+              .v = df_matrix_of(job->v, &p->v, p->lead, p->n_lead, entry),
               .y = job->y + y_entry,
               .logsum = job->logsum ? job->logsum + entry * p->m : NULL,
               .kt_panels = scratch,
@@ -214,10 +255,13 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
     at.sums[i - first] = (df_attention_sum){0.0, -INFINITY};
   for (int64_t begin = 0; begin < p->n || begin == 0; begin += p->columns) {
     const int64_t n = df_min(p->columns, p->n - begin);
-    pack_panels(at.kt_panels, at.kt + begin * p->kt.column, p->kt.row, p->kt.column, p->d, n);
-    pack_panels(at.v_panels, at.v + begin * p->v.row, p->v.row, p->v.column, n, p->e);
+    if (!p->blocks) {
+      pack_panels(at.kt_panels, df_matrix_from(at.kt, 0, begin), p->d, n);
+      pack_panels(at.v_panels, df_matrix_from(at.v, begin, 0), n, p->e);
+    }
     for (int64_t i = first; i < end; i += p->height)
-      tile_rows(job, &at, i, first, df_min(p->height, end - i), begin, n);
+      (p->blocks ? block_rows : tile_rows)(job, &at, i, first, df_min(p->height, end - i), begin,
+                                           n);
   }
   if (at.logsum)
     for (int64_t i = first; i < end; i++)
@@ -243,7 +287,7 @@ static df_status run_attention(const df_call *call) {
     job.logsum = call->outputs[1].data;
   if (p->batch * p->m == 0)
     return DF_OK;
-  plan_blocks(p, call->threads);
+  plan_blocks(p, call->threads, (int32_t)(intptr_t)call->state);
   df_parallel(call, run_piece, &job, p->batch * p->down);
   return DF_OK;
 }
@@ -252,8 +296,9 @@ static df_status prepare_attention(const df_node *node, df_prepared *out, df_err
   (void)error;
   plan p = {.turned = node->n_attributes > 1 ? node->attributes[1].i : 0};
   PLAN(&p, node->inputs, node->n_inputs, &node->outputs[0]);
-  plan_blocks(&p, node->threads);
+  plan_blocks(&p, node->threads, node->precision);
   out->workspace = p.scratch * (int64_t)sizeof(float) * node->threads;
+  out->state = (void *)(intptr_t)node->precision; /* nothing to release */
   return DF_OK;
 }
 

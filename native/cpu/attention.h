@@ -5,7 +5,7 @@
 #ifndef DF_CPU_ATTENTION_H
 #define DF_CPU_ATTENTION_H
 
-#include "cpu.h"
+#include "gemm.h"
 
 /* The matrices of an operand: where that of a batch entry begins, and its two strides. */
 typedef struct df_matrices {
@@ -69,6 +69,53 @@ static inline int64_t df_matrix_offset(const df_matrices *x, const int64_t *lead
     index /= size;
   }
   return offset;
+}
+
+/* A matrix of an operand, or its transpose. */
+typedef struct df_matrix {
+  const float *at;
+  int64_t row, column;
+} df_matrix;
+
+static inline df_matrix df_matrix_of(const float *base, const df_matrices *x, const int64_t *lead,
+                                     int32_t n_lead, int64_t index) {
+  return (df_matrix){base + df_matrix_offset(x, lead, n_lead, index), x->row, x->column};
+}
+
+/* The part that begins at a row and a column. */
+static inline df_matrix df_matrix_from(df_matrix x, int64_t row, int64_t column) {
+  x.at += row * x.row + column * x.column;
+  return x;
+}
+
+static inline df_matrix df_matrix_turned(df_matrix x) { return (df_matrix){x.at, x.column, x.row}; }
+
+/* The cut of a product on one thread; one without results has no pieces. */
+static inline df_gemm_cut df_matrix_cut(int64_t m, int64_t n, int64_t k, int32_t precision) {
+  return m && n ? DF_NAME(df_gemm_cut_at)(m, n, k, 1, 1, precision) : (df_gemm_cut){0};
+}
+
+/* c (m, n) = or += a (m, k) b (k, n), by the cut of a product at least as large. */
+static inline void df_matrix_multiply(float *c, int64_t c_row, df_matrix a, df_matrix b, int64_t m,
+                                      int64_t n, int64_t k, int32_t accumulate,
+                                      const df_gemm_cut *cut, float *scratch) {
+  const df_gemm gemm = {.c = c,
+                        .a = a.at,
+                        .b = b.at,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .c_row = c_row,
+                        .a_row = a.row,
+                        .a_col = a.column,
+                        .b_row = b.row,
+                        .b_col = b.column,
+                        .end = {.accumulate = accumulate}};
+  if (!m || !n)
+    return;
+  for (int64_t i = 0; i < df_divide_up(m, cut->rows); i++)
+    for (int64_t j = 0; j < df_divide_up(n, cut->columns); j++)
+      DF_NAME(df_gemm_piece)(&gemm, cut, i * cut->across + j, scratch);
 }
 
 /* Gives a row its mask, from |from| on with |step| between elements; |room| for n floats where they

@@ -14,7 +14,6 @@
  * cache. A piece of work is a batch entry: dk and dv are summed over its blocks in order, so the
  * bits are the same whatever the number of threads. */
 #include "attention.h"
-#include "gemm.h"
 
 enum {
   SCORES = 128 * 1024, /* floats of p and ds in the second cache */
@@ -35,16 +34,12 @@ typedef struct plan {
   int64_t rows;       /* of a block */
   int64_t scores_row; /* distance of two rows of p and of ds */
   int64_t block;      /* floats of p or ds */
-  df_gemm_cut scores, weights, dq, dk, dv;
-  int64_t scratch; /* floats per worker */
+  df_gemm_cut scores, weights, dq;
+  df_gemm_cut dk[2], dv[2]; /* of a block, and of the last one */
+  int64_t scratch;          /* floats per worker */
 } plan;
 
 static int64_t round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
-
-/* A product without results has no pieces. */
-static df_gemm_cut cut_of(int64_t m, int64_t n, int64_t k, int32_t precision) {
-  return m && n ? DF_NAME(df_gemm_cut_at)(m, n, k, 1, 1, precision) : (df_gemm_cut){0};
-}
 
 static void plan_blocks(plan *p, int32_t precision) {
   const int64_t fits = SCORES / (2 * df_max(1, p->n)) / LEAST_ROWS * LEAST_ROWS;
@@ -52,15 +47,16 @@ static void plan_blocks(plan *p, int32_t precision) {
   p->rows = df_max(1, df_divide_up(p->m, df_max(1, df_divide_up(p->m, most))));
   p->scores_row = round_up(p->n, ALIGN) + ALIGN;
   p->block = p->rows * p->scores_row;
-  p->scores = cut_of(p->rows, p->n, p->d, precision);
-  p->weights = cut_of(p->rows, p->n, p->e, precision);
-  p->dq = cut_of(p->rows, p->d, p->n, precision);
-  p->dk = cut_of(p->n, p->d, p->rows, precision);
-  p->dv = cut_of(p->n, p->e, p->rows, precision);
-  const df_gemm_cut *cuts[] = {&p->scores, &p->weights, &p->dq, &p->dk, &p->dv};
-  p->scratch = 0;
-  for (int i = 0; i < 5; i++)
-    p->scratch = df_max(p->scratch, cuts[i]->scratch);
+  p->scores = df_matrix_cut(p->rows, p->n, p->d, precision);
+  p->weights = df_matrix_cut(p->rows, p->n, p->e, precision);
+  p->dq = df_matrix_cut(p->rows, p->d, p->n, precision);
+  p->scratch = df_max(p->scores.scratch, df_max(p->weights.scratch, p->dq.scratch));
+  for (int last = 0; last < 2; last++) {
+    const int64_t rows = last && p->m % p->rows ? p->m % p->rows : p->rows;
+    p->dk[last] = df_matrix_cut(p->n, p->d, rows, precision);
+    p->dv[last] = df_matrix_cut(p->n, p->e, rows, precision);
+    p->scratch = df_max(p->scratch, df_max(p->dk[last].scratch, p->dv[last].scratch));
+  }
   p->scratch += 2 * p->block + p->scores_row; /* the last for a row of the mask */
 }
 
@@ -116,61 +112,27 @@ typedef struct job {
   float *workspace;
 } job;
 
-/* A matrix of an operand, or its transpose. */
-typedef struct matrix {
-  const float *at;
-  int64_t row, column;
-} matrix;
-
-static matrix matrix_of(const float *base, const df_matrices *x, const plan *p, int64_t entry) {
-  return (matrix){base + df_matrix_offset(x, p->lead, p->n_lead, entry), x->row, x->column};
-}
-
-static matrix rows_from(matrix x, int64_t row) {
-  x.at += row * x.row;
-  return x;
-}
-
-static matrix transposed(matrix x) { return (matrix){x.at, x.column, x.row}; }
-
-/* c (m, n) = or += a (m, k) b (k, n) */
-static void multiply(float *c, int64_t c_row, matrix a, matrix b, int64_t m, int64_t n, int64_t k,
-                     int32_t accumulate, const df_gemm_cut *cut, float *scratch) {
-  const df_gemm gemm = {.c = c,
-                        .a = a.at,
-                        .b = b.at,
-                        .m = m,
-                        .n = n,
-                        .k = k,
-                        .c_row = c_row,
-                        .a_row = a.row,
-                        .a_col = a.column,
-                        .b_row = b.row,
-                        .b_col = b.column,
-                        .end = {.accumulate = accumulate}};
-  for (int64_t piece = 0; m && n && piece < cut->down * cut->across; piece++)
-    DF_NAME(df_gemm_piece)(&gemm, cut, piece, scratch);
-}
-
 static void run_piece(void *context, int64_t entry, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
   const plan *p = &job->p;
   float *s = job->workspace + worker * p->scratch, *ds = s + p->block;
   float *mask_row = ds + p->block, *scratch = mask_row + p->scores_row;
-  const matrix dy = matrix_of(job->in[DY], &p->dy, p, entry);
-  const matrix y = matrix_of(job->in[Y], &p->y, p, entry);
-  const matrix q = matrix_of(job->in[Q], &p->q, p, entry);
-  const matrix kt = matrix_of(job->in[KT], &p->kt, p, entry);
-  const matrix v = matrix_of(job->in[V], &p->v, p, entry);
-  const matrix mask = p->masked ? matrix_of(job->in[MASK], &p->mask, p, entry) : (matrix){0};
-  const matrix weights = {s, p->scores_row, 1}, errors = {ds, p->scores_row, 1};
+  const df_matrix dy = df_matrix_of(job->in[DY], &p->dy, p->lead, p->n_lead, entry);
+  const df_matrix y = df_matrix_of(job->in[Y], &p->y, p->lead, p->n_lead, entry);
+  const df_matrix q = df_matrix_of(job->in[Q], &p->q, p->lead, p->n_lead, entry);
+  const df_matrix kt = df_matrix_of(job->in[KT], &p->kt, p->lead, p->n_lead, entry);
+  const df_matrix v = df_matrix_of(job->in[V], &p->v, p->lead, p->n_lead, entry);
+  const df_matrix mask =
+      p->masked ? df_matrix_of(job->in[MASK], &p->mask, p->lead, p->n_lead, entry) : (df_matrix){0};
+  const df_matrix weights = {s, p->scores_row, 1}, errors = {ds, p->scores_row, 1};
   float *dk = job->dk + entry * p->n * p->d, *dv = job->dv + entry * p->n * p->e;
   for (int64_t first = 0; first < p->m || first == 0; first += p->rows) {
     const int64_t rows = df_min(p->rows, p->m - first);
-    const matrix own_q = rows_from(q, first), own_dy = rows_from(dy, first);
-    multiply(s, p->scores_row, own_q, kt, rows, p->n, p->d, 0, &p->scores, scratch);
-    multiply(ds, p->scores_row, own_dy, transposed(v), rows, p->n, p->e, 0, &p->weights, scratch);
+    const df_matrix own_q = df_matrix_from(q, first, 0), own_dy = df_matrix_from(dy, first, 0);
+    df_matrix_multiply(s, p->scores_row, own_q, kt, rows, p->n, p->d, 0, &p->scores, scratch);
+    df_matrix_multiply(ds, p->scores_row, own_dy, df_matrix_turned(v), rows, p->n, p->e, 0,
+                       &p->weights, scratch);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t i = first + r;
       df_attention_row row = {.scores = s + r * p->scores_row, .n = p->n, .scale = job->scale};
@@ -182,10 +144,13 @@ static void run_piece(void *context, int64_t entry, int64_t count, int32_t worke
                                    delta);
     }
     const int32_t more = first > 0;
-    multiply(dv, p->e, transposed(weights), own_dy, p->n, p->e, rows, more, &p->dv, scratch);
-    multiply(dk, p->d, transposed(errors), own_q, p->n, p->d, rows, more, &p->dk, scratch);
-    multiply(job->dq + (entry * p->m + first) * p->d, p->d, errors, transposed(kt), rows, p->d,
-             p->n, 0, &p->dq, scratch);
+    const int last = rows < p->rows;
+    df_matrix_multiply(dv, p->e, df_matrix_turned(weights), own_dy, p->n, p->e, rows, more,
+                       &p->dv[last], scratch);
+    df_matrix_multiply(dk, p->d, df_matrix_turned(errors), own_q, p->n, p->d, rows, more,
+                       &p->dk[last], scratch);
+    df_matrix_multiply(job->dq + (entry * p->m + first) * p->d, p->d, errors, df_matrix_turned(kt),
+                       rows, p->d, p->n, 0, &p->dq, scratch);
   }
 }
 

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow.check import check_plan
+from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops
 RANDOM = np.random.default_rng(11)
@@ -234,6 +235,29 @@ def test_closed_rows_infinities_and_nan_are_as_one_by_one(n):
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     fine = ~np.isnan(expected) & (np.abs(expected) < 3.3e38)
     np.testing.assert_allclose(found[fine], expected[fine], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "error"), [("float32", 2e-6), ("bf16x6", 2e-6), ("tf32", 1e-4), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("m", "n", "d"), [(130, 128, 64), (100, 700, 48), (33, 1300, 65)])
+def test_lower_precision_is_taken_where_it_is_allowed(precision, error, m, n, d):
+    """Relative to the largest; gradients too. Without a matrix unit all are float32."""
+    shapes = [(2, m, d), (2, d, n), (2, n, d)]
+    g = df.GraphBuilder()
+    given = operands(g, *shapes, (2, m, d))
+    node = g.add(ops.attention, given[:3], {"scale": d**-0.5})
+    y, logsum = node.outputs
+    g.output("y", y)
+    for name, value in zip("qkv", ops.attention_grad(given[3], y, logsum, *given[:3], scale=d**-0.5), strict=True):
+        g.output(name, value)
+    graph = g.build()
+    feeds = feeds_of(graph)
+    exact = evaluate(graph, feeds, dtype=np.float64)
+    session = df.Session(graph, devices=["cpu"], precision=precision, threads=2)
+    found = session.run(feeds)
+    for name, array in exact.items():
+        assert np.abs(found[name] - array).max() <= error * np.abs(array).max(), name
+    for name, array in session.run(feeds).items():
+        np.testing.assert_array_equal(array, found[name])
 
 
 def test_no_columns_give_zeros():
