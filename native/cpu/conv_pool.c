@@ -15,8 +15,7 @@ enum {
   CONV_ATTRIBUTES = 4,
   LEAST_FLOATS = 1 << 17, /* of the planes between: smaller ones stay in the second cache anyhow */
   MOST_FLOATS = 1 << 18,  /* of a band: 1 MiB */
-  PIECES = 4,             /* for each thread */
-  ROWS_WAY = 3            /* as df_node.algorithm counts */
+  PIECES = 4              /* for each thread */
 };
 
 typedef struct both {
@@ -46,7 +45,7 @@ static both make_both(const int64_t *x, const int64_t *w, const int64_t *y,
     planes[2 + i] = room / (strides ? strides[i] : 1) + 1;
   }
   both b = {.conv = df_conv_make(x, w, planes, 4, attributes, count, 0)};
-  b.conv.algorithm = ROWS_WAY;
+  b.conv.algorithm = DF_WAY_ROWS + 1;
   count -= CONV_ATTRIBUTES;
   b.pool = df_window_make(2, planes + 2, y + 2, df_list(of_pool, count, 0),
                           df_list(of_pool, count, 1), df_list(of_pool, count, 2), NULL);
@@ -81,7 +80,7 @@ static const char *accepts(const df_node *node) {
   if (!DF_NAME(df_pool_rows_fit)(&b.pool))
     return "a row is too long";
   b.conv.algorithm = 0;
-  if (DF_NAME(df_way_of)(&b.conv) != ROWS_WAY - 1)
+  if (DF_NAME(df_way_of)(&b.conv) != DF_WAY_ROWS)
     return "the convolution has another way that is faster";
   if (b.conv.filters * b.conv.groups * b.conv.window.out_size < LEAST_FLOATS)
     return "the planes between stay in the cache anyhow";

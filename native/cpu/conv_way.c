@@ -29,7 +29,6 @@ static int never(const df_conv *conv) {
 }
 #define UNIT {.takes = never, .can = never}
 #endif
-enum { UNIT_WAY = DF_CONV_WAYS - 1 };
 static const way ways[DF_CONV_WAYS] = {WAY(winograd, winograd_takes, winograd),
                                        WAY(point, point_can, point), WAY(rows, rows_can, point),
                                        WAY(direct, direct_can, direct), UNIT};
@@ -38,8 +37,8 @@ int32_t DF_NAME(df_way_of)(const df_conv *conv) {
   for (int32_t i = conv->algorithm - 1; i >= 0 && i < DF_CONV_WAYS; i++)
     if (ways[i].can(conv))
       return i;
-  if (!conv->algorithm && ways[UNIT_WAY].takes(conv))
-    return UNIT_WAY;
+  if (!conv->algorithm && ways[DF_WAY_UNIT].takes(conv))
+    return DF_WAY_UNIT;
   for (int32_t i = 0; i < DF_CONV_WAYS && !conv->algorithm; i++)
     if (ways[i].takes(conv))
       return i;

@@ -4,9 +4,16 @@
 
 #include "conv_direct.h"
 
+/* The ways, the one that gains most first; the last needs no packed weights and always can
+ * (conv_apply.h). */
 enum {
-  DF_CONV_WAYS = 5,
-  DF_SPREAD = DF_CONV_WAYS /* the number of what needs no packed weights and always can: df_apply */
+  DF_WAY_WINOGRAD,
+  DF_WAY_POINT,
+  DF_WAY_ROWS,
+  DF_WAY_DIRECT,
+  DF_WAY_UNIT,
+  DF_SPREAD,
+  DF_CONV_WAYS = DF_SPREAD
 };
 
 /* The way that is wanted, or where it can't the first behind it that can; the one that gains most
