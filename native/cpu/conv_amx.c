@@ -278,8 +278,8 @@ void DF_NAME(df_unit_run)(const df_call *call, const df_direct *direct) {
   j.largest = (uint32_t *)((uint16_t *)call->workspace + words_for(steps));
   j.packed = (uint16_t *)j.largest + words_for(j.images * j.grid.blocks);
   for (int64_t i = 0; i < steps; i++)
-    j.offsets[i] =
-        (int32_t)(i / j.grid.taps * j.grid.block_words) + j.grid.tap_words[i % j.grid.taps];
+    j.offsets[i] = (int32_t)(i / j.grid.taps * j.grid.block_words) +
+                   (int32_t)df_grid_pair_words(&j.grid, i % j.grid.taps);
   for (int64_t i = 0; i < DF_NAME(df_unit_pack_pieces)(conv); i++)
     j.ordinary = j.ordinary && df_amx_ordinary(((const uint32_t *)direct->packed)[i]);
   cut(&j, call->threads);

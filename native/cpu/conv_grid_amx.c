@@ -17,7 +17,7 @@ int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int parts) {
                     .pad = {w->pad[1], w->pad[2]}};
   if (w->taps > DF_GRID_TAPS || w->stride[1] * w->stride[2] > DF_GRID_PHASES)
     return 0;
-  int64_t reach[2] = {0, 0}, phase_of[DF_GRID_TAPS], shift[DF_GRID_TAPS][2];
+  int64_t reach[2] = {0, 0}, shift[DF_GRID_TAPS][2];
   for (int64_t tap = 0; tap < w->taps; tap++) {
     const int64_t at[2] = {tap / w->kernel[2] * w->dilation[1],
                            tap % w->kernel[2] * w->dilation[2]};
@@ -32,7 +32,7 @@ int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int parts) {
     grid->phase_at[phase][0] = y;
     grid->phase_at[phase][1] = x;
     grid->phases = df_max(grid->phases, phase + 1);
-    phase_of[tap] = phase;
+    grid->tap_phase[tap] = (int32_t)phase;
   }
   grid->rows = grid->height + reach[0];
   grid->span = grid->width + reach[1];
@@ -43,29 +43,33 @@ int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int parts) {
   if (grid->image_words > INT32_MAX)
     return 0;
   for (int64_t tap = 0; tap < w->taps; tap++)
-    grid->tap_words[tap] = (int32_t)(2 * (phase_of[tap] * 16 * grid->plane +
-                                          shift[tap][0] * grid->span + shift[tap][1]));
+    grid->tap_shift[tap] = (int32_t)(shift[tap][0] * grid->span + shift[tap][1]);
   return 1;
+}
+
+/* 16 floats |stride| apart. */
+DF_AMX_INLINE __m512 load(const float *from, int64_t stride, __m512i at, __mmask16 mask) {
+  return stride == 1 ? _mm512_maskz_loadu_ps(mask, from)
+                     : _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask, at, from, 4);
+}
+
+DF_AMX_INLINE __m512i places(int64_t stride) {
+  const __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return _mm512_mullo_epi32(place, _mm512_set1_epi32((int)stride));
+}
+
+DF_AMX_INLINE __mmask16 first_of(int64_t count) {
+  return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 }
 
 /* |count| pairs from |low| and |high|, |stride| apart; |high| is null where there is no channel. */
 DF_AMX_INLINE __m512i pack_run(uint16_t *out, int64_t apart, const float *low, const float *high,
                                int64_t stride, int64_t count, int parts, __m512i largest) {
-  const __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const __m512i at = _mm512_mullo_epi32(place, _mm512_set1_epi32((int)stride));
-  const __m512 zero = _mm512_setzero_ps();
+  const __m512i at = places(stride);
   for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 mask = count - i >= 16 ? 0xffff : (__mmask16)((1u << (count - i)) - 1);
-    __m512 first, second = zero;
-    if (stride == 1) {
-      first = _mm512_maskz_loadu_ps(mask, low + i);
-      if (high)
-        second = _mm512_maskz_loadu_ps(mask, high + i);
-    } else {
-      first = _mm512_mask_i32gather_ps(zero, mask, at, low + i * stride, 4);
-      if (high)
-        second = _mm512_mask_i32gather_ps(zero, mask, at, high + i * stride, 4);
-    }
+    const __mmask16 mask = first_of(count - i);
+    const __m512 first = load(low + i * stride, stride, at, mask);
+    const __m512 second = high ? load(high + i * stride, stride, at, mask) : _mm512_setzero_ps();
     largest = df_amx_larger(df_amx_larger(largest, first), second);
     __m512i words[3];
     df_amx_split(words, first, second, 1, parts);
@@ -78,7 +82,26 @@ DF_AMX_INLINE __m512i pack_run(uint16_t *out, int64_t apart, const float *low, c
 
 static void clear(uint16_t *out, int64_t apart, int64_t count, int64_t parts) {
   for (int64_t part = 0; part < parts && count > 0; part++)
-    memset(out + part * apart, 0, (size_t)count * 2 * sizeof *out);
+    memset(out + part * apart, 0, (size_t)count * sizeof *out);
+}
+
+/* Columns [begin, end) of a plane of |phase| that lie in the image, the first at column |from|. */
+typedef struct inside {
+  int64_t begin, end, from;
+} inside;
+
+static inside columns_of(const df_grid *g, const int32_t *phase) {
+  const int64_t s = g->stride[1], first = phase[1] - g->pad[1], room = g->in_span - first;
+  inside in = {.begin = df_min(g->span, first < 0 ? df_divide_up(-first, s) : 0)};
+  in.end = room <= 0 ? in.begin : df_max(in.begin, df_min(g->span, df_divide_up(room, s)));
+  in.from = first + in.begin * s;
+  return in;
+}
+
+/* The row of the image that row |row| of a plane is; -1 for none. */
+static int64_t row_of(const df_grid *g, const int32_t *phase, int64_t row) {
+  const int64_t y = row * g->stride[0] + phase[0] - g->pad[0];
+  return y < g->in_rows ? df_max(y, -1) : -1;
 }
 
 /* One plane of a pair of channels. */
@@ -86,25 +109,21 @@ DF_AMX_INLINE __m512i pack_plane(uint16_t *out, const df_grid *g, const float *l
                                  const float *high, const int32_t *phase, int parts,
                                  __m512i largest) {
   const int64_t apart = g->block_words / g->parts, s = g->stride[1];
-  const int64_t first = phase[1] - g->pad[1]; /* column of the image at column 0 */
-  const int64_t begin = df_min(g->span, first < 0 ? df_divide_up(-first, s) : 0);
-  const int64_t inside = g->in_span - first;
-  const int64_t end = inside <= 0 ? begin : df_max(begin, df_min(g->span, df_divide_up(inside, s)));
+  const inside in = columns_of(g, phase);
   for (int64_t row = 0; row < g->rows; row++, out += 2 * g->span) {
-    const int64_t y = row * g->stride[0] + phase[0] - g->pad[0];
-    if (y < 0 || y >= g->in_rows || !low) {
-      clear(out, apart, g->span, g->parts);
+    const int64_t y = row_of(g, phase, row), at = y * g->in_span + in.from;
+    if (y < 0 || !low) {
+      clear(out, apart, 2 * g->span, g->parts);
       continue;
     }
-    const int64_t at = y * g->in_span + first + begin * s;
-    clear(out, apart, begin, g->parts);
-    clear(out + 2 * end, apart, g->span - end, g->parts);
+    clear(out, apart, 2 * in.begin, g->parts);
+    clear(out + 2 * in.end, apart, 2 * (g->span - in.end), g->parts);
     if (s == 1)
-      largest = pack_run(out + 2 * begin, apart, low + at, high ? high + at : NULL, 1, end - begin,
-                         parts, largest);
+      largest = pack_run(out + 2 * in.begin, apart, low + at, high ? high + at : NULL, 1,
+                         in.end - in.begin, parts, largest);
     else
-      largest = pack_run(out + 2 * begin, apart, low + at, high ? high + at : NULL, s, end - begin,
-                         parts, largest);
+      largest = pack_run(out + 2 * in.begin, apart, low + at, high ? high + at : NULL, s,
+                         in.end - in.begin, parts, largest);
   }
   return largest;
 }
@@ -127,5 +146,57 @@ uint32_t DF_NAME(df_grid_pack)(uint16_t *out, const df_grid *g, const float *ima
       else
         largest = pack_plane(out, g, low, high, at, 3, largest);
     }
+  return _mm512_reduce_max_epu32(largest);
+}
+
+/* |count| words, |stride| apart. */
+DF_AMX_INLINE __m512i pack_line(uint16_t *out, int64_t apart, const float *from, int64_t stride,
+                                int64_t count, int parts, __m512i largest) {
+  const __m512i at = places(stride);
+  for (int64_t i = 0; i < count; i += 32) {
+    const __mmask16 low = first_of(count - i), high = first_of(count - i - 16);
+    const __m512 first = load(from + i * stride, stride, at, low);
+    const __m512 second = load(from + (i + 16) * stride, stride, at, high);
+    largest = df_amx_larger(df_amx_larger(largest, first), second);
+    __m512i words[3];
+    df_amx_split(words, first, second, 0, parts);
+#pragma GCC unroll 3
+    for (int part = 0; part < parts; part++)
+      _mm512_mask_storeu_epi16(out + part * apart + i, (__mmask32)high << 16 | low, words[part]);
+  }
+  return largest;
+}
+
+static __m512i pack_channel(uint16_t *out, const df_grid *g, const float *from,
+                            const int32_t *phase, __m512i largest) {
+  const int64_t apart = g->block_words / g->parts, s = g->stride[1];
+  const inside in = columns_of(g, phase);
+  for (int64_t row = 0; row < g->rows; row++) {
+    const int64_t y = row_of(g, phase, row), count = in.end - in.begin;
+    if (y < 0)
+      continue;
+    uint16_t *to = out + row * g->span + in.begin;
+    const float *at = from + y * g->in_span + in.from;
+    if (g->parts == 1)
+      largest = pack_line(to, apart, at, s, count, 1, largest);
+    else if (g->parts == 2)
+      largest = pack_line(to, apart, at, s, count, 2, largest);
+    else
+      largest = pack_line(to, apart, at, s, count, 3, largest);
+  }
+  return largest;
+}
+
+uint32_t DF_NAME(df_grid_pack_lines)(uint16_t *out, const df_grid *g, const float *image,
+                                     int64_t channels, int64_t block) {
+  const int64_t size = g->in_rows * g->in_span, first = block * DF_AMX_STEPS;
+  const int64_t behind = g->image_words - g->blocks * g->block_words;
+  __m512i largest = _mm512_setzero_si512();
+  out += block * g->block_words;
+  memset(out, 0, (size_t)(g->block_words + (block + 1 == g->blocks ? behind : 0)) * sizeof *out);
+  for (int64_t phase = 0; phase < g->phases; phase++)
+    for (int64_t channel = first; channel < first + DF_AMX_STEPS; channel++, out += g->plane)
+      if (channel < channels)
+        largest = pack_channel(out, g, image + channel * size, g->phase_at[phase], largest);
   return _mm512_reduce_max_epu32(largest);
 }

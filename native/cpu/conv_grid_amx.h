@@ -26,8 +26,18 @@ typedef struct df_grid {
   int64_t image_words; /* of all blocks, with what is read behind the last */
   int64_t positions;
   int32_t phase_at[DF_GRID_PHASES][2];
-  int32_t tap_words[DF_GRID_TAPS]; /* from a block to what the tap reads at position 0 */
+  int32_t tap_phase[DF_GRID_TAPS];
+  int32_t tap_shift[DF_GRID_TAPS]; /* elements of the plane */
 } df_grid;
+
+/* Words from a block of channels to what a tap reads at position 0: of pairs, and of lines. */
+static inline int64_t df_grid_pair_words(const df_grid *g, int64_t tap) {
+  return 2 * (g->tap_phase[tap] * 16 * g->plane + g->tap_shift[tap]);
+}
+
+static inline int64_t df_grid_line_words(const df_grid *g, int64_t tap) {
+  return g->tap_phase[tap] * 32 * g->plane + g->tap_shift[tap];
+}
 
 /* False where there are too many taps or phases. */
 int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int parts);
@@ -36,5 +46,10 @@ int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int parts);
  * df_amx_pack does. */
 uint32_t DF_NAME(df_grid_pack)(uint16_t *out, const df_grid *grid, const float *image,
                                int64_t channels, int64_t block);
+
+/* The same with a plane of its own for each channel, whose elements are words, and zeros in all
+ * that no element of the image fills, also behind the last block. */
+uint32_t DF_NAME(df_grid_pack_lines)(uint16_t *out, const df_grid *grid, const float *image,
+                                     int64_t channels, int64_t block);
 
 #endif

@@ -273,30 +273,72 @@ def test_convolutions(case, precision):
     np.testing.assert_allclose(joined, np.maximum(found + add, 0), rtol=0, atol=1e-4)
 
 
+def gradient(op, values, device, dtype, precision, algorithms=None, **attributes):
+    """What a device gives for a gradient of a convolution."""
+    g = df.GraphBuilder()
+    inputs = [g.input(name, dtype, a.shape) for name, a in values.items()]
+    g.output("d", op(*inputs, groups=1, **attributes))
+    session = df.Session(df.Model(g.build()), device, precision=precision, algorithms=algorithms, threads=2)
+    return session.run(values)["d"].copy()
+
+
+def check_gradient(op, values, precision, terms, algorithms=None, **attributes):
+    """Compares with float64; ``terms``: of a sum."""
+    found = gradient(op, values, ["cpu"], df.float32, precision, algorithms, **attributes)
+    double = {name: a.astype(np.float64) for name, a in values.items()}
+    exact = gradient(op, double, ["numpy"], df.float64, "float32", **attributes)
+    sizes = {name: np.abs(a) for name, a in double.items()}
+    scale = gradient(op, sizes, ["numpy"], df.float64, "float32", **attributes)
+    lost, additions = LOST[precision]
+    most = (lost + 2.0**-24 * (30 + additions * (terms // 32 + 1))) * scale + 2.0**-20
+    assert np.all(np.abs(found - exact) <= most)
+    return found, exact
+
+
 @pytest.mark.parametrize("precision", PRECISIONS[1:])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_input_gradients_of_convolutions(case, precision):
+def test_gradients_of_convolutions(case, precision):
     c, f, size, kernel, strides, pads, dilations = case
     random = np.random.default_rng(c + 1)
-    x, w = normal(random, 2, c, *size), normal(random, f, c, *kernel)
+    x, w = normal(random, 3, c, *size), normal(random, f, c, *kernel)
     window = {"strides": strides, "pads": pads, "dilations": dilations}
     _, plane = windows_of(x, kernel, strides, pads, dilations)
-    dy = normal(random, 2, f, *plane)
+    dy = normal(random, 3, f, *plane)
+    terms = f * kernel[0] * kernel[1]
+    check_gradient(df.ops.conv_grad_input, {"dy": dy, "w": w}, precision, terms, FORCED, input_shape=x.shape, **window)
+    terms = 3 * plane[0] * plane[1]
+    check_gradient(df.ops.conv_grad_weight, {"x": x, "dy": dy}, precision, terms, weight_shape=w.shape, **window)
 
-    def gradient(values, device, dtype, precision, algorithms=None):
-        g = df.GraphBuilder()
-        inputs = [g.input(name, dtype, a.shape) for name, a in values.items()]
-        g.output("dx", df.ops.conv_grad_input(*inputs, input_shape=x.shape, groups=1, **window))
-        session = df.Session(df.Model(g.build()), device, precision=precision, algorithms=algorithms)
-        return session.run(values)["dx"].copy()
 
-    found = gradient({"dy": dy, "w": w}, ["cpu"], df.float32, precision, FORCED)
-    double = {"dy": dy.astype(np.float64), "w": w.astype(np.float64)}
-    exact = gradient(double, ["numpy"], df.float64, "float32")
-    sizes = gradient({k: np.abs(v) for k, v in double.items()}, ["numpy"], df.float64, "float32")
-    lost, additions = LOST[precision]
-    most = (lost + 2.0**-24 * (20 + additions * (f // 32 + 1) * kernel[0] * kernel[1])) * sizes + 2.0**-22
-    assert np.all(np.abs(found - exact) <= most)
+WIDE = [  # of which the unit takes the weight gradient
+    (64, 64, (20, 19), (3, 3), (1, 1), (1, 1, 1, 1)),
+    (130, 200, (24, 24), (1, 1), (1, 1), (0, 0, 0, 0)),
+    (40, 96, (31, 30), (3, 5), (2, 2), (2, 1, 1, 2)),
+    (160, 128, (41, 41), (1, 1), (2, 2), (0, 0, 0, 0)),
+]
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_weight_gradients_on_the_unit(case):
+    c, f, size, kernel, strides, pads = case
+    random = np.random.default_rng(c)
+    x = normal(random, 4, c, *size)
+    window = {"strides": strides, "pads": pads, "dilations": (1, 1)}
+    _, plane = windows_of(x, kernel, strides, pads, (1, 1))
+    values = {"x": x, "dy": normal(random, 4, f, *plane)}
+    for precision in PRECISIONS[1:]:
+        op, shape = df.ops.conv_grad_weight, (f, c, *kernel)
+        found, exact = check_gradient(op, values, precision, 4 * plane[0] * plane[1], weight_shape=shape, **window)
+        again = gradient(op, values, ["cpu"], df.float32, precision, weight_shape=shape, **window)
+        np.testing.assert_array_equal(found, again)
+        if NO_UNIT is None and precision == "bf16":
+            assert np.abs(found - exact).max() > 1e-3 * np.abs(exact).max()  # it is used
+    values["x"][1, 2, 4, 4] = np.inf  # then float32 does it
+    found, strict = (
+        gradient(df.ops.conv_grad_weight, values, ["cpu"], df.float32, p, weight_shape=(f, c, *kernel), **window)
+        for p in ("bf16", "float32")
+    )
+    np.testing.assert_array_equal(found, strict)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS[1:])
