@@ -7,8 +7,10 @@
  *
  * Some rows of a plane are copied to the stack with their padding; after that every tap is a read
  * at a fixed distance, by vectors along the row. dx is the same sum as y over dy with zeros put
- * between its elements, taps turned round. */
+ * between its elements, taps turned round. The commonest kernel, 3x3, needs no copy
+ * (conv_depth_three.h). */
 #include "conv_depth.h"
+#include "conv_depth_three.h"
 #include "vector.h"
 
 enum {
@@ -190,6 +192,33 @@ static void do_rows(const job *j, const reads *r, const float *buffer, float *ou
   }
 }
 
+/* Whether a plane of out is one of the source with a kernel of 3x3 taps next to each other. */
+static int is_three(const job *j) {
+  const axis *down = &j->s.down, *across = &j->s.across;
+  return j->inner == 1 && down->up == 1 && across->up == 1 && down->kernel == 3 &&
+         across->kernel == 3 && down->dilation == 1 && across->dilation == 1 && down->stride <= 2 &&
+         across->stride <= 2;
+}
+
+static void do_three(const job *j, int64_t plane) {
+  const df_depth *d = j->d;
+  const axis *down = &j->s.down, *across = &j->s.across;
+  int64_t out_size = down->out * across->out, unit = plane / j->outs;
+  int64_t filter = unit % d->conv.groups * d->conv.filters + plane % j->outs;
+  df_three t = {.x = d->source + unit * down->in * across->in,
+                .out = d->out + plane * out_size,
+                .add = d->add ? d->add + plane * out_size : NULL,
+                .weight = d->weight + filter * 9,
+                .bias = d->bias ? d->bias[filter] : 0.0f,
+                .relu = d->relu,
+                .flip = j->flip,
+                .in = {down->in, across->in},
+                .out_size = {down->out, across->out},
+                .pad = {down->pad, across->pad},
+                .stride = {down->stride, across->stride}};
+  DF_NAME(df_three_run)(&t);
+}
+
 /* One plane of out. */
 static void do_plane(const job *j, int64_t plane) {
   const df_depth *d = j->d;
@@ -227,8 +256,12 @@ static void run_planes(void *context, int64_t index, int64_t count, int32_t work
   const job *j = context;
   int64_t begin, end;
   df_piece(index, count, j->d->conv.batch * j->d->conv.groups * j->outs, 1, &begin, &end);
+  const int three = is_three(j);
   for (int64_t plane = begin; plane < end; plane++)
-    do_plane(j, plane);
+    if (three)
+      do_three(j, plane);
+    else
+      do_plane(j, plane);
 }
 
 static void run(const df_call *call, job *j) {

@@ -252,6 +252,27 @@ def test_pooling(kind, size, kernel, strides, pads):
         np.testing.assert_allclose(found, pooled(x, kind, kernel, strides, pads, count_pads), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 16), (7, 17), (28, 28), (9, 33), (3, 70)])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (1, 2), (2, 1)])
+@pytest.mark.parametrize("pads", [(1, 1, 1, 1), (2, 0, 1, 2), (0, 2, 2, 1)])
+def test_a_kernel_of_3x3_for_every_channel(size, strides, pads):
+    x, bias = normal(2, 3, *size), normal(6)
+    w = normal(6, 1, 3, 3)
+    if min(s + pads[i] + pads[i + 2] for i, s in enumerate(size)) < 3:
+        pads = (1, 1, 1, 1)
+    window = {"strides": strides, "pads": pads, "dilations": (1, 1), "groups": 3}
+    exact = convolved(x, w, bias, strides, pads, (1, 1), 3)
+    found, _ = run(lambda g, x: df.ops.conv(x, g.parameter("w", w), g.parameter("b", bias), **window), x)
+    near(found, exact, 9)
+    z = normal(*exact.shape)
+
+    def build(g, x, z):
+        return df.ops.relu(df.ops.add(df.ops.conv(x, g.parameter("w", w), g.parameter("b", bias), **window), z))
+
+    found, _ = run(build, x, z)
+    near(found, np.maximum(exact + z, 0.0), 9)
+
+
 def test_the_largest_of_a_window_with_a_nan_is_nan():
     x = normal(1, 2, 9, 40)
     x[0, 1, 4, 20] = np.nan
