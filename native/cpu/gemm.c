@@ -236,6 +236,22 @@ df_gemm_cut DF_NAME(df_gemm_cut_at)(int64_t m, int64_t n, int64_t k, int64_t bat
   return DF_NAME(df_gemm_cut)(m, n, k, batch, threads);
 }
 
+int64_t DF_NAME(df_gemm_pack_bytes)(const df_gemm_cut *cut, int64_t n, int64_t k) {
+#ifdef DF_AMX
+  if (cut->parts == 1)
+    return DF_NAME(df_gemm_amx_pack_bytes)(n, k);
+#endif
+  (void)cut, (void)n, (void)k;
+  return 0;
+}
+
+void DF_NAME(df_gemm_pack)(const df_gemm *gemm, void *packed) {
+#ifdef DF_AMX
+  DF_NAME(df_gemm_amx_pack)(gemm, packed);
+#endif
+  (void)gemm, (void)packed;
+}
+
 void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
                             float *scratch) {
 #ifdef DF_AMX

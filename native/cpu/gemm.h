@@ -40,6 +40,7 @@ typedef struct df_gemm {
   int64_t a_row, a_col;
   int64_t b_row, b_col;
   df_gemm_end end;
+  const void *packed; /* what df_gemm_pack made of all of b, which is not read then; may be null */
 } df_gemm;
 
 /* How a product is cut into pieces: |down| x |across| of at most |rows| x |columns|. Depends on
@@ -58,6 +59,12 @@ df_gemm_cut DF_NAME(df_gemm_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
  * unit where there is one and it is faster. */
 df_gemm_cut DF_NAME(df_gemm_cut_at)(int64_t m, int64_t n, int64_t k, int64_t batch, int32_t threads,
                                     int32_t precision);
+
+/* Bytes of a packed copy of b that pays where b is constant: 0 for none, never more than b has. */
+int64_t DF_NAME(df_gemm_pack_bytes)(const df_gemm_cut *cut, int64_t n, int64_t k);
+
+/* Packs b (its strides, n and k) for all products that ask for so many bytes. */
+void DF_NAME(df_gemm_pack)(const df_gemm *gemm, void *packed);
 
 /* Computes piece |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
 void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,

@@ -96,7 +96,58 @@ df_gemm_cut DF_NAME(df_gemm_amx_cut)(int64_t m, int64_t n, int64_t k, int64_t ba
   const plan plan = plan_of(best.rows, best.columns, k, parts);
   const int64_t panels = 2 + plan.stay / DF_AMX_PANEL;
   best.scratch = panels * plan.words / 2 + plan.float_cut.scratch;
+  if (parts == 1)
+    best.scratch += DF_AMX_PANEL * plan.k; /* of a packed panel in float32 */
   return best;
+}
+
+/* ---- A constant b ---------------------------------------------------------------------------- */
+
+/* The largest magnitude in each panel, then the panels, each of all steps. */
+static int64_t head_bytes(int64_t n) {
+  return df_divide_up(df_divide_up(n, DF_AMX_PANEL) * (int64_t)sizeof(uint32_t), 64) * 64;
+}
+
+static uint16_t *packed_panel(const df_gemm *gemm, const void *packed, int64_t k, int64_t panel) {
+  return (uint16_t *)((char *)packed + head_bytes(gemm->n)) + panel * df_amx_words(k, 1);
+}
+
+int64_t DF_NAME(df_gemm_amx_pack_bytes)(int64_t n, int64_t k) {
+  const int64_t bytes = head_bytes(n) + df_divide_up(n, DF_AMX_PANEL) * df_amx_words(k, 1) * 2;
+  return bytes <= n * k * (int64_t)sizeof(float) ? bytes : 0;
+}
+
+/* Whether a number is one that packing takes for zero: an infinity times it is none. */
+static int has_denormals(const df_amx_source *s) {
+  int found = 0;
+  for (int64_t step = 0; step < s->steps; step++)
+    for (int64_t lane = 0; lane < s->lanes; lane++) {
+      const float size = __builtin_fabsf(s->data[lane * s->lane_row + step * s->step_row]);
+      found |= size > 0.0f && size < 0x1p-126f;
+    }
+  return found;
+}
+
+void DF_NAME(df_gemm_amx_pack)(const df_gemm *g, void *packed) {
+  uint32_t *largest = packed;
+  for (int64_t j = 0; j < g->n; j += DF_AMX_PANEL, largest++) {
+    uint16_t *to = packed_panel(g, packed, g->k, j / DF_AMX_PANEL);
+    const df_amx_source source = {g->b + j * g->b_col, g->b_col, g->b_row,
+                                  df_min(DF_AMX_PANEL, g->n - j), g->k};
+    *largest = DF_NAME(df_amx_pack)(to, &source, 1, DF_AMX_B);
+    if (!df_amx_ordinary(*largest) || has_denormals(&source))
+      DF_NAME(df_amx_pack_odd)(to, &source, 1, DF_AMX_B);
+  }
+}
+
+/* A panel in float32 again: out[step][lane]. */
+static void unpack(float *out, const uint16_t *words, int64_t k) {
+  for (int64_t p = 0; p < k; p++)
+    for (int64_t j = 0; j < DF_AMX_PANEL; j++) {
+      const int64_t tile = p / DF_AMX_STEPS * 2 + j / DF_AMX_TILE, step = p % DF_AMX_STEPS;
+      out[p * DF_AMX_PANEL + j] = df_amx_float(
+          words[tile * DF_AMX_WORDS + step / 2 * DF_AMX_STEPS + j % DF_AMX_TILE * 2 + step % 2]);
+    }
 }
 
 /* ---- One piece ------------------------------------------------------------------------------- */
@@ -113,6 +164,9 @@ typedef struct work {
   const plan *plan;
   int parts;
   float *scratch; /* for float32 */
+  /* Of a packed b: all of it, and where columns and steps of this work begin. */
+  const df_gemm *whole;
+  int64_t panel, block;
 } work;
 
 /* The panel at |at| of the rows of a, or of the columns of b. */
@@ -131,12 +185,30 @@ static panel pack(const work *w, uint16_t *to, int rows, int64_t at) {
   return (panel){to, df_amx_ordinary(largest)};
 }
 
+/* A panel of b, packed to |to| or long ago. */
+static panel pack_columns(const work *w, uint16_t *to, int64_t j) {
+  const df_gemm *g = w->whole;
+  if (!g->packed)
+    return pack(w, to, 0, j);
+  const int64_t at = w->panel + j / DF_AMX_PANEL;
+  return (panel){packed_panel(g, g->packed, g->k, at) + w->block * df_amx_words(1, 1),
+                 df_amx_ordinary(((const uint32_t *)g->packed)[at])};
+}
+
 /* The sums of two panels, to c. */
 static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel b,
                             df_amx_later *later) {
   const df_gemm rows = df_gemm_rows(&w->gemm, i, df_min(DF_AMX_PANEL, w->gemm.m - i));
-  const df_gemm g = df_gemm_columns(&rows, j, df_min(DF_AMX_PANEL, w->gemm.n - j));
+  df_gemm g = df_gemm_columns(&rows, j, df_min(DF_AMX_PANEL, w->gemm.n - j));
   if (!a.ordinary || !b.ordinary) {
+    if (w->whole->packed) {
+      float *floats = w->scratch + w->plan->float_cut.scratch;
+      unpack(floats, b.words, g.k);
+      g.b = floats;
+      g.b_row = DF_AMX_PANEL;
+      g.b_col = 1;
+      g.packed = NULL;
+    }
     DF_NAME(df_gemm_piece)(&g, &w->plan->float_cut, 0, w->scratch);
     return;
   }
@@ -176,7 +248,7 @@ static void pass_over_rows(const work *w, uint16_t *words) {
   for (int64_t i = 0; i < count; i++)
     stay[i] = pack(w, words + (2 + i) * w->plan->words, 1, i * DF_AMX_PANEL);
   uint16_t *other = words + w->plan->words;
-  panel pass = pack(w, words, 0, 0);
+  panel pass = pack_columns(w, words, 0);
   for (int64_t j = 0; j < g->n; j += DF_AMX_PANEL) {
     const df_amx_source next = source_of(w, 0, j + DF_AMX_PANEL);
     df_amx_later later = {.from = next.data,
@@ -185,9 +257,9 @@ static void pass_over_rows(const work *w, uint16_t *words) {
                           .rows = 2 * DF_AMX_TILE * blocks,
                           .count = df_divide_up(2 * DF_AMX_TILE, count)};
     const int meanwhile =
-        next.lanes == DF_AMX_PANEL && next.lane_row == 1 && g->k % DF_AMX_STEPS == 0;
+        !g->packed && next.lanes == DF_AMX_PANEL && next.lane_row == 1 && g->k % DF_AMX_STEPS == 0;
     for (int64_t i = 0; i < count; i++) {
-      if (next.lanes > 0 && next.step_row == 1)
+      if (next.lanes > 0 && next.step_row == 1 && !g->packed)
         fetch(&next, i, count);
       multiply_panels(w, i * DF_AMX_PANEL, j, stay[i], pass, meanwhile ? &later : NULL);
     }
@@ -195,8 +267,8 @@ static void pass_over_rows(const work *w, uint16_t *words) {
     if (meanwhile && later.done == later.rows)
       pass = (panel){other, df_amx_ordinary(largest_of(&later))};
     else if (next.lanes > 0)
-      pass = pack(w, other, 0, j + DF_AMX_PANEL);
-    other = used;
+      pass = pack_columns(w, other, j + DF_AMX_PANEL);
+    other = g->packed ? other : used;
   }
 }
 
@@ -205,7 +277,7 @@ static void pass_over_columns(const work *w, uint16_t *words) {
   const df_gemm *g = &w->gemm;
   panel stay[MOST_STAY];
   for (int64_t j = 0; j < g->n; j += DF_AMX_PANEL)
-    stay[j / DF_AMX_PANEL] = pack(w, words + (2 + j / DF_AMX_PANEL) * w->plan->words, 0, j);
+    stay[j / DF_AMX_PANEL] = pack_columns(w, words + (2 + j / DF_AMX_PANEL) * w->plan->words, j);
   for (int64_t i = 0; i < g->m; i += DF_AMX_PANEL) {
     const panel pass = pack(w, words, 1, i);
     for (int64_t j = 0; j < g->n; j += DF_AMX_PANEL)
@@ -220,14 +292,18 @@ void DF_NAME(df_gemm_amx_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int
   const df_gemm rows = df_gemm_rows(gemm, i, df_min(cut->rows, gemm->m - i));
   const df_gemm piece = df_gemm_columns(&rows, j, df_min(cut->columns, gemm->n - j));
   const int64_t most = plan.rows_stay ? piece.n : plan.stay;
-  uint16_t *words = (uint16_t *)(scratch + plan.float_cut.scratch);
+  const int64_t floats = plan.float_cut.scratch + (cut->parts == 1 ? DF_AMX_PANEL * plan.k : 0);
+  uint16_t *words = (uint16_t *)(scratch + floats);
   DF_NAME(df_amx_open)();
   for (int64_t from = 0; from < piece.n; from += most)
     for (int64_t p = 0; p < piece.k; p += plan.k) {
       work w = {.gemm = df_gemm_columns(&piece, from, df_min(most, piece.n - from)),
                 .plan = &plan,
                 .parts = cut->parts,
-                .scratch = scratch};
+                .scratch = scratch,
+                .whole = gemm,
+                .panel = (j + from) / DF_AMX_PANEL,
+                .block = p / DF_AMX_STEPS};
       df_gemm_steps(&w.gemm, p, df_min(plan.k, piece.k - p));
       if (plan.rows_stay)
         pass_over_rows(&w, words);

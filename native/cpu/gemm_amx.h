@@ -16,6 +16,10 @@ static inline int df_amx_parts(int32_t precision) {
   return precision == DF_BF16 ? 1 : precision == DF_TF32 ? 2 : precision == DF_BF16X6 ? 3 : 0;
 }
 
+/* Bytes of b in one part, and how it is packed. */
+int64_t DF_NAME(df_gemm_amx_pack_bytes)(int64_t n, int64_t k);
+void DF_NAME(df_gemm_amx_pack)(const df_gemm *gemm, void *packed);
+
 /* A cut with no parts: the unit is not there, not wanted or slower. */
 df_gemm_cut DF_NAME(df_gemm_amx_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
                                      int32_t threads, int32_t precision);

@@ -142,7 +142,12 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
                        .a_col = p->a.strides[p->a.rank - 1],
                        .b_row = p->b.strides[p->b.rank - 2],
                        .b_col = p->b.strides[p->b.rank - 1],
-                       .end = {.column_bias = bias, .relu = relu}};
+                       .end = {.column_bias = bias, .relu = relu},
+                       .packed = call->packs ? call->packs[0] : NULL};
+  if (job.gemm.packed) { /* b may have no memory */
+    job.gemm.b = NULL;
+    job.gemm.b_row = job.gemm.b_col = 0;
+  }
   if (is_thin(p)) {
     DF_NAME(df_thin_run)(call, &job.gemm);
     return DF_OK;
@@ -161,14 +166,32 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
   return DF_OK;
 }
 
+/* Packs input 1 once where it is constant and one matrix. */
+static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
+  (void)state;
+  const product p = product_of_node(node);
+  const df_gemm gemm = {.b = source,
+                        .n = p.n,
+                        .k = p.k,
+                        .b_row = p.b.strides[p.b.rank - 2],
+                        .b_col = p.b.strides[p.b.rank - 1]};
+  DF_NAME(df_gemm_pack)(&gemm, packed);
+}
+
 df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   product p = product_of_node(node);
   if (is_thin(&p))
     return DF_OK;
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */
-  out->workspace =
-      cut_of(&p, node->threads, node->precision).scratch * (int64_t)sizeof(float) * node->threads;
+  const df_gemm_cut cut = cut_of(&p, node->threads, node->precision);
+  out->workspace = cut.scratch * (int64_t)sizeof(float) * node->threads;
+  const int64_t bytes = DF_NAME(df_gemm_pack_bytes)(&cut, p.n, p.k);
+  if (bytes && node->flags >> 1 & 1 && p.batch == 1) {
+    out->n_packs = 1;
+    out->replaced = 1 << 1;
+    out->packs[0] = (df_pack){.input = 1, .bytes = bytes, .pack = pack_weight};
+  }
   return DF_OK;
 }
 

@@ -196,14 +196,11 @@ def odd_operands():
     yield "inf times zero", *zeros
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("case", list(odd_operands()), ids=lambda case: case[0].replace(" ", "-"))
-def test_what_is_not_ordinary_gives_what_float32_gives(case, precision):
-    _, a, b = case
+def check_odd(found, a, b, precision):
+    """Infinities and NaN where float32 has them, and the rest within bounds."""
     with np.errstate(all="ignore"):
         exact = a.astype(np.float64) @ b.astype(np.float64)
         expected = exact.astype(np.float32)
-    found = product(a, b, precision)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     np.testing.assert_array_equal(np.isposinf(found), np.isposinf(expected))
     np.testing.assert_array_equal(np.isneginf(found), np.isneginf(expected))
@@ -211,6 +208,49 @@ def test_what_is_not_ordinary_gives_what_float32_gives(case, precision):
     with np.errstate(all="ignore"):
         most = bound(np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0), precision)
         assert np.all((np.abs(found - exact) <= most)[finite])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("case", list(odd_operands()), ids=lambda case: case[0].replace(" ", "-"))
+def test_what_is_not_ordinary_gives_what_float32_gives(case, precision):
+    _, a, b = case
+    check_odd(product(a, b, precision), a, b, precision)
+
+
+def by_constant(a, b, precision, turned=False, threads=2):
+    """The product with a constant second factor, and the session's plan."""
+    g = df.GraphBuilder()
+    w = g.parameter("w", np.ascontiguousarray(b.T) if turned else b)
+    g.output("y", df.ops.matmul(g.input("x", df.float32, a.shape), df.ops.transpose(w, perm=(1, 0)) if turned else w))
+    session = df.Session(df.Model(g.build()), devices=["cpu"], threads=threads, precision=precision)
+    return session.run({"x": a})["y"].copy(), session.plan()
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["plain", "turned"])
+@pytest.mark.parametrize(("m", "n", "k"), [*SIZES, (40, 700, 1500), (1500, 70, 40)])
+def test_constant_weights(m, n, k, turned):
+    random = np.random.default_rng(m + n * k)
+    a, b = normal(random, m, k), normal(random, k, n)
+    for precision in PRECISIONS[1:]:
+        found, _ = by_constant(a, b, precision, turned)
+        check(found, a, b, precision)
+        check(by_constant(a, b, precision, turned, threads=1)[0], a, b, precision)
+
+
+@needs_unit
+def test_constant_weights_take_half_the_memory():
+    random = np.random.default_rng(6)
+    a, b = normal(random, 100, 512), normal(random, 512, 320)
+    found, plan = by_constant(a, b, "bf16")
+    assert b.nbytes / 2 <= plan.memory["packs"] <= b.nbytes / 2 + 4096
+    np.testing.assert_array_equal(found, product(a, b, "bf16"))
+    assert not by_constant(a, b, "bf16x6")[1].memory.get("packs")
+
+
+@pytest.mark.parametrize("case", list(odd_operands()), ids=lambda case: case[0].replace(" ", "-"))
+def test_constant_weights_that_are_not_ordinary(case):
+    _, a, b = case
+    check_odd(by_constant(a, b, "bf16")[0], a, b, "bf16")
 
 
 # ---- Convolutions -----------------------------------------------------------------------------------
