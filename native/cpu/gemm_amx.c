@@ -140,10 +140,10 @@ void DF_NAME(df_gemm_amx_pack)(const df_gemm *g, void *packed) {
   }
 }
 
-/* A panel in float32 again: out[step][lane]. */
-static void unpack(float *out, const uint16_t *words, int64_t k) {
+/* The first |lanes| of a panel in float32 again: out[step][lane]. */
+static void unpack(float *out, const uint16_t *words, int64_t k, int64_t lanes) {
   for (int64_t p = 0; p < k; p++)
-    for (int64_t j = 0; j < DF_AMX_PANEL; j++) {
+    for (int64_t j = 0; j < lanes; j++) {
       const int64_t tile = p / DF_AMX_STEPS * 2 + j / DF_AMX_TILE, step = p % DF_AMX_STEPS;
       out[p * DF_AMX_PANEL + j] = df_amx_float(
           words[tile * DF_AMX_WORDS + step / 2 * DF_AMX_STEPS + j % DF_AMX_TILE * 2 + step % 2]);
@@ -203,7 +203,7 @@ static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel 
   if (!a.ordinary || !b.ordinary) {
     if (w->whole->packed) {
       float *floats = w->scratch + w->plan->float_cut.scratch;
-      unpack(floats, b.words, g.k);
+      unpack(floats, b.words, g.k, g.n);
       g.b = floats;
       g.b_row = DF_AMX_PANEL;
       g.b_col = 1;
