@@ -22,45 +22,6 @@ enum {
 
 static int64_t round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
 
-/* ---- Packing -------------------------------------------------------------------------------- */
-
-/* A panel of a: out[p * DF_TILE_ROWS + i] = a[i][p] for |rows| rows. The slack behind it is
- * DF_LANES floats. */
-static void pack_a(float *out, const float *a, int64_t a_row, int64_t a_col, int64_t rows,
-                   int64_t k) {
-  if (a_col == 1 && DF_TILE_ROWS <= DF_LANES) {
-    df_pack_turned(out, a, a_row, rows, k, DF_TILE_ROWS);
-  } else if (a_row == 1 && DF_TILE_ROWS <= DF_LANES) {
-    for (int64_t p = 0; p < k; p++)
-      vec_store(out + p * DF_TILE_ROWS, vec_load_part(a + p * a_col, rows));
-  } else {
-    for (int64_t p = 0; p < k; p++)
-      for (int64_t i = 0; i < rows; i++)
-        out[p * DF_TILE_ROWS + i] = a[i * a_row + p * a_col];
-  }
-}
-
-/* One panel of b: out[p * width + j] = b[p][j] for |columns| columns, zeros up to |width|, which is
- * 1 or 2 vectors. */
-static void pack_b(float *out, const float *b, int64_t b_row, int64_t b_col, int64_t columns,
-                   int64_t width, int64_t k) {
-  for (int64_t j = 0; j < width; j += DF_LANES) {
-    int64_t count = df_max(0, df_min(DF_LANES, columns - j));
-    const float *from = b + j * b_col;
-    if (b_col == 1) {
-      for (int64_t p = 0; p < k; p++)
-        vec_store(out + p * width + j, count == DF_LANES ? vec_load(from + p * b_row)
-                                                         : vec_load_part(from + p * b_row, count));
-    } else if (b_row == 1) {
-      df_pack_turned(out + j, from, b_col, count, k, width);
-    } else {
-      for (int64_t p = 0; p < k; p++)
-        for (int64_t lane = 0; lane < DF_LANES; lane++)
-          out[p * width + j + lane] = lane < count ? from[p * b_row + lane * b_col] : 0.0f;
-    }
-  }
-}
-
 /* ---- Blocks --------------------------------------------------------------------------------- */
 
 static int64_t panel_width(int64_t columns) {
@@ -97,7 +58,7 @@ static const float *panel_of(const work *w, float *to, int64_t row) {
   const float *from = g->a + row * g->a_row;
   if (w->form != PACKED)
     return from;
-  pack_a(to, from, g->a_row, g->a_col, df_min(w->height, g->m - row), g->k);
+  df_pack_tile(to, from, g->a_row, g->a_col, df_min(w->height, g->m - row), g->k, DF_TILE_ROWS);
   return to;
 }
 
@@ -105,8 +66,8 @@ static const float *panel_of(const work *w, float *to, int64_t row) {
 static void pack_columns(const work *w, float *to, int64_t j, int64_t p, int64_t end) {
   const df_gemm *g = &w->gemm;
   int64_t columns = df_min(DF_TILE_COLUMNS, g->n - j), width = panel_width(columns);
-  pack_b(to + p * width, g->b + p * g->b_row + j * g->b_col, g->b_row, g->b_col, columns, width,
-         end - p);
+  df_pack_panel(to + p * width, g->b + p * g->b_row + j * g->b_col, g->b_row, g->b_col, columns,
+                width, end - p);
 }
 
 static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a, const float *b,
