@@ -15,8 +15,13 @@
  * blocks of columns are joined by the online softmax; see attention_rows.c.
  *
  * Where less than float32 is wanted and the matrix unit does products faster, the rows of a piece
- * go in larger blocks, whose scores stay in the second cache, and their products are gemm.h's. */
+ * go in larger blocks, whose scores stay in the second cache, and their products are gemm.h's.
+ *
+ * Few rows (decoding has one) would not earn what packing costs, which is a load and a store for
+ * each element that they multiply once: kt and v are read as they lie, by gemm_thin.h. All columns
+ * are one block then. */
 #include "attention.h"
+#include "gemm_thin.h"
 #include "gemm_tile.h"
 #include "pack.h"
 
@@ -30,6 +35,7 @@ enum {
   BLOCK = 64 * 1024,   /* floats of a block's rows in the second */
   ALIGN = 16,
   MOST_LEAD = 16,   /* leading axes */
+  FEW_ROWS = 3,     /* for which packing does not pay */
   SMALL = 64 * 1024 /* multiply-adds below which a second thread does not pay */
 };
 
@@ -43,6 +49,7 @@ typedef struct plan {
   int64_t rows, down;              /* of a piece; pieces per batch entry */
   int64_t height;                  /* rows of a tile, or of a block */
   int32_t blocks;                  /* products are gemm.h's */
+  int32_t thin;                    /* products are gemm_thin.h's */
   df_gemm_cut first, second, last; /* of a block; the last one's second */
   int64_t columns;                 /* of a block */
   int64_t scores_row;              /* distance of two rows of scores */
@@ -78,8 +85,27 @@ static int64_t even_rows(int64_t rows, int64_t most) {
   return df_divide_up(rows, df_divide_up(rows, df_max(1, most)));
 }
 
+/* The floats of a worker, from those of its parts that are packed, and its rows of scores. */
+static void plan_scratch(plan *p, int64_t score_rows) {
+  p->scores_floats = (score_rows + 1) * p->scores_row; /* and one of a mask */
+  p->sums_floats = round_up(p->rows * (int64_t)(sizeof(df_attention_sum) / sizeof(float)), ALIGN);
+  p->scratch = p->kt_floats + p->v_floats + p->q_floats + p->scores_floats + p->sums_floats;
+}
+
 /* The rest of a plan, from its sizes. */
 static void plan_blocks(plan *p, int32_t threads, int32_t precision) {
+  p->thin = p->m <= FEW_ROWS &&
+            DF_NAME(df_thin_takes)(p->m, p->q.column, p->kt.row, p->kt.column) &&
+            DF_NAME(df_thin_takes)(p->m, 1, p->v.row, p->v.column);
+  if (p->thin) {
+    p->rows = p->height = df_max(1, p->m);
+    p->down = 1;
+    p->columns = df_max(1, p->n);
+    p->scores_row = packed_floats(p->n);
+    p->kt_floats = p->v_floats = p->q_floats = 0;
+    plan_scratch(p, p->rows);
+    return;
+  }
   const int64_t most =
       df_max(1, df_min(PANELS / df_max(1, p->d + p->e), SCORES / DF_TILE_ROWS) / DF_TILE_COLUMNS);
   const int64_t blocks = df_max(1, df_divide_up(p->n, most * DF_TILE_COLUMNS));
@@ -102,9 +128,7 @@ static void plan_blocks(plan *p, int32_t threads, int32_t precision) {
     p->kt_floats = df_max(p->first.scratch, df_max(p->second.scratch, p->last.scratch));
     p->v_floats = p->q_floats = 0;
   }
-  p->scores_floats = (df_max(p->height, DF_TILE_ROWS) + 1) * p->scores_row; /* and one of a mask */
-  p->sums_floats = round_up(p->rows * (int64_t)(sizeof(df_attention_sum) / sizeof(float)), ALIGN);
-  p->scratch = p->kt_floats + p->v_floats + p->q_floats + p->scores_floats + p->sums_floats;
+  plan_scratch(p, df_max(p->height, DF_TILE_ROWS));
 }
 
 /* From operands and results, of a node or a call, which have the same fields. */
@@ -199,7 +223,11 @@ static void weigh_rows(const job *job, const piece *at, int64_t i, int64_t first
   }
 }
 
-/* Rows [i, i + rows) against the packed columns [begin, begin + n). */
+/* Rows [i, i + rows) of a piece that begins at |first|, against columns [begin, begin + n). */
+typedef void rows_of_piece(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
+                           int64_t begin, int64_t n);
+
+/* Where the columns are packed. */
 static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
                       int64_t begin, int64_t n) {
   const plan *p = &job->p;
@@ -216,7 +244,7 @@ static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first,
            begin > 0);
 }
 
-/* The same where products are gemm.h's, from the operands as they lie. */
+/* Where products are gemm.h's, from the operands as they lie. */
 static void block_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
                        int64_t begin, int64_t n) {
   const plan *p = &job->p;
@@ -226,6 +254,38 @@ static void block_rows(const job *job, const piece *at, int64_t i, int64_t first
   weigh_rows(job, at, i, first, rows, begin, n);
   df_matrix_multiply(at->y + i * p->y_row, p->y_row, weights, df_matrix_from(at->v, begin, 0), rows,
                      p->e, n, begin > 0, n < p->columns ? &p->last : &p->second, at->kt_panels);
+}
+
+/* Where they are gemm_thin.h's, which takes all columns at once. */
+static void thin_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
+                      int64_t begin, int64_t n) {
+  const plan *p = &job->p;
+  const df_matrix q = df_matrix_from(at->q, i, 0);
+  const df_gemm scores = {.c = at->scores,
+                          .a = q.at,
+                          .b = at->kt.at,
+                          .m = rows,
+                          .n = n,
+                          .k = p->d,
+                          .c_row = p->scores_row,
+                          .a_row = q.row,
+                          .a_col = q.column,
+                          .b_row = at->kt.row,
+                          .b_col = at->kt.column};
+  const df_gemm sums = {.c = at->y + i * p->y_row,
+                        .a = at->scores,
+                        .b = at->v.at,
+                        .m = rows,
+                        .n = p->e,
+                        .k = n,
+                        .c_row = p->y_row,
+                        .a_row = p->scores_row,
+                        .a_col = 1,
+                        .b_row = at->v.row,
+                        .b_col = at->v.column};
+  DF_NAME(df_thin_columns)(&scores, 0, n);
+  weigh_rows(job, at, i, first, rows, begin, n);
+  DF_NAME(df_thin_columns)(&sums, 0, p->e);
 }
 
 static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
@@ -247,21 +307,21 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
               .v_panels = scratch + p->kt_floats};
   at.q_panel = at.v_panels + p->v_floats;
   at.scores = at.q_panel + p->q_floats;
-  at.mask_row = at.scores + DF_TILE_ROWS * p->scores_row;
+  at.mask_row = at.scores + p->scores_floats - p->scores_row;
   at.sums = (df_attention_sum *)(void *)(at.scores + p->scores_floats);
   if (p->masked)
     at.mask = job->mask + df_matrix_offset(&p->mask, p->lead, p->n_lead, entry);
   for (int64_t i = first; i < end; i++)
     at.sums[i - first] = (df_attention_sum){0.0, -INFINITY};
+  rows_of_piece *const run_rows = p->thin ? thin_rows : p->blocks ? block_rows : tile_rows;
   for (int64_t begin = 0; begin < p->n || begin == 0; begin += p->columns) {
     const int64_t n = df_min(p->columns, p->n - begin);
-    if (!p->blocks) {
+    if (!p->blocks && !p->thin) {
       pack_panels(at.kt_panels, df_matrix_from(at.kt, 0, begin), p->d, n);
       pack_panels(at.v_panels, df_matrix_from(at.v, begin, 0), n, p->e);
     }
     for (int64_t i = first; i < end; i += p->height)
-      (p->blocks ? block_rows : tile_rows)(job, &at, i, first, df_min(p->height, end - i), begin,
-                                           n);
+      run_rows(job, &at, i, first, df_min(p->height, end - i), begin, n);
   }
   if (at.logsum)
     for (int64_t i = first; i < end; i++)

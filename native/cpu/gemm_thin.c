@@ -118,17 +118,21 @@ static void dot_columns(const df_gemm *g, int64_t begin, int64_t end) {
 #undef ROWS
 }
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const df_gemm *g = context;
-  int64_t begin, end;
-  df_piece(index, count, g->n, DF_LANES, &begin, &end);
+void DF_NAME(df_thin_columns)(const df_gemm *g, int64_t begin, int64_t end) {
   if (g->b_row == 1 && g->a_col == 1 && (g->b_col != 1 || g->n == 1)) {
     dot_columns(g, begin, end);
     return;
   }
   for (int64_t j = begin; j < end; j += WIDTH)
     add_rows(g, j, df_min(WIDTH, end - j));
+}
+
+static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const df_gemm *g = context;
+  int64_t begin, end;
+  df_piece(index, count, g->n, DF_LANES, &begin, &end);
+  DF_NAME(df_thin_columns)(g, begin, end);
 }
 
 void DF_NAME(df_thin_run)(const df_call *call, const df_gemm *gemm) {

@@ -260,6 +260,48 @@ def test_lower_precision_is_taken_where_it_is_allowed(precision, error, m, n, d)
         np.testing.assert_array_equal(array, found[name])
 
 
+@given(
+    m=st.integers(1, 5), n=st.integers(1, 1500), d=st.integers(0, 70), e=st.integers(1, 70),
+    turned=st.sets(st.sampled_from(("q", "kt", "v"))), masked=st.booleans(), threads=st.integers(1, 2),
+)  # fmt: skip
+@settings(max_examples=80, deadline=None)
+def test_few_rows_read_keys_and_values_as_they_lie(m, n, d, e, turned, masked, threads):
+    """Each operand may be a view of its transpose, and the logarithm of the sum is as in a closed form."""
+    g = df.GraphBuilder()
+    arrays, values = [], []
+    for name, shape in {"q": (3, m, d), "kt": (3, d, n), "v": (1, n, e)}.items():
+        arrays.append(RANDOM.standard_normal(shape).astype(np.float32))
+        stored = g.input(name, df.float32, shape if name not in turned else (shape[0], *shape[:0:-1]))
+        values.append(stored if name not in turned else ops.transpose(stored, perm=(0, 2, 1)))
+    feeds = {k: a.swapaxes(1, 2) if k in turned else a for k, a in zip(("q", "kt", "v"), arrays, strict=True)}
+    if masked:
+        values.append(g.input("mask", df.float32, (m, n)))
+        arrays.append(RANDOM.standard_normal((m, n)).astype(np.float32))
+        feeds["mask"] = arrays[3]
+    for name, value in zip(("y", "logsum"), g.add(ops.attention, values, {"scale": 0.3}).outputs, strict=True):
+        g.output(name, value)
+    found = df.Session(g.build(), devices=["cpu"], threads=threads).run(feeds)
+    np.testing.assert_allclose(found["y"], plain(*arrays, scale=0.3), rtol=1e-4, atol=2e-5)
+    q, kt, *mask = (a.astype(np.float64) for i, a in enumerate(arrays) if i != 2)
+    sums = np.exp(q @ kt * 0.3 + (mask[0] if mask else 0.0)).sum(-1)
+    np.testing.assert_allclose(found["logsum"].reshape(sums.shape), np.log(sums), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_turned_mask_stays_apart_from_the_scores(precision):
+    """It is copied a row at a time, beside many rows of scores where products are done in large blocks."""
+    shapes = [(1, 130, 64), (1, 64, 128), (1, 128, 64), (128, 130)]
+    g = df.GraphBuilder()
+    q, kt, v, mask = operands(g, *shapes)
+    g.output("y", ops.attention(q, kt, v, ops.transpose(mask, perm=(1, 0)), scale=0.1))
+    graph = g.build()
+    feeds = feeds_of(graph)
+    q, kt, v, mask = feeds.values()
+    expected = plain(q, kt, v, mask.T, 0.1)
+    found = df.Session(graph, devices=["cpu"], precision=precision).run(feeds)["y"]
+    assert np.abs(found - expected).max() <= (2e-6 if precision == "float32" else 2e-2) * np.abs(expected).max()
+
+
 def test_no_columns_give_zeros():
     session = session_of([(2, 3, 4), (2, 4, 0), (2, 0, 5)])
     found = session.run({"x0": np.ones((2, 3, 4), np.float32)} | {f"x{i}": np.ones(s, np.float32)
