@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..errors import InputError
 from ..graph import Attribute, Graph, Node, Value
@@ -10,7 +10,7 @@ from ..op import Op
 from ..registry import Registry
 from ..types import TensorType
 from .groups import Groups
-from .patterns import Free, Shape, attributes_of, shapes
+from .patterns import Candidates, Free, Shape, Step, attributes_of, candidates
 from .pins import Pins
 
 _COMMUTE = frozenset({"add", "mul", "maximum", "minimum"})
@@ -31,98 +31,111 @@ def fuse(
         differentiable: only ops with a gradient of their own, and where the device has a kernel for that too: for a
             graph that is yet to be differentiated. The gradient of the op ``name`` is the op ``name_grad``.
     """
-    patterns: dict[str, list[tuple[Op, Shape]]] = {}
-    for op in registry.ops.values():
-        offered = any(op.name in registry.kernels[device] for device in pins.devices)
-        if op.pattern and offered and not (differentiable and op.gradient is None):
-            for shape in shapes(op):
-                patterns.setdefault(shape.last.op.name, []).append((op, shape))
-    if not patterns:
+    offered = [
+        op
+        for op in registry.ops.values()
+        if op.pattern
+        and not (differentiable and op.gradient is None)
+        and any(op.name in registry.kernels[device] for device in pins.devices)
+    ]
+    if not offered:
         return graph
-    for found in patterns.values():
-        found.sort(key=lambda entry: -entry[1].size)
+    ends = candidates(offered)
     search = _Search(graph, pins, registry, changed, differentiable)
     for node in reversed(graph.nodes):
-        if node.op.name in patterns and node not in search.taken:
-            search.replace(node, patterns[node.op.name])
+        if node.op.name in ends and node not in search.taken:
+            search.replace(node, ends[node.op.name])
     return search.result()
 
 
 class _Match:
     """One pattern at one place: what its nodes, values and free constants stand for there, so far."""
 
-    def __init__(self, search: _Search, shape: Shape) -> None:
-        self.search, self.shape = search, shape
-        self.nodes: dict[Node, Node] = {}
-        self.values: dict[Value, Value] = {}
+    def __init__(self, search: _Search, op: Op, shape: Shape) -> None:
+        self.search, self.op, self.shape = search, op, shape
+        self.nodes: list[Node] = []
+        self.values: list[Value | None] = [None] * shape.count
         self.free: dict[str, Attribute] = {}
 
-    def node(self, wanted: Node, node: Node) -> Iterator[None]:
-        """Stops once for every way in which ``node``, with what feeds it, is ``wanted``."""
-        if node.op.name != wanted.op.name or node in self.search.taken or node.bodies:
-            return
-        known = self.free
-        if wanted.attributes:
-            self.free = dict(known)
-        if all(_agrees(key, value, node, self.free) for key, value in wanted.attributes.items()):
-            self.nodes[wanted] = node
+    def goes_on(self, last: Node) -> bool:
+        """Whether the steps that are left are met as well, in one of the ways, and the op took the place of them."""
+        makers, taken, nodes = self.search.makers, self.search.taken, self.nodes
+        for step in self.shape.steps[len(nodes) :]:
+            value = self.values[step.number] if nodes else None
+            node = last if value is None else makers[value]
+            if node in taken or node in nodes or node.bodies or not self.has(step, node):
+                return False
+            if nodes and not self.alone(step, node):
+                return False
+            nodes.append(node)
             inputs = node.inputs
-            if len(inputs) != len(wanted.inputs):
-                inputs += (None,) * (len(wanted.inputs) - len(inputs))
-            yield from self.operands(wanted.inputs, inputs, 0)
-            if node.op.name in _COMMUTE and inputs[0] is not inputs[1]:
-                yield from self.operands(wanted.inputs, inputs[::-1], 0)
-            del self.nodes[wanted]
-        self.free = known
+            if step.op in _COMMUTE and inputs[0] is not inputs[1]:
+                count, values, free = len(nodes), self.values.copy(), self.free.copy()
+                if self.reads(step, inputs) and self.goes_on(last):
+                    return True
+                del nodes[count:]
+                self.values, self.free = values, free
+                inputs = inputs[::-1]
+            if not self.reads(step, inputs):
+                return False
+        return self.search.found(self)
 
-    def operands(self, wanted: Sequence[Value | None], values: Sequence[Value | None], at: int) -> Iterator[None]:
-        """The same for operands from ``at`` on."""
-        bound = []
-        while at < len(values):
-            inner, value = wanted[at] if at < len(wanted) else None, values[at]
-            at += 1
-            if inner is None or value is None:
-                if inner is not value:
-                    break
-            elif inner in self.values:
-                if self.values[inner] is not value:
-                    break
+    def has(self, step: Step, node: Node) -> bool:
+        """Whether attributes are as in the pattern; those that are free there become known."""
+        given, free = node.attributes, self.free
+        for key, wanted in step.attributes:
+            value = given.get(key)
+            if isinstance(wanted, Free):
+                if free.setdefault(wanted.name, value) != value:
+                    return False
+            elif value != wanted and not (key == "axis" and _same_axis(value, wanted, node)):
+                return False
+        return True
+
+    def alone(self, step: Step, node: Node) -> bool:
+        """Whether only the pattern reads the results of an inner node, and it is the same through each of them."""
+        readers, kept = self.search.readers, self.search.kept
+        for index, value in enumerate(node.outputs):
+            if value is not None:
+                expected = step.readers[index] if index < len(step.readers) else 0
+                if value in kept or len(readers.get(value, ())) != expected:
+                    return False
+        for index, number, known in step.results:
+            result = node.outputs[index] if index < len(node.outputs) else None
+            if known and self.values[number] is not result:
+                return False
+            self.values[number] = result
+        return True
+
+    def reads(self, step: Step, inputs: Sequence[Value | None]) -> bool:
+        """Whether these can be the operands of a step; makes values and constants known."""
+        operands, values = step.operands, self.values
+        if len(inputs) != len(operands):
+            inputs = (*inputs, *[None] * (len(operands) - len(inputs)))
+            operands = (*operands, *[None] * (len(inputs) - len(operands)))
+        for operand, value in zip(operands, inputs, strict=True):
+            if operand is None or value is None:
+                if operand is not None or value is not None:
+                    return False
+            elif operand.known:
+                if values[operand.number] is not value:
+                    return False
             else:
-                self.values[inner] = value
-                bound.append(inner)
-                if inner in self.shape.makers or inner in self.shape.scalars:
-                    for _ in self.computed(inner, value):
-                        yield from self.operands(wanted, values, at)
-                    break
-        else:
-            yield
-        for inner in bound:
-            del self.values[inner]
+                values[operand.number] = value
+                if operand.maker is not None:
+                    maker = self.search.makers.get(value)
+                    if maker is None or maker.op.name != operand.maker:
+                        return False
+                elif operand.constant is not None and not self.is_number(operand.constant, value):
+                    return False
+        return True
 
-    def computed(self, wanted: Value, value: Value) -> Iterator[None]:
-        """The same for an operand that is a node's result or a number."""
-        maker = self.shape.makers.get(wanted)
-        if maker is None:
-            yield from self.scalar(self.shape.scalars[wanted], self.search.constant(value))
-            return
-        node = self.search.makers.get(value)
-        if node is not None and node.outputs.index(value) == maker.outputs.index(wanted):
-            yield from self.node(maker, node)
-
-    def scalar(self, wanted: float | Free, number: float | None) -> Iterator[None]:
-        """The same for a constant."""
+    def is_number(self, wanted: float | Free, value: Value) -> bool:
+        """Whether a value is a constant, and the one that is wanted."""
+        number = self.search.constant(value)
         if number is None:
-            return
-        if not isinstance(wanted, Free):
-            if wanted == number:
-                yield
-        elif wanted.name in self.free:
-            if self.free[wanted.name] == number:
-                yield
-        else:
-            self.free[wanted.name] = number
-            yield
-            del self.free[wanted.name]
+            return False
+        return bool((self.free.setdefault(wanted.name, number) if isinstance(wanted, Free) else wanted) == number)
 
 
 class _Search(Groups):
@@ -132,27 +145,34 @@ class _Search(Groups):
         super().__init__(graph, pins, registry)
         self.changed, self.differentiable = changed, differentiable
 
-    def replace(self, last: Node, patterns: Sequence[tuple[Op, Shape]]) -> None:
+    def replace(self, last: Node, patterns: Candidates) -> None:
         """Puts the first op in the place of its pattern that ends with ``last``."""
-        around = {self.makers[v].op.name for v in last.inputs if v in self.makers}
-        for op, shape in patterns:
-            if shape.around <= around and self.found(op, shape, last):
+        if last.outputs[0] is None or any(v is not None for v in last.outputs[1:]):
+            return
+        level: Iterable[Node] = (last,)
+        while patterns.wanted:
+            level = {self.makers[v]: None for node in level for v in node.inputs if v in self.makers}
+            patterns = patterns.among(node.op.name for node in level)
+        for name, shape in patterns.entries:
+            if _Match(self, self.registry.ops[name], shape).goes_on(last):
                 return
 
-    def found(self, op: Op, shape: Shape, last: Node) -> bool:
+    def found(self, match: _Match) -> bool:
         """Whether the op took the place of its pattern."""
-        match = _Match(self, shape)
-        for _ in match.node(shape.last, last):
-            members = set(match.nodes.values())
-            made = self.made(op, match, last) if self.alone(members, last, match) else None
-            first = min(members, key=self.place.__getitem__)
-            device = self.taker(made, first) if made is not None else None
-            if made is None or device is None:
-                continue
-            if not self.differentiable or f"{op.name}_grad" in self.registry.kernels[device]:
-                self.take(members, last, made, first)
-                return True
-        return False
+        op, (last, *others) = match.op, match.nodes
+        inner = {v for node in others for v in node.outputs if v is not None}
+        inputs = [None if number is None else match.values[number] for number in match.shape.inputs]
+        if not inner.isdisjoint(inputs) or not self.together(match.nodes):
+            return False
+        made = self.made(match, inputs, last)
+        first = min(match.nodes, key=self.place.__getitem__)
+        device = self.taker(made, first) if made is not None else None
+        if made is None or device is None:
+            return False
+        if self.differentiable and f"{op.name}_grad" not in self.registry.kernels[device]:
+            return False
+        self.take(match.nodes, last, made, first)
+        return True
 
     def constant(self, value: Value) -> float | None:
         """The one number of an initializer that stays as it is."""
@@ -161,30 +181,19 @@ class _Search(Groups):
             return None
         return float(data.array.reshape(-1)[0]) if data.array.dtype.kind in "fiu" else None
 
-    def alone(self, members: set[Node], last: Node, match: _Match) -> bool:
-        """Whether nobody else needs what the members compute on the way."""
-        if len(members) < len(match.nodes) or not self.together(members):
-            return False
-        inner = {v for node in members if node is not last for v in node.outputs if v is not None}
-        outer = (match.values.get(v) for v in match.shape.inputs if v is not None)
-        if not inner.isdisjoint(self.kept) or not inner.isdisjoint(outer):
-            return False
-        return all(members.issuperset(self.readers.get(value, ())) for value in inner)
-
-    def made(self, op: Op, match: _Match, last: Node) -> Node | None:
+    def made(self, match: _Match, inputs: list[Value | None], last: Node) -> Node | None:
         """The fused node, when its types fit."""
-        inputs = [None if v is None else match.values[v] for v in match.shape.inputs]
+        op = match.op
         while inputs and inputs[-1] is None:
             inputs.pop()
         attributes = attributes_of(op, match.shape, match.free)
         try:
-            op.check_arity(len(inputs), [v is None for v in inputs])
             inferred = op.infer(*[None if v is None else v.type for v in inputs], **attributes)
         except InputError:
             return None
         types = inferred if isinstance(inferred, tuple) else (inferred,)
         result = last.outputs[0]
-        if result is None or types[0] != result.type or any(v is not None for v in last.outputs[1:]):
+        if result is None or types[0] != result.type:
             return None
         outputs = (result, *(self.extra(last, index, type_) for index, type_ in enumerate(types[1:], 1)))
         return Node(op, last.name, tuple(inputs), outputs, attributes, (), last.origin)
@@ -194,12 +203,8 @@ class _Search(Groups):
         return Value(f"{last.name}:{index}", type_) if self.differentiable else None
 
 
-def _agrees(key: str, wanted: Attribute, node: Node, free: dict[str, Attribute]) -> bool:
-    """Whether an attribute of ``node`` is as in the pattern; what was free there is bound in ``free``."""
-    value = node.attributes.get(key)
-    if isinstance(wanted, Free):
-        return bool(free.setdefault(wanted.name, value) == value)
-    if key == "axis" and node.inputs[0] is not None and isinstance(value, int):
-        rank = node.inputs[0].type.rank  # counted from the front or from the back
-        return bool(value % rank == wanted % rank) if rank else value == wanted
-    return bool(value == wanted)
+def _same_axis(axis: Attribute, wanted: Attribute, node: Node) -> bool:
+    """Whether two axes of the first operand are one, counted from the front or from the back."""
+    value = node.inputs[0]
+    rank = value.type.rank if value is not None else 0
+    return bool(rank and isinstance(axis, int) and isinstance(wanted, int) and axis % rank == wanted % rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,49 +24,71 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """What a node of a pattern reads.
+
+    Attributes:
+        number: of the value, in the pattern.
+        known: an earlier step has met it.
+        maker: the op that computes it, or None for an operand of the pattern.
+        constant: the number that it is, or free.
+    """
+
+    number: int
+    known: bool
+    maker: str | None
+    constant: float | Free | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One node of a pattern, in the order in which they are looked at: from the last one, breadth first.
+
+    Attributes:
+        number: of the value through which it is reached; -1 for the last node.
+        op: its name.
+        results: of those that the pattern reads, the index, the number, and whether an earlier step has met it.
+        readers: how many nodes of the pattern read each result.
+        attributes: what they must be.
+        operands: None where one is absent.
+    """
+
+    number: int
+    op: str
+    results: tuple[tuple[int, int, bool], ...]
+    readers: tuple[int, ...]
+    attributes: tuple[tuple[str, Attribute], ...]
+    operands: tuple[Operand | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A pattern as nodes. Its values have no types.
+    """A pattern as steps. Its values have numbers, and no types.
 
     Attributes:
         pattern: what it was made from.
-        inputs: the op's, each a value or None where an optional one is absent.
-        scalars: operands that are numbers, or free.
-        makers: the node of each computed value.
-        last: the node of the result.
-        around: ops of the nodes that the last one reads: to tell in a moment where it can't be.
+        inputs: the op's, each a number, or None where an optional one is absent or not read.
+        count: of numbers.
+        steps: the last node's first.
+        levels: ops of the nodes that the last one reads, of those that these read, and so on: to tell in a moment where
+            it can't be.
     """
 
     pattern: Pattern
-    inputs: tuple[Value | None, ...]
-    scalars: Mapping[Value, float | Free]
-    makers: Mapping[Value, Node]
-    last: Node
-    around: frozenset[str]
-
-    @property
-    def size(self) -> int:
-        """How many nodes it has."""
-        return len({id(node) for node in self.makers.values()})
+    inputs: tuple[int | None, ...]
+    count: int
+    steps: tuple[Step, ...]
+    levels: tuple[frozenset[str], ...]
 
 
-def shapes(op: Op) -> Iterator[Shape]:
-    """Each of the op's patterns, with and without each optional operand.
-
-    Raises:
-        PluginError: a pattern looks at what it can't know, or has no node or several results.
-    """
-    for pattern in op.pattern:
-        yield from _shapes(pattern, op.name, op.inputs, tuple(op.attributes))
-
-
-@functools.cache
-def _shapes(pattern: Pattern, name: str, inputs: tuple[str, ...], attributes: tuple[str, ...]) -> tuple[Shape, ...]:
+def _shapes(pattern: Pattern, name: str, inputs: tuple[str, ...], attributes: tuple[str, ...]) -> Iterator[Shape]:
+    """The pattern with and without each optional operand."""
     free = [Free(key) for key in attributes]
     if pattern.attributes is not None:
         free = [Free(key) for key in inspect.signature(pattern.attributes).parameters]
     optional = [index for index, declared in enumerate(inputs) if declared.endswith("?")]
     absences = itertools.chain.from_iterable(itertools.combinations(optional, n) for n in range(len(optional) + 1))
-    return tuple(_traced(pattern, name, inputs, absent, free) for absent in absences)
+    return (_traced(pattern, name, inputs, absent, free) for absent in absences)
 
 
 def _traced(pattern: Pattern, name: str, inputs: Sequence[str], absent: Sequence[int], free: Sequence[Free]) -> Shape:
@@ -79,9 +101,89 @@ def _traced(pattern: Pattern, name: str, inputs: Sequence[str], absent: Sequence
     makers = {v: node for node in tracer.nodes() for v in node.outputs if v is not None}
     if not isinstance(result, Value) or result not in makers:
         raise PluginError(f"{name}: its pattern gave {result!r}; expected the one result of a node")
-    last = makers[result]
-    around = frozenset(makers[v].op.name for v in last.inputs if v in makers)
-    return Shape(pattern, tuple(given), tracer.scalars, makers, last, around)
+    nodes = [makers[result]]
+    for node in nodes:  # grows on the way
+        nodes += [m for v in dict.fromkeys(node.inputs) if v in makers and (m := makers[v]) not in nodes]
+    numbers: dict[Value, int] = {}
+    steps = tuple(_step(node, nodes, numbers, makers, tracer.scalars) for node in nodes)
+    levels, level = [], nodes[:1]
+    while level := [makers[v] for node in level for v in node.inputs if v in makers]:
+        levels.append(frozenset(node.op.name for node in level))
+    unread = [declared for declared, v in zip(inputs, given, strict=True) if v is not None and v not in numbers]
+    if unread:
+        raise PluginError(f"{name}: its pattern does not read {unread[0]!r}; read every operand that isn't None")
+    places = tuple(None if v is None else numbers[v] for v in given)
+    return Shape(pattern, places, len(numbers), steps, tuple(levels))
+
+
+def _step(
+    node: Node,
+    nodes: Sequence[Node],
+    numbers: dict[Value, int],
+    makers: Mapping[Value, Node],
+    scalars: Mapping[Value, float | Free],
+) -> Step:
+    """The step of a node; gives numbers to values that no step has met before."""
+
+    def numbered(value: Value) -> tuple[int, bool]:
+        known = value in numbers
+        return numbers.setdefault(value, len(numbers)), known
+
+    readers = tuple(sum(v is not None and v in other.inputs for other in nodes) for v in node.outputs)
+    results = tuple((i, *numbered(v)) for i, v in enumerate(node.outputs) if v is not None and readers[i])
+    reached = next((number for _, number, known in results if known), -1)
+    operands: list[Operand | None] = []
+    for value in node.inputs:
+        if value is None:
+            operands.append(None)
+        else:
+            maker = makers[value].op.name if value in makers else None
+            operands.append(Operand(*numbered(value), maker, scalars.get(value)))
+    return Step(reached, node.op.name, results, readers, tuple(node.attributes.items()), tuple(operands))
+
+
+class Candidates:
+    """Patterns that may end at a node, by what is known of the ops around it.
+
+    Attributes:
+        entries: names of ops with their patterns, most nodes first.
+        wanted: ops that patterns have at the next level; empty where no pattern has one.
+    """
+
+    def __init__(self, entries: Sequence[tuple[str, Shape]], depth: int) -> None:
+        self.entries, self.depth = entries, depth
+        self.wanted = frozenset[str]().union(*(levels[depth] for _, s in entries if len(levels := s.levels) > depth))
+        self._among: dict[frozenset[str], Candidates] = {}
+
+    def among(self, names: Iterable[str]) -> Candidates:
+        """Those that are left where the next level has these ops."""
+        names = self.wanted.intersection(names)
+        found = self._among.get(names)
+        if found is None:
+            left = [e for e in self.entries if len(e[1].levels) <= self.depth or e[1].levels[self.depth] <= names]
+            found = self._among[names] = Candidates(left, self.depth + 1)
+        return found
+
+
+def candidates(ops: Iterable[Op]) -> Mapping[str, Candidates]:
+    """The patterns of ops by the name of their last node.
+
+    Raises:
+        PluginError: a pattern looks at what it can't know, does not read an operand, or has no node or several results.
+    """
+    return _candidates(tuple((op.name, op.pattern, op.inputs, tuple(op.attributes)) for op in ops))
+
+
+@functools.lru_cache(maxsize=32)
+def _candidates(
+    ops: Sequence[tuple[str, tuple[Pattern, ...], tuple[str, ...], tuple[str, ...]]],
+) -> Mapping[str, Candidates]:
+    found: dict[str, list[tuple[str, Shape]]] = {}
+    for name, patterns, inputs, attributes in ops:
+        for pattern in patterns:
+            for shape in _shapes(pattern, name, inputs, attributes):
+                found.setdefault(shape.steps[0].op, []).append((name, shape))
+    return {name: Candidates(sorted(e, key=lambda entry: -len(entry[1].steps)), 0) for name, e in found.items()}
 
 
 class _Untyped:

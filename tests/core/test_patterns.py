@@ -42,6 +42,11 @@ def summed(x, *, axes):
     return ops.reduce_sum(ops.exp(ops.sub(x, 1.0)), axes=axes, keepdims=0)
 
 
+def weighted(x, *, k):
+    values, places = ops.topk(x, k=k)
+    return ops.mul(values, ops.cast(places, to=df.float32))
+
+
 def like(*types, **_):
     shape = np.broadcast_shapes(*(t.shape for t in types if t is not None))
     return df.TensorType(df.float32, shape)
@@ -50,6 +55,10 @@ def like(*types, **_):
 def reduced(x, *, axes):
     axes = {axis % len(x.shape) for axis in axes}
     return df.TensorType(x.dtype, tuple(d for axis, d in enumerate(x.shape) if axis not in axes))
+
+
+def shortened(x, *, k):
+    return df.TensorType(x.dtype, (*x.shape[:-1], k))
 
 
 class Plugin:
@@ -67,12 +76,14 @@ class Plugin:
             pattern=(df.Pattern(scaled), df.Pattern(divided, lambda by: {"factor": 1 / by})),
         ),
         df.Op("summed", ("x",), reduced, attributes={"axes": ()}, decompose=summed, pattern=(df.Pattern(summed),)),
+        df.Op("weighted", ("x",), shortened, attributes={"k": 1}, decompose=weighted, pattern=(df.Pattern(weighted),)),
     )
     CODE: typing.ClassVar = {
         "gate": lambda _, x: x / (1 + np.exp(-x)),
         "crossed": lambda _, a, b, c, d: np.tanh(a * b + c * d),
         "scaled": lambda given, x, bias=0: -x * np.float32(given["factor"]) + bias,
         "summed": lambda given, x: np.exp(x - 1).sum(tuple(given["axes"])),
+        "weighted": lambda given, x: (np.sort(x) * np.argsort(x))[..., ::-1][..., : given["k"]],
     }
 
     @hookimpl
@@ -173,6 +184,8 @@ def test_planted_patterns_give_equal_results(made):
         (lambda g, a, b, c, d: ops.add(b, ops.mul(0.5 * g.scalar(1.0, df.float32), ops.neg(a))), ["scaled"]),
         (lambda g, a, b, c, d: ops.mul(ops.neg(a), b), []),
         (lambda g, a, b, c, d: summed(a, axes=(0,)), ["summed"]),
+        (lambda g, a, b, c, d: weighted(a, k=2), ["weighted"]),
+        (lambda g, a, b, c, d: ops.mul(ops.cast(ops.topk(a, k=3)[1], to=df.float32), ops.topk(a, k=3)[0]), []),
         (lambda g, a, b, c, d: summed(a, axes=(0, 1)), ["summed"]),
         (lambda g, a, b, c, d: ops.reduce_sum(ops.exp(ops.sub(a, 2.0)), axes=(0,), keepdims=0), []),
         (lambda g, a, b, c, d: ops.reduce_sum(ops.exp(ops.sub(a, 1.0)), axes=(0,), keepdims=1), []),
@@ -226,11 +239,11 @@ def test_a_pattern_does_not_span_forward_and_backward(boundary, expected):
     assert made.boundary == min(boundary, len(expected))
 
 
-def refused(build):
+def refused(build, inputs=("x",)):
     class Other:
         @hookimpl
         def dataflow_ops(self):
-            return [df.Op("other", ("x",), like, decompose=gate, pattern=(df.Pattern(build),))]
+            return [df.Op("other", inputs, like, decompose=gate, pattern=(df.Pattern(build),))]
 
         @hookimpl
         def dataflow_kernels(self, device):
@@ -246,6 +259,7 @@ def refused(build):
 def test_a_pattern_that_can_not_be_one_is_refused():
     assert "'rank' of an operand" in refused(lambda x: ops.transpose(x, perm=range(x.type.rank)))
     assert "the one result" in refused(lambda x: x)
+    assert "does not read 'bias?'" in refused(lambda x, bias: ops.neg(x), ("x", "bias?"))
     assert "no operand of a pattern" in refused(lambda x: ops.mul(x, np.ones(3)))
 
 
