@@ -163,10 +163,10 @@ typedef struct df_host {
 
 /* ---- Kernels -------------------------------------------------------------------------------- */
 
-/* How a product of float32 may be computed: as float32; with operands rounded to 10 bits of mantissa
- * (TF32) or better; with operands rounded to bfloat16; with operands split in three bfloat16, which
- * is as exact as float32 but for its rounding (ABI 1.3). Sums are float32 in each. A device computes
- * as float32 where it has no such way. */
+/* How a product of float32 may be computed: as float32; with operands rounded to 10 bits of
+ * mantissa (TF32) or better; with operands rounded to bfloat16; with operands split in three
+ * bfloat16, which is as exact as float32 but for its rounding (ABI 1.3). Sums are float32 in each.
+ * A device computes as float32 where it has no such way. */
 enum { DF_EXACT = 0, DF_TF32 = 1, DF_BF16 = 2, DF_BF16X6 = 3 };
 
 /* A node at plan time: shapes, dtypes, strides and attributes, no data. */
