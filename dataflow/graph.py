@@ -258,9 +258,13 @@ class Graph:
         """The nodes that read each value, in order; a value that nobody reads is absent."""
         found: dict[Value, list[Node]] = {}
         for node in self.nodes:
-            for value in dict.fromkeys(node.inputs):
+            for value in node.inputs:
                 if value is not None:
-                    found.setdefault(value, []).append(node)
+                    reading = found.get(value)
+                    if reading is None:
+                        found[value] = [node]
+                    elif reading[-1] is not node:  # it may read a value twice
+                        reading.append(node)
         return found
 
     def find(self, name: str) -> Value:

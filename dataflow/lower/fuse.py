@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from ..errors import InputError
 from ..graph import Attribute, Graph, Node, Value
@@ -13,6 +13,7 @@ from .groups import Groups
 from .patterns import Candidates, Free, Shape, Step, attributes_of, candidates
 from .pins import Pins
 
+_Fit = tuple[Mapping[str, Attribute], tuple[TensorType, ...]]  # attributes and results of a fused op
 _COMMUTE = frozenset({"add", "mul", "maximum", "minimum"})
 
 
@@ -144,6 +145,7 @@ class _Search(Groups):
     ) -> None:
         super().__init__(graph, pins, registry)
         self.changed, self.differentiable = changed, differentiable
+        self.known: dict[Hashable, _Fit | None] = {}
 
     def replace(self, last: Node, patterns: Candidates) -> None:
         """Puts the first op in the place of its pattern that ends with ``last``."""
@@ -159,20 +161,50 @@ class _Search(Groups):
 
     def found(self, match: _Match) -> bool:
         """Whether the op took the place of its pattern."""
-        op, (last, *others) = match.op, match.nodes
-        inner = {v for node in others for v in node.outputs if v is not None}
-        inputs = [None if number is None else match.values[number] for number in match.shape.inputs]
-        if not inner.isdisjoint(inputs) or not self.together(match.nodes):
+        nodes, values = match.nodes, match.values
+        last, first = nodes[0], min(nodes, key=self.place.__getitem__)
+        inner = {v for node in nodes if node is not last for v in node.outputs}
+        inputs = [None if number is None else values[number] for number in match.shape.inputs]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        if not inner.isdisjoint(v for v in inputs if v is not None) or not self.together(nodes):
             return False
-        made = self.made(match, inputs, last)
-        first = min(match.nodes, key=self.place.__getitem__)
-        device = self.taker(made, first) if made is not None else None
-        if made is None or device is None:
-            return False
-        if self.differentiable and f"{op.name}_grad" not in self.registry.kernels[device]:
-            return False
-        self.take(match.nodes, last, made, first)
-        return True
+        free = match.free.values()
+        types = tuple(None if v is None else (v.type.dtype.code, v.type.shape) for v in (*inputs, last.outputs[0]))
+        where = nodes.index(first), self.pins.order(first)
+        key = match.shape, where, types, tuple(match.free), tuple(free), tuple(map(type, free))
+        if key not in self.known:
+            self.known[key] = self.fit(match, inputs, last, first)
+        fit = self.known[key]
+        if fit is not None:
+            self.take(nodes, last, self.made(match.op, fit, inputs, last), first)
+        return fit is not None
+
+    def fit(self, match: _Match, inputs: Sequence[Value | None], last: Node, first: Node) -> _Fit | None:
+        """What the op is there, when its types fit and a device has kernels for it; the same for the same types."""
+        op, result = match.op, last.outputs[0]
+        attributes = attributes_of(op, match.shape, match.free)
+        try:
+            inferred = op.infer(*[None if v is None else v.type for v in inputs], **attributes)
+        except InputError:
+            return None
+        types = inferred if isinstance(inferred, tuple) else (inferred,)
+        if result is None or types[0] != result.type:
+            return None
+        fit = attributes, types
+        device = self.taker(self.made(op, fit, inputs, last), first)
+        if device is None or (self.differentiable and f"{op.name}_grad" not in self.registry.kernels[device]):
+            return None
+        return fit
+
+    def made(self, op: Op, fit: _Fit, inputs: Sequence[Value | None], last: Node) -> Node:
+        """The fused node, with further results where a gradient may read them."""
+        attributes, types = fit
+        extra = [
+            Value(f"{last.name}:{index}", type_) if self.differentiable else None
+            for index, type_ in enumerate(types[1:], 1)
+        ]
+        return Node(op, last.name, tuple(inputs), (last.outputs[0], *extra), attributes, (), last.origin)
 
     def constant(self, value: Value) -> float | None:
         """The one number of an initializer that stays as it is."""
@@ -180,27 +212,6 @@ class _Search(Groups):
         if data is None or data.factor is not None or data.array.size != 1 or value.name in self.changed:
             return None
         return float(data.array.reshape(-1)[0]) if data.array.dtype.kind in "fiu" else None
-
-    def made(self, match: _Match, inputs: list[Value | None], last: Node) -> Node | None:
-        """The fused node, when its types fit."""
-        op = match.op
-        while inputs and inputs[-1] is None:
-            inputs.pop()
-        attributes = attributes_of(op, match.shape, match.free)
-        try:
-            inferred = op.infer(*[None if v is None else v.type for v in inputs], **attributes)
-        except InputError:
-            return None
-        types = inferred if isinstance(inferred, tuple) else (inferred,)
-        result = last.outputs[0]
-        if result is None or types[0] != result.type:
-            return None
-        outputs = (result, *(self.extra(last, index, type_) for index, type_ in enumerate(types[1:], 1)))
-        return Node(op, last.name, tuple(inputs), outputs, attributes, (), last.origin)
-
-    def extra(self, last: Node, index: int, type_: TensorType) -> Value | None:
-        """A further result of the op, where a gradient may read it."""
-        return Value(f"{last.name}:{index}", type_) if self.differentiable else None
 
 
 def _same_axis(axis: Attribute, wanted: Attribute, node: Node) -> bool:

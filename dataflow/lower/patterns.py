@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..builder import GraphBuilder
 from ..errors import PluginError
@@ -23,8 +24,7 @@ class Free:
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operand:
+class Operand(NamedTuple):
     """What a node of a pattern reads.
 
     Attributes:
@@ -40,8 +40,7 @@ class Operand:
     constant: float | Free | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class Step(NamedTuple):
     """One node of a pattern, in the order in which they are looked at: from the last one, breadth first.
 
     Attributes:
@@ -105,10 +104,11 @@ def _traced(pattern: Pattern, name: str, inputs: Sequence[str], absent: Sequence
     for node in nodes:  # grows on the way
         nodes += [m for v in dict.fromkeys(node.inputs) if v in makers and (m := makers[v]) not in nodes]
     numbers: dict[Value, int] = {}
-    steps = tuple(_step(node, nodes, numbers, makers, tracer.scalars) for node in nodes)
+    readers = Counter(v for node in nodes for v in set(node.inputs))
+    steps = tuple(_step(node, numbers, readers, makers, tracer.scalars) for node in nodes)
     levels, level = [], nodes[:1]
-    while level := [makers[v] for node in level for v in node.inputs if v in makers]:
-        levels.append(frozenset(node.op.name for node in level))
+    while level := list({makers[v]: None for node in level for v in node.inputs if v in makers}):
+        levels.append(frozenset([node.op.name for node in level]))
     unread = [declared for declared, v in zip(inputs, given, strict=True) if v is not None and v not in numbers]
     if unread:
         raise PluginError(f"{name}: its pattern does not read {unread[0]!r}; read every operand that isn't None")
@@ -118,28 +118,28 @@ def _traced(pattern: Pattern, name: str, inputs: Sequence[str], absent: Sequence
 
 def _step(
     node: Node,
-    nodes: Sequence[Node],
     numbers: dict[Value, int],
+    readers: Mapping[Value | None, int],
     makers: Mapping[Value, Node],
     scalars: Mapping[Value, float | Free],
 ) -> Step:
     """The step of a node; gives numbers to values that no step has met before."""
-
-    def numbered(value: Value) -> tuple[int, bool]:
-        known = value in numbers
-        return numbers.setdefault(value, len(numbers)), known
-
-    readers = tuple(sum(v is not None and v in other.inputs for other in nodes) for v in node.outputs)
-    results = tuple((i, *numbered(v)) for i, v in enumerate(node.outputs) if v is not None and readers[i])
+    results = []
+    for index, value in enumerate(node.outputs):
+        if value is not None and readers[value]:
+            known = value in numbers
+            results.append((index, numbers.setdefault(value, len(numbers)), known))
     reached = next((number for _, number, known in results if known), -1)
     operands: list[Operand | None] = []
     for value in node.inputs:
         if value is None:
             operands.append(None)
         else:
-            maker = makers[value].op.name if value in makers else None
-            operands.append(Operand(*numbered(value), maker, scalars.get(value)))
-    return Step(reached, node.op.name, results, readers, tuple(node.attributes.items()), tuple(operands))
+            known, maker = value in numbers, makers.get(value)
+            number = numbers.setdefault(value, len(numbers))
+            operands.append(Operand(number, known, None if maker is None else maker.op.name, scalars.get(value)))
+    counts = tuple([readers[v] for v in node.outputs])
+    return Step(reached, node.op.name, tuple(results), counts, tuple(node.attributes.items()), tuple(operands))
 
 
 class Candidates:
