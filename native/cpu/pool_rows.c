@@ -22,20 +22,7 @@ static int64_t line_floats(const df_window *w) {
 
 int DF_NAME(df_pool_rows_fit)(const df_window *w) { return line_floats(w) <= MOST_LINE; }
 
-/* The larger; a NaN wins. */
-static inline df_vec larger(df_vec a, df_vec b) {
-#if defined(__AVX512F__)
-  /* The instruction returns its second operand when there is a NaN; where the first is one (tokens
-   * 0 and 1 of the table) it is taken instead. */
-  return (df_vec)_mm512_fixupimm_ps(_mm512_max_ps((__m512)a, (__m512)b), (__m512)a,
-                                    _mm512_set1_epi32(0x11), 0);
-#else
-  df_ivec keep = (b <= a) | (a != a);
-  return (df_vec)((keep & (df_ivec)a) | (~keep & (df_ivec)b));
-#endif
-}
-
-static inline df_vec join(int sums, df_vec a, df_vec b) { return sums ? a + b : larger(a, b); }
+static inline df_vec join(int sums, df_vec a, df_vec b) { return sums ? a + b : vec_larger(a, b); }
 
 /* The rows of the windows at (o0, o1), joined, with the padding around them. */
 static inline __attribute__((always_inline)) void
@@ -174,14 +161,14 @@ static inline df_vec join_inside(const float *x, int64_t rows, int64_t step, int
   if (at >= 0 && at + DF_LANES <= width) {
     df_vec all = vec_load(x);
     for (int64_t i = 1; i < rows; i++)
-      all = larger(all, vec_load(x + i * step));
+      all = vec_larger(all, vec_load(x + i * step));
     return all;
   }
   int64_t begin = df_min(DF_LANES, df_max(0, -at)),
           end = df_max(begin, df_min(DF_LANES, width - at));
   df_vec all = load_some(x, begin, end);
   for (int64_t i = 1; i < rows && end > begin; i++)
-    all = larger(all, load_some(x + i * step, begin, end));
+    all = vec_larger(all, load_some(x + i * step, begin, end));
   return all;
 }
 
@@ -205,10 +192,10 @@ static inline __attribute__((always_inline)) void max_pairs(int64_t columns, con
         df_vec low = join_inside(from, rows, step, at, w->in[2]);
         df_vec high = join_inside(from, rows, step, at + DF_LANES, w->in[2]);
         df_vec evens = __builtin_shuffle(low, high, even);
-        all = larger(evens, __builtin_shuffle(low, high, even + 1));
+        all = vec_larger(evens, __builtin_shuffle(low, high, even + 1));
         if (columns == 3) {
           df_vec behind = join_inside(from, rows, step, at + 2 * DF_LANES, w->in[2]);
-          all = larger(all, __builtin_shuffle(evens, behind, next));
+          all = vec_larger(all, __builtin_shuffle(evens, behind, next));
         }
       }
       vec_store_part(y + o, all, df_min(DF_LANES, w->out[2] - o));

@@ -24,12 +24,6 @@ static inline df_vec sum_of(const float *x, int64_t n) {
   return one + two;
 }
 
-/* The larger; a NaN wins, of two the first. */
-static inline df_vec larger(df_vec a, df_vec b) {
-  df_ivec take = (b > a) | ((b != b) & (a == a));
-  return (df_vec)((take & (df_ivec)b) | (~take & (df_ivec)a));
-}
-
 /* The largest of sign * x, per lane. */
 static inline df_vec largest_of(const float *x, int64_t n, float sign) {
   if (n < DF_LANES) {
@@ -42,11 +36,13 @@ static inline df_vec largest_of(const float *x, int64_t n, float sign) {
   }
   df_vec most = vec_load(x) * sign;
   for (int64_t i = DF_LANES; i + DF_LANES <= n; i += DF_LANES)
-    most = larger(most, vec_load(x + i) * sign);
-  return larger(most, vec_load(x + n - DF_LANES) * sign); /* some of them for the second time */
+    most = vec_larger(most, vec_load(x + i) * sign);
+  return vec_larger(most, vec_load(x + n - DF_LANES) * sign); /* some of them for the second time */
 }
 
-static inline df_vec joined(int sums, df_vec a, df_vec b) { return sums ? a + b : larger(a, b); }
+static inline df_vec joined(int sums, df_vec a, df_vec b) {
+  return sums ? a + b : vec_larger(a, b);
+}
 
 static inline __attribute__((always_inline)) void join_rows(int sums, float sign,
                                                             const float *const *rows, int64_t count,

@@ -117,6 +117,19 @@ static inline df_vec vec_max(df_vec a, df_vec b) {
 #endif
 }
 
+/* The larger one per lane; a NaN wins, of two the first. */
+static inline df_vec vec_larger(df_vec a, df_vec b) {
+#if defined(__AVX512F__)
+  /* The instruction returns its second operand when there is a NaN; where the first is one (tokens
+   * 0 and 1 of the table) it is taken instead. */
+  return (df_vec)_mm512_fixupimm_ps(_mm512_max_ps((__m512)a, (__m512)b), (__m512)a,
+                                    _mm512_set1_epi32(0x11), 0);
+#else
+  df_ivec keep = (b <= a) | (a != a);
+  return (df_vec)((keep & (df_ivec)a) | (~keep & (df_ivec)b));
+#endif
+}
+
 /* |value| where x >= least or x is NaN, else 0. */
 static inline df_vec vec_unless_below(df_vec value, df_vec x, float least) {
 #if defined(__AVX512F__)
