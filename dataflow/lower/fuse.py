@@ -64,20 +64,20 @@ class _Match:
         for step in self.shape.steps[len(nodes) :]:
             value = self.values[step.number] if nodes else None
             node = last if value is None else makers[value]
-            if node in taken or node in nodes or node.bodies or not self.has(step, node):
+            if node in taken or node in nodes or node.bodies:
                 return False
             if nodes and not self.alone(step, node):
                 return False
             nodes.append(node)
             inputs = node.inputs
-            if step.op in _COMMUTE and inputs[0] is not inputs[1]:
+            if step.op in _COMMUTE and inputs[0] is not inputs[1] and self.has(step, node):
                 count, values, free = len(nodes), self.values.copy(), self.free.copy()
                 if self.reads(step, inputs) and self.goes_on(last):
                     return True
                 del nodes[count:]
                 self.values, self.free = values, free
                 inputs = inputs[::-1]
-            if not self.reads(step, inputs):
+            if not self.reads(step, inputs) or not self.has(step, node):
                 return False
         return self.search.found(self)
 
@@ -145,7 +145,7 @@ class _Search(Groups):
     ) -> None:
         super().__init__(graph, pins, registry)
         self.changed, self.differentiable = changed, differentiable
-        self.known: dict[Hashable, _Fit | None] = {}
+        self.known: dict[Hashable, _Fit] = {}  # by patterns and types
 
     def replace(self, last: Node, patterns: Candidates) -> None:
         """Puts the first op in the place of its pattern that ends with ``last``."""
@@ -173,12 +173,14 @@ class _Search(Groups):
         types = tuple(None if v is None else (v.type.dtype.code, v.type.shape) for v in (*inputs, last.outputs[0]))
         where = nodes.index(first), self.pins.order(first)
         key = match.shape, where, types, tuple(match.free), tuple(free), tuple(map(type, free))
-        if key not in self.known:
-            self.known[key] = self.fit(match, inputs, last, first)
-        fit = self.known[key]
-        if fit is not None:
-            self.take(nodes, last, self.made(match.op, fit, inputs, last), first)
-        return fit is not None
+        fit = self.known.get(key)
+        if fit is None:
+            fit = self.fit(match, inputs, last, first)
+            if fit is None:
+                return False
+            self.known[key] = fit
+        self.take(nodes, last, self.made(match.op, fit, inputs, last), first)
+        return True
 
     def fit(self, match: _Match, inputs: Sequence[Value | None], last: Node, first: Node) -> _Fit | None:
         """What the op is there, when its types fit and a device has kernels for it; the same for the same types."""
