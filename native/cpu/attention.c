@@ -191,16 +191,23 @@ static void pack_panels(float *to, df_matrix b, int64_t k, int64_t columns) {
   }
 }
 
-/* c (rows, columns) = a times packed panels; a's rows lie |a_row| apart, or are packed. */
-static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, const float *panels,
-                     int64_t rows, int64_t k, int64_t columns, int32_t accumulate) {
-  const df_gemm_end end = {.accumulate = accumulate, .a_row = a_row};
+/* A factor that is packed, or whose rows lie |row| apart. */
+typedef struct factor {
+  const float *at;
+  int64_t row;
+  int32_t packed;
+} factor;
+
+/* c (rows, columns) = a times packed panels. */
+static void multiply(float *c, int64_t c_row, factor a, const float *panels, int64_t rows,
+                     int64_t k, int64_t columns, int32_t accumulate) {
+  const df_gemm_end end = {.accumulate = accumulate, .a_row = a.row, .a_step = DF_TILE_ROWS};
   for (int64_t j = 0; j < columns; j += DF_TILE_COLUMNS) {
     const int64_t some = df_min(DF_TILE_COLUMNS, columns - j);
     const int64_t vectors = panel_width(some) / DF_LANES;
-    const df_tile tile = a_row ? DF_NAME(df_row_tiles)[rows - 1][vectors - 1]
-                               : DF_NAME(df_tiles)[rows - 1][vectors - 1];
-    tile(k, a, panels + j * k, c + j, c_row, some, &end);
+    const df_tile tile = a.packed ? DF_NAME(df_tiles)[rows - 1][vectors - 1]
+                                  : DF_NAME(df_row_tiles)[rows - 1][vectors - 1];
+    tile(k, a.at, panels + j * k, c + j, c_row, some, &end);
   }
 }
 
@@ -231,17 +238,15 @@ typedef void rows_of_piece(const job *job, const piece *at, int64_t i, int64_t f
 static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
                       int64_t begin, int64_t n) {
   const plan *p = &job->p;
-  const float *q = at->q.at + i * p->q.row;
-  int64_t q_row = p->q.row;
-  if (p->q.column != 1 || q_row % ONE_SET == 0) {
-    df_pack_tile(at->q_panel, q, p->q.row, p->q.column, rows, p->d, DF_TILE_ROWS);
-    q = at->q_panel;
-    q_row = 0;
+  factor q = {at->q.at + i * p->q.row, p->q.row, 0};
+  if (p->q.column != 1 || q.row % ONE_SET == 0) {
+    df_pack_tile(at->q_panel, q.at, q.row, p->q.column, rows, p->d, DF_TILE_ROWS);
+    q = (factor){at->q_panel, 0, 1};
   }
-  multiply(at->scores, p->scores_row, q, q_row, at->kt_panels, rows, p->d, n, 0);
+  const factor weights = {at->scores, p->scores_row, 0};
+  multiply(at->scores, p->scores_row, q, at->kt_panels, rows, p->d, n, 0);
   weigh_rows(job, at, i, first, rows, begin, n);
-  multiply(at->y + i * p->y_row, p->y_row, at->scores, p->scores_row, at->v_panels, rows, n, p->e,
-           begin > 0);
+  multiply(at->y + i * p->y_row, p->y_row, weights, at->v_panels, rows, n, p->e, begin > 0);
 }
 
 /* Where products are gemm.h's, from the operands as they lie. */

@@ -152,7 +152,8 @@ static void do_panel(const piece *s, int64_t panel, int64_t first, int64_t count
     df_gemm_end last = {.row_bias = begin == 0 && s->bias ? s->bias + filter : NULL,
                         .add = begin == 0 && d->add ? d->add + to : NULL,
                         .accumulate = begin > 0,
-                        .relu = d->relu && end == s->p->k};
+                        .relu = d->relu && end == s->p->k,
+                        .a_step = DF_TILE_ROWS};
     for (int64_t row = 0; row < rows && first + i + 1 < s->last; row++)
       for (int64_t j = 1; j <= DF_TILE_VECTORS; j++) {
         __builtin_prefetch(d->out + to + row * plane + DF_TILE_COLUMNS + j * DF_LANES - 1, 1);

@@ -186,7 +186,8 @@ void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin,
         int64_t filters = conv->filters * (panel + 1) / panels - filter;
         df_gemm_end last = {.row_bias = bias ? bias + filter : NULL,
                             .add = to->add ? to->add + at + filter * to->plane : NULL,
-                            .relu = direct->relu};
+                            .relu = direct->relu,
+                            .a_step = DF_TILE_ROWS};
         DF_NAME(df_tiles)
         [filters - 1][vectors - 1](f.k, packed + panel *f.k *DF_TILE_ROWS, lines,
                                    to->out + at + filter *to->plane, to->plane, columns, &last);

@@ -109,25 +109,36 @@ static const char *parse(program *p, const df_node *node) {
   return p->steps ? NULL : "the program is empty";
 }
 
+/* A step whose operands each are one element has one element as its result: it is computed with the
+ * first block and has step 0 for those that read it, as an input of one element has. */
 static void program_rows(void *out, const void *const *in, const int64_t *step, int64_t n,
                          const df_call *call) {
+  static const int64_t together[2] = {1, 1};
   const program *p = call->state;
+  const int32_t last = p->steps - 1;
   _Alignas(64) float results[MOST_STEPS][BLOCK];
+  int64_t result_step[MOST_STEPS];
   for (int64_t begin = 0; begin < n; begin += BLOCK) {
-    int64_t count = df_min(BLOCK, n - begin);
-    for (int32_t s = 0; s < p->steps; s++) {
+    const int64_t count = df_min(BLOCK, n - begin);
+    for (int32_t s = 0; s <= last; s++) {
       const void *from[2];
-      int64_t steps[2];
+      int64_t steps[2] = {0, 0};
       for (int32_t i = 0; i < p->step[s].arity; i++) {
-        int32_t operand = p->step[s].operand[i];
-        int outer = operand < p->inputs;
-        steps[i] = outer ? step[operand] : 1;
-        from[i] =
-            outer ? (const float *)in[operand] + begin * steps[i] : results[operand - p->inputs];
+        const int32_t operand = p->step[s].operand[i], own = operand - p->inputs;
+        steps[i] = own < 0 ? step[operand] : result_step[own];
+        from[i] = own < 0 ? (const float *)in[operand] + begin * steps[i] : results[own];
       }
       /* Only the last step writes to memory: until then the result may lie on an input. */
-      float *to = s == p->steps - 1 ? (float *)out + begin : results[s];
-      p->step[s].rows(to, from, steps, count, call);
+      float *to = s == last ? (float *)out + begin : results[s];
+      result_step[s] = steps[0] || steps[1];
+      if (result_step[s]) {
+        p->step[s].rows(to, from, steps, count, call);
+        continue;
+      }
+      if (begin == 0 || s == last)
+        p->step[s].rows(to, from, together, 1, call);
+      for (int64_t i = 1; s == last && i < count; i++)
+        to[i] = to[0];
     }
   }
 }

@@ -79,7 +79,7 @@ static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a,
   end.column_bias = end.column_bias ? end.column_bias + j : NULL;
   end.ahead = ahead;
   end.a_row = g->a_row;
-  end.a_step = w->form == BY_STEPS ? g->a_col : 0;
+  end.a_step = w->form == BY_STEPS ? g->a_col : DF_TILE_ROWS;
   int32_t vectors = (int32_t)(panel_width(columns) / DF_LANES);
   df_tile tile = w->form == BY_ROWS ? DF_NAME(df_row_tiles)[rows - 1][vectors - 1]
                                     : DF_NAME(df_tiles)[rows - 1][vectors - 1];

@@ -28,7 +28,7 @@ typedef struct df_gemm_end {
     int64_t a_row;  /* distance of two rows of a whose steps lie together */
     int64_t b_step; /* distance of two steps of b */
   };
-  int64_t a_step; /* distance of two steps of a whose rows lie together; 0 where it is packed */
+  int64_t a_step; /* distance of two steps of a whose rows lie together, which may be 0 */
 } df_gemm_end;
 
 typedef struct df_gemm {

@@ -52,7 +52,7 @@ TILE_INLINE void add_step(int rows, int vectors, int together, const rows_of_a *
 TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t k,
                       const float *from, const float *b, float *c, int64_t c_row, int64_t columns,
                       const df_gemm_end *end) {
-  rows_of_a a = {.row = end->a_row, .step = end->a_step ? end->a_step : DF_TILE_ROWS};
+  rows_of_a a = {.row = end->a_row, .step = end->a_step};
   for (int i = 0; i < (together ? 1 : ANCHORS); i++)
     a.anchor[i] = from + 3 * i * end->a_row;
   const int64_t b_step = strided ? end->b_step : vectors * DF_LANES;

@@ -26,7 +26,7 @@ typedef void (*df_tile)(int64_t k, const float *a, const float *b, float *c, int
                         int64_t columns, const df_gemm_end *end);
 
 /* By number of rows less one and of vectors less one. The rows of a step lie together: a is packed,
- * k steps of DF_TILE_ROWS floats, or its steps are end->a_step apart. */
+ * or read as it lies. Its steps are end->a_step floats apart: DF_TILE_ROWS where it is packed. */
 extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 
 /* The same where the steps of a row lie together, and rows are end->a_row apart. */

@@ -26,14 +26,14 @@ static int64_t batch_of(const extent *x) { return df_product(x->shape, 0, x->ran
 
 /* True when all leading axes and the rows of x together are one axis of even stride. */
 static int rows_are_even(const extent *x) {
-  int64_t expected = 0, stride = 0;
+  int64_t expected = 0;
+  int seen = 0;
   for (int32_t axis = x->rank - 2; axis >= 0; axis--) {
     if (x->shape[axis] == 1)
       continue;
-    if (stride == 0)
-      stride = x->strides[axis];
-    else if (x->strides[axis] != expected)
+    if (seen && x->strides[axis] != expected)
       return 0;
+    seen = 1;
     expected = x->strides[axis] * x->shape[axis];
   }
   return 1;

@@ -9,7 +9,10 @@
 #define DF_WALK_H
 #include "cpu.h"
 
-/* At least one step is 1. The loop must allow the output to be one of the inputs. */
+/* out[i] = f(in[0][i * step[0]], in[1][i * step[1]], ...) for i < n; outputs are |n| elements one
+ * after another. Each step is 0 or 1 and at least one of them is 1: that of a loop with one input,
+ * which need not look at it. Who has nothing but single elements asks for n = 1, with steps of 1.
+ * The loop must allow the output to be one of the inputs whose step is 1. */
 typedef void (*df_rows)(void *out, const void *const *in, const int64_t *step, int64_t n,
                         const df_call *call);
 
