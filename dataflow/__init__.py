@@ -25,6 +25,9 @@ from .errors import (
     InputError as InputError,
 )
 from .errors import (
+    LimitExceeded as LimitExceeded,
+)
+from .errors import (
     ModelError as ModelError,
 )
 from .errors import (
@@ -99,6 +102,7 @@ _NAMES = {
     "EarlyStop": "train.callbacks",
     "History": "train.history",
     "Kernel": "device",
+    "Limits": "limits",
     "Model": "model",
     "NonFiniteLoss": "train.trainer",
     "Parameter": "model",

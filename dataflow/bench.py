@@ -72,8 +72,8 @@ def bench(
     from .session import Session
     from .trace import trace_events
 
-    loaded = read_model(model, batch)
     how = execution(options)
+    loaded = read_model(model, batch, how["limits"])
     how["threads"] = count = thread_count(how["threads"])
     given = read_feeds(loaded, inputs)
     sizes = {name: tuple(map(str, np.shape(array))) for name, array in given.items()}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from .device import HOST
 from .errors import OutOfMemoryError
+from .limits import Account
 from .memory import Lifetime
 from .plan import Plan
 
@@ -13,35 +14,51 @@ _NAMED = 3  # values named in the message
 
 
 def check_budget(
-    plan: Plan, available: Mapping[str, tuple[int, int]], present: Collection[str], reserved: Mapping[str, int]
+    plan: Plan,
+    available: Mapping[str, tuple[int, int]],
+    present: Collection[str],
+    reserved: Mapping[str, int],
+    account: Account | None = None,
 ) -> None:
-    """Refuses a plan that a memory can't hold.
+    """Refuses a plan that a memory, or a limit, can't hold.
 
     Args:
         plan: what shall run.
         available: bytes that can still be allocated and bytes in all, by name of memory; others are not checked.
-        present: names of persistent arenas that are allocated already.
+        present: names of persistent arenas that are allocated already, or need no memory.
         reserved: bytes already allocated for values of one run that the plan can use, by name of memory.
+
+        account: limits that hold for all memories together.
 
     Raises:
         OutOfMemoryError: with the bytes needed and what holds them.
+        LimitExceeded: likewise.
     """
-    for memory, (left, total) in available.items():
+    needed = 0
+    for memory in dict.fromkeys((*available, *(arena.memory for arena in plan.arenas))):
+        left, total = available.get(memory, (1 << 62, 1 << 62))
         kept = sum(
             arena.bytes
             for arena in plan.arenas
             if arena.memory == memory and arena.kind in ("weights", "state", "packs") and arena.name not in present
         )
-        scratch = sum(arena.bytes for arena in plan.arenas if arena.memory == memory and arena.kind == "arena")
-        more = max(0, scratch - reserved.get(memory, 0))
-        if memory == HOST or kept + more <= left:
-            continue
-        raise OutOfMemoryError(
-            f"{memory}: the plan needs {size(kept + more)} more, and {size(left)} of {size(total)} are free: "
-            f"{size(kept)} for weights and state, {size(scratch)} for the values of one run"
-            f"{_largest(plan, memory)}. Use smaller batches (with accumulate= the optimizer sees the same batch), "
-            "or give part of the work to another device"
-        )
+        scratch = _bytes(plan, memory, "arena")
+        results = _bytes(plan, memory, "output")
+        more = kept + max(0, scratch - reserved.get(memory, 0)) + results
+        needed += more
+        if more > left:
+            raise OutOfMemoryError(
+                f"{memory}: the plan needs {size(more)} more, and {size(max(left, 0))} of {size(total)} are free: "
+                f"{size(kept)} for weights and state, {size(scratch)} for the values of one run"
+                f"{_largest(plan, memory)}, {size(results)} for results. Use smaller batches (with accumulate= the "
+                "optimizer sees the same batch), or give part of the work to another device"
+            )
+    if account is not None:
+        account.require(needed, f"the plan{_largest(plan, HOST)}")
+
+
+def _bytes(plan: Plan, memory: str, kind: str) -> int:
+    return sum(arena.bytes for arena in plan.arenas if arena.memory == memory and arena.kind == kind)
 
 
 def size(count: int) -> str:

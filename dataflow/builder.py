@@ -11,6 +11,7 @@ import numpy as np
 
 from .errors import DataflowError, InputError, ModelError
 from .graph import Array, Attribute, Graph, Initializer, Node, State, Value
+from .limits import poll
 from .types import Dim, DType, Shape, Size, TensorType
 from .types import dtype as as_dtype
 
@@ -125,6 +126,7 @@ class GraphBuilder:
         Raises:
             InputError: the inputs or attributes don't fit the declaration.
         """
+        poll(op.name)
         if self._built:
             raise ModelError(f"{op.name}: the graph {self.name!r} is built already; make a new GraphBuilder")
         operands = self._operands(op, inputs)

@@ -64,7 +64,7 @@ class CBuffer:
         bytes: its size.
     """
 
-    __slots__ = ("_backend", "bytes", "handle")
+    __slots__ = ("__weakref__", "_backend", "bytes", "handle")
 
     def __init__(self, backend: CBackend, handle: CData, bytes: int) -> None:
         self._backend: CBackend | None = backend

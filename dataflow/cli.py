@@ -32,6 +32,7 @@ from .options import (
     execution_options,
     input_shapes,
     json_option,
+    limits_of,
     model_argument,
     print_json,
     read_feeds,
@@ -91,7 +92,7 @@ def run(
     """Runs MODEL once."""
     from .session import Session
 
-    loaded = read_model(model, batch)
+    loaded = read_model(model, batch, limits_of(options))
     feeds = read_feeds(loaded, inputs)
     outputs = Session(loaded, **execution(options)).run(feeds)
     if target is not None:
@@ -161,8 +162,8 @@ def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any
 
     if Path(target).exists() and not force:
         raise InputError(f"{target} exists; --force replaces it")
-    loaded = read_model(model, options.pop("batch"))
     how = execution({name: options.pop(name) for name in EXECUTION})
+    loaded = read_model(model, options.pop("batch"), how["limits"])
     try:
         result = train(loaded, lambda m: save(m, target, overwrite=force), Options(execution=how, **options))
     except KeyboardInterrupt:
@@ -274,7 +275,7 @@ def plan(
     from .drawing import plan_page
     from .session import Session
 
-    loaded = read_model(model, batch)
+    loaded = read_model(model, batch, limits_of(options))
     made = Session(loaded, **execution(options)).plan(input_shapes(loaded, shapes))
     if page is not None:
         Path(page).write_text(plan_page(made, Path(model).name), encoding="utf-8")

@@ -12,6 +12,7 @@ from .algorithms import Algorithms
 from .device import HOST, Precision
 from .errors import InputError
 from .graph import Graph
+from .limits import Limits, account_of
 from .lower import Lowered, LoweredNode, Pins, Root, fuse, fuse_elementwise, lower
 from .machine import Machine
 from .passes import fold, join_scales, turn_products, without_dead, without_inactive
@@ -78,19 +79,21 @@ def open_machine(
     threads: int | None,
     precision: Precision = "float32",
     algorithms: Algorithms | None = None,
+    limits: Limits | None = None,
 ) -> Machine:
     """The opened devices of a placement.
 
     Raises:
-        InputError: a precision that there is not.
+        InputError: a precision that there is not, or limits that are none.
     """
+    account = account_of(limits)
     if precision not in get_args(Precision):
         raise InputError(f"precision={precision!r}: expected one of {', '.join(get_args(Precision))}")
     given = [] if devices is None else [devices] if isinstance(devices, (str, tuple)) else list(devices)
     options = {d[0].removesuffix(":0"): d[1] for d in given if not isinstance(d, str)}
     backends = {d: registry.devices[d].open(options.get(d, MappingProxyType({})), precision) for d in placement.devices}
     memories = {d: registry.devices[d].memory for d in placement.devices}
-    return Machine(backends, memories, thread_count(threads), algorithms, precision)
+    return Machine(backends, memories, thread_count(threads), algorithms, precision, account)
 
 
 def thread_count(threads: int | None) -> int:

@@ -27,6 +27,10 @@ class OutOfMemoryError(DeviceError):
     """A device has not the memory that a plan needs."""
 
 
+class LimitExceeded(DataflowError):
+    """A model needs more memory or time than ``Limits`` allow."""
+
+
 class PluginError(DataflowError):
     """A plugin breaks its contract or clashes with another."""
 

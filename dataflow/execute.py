@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from . import limits
 from ._runtime import ffi, lib
 from .device import HOST, Backend, Buffer
-from .errors import DeviceError
+from .errors import Cancelled, DeviceError, OutOfMemoryError
 from .graph import Array
 from .hostmemory import address_of, array_at
 from .items import NativeItems
@@ -202,6 +203,7 @@ class Bound:
         Raises:
             InputError: data that a kernel refuses, e.g. an index out of range; says which node.
             Cancelled: ``cancel`` was called. On SIGINT: KeyboardInterrupt.
+            LimitExceeded: the call's time is over.
             DeviceError: a device failed.
         """
         if self._machine.failed:
@@ -217,6 +219,23 @@ class Bound:
             self._run_items()
 
     def _run_items(self) -> None:
+        scope = limits.current()
+        if scope is None or scope.seconds_left is None:
+            self._run_watched()
+            return
+        deadline = ffi.new("df_deadline *")
+        if not lib.df_deadline_begin(deadline, self._cancel, int(scope.seconds_left * 1e9)):
+            raise OutOfMemoryError("no thread could be started to watch the time of the run")
+        try:
+            self._run_watched()
+        except Cancelled as error:
+            if self._cancel[0] != lib.DF_EXPIRED:
+                raise
+            raise scope.expired(str(error)) from None
+        finally:
+            lib.df_deadline_end(deadline)
+
+    def _run_watched(self) -> None:
         watching = lib.df_interrupt_begin(self._cancel)
         try:
             for item in self._items:

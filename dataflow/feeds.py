@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InputError
+from .errors import InputError, OutOfMemoryError
 from .graph import Array, Graph, Value
+from .limits import hold
 from .native import Operand
+from .systemmemory import require_memory
 from .types import Dim, Size, TensorType
 
 
@@ -115,17 +117,24 @@ def result_arrays(outputs: Mapping[str, Operand], out: Mapping[str, Array] | Non
 
     Raises:
         InputError: an array in ``out`` has no such output, or another dtype or shape, or can't be written.
+        OutOfMemoryError: there is not so much memory.
     """
     given = out or {}
     for name in given:
         if name not in outputs:
             raise InputError(f"out: there is no output {name!r}; there are: {', '.join(outputs)}")
     results: dict[str, Array] = {}
+    new = sum(operand.type.nbytes for name, operand in outputs.items() if name not in given)
+    require_memory(new, "the results")
+    hold(new, "the results")
     for name, operand in outputs.items():
         dtype, shape = operand.type.dtype.numpy, operand.type.sizes
         array = given.get(name)
         if array is None:
-            array = np.empty(shape, dtype)
+            try:
+                array = np.empty(shape, dtype)
+            except MemoryError:
+                raise OutOfMemoryError(f"result {name!r}: {operand.type.nbytes} bytes could not be had") from None
         elif array.dtype != dtype or array.shape != shape:
             raise InputError(f"out[{name!r}]: expected {operand.type}, got {array.dtype}{list(array.shape)}")
         elif not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):

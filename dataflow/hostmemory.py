@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
-import math
+import operator
 from typing import Any
 
 import numpy as np
 
 from ._runtime import ffi, lib
 from .device import Buffer
-from .errors import OutOfMemoryError
+from .errors import InputError, OutOfMemoryError
 from .graph import Array, Initializer
+from .limits import Account, hold
 from .native import Operand
-from .types import DType
+from .systemmemory import require_memory
+from .types import DType, TensorType
 from .types import dtype as as_dtype
 
 LINE = 64  # bytes; how buffers are aligned
@@ -27,11 +29,16 @@ class HostBuffer:
         bytes: its size.
     """
 
-    __slots__ = ("base", "bytes")
+    __slots__ = ("_account", "base", "bytes")
 
-    def __init__(self, bytes: int) -> None:
+    def __init__(self, bytes: int, account: Account | None = None) -> None:
         self.base = ffi.NULL
         self.bytes = bytes
+        self._account: Account | None = None
+        require_memory(bytes, "a buffer")
+        if account is not None:
+            account.take(bytes, "a buffer on the host")
+            self._account = account
         self.base = lib.df_host_alloc(bytes)
         if self.base == ffi.NULL:
             raise OutOfMemoryError(f"{bytes} bytes of host memory could not be had; use a smaller batch")
@@ -39,6 +46,8 @@ class HostBuffer:
     def __del__(self) -> None:
         if self.base != ffi.NULL:
             lib.df_host_free(self.base, self.bytes)
+        if self._account is not None:
+            self._account.give(self.bytes)
 
 
 _VIEW: Any = ffi.buffer  # the type of what it returns
@@ -47,17 +56,29 @@ _VIEW: Any = ffi.buffer  # the type of what it returns
 class Lent:
     """The memory of an array, used where it lies; the array lives as long as this.
 
+    Args:
+        array: can be lent.
+        account: what counts its bytes, where the array was made for this.
+
     Attributes:
         base: the address, as a ``void *``.
         bytes: its size.
     """
 
-    __slots__ = ("_array", "base", "bytes")
+    __slots__ = ("_account", "_array", "base", "bytes")
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, account: Account | None = None) -> None:
+        self._account: Account | None = None
+        if account is not None:
+            account.take(array.nbytes, "a weight")
+            self._account = account
         self._array = array
         self.base = ffi.cast("void *", array.__array_interface__["data"][0])
         self.bytes = array.nbytes
+
+    def __del__(self) -> None:
+        if self._account is not None:
+            self._account.give(self.bytes)
 
 
 class Part:
@@ -99,14 +120,25 @@ def empty(shape: tuple[int, ...], dtype: DType) -> Array:
         dtype: of its elements.
 
     Raises:
+        InputError: a size is negative, or elements have no fixed size.
         OutOfMemoryError: there is not so much memory.
     """
-    size = math.prod(shape) * dtype.numpy.itemsize
+    size = _size(shape, dtype)
+    require_memory(size, "an array")
+    hold(size, "an array")
     base = lib.df_host_alloc(size)
     if base == ffi.NULL:
         raise OutOfMemoryError(f"{size} bytes of host memory could not be had")
     owned = ffi.gc(base, functools.partial(_free, bytes=size), size)
     return np.ndarray(shape, dtype.numpy, ffi.buffer(owned, size))
+
+
+def _size(shape: tuple[int, ...], dtype: DType) -> int:
+    """Bytes of an array, or InputError where there can be none."""
+    type_ = TensorType(as_dtype(dtype), tuple(operator.index(size) for size in shape))
+    if type_.dtype.kind == "s" or min(type_.sizes, default=0) < 0:
+        raise InputError(f"empty: {type_} has no memory; expected sizes from 0 on, and elements that are no strings")
+    return type_.elements * dtype.numpy.itemsize
 
 
 def data_of(initializer: Initializer, room: Array | None = None) -> Array:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Mapping
 
 from .algorithms import Algorithms
 from .device import HOST, Backend, Buffer, Precision
 from .hostmemory import HostBuffer
+from .limits import Account
+from .systemmemory import available_memory
 
 
 class Machine:
@@ -19,6 +22,7 @@ class Machine:
         threads: the most that a kernel may use.
         algorithms: which one a kernel goes by where it has several.
         precision: with which the devices were opened.
+        account: what is taken of the session's limits; None where it has none.
     """
 
     def __init__(
@@ -28,12 +32,14 @@ class Machine:
         threads: int,
         algorithms: Algorithms | None = None,
         precision: Precision = "float32",
+        account: Account | None = None,
     ) -> None:
         self.backends = backends
         self.memories = memories
         self.threads = threads
         self.algorithms = algorithms or Algorithms()
         self.precision = precision
+        self.account = account
         self.failed: str | None = None
         # What a device that works asynchronously has to tell, it tells whoever waits for it next.
         self.turn = threading.RLock()
@@ -41,8 +47,17 @@ class Machine:
     def allocate(self, memory: str, bytes: int) -> Buffer:
         """Memory of that name; on the host it is counted."""
         if memory == HOST:
-            return HostBuffer(bytes)
-        return self.backend_of(memory).alloc(bytes)
+            return HostBuffer(bytes, self.account)
+        if self.account is None:
+            return self.backend_of(memory).alloc(bytes)
+        self.account.take(bytes, f"a buffer in {memory}")
+        try:
+            buffer = self.backend_of(memory).alloc(bytes)
+            weakref.finalize(buffer, self.account.give, bytes)  # sessions drop buffers without a word
+        except BaseException:
+            self.account.give(bytes)
+            raise
+        return buffer
 
     def free(self, memory: str, buffer: Buffer) -> None:
         """Gives memory back; the host's goes with its object."""
@@ -50,8 +65,8 @@ class Machine:
             self.backend_of(memory).free(buffer)
 
     def available(self) -> dict[str, tuple[int, int]]:
-        """Bytes that can still be allocated and bytes in all, by memory, where the device tells."""
-        found = {}
+        """Bytes that can still be allocated and bytes in all, by memory, where it is known."""
+        found = {HOST: available_memory()}
         for memory in set(self.memories.values()) - {HOST}:
             told = self.backend_of(memory).memory()
             if told is not None:

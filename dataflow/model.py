@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from .errors import InputError, ModelError
 from .graph import Array, Graph, Value
+from .limits import Limits, account_of, limited
 from .pause import collection_paused
 from .types import TensorType
 
@@ -199,22 +201,27 @@ class Model:
         return dataclasses.replace(self.graph, initializers=stored)
 
 
-def load(path: str, *, registry: Registry | None = None, **options: Any) -> Model:
+def load(path: str, *, registry: Registry | None = None, limits: Limits | None = None, **options: Any) -> Model:
     """The model in a file; the format is found by its suffix.
 
     Args:
         path: of the file.
         registry: of plugins; the installed ones by default.
+        limits: the most memory and time that loading may take; a Session has limits of its own. See ``Limits``.
         options: the format's own, e.g. ``outputs=`` for ONNX.
 
     Raises:
         ModelError: the file can't be read or holds no valid model.
         InputError: no plugin reads this suffix.
+        LimitExceeded: ``limits`` don't allow the memory or the time.
     """
     form = _format(path, registry)
     if form.load is None:
         raise InputError(f"{path}: files with suffix {form.suffix!r} can be written but not read")
-    with collection_paused():
+    account = account_of(limits)
+    with collection_paused(), limited(account, "loading"):
+        if account is not None:
+            account.require(Path(path).stat().st_size, f"{path}, which is read whole")
         model: Model = form.load(str(path), **options)
     return model
 
@@ -235,8 +242,6 @@ def save(model: Model, path: str, *, registry: Registry | None = None, **options
 
 
 def _format(path: str, registry: Registry | None) -> Any:
-    from pathlib import Path
-
     if registry is None:
         from .registry import default_registry
 

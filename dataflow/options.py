@@ -14,6 +14,7 @@ import numpy as np
 from .algorithms import Algorithms
 from .device import Precision
 from .errors import InputError
+from .limits import Limits
 from .model import Model, load
 
 FAILED, USER, DEVICE, INTERRUPTED = 1, 2, 3, 130
@@ -34,13 +35,15 @@ def execution_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--tune", type=click.Path(dir_okay=False), metavar="FILE", help="Times algorithms; keeps them."),
         click.option("--precision", type=click.Choice(get_args(Precision)), default="float32", help="Of products."),
         click.option("--threads", type=click.IntRange(min=1), help="The most threads to use."),
+        click.option("--limit-seconds", type=click.FloatRange(0, min_open=True), help="For each load, plan and run."),
+        click.option("--limit-memory", metavar="2G", help="Bytes, or with K, M, G: the most to take."),
         device_option,
     ):
         command = option(command)
     return command
 
 
-EXECUTION = ("devices", "threads", "precision", "tune", "avoid")
+EXECUTION = ("devices", "threads", "precision", "tune", "avoid", "limit_memory", "limit_seconds")
 
 
 def execution(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +53,24 @@ def execution(options: Mapping[str, Any]) -> dict[str, Any]:
         "threads": options["threads"],
         "precision": options["precision"],
         "algorithms": Algorithms(options["tune"], options["avoid"]),
+        "limits": limits_of(options),
     }
+
+
+def limits_of(options: Mapping[str, Any]) -> Limits | None:
+    """The limits that ``execution_options`` give; None where they give none."""
+    memory, seconds = options["limit_memory"], options["limit_seconds"]
+    return None if memory is None and seconds is None else Limits(_bytes(memory), seconds)
+
+
+def _bytes(text: str | None) -> int | None:
+    if text is None:
+        return None
+    scale = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper(), 0)
+    number = text[:-1] if scale else text
+    if not (number.isascii() and number.isdigit()):
+        raise InputError(f"--limit-memory {text}: expected a whole number of bytes, or of K, M or G, e.g. 2G")
+    return int(number) << scale
 
 
 def read_feeds(model: Model, given: Sequence[str]) -> dict[str, Any]:
@@ -98,10 +118,10 @@ def input_shapes(model: Model, given: Sequence[str]) -> dict[str, tuple[int, ...
     return shapes
 
 
-def read_model(path: str, batch: str | None) -> Model:
+def read_model(path: str, batch: str | None, limits: Limits | None = None) -> Model:
     """The model of a file; ``batch`` is what its importer is told, if anything."""
     options: dict[str, Any] = {} if batch is None else {"batch": batch}
-    return load(path, **options)
+    return load(path, limits=limits, **options)
 
 
 def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:

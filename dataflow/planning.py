@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .device import HOST
+from .limits import poll
 from .liveness import lifetimes, share_in_place
 from .lower import Loop, Lowered, LoweredNode, Move, Root, Storage
 from .lower.lowered import Item as LoweredItem
@@ -251,6 +252,7 @@ class _Planning:
                 self.arenas[index] = replace(self.arenas[index], kind="source")
 
     def step(self, item: LoweredNode | Loop, prepared: Mapping[LoweredNode, Any]) -> Step:
+        poll(item.node)
         if isinstance(item, Loop):
             self.read.update(s.root for s in (*item.inputs, *item.control, *item.counts))
             steps = tuple(self.step(i, prepared) for i in item.items if _does_work(i))

@@ -21,6 +21,7 @@ from .errors import Cancelled, InputError, ModelError
 from .execute import Program
 from .feeds import checked_inputs, result_arrays, sizes_of
 from .graph import Array, Graph, Node
+from .limits import Limits, limited
 from .lower import Loop, Lowered, LoweredNode, Move
 from .model import Model
 from .passes import bind, dims_of, without_dead
@@ -29,7 +30,7 @@ from .plan import Plan
 from .regions import Region, cut, depends_on_data
 from .registry import Registry, default_registry
 from .store import Store
-from .types import Dim
+from .types import MOST_BYTES, Dim, TensorType
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -77,6 +78,7 @@ class Session:
         pin: device ids by pattern: where nodes of that name, or that compute a value or read a parameter of that
             name, run if the device takes them.
         registry: of plugins; the installed ones by default.
+        limits: the most memory and time that the model may take; for models that are not trusted. See ``Limits``.
 
     Raises:
         InputError: an unknown device, option or precision.
@@ -98,11 +100,12 @@ class Session:
         algorithms: Algorithms | None = None,
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.model = model if isinstance(model, Model) else Model(model)
         self._registry = registry or default_registry()
         self._placement = place(devices, self._registry, pin)
-        self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms)
+        self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
         self._placement.pins.apply(self.model.graph)
         self._fallback, self._plans, self._concurrency = fallback, plans, concurrency
         self._fold, self._fuse = fold, fuse
@@ -150,8 +153,14 @@ class Session:
 
         Raises:
             InputError: unknown, missing or unfitting inputs; data that a kernel refuses.
+            OutOfMemoryError: a memory can't hold the plan or its results.
+            LimitExceeded: ``limits`` don't allow the memory or the time.
             KeyboardInterrupt: Ctrl-C; also inside a native segment.
         """
+        with limited(self._machine.account, "the run"):
+            return self._run(inputs, outputs, out)
+
+    def _run(self, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None) -> dict[str, Array]:
         feeds = checked_inputs(self._graph, inputs)
         if self._depends:
             return self._run_regions(feeds, outputs, out or {})
@@ -216,7 +225,8 @@ class Session:
 
         feeds = checked_inputs(self._graph, inputs)
         try:
-            return profile_program(self._program(feeds, outputs), self._machine, feeds, rounds)
+            with limited(self._machine.account, "the profile"):
+                return profile_program(self._program(feeds, outputs), self._machine, feeds, rounds)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
 
@@ -233,11 +243,13 @@ class Session:
             inputs: shapes (or arrays) by name; a tuple in order; nothing where all shapes are fixed.
             outputs: as in ``run``.
         """
-        return self._program(_shapes(self._graph, inputs), outputs).plan
+        with limited(self._machine.account, "the plan"):
+            return self._program(_shapes(self._graph, inputs), outputs).plan
 
     def placement(self, inputs: Any = None) -> list[Placed]:
         """Where each node runs for these inputs, and why not on an earlier device; inputs as in ``plan``."""
-        lowered = self._program(_shapes(self._graph, inputs), None).lowered
+        with limited(self._machine.account, "the plan"):
+            lowered = self._program(_shapes(self._graph, inputs), None).lowered
         return list(_placed(lowered))
 
     def _program(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
@@ -275,7 +287,8 @@ class Session:
                 bound, self._placement, self._machine, self._registry, folding=self._fold, fusion=self._fuse
             )
             self._report(lowered)
-            check_budget(plan, self._machine.available(), self._store.keys, {})
+            present = self._store.keys | self._store.lent(plan, lowered)
+            check_budget(plan, self._machine.available(), present, {}, self._machine.account)
             self._store.require(plan, lowered, lambda name: None)
         return Program(plan, lowered, self._machine, self._store, self._concurrency)
 
@@ -349,8 +362,12 @@ def _shapes(graph: Graph, inputs: Any) -> dict[str, Array]:
     if inputs is None:
         inputs = {}
     if not isinstance(inputs, Mapping):
+        if not hasattr(inputs, "shape") and not isinstance(inputs, (tuple, list)):
+            raise InputError(f"expected shapes or arrays by name or in order, got {inputs!r}")
         single = len(graph.inputs) == 1 and (hasattr(inputs, "shape") or all(isinstance(d, int) for d in inputs))
         given = [inputs] if single else list(inputs)
+        if len(given) > len(graph.inputs):
+            raise InputError(f"got {len(given)} shapes, the model has {len(graph.inputs)} inputs")
         inputs = {value.name: shape for value, shape in zip(graph.inputs, given, strict=False)}
     unknown = [name for name in inputs if name not in {v.name for v in graph.inputs}]
     if unknown:
@@ -358,9 +375,11 @@ def _shapes(graph: Graph, inputs: Any) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for value in graph.inputs:
         shape = inputs.get(value.name, value.type.shape)
-        shape = tuple(getattr(shape, "shape", shape))
-        if not all(isinstance(d, (int, np.integer)) for d in shape):
+        shape = getattr(shape, "shape", shape)
+        if not isinstance(shape, (tuple, list)) or not all(isinstance(d, (int, np.integer)) for d in shape):
             raise InputError(f"input {value.name!r} is {value.type}: give its shape as whole numbers")
-        dtype = value.type.dtype.numpy
-        found[value.name] = np.broadcast_to(np.empty((), dtype), shape)
+        dtype = value.type.dtype
+        if TensorType(dtype, tuple(map(int, shape))).nbytes > MOST_BYTES:
+            raise InputError(f"input {value.name!r}: shape {tuple(shape)} is larger than any memory")
+        found[value.name] = np.broadcast_to(np.empty((), dtype.numpy), tuple(shape))
     return found

@@ -14,6 +14,7 @@ from ._runtime import ffi
 from .device import HOST, Buffer
 from .graph import Array, Initializer
 from .hostmemory import Lent, Part, array_at, can_lend, data_of
+from .limits import Account
 from .lower import Lowered
 from .machine import Machine
 from .native import Operand
@@ -77,16 +78,26 @@ class Store:
             if known is None and stored.data.role == "constant":
                 self._constants.add(key)
             if known is None and plan.arenas[operand.arena].kind != "source":
-                self._tensors[key] = known = self._kept(plan, operand, data_of(data), newer is None)
+                made = None if data.factor is None else self._machine.account  # what is lent belongs to the model
+                self._tensors[key] = known = self._kept(plan, operand, data_of(data), newer is None, made)
             if key in wanted:
                 sources.append((data if known is None else Initializer(self._array(known)), key, wanted[key]))
             del stored, data, newer
         self._pack(sources, plan)
 
-    def _kept(self, plan: Plan, operand: Operand, array: Array, constant: bool) -> _Tensor:
+    def lent(self, plan: Plan, lowered: Lowered) -> frozenset[str]:
+        """Keys of tensors that ``require`` would use where they lie."""
+        if not self._borrows:
+            return frozenset()
+        found = {
+            k for k, stored in lowered.stored.items() if stored.data.factor is None and can_lend(stored.data.array)
+        }
+        return frozenset(k for k in found if plan.arenas[plan.stored[k].arena].memory == HOST)
+
+    def _kept(self, plan: Plan, operand: Operand, array: Array, constant: bool, account: Account | None) -> _Tensor:
         arena = plan.arenas[operand.arena]
         if self._borrows and constant and arena.memory == HOST and arena.kind == "weights" and can_lend(array):
-            return _Tensor(HOST, Lent(array), operand)
+            return _Tensor(HOST, Lent(array, account), operand)
         tensor = _Tensor(arena.memory, self._machine.allocate(arena.memory, operand.type.nbytes), operand)
         self._write(tensor, array)
         return tensor

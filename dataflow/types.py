@@ -16,6 +16,8 @@ import numpy as np
 
 from .errors import InputError
 
+MOST_BYTES = 1 << 56  # of a tensor; no address space has more, and sums of many of them stay below 63 bits
+
 Size = Union[int, "Dim"]
 Shape = tuple[Size, ...]
 
@@ -345,7 +347,7 @@ class TensorType:
         """Number of elements of a bound type.
 
         Raises:
-            InputError: a dim is not bound, or the number overflows 63 bits.
+            InputError: a dim is not bound or negative, or there are more elements than can be addressed.
         """
         return element_count(self.shape)
 
@@ -366,15 +368,17 @@ class TensorType:
 
 @functools.lru_cache(4096)
 def element_count(shape: Shape) -> int:
-    """The product of a bound shape's dims, refused where it overflows 63 bits."""
-    count = 1
+    """The product of a bound shape's dims; refused where strides, also of a shape without elements, are too large."""
+    span = 1
     for dim in shape:
         if isinstance(dim, Dim):
             raise InputError(f"the size {dim} of shape ({', '.join(map(str, shape))}) is not known yet")
-        count *= dim
-    if count >= 1 << 60:
-        raise InputError(f"shape ({', '.join(map(str, shape))}) has {count} elements: more than can be addressed")
-    return count
+        if dim < 0:
+            raise InputError(f"shape ({', '.join(map(str, shape))}) has the negative size {dim}")
+        span *= dim or 1
+    if span > MOST_BYTES // 16:  # elements have 16 bytes at most
+        raise InputError(f"shape ({', '.join(map(str, shape))}) has {span} elements: more than can be addressed")
+    return 0 if 0 in shape else span
 
 
 @functools.lru_cache(4096)

@@ -65,7 +65,10 @@ def every_plan_is_checked():
 
     def checked(*arguments, **options):
         plan = make(*arguments, **options)
-        if plan.peak_bytes < 30_000_000:
+        if (
+            plan.peak_bytes < 30_000_000
+            and sum(a.bytes for a in plan.arenas if a.kind in ("input", "output")) < 1 << 30
+        ):
             check_plan(plan)
         return plan
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from ..errors import InputError
 from ..graph import Attribute, Graph, Node, Value
+from ..limits import poll
 from ..op import Op
 from ..registry import Registry
 from ..types import TensorType
@@ -44,6 +45,7 @@ def fuse(
     ends = candidates(offered)
     search = _Search(graph, pins, registry, changed, differentiable)
     for node in reversed(graph.nodes):
+        poll(node)
         if node.op.name in ends and node not in search.taken:
             search.replace(node, ends[node.op.name])
     return search.result()

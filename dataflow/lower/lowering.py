@@ -12,6 +12,7 @@ import xxhash
 from ..device import HOST
 from ..errors import ModelError
 from ..graph import Graph, Initializer, Node, Value
+from ..limits import poll
 from ..native import is_contiguous
 from ..op import Op
 from ..registry import Registry
@@ -93,6 +94,7 @@ class Lowering:
 
     def node(self, node: Node) -> None:
         """Lowers a node."""
+        poll(node)
         if node.op.view is not None:
             self.view(node)
         elif node in self.wholes:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..device import Kernel
 from ..graph import Array, Graph, Initializer, Value
+from ..limits import poll
 
 LIMIT = 1 << 24  # bytes; a larger result is computed at each run instead of kept
 
@@ -31,6 +32,7 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collecti
     kept = []
     boundary = graph.boundary
     for index, node in enumerate(graph.nodes):
+        poll(node)
         kernel = kernels.get(node.op.name)
         inputs = [v for v in node.inputs if v is not None]
         constant = bool(inputs) and all(v in known for v in inputs) and node.op.effects == "none"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..builder import GraphBuilder
 from ..graph import Graph, Initializer, Node, Value
+from ..limits import poll
 from ..types import TensorType
 
 Replace = Callable[[GraphBuilder, Node, "list[Value | None]"], "Sequence[Value | None] | None"]
@@ -41,6 +42,7 @@ def rewrite(
             new[value] = builder.initializer(value.name, given.array, role=given.role, trainable=given.trainable)
     boundary = None
     for index, node in enumerate(graph.nodes):
+        poll(node)
         if index == graph.boundary:
             boundary = len(builder.nodes())
         inputs = [None if v is None else new[v] for v in node.inputs]

@@ -17,6 +17,7 @@ from ..errors import Cancelled
 from ..execute import Program, Scratch
 from ..feeds import checked_array, checked_inputs, result_arrays, sizes_of
 from ..graph import Array, Graph, Value
+from ..limits import Limits, limited
 from ..model import Model
 from ..ops.random import KEY
 from ..passes import bind, dims_of, with_dropout, without_dead
@@ -83,7 +84,7 @@ class Programs:
         objective: loss and metrics.
         optimizer: makes the update.
         trainable: names of parameters.
-        devices, threads, fuse, precision, algorithms, pin, registry: as for Session.
+        devices, threads, fuse, precision, algorithms, pin, registry, limits: as for Session.
         clip_norm: the largest norm of the averaged gradient, or None.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``ties``.
@@ -108,11 +109,12 @@ class Programs:
         algorithms: Algorithms | None = None,
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
         self._registry = registry or default_registry()
         self._placement = place(devices, self._registry, pin)
-        self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms)
+        self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
         self._placement.pins.apply(model.graph)
         self._trainable = tuple(trainable)
         self._clip_norm, self._fuse = clip_norm, fuse
@@ -141,7 +143,8 @@ class Programs:
             first: of a logical batch: writes the accumulators, otherwise adds.
             draw: number of the micro-batch, of which the random numbers depend.
         """
-        return self._run(*self._micro_batch(batch, first, draw))
+        with limited(self._machine.account, "the step"):
+            return self._run(*self._micro_batch(batch, first, draw))
 
     def _micro_batch(self, batch: Mapping[str, Array], first: bool, draw: int) -> tuple[Program, Mapping[str, Array]]:
         """The program of a micro-batch, and all that it is fed."""
@@ -158,13 +161,15 @@ class Programs:
             bound = bind(self._graph, sizes)
             return forward_graph(bound, self._entries(bound), self._objective.build)
 
-        return self._run(self._program(("evaluate",), batch, make), batch)
+        with limited(self._machine.account, "the evaluation"):
+            return self._run(self._program(("evaluate",), batch, make), batch)
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs with the newest weights, in inference mode."""
         feeds = checked_inputs(self._graph, inputs)
-        program = self._program(("predict",), feeds, lambda sizes: bind(self._graph, sizes))
-        return self._run(program, feeds)
+        with limited(self._machine.account, "the prediction"):
+            program = self._program(("predict",), feeds, lambda sizes: bind(self._graph, sizes))
+            return self._run(program, feeds)
 
     def update(self, hyper: Array, weight: float) -> float:
         """Runs the optimizer once: divides the accumulators by ``weight``, clips, changes the parameters.
@@ -176,7 +181,8 @@ class Programs:
         Returns:
             The norm of the averaged gradient before clipping; nan without ``clip_norm``.
         """
-        results = self._run(*self._optimizer_step(hyper, weight))
+        with limited(self._machine.account, "the optimizer's step"):
+            results = self._run(*self._optimizer_step(hyper, weight))
         return float(results["norm"]) if "norm" in results else float("nan")
 
     def _optimizer_step(self, hyper: Array, weight: float) -> tuple[Program, Mapping[str, Array]]:
@@ -335,7 +341,7 @@ class Programs:
             homes=homes,
             fusion=self._fuse,
         )
-        check_budget(plan, self._machine.available(), self._store.keys, self._scratch.sizes)
+        check_budget(plan, self._machine.available(), self._store.keys, self._scratch.sizes, self._machine.account)
         self._store.require(plan, lowered, self._initial)
         program = Program(plan, lowered, self._machine, self._store, 1, self._scratch)
         self._programs[key] = program

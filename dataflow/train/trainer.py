@@ -15,6 +15,7 @@ from ..algorithms import Algorithms
 from ..device import Precision
 from ..errors import DataflowError, InputError, ModelError
 from ..graph import Array
+from ..limits import Limits
 from ..model import Model
 from ..passes import has_inactive
 from ..regions import without_data
@@ -66,7 +67,7 @@ class Trainer:
         output: the value that the loss reads, inner ones too; needed when the model has several outputs.
         trainable: names and patterns, see ``train.trainable.select``; by default what the model says.
         metrics: names and functions; by default what fits the loss.
-        devices, threads, fuse, precision, algorithms, pin, registry: as for Session.
+        devices, threads, fuse, precision, algorithms, pin, registry, limits: as for Session; seconds are of a step.
         accumulate: micro-batches per optimizer step.
         clip_norm: the largest norm of the averaged gradient.
         seed: of the order of the data and the split.
@@ -101,6 +102,7 @@ class Trainer:
         algorithms: Algorithms | None = None,
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._closed = True  # until it owns the weights
         if accumulate < 1:
@@ -115,7 +117,7 @@ class Trainer:
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
         self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
         self.devices, self.threads, self.precision, self.pin, self.registry = devices, threads, precision, pin, registry
-        self.fuse = fuse
+        self.fuse, self.limits = fuse, limits
         self.algorithms = Algorithms() if algorithms is None else algorithms
         self.objective = Objective(model, loss, output, metrics)
         self._graph = without_data(self.objective.graph, self.objective.read)
@@ -150,6 +152,7 @@ class Trainer:
             algorithms=self.algorithms,
             pin=self.pin,
             registry=self.registry,
+            limits=self.limits,
         )
 
     # ---- one step -------------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ class Trainer:
                 return f"parameter {name!r}, which the last update made so"
         computed = [(v, node) for node in self.model.graph.nodes for v in node.outputs if v is not None]
         made = {v.name: node for v, node in computed if v.type.dtype.is_float}
-        session = Session(self.model, self.devices, threads=self.threads, registry=self.registry)
+        session = Session(self.model, self.devices, threads=self.threads, registry=self.registry, limits=self.limits)
         found = session.run({name: feeds[name] for name in self.model.inputs}, outputs=list(made))
         for name, node in made.items():
             if not np.isfinite(found[name].astype(np.float64)).all():

@@ -19,6 +19,7 @@ import numpy as np
 from dataflow import GraphBuilder, Value, ops
 from dataflow.errors import DataflowError, ModelError
 from dataflow.graph import Graph, Initializer
+from dataflow.limits import poll
 from dataflow.types import Dim, TensorType
 from dataflow.types import dtype as as_dtype
 
@@ -146,6 +147,7 @@ class Importer:
 
     def convert(self, node: NodeRecord) -> None:
         """Adds a node of the file to the graph."""
+        poll(node)
         self.node, self.opset = node, self.record.opsets[node.domain]
         converter = find(node.domain, node.op, self.opset)
         assert converter is not None

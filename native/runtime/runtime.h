@@ -84,6 +84,24 @@ int32_t df_pool_workers(void);
 int32_t df_interrupt_begin(volatile int32_t *cancel);
 void df_interrupt_end(void);
 
+/* ---- Deadlines ------------------------------------------------------------------------------ */
+
+/* What a cancel word says that a deadline set; what df_interrupt_begin and others set is 1. */
+enum { DF_EXPIRED = 2 };
+
+/* A deadline: the caller's memory, filled by begin. */
+typedef struct df_deadline {
+  volatile int32_t *cancel;
+  int64_t at;
+  struct df_deadline *next;
+} df_deadline;
+
+/* From begin to end, *cancel becomes DF_EXPIRED once |nanoseconds| have passed, unless it is set
+ * already. Returns 0, and does nothing, where no thread can be started; each begin that returned 1
+ * needs an end, of any thread, before |deadline| and |cancel| go. */
+int32_t df_deadline_begin(df_deadline *deadline, volatile int32_t *cancel, int64_t nanoseconds);
+void df_deadline_end(df_deadline *deadline);
+
 /* ---- Counted host memory -------------------------------------------------------------------- */
 
 /* |bytes| of memory for an arena, aligned to 64 bytes or more; contents unspecified. Null when

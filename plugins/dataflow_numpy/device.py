@@ -12,6 +12,7 @@ import numpy as np
 from dataflow.device import HOST, Kernel, OperandSpec, PackRequest, Precision
 from dataflow.errors import Cancelled, DataflowError, InputError
 from dataflow.hostmemory import array_at
+from dataflow.limits import limited
 from dataflow.lower import LoweredNode, Root
 from dataflow.native import Operand
 from dataflow.plan import Segment, Step
@@ -133,7 +134,8 @@ class BoundPython:
                 raise Cancelled(f"{step.node.describe()}: the run was cancelled before it")
             calls[0] += 1
             read = [self._array(x, slots) for x in inputs]
-            results = self._call(step, read)
+            with limited(None, "the run", cancel):  # loops look at it too
+                results = self._call(step, read)
             for target, result in zip(outputs, results, strict=False):
                 if target is not None:
                     self._array(target, slots)[...] = result

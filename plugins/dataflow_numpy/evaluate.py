@@ -9,6 +9,7 @@ import numpy as np
 
 from dataflow import Graph, Value
 from dataflow.errors import DataflowError
+from dataflow.limits import poll
 
 from .kernels import KERNELS
 
@@ -35,6 +36,7 @@ def evaluate(graph: Graph, feeds: Mapping[str, Any], *, dtype: Any = None, state
     known: dict[Value, Array] = {value: given(feeds[value.name]) for value in graph.inputs}
     known.update({value: given(data.array) for value, data in graph.initializers.items()})
     for node in graph.nodes:
+        poll(node)
         inputs = [None if v is None else known[v] for v in node.inputs]
         attributes: Mapping[str, Any] = node.attributes
         if dtype is not None:

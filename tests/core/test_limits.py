@@ -1,0 +1,272 @@
+"""Limits of memory and time, and memory that the machine doesn't have: refused before anything is allocated."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow import systemmemory
+from dataflow.hostmemory import allocated
+
+MIB = 1 << 20
+
+
+def chain(width=64, layers=4):
+    """Products with square weights."""
+    g = df.GraphBuilder("chain")
+    h = g.input("x", df.float32, ("batch", width))
+    for i in range(layers):
+        h = df.ops.tanh(df.ops.matmul(h, g.parameter(f"w{i}", np.full((width, width), 1 / width, np.float32))))
+    g.output("y", h)
+    return df.Model(g.build())
+
+
+def endless():
+    """A loop that makes 2^40 trips."""
+    body = df.GraphBuilder("body")
+    body.input("number", df.int64, ())
+    go, h = body.input("go", df.bool_, ()), body.input("h", df.float32, (4,))
+    body.output("go", go)
+    body.output("h", df.ops.tanh(h))
+    g = df.GraphBuilder("endless")
+    start = g.constant(np.array(1 << 40)), g.constant(np.array(True)), g.input("x", df.float32, (4,))
+    made = df.ops.loop(*start, n_carries=1, max_trips=1 << 40, bodies=(body.build(),))
+    g.output("y", made[1])
+    return df.Model(g.build())
+
+
+# ---- what limits are -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"bytes": -1}, {"bytes": 1.5}, {"bytes": True}, {"bytes": "2G"}, {"seconds": 0}, {"seconds": float("nan")},
+     {"seconds": float("inf")}, {"seconds": "3"}, {"seconds": -1.0}],
+)  # fmt: skip
+def test_limits_that_are_none_are_refused(given):
+    with pytest.raises(df.InputError, match="Limits"):
+        df.Limits(**given)
+
+
+def test_something_else_is_no_limits():
+    with pytest.raises(df.InputError, match="Limits"):
+        df.Session(chain(), ["cpu"], limits=3)
+    with pytest.raises(df.InputError, match="Limits"):
+        df.load("nothing.onnx", limits={"bytes": 3})
+
+
+# ---- memory ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_a_session_takes_no_more_than_its_bytes(device):
+    """Whatever the limit: either the run is refused, or what was allocated at its end is below it."""
+    x = np.ones((256, 64), np.float32)
+    outcomes = set()
+    for limit in (1000, 40_000, 100_000, 200_000, 300_000, 1 << 20):
+        session = df.Session(chain(), [device], limits=df.Limits(bytes=limit))
+        before = allocated()[0]
+        try:
+            found = session.run(x)
+            outcomes.add("ran")
+            assert allocated()[0] - before + found["y"].nbytes <= limit
+        except df.LimitExceeded as error:
+            outcomes.add("refused")
+            assert f"limit of {limit} bytes" in str(error)
+    assert outcomes == {"ran", "refused"}
+
+
+def test_memory_that_is_given_back_can_be_taken_again():
+    """Plans come and go; what the last one keeps is all that counts."""
+    session = df.Session(chain(), ["cpu"], plans=1, limits=df.Limits(bytes=600_000))
+    for batch in range(1, 200):
+        session.run(np.ones((batch, 64), np.float32))
+
+
+def test_runs_side_by_side_share_the_limit():
+    session = df.Session(chain(), ["cpu"], limits=df.Limits(bytes=8 * MIB))
+    x = np.ones((1024, 64), np.float32)
+    problems = []
+
+    def work():
+        try:
+            for _ in range(20):
+                session.run(x)
+        except df.LimitExceeded:
+            pass
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert session._machine.account.left >= 0
+
+
+def test_the_message_names_what_takes_most():
+    with pytest.raises(df.LimitExceeded, match=r"the plan .*matmul.* bytes are needed, and 1000 of the limit"):
+        df.Session(chain(), ["cpu"], limits=df.Limits(bytes=1000)).run(np.ones((8, 64), np.float32))
+
+
+def test_a_trainer_takes_no_more_than_its_bytes():
+    model = chain()
+    trainer = df.Trainer(model, "mse", limits=df.Limits(bytes=10_000))
+    with pytest.raises(df.LimitExceeded, match="10000 bytes"):
+        trainer.step({"x": np.ones((8, 64), np.float32), "labels": np.ones((8, 64), np.float32)})
+
+
+def test_a_file_larger_than_the_limit_is_not_read(tmp_path):
+    path = tmp_path / "model.onnx"
+    df.save(chain(), str(path))
+    with pytest.raises(df.LimitExceeded, match=r"model\.onnx"):
+        df.load(str(path), limits=df.Limits(bytes=1000))
+    assert df.load(str(path), limits=df.Limits(bytes=2 * MIB)).outputs
+
+
+@pytest.mark.parametrize("shape", [(1 << 40,), (1 << 51,), (1 << 62,), (0, 1 << 62), (1 << 40, 1 << 40, 0), (-1,)])
+def test_a_plan_larger_than_the_machine_is_refused(shape):
+    """Before anything is allocated, whether the product of sizes overflows, is zero, or is only too large."""
+    g = df.GraphBuilder("grow")
+    x = g.input("x", df.float32, tuple(f"d{i}" for i in range(len(shape))))
+    g.output("y", df.ops.add(x, x))
+    session = df.Session(df.Model(g.build()), ["cpu"])
+    before = allocated()
+    with pytest.raises((df.InputError, df.OutOfMemoryError)) as caught:
+        session.plan({"x": shape})
+    assert any(word in str(caught.value) for word in ("are free", "addressed", "negative", "larger than any"))
+    assert allocated() == before
+
+
+def test_results_larger_than_the_machine_are_refused():
+    """They grow inside the graph, from an input of one element."""
+    g = df.GraphBuilder("bomb")
+    x = g.input("x", df.float32, (1, 1))
+    g.output("y", df.ops.broadcast_to(x, shape=(1 << 20, 1 << 20)))
+    with pytest.raises(df.OutOfMemoryError, match=r"4096.0 GiB.* are free"):
+        df.Session(df.Model(g.build()), ["cpu"]).run(np.ones((1, 1), np.float32))
+
+
+def test_what_the_system_lends_is_the_least_of_its_limits():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
+        "import dataflow as df; from dataflow.systemmemory import available_memory\n"
+        "left, total = available_memory(); assert 0 < left < total == 3 << 30, (left, total)\n"
+        "try: df.empty((3 << 30,), df.uint8)\n"
+        "except df.OutOfMemoryError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"{3 << 30} bytes" in done.stdout and "are free" in done.stdout, done.stderr
+
+
+def test_the_limit_of_a_control_group_counts(tmp_path, monkeypatch):
+    """Its own and those around it; what only caches files is free."""
+    for folder, most, used in ((tmp_path, "max", 5 << 30), (tmp_path / "a", 2 << 30, 1 << 30)):
+        folder.mkdir(exist_ok=True)
+        (folder / "memory.max").write_text(f"{most}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.swap.max").write_text("0\n")
+        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {1 << 29}\nactive_file 0\n")
+    monkeypatch.setattr(systemmemory, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(systemmemory, "_folders", lambda: [tmp_path / "a", tmp_path])
+    assert systemmemory._control_groups() == [((2 << 30) - (1 << 29), 2 << 30)]
+
+
+@pytest.mark.parametrize("given", [((-1,), df.float32), ((1 << 62, 0), df.float32), ((3,), df.types.string)])
+def test_empty_refuses_what_has_no_memory(given):
+    with pytest.raises(df.InputError):
+        df.empty(*given)
+
+
+# ---- time ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_an_endless_loop_ends_with_its_time(device):
+    session = df.Session(endless(), [device], limits=df.Limits(seconds=0.2))
+    session.plan()
+    begin = time.monotonic()
+    with pytest.raises(df.LimitExceeded, match=r"the run takes more than 0.2 seconds; stopped in "):
+        session.run(np.ones(4, np.float32))
+    assert time.monotonic() - begin < 30
+    with pytest.raises(df.LimitExceeded):  # the session goes on
+        session.run(np.ones(4, np.float32))
+
+
+def test_a_run_within_its_time_is_not_touched_and_leaves_nothing_behind():
+    session = df.Session(chain(), ["cpu"], limits=df.Limits(seconds=100))
+    x = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)
+    expected = df.Session(chain(), ["cpu"]).run(x)["y"]
+    for _ in range(50):
+        np.testing.assert_array_equal(session.run(x)["y"], expected)
+
+
+def test_a_deadline_beside_others_ends_its_own_run_only():
+    slow = df.Session(endless(), ["cpu"], limits=df.Limits(seconds=0.3))
+    quick = df.Session(chain(), ["cpu"], limits=df.Limits(seconds=100))
+    ended = []
+
+    def work():
+        try:
+            slow.run(np.ones(4, np.float32))
+        except df.LimitExceeded as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        quick.run(np.ones((2, 64), np.float32))
+    thread.join()
+    assert len(ended) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_deadlines_work_in_a_forked_child():
+    code = (
+        "import os, sys\nsys.path.insert(0, sys.argv[1])\nfrom test_limits import *\n"
+        "session = df.Session(endless(), ['cpu'], threads=1, limits=df.Limits(seconds=0.1))\n"
+        "def attempt():\n"
+        "    try: session.run(np.ones(4, np.float32))\n"
+        "    except df.LimitExceeded: return 7\n"
+        "assert attempt() == 7\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(attempt() or 0)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_time_of_a_plan_is_looked_at(monkeypatch):
+    """A clock that makes great steps stands for a slow compile."""
+    from dataflow import limits
+
+    ticks = iter(range(0, 1 << 40, 1000))
+    monkeypatch.setattr(limits.time, "monotonic", lambda: next(ticks))
+    with pytest.raises(df.LimitExceeded, match=r"the plan takes more than 5 seconds; stopped in .*'matmul"):
+        df.Session(chain(), ["cpu"], limits=df.Limits(seconds=5)).plan((3, 64))
+
+
+def test_time_of_a_load_is_looked_at(monkeypatch, tmp_path):
+    from dataflow import limits
+
+    path = tmp_path / "model.onnx"
+    df.save(chain(), str(path))
+    ticks = iter(range(0, 1 << 40, 1000))
+    monkeypatch.setattr(limits.time, "monotonic", lambda: next(ticks))
+    with pytest.raises(df.LimitExceeded, match=r"loading takes more than 5 seconds; stopped in .*MatMul"):
+        df.load(str(path), limits=df.Limits(seconds=5))
