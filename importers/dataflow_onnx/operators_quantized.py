@@ -11,7 +11,6 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.types import Dim, DType, float32, float64, int32, uint8
 
-from .datasizes import within
 from .importing import Importer, Tensor
 from .operators_layers import window_of
 from .operators_math import dtype_of
@@ -31,8 +30,7 @@ def _spread(vector: Value, value: Value, axis: int, block: int) -> Any:
     if not block:
         if vector.type.rank != 1:
             raise ModelError(f"a scale or zero point is {vector.type}; expected one number, or one for each place")
-        along = ops.reshape(vector, shape=tuple(shape[0] if i == at else 1 for i in range(rank)))
-        return within(along, value.type.shape)
+        return ops.reshape(vector, shape=tuple(shape[0] if i == at else 1 for i in range(rank)))
     if vector.type.rank != rank:
         raise ModelError(f"a scale or zero point is {vector.type} for {value.type}; expected one for each block")
     opened = (*shape[: at + 1], 1, *shape[at + 1 :])
@@ -40,9 +38,9 @@ def _spread(vector: Value, value: Value, axis: int, block: int) -> Any:
     flat = (*shape[:at], shape[at] * block, *shape[at + 1 :])
     spread = ops.reshape(ops.broadcast_to(ops.reshape(vector, shape=opened), shape=wide), shape=flat)
     if flat[at] == value.type.shape[at]:
-        return within(spread, value.type.shape)
+        return spread
     stops = tuple(value.type.shape[i] if i == at else n for i, n in enumerate(flat))
-    return within(ops.slice(spread, starts=(0,) * rank, stops=stops, steps=(1,) * rank), value.type.shape)
+    return ops.slice(spread, starts=(0,) * rank, stops=stops, steps=(1,) * rank)
 
 
 def _bytes(dtype: DType) -> DType:

@@ -1,0 +1,22 @@
+"""Fuzzing that stays: seeded campaigns over files, graphs and gradients.
+
+    python -m tests.fuzz files --count 1000000 --seed 1 --jobs 2
+    python -m tests.fuzz graphs --count 200000 --seed 1 --jobs 2
+    python -m tests.fuzz gradients --count 20000
+    python -m tests.fuzz files --seed 1 --case 4711 --reproducer bug.onnx
+
+Each prints its progress, writes a report as JSON and ends with status 1 when it has findings. A case is a number: the
+target and the seed make the same input from it on every machine, so a finding needs no more than its number.
+
+Who calls whom::
+
+    __main__   reads the command line
+      campaign   forks workers, watches them for death, hangs and memory, collects findings -> Report
+        files      case -> mutated ONNX model -> load, compile, run -> outcome          (corpus, mutations, referee)
+        graphs     case -> random graph -> devices and options against float64 -> outcome  (making, bodies, comparing)
+        gradients  case -> the same graph -> its vjp against differences -> outcome
+      minimizing   a failing input and a predicate -> a smaller one that still fails
+
+A target is a function from ``(seed, case)`` to an ``Outcome``: a word that is counted (``ran``, ``refused``, ...) and
+the findings. What a finding is stands in ``findings.Finding``.
+"""

@@ -1,0 +1,110 @@
+"""Tells a wrong result from rounding: against float64, with the error that rounding may cause as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from ml_dtypes import finfo
+
+import dataflow as df
+from dataflow_numpy.kernels import KERNELS
+
+Array = np.ndarray[Any, Any]
+Results = Mapping[str, Array]
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}  # of the largest element
+NOISE = 3e-7  # relative, per node: a few units in the last place of float32
+ROUNDS = 6
+MARGIN = 30.0  # times the error that noise caused
+
+
+def evaluate_noisy(graph: df.Graph, feeds: Results, random: np.random.Generator, noise: float) -> dict[str, Array]:
+    """The outputs in float64, where the result of each node is off by a random relative error of ``noise``."""
+    known: dict[Any, Any] = {v: _wide(feeds[v.name]) for v in graph.inputs}
+    known.update({v: _wide(data.array) for v, data in graph.initializers.items()})
+    for node in graph.nodes:
+        attributes = {k: df.float64 if _is_float(v) else v for k, v in node.attributes.items()}
+        extra = {"bodies": node.bodies} if node.op.bodies else {}
+        with np.errstate(all="ignore"):
+            found = KERNELS[node.op.name](attributes, *[None if v is None else known[v] for v in node.inputs], **extra)
+            for value, result in zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=False):
+                array = np.asarray(result)
+                if array.dtype.kind == "f" and noise:
+                    array = array * (1 + noise * random.standard_normal(array.shape))
+                known[value] = array
+    return {name: known[value] for name, value in graph.outputs.items()}
+
+
+def differences(found: Results, expected: Results) -> list[str]:
+    """Names of outputs that are not what float64 gives, at a first look: rounding may explain it."""
+    return [name for name, array in expected.items() if _far(found[name], array, 0.0).any()]
+
+
+def wrong(graph: df.Graph, feeds: Results, found: Results) -> str:
+    """What is wrong with results in a way that rounding does not explain, or nothing.
+
+    Args:
+        graph: bound.
+        feeds: what the results were computed from.
+        found: arrays by output name, of the declared dtypes.
+    """
+    random = np.random.default_rng(0)
+    exact = evaluate_noisy(graph, feeds, random, 0.0)
+    suspects = differences(found, exact)
+    if not suspects:
+        return ""
+    dtypes = {v.type.dtype.name for v in graph.values() if v.type.dtype.is_float}
+    noise = NOISE * (1 if dtypes <= {"float32", "float64"} else 2.0**13 if "float16" in dtypes else 2.0**16)
+    moved = [evaluate_noisy(graph, feeds, random, noise) for _ in range(ROUNDS)]
+    for name in suspects:
+        allowance = MARGIN * _spread(exact[name], [m[name] for m in moved])
+        if allowance is None or not np.isfinite(allowance):
+            continue
+        bad = _far(found[name], exact[name], float(allowance))
+        if bad.any():
+            at = tuple(int(i) for i in np.argwhere(bad)[0])
+            text = f"{int(bad.sum())} of {bad.size} elements, first at {list(at)}: {found[name][at]}"
+            return f"output {name!r}: {text} instead of {exact[name][at]}"
+    return ""
+
+
+def _far(found: Array, exact: Array, allowance: float) -> Array:
+    """Per element: it is off by more than the tolerance and ``allowance``, or not finite where the other one is."""
+    if found.shape != exact.shape:
+        return np.ones((1,) * max(exact.ndim, found.ndim), np.bool_)
+    if found.dtype.kind not in "fV":
+        return np.asarray(found != exact) if allowance == 0 else np.zeros(found.shape, np.bool_)
+    a, b = found.astype(np.float64), exact.astype(np.float64)
+    finite = np.isfinite(b)
+    with np.errstate(all="ignore"):
+        scale = float(np.abs(b[finite]).max(initial=0))
+        limit = TOLERANCE.get(found.dtype.name, 0.5) * max(scale, 1e-30) + allowance
+        largest = float(finfo(found.dtype).max)
+        same = np.where(finite, np.abs(a - b) <= limit, (a == b) | (np.isnan(a) & np.isnan(b)))
+        overflown = finite & (np.abs(b) >= 0.9 * largest)  # it may be infinite
+    return np.asarray(~(same | overflown | (np.abs(b) < 1e-30) & (np.abs(a) < 1e-30)))
+
+
+def _spread(exact: Array, moved: list[Array]) -> float:
+    """By how much noise moved the result; infinite where it changed more than numbers."""
+    worst = 0.0
+    for array in moved:
+        if array.shape != exact.shape or (exact.dtype.kind != "f" and (array != exact).any()):
+            return np.inf
+        if exact.dtype.kind == "f":
+            if (np.isfinite(array) != np.isfinite(exact)).any():
+                return np.inf
+            finite = np.isfinite(exact)
+            worst = max(worst, float(np.abs(array[finite] - exact[finite]).max(initial=0)))
+    return worst
+
+
+def _wide(array: Any) -> Array:
+    array = np.asarray(array)
+    return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
+
+
+def _is_float(attribute: Any) -> bool:
+    return isinstance(attribute, df.DType) and attribute.is_float

@@ -1,0 +1,92 @@
+"""Gradients: the random graphs through their vjp, on devices against float64 and in float64 against differences."""
+
+from __future__ import annotations
+
+import random as standard
+from collections.abc import Mapping
+
+import numpy as np
+
+import dataflow as df
+from dataflow.autodiff import vjp_graph
+
+from .comparing import evaluate_noisy
+from .findings import Finding, Outcome, allowed, finding_of
+from .graphs import INSTRUCTION_SETS as INSTRUCTION_SETS
+from .graphs import made, minimized
+from .making import Array
+
+STEPS = (1e-5, 1e-6, 1e-7)
+LIMIT = 1e-4  # of the size of the terms
+
+
+def target(seed: int, case: int) -> Outcome:
+    """The gradients of the graph of a case; see ``campaign.Target``."""
+    try:
+        graph, random = made(seed, case)
+    except Exception as error:
+        return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
+    return check(graph.graph, graph.feeds, random)
+
+
+def check(graph: df.Graph, feeds: Mapping[str, Array], random: standard.Random) -> Outcome:
+    """What comes of the joint graph of float inputs and outputs."""
+    results = {name: v for name, v in graph.outputs.items() if v.type.dtype == df.float32}
+    inputs = [v for v in graph.inputs if v.type.dtype == df.float32 and np.isfinite(feeds[v.name]).all()]
+    statistics = any(node.op.name == "batch_norm_train" for node in graph.nodes)  # running means have no gradient
+    if statistics or not results or not inputs or len(inputs) < sum(v.type.dtype == df.float32 for v in graph.inputs):
+        return Outcome("no gradient")
+    import dataclasses
+
+    graph = dataclasses.replace(graph, outputs=results)
+    try:
+        joint = vjp_graph(graph, inputs)
+    except df.GradientError:
+        return Outcome("no gradient")
+    except Exception as error:
+        return Outcome("failed", (finding_of(error, "differentiating"),))
+    arrays = np.random.default_rng(random.getrandbits(32))
+    seeds = {f"grad.{n}": arrays.standard_normal(v.type.sizes).astype(np.float32) for n, v in results.items()}
+    text = _differences(graph, joint, feeds, seeds, arrays)
+    if text:
+        names = " ".join(sorted({node.op.name for node in graph.nodes}))
+        return Outcome("different", (Finding("different", f"differences | {names}", f"{text}\n{graph}"),))
+    found = minimized(joint, {**feeds, **seeds})
+    return Outcome("different" if found else "ran", tuple(found))
+
+
+def _differences(
+    graph: df.Graph,
+    joint: df.Graph,
+    feeds: Mapping[str, Array],
+    seeds: Mapping[str, Array],
+    arrays: np.random.Generator,
+) -> str:
+    """How the vjp differs from central differences along a random direction, both in float64; or nothing.
+
+    Where differences of several lengths don't agree, the function has a kink or a jump there, and they say nothing.
+    """
+    exact = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in feeds.items()}
+    given = {**exact, **{n: a.astype(np.float64) for n, a in seeds.items()}}
+    names = [n for n, a in exact.items() if feeds[n].dtype == np.float32]
+    direction = {n: arrays.standard_normal(exact[n].shape) for n in names}
+
+    def moved(by: float) -> float:
+        at = {n: a + by * direction[n] if n in direction else a for n, a in exact.items()}
+        found = evaluate_noisy(graph, at, arrays, 0.0)
+        return float(sum((given[f"grad.{n}"] * a).sum() for n, a in found.items()))
+
+    with np.errstate(all="ignore"):
+        try:
+            gradients = evaluate_noisy(joint, given, arrays, 0.0)
+            slopes = [(moved(step) - moved(-step)) / (2 * step) for step in STEPS]
+        except df.DataflowError:
+            return ""
+        terms = [(direction[n] * gradients[f"grad.{n}"]) for n in names]
+        along = float(sum(t.sum() for t in terms))
+        size = max(1.0, float(sum(np.abs(t).sum() for t in terms)), abs(moved(0.0)))
+    if not np.isfinite([along, *slopes, size]).all() or max(slopes) - min(slopes) > 0.1 * LIMIT * size:
+        return ""
+    if abs(along - slopes[1]) > LIMIT * size:
+        return f"the vjp gives {along}, differences {slopes[1]}"
+    return ""
