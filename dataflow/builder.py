@@ -12,7 +12,7 @@ import numpy as np
 from .errors import DataflowError, InputError, ModelError
 from .graph import Array, Attribute, Graph, Initializer, Node, State, Value
 from .limits import poll
-from .types import Dim, DType, Shape, Size, TensorType
+from .types import MOST_AXES, Dim, DType, Shape, Size, TensorType
 from .types import dtype as as_dtype
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class GraphBuilder:
         for dim in dims:
             if not isinstance(dim, Dim) and dim < 0:
                 raise InputError(f"input {name!r}: dim {dim} of shape {shape} is negative; name it, e.g. 'batch'")
+        _check_axes(f"input {name!r}", dims)
         value = self.value(name, TensorType(as_dtype(dtype), dims), exact=True)
         self._inputs.append(value)
         return value
@@ -97,7 +98,8 @@ class GraphBuilder:
         key = (dtype, number, str(number))  # -0.0 and 0.0 differ
         found = self._scalars.get(key)
         if found is None:
-            array = np.asarray(number, dtype.numpy)
+            with np.errstate(over="ignore"):  # beyond the type's range it is infinite
+                array = np.asarray(number, dtype.numpy)
             found = self._scalars[key] = self.constant(array, "scalar")
         return found
 
@@ -138,10 +140,12 @@ class GraphBuilder:
             complete = op.complete(attributes)
             types = [None if v is None else v.type for v in operands]
             inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
+            results = inferred if isinstance(inferred, tuple) else (inferred,)
+            for type_ in results:
+                _check_axes(f"{op.name}: the result", type_.shape)
         except DataflowError as error:
             where = f" ({origin})" if origin else ""
             raise type(error)(f"{error} [node {node_name!r}{where}]") from None
-        results = inferred if isinstance(inferred, tuple) else (inferred,)
         names = list(output_names or [])
         outputs = []
         for index, type_ in enumerate(results):
@@ -306,6 +310,11 @@ class GraphBuilder:
             else:
                 operands.append(self.constant(np.asarray(item)))
         return tuple(operands)
+
+
+def _check_axes(what: str, shape: Shape) -> None:
+    if len(shape) > MOST_AXES:
+        raise InputError(f"{what} has {len(shape)} axes; at most {MOST_AXES} are supported")
 
 
 def _type_of(array: Any) -> TensorType:

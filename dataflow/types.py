@@ -17,6 +17,7 @@ import numpy as np
 from .errors import InputError
 
 MOST_BYTES = 1 << 56  # of a tensor; no address space has more, and sums of many of them stay below 63 bits
+MOST_AXES = 64  # of a tensor; NumPy's arrays have no more
 
 Size = Union[int, "Dim"]
 Shape = tuple[Size, ...]

@@ -7,8 +7,6 @@ Reshape, Slice and the like get it as attributes; nothing else is folded.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from dataflow import GraphBuilder, Value, ops
-from dataflow.errors import DataflowError, ModelError
+from dataflow.errors import Cancelled, DataflowError, LimitExceeded, ModelError, OutOfMemoryError
 from dataflow.graph import Graph, Initializer
 from dataflow.limits import poll
 from dataflow.types import Dim, TensorType
 from dataflow.types import dtype as as_dtype
 
+from .arguments import arguments_of
 from .batches import Freed
 from .records import Array, GraphRecord, ModelRecord, NodeRecord
 from .sizes import MOST_KNOWN, Known, compute
@@ -58,24 +57,6 @@ class Tensor:
             return TensorType(as_dtype(self.array), self.array.shape)
         assert self.known is not None
         return TensorType(self.known.dtype, self.known.numbers.shape)
-
-
-@functools.cache
-def _arity(converter: Callable[..., Any]) -> tuple[int, int, frozenset[str] | None]:
-    """Fewest and most operands of a converter, and its attributes; None when it takes any."""
-    least = most = 0
-    keywords: set[str] = set()
-    for parameter in list(inspect.signature(converter).parameters.values())[1:]:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            return 0, 1 << 30, None
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            most = 1 << 30
-        elif parameter.kind is parameter.KEYWORD_ONLY:
-            keywords.add(parameter.name)
-        else:
-            most += 1
-            least += parameter.default is parameter.empty
-    return least, most, frozenset(keywords)
 
 
 class Importer:
@@ -158,19 +139,33 @@ class Importer:
         inputs = [self.tensors[name] if name else None for name in node.inputs]
         self.builder.origin = where
         try:
+            arguments_of(converter, node.op).check(inputs, node.attributes)
             results = self.sizes_of(node, inputs) or self.call(converter, inputs, node)
+            self.enter(node, inputs, results)
+        except (Cancelled, LimitExceeded, MemoryError, OutOfMemoryError, RecursionError):
+            raise  # not the node's alone
         except DataflowError as error:
             text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
             raise ModelError(f"{self.path}: {where}: {text}") from None
+        except Exception as error:  # of another kind, rank or length; whatever it is, the node is named
+            text = f"its inputs or attributes don't fit the operator: {type(error).__name__}: {error}"
+            raise ModelError(f"{self.path}: {where}: {text}") from error
+
+    def enter(self, node: NodeRecord, inputs: Sequence[Tensor | None], results: Sequence[Any]) -> None:
+        """Gives the names of a node's outputs to its results.
+
+        Raises:
+            ModelError: there are fewer results than outputs.
+        """
         for name, result in zip(node.outputs, results, strict=False):
             if name:
                 self.tensors[name] = self.named(name, result)
         if node.op in _SHOWN and inputs and inputs[0] is not None and node.outputs[0]:
             source = inputs[0] if inputs[0].array is not None else inputs[0].stored
             self.tensors[node.outputs[0]].stored = source
-        if len(results) < len(node.outputs) and any(name and name not in self.tensors for name in node.outputs):
-            lost = next(name for name in node.outputs if name and name not in self.tensors)
-            raise ModelError(f"{self.path}: {where}: its output {lost!r} is not supported")
+        lost = next((name for name in node.outputs[len(results) :] if name), None)
+        if lost is not None:
+            raise ModelError(f"its output {lost!r} is not supported")
 
     def sizes_of(self, node: NodeRecord, inputs: Sequence[Tensor | None]) -> Sequence[Known] | None:
         """The result of a computation with sizes; None when some are not known, or the operator isn't one of them."""
@@ -179,26 +174,13 @@ class Importer:
         operands = [None if t is None else t.known for t in inputs]
         try:
             found = compute(node.op, operands, node.attributes)
-        except (TypeError, ValueError, LookupError, ArithmeticError):
-            return None  # its inputs or attributes don't fit: the converter says which
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError):
+            return None  # its inputs don't fit: the converter says which
         return None if found is None else (found,)
 
     def call(self, converter: Callable[..., Any], inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
-        """The converter's results, after its arguments were checked."""
-        least, most, keywords = _arity(converter)
-        unknown = node.attributes and keywords is not None and not keywords.issuperset(node.attributes)
-        if not least <= len(inputs) <= most or unknown:
-            try:
-                inspect.signature(converter).bind(self, *inputs, **node.attributes)
-            except TypeError as error:
-                raise ModelError(f"its inputs or attributes don't fit the operator: {error}") from None
-        for index, tensor in enumerate(inputs[:least]):
-            if tensor is None:
-                raise ModelError(f"its input {index} is left out, but the operator needs it")
-        try:
-            found = converter(self, *inputs, **node.attributes)
-        except (TypeError, ValueError, LookupError, ArithmeticError) as error:  # of another kind, rank or length
-            raise ModelError(f"its inputs or attributes don't fit the operator: {error}") from error
+        """The converter's results."""
+        found = converter(self, *inputs, **node.attributes)
         return found if isinstance(found, tuple) else (found,)
 
     def define(self, name: str, tensor: Tensor) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dataflow.errors import InputError, ModelError
+from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from dataflow.model import Model
 from dataflow.types import TensorType
 
@@ -37,18 +38,40 @@ class Source:
 
 def load_file(path: str, outputs: Sequence[str] | None = None, batch: str | None = None) -> Model:
     """The model in a file; with ``outputs``, only what these values need; with ``batch="free"``, for any batch size."""
-    from .reader import read_file
-
     if batch not in (None, "free"):
         raise InputError(f"batch is {batch!r}; expected 'free', or nothing")
-    return import_model(read_file(path), path, outputs, batch == "free")
+    with _named(path):
+        from .reader import read_file
+
+        return import_model(read_file(path), path, outputs, batch == "free")
 
 
 def load_bytes(data: bytes, outputs: Sequence[str] | None = None) -> Model:
     """The model in serialized form."""
-    from .reader import read_bytes
+    with _named("model"):
+        from .reader import read_bytes
 
-    return import_model(read_bytes(data), "model", outputs)
+        return import_model(read_bytes(data), "model", outputs)
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Turns whatever a file causes into a ModelError that names it; what is of one node names that too by now."""
+    try:
+        yield
+    except ModelError as error:
+        if str(error).startswith(f"{path}: "):
+            raise
+        raise ModelError(f"{path}: {error}") from error
+    except (Cancelled, LimitExceeded, OutOfMemoryError):
+        raise
+    except MemoryError as error:
+        raise OutOfMemoryError(f"{path}: it can't be imported in the memory that there is: {error}") from error
+    except RecursionError:
+        raise ModelError(f"{path}: graphs, or what they are made of, are nested too deeply") from None
+    except Exception as error:
+        text = f"it can't be imported: {error}" if isinstance(error, DataflowError) else f"it is damaged: {error!r}"
+        raise ModelError(f"{path}: {text}") from error
 
 
 def import_model(
@@ -63,10 +86,7 @@ def import_model(
     _refuse_unknown(record, nodes, path)
     freed = freed_of(record.graph, path) if free_batch else None
     importer = Importer(record, path, freed=freed)
-    try:
-        importer.run(record.graph, nodes, outputs or record.graph.outputs)
-    except RecursionError:
-        raise ModelError(f"{path}: bodies are nested too deeply") from None
+    importer.run(record.graph, nodes, outputs or record.graph.outputs)
     graph = importer.finish()
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}

@@ -71,10 +71,6 @@ def _convert(
     activations: Sequence[Activation],
 ) -> tuple[Any, ...]:
     """Y and the last states; see ONNX for the shapes."""
-    if direction not in _DIRECTIONS:
-        raise ModelError(f"direction is {direction!r}; expected one of {', '.join(_DIRECTIONS)}")
-    if layout not in (0, 1):
-        raise ModelError(f"layout is {layout}; expected 0 or 1")
     turns = _DIRECTIONS[direction]
     x, w, r = c.value(operands[0]), _weight(c, operands[1]), _weight(c, operands[2])
     if r.type.rank != 3 or x.type.rank != 3:

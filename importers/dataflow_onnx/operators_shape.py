@@ -14,6 +14,7 @@ from dataflow.types import dtype as as_dtype
 
 from .datasizes import ends_of_data, expansion_of_data, range_of_data, target_of_data
 from .importing import Importer, Tensor
+from .records import Array
 from .sizes import Known, axes_in, axis_in, filled, objects, product
 from .table import operator
 
@@ -35,7 +36,7 @@ def Size(c: Importer, x: T) -> Any:
 def Constant(
     c: Importer,
     *,
-    value: Any = None,
+    value: Array | None = None,
     value_float: float | None = None,
     value_floats: Sequence[float] | None = None,
     value_int: int | None = None,
@@ -57,7 +58,7 @@ def Constant(
 
 
 @operator("ConstantOfShape")
-def ConstantOfShape(c: Importer, shape: T, *, value: Any = None) -> Any:
+def ConstantOfShape(c: Importer, shape: T, *, value: Array | None = None) -> Any:
     fill = np.zeros(1, np.float32) if value is None else value
     if fill.size != 1:
         raise ModelError(f"its value has {fill.size} elements; expected one")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -16,10 +15,12 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from dataflow.errors import ModelError
-from dataflow.types import DTYPES, Dim, DType, Size, TensorType
+from dataflow.types import DTYPES, MOST_AXES, Dim, DType, Size, TensorType
 
+from .external import ExternalData
+from .functions import check_functions
 from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord
-from .wire import content_of, read_array, read_content
+from .wire import content_of, read_content
 
 OLDEST_OPSET = 7
 MAIN = "the main graph"
@@ -82,41 +83,36 @@ def _records(content: Content, path: str) -> ModelRecord:
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"{path}: not an ONNX model: it has no graph or no opset; was the file cut short?")
     proto = inlined(proto, path)
-    opsets = {("" if o.domain == "ai.onnx" else o.domain): int(o.version) for o in proto.opset_import}
+    reader = _Reader(path)
+    opsets = {reader.text("the domain of an opset", _domain(o.domain)): int(o.version) for o in proto.opset_import}
     version = opsets.get("")
     if version is not None and version < OLDEST_OPSET:
         raise ModelError(
             f"{path}: opset {version}; dataflow reads opset {OLDEST_OPSET} and later: convert the file with "
             "onnx.version_converter.convert_version"
         )
-    reader = _Reader(path)
     graph = reader.graph(proto.graph, MAIN, large)
-    folder = str(Path(path).resolve().parent)
-    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, reader.external)
+    folder, external = str(reader.external.folder), reader.external.used
+    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external)
 
 
 def inlined(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
     """The model with its local functions replaced by their nodes; itself where it has none.
 
     Raises:
-        ModelError: a function calls itself, or can't be replaced.
+        ModelError: a function calls itself, they stand for too much, or can't be replaced.
     """
     if not proto.functions:
         return proto
     from onnx import inliner
 
-    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in proto.functions}
-    open_ = dict(calls)
-    while open_:  # leaves first
-        done = [key for key, called in open_.items() if not called & open_.keys()]
-        if not done:
-            raise ModelError(f"{path}: the local function {min(open_)[1]!r} calls itself")
-        for key in done:
-            del open_[key]
     try:
+        check_functions(proto)
         return inliner.inline_local_functions(proto)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
     except Exception as error:  # whatever the inliner makes of a malformed function
-        names = ", ".join(f.name for f in proto.functions[:5])
+        names = ", ".join(str(f.name) for f in proto.functions[:5])
         raise ModelError(f"{path}: the local functions ({names}) can't be replaced by their nodes: {error}") from None
 
 
@@ -124,7 +120,11 @@ def external_bytes(proto: TensorProto, folder: str) -> bytes:
     """The data of a tensor that lies in another file of ``folder``, checked as when a model is read."""
     reader = _Reader(str(Path(folder) / "model"))
     shape = tuple(int(d) for d in proto.dims)
-    return reader.external_data(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}").tobytes()
+    return reader.external_bytes(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}").tobytes()
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
 
 
 def _scope(proto: NodeProto) -> str:
@@ -136,41 +136,57 @@ def _scope(proto: NodeProto) -> str:
             except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError):
                 return ""
             return scopes[-2] if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str) else ""
-    name = proto.name if isinstance(proto.name, str) else ""  # bytes where it is no UTF-8
+    name = proto.name
     return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
+
+
+def _label(proto: NodeProto, index: int) -> str:
+    """A node that is not read yet, for messages."""
+    return f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"
 
 
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.folder = Path(path).resolve().parent
-        self.external = False
+        self.external = ExternalData(Path(path).resolve().parent)
 
     def fail(self, text: str) -> ModelError:
         return ModelError(f"{self.path}: {text}")
+
+    def text(self, what: str, name: str) -> str:
+        """A name; protobuf gives bytes where it is no UTF-8."""
+        if type(name) is not str:
+            raise self.fail(f"{what} is no text: {name!r:.200}; names are UTF-8")
+        return name
+
+    def name(self, what: str, name: str) -> str:
+        """A name that isn't empty."""
+        if not name:
+            raise self.fail(f"{what} has no name")
+        return self.text(f"the name of {what}", name)
 
     def graph(self, proto: GraphProto, where: str, large: Mapping[int, Array] = MappingProxyType({})) -> GraphRecord:
         """The records of a graph; ``large`` has the data of initializers that were left out, by their number."""
         initializers: dict[str, Array] = {}
         for index, tensor in enumerate(proto.initializer):
-            name = tensor.name
+            name = self.text(f"the name of initializer {index} of {where}", tensor.name)
             if name in initializers:
                 raise self.fail(f"{where} has two initializers called {name!r}")
             initializers[name] = self.tensor(tensor, f"initializer {name!r}", large.get(index))
         if proto.sparse_initializer:
             raise self.fail(f"{where} has sparse initializers, which are not supported; make them dense")
-        nodes = tuple(self.node(node, opset_index) for opset_index, node in enumerate(proto.node))
+        nodes = tuple(self.node(node, index) for index, node in enumerate(proto.node))
         inputs: dict[str, TensorType | None] = {}
-        for value in proto.input:
-            if value.name in inputs:
+        for index, value in enumerate(proto.input):
+            if self.name(f"input {index} of {where}", value.name) in inputs:
                 raise self.fail(f"{where} has two inputs called {value.name!r}")
             if value.name not in initializers:
                 in_body = where != MAIN and not value.type.WhichOneof("value")  # it has the type of what it is given
                 inputs[value.name] = None if in_body else self.type(value, where, in_body=where != MAIN)
-        outputs = tuple(value.name for value in proto.output)
+        outputs = tuple(self.name(f"output {i} of {where}", value.name) for i, value in enumerate(proto.output))
         if not outputs:
             raise self.fail(f"{where} has no outputs")
-        record = GraphRecord(proto.name, nodes, inputs, outputs, initializers)
+        record = GraphRecord(self.text(f"the name of {where}", proto.name), nodes, inputs, outputs, initializers)
         self.check_order(record, where)
         return record
 
@@ -186,6 +202,8 @@ class _Reader:
             return None
         if not tensor.HasField("shape"):
             raise self.fail(f"input {value.name!r} of {where} has no shape; give it one with named dims")
+        if len(tensor.shape.dim) > MOST_AXES:
+            raise self.fail(f"input {value.name!r} has {len(tensor.shape.dim)} axes; at most {MOST_AXES} are supported")
         shape: list[Size] = []
         for axis, dim in enumerate(tensor.shape.dim):
             if dim.HasField("dim_value"):
@@ -193,24 +211,37 @@ class _Reader:
                     raise self.fail(f"input {value.name!r}: axis {axis} has size {dim.dim_value}")
                 shape.append(int(dim.dim_value))
             else:
-                if not isinstance(dim.dim_param, str):  # bytes where it is no UTF-8
-                    raise self.fail(f"input {value.name!r}: the name of axis {axis} is no text: {dim.dim_param!r}")
-                shape.append(Dim(dim.dim_param or f"{value.name}_{axis}"))
+                given = self.text(f"input {value.name!r}: the name of axis {axis}", dim.dim_param)
+                shape.append(Dim(given or f"{value.name}_{axis}"))
         return TensorType(dtype, tuple(shape))
 
     def node(self, proto: NodeProto, index: int) -> NodeRecord:
+        op, domain, name = proto.op_type, _domain(proto.domain), proto.name
+        inputs, outputs = tuple(proto.input), tuple(proto.output)
+        for text in (op, domain, name, *inputs, *outputs):
+            if type(text) is not str:
+                self.text(f"a name of {_label(proto, index)}", text)
         attributes: dict[str, Any] = {}
         for given in proto.attribute:
+            key = given.name
+            if type(key) is not str or key in attributes or given.ref_attr_name:
+                self.refuse_attribute(given, proto, index)
             plain = _PLAIN.get(given.type)
-            attributes[given.name] = self.attribute(given, proto, index) if plain is None else plain(given)
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
-        names = tuple(proto.input), tuple(proto.output)
-        return NodeRecord(proto.op_type, domain, proto.name, *names, attributes, _scope(proto))
+            attributes[key] = self.attribute(given, proto, index) if plain is None else plain(given)
+        if not outputs:
+            raise self.fail(f"{_label(proto, index)} has no outputs")
+        return NodeRecord(op, domain, name, inputs, outputs, attributes, _scope(proto))
+
+    def refuse_attribute(self, proto: AttributeProto, node: NodeProto, index: int) -> None:
+        label = _label(node, index)
+        key = self.text(f"the name of an attribute of {label}", proto.name)
+        if proto.ref_attr_name:
+            raise self.fail(f"{label}: attribute {key!r} is that of a function around it, but there is none")
+        raise self.fail(f"{label} has two attributes called {key!r}")
 
     def attribute(self, proto: AttributeProto, node: NodeProto, index: int) -> Any:
         """A tensor or a graph."""
-        label = f"node {index} ({node.op_type} {node.name or (node.output[0] if node.output else '')!r})"
-        where = f"{label}, attribute {proto.name!r}"
+        where = f"{_label(node, index)}, attribute {proto.name!r}"
         if proto.type == AttributeProto.TENSOR:
             return self.tensor(proto.t, where)
         if proto.type == AttributeProto.GRAPH:
@@ -227,11 +258,13 @@ class _Reader:
         count = math.prod(shape)
         if min(shape, default=0) < 0 or count >= 1 << 48:
             raise self.fail(f"{where}: shape {shape} can't be: a size is negative or the product overflows")
+        if len(shape) > MOST_AXES:
+            raise self.fail(f"{where} has {len(shape)} axes; at most {MOST_AXES} are supported")
         if dtype.name == "string":
             strings = [s.decode("utf-8", "replace") for s in proto.string_data]
             return self.shaped(np.array(strings, object), shape, where)
         if proto.data_location == TensorProto.EXTERNAL:
-            return self.shaped(self.decode(self.external_data(proto, dtype, shape, where), dtype), shape, where)
+            return self.shaped(self.decode(self.external_bytes(proto, dtype, shape, where), dtype), shape, where)
         if left_out is not None or proto.HasField("raw_data"):
             wanted, raw = dtype.nbytes(count), proto.raw_data if left_out is None else left_out
             if len(raw) != wanted:
@@ -262,34 +295,13 @@ class _Reader:
             raise self.fail(f"{where}: shape {shape} has {count} elements, the data has {flat.size}")
         return (flat if flat.size == count else flat[:count]).reshape(shape)
 
-    def external_data(self, proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
+    def external_bytes(self, proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
         """The bytes of a tensor that lies in another file of the model's folder."""
-        self.external = True
-        entries: Mapping[str, str] = {e.key: e.value for e in proto.external_data}
-        location = entries.get("location", "")
-        given = Path(location)
-        if not location or given.is_absolute() or ".." in given.parts:
-            raise self.fail(f"{where}: external data at {location!r}; only files in the model's own folder are read")
-        resolved = (self.folder / given).resolve() if "\0" not in location else Path()
-        if not resolved.is_relative_to(self.folder):
-            raise self.fail(f"{where}: external data at {location!r} leads out of the model's folder")
-        if resolved.exists() and not resolved.is_file():  # opening a pipe would wait for ever
-            raise self.fail(f"{where}: external data at {location!r}, which is no file")
-        wanted = dtype.nbytes(math.prod(shape))
+        entries = {entry.key: entry.value for entry in proto.external_data}
         try:
-            offset, length = int(entries.get("offset", 0)), int(entries.get("length", wanted))
-        except ValueError:
-            raise self.fail(f"{where}: offset or length of its external data is no number") from None
-        if length != wanted or offset < 0:
-            raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, its entry says {length} at {offset}")
-        try:
-            with resolved.open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                if offset + length > size:
-                    raise self.fail(f"{where}: bytes {offset} to {offset + length} of {location!r}, which has {size}")
-                return read_array(file, offset, length)
-        except OSError as error:
-            raise self.fail(f"{where}: external data {location!r} can't be read: {error.strerror}") from None
+            return self.external.bytes(entries, dtype.nbytes(math.prod(shape)))
+        except ModelError as error:
+            raise self.fail(f"{where}: {dtype}{list(shape)}: {error}") from None
 
     # ---- order ----------------------------------------------------------------------------------------
 
@@ -297,10 +309,11 @@ class _Reader:
         """Refuses names that are defined twice, or read before they are defined or never."""
         known = {*graph.inputs, *graph.initializers}
         made = {name for node in graph.nodes for name in node.outputs if name}
-        if where != MAIN:
-            return  # a body also reads names of the graph around it: looked at when it is imported
+        if where == MAIN and len(set(graph.outputs)) < len(graph.outputs):
+            twice = next(name for name in graph.outputs if graph.outputs.count(name) > 1)
+            raise self.fail(f"{where} has two outputs called {twice!r}")
         for node in graph.nodes:
-            for name in node.inputs:
+            for name in node.inputs if where == MAIN else ():  # a body reads names of the graph around it too
                 if name and name not in known:
                     if name in made:
                         raise self.fail(
@@ -312,6 +325,6 @@ class _Reader:
                 if name and name in known:
                     raise self.fail(f"{node.describe()} defines {name!r}, which is defined already")
                 known.add(name)
-        for name in graph.outputs:
+        for name in graph.outputs if where == MAIN else ():
             if name not in known:
                 raise self.fail(f"output {name!r} is computed by no node")

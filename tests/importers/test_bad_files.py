@@ -259,7 +259,7 @@ def test_external_data_stays_in_the_folder(tmp_path):
     refused(path, external(inside, str(tmp_path / "secret.bin")), "only files in the model's own folder")
     refused(path, external(inside, "link.bin"), "leads out of the model's folder")
     refused(path, external(inside, "nothing.bin"), "can't be read")
-    refused(path, external(inside, "a\0b"), "leads out of")
+    refused(path, external(inside, "a\0b"), "no name of a file")
     os.mkfifo(inside / "pipe.bin")
     refused(path, external(inside, "pipe.bin"), "no file")
     refused(path, external(inside, "data.bin", offset="16"), "bytes 16 to 64", "has 48")

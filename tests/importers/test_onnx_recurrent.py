@@ -195,12 +195,12 @@ def test_no_steps_give_the_initial_state():
 
 
 REFUSED = [
-    ("LSTM", {"direction": "sideways"}, "direction is 'sideways'"),
+    ("LSTM", {"direction": "sideways"}, "'direction' is 'sideways'"),
     ("LSTM", {"activations": ["Sigmoid", "Tanh"]}, "activations has 2 entries; forward needs 3"),
     ("GRU", {"activations": ["Sigmoid", "Sine"]}, "the activation 'sine' is not known"),
     ("RNN", {"activations": ["Affine"]}, "needs a number in activation_alpha"),
     ("RNN", {"activations": ["Relu"], "activation_alpha": [0.1]}, "1 numbers more than"),
-    ("LSTM", {"layout": 2}, "layout is 2"),
+    ("LSTM", {"layout": 2}, "'layout' is 2"),
 ]
 
 

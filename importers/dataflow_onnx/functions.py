@@ -1,0 +1,79 @@
+"""What the local functions of a file stand for, counted before they are replaced by their nodes.
+
+A function that calls another twice doubles it, so a small file can stand for more nodes than any memory holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dataflow.errors import ModelError
+
+MOST_NODES = 200_000  # that functions may stand for; the largest exported models have some ten thousand
+MOST_BYTES = (1 << 31) - 1  # of a message of protobuf
+MOST_CALLS = 100  # within calls
+
+_Key = tuple[str, str, str]  # domain, name and overload
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """What a function stands for, those that it calls included."""
+
+    nodes: int
+    bytes: int
+    calls: int
+
+
+def check_functions(proto: Any) -> None:
+    """Looks at the functions of a model before they are replaced.
+
+    Raises:
+        ModelError: one calls itself, or they stand for more than the limits.
+    """
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    extents: dict[_Key, _Extent] = {}
+    opened: set[_Key] = set()
+
+    def extent(nodes: Iterable[Any], size: int) -> _Extent:
+        count = calls = 0
+        for node in _with_bodies(nodes):
+            key = (node.domain, node.op_type, node.overload)
+            count += 1
+            if key in functions:
+                inner = extent_of(key)
+                count, size, calls = count + inner.nodes, size + inner.bytes, max(calls, inner.calls + 1)
+        return _Extent(count, size, calls)
+
+    def extent_of(key: _Key) -> _Extent:
+        if key in opened:
+            raise ModelError(f"the local function {key[1]!r} calls itself")
+        if len(opened) > MOST_CALLS:
+            raise ModelError(f"local functions call each other more than {MOST_CALLS} deep, down to {key[1]!r}")
+        if key not in extents:
+            opened.add(key)
+            extents[key] = extent(functions[key].node, functions[key].ByteSize())
+            opened.remove(key)
+        return extents[key]
+
+    for key in functions:
+        extent_of(key)
+    whole = extent(proto.graph.node, proto.graph.ByteSize())
+    if whole.nodes > MOST_NODES or whole.bytes > MOST_BYTES or whole.calls > MOST_CALLS:
+        raise ModelError(
+            f"its local functions stand for {whole.nodes} nodes of {whole.bytes} bytes, {whole.calls} calls deep; at "
+            f"most {MOST_NODES} nodes, {MOST_BYTES} bytes and {MOST_CALLS} calls are replaced by their nodes"
+        )
+
+
+def _with_bodies(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Nodes and those of their bodies."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _with_bodies(attribute.g.node)
+            for body in attribute.graphs:
+                yield from _with_bodies(body.node)

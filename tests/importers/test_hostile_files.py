@@ -1,0 +1,223 @@
+"""Files made to harm: small ones that stand for much, data that lies elsewhere, names and numbers that nobody takes."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+from dataflow_onnx.loading import load_bytes
+
+F = TensorProto.FLOAT
+N = helper.make_node
+
+
+def value(name, shape=("n", 4), kind=F):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes, inputs=(("x", ("n", 4)),), stored=(), functions=(), outputs=("y",)):
+    graph = helper.make_graph(
+        nodes, "g", [value(n, s) for n, s in inputs], [value(n, None) for n in outputs], list(stored)
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, functions=list(functions), opset_imports=opsets, ir_version=9)
+
+
+def ints(name, *values):
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+def refused(proto, *parts):
+    data = proto if isinstance(proto, bytes) else proto.SerializeToString()
+    with pytest.raises(df.ModelError) as caught:
+        load_bytes(data)
+    for part in ("model: ", *parts):
+        assert part in str(caught.value), caught.value
+
+
+# ---- functions ----------------------------------------------------------------------------------------
+
+
+def function(name, nodes):
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    return helper.make_function("own", name, ["a"], ["c"], nodes, opsets)
+
+
+def chain(count, calls):
+    """Functions that call the next one, so many times."""
+    names = ["a", *(f"b{i}" for i in range(calls - 1)), "c"]
+    made = [
+        function(f"f{i}", [N(f"f{i + 1}", [a], [b], domain="own") for a, b in itertools.pairwise(names)])
+        for i in range(count)
+    ]
+    made.append(function(f"f{count}", [N("Relu", ["a"], ["c"])]))
+    return model([N("f0", ["x"], ["y"], domain="own")], functions=made)
+
+
+def test_functions_that_double_each_other_are_counted_not_replaced():
+    refused(chain(40, 2), f"{(1 << 42) - 1 - (1 << 40)} nodes", "at most 200000")
+    x = np.array([[-1, 2, -3, 4]], np.float32)
+    assert (load_bytes(chain(6, 2).SerializeToString())(x)["y"] == np.maximum(x, 0)).all()
+
+
+def test_functions_that_repeat_large_data_are_counted():
+    data = numpy_helper.from_array(np.ones(1 << 14, np.float32))
+    heavy = [N("Constant", [], ["w"], value=data), N("ReduceMax", ["w"], ["m"]), N("Add", ["a", "m"], ["c"])]
+    proto = chain(15, 2)
+    proto.functions[-1].CopyFrom(function("f15", heavy))
+    assert proto.ByteSize() < 1 << 17
+    refused(proto, "bytes", f"at most 200000 nodes, {(1 << 31) - 1} bytes")
+
+
+def test_functions_nested_too_deeply_or_within_themselves():
+    refused(chain(150, 1), "100 deep")
+    inner = helper.make_graph([N("Layer", ["a"], ["q"], domain="own")], "b", [], [value("q", None)])
+    decide = [N("ReduceMax", ["a"], ["m"], keepdims=0), N("Cast", ["m"], ["k"], to=TensorProto.BOOL)]
+    own = function("Layer", [*decide, N("If", ["k"], ["c"], then_branch=inner, else_branch=inner)])
+    refused(model([N("Layer", ["x"], ["y"], domain="own")], functions=[own]), "'Layer' calls itself")
+
+
+# ---- names, axes and lists ----------------------------------------------------------------------------
+
+
+def test_names_that_are_no_text_are_refused_wherever_they_stand():
+    proto = model([N("Softmax", ["x"], ["y"], name="op", axis=1)], stored=[ints("used", 1)])
+    proto.opset_import.add(domain="domain", version=1)
+    proto.graph.name = "graph"
+    whole = proto.SerializeToString()
+    for field in (b"Softmax", b"op", b"axis", b"domain", b"graph", b"used"):
+        assert whole.count(field) == 1
+        refused(whole.replace(field, b"\xff" * len(field)), "no text")
+    other = model([N("Softmax", ["in1"], ["out1"], domain="own")], inputs=[("in1", ("n", 4))], outputs=["out1"])
+    for field in (b"in1", b"out1", b"own"):
+        refused(other.SerializeToString().replace(field, b"\xff" * len(field)), "no text")
+
+
+def test_what_has_no_name_or_a_name_twice():
+    refused(model([N("Relu", ["x"], [""])], outputs=[""]), "output 0 of the main graph has no name")
+    refused(model([N("Relu", ["x"], ["y"])], inputs=[("x", (2,)), ("", (2,))]), "input 1", "no name")
+    refused(model([N("Identity", ["x"], []), N("Relu", ["x"], ["y"])]), "node 0 (Identity", "no outputs")
+    refused(model([N("Relu", ["x"], ["y"])], outputs=["y", "y"]), "two outputs called 'y'")
+    twice = model([N("Softmax", ["x"], ["y"], axis=1)])
+    twice.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
+    refused(twice, "two attributes called 'axis'")
+    loose = model([N("Softmax", ["x"], ["y"])])
+    loose.graph.node[0].attribute.add(name="axis", type=2, ref_attr_name="axis")
+    refused(loose, "attribute 'axis'", "function")
+    body = helper.make_graph([N("Relu", ["x"], ["q"]), N("Neg", ["x"], ["q"])], "b", [], [value("q", None)])
+    refused(model([N("If", ["k"], ["y"], then_branch=body, else_branch=body)], [("k", ())]), "defines 'q'")
+
+
+def test_more_axes_than_arrays_have():
+    many = numpy_helper.from_array(np.ones(1, np.float32), "w")
+    many.dims[:] = [1] * 65
+    refused(model([N("Relu", ["x"], ["y"])], inputs=[("x", [1] * 65)]), "input 'x'", "65 axes; at most 64")
+    refused(model([N("Add", ["x", "w"], ["y"])], stored=[many]), "initializer 'w'", "65 axes")
+    refused(model([N("Constant", [], ["y"], value=many)]), "node 0 (Constant", "65 axes")
+    for op in ("Reshape", "Expand"):
+        proto = model([N(op, ["x", "s"], ["y"], name="it")], inputs=[("x", [1])], stored=[ints("s", *[1] * 65)])
+        refused(proto, f"{op} 'it', opset 18", "65 axes")
+    proto = model([N("ConstantOfShape", ["s"], ["y"], name="it")], stored=[ints("s", *[1] * 65)])
+    refused(proto, "ConstantOfShape 'it', opset 18", "65")
+
+
+# ---- data in other files ------------------------------------------------------------------------------
+
+
+def external(location, offset=0, length=48, names=("w",)):
+    products = [N("MatMul", ["x", name], [f"y{name}"]) for name in names]
+    proto = model([*products, N("Sum", [f"y{name}" for name in names], ["y"])])
+    for name in names:
+        tensor = proto.graph.initializer.add(name=name, data_type=F, dims=[4, 3], data_location=TensorProto.EXTERNAL)
+        for key, entry in (("location", location), ("offset", str(offset)), ("length", str(length))):
+            tensor.external_data.add(key=key, value=entry)
+    return proto
+
+
+def refused_beside(folder, proto, text):
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(df.ModelError, match=rf"model\.onnx: initializer 'w'.*{text}"):
+        df.load(str(path))
+
+
+def test_external_data_in_what_is_no_file(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "data.bin").write_bytes(bytes(48))
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "folder" / "up").symlink_to("..")
+    (tmp_path / "far").symlink_to("/")
+    os.mkfifo(tmp_path / "pipe")
+    refused_beside(tmp_path, external("folder"), "can't be read: Is a directory")
+    refused_beside(tmp_path, external("pipe"), "no file")
+    refused_beside(tmp_path, external("circle"), "can't be read: Too many levels of symbolic links")
+    refused_beside(tmp_path, external("missing"), "can't be read: No such file")
+    refused_beside(tmp_path, external("a" * 300), "can't be read: File name too long")
+    refused_beside(tmp_path, external("a/" * 3000), "can't be read: No such file")
+    refused_beside(tmp_path, external("data.bin/in/it"), "can't be read: Not a directory")
+    refused_beside(tmp_path, external("zero"), "leads out of the model's folder")
+    refused_beside(tmp_path, external("far/etc/hostname"), "leads out of the model's folder")
+    refused_beside(tmp_path, external("."), "can't be read: Is a directory")
+    refused_beside(tmp_path, external("folder/up/data.bin", length=1 << 62), "needs 48 bytes")
+    refused_beside(tmp_path, external("data.bin", offset=(1 << 63) - 1), "which has 48")
+    refused_beside(tmp_path, external("data.bin", offset="9" * 5000), "no number")
+    text = external("data.bin")
+    raw = text.SerializeToString().replace(b"data.bin", b"\xffata.bin")
+    (tmp_path / "model.onnx").write_bytes(raw)
+    with pytest.raises(df.ModelError, match="no name of a file"):
+        df.load(str(tmp_path / "model.onnx"))
+
+
+def test_tensors_may_be_one_part_of_a_file_but_not_overlap(tmp_path):
+    (tmp_path / "data.bin").write_bytes(np.ones(12, np.float32).tobytes())
+    path = tmp_path / "model.onnx"
+    path.write_bytes(external("data.bin", names=("w", "v")).SerializeToString())
+    assert (df.load(str(path))(np.ones((1, 4), np.float32))["y"] == 8).all()
+    (tmp_path / "data.bin").write_bytes(bytes(60))
+    proto = external("data.bin", names=("v", "w"))
+    proto.graph.initializer[1].external_data[1].value = "4"
+    refused_beside(tmp_path, proto, "overlap")
+
+
+# ---- what is foreign ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "raised", [AttributeError("a"), RecursionError(), AssertionError(), OSError("b"), KeyError("c")]
+)
+def test_what_is_foreign_becomes_our_own_and_names_the_node(monkeypatch, raised):
+    from dataflow_onnx import table
+
+    def broken(c, x):
+        raise raised
+
+    entries = {**table.table(), ("", "Relu"): [(1, broken)]}
+    monkeypatch.setattr(table, "table", lambda: entries)
+    table.find.cache_clear()
+    try:
+        where = "nested too deeply" if isinstance(raised, RecursionError) else "Relu 'it', opset 18"
+        refused(model([N("Relu", ["x"], ["y"], name="it")]), where)
+    finally:
+        table.find.cache_clear()
+
+
+def test_types_nested_ten_thousand_deep():
+    def field(number, data):
+        length = bytearray()
+        count = len(data)
+        while count >= 128:
+            length.append(count & 127 | 128)
+            count >>= 7
+        return bytes([number << 3 | 2, *length, count]) + data
+
+    proto = model([N("Relu", ["x"], ["y"])])
+    kind = b""
+    for _ in range(10_000):
+        kind = field(4, field(1, kind))  # a sequence of sequences
+    graph = proto.graph.SerializeToString() + field(11, field(1, b"z") + field(2, kind))
+    proto.ClearField("graph")
+    refused(proto.SerializeToString() + field(7, graph), "can't be decoded")
