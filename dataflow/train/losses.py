@@ -152,6 +152,8 @@ class CrossEntropy:
         # Smoothing weighs each class by its own weight, and the sum still counts the labels' weights.
         rest = [1] * output.type.rank
         rest[target.axis or 0] = len(table)
+        at = tuple(1 if i == target.axis else n for i, n in enumerate(output.type.shape))
+        z = ops.where(ops.reshape(counted, shape=at), z, zero(z))  # so that what is ignored may be infinite or NaN
         spread = ops.mul(ops.log_softmax(z, axis=target.axis), _constant(labels, table.reshape(rest)))
         spread = ops.neg(ops.reduce_sum(spread, axes=(target.axis,), keepdims=0))
         spread = ops.where(counted, spread, zero(spread))

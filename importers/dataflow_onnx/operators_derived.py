@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -133,28 +134,53 @@ _cosine_window("BlackmanWindow", (0.42, -0.5, 0.08))
 # ---- losses -----------------------------------------------------------------------------------------------
 
 
-def _likelihood(
-    c: Importer, logs: Value, target: Value, weight: Value | None, ignored: int | None, reduction: str
-) -> Any:
-    """The negative of the entry that the target names, along axis 1."""
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """Classes that can index, and which of them count.
+
+    Attributes:
+        index: int64, 0 where the label is ignored.
+        counts: bool, or None: all.
+    """
+
+    index: Value
+    counts: Value | None
+
+    @staticmethod
+    def of(c: Importer, target: Value, ignored: int | None) -> _Labels:
+        index = target if target.type.dtype == int64 else ops.cast(target, to=int64)
+        if ignored is None:
+            return _Labels(index, None)
+        counts = ops.logical_not(ops.equal(index, c.builder.constant(np.array(ignored))))
+        return _Labels(ops.where(counts, index, c.builder.constant(np.array(0))), counts)
+
+    def column(self, value: Value) -> Any:
+        """One number per label, along axis 1."""
+        shape = self.index.type.shape
+        return ops.reshape(value, shape=(shape[0], 1, *shape[1:]))
+
+    def counted(self, value: Value) -> Any:
+        """Zeros where the label is ignored: what is there, infinite or NaN, has no part in the loss or a gradient."""
+        if self.counts is None:
+            return value
+        counts = self.counts if value.type.rank == self.index.type.rank else self.column(self.counts)
+        zero = value.builder.scalar(0.0, value.type.dtype)  # type: ignore[union-attr]
+        return ops.where(counts, value, zero)
+
+
+def _likelihood(logs: Value, labels: _Labels, weight: Value | None, reduction: str) -> Any:
+    """The negative of the entry that the label names, along axis 1."""
     if reduction not in ("none", "sum", "mean"):
         raise ModelError(f"reduction {reduction!r} is not known")
-    shape = target.type.shape
-    index = target if target.type.dtype == int64 else ops.cast(target, to=int64)
-    counts = None
-    if ignored is not None:
-        counts = ops.logical_not(ops.equal(index, c.builder.constant(np.array(ignored))))
-        index = ops.where(counts, index, c.builder.constant(np.array(0)))
-    column = ops.reshape(index, shape=(shape[0], 1, *shape[1:]))
-    chosen = ops.neg(ops.reshape(ops.gather_elements(logs, column, axis=1), shape=shape))
-    dtype = logs.type.dtype
+    shape, dtype = labels.index.type.shape, logs.type.dtype
+    chosen = ops.gather_elements(logs, labels.column(labels.index), axis=1)
+    terms = labels.counted(ops.neg(ops.reshape(chosen, shape=shape)))
     share: Any = None
     if weight is not None:
-        share = ops.gather(weight, index, axis=0)
-    if counts is not None:
-        ones = ops.cast(counts, to=dtype)
-        share = ones if share is None else ops.mul(share, ones)
-    terms = chosen if share is None else ops.mul(chosen, share)
+        share = labels.counted(ops.gather(weight, labels.index, axis=0))
+        terms = ops.mul(terms, share)
+    elif labels.counts is not None:
+        share = ops.cast(labels.counts, to=dtype)
     if reduction == "none":
         return terms
     axes = tuple(range(len(shape)))
@@ -171,7 +197,7 @@ def NegativeLogLikelihoodLoss(
     c: Importer, x: T, target: T, weight: T | None = None, *, ignore_index: int | None = None, reduction: str = "mean"
 ) -> Any:
     given = None if weight is None else c.value(weight)
-    return _likelihood(c, c.value(x), c.value(target), given, ignore_index, reduction)
+    return _likelihood(c.value(x), _Labels.of(c, c.value(target), ignore_index), given, reduction)
 
 
 @operator("SoftmaxCrossEntropyLoss", 12)
@@ -184,9 +210,12 @@ def SoftmaxCrossEntropyLoss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Any:
-    logs = ops.log_softmax(c.value(scores), axis=1)
+    value, target = c.value(scores), _Labels.of(c, c.value(labels), ignore_index)
     given = None if weights is None else c.value(weights)
-    loss = _likelihood(c, logs, c.value(labels), given, ignore_index, reduction)
+    logs = counted = ops.log_softmax(value, axis=1)
+    if target.counts is not None:
+        counted = ops.log_softmax(target.counted(value), axis=1)
+    loss = _likelihood(counted, target, given, reduction)
     return (loss, logs) if len(c.node.outputs) > 1 else loss
 
 

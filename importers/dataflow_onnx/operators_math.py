@@ -10,7 +10,7 @@ import numpy as np
 from dataflow import ops
 from dataflow.errors import ModelError
 from dataflow.graph import Value
-from dataflow.types import Dim, DType, bool_, float32
+from dataflow.types import Dim, DType, bool_, float32, float64
 
 from .importing import Importer, Tensor
 from .sizes import Known, axes_in
@@ -163,10 +163,19 @@ _unary("Not", ops.logical_not)
 
 @operator("Pow")
 def Pow(c: Importer, a: T, b: T) -> Any:
+    """In the base's dtype; computed in float64 where that doesn't hold the exponent."""
     base, exponent = c.value(a), c.value(b)
-    if exponent.type.dtype != base.type.dtype:
-        exponent = ops.cast(exponent, to=base.type.dtype)
-    return ops.pow(base, exponent)
+    own, other = base.type.dtype, exponent.type.dtype
+    if other == own:
+        return ops.pow(base, exponent)
+    stored = None if b.array is None or not b.array.size else b.array
+    with np.errstate(all="ignore"):
+        fits = np.can_cast(other.numpy, own.numpy) or (
+            stored is not None and bool((stored.astype(own.numpy).astype(stored.dtype) == stored).all())
+        )
+    if fits:
+        return ops.pow(base, ops.cast(exponent, to=own))
+    return ops.cast(ops.pow(*(ops.cast(v, to=float64) for v in (base, exponent))), to=own)
 
 
 @operator("Mod")

@@ -72,8 +72,9 @@ def _mod(attributes: Attributes, a: Array, b: Array) -> Array:
 
 
 def _pow(a: Array, b: Array) -> Array:
-    if a.dtype.kind in "iu":
-        return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
+    if a.dtype.kind == "i":  # of a negative exponent: the quotient towards zero, 0 for a division by zero
+        inverse = np.where(b % 2 == 0, np.abs(a), a) * (np.abs(a) == 1)
+        return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
     return np.power(a, b)
 
 

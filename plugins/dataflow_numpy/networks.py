@@ -124,7 +124,9 @@ def _cross_entropy(attributes: Attributes, logits: Array, labels: Array) -> tupl
         return empty, empty
     lse = _log_sum_exp(z, axis)
     own = np.take_along_axis(z, np.expand_dims(safe, axis), axis)
-    loss = lse - (1 - smoothing) * own - smoothing * z.mean(axis=axis, keepdims=True)
+    loss = lse - (1 - smoothing) * own
+    if smoothing:  # else a logit of -inf would make the mean, times 0, no number
+        loss = loss - smoothing * z.mean(axis=axis, keepdims=True)
     loss, lse = np.squeeze(loss, axis), np.squeeze(lse, axis)
     return np.where(counts, loss, 0).astype(logits.dtype), lse.astype(logits.dtype)
 
@@ -137,7 +139,8 @@ def _cross_entropy_grad(attributes: Attributes, dloss: Array, logits: Array, lab
     shape = [classes if i == axis else 1 for i in range(z.ndim)]
     hot = np.expand_dims(safe, axis) == np.arange(classes).reshape(shape)
     p = p - (1 - smoothing) * hot
-    return (p * np.expand_dims(np.where(counts, wide(dloss), 0), axis)).astype(logits.dtype)
+    scale = np.expand_dims(np.where(counts, wide(dloss), 0), axis)
+    return np.where(scale == 0, 0, p * scale).astype(logits.dtype)
 
 
 def _sgd(

@@ -1,4 +1,6 @@
-"""What ONNX's node tests do not show of operators that others make up: random numbers, gradients, quantized models."""
+"""What ONNX's node tests do not show of derived operators: random numbers, gradients, losses, powers, quantization."""
+
+import itertools
 
 import numpy as np
 import onnxruntime
@@ -6,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
+from dataflow.autodiff import vjp_graph
 from dataflow_onnx.loading import load_bytes
 
 node = helper.make_node
@@ -105,3 +108,57 @@ def test_a_quantized_network_runs_as_in_onnxruntime():
     found = df.Session(load_bytes(model.SerializeToString()), devices=["cpu"]).run(x)["y"]
     assert np.abs(found - expected).max() <= 0.0501  # a rounding may fall on the other side: one step
     assert (np.abs(found - expected) < 1e-6).mean() > 0.99
+
+
+LOSSES = list(itertools.product(["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"], ["none", "sum", "mean"]))
+
+
+@pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("op", "reduction"), LOSSES)
+def test_what_is_ignored_has_no_part_in_a_loss_or_its_gradient(op, reduction, weighted, wild):
+    random = np.random.default_rng(4)
+    x = random.standard_normal((4, 3, 2)).astype(np.float32)
+    labels = random.integers(0, 3, (4, 2))
+    labels[1, 0] = labels[3] = -1
+    stored = [("w", np.array([0.5, 1, 2], np.float32))] if weighted else []
+    given = [("x", TensorProto.FLOAT, x.shape), ("labels", TensorProto.INT64, labels.shape)]
+    made = node(op, ["x", "labels", *(name for name, _ in stored)], ["y"], ignore_index=-1, reduction=reduction)
+    model = proto([made], given, stored)
+    peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = peer.run(None, {"x": x, "labels": labels})
+    spoilt = np.where((labels == -1)[:, None], np.float32(wild), x)
+    loaded = load_bytes(model.SerializeToString()).graph
+    joint = vjp_graph(loaded, [loaded.inputs[0]])
+    seed = {"grad.y": np.ones(expected.shape, np.float32)}
+    for device in ("cpu", "numpy"):
+        session = df.Session(joint, devices=[device])
+        plain, found = (session.run({"x": given, "labels": labels, **seed}) for given in (x, spoilt))
+        np.testing.assert_allclose(found["y"], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found["grad.x"], plain["grad.x"], rtol=1e-5, atol=1e-6)
+        assert not found["grad.x"].transpose(0, 2, 1)[labels == -1].any()
+
+
+POWERS = [
+    ("int64", [4, 9, 8, 1], "float32", [0.5, 0.5, 2, -1], [2, 3, 64, 1]),
+    ("uint8", [4, 9, 2], "float64", [0.5, 2, -1], [2, 81, 0]),
+    ("int64", [3, -3, 2, -1, -1, 1, 2], "int64", [39, 39, 62, -3, -2, -1, -1], [3**39, -(3**39), 2**62, -1, 1, 1, 0]),
+    ("int8", [0, -1, -2], "int64", [256, 257, 7], [0, -1, -128]),
+    ("float32", [-1, 1.5], "int64", [(1 << 24) + 1, 2], [-1, 2.25]),
+    ("float16", [2, -1], "int32", [-2, 70001], [0.25, -1]),
+    ("float32", [2], "float64", [0.1], [2**0.1]),
+]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(("base", "a", "exponent", "b", "expected"), POWERS)
+def test_powers_have_the_type_of_the_base_and_the_value_of_both(base, a, exponent, b, expected, stored):
+    a, b = np.array(a, base), np.array(b, exponent)
+    kinds = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in (a, b)]
+    given = [("a", kinds[0], a.shape), ("b", kinds[1], b.shape)][: 1 if stored else 2]
+    model = proto([node("Pow", ["a", "b"], ["y"])], given, [("b", b)] if stored else [], [("y", kinds[0])])
+    for device in ("cpu", "numpy"):
+        feeds = {"a": a} if stored else {"a": a, "b": b}
+        found = df.Session(load_bytes(model.SerializeToString()), devices=[device]).run(feeds)["y"]
+        np.testing.assert_array_equal(found, np.array(expected, base))
+        assert found.dtype == base

@@ -10,6 +10,7 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
+from dataflow.autodiff import vjp_graph
 from dataflow.passes import bind
 from dataflow.train.objective import Objective
 from dataflow_numpy.evaluate import evaluate
@@ -218,3 +219,37 @@ def test_a_label_out_of_range_is_refused_with_index_and_value() -> None:
     wrong[1] = 4
     with pytest.raises(df.InputError, match="4"):
         terms(Objective(model_of(("batch", 4)), "cross_entropy"), {"y": Z}, labels=wrong)
+
+
+@pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("weights", [None, (0.5, 1.0, 2.0, 0.25)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_ignored_logits_may_be_anything(smoothing: float, weights: Any, wild: float) -> None:
+    """They add nothing to the loss, and their gradient is 0."""
+    loss = df.losses.CrossEntropy(class_weights=weights, label_smoothing=smoothing)
+    g = df.GraphBuilder("loss")
+    z, y = g.input("z", df.float32, Z.shape), g.input("y", df.int64, Y.shape)
+    target = loss.target(z.type, y.type)
+    elements, _ = loss.elements(target, z, y)
+    g.output("loss", ops.reduce_sum(elements, axes=(0,), keepdims=0))
+    graph = g.build()
+    joint = vjp_graph(graph, [graph.inputs[0]])
+    seed = {"grad.loss": np.ones((), np.float32)}
+    spoilt = np.where((Y == -100)[:, None], np.float32(wild), Z)
+    for device in ("cpu", "numpy"):
+        session = df.Session(joint, devices=[device])
+        plain, found = (session.run({"z": given, "y": Y, **seed}) for given in (Z, spoilt))
+        for name in ("loss", "grad.z"):
+            np.testing.assert_allclose(found[name], plain[name], rtol=1e-6, atol=1e-6)
+        assert not found["grad.z"][Y == -100].any()
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_a_class_that_cannot_be_has_no_part_in_the_loss_of_another(device: str) -> None:
+    """A logit of -inf is how a mask excludes a class."""
+    g = df.GraphBuilder("loss")
+    z, y = g.input("z", df.float32, (2, 3)), g.input("y", df.int64, (2,))
+    g.output("loss", ops.softmax_cross_entropy(z, y))
+    logits = np.array([[0.5, -np.inf, 1.5], [-np.inf, 2.0, 0.0]], np.float32)
+    found = df.Session(g.build(), devices=[device]).run({"z": logits, "y": np.array([2, 1])})["loss"]
+    np.testing.assert_allclose(found, -np.log(softmax(logits)[[0, 1], [2, 1]]), rtol=1e-6)
