@@ -184,14 +184,14 @@ class Importer:
         return found if isinstance(found, tuple) else (found,)
 
     def define(self, name: str, tensor: Tensor) -> None:
-        """Enters a tensor that a body brings along.
+        """Enters a stored tensor that a body brings along; the same one again when the body is looked at again.
 
         Raises:
             ModelError: the name is taken.
         """
-        if name in self.tensors:
+        known = self.tensors.setdefault(name, tensor)
+        if known is not tensor and (known.array is None or known.array is not tensor.array):
             raise ModelError(f"{name!r} is defined twice: in a body and outside")
-        self.tensors[name] = tensor
 
     def named(self, name: str, result: Value | Tensor | Known | Array) -> Tensor:
         """The tensor for an output of the file; a value that was made for it gets its name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,17 +115,16 @@ def Loop(c: Importer, trips: T | None = None, condition: T | None = None, *opera
     count = None if trips is None or trips.known is None else c.sizes(trips, "the trip count")[0]
     if isinstance(count, int):
         count = max(count, 0)
-    if count is not None and (condition is None or _is(condition, True)):
-        inner = Body(c, body, types, always=1)  # the condition holds at every trip: as long as the body says so
-        if _is(inner.results[0], True):
-            captures = _captures(c, inner)
-            numbers = {"start": 0, "limit": count, "delta": 1, "dtype": int64}
-            index = c.builder.add(ops.range_, (), numbers).outputs[0]
-            assert index is not None
-            attributes = {"n_carries": len(carries), "n_xs": 1, "reverse": 0}
-            graph = inner.graph(results=[*range(1, len(body.outputs))], order=[*range(1, len(types)), 0])
-            found = _results(c, ops.scan, [*carries, index, *captures], attributes, [graph])
-            return tuple(found[: len(carries) + rows])
+    if count is not None and (condition is None or _is(condition, True)) and _goes_on(c, body, types):
+        inner = Body(c, body, types, always=1)
+        captures = _captures(c, inner)
+        numbers = {"start": 0, "limit": count, "delta": 1, "dtype": int64}
+        index = c.builder.add(ops.range_, (), numbers).outputs[0]
+        assert index is not None
+        attributes = {"n_carries": len(carries), "n_xs": 1, "reverse": 0}
+        graph = inner.graph(results=[*range(1, len(body.outputs))], order=[*range(1, len(types)), 0])
+        found = _results(c, ops.scan, [*carries, index, *captures], attributes, [graph])
+        return tuple(found[: len(carries) + rows])
     if rows:
         raise ModelError("its number of trips depends on data and it stacks results; only one of them is supported")
     inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
@@ -136,6 +136,24 @@ def Loop(c: Importer, trips: T | None = None, condition: T | None = None, *opera
     attributes = {"n_carries": len(carries), "max_trips": most}
     found = _results(c, ops.loop, [*start, *carries, *captures], attributes, [inner.graph()])
     return tuple(found[1 : 1 + len(carries)])
+
+
+def _goes_on(c: Importer, body: GraphRecord, types: Sequence[TensorType]) -> bool:
+    """Whether the condition of a loop holds after every trip that it held before, as far as is known at load.
+
+    Only what the condition is computed from is looked at, and no loops in it: to convert the whole body for this would
+    convert loops within loops within loops twice each time.
+    """
+    wanted, kept = {body.outputs[0]}, []
+    for node in reversed(body.nodes):
+        if not wanted.isdisjoint(node.outputs):
+            kept.append(node)
+            wanted.update(node.inputs)
+    if any(node.bodies for node in kept):
+        return False
+    arrays = {name: array for name, array in body.initializers.items() if name in wanted}
+    part = dataclasses.replace(body, nodes=tuple(reversed(kept)), outputs=body.outputs[:1], initializers=arrays)
+    return _is(Body(c, part, types, always=1).results[0], True)
 
 
 def _is(tensor: Tensor, wanted: bool) -> bool:

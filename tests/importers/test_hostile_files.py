@@ -221,3 +221,47 @@ def test_types_nested_ten_thousand_deep():
     graph = proto.graph.SerializeToString() + field(11, field(1, b"z") + field(2, kind))
     proto.ClearField("graph")
     refused(proto.SerializeToString() + field(7, graph), "can't be decoded")
+
+
+# ---- loops within loops -------------------------------------------------------------------------------
+
+
+def loops(depth, stored=()):
+    """Loops in each other, each with a fixed number of trips and a condition that is computed."""
+    body = None
+    for level in range(depth):
+        inner = N("Relu", [f"v{level}"], [f"w{level}"])
+        if body is not None:
+            inner = N("Loop", ["trips", "", f"v{level}"], [f"w{level}"], body=body)
+        inputs = [value(f"i{level}", (), TensorProto.INT64), value(f"c{level}", (), TensorProto.BOOL)]
+        outputs = [value(f"d{level}", (), TensorProto.BOOL), value(f"w{level}")]
+        nodes = [inner, N("ReduceMax", [f"w{level}"], [f"m{level}"], keepdims=0)]
+        nodes.append(N("Cast", [f"m{level}"], [f"d{level}"], to=TensorProto.BOOL))
+        body = helper.make_graph(
+            nodes, "body", [*inputs, value(f"v{level}")], outputs, list(stored) if not level else []
+        )
+    return model([N("Loop", ["trips", "", "x"], ["y"], body=body)], stored=[helper.make_tensor("trips", 7, (), [2])])
+
+
+def test_loops_within_loops_are_converted_once(monkeypatch):
+    from dataflow_onnx.importing import Importer
+
+    count = 0
+    convert = Importer.convert
+
+    def counted(self, node):
+        nonlocal count
+        count += 1
+        convert(self, node)
+
+    monkeypatch.setattr(Importer, "convert", counted)
+    load_bytes(loops(20).SerializeToString())
+    assert count < 200  # not the 2**20 of two conversions at each level
+
+
+def test_a_stored_tensor_of_the_body_of_a_loop_that_may_end_early():
+    weight = numpy_helper.from_array(np.full((4, 4), 0.5, np.float32), "weight")
+    proto = loops(1, [weight])
+    proto.graph.node[0].attribute[0].g.node[0].CopyFrom(N("MatMul", ["v0", "weight"], ["w0"]))
+    x = np.array([[1, 2, 3, 4]], np.float32)
+    np.testing.assert_allclose(load_bytes(proto.SerializeToString())(x)["y"], np.full((1, 4), 10.0))
