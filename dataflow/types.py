@@ -150,6 +150,9 @@ def dtype(of: DType | str | np.dtype[Any] | type | np.ndarray[Any, Any]) -> DTyp
 
 # ---- named sizes -------------------------------------------------------------------------------------
 
+_MOST_TEXT = 2000  # letters of an expression; sums and products of sums grow without end
+_MOST_TERMS = 4096  # of a product, before those that are alike become one
+
 Atom = Union[str, tuple[str, "Dim", "Dim"]]  # a name, or ("//", a, b)
 Monomial = tuple[Atom, ...]  # a sorted product of atoms; () is 1
 
@@ -181,6 +184,8 @@ class Dim:
         dim = object.__new__(Dim)
         dim._terms = tuple(sorted(kept.items(), key=lambda item: (len(item[0]), repr(item[0]))))
         dim._text = _dim_text(dim._terms)
+        if len(dim._text) > _MOST_TEXT:
+            raise InputError(f"the size {dim._text[:80]}... grows too long; fix the named sizes")
         return dim
 
     @property
@@ -230,6 +235,8 @@ class Dim:
 
     def __mul__(self, other: Size) -> Size:
         terms: dict[Monomial, int] = {}
+        if len(self._terms) * len(_terms_of(other)) > _MOST_TERMS:
+            raise InputError(f"the size ({self})*({other}) grows too long; fix the named sizes")
         for left, a in self._terms:
             for right, b in _terms_of(other):
                 product = tuple(sorted(left + right, key=repr))

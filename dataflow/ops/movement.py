@@ -169,10 +169,10 @@ def _slice_infer(x: TensorType, *, starts: Shape, stops: Shape, steps: Sequence[
 
 def _slice_view(node: Node, strides: tuple[int, ...]) -> View:
     assert node.outputs[0] is not None
-    starts, steps = node.attributes["starts"], node.attributes["steps"]
-    empty = node.outputs[0].type.elements == 0
-    offset = 0 if empty else sum(int(a) * s for a, s in zip(starts, strides, strict=True))
-    return View(offset, tuple(s * step for s, step in zip(strides, steps, strict=True)))
+    starts, steps, sizes = node.attributes["starts"], node.attributes["steps"], node.outputs[0].type.sizes
+    offset = 0 if 0 in sizes else sum(int(a) * s for a, s in zip(starts, strides, strict=True))
+    # Along an axis of one element nobody steps, but steps beyond its end, one slice after the other, would overflow.
+    return View(offset, tuple(s * step if n > 1 else s for s, step, n in zip(strides, steps, sizes, strict=True)))
 
 
 def _slice_gradient(node: Node, dy: Value) -> Value:

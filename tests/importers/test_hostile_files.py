@@ -265,3 +265,42 @@ def test_a_stored_tensor_of_the_body_of_a_loop_that_may_end_early():
     proto.graph.node[0].attribute[0].g.node[0].CopyFrom(N("MatMul", ["v0", "weight"], ["w0"]))
     x = np.array([[1, 2, 3, 4]], np.float32)
     np.testing.assert_allclose(load_bytes(proto.SerializeToString())(x)["y"], np.full((1, 4), 10.0))
+
+
+# ---- named sizes that grow ----------------------------------------------------------------------------
+
+
+def thirds(cur, made, axis, step="three"):
+    return N("Slice", [cur, "zero", "far", f"axis{axis}", step], [made])
+
+
+STORED = [ints("zero", 0), ints("far", 1 << 62), ints("three", 3), ints("five", 5)]
+STORED += [ints(f"axis{axis}", axis) for axis in range(24)]
+
+
+def test_a_product_of_sums_of_named_sizes():
+    """2**24 terms in 3 KB."""
+    names, nodes, cur = [f"n{axis}" for axis in range(24)], [], "x"
+    for axis in range(24):
+        nodes += [thirds(cur, f"part{axis}", axis), N("Concat", [cur, f"part{axis}"], [f"h{axis}"], axis=axis)]
+        cur = f"h{axis}"
+    refused(model([*nodes, N("Flatten", [cur], ["y"], axis=0)], inputs=[("x", names)], stored=STORED), "too long")
+
+
+def test_a_size_that_doubles_with_each_node():
+    nodes, cur = [], "x"
+    for i in range(40):
+        nodes += [thirds(cur, f"a{i}", 0), thirds(cur, f"b{i}", 0, "five")]
+        nodes.append(N("Concat", [f"a{i}", f"b{i}"], [f"h{i}"], axis=0))
+        cur = f"h{i}"
+    refused(model([*nodes, N("Relu", [cur], ["y"])], stored=STORED), "Concat", "too long")
+
+
+def test_a_slice_of_a_slice_of_a_slice():
+    """Steps that together exceed what a stride can be, and one that does alone."""
+    nodes = [thirds("x" if i == 0 else f"h{i - 1}", f"h{i}", 0) for i in range(100)]
+    last = [N("Slice", ["h99", "zero", "far", "axis1", "far"], ["h"]), N("Neg", ["h"], ["y"])]
+    found = load_bytes(model([*nodes, *last], stored=STORED).SerializeToString())
+    x = np.arange(20, dtype=np.float32).reshape(5, 4) + 1
+    for device in ("cpu", "numpy"):
+        assert df.Session(found, devices=[device]).run({"x": x})["y"].tolist() == [[-1.0]]
