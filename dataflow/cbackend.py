@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
-import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,8 +13,9 @@ from .device import PackRequest, Precision
 from .errors import DeviceError
 from .graph import Array
 from .hostmemory import address_of
-from .items import CopyItem
+from .items import CopyItem, NativeItems
 from .native import BODY_KINDS, CData, Tables, member, raise_error, text_of
+from .weak import WeakList
 
 if TYPE_CHECKING:
     from .lower.lowered import LoweredNode, Root, Storage
@@ -30,30 +29,9 @@ PRECISIONS: Mapping[str, int] = {
 }
 
 
-class _Opened:
-    """What a device opened for one session; closed when nobody uses it any more.
-
-    Whoever holds memory or a segment of it counts as a user: the collector may finalize a session, its buffers and
-    its segments in any order.
-    """
-
-    def __init__(self, handle: CData, close: Any) -> None:
-        self.handle, self._close = handle, close
-        self._users = 0
-        self._lock = threading.RLock()  # a collection may come while it is held
-
-    def enter(self) -> None:
-        """One user more."""
-        with self._lock:
-            self._users += 1
-
-    def leave(self) -> None:
-        """One user less."""
-        with self._lock:
-            self._users -= 1
-            last = self._users == 0
-        if last and self._close is not None:
-            self._close(self.handle)
+def _held() -> CData:
+    """An empty ``df_held``; what it is filled with is given back with it, by a function of C."""
+    return ffi.gc(ffi.new("df_held *"), lib.df_let_go)
 
 
 class CBuffer:
@@ -64,12 +42,10 @@ class CBuffer:
         bytes: its size.
     """
 
-    __slots__ = ("__weakref__", "_backend", "bytes", "handle")
+    __slots__ = ("__weakref__", "_held", "bytes", "handle")
 
-    def __init__(self, backend: CBackend, handle: CData, bytes: int) -> None:
-        self._backend: CBackend | None = backend
-        self.handle, self.bytes = handle, bytes
-        backend.opened.enter()
+    def __init__(self, held: CData, bytes: int) -> None:
+        self._held, self.handle, self.bytes = held, ffi.addressof(held, "buffer"), bytes
 
     @property
     def base(self) -> CData:
@@ -78,24 +54,14 @@ class CBuffer:
 
     def free(self) -> None:
         """Gives the memory back, once."""
-        backend, self._backend = self._backend, None
-        if backend is not None:
-            backend.device.free(backend.opened.handle, self.handle)
-            backend.opened.leave()
-
-    def __del__(self) -> None:
-        self.free()
+        lib.df_let_go(self._held)
 
 
 class _PreparedKernels:
     """The prepared states of some kernels; released together."""
 
-    def __init__(self, kernels: CData, prepared: CData, count: int, tables: Tables, nodes: CData) -> None:
-        self.kernels, self.prepared, self.count = kernels, prepared, count
-        self.tables, self.nodes = tables, nodes
-
-    def __del__(self) -> None:
-        lib.df_release_kernels(self.count, self.kernels, self.prepared)
+    def __init__(self, set: CData, tables: Tables, nodes: CData) -> None:
+        self.set, self.tables, self.nodes = set, tables, nodes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,12 +78,12 @@ class PreparedKernel:
 
 def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
     """What kernel ``index`` asked for; each request keeps the kernel's state alive."""
-    answer = owner.prepared[index]
+    answer = owner.set.prepared[index]
     for number in range(answer.n_packs):
         pack = answer.packs[number]
 
         def fill(source: CData, packed: CData, number: int = number) -> None:
-            answer = owner.prepared[index]
+            answer = owner.set.prepared[index]
             answer.packs[number].pack(owner.nodes + index, answer.state, source, packed)
 
         replaces = bool(answer.replaced >> pack.input & 1)
@@ -154,19 +120,10 @@ class CBackend:
         self.device = device
         self._precision = PRECISIONS[precision]
         self.name = name
-        handle, close = device.self, None  # what the device wants to see first in every call
-        opening = member(device, "open")
-        if opening is not None:
-            opened, error = ffi.new("void **"), ffi.new("df_error *")
-            raise_error(opening(device.self, values, opened, error), error, f"device {name!r}")
-            handle, close = opened[0], member(device, "close")
-        self.opened = _Opened(handle, close)
-        self.opened.enter()
-        self.bound: weakref.WeakValueDictionary[int, BoundCSegment] = weakref.WeakValueDictionary()
-
-    def __del__(self) -> None:
-        if hasattr(self, "opened"):
-            self.opened.leave()
+        self.held, error = _held(), ffi.new("df_error *")
+        raise_error(lib.df_hold_device(device, values, self.held, error), error, f"device {name!r}")
+        self.handle = self.held.self
+        self.segments: WeakList[BoundCSegment] = WeakList()  # for messages
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes that can still be allocated and bytes in all; None where the device doesn't tell."""
@@ -174,15 +131,15 @@ class CBackend:
         if ask is None:
             return None
         available, total, error = ffi.new("int64_t *"), ffi.new("int64_t *"), ffi.new("df_error *")
-        raise_error(ask(self.opened.handle, available, total, error), error, f"device {self.name!r}")
+        raise_error(ask(self.handle, available, total, error), error, f"device {self.name!r}")
         return int(available[0]), int(total[0])
 
     def alloc(self, bytes: int) -> CBuffer:
         """Memory for an arena; raises OutOfMemoryError."""
-        buffer, error = ffi.new("df_buffer *"), ffi.new("df_error *")
-        status = self.device.alloc(self.opened.handle, bytes, buffer, error)
+        held, error = _held(), ffi.new("df_error *")
+        status = lib.df_hold_memory(self.held, bytes, held, error)
         raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes")
-        return CBuffer(self, buffer, bytes)
+        return CBuffer(held, bytes)
 
     def free(self, buffer: Any) -> None:
         """Gives memory back."""
@@ -207,26 +164,26 @@ class CBackend:
         copy.to, copy.to_offset = to, to_offset
         setattr(copy, "from", source)
         copy.from_offset, copy.bytes = from_offset, size
-        raise_error(self.device.copy(self.opened.handle, copy, error), error, f"device {self.name!r}: copy")
+        raise_error(self.device.copy(self.handle, copy, error), error, f"device {self.name!r}: copy")
 
     def sync(self) -> None:
         """Waits for all that was started."""
         if self.device.sync != ffi.NULL:
             error = ffi.new("df_error *")
-            self.check(self.device.sync(self.opened.handle, error), error)
+            self.check(self.device.sync(self.handle, error), error)
 
     native = 0
 
     def fill(self, entry: CData) -> None:
         """Fills a ``df_item`` that waits for the device."""
-        entry.kind, entry.device, entry.self = lib.DF_ITEM_WAIT, self.device, self.opened.handle
+        entry.kind, entry.device, entry.self = lib.DF_ITEM_WAIT, self.device, self.handle
 
     def check(self, status: int, error: CData) -> None:
         """Raises what a status of a wait means; names the node that failed."""
         if status:
             failed = member(self.device, "failed")
-            prepared = 0 if failed is None else int(ffi.cast("intptr_t", failed(self.opened.handle)))
-            segment = self.bound.get(prepared)
+            prepared = 0 if failed is None else int(ffi.cast("intptr_t", failed(self.handle)))
+            segment = next((s for s in self.segments.alive() if s.prepared == prepared), None)
             raise_error(status, error, f"device {self.name!r}" if segment is None else segment.where(error.step))
 
     def copying(self, direction: int, buffer: Any, offset: int, host: tuple[CData | int, int], size: int) -> CopyItem:
@@ -240,7 +197,7 @@ class CBackend:
             size: bytes.
         """
         return CopyItem(
-            self.device, self.opened.handle, direction, (buffer.base, offset), host, size, f"device {self.name!r}: copy"
+            self.device, self.handle, direction, (buffer.base, offset), host, size, f"device {self.name!r}: copy"
         )
 
     def prepare(
@@ -268,31 +225,31 @@ class CBackend:
         count = len(nodes)
         kernels = ffi.new("df_kernel *[]", count)
         described = ffi.new("df_node[]", count)
-        prepared = ffi.new("df_prepared[]", count)
         tables = Tables()
         for index, node in enumerate(nodes):
             kernels[index] = node.kernel.code
-            prepared[index].struct_size = ffi.sizeof("df_prepared")
             inputs = [None if s is None else s.operand() for s in node.inputs]
             outputs = [None if s is None else s.operand() for s in node.outputs]
             tables.node(described[index], inputs, outputs, node.node.attributes, threads)
             described[index].precision = self._precision
             described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
-        self._ask(nodes, kernels, described, prepared)
-        owner = _PreparedKernels(kernels, prepared, count, tables, described)
+        made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
+        error = ffi.new("df_error *")
+        self._check_prepared(lib.df_prepare_set(count, kernels, described, made, error), error, nodes)
+        owner = _PreparedKernels(made, tables, described)
         for index, name in enumerate(wanted):
             if name is not None:
-                described[index].algorithm = _number(prepared[index], name) + 1
-                lib.df_release_kernels(1, kernels + index, prepared + index)
-                self._ask(nodes[index : index + 1], kernels + index, described + index, prepared + index)
+                kernel, node, prepared = kernels + index, described + index, made.prepared + index
+                node.algorithm = _number(prepared[0], name) + 1
+                lib.df_release_kernels(1, kernel, prepared)
+                status = lib.df_prepare_kernels(1, kernel, node, prepared, error)
+                self._check_prepared(status, error, nodes[index : index + 1])
         return [
             PreparedKernel(int(answer.workspace), tuple(_packs(owner, i)), answer.state, owner, *_algorithms(answer))
-            for i, answer in enumerate(prepared)
+            for i, answer in enumerate(made.prepared[0:count])
         ]
 
-    def _ask(self, nodes: Sequence[LoweredNode], kernels: CData, described: CData, prepared: CData) -> None:
-        error = ffi.new("df_error *")
-        status = lib.df_prepare_kernels(len(nodes), kernels, described, prepared, error)
+    def _check_prepared(self, status: int, error: CData, nodes: Sequence[LoweredNode]) -> None:
         if status:
             where = nodes[error.step].node.describe() if 0 <= error.step < len(nodes) else f"device {self.name!r}"
             raise_error(status, error, where)
@@ -329,13 +286,10 @@ class BoundCSegment:
         tables = Tables()
         self._keep: list[Any] = [tables, table, native, [b for b, _, _ in arenas]]
         self._fill(native, segment.steps, tables, table, len(arenas), threads)
-        prepared, self._error = ffi.new("void **"), ffi.new("df_error *")
-        device = backend.device
-        status = device.prepare(backend.opened.handle, native, prepared, self._error)
-        self.check(status, self._error)
-        self._prepared = prepared[0]
-        backend.opened.enter()
-        backend.bound[int(ffi.cast("intptr_t", self._prepared))] = self
+        self._held, self._error = _held(), ffi.new("df_error *")
+        self.check(lib.df_hold_segment(backend.held, native, self._held, self._error), self._error)
+        self.prepared = int(ffi.cast("intptr_t", self._held.prepared))
+        backend.segments.add(self)
 
     def _fill(
         self, into: CData, planned: Sequence[Step], tables: Tables, arenas: CData, count: int, threads: int
@@ -376,16 +330,12 @@ class BoundCSegment:
 
     def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
         """Runs the steps; ``slots`` is a ``void *[]`` with an address per slot."""
-        run = ffi.new("df_run *")
-        run.struct_size, run.n_slots, run.slots = ffi.sizeof("df_run"), count, slots
-        run.cancel, run.calls = cancel, calls
-        device = self._backend.device
-        self.check(device.run(self._backend.opened.handle, self._prepared, run, self._error), self._error)
+        NativeItems([self]).run(slots, count, cancel, calls)
 
     def fill(self, entry: CData) -> None:
         """See ``NativeItem``."""
-        entry.kind, entry.prepared = lib.DF_ITEM_SEGMENT, self._prepared
-        entry.device, entry.self = self._backend.device, self._backend.opened.handle
+        entry.kind, entry.prepared = lib.DF_ITEM_SEGMENT, self._held.prepared
+        entry.device, entry.self = self._backend.device, self._backend.handle
 
     def check(self, status: int, error: CData) -> None:
         """See ``NativeItem``; names the node."""
@@ -396,11 +346,6 @@ class BoundCSegment:
         """The node of a step, for messages; the device when there is none of that number."""
         known = 0 <= step < len(self._segment.steps)
         return self._segment.steps[step].node.describe() if known else f"device {self._backend.name!r}"
-
-    def __del__(self) -> None:
-        if getattr(self, "_prepared", None):
-            self._backend.device.release(self._backend.opened.handle, self._prepared)
-            self._backend.opened.leave()
 
 
 def _address(array: Array) -> CData:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import limits
 from ._runtime import ffi, lib
 from .device import HOST, Backend, Buffer
 from .errors import Cancelled, DeviceError, OutOfMemoryError
+from .fork import renew_in_child
 from .graph import Array
 from .hostmemory import address_of, array_at
 from .items import NativeItems
@@ -62,8 +62,22 @@ class Scratch:
         self._buffers.clear()
 
 
+class _Seat:
+    """A Bound, made when it is first needed, and a lock that is held while it runs."""
+
+    __slots__ = ("bound", "generation", "turn")
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.bound: Bound | None = None
+        self.generation = -1  # of the scratch that it is bound to
+
+
 class Program:
     """A plan that can run: bound to memory once per concurrent run, at most ``cap`` times.
+
+    Ctrl-C may come between any two bytecodes. Seats are therefore held by ``with`` on a lock of C, which has nothing
+    between taking the lock and entering the block.
 
     Attributes:
         plan: what runs.
@@ -81,54 +95,68 @@ class Program:
     ) -> None:
         self.plan, self.lowered = plan, lowered
         self._scratch = scratch
-        self._generation = -1
         self._machine = machine
         # From now on: the store may forget constants while a run of this plan is still to begin.
         self._persistent = {a.name: store.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
         self._cap = cap
-        self._free: list[Bound] = []
-        self._made = 0
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def borrow(self) -> Iterator[Bound]:
-        """A Bound for one run; waits while ``cap`` of them are in use."""
-        with self._changed:
-            if self._scratch is not None:
-                self._scratch.reserve(self.plan)
-                if self._generation != self._scratch.generation:
-                    self._made -= len(self._free)
-                    self._free.clear()
-                    self._generation = self._scratch.generation
-            while not self._free and self._made >= self._cap:
-                self._changed.wait()
-            bound = self._free.pop() if self._free else None
-            if bound is None:
-                self._made += 1
-        try:
-            if bound is None:
-                with collection_paused():
-                    bound = Bound(self.plan, self._machine, self._persistent, self._scratch)
-            yield bound
-        finally:
-            with self._changed:
-                if bound is None:
-                    self._made -= 1
-                else:
-                    self._free.append(bound)
-                self._changed.notify()
+        self._seats: list[_Seat] = []
+        self._growing = threading.Lock()
+        self._queue = 0
+        renew_in_child(self)
 
     def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Bound:
-        """Runs all items once; returns the Bound that did, for its counters."""
-        with self.borrow() as bound:
+        """Runs all items once; waits while ``cap`` runs are in progress. Returns the Bound that did, for its counters.
+
+        Args:
+            inputs: see ``Bound.run``.
+            outputs: likewise.
+        """
+        seat = self._seat()
+        with seat.turn:
+            bound = seat.bound
+            if bound is None or self._scratch is not None:
+                bound = self._bind(seat)
             bound.run(inputs, outputs)
-            return bound
+        return bound
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """Those that were made so far."""
+        return tuple(seat.bound for seat in self._seats if seat.bound is not None)
+
+    def _seat(self) -> _Seat:
+        """A free seat, else one to wait for: they are waited for in turn."""
+        for seat in self._seats:
+            if not seat.turn.locked():
+                return seat
+        with self._growing:
+            if len(self._seats) < self._cap:
+                self._seats.append(_Seat())
+                return self._seats[-1]
+        self._queue = (self._queue + 1) % self._cap
+        return self._seats[self._queue]
+
+    def _bind(self, seat: _Seat) -> Bound:
+        scratch = self._scratch
+        if scratch is not None:
+            scratch.reserve(self.plan)
+            if seat.generation != scratch.generation:
+                seat.bound = None
+                seat.generation = scratch.generation
+        if seat.bound is None:
+            seat.bound = collection_paused(lambda: Bound(self.plan, self._machine, self._persistent, scratch))
+        return seat.bound
+
+    def renew(self) -> None:
+        """In a forked child: a Bound that another thread was running is not used again."""
+        self._growing = threading.Lock()
+        self._seats = [seat for seat in self._seats if not seat.turn.locked()]
 
     def close(self) -> None:
-        """Gives device memory back."""
-        for bound in self._free:
+        """Gives device memory back; no run may be in progress."""
+        for bound in self.bounds:
             bound.close()
-        self._free.clear()
+        self._seats.clear()
 
 
 class Bound:
@@ -185,7 +213,7 @@ class Bound:
         self._calls = ffi.new("int64_t *")
         self._persistent = persistent  # kept alive
         items = [self._bind(item, table) for item in plan.items]
-        self._items = items if apart else _joined(items)
+        self._items = [joined for item in items for joined in _joined([item])] if apart else _joined(items)
         self.native_calls = 0
 
     @property
@@ -221,13 +249,13 @@ class Bound:
     def _run_items(self) -> None:
         scope = limits.current()
         if scope is None or scope.seconds_left is None:
-            self._run_watched()
+            self._run_unlimited()
             return
         deadline = ffi.new("df_deadline *")
-        if not lib.df_deadline_begin(deadline, self._cancel, int(scope.seconds_left * 1e9)):
-            raise OutOfMemoryError("no thread could be started to watch the time of the run")
         try:
-            self._run_watched()
+            if not lib.df_deadline_begin(deadline, self._cancel, int(scope.seconds_left * 1e9)):
+                raise OutOfMemoryError("no thread could be started to watch the time of the run")
+            self._run_unlimited()
         except Cancelled as error:
             if self._cancel[0] != lib.DF_EXPIRED:
                 raise
@@ -235,8 +263,7 @@ class Bound:
         finally:
             lib.df_deadline_end(deadline)
 
-    def _run_watched(self) -> None:
-        watching = lib.df_interrupt_begin(self._cancel)
+    def _run_unlimited(self) -> None:
         try:
             for item in self._items:
                 self.native_calls += item.native
@@ -244,9 +271,6 @@ class Bound:
         except DeviceError as error:
             self._machine.failed = str(error)
             raise
-        finally:
-            if watching:
-                lib.df_interrupt_end()
 
     def cancel(self) -> None:
         """Makes the run that is in progress end with Cancelled; from any thread."""

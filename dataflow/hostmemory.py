@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any
 
@@ -22,32 +21,27 @@ LINE = 64  # bytes; how buffers are aligned
 
 
 class HostBuffer:
-    """An allocation on the host, aligned to 64 bytes; freed with the object.
+    """An allocation on the host, aligned to 64 bytes; freed with the object, by a function of C.
 
     Attributes:
         base: the address, as a ``void *``.
         bytes: its size.
+        __array_interface__: so that an array of bytes over it is a view that keeps it.
     """
 
-    __slots__ = ("_account", "base", "bytes")
+    __slots__ = ("__array_interface__", "__weakref__", "_block", "base", "bytes")
 
     def __init__(self, bytes: int, account: Account | None = None) -> None:
-        self.base = ffi.NULL
-        self.bytes = bytes
-        self._account: Account | None = None
         require_memory(bytes, "a buffer")
+        self.bytes = bytes
         if account is not None:
-            account.take(bytes, "a buffer on the host")
-            self._account = account
-        self.base = lib.df_host_alloc(bytes)
-        if self.base == ffi.NULL:
+            account.charge(self, "a buffer on the host")
+        self._block = ffi.gc(ffi.new("df_host_block *"), lib.df_host_free)
+        if lib.df_host_take(bytes, self._block):
             raise OutOfMemoryError(f"{bytes} bytes of host memory could not be had; use a smaller batch")
-
-    def __del__(self) -> None:
-        if self.base != ffi.NULL:
-            lib.df_host_free(self.base, self.bytes)
-        if self._account is not None:
-            self._account.give(self.bytes)
+        self.base = self._block.base
+        address = int(ffi.cast("uintptr_t", self.base))
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (bytes,), "data": (address, False)}
 
 
 _VIEW: Any = ffi.buffer  # the type of what it returns
@@ -65,20 +59,14 @@ class Lent:
         bytes: its size.
     """
 
-    __slots__ = ("_account", "_array", "base", "bytes")
+    __slots__ = ("__weakref__", "_array", "base", "bytes")
 
     def __init__(self, array: Array, account: Account | None = None) -> None:
-        self._account: Account | None = None
+        self.bytes = array.nbytes
         if account is not None:
-            account.take(array.nbytes, "a weight")
-            self._account = account
+            account.charge(self, "a weight")
         self._array = array
         self.base = ffi.cast("void *", array.__array_interface__["data"][0])
-        self.bytes = array.nbytes
-
-    def __del__(self) -> None:
-        if self._account is not None:
-            self._account.give(self.bytes)
 
 
 class Part:
@@ -126,11 +114,8 @@ def empty(shape: tuple[int, ...], dtype: DType) -> Array:
     size = _size(shape, dtype)
     require_memory(size, "an array")
     hold(size, "an array")
-    base = lib.df_host_alloc(size)
-    if base == ffi.NULL:
-        raise OutOfMemoryError(f"{size} bytes of host memory could not be had")
-    owned = ffi.gc(base, functools.partial(_free, bytes=size), size)
-    return np.ndarray(shape, dtype.numpy, ffi.buffer(owned, size))
+    memory = np.asarray(HostBuffer(size))
+    return np.ndarray(shape, dtype.numpy, ffi.buffer(ffi.from_buffer(memory)))
 
 
 def _size(shape: tuple[int, ...], dtype: DType) -> int:
@@ -158,10 +143,6 @@ def data_of(initializer: Initializer, room: Array | None = None) -> Array:
     np.multiply(array, factor, out=made, casting="same_kind")
     made.flags.writeable = False
     return made
-
-
-def _free(base: Any, bytes: int) -> None:
-    lib.df_host_free(base, bytes)
 
 
 def array_at(base: Any, size: int, operand: Operand) -> Array:

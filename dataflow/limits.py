@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from .errors import Cancelled, InputError, LimitExceeded
+from .weak import WeakList
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,14 @@ class Limits:
             raise InputError(f"Limits: seconds is {self.seconds}; expected a number above 0")
 
 
+class Charged(Protocol):
+    """Memory that counts as long as it lives."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+
+
 class Account:
     """What somebody has taken of its limits.
 
@@ -56,12 +65,15 @@ class Account:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._used = 0
-        self._lock = threading.RLock()  # a collection that gives memory back may come while it is held
+        self._lock = threading.Lock()
+        self._charged: WeakList[Charged] = WeakList()
 
     @property
     def left(self) -> int | None:
         """Bytes that can still be taken; None without a limit."""
-        return None if self.limits.bytes is None else self.limits.bytes - self._used
+        if self.limits.bytes is None:
+            return None
+        return self.limits.bytes - self._used - sum(item.bytes for item in self._charged.alive())
 
     def require(self, count: int, what: str) -> None:
         """Refuses ``count`` bytes more than can be taken."""
@@ -82,8 +94,18 @@ class Account:
             self.require(count, what)
             self._used += count
 
+    def charge(self, item: Charged, what: str) -> None:
+        """Counts the bytes of a buffer as taken, as long as it lives.
+
+        Raises:
+            LimitExceeded: there are not so many left.
+        """
+        with self._lock:
+            self.require(item.bytes, what)
+            self._charged.add(item)
+
     def give(self, count: int) -> None:
-        """Gives bytes back."""
+        """Gives bytes back that were taken."""
         with self._lock:
             self._used -= count
 
@@ -182,12 +204,13 @@ def limited(account: Account | None, what: str, cancel: Any = None) -> AbstractC
 
 @contextmanager
 def _limited(account: Account | None, what: str, cancel: Any) -> Iterator[None]:
-    scope = Scope(account, what, cancel, _current.get())
-    token = _current.set(scope)
-    try:
+    outer = _current.get()
+    scope = Scope(account, what, cancel, outer)
+    try:  # from before it is set: Ctrl-C may come in between
+        _current.set(scope)
         yield
     finally:
-        _current.reset(token)
+        _current.set(outer)
         scope.close()
 
 

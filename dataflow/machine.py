@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Mapping
 
 from .algorithms import Algorithms
@@ -48,15 +47,11 @@ class Machine:
         """Memory of that name; on the host it is counted."""
         if memory == HOST:
             return HostBuffer(bytes, self.account)
-        if self.account is None:
-            return self.backend_of(memory).alloc(bytes)
-        self.account.take(bytes, f"a buffer in {memory}")
-        try:
-            buffer = self.backend_of(memory).alloc(bytes)
-            weakref.finalize(buffer, self.account.give, bytes)  # sessions drop buffers without a word
-        except BaseException:
-            self.account.give(bytes)
-            raise
+        if self.account is not None:
+            self.account.require(bytes, f"a buffer in {memory}")
+        buffer = self.backend_of(memory).alloc(bytes)
+        if self.account is not None:
+            self.account.charge(buffer, f"a buffer in {memory}")
         return buffer
 
     def free(self, memory: str, buffer: Buffer) -> None:

@@ -219,10 +219,10 @@ def load(path: str, *, registry: Registry | None = None, limits: Limits | None =
     if form.load is None:
         raise InputError(f"{path}: files with suffix {form.suffix!r} can be written but not read")
     account = account_of(limits)
-    with collection_paused(), limited(account, "loading"):
+    with limited(account, "loading"):
         if account is not None:
             account.require(Path(path).stat().st_size, f"{path}, which is read whole")
-        model: Model = form.load(str(path), **options)
+        model: Model = collection_paused(lambda: form.load(str(path), **options))
     return model
 
 

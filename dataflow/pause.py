@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+_paused = False  # by a thread of this process
 
 
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """No collection inside; one that was off before stays off afterwards."""
-    was_on = gc.isenabled()
-    gc.disable()
+def collection_paused(make: Callable[[], T]) -> T:
+    """What ``make`` returns; no collection meanwhile. One that was off before stays off afterwards.
+
+    It takes a function, since Ctrl-C between the begin of a ``with`` block's manager and that of the block would leave
+    the collector off.
+    """
+    global _paused
+    if not gc.isenabled():
+        return make()
     try:
-        yield
+        _paused = True
+        gc.disable()
+        return make()
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()  # first: a call of C, before which no signal is looked at
+        _paused = False
+
+
+def _resume_in_child() -> None:
+    """The thread that held it back does not exist in a forked child."""
+    if _paused:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_resume_in_child)

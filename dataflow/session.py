@@ -281,16 +281,22 @@ class Session:
         return self._plan_for(graph, sizes_of(self._graph, feeds))
 
     def _plan_for(self, graph: Graph, sizes: Mapping[str, int]) -> Program:
-        with collection_paused():
-            bound = bind(graph, sizes)
+        def make() -> Program:
             plan, lowered = compile_graph(
-                bound, self._placement, self._machine, self._registry, folding=self._fold, fusion=self._fuse
+                bind(graph, sizes),
+                self._placement,
+                self._machine,
+                self._registry,
+                folding=self._fold,
+                fusion=self._fuse,
             )
             self._report(lowered)
             present = self._store.keys | self._store.lent(plan, lowered)
             check_budget(plan, self._machine.available(), present, {}, self._machine.account)
             self._store.require(plan, lowered, lambda name: None)
-        return Program(plan, lowered, self._machine, self._store, self._concurrency)
+            return Program(plan, lowered, self._machine, self._store, self._concurrency)
+
+        return collection_paused(make)
 
     def _report(self, lowered: Lowered) -> None:
         """Says, or refuses, when much of the work is not on a named device."""

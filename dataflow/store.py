@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -114,6 +115,7 @@ class Store:
         """
         failures: list[BaseException] = []
         places = self._places([name for _, _, names in sources for name in names], plan)
+        copies: dict[str, _Copy] = {}
 
         most = max((data.array.nbytes for data, _, _ in sources if data.factor is not None), default=0)
 
@@ -128,22 +130,31 @@ class Store:
                     array = data_of(data, room)
                     for name in names:
                         _fill(plan.packs[name], array, places[name])
-                        self._copies[name] = _Copy(key, HOST, places[name], plan.packs[name])
+                        copies[name] = _Copy(key, HOST, places[name], plan.packs[name])
                     del array, data
             except BaseException as error:
                 failures.append(error)
+                sources.clear()  # what is begun ends, nothing more begins
 
         sources.sort(key=lambda entry: entry[0].array.nbytes)
         helpers = [
-            threading.Thread(target=work, args=(0,)) for _ in range(min(self._machine.threads, len(sources)) - 1)
+            threading.Thread(target=work, args=(0,))
+            for _ in range(min(self._machine.threads, os.cpu_count() or 1, len(sources)) - 1)
         ]
-        for helper in helpers:
-            helper.start()
-        work(-1)
-        for helper in helpers:
-            helper.join()
+        try:
+            for helper in helpers:
+                helper.start()
+            work(-1)
+        except RuntimeError:  # the system lends no more threads
+            work(-1)
+        finally:
+            sources.clear()
+            for helper in helpers:
+                if helper.ident is not None:
+                    helper.join()
         if failures:
             raise failures[0]
+        self._copies.update(copies)
 
     def _places(self, names: Sequence[str], plan: Plan) -> dict[str, Part]:
         """Memory for packed copies, in one block: it is made of large pages, which the system makes sooner."""

@@ -356,8 +356,7 @@ class Programs:
         feeds = self._feeds(program, batch)
         results = result_arrays(plan.outputs, None)
         try:
-            with program.borrow() as bound:
-                bound.run(feeds, results)
+            program.run(feeds, results)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         return results

@@ -16,4 +16,10 @@ static inline int df_is_cancelled(const volatile int32_t *cancel) {
   return cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED);
 }
 
+/* From begin to end, SIGINT also sets *cancel to 1, before the handler that was there sees it. Does
+ * nothing, and returns 0, on any thread but the main one, inside another such run, and where SIGINT
+ * is ignored or has its default action; each begin that returned 1 needs an end. */
+int df_interrupt_begin(volatile int32_t *cancel);
+void df_interrupt_end(void);
+
 #endif

@@ -40,8 +40,8 @@ static void settle(const df_item *items, int64_t failed) {
     }
 }
 
-df_status df_run_items(const df_item *items, int64_t count, const df_run *run, int64_t *failed,
-                       df_error *error) {
+static df_status run_items(const df_item *items, int64_t count, const df_run *run, int64_t *failed,
+                           df_error *error) {
   for (int64_t i = 0; i < count; i++) {
     /* Between a copy to the host and the wait for it nothing is cancelled. */
     df_status status = items[i].kind == DF_ITEM_SEGMENT && df_is_cancelled(run->cancel)
@@ -54,4 +54,15 @@ df_status df_run_items(const df_item *items, int64_t count, const df_run *run, i
     }
   }
   return DF_OK;
+}
+
+df_status df_run_items(const df_item *items, int64_t count, const df_run *run, int64_t *failed,
+                       df_error *error) {
+  /* Here, and not in Python: there an interruption between the two would leave the handler behind.
+   */
+  const int watching = df_interrupt_begin((volatile int32_t *)run->cancel);
+  df_status status = run_items(items, count, run, failed, error);
+  if (watching)
+    df_interrupt_end();
+  return status;
 }

@@ -35,6 +35,52 @@ df_status df_prepare_kernels(int64_t count, const df_kernel *const *kernels, con
 /* Releases the states that df_prepare_kernels made. */
 void df_release_kernels(int64_t count, const df_kernel *const *kernels, df_prepared *prepared);
 
+/* Kernels and the states that df_prepare_kernels made for them. It lies in memory of the caller,
+ * zeroed at first; the arrays are its own. */
+typedef struct df_prepared_set {
+  int64_t count;
+  const df_kernel **kernels;
+  df_prepared *prepared;
+} df_prepared_set;
+
+/* As df_prepare_kernels, into an empty set. */
+df_status df_prepare_set(int64_t count, const df_kernel *const *kernels, const df_node *nodes,
+                         df_prepared_set *set, df_error *error);
+
+/* Releases the states and empties the set; does nothing to an empty one. */
+void df_release_set(df_prepared_set *set);
+
+/* ---- What is held of a device -----------------------------------------------------------------
+ */
+
+enum { DF_HELD_DEVICE = 1, DF_HELD_MEMORY = 2, DF_HELD_SEGMENT = 3 };
+
+typedef struct df_opened df_opened;
+
+/* An open device, memory of one, or a segment that it has prepared. It lies in memory of the
+ * caller, zeroed at first. The device is closed when all are gone that are held of it, in any
+ * order. */
+typedef struct df_held {
+  df_opened *opened;
+  void *self; /* what the device wants first in every call */
+  void *prepared;
+  df_buffer buffer;
+  int32_t kind;
+  int32_t reserved;
+} df_held;
+
+/* Each fills an empty |held|: opens |device| with the |values| of its options, allocates memory of
+ * a device that is held, prepares a segment on it. */
+df_status df_hold_device(const df_device *device, const int64_t *values, df_held *held,
+                         df_error *error);
+df_status df_hold_memory(const df_held *device, int64_t bytes, df_held *held, df_error *error);
+df_status df_hold_segment(const df_held *device, const df_segment *segment, df_held *held,
+                          df_error *error);
+
+/* Gives it back and empties it; does nothing to an empty one. In a forked child a device whose
+ * memory is not the host's is left alone: it belongs to the parent. */
+void df_let_go(df_held *held);
+
 /* ---- Segments: the default executor (df_host.segment_*) -------------------------------------- */
 
 /* Resolves every operand of |segment| to an address, in bodies too, and checks that it lies inside
@@ -65,11 +111,14 @@ typedef struct df_item {
   int32_t kind;
 } df_item;
 
-/* Does the items in order; on failure *failed is the number of the one that failed. */
+/* Does the items in order; on failure *failed is the number of the one that failed. On the main
+ * thread SIGINT also cancels the run, before the handler that was there (Python's) sees it:
+ * Python's own handlers run only between bytecodes, so without this Ctrl-C would wait for the end.
+ */
 df_status df_run_items(const df_item *items, int64_t count, const df_run *run, int64_t *failed,
                        df_error *error);
 
-/* ---- Threads and interruption --------------------------------------------------------------- */
+/* ---- Threads -------------------------------------------------------------------------------- */
 
 /* See df_host.parallel_for. */
 void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads);
@@ -77,16 +126,9 @@ void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads
 /* Number of threads that the pool has started in this process. */
 int32_t df_pool_workers(void);
 
-/* From begin to end, SIGINT also sets *cancel to 1, before the handler that was there (Python's)
- * sees it. Python's own handlers run only between bytecodes, so without this Ctrl-C would wait for
- * the end of a native run. Does nothing, and returns 0, on any thread but the main one and where
- * SIGINT is ignored or has its default action; each begin that returned 1 needs an end. */
-int32_t df_interrupt_begin(volatile int32_t *cancel);
-void df_interrupt_end(void);
-
 /* ---- Deadlines ------------------------------------------------------------------------------ */
 
-/* What a cancel word says that a deadline set; what df_interrupt_begin and others set is 1. */
+/* What a cancel word says that a deadline set; what Ctrl-C and others set is 1. */
 enum { DF_EXPIRED = 2 };
 
 /* A deadline: the caller's memory, filled by begin. */
@@ -104,12 +146,18 @@ void df_deadline_end(df_deadline *deadline);
 
 /* ---- Counted host memory -------------------------------------------------------------------- */
 
-/* |bytes| of memory for an arena, aligned to 64 bytes or more; contents unspecified. Null when
- * |bytes| is negative or there is not enough memory. */
-void *df_host_alloc(int64_t bytes);
+/* |bytes| of memory at |base|, or nothing. It lies in memory of the caller, zeroed at first. */
+typedef struct df_host_block {
+  void *base;
+  int64_t bytes;
+} df_host_block;
 
-/* |bytes| as given to df_host_alloc; null is ignored. */
-void df_host_free(void *address, int64_t bytes);
+/* Fills an empty block with memory for an arena, aligned to 64 bytes or more; contents unspecified.
+ * DF_OUT_OF_MEMORY when |bytes| is negative or there is not enough memory. */
+df_status df_host_take(int64_t bytes, df_host_block *block);
+
+/* Frees the memory and empties the block; does nothing to an empty one. */
+void df_host_free(df_host_block *block);
 
 /* Bytes allocated and not freed, as asked for, and the number of such allocations. */
 int64_t df_allocated_bytes(void);

@@ -8,7 +8,7 @@ import pytest
 
 import dataflow as df
 from dataflow.check import PlanViolation, check_plan
-from dataflow.execute import Program
+from dataflow.execute import Bound, Program
 from dataflow.plan import Segment, Transfer, Wait
 from dataflow.testing import SAMPLES
 
@@ -106,11 +106,11 @@ def results(plan, program, store, feeds):
     before = {key: store.read(key) for key in store.names()}
     try:
         changed = Program(plan, program.lowered, program._machine, store, 1)
-        with changed.borrow() as bound:
-            for _, buffer in bound._scratch:
-                poison(bound, buffer)
-            out = {n: np.full(o.type.sizes, -7, o.type.dtype.numpy) for n, o in plan.outputs.items()}
-            bound.run({n: a.copy() for n, a in feeds.items()}, out)  # a wrong plan may write them
+        bound = Bound(plan, changed._machine, changed._persistent)
+        for _, buffer in bound._scratch:
+            poison(bound, buffer)
+        out = {n: np.full(o.type.sizes, -7, o.type.dtype.numpy) for n, o in plan.outputs.items()}
+        bound.run({n: a.copy() for n, a in feeds.items()}, out)  # a wrong plan may write them
         after = {key: store.read(key).tobytes() for key in store.names()}
         return {n: a.tobytes() for n, a in out.items()}, after
     except df.DataflowError:

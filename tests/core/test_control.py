@@ -87,7 +87,7 @@ def test_a_loop_is_one_step_and_its_trips_run_natively():
         session.run(feeds(trips))
         plans[trips] = session.plan({n: a.shape for n, a in feeds(trips).items()})
         (program,) = session._programs.values()
-        (bound,) = program._free
+        (bound,) = program.bounds
         (loop,) = [step for step in plans[trips].segments[0].steps if step.body is not None]
         assert loop.body.trips == trips
         assert bound.kernel_calls == len(plans[trips].segments[0].steps) - 1 + trips * len(loop.body.steps)

@@ -107,7 +107,7 @@ def test_one_segment_one_native_call_and_no_tensor_memory(name):
     plan = session.plan(x.shape)
     assert [type(item).__name__ for item in plan.items] == ["Segment"]
     program = next(iter(session._programs.values()))
-    (bound,) = program._free
+    (bound,) = program.bounds
     calls, natives, memory = bound.kernel_calls, bound.native_calls, allocated()
     out = {n: np.empty(o.type.sizes, np.float32) for n, o in plan.outputs.items()}
     for _ in range(3):
@@ -133,7 +133,7 @@ def test_training_programs_are_one_segment_each_and_allocate_nothing_when_replay
         kinds = {key[0] for key in trainer.programs._programs}
         assert kinds == {("joint", True), ("joint", False), ("optimizer",), ("evaluate",)}
         memory = allocated()
-        bounds = [program._free[0] for program in programs]
+        bounds = [program.bounds[0] for program in programs]
         before = [(b.native_calls, b.kernel_calls) for b in bounds]
         trainer.step({"x": x[4], "labels": y[4]})
         trainer.step({"x": x[5], "labels": y[5]})

@@ -17,6 +17,7 @@ TESTED = [
         "host",
         "pool",
         "group",
+        "interrupt",
         "items",
         "resolve",
         "offsets",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -73,6 +72,14 @@ class Segment:
     def run(self, cancel=ffi.NULL) -> int:
         run = ffi.new("df_run *", {"struct_size": ffi.sizeof("df_run"), "cancel": cancel})
         return self.device.run(self.device.self, self.prepared, run, self.error)
+
+    def run_item(self) -> int:
+        """As a program runs it: on the main thread Ctrl-C ends it."""
+        cancel = ffi.new("int32_t *")
+        run = ffi.new("df_run *", {"struct_size": ffi.sizeof("df_run"), "cancel": cancel})
+        item = ffi.new("df_item *", {"kind": lib.DF_ITEM_SEGMENT, "device": self.device, "self": self.device.self})
+        item.prepared, item.host_slot = self.prepared, -1
+        return lib.df_run_items(item, 1, run, ffi.new("int64_t *"), self.error)
 
     def close(self) -> None:
         self.device.release(self.device.self, self.prepared)
@@ -218,7 +225,6 @@ from test_runtime import Segment, ffi, lib, open_library
 plugin, text = open_library({library!r})
 array = np.zeros(1)
 segment = Segment(plugin.devices[0], 0, array, trips=1 << 60)
-cancel = ffi.new("int32_t *")
 
 def interrupt():
     while array[0] < 1000:
@@ -227,15 +233,12 @@ def interrupt():
 
 threading.Thread(target=interrupt).start()
 try:
-    assert lib.df_interrupt_begin(cancel) == 1
-    try:
-        segment.run(cancel)
-    finally:
-        lib.df_interrupt_end()
+    segment.run_item()
 except KeyboardInterrupt:
     print("interrupted", segment.error.code == lib.DF_CANCELLED)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-assert lib.df_interrupt_begin(cancel) == 0
+short = Segment(plugin.devices[0], 0, array)
+assert short.run_item() == lib.DF_OK
 assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 """
 
@@ -251,19 +254,6 @@ def test_ctrl_c_ends_a_native_run(library):
     )
     assert done.stdout == "interrupted True\n", done.stderr
     assert done.returncode == 0, done.stderr
-
-
-def test_only_the_main_thread_watches_for_ctrl_c():
-    cancel = ffi.new("int32_t *")
-    answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(lib.df_interrupt_begin(cancel)))
-    thread.start()
-    thread.join()
-    assert answers == [0]
-    before = signal.getsignal(signal.SIGINT)
-    assert lib.df_interrupt_begin(cancel) == 1
-    lib.df_interrupt_end()
-    assert signal.getsignal(signal.SIGINT) == before
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12 on: there are threads
@@ -306,21 +296,22 @@ def test_the_log_reaches_python(device):
 @pytest.mark.parametrize("size", [0, 1, 64, 65, 5 << 20])
 def test_memory_is_counted_to_the_byte(size):
     bytes_before, count_before = lib.df_allocated_bytes(), lib.df_allocation_count()
-    address = lib.df_host_alloc(size)
-    assert address
-    assert int(ffi.cast("uintptr_t", address)) % 64 == 0
-    ffi.memmove(address, bytes(size), size)
+    block = ffi.new("df_host_block *")
+    assert lib.df_host_take(size, block) == lib.DF_OK
+    assert int(ffi.cast("uintptr_t", block.base)) % 64 == 0
+    ffi.memmove(block.base, bytes(size), size)
     assert lib.df_allocated_bytes() - bytes_before == size
     assert lib.df_allocation_count() - count_before == 1
-    lib.df_host_free(address, size)
-    assert lib.df_allocated_bytes() == bytes_before
-    assert lib.df_allocation_count() == count_before
+    for _ in range(2):  # the second does nothing
+        lib.df_host_free(block)
+        assert lib.df_allocated_bytes() == bytes_before
+        assert lib.df_allocation_count() == count_before
 
 
 @pytest.mark.parametrize("size", [-1, (1 << 63) - 1, 1 << 60])
 def test_impossible_memory_is_refused(size):
     before = lib.df_allocated_bytes()
-    assert lib.df_host_alloc(size) == ffi.NULL
+    assert lib.df_host_take(size, ffi.new("df_host_block *")) == lib.DF_OUT_OF_MEMORY
     assert lib.df_allocated_bytes() == before
 
 
