@@ -75,16 +75,16 @@ class Account:
             return None
         return self.limits.bytes - self._used - sum(item.bytes for item in self._charged.alive())
 
-    def require(self, count: int, what: str) -> None:
+    def require(self, count: int, what: object) -> None:
         """Refuses ``count`` bytes more than can be taken."""
         left = self.left
         if left is not None and count > left:
             raise LimitExceeded(
-                f"{what}: {count} bytes are needed, and {max(left, 0)} of the limit of {self.limits.bytes} bytes are "
-                "left; raise Limits(bytes=...) if the model is to be trusted with them"
+                f"{_text(what)}: {count} bytes are needed, and {max(left, 0)} of the limit of {self.limits.bytes} "
+                "bytes are left; raise Limits(bytes=...) if the model is to be trusted with them"
             )
 
-    def take(self, count: int, what: str) -> None:
+    def take(self, count: int, what: object) -> None:
         """Counts ``count`` bytes as taken.
 
         Raises:
@@ -161,7 +161,7 @@ class Scope:
             "Limits(seconds=...) if the model is to be trusted with more"
         )
 
-    def hold(self, count: int, what: str) -> None:
+    def hold(self, count: int, what: object) -> None:
         """See ``dataflow.limits.hold``."""
         if self._account is not None:
             self._account.take(count, what)
@@ -229,8 +229,12 @@ def poll(where: object) -> None:
         scope.poll(where)
 
 
-def hold(count: int, what: str) -> None:
+def hold(count: int, what: object) -> None:
     """Counts bytes that the call needs until it returns.
+
+    Args:
+        count: below 0: gives bytes back before.
+        what: a node, or text, for messages.
 
     Raises:
         LimitExceeded: there are not so many left.

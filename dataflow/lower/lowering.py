@@ -68,6 +68,7 @@ class Lowering:
         self.states: list[tuple[Root, Root]] = []
         self.wanted: dict[Value, Storage] = {}  # where a value must be computed
         self.wholes: dict[Node, Storage] = {}  # of concats whose parts are computed in place
+        self.first_readers = {v: node for node in reversed(self.graph.nodes) for v in node.inputs if v is not None}
         self.count = 0
         self.index: dict[Root, list[int]] = {}  # of the items that touch it, for the first ``indexed`` items
         self.indexed = 0
@@ -147,13 +148,10 @@ class Lowering:
 
     def memory_of_readers(self, view: Value) -> str:
         """The memory of the first node that reads a view, through other views too."""
-        for node in self.graph.nodes:
-            if view in node.inputs:
-                if node.op.view is not None and node.outputs[0] is not None:
-                    return self.memory_of_readers(node.outputs[0])
-                if node.op.view is None:
-                    return self.registry.devices[self.choices[node].device].memory
-        return HOST
+        node = self.first_readers.get(view)
+        while node is not None and node.op.view is not None:
+            node = None if node.outputs[0] is None else self.first_readers.get(node.outputs[0])
+        return HOST if node is None else self.registry.devices[self.choices[node].device].memory
 
     def kernel(self, node: Node) -> None:
         """A node that one kernel computes: operands in its memory and as it takes them, a root per result."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..graph import Array, Node, Value
 from ..op import REQUIRED, Op
+from ..systemmemory import require_memory
 from ..types import Shape, Size, TensorType
 from .rules import need, need_float, need_shape, normal_axis
 
@@ -138,6 +139,7 @@ def taps(
     crop: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[Array, Array]:
     """Places and weights of each result: int64 and float64, (result, taps); see ``resize``."""
+    require_memory(4 * 8 * result, f"the table of a resize from {size} to {result}")
     at = coordinates_of(size, result, scale, coordinates, *crop)
     if mode == "nearest":
         index = ROUNDINGS[nearest](at)[:, None]
@@ -145,6 +147,7 @@ def taps(
     wide = min(scale, 1.0) if antialias else 1.0
     reach = (1 if mode == "linear" else 2) / wide
     count = 2 * math.ceil(reach) + (1 if wide < 1 else 0)
+    require_memory(4 * 8 * result * count, f"the table of a resize from {size} to {result}")
     index = np.floor(at)[:, None] + np.arange(count)[None] - (count - 1) // 2
     weight = (_triangle if mode == "linear" else _cubic(cubic_a))((index - at[:, None]) * wide)
     inside = (index >= 0) & (index < size)

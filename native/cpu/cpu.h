@@ -37,7 +37,9 @@
 
 enum {
   DF_GRAIN = 32768, /* elements of light work below which a second thread does not pay */
-  DF_CHUNK = 1024   /* elements in a buffer on the stack: 4 KiB of floats stay in the first cache */
+  DF_LONGEST = 1
+      << 22,      /* elements after which a run looks whether it was cancelled: milliseconds */
+  DF_CHUNK = 1024 /* elements in a buffer on the stack: 4 KiB of floats stay in the first cache */
 };
 
 static inline int64_t df_min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -45,10 +47,10 @@ static inline int64_t df_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t df_divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Pieces to cut |work| units into, each of at least |grain|; a few per thread even out uneven
- * threads. */
+ * threads, and between two of them a run can be cancelled. */
 static inline int64_t df_pieces(const df_call *call, int64_t work, int64_t grain) {
   int64_t most = call->threads > 1 ? 4 * (int64_t)call->threads : 1;
-  return df_max(1, df_min(most, work / grain));
+  return df_max(1, df_min(df_max(most, work / DF_LONGEST), work / grain));
 }
 
 /* Units [*begin, *end) of |total| that piece |index| of |count| does; cut at multiples of |align|.

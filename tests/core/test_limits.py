@@ -13,6 +13,7 @@ import pytest
 import dataflow as df
 from dataflow import systemmemory
 from dataflow.hostmemory import allocated
+from dataflow.limits import Account, limited
 
 MIB = 1 << 20
 
@@ -270,3 +271,120 @@ def test_time_of_a_load_is_looked_at(monkeypatch, tmp_path):
     monkeypatch.setattr(limits.time, "monotonic", lambda: next(ticks))
     with pytest.raises(df.LimitExceeded, match=r"loading takes more than 5 seconds; stopped in .*MatMul"):
         df.load(str(path), limits=df.Limits(seconds=5))
+
+
+def test_one_long_step_on_one_thread_ends_with_its_time_too():
+    """Its last elements are not computed any more."""
+    size = 1 << 24
+    g = df.GraphBuilder("long")
+    g.output("y", df.ops.tanh(g.input("x", df.float32, (size,))))
+    session = df.Session(df.Model(g.build()), ["cpu"], threads=1, limits=df.Limits(seconds=100))
+    out = np.full(size, 7, np.float32)
+    session.plan()
+    session._machine.account.limits = df.Limits(seconds=0.002)
+    with pytest.raises(df.LimitExceeded):
+        session.run(np.broadcast_to(np.float32(1), size).copy(), out={"y": out})
+    assert out[-1] == 7
+
+
+# ---- compiling a small file costs little -----------------------------------------------------------------
+
+
+def constants(build, size):
+    """A graph whose only input meets what ``build`` makes of a constant."""
+    g = df.GraphBuilder("constants")
+    w = g.initializer("w", np.ones(size, np.float32))
+    g.output("y", df.ops.add(build(w), g.input("x", df.float32, (1,))))
+    return g.build()
+
+
+def folded(graph):
+    """How many nodes folding leaves, and the most bytes that its results held at one time."""
+    from dataflow.passes.fold import fold
+    from dataflow.registry import default_registry
+
+    seen, held = [0], [0]
+
+    class Counting(Account):
+        def take(self, count, what):
+            held[0] += count
+            seen.append(held[0])
+
+    with limited(Counting(df.Limits()), "the test"):
+        left = fold(graph, default_registry().kernels["numpy"])
+    return len(left.nodes), max(seen)
+
+
+def test_results_that_only_folded_nodes_read_are_given_back():
+    """A long row of steps over a large constant holds two of its results, not all."""
+
+    def build(h):
+        for _ in range(300):
+            h = df.ops.neg(h)
+        return h
+
+    left, most = folded(constants(build, 1 << 16))
+    assert left == 1
+    assert most <= 2 * (4 << 16)
+
+
+def test_folding_ends_where_it_would_cost_more_than_the_model_stores():
+    """Products of one small weight, again and again: the rest is computed at each run."""
+
+    def build(h):
+        first = h
+        for _ in range(200):
+            h = df.ops.matmul(first, h)
+        return h
+
+    left, _ = folded(constants(build, (256, 256)))
+    assert 100 < left < 201
+
+
+def test_folding_does_not_fill_memory_from_small_constants():
+    """Each grows to 16 MiB, and a run needs them all."""
+    g = df.GraphBuilder("grow")
+    h = g.input("x", df.float32, (1 << 22,))
+    for i in range(40):
+        row = g.initializer(f"w{i}", np.ones((1, 1), np.float32))
+        pads = df.ops.pad(row, pads=(0, 0, 0, (1 << 22) - 1), mode="constant")
+        h = df.ops.add(h, df.ops.reshape(pads, shape=(1 << 22,)))
+    g.output("y", h)
+    left, most = folded(g.build())
+    assert left > 40
+    assert most <= 300 * MIB
+
+
+def test_many_views_of_a_weight_compile():
+    g = df.GraphBuilder("views")
+    h = g.initializer("w", np.arange(16, dtype=np.float32).reshape(4, 4))
+    for _ in range(3001):
+        h = df.ops.transpose(h, perm=(1, 0))
+    g.output("y", df.ops.matmul(g.input("x", df.float32, (2, 4)), h))
+    found = df.Session(df.Model(g.build()), ["cpu"], fold=False).run(np.eye(4, dtype=np.float32)[:2])
+    np.testing.assert_array_equal(found["y"], np.arange(16, dtype=np.float32).reshape(4, 4).T[:2])
+
+
+def test_a_size_that_grows_as_a_polynomial_is_refused():
+    """The power of a sum of twenty names has billions of terms."""
+    total = sum((df.Dim(f"d{i}") for i in range(1, 20)), start=df.Dim("d0"))
+    with pytest.raises(df.InputError, match="grows too long"):
+        size = total
+        for _ in range(10):
+            size = size * total
+
+
+def test_a_size_that_doubles_its_text_is_refused():
+    size = df.Dim("n")
+    with pytest.raises(df.InputError, match="grows too long"):
+        for _ in range(60):
+            size = (size * size + size) // 3
+
+
+def test_the_table_of_a_huge_resize_is_refused():
+    g = df.GraphBuilder("resize")
+    x = g.input("x", df.float32, (1, 1, 2, 2))
+    how = {"scales": (1.0, 1.0, float(1 << 39), 0.5), "mode": "cubic"}
+    g.output("y", df.ops.resize(x, sizes=(1, 1, 1 << 40, 1), **how))
+    with pytest.raises(df.OutOfMemoryError, match="table of a resize"):
+        df.Session(df.Model(g.build()), ["cpu"]).run(np.ones((1, 1, 2, 2), np.float32))
