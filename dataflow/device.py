@@ -219,7 +219,7 @@ class BoundSegment(Protocol):
         Args:
             slots: a ``void *[]`` with an address per slot.
             count: of slots.
-            cancel: an ``int32_t *``; the run ends with Cancelled soon after it is set.
+            cancel: an ``int32_t *``; the run ends with Cancelled soon after it is set. Null: nothing ends it.
             calls: an ``int64_t *`` that counts kernel calls.
         """
 

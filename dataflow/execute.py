@@ -104,19 +104,22 @@ class Program:
         self._queue = 0
         renew_in_child(self)
 
-    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Bound:
+    def run(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], *, interruptible: bool = True
+    ) -> Bound:
         """Runs all items once; waits while ``cap`` runs are in progress. Returns the Bound that did, for its counters.
 
         Args:
             inputs: see ``Bound.run``.
             outputs: likewise.
+            interruptible: likewise.
         """
         seat = self._seat()
         with seat.turn:
             bound = seat.bound
             if bound is None or self._scratch is not None:
                 bound = self._bind(seat)
-            bound.run(inputs, outputs)
+            bound.run(inputs, outputs, interruptible=interruptible)
         return bound
 
     @property
@@ -221,12 +224,13 @@ class Bound:
         """Kernels called so far, in loops every trip counts."""
         return int(self._calls[0])
 
-    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], *, interruptible: bool = True) -> None:
         """Runs all items.
 
         Args:
             inputs: contiguous, aligned arrays of the planned types, by name.
             outputs: likewise; written.
+            interruptible: SIGINT or a limit of time ends the run; otherwise nothing does, for runs that must be whole.
 
         Raises:
             InputError: data that a kernel refuses, e.g. an index out of range; says which node.
@@ -242,20 +246,20 @@ class Bound:
         self._cancel[0] = 0
         if self.plan.asynchronous:
             with self._machine.turn:
-                self._run_items()
+                self._run_items(interruptible)
         else:
-            self._run_items()
+            self._run_items(interruptible)
 
-    def _run_items(self) -> None:
+    def _run_items(self, interruptible: bool) -> None:
         scope = limits.current()
-        if scope is None or scope.seconds_left is None:
-            self._run_unlimited()
+        if scope is None or scope.seconds_left is None or not interruptible:
+            self._run_unlimited(interruptible)
             return
         deadline = ffi.new("df_deadline *")
         try:
             if not lib.df_deadline_begin(deadline, self._cancel, int(scope.seconds_left * 1e9)):
                 raise OutOfMemoryError("no thread could be started to watch the time of the run")
-            self._run_unlimited()
+            self._run_unlimited(interruptible)
         except Cancelled as error:
             if self._cancel[0] != lib.DF_EXPIRED:
                 raise
@@ -263,11 +267,12 @@ class Bound:
         finally:
             lib.df_deadline_end(deadline)
 
-    def _run_unlimited(self) -> None:
+    def _run_unlimited(self, interruptible: bool) -> None:
+        cancel = self._cancel if interruptible else ffi.NULL
         try:
             for item in self._items:
                 self.native_calls += item.native
-                item.run(self._slots, len(self._given), self._cancel, self._calls)
+                item.run(self._slots, len(self._given), cancel, self._calls)
         except DeviceError as error:
             self._machine.failed = str(error)
             raise

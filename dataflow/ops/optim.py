@@ -1,11 +1,16 @@
-"""Optimizer steps: parameters and their state, in place."""
+"""Optimizer steps: parameters and their state, in place; and what the norm of gradients is made of."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..graph import Value
 from ..op import Op
 from ..types import TensorType, float32
+from .binary import add, mul
+from .elementwise import cast
+from .movement import reshape
+from .reduce import reduce_sum
 from .rules import need, need_float
 
 
@@ -57,4 +62,28 @@ adamw_step: Op = Op(
     doc="Loshchilov and Hutter 2019: decoupled decay; hyper: rate, decay, 1 - beta1^t, 1 - beta2^t",
 )
 
-OPS = (sgd_step, adamw_step)
+
+def _square_infer(x: TensorType, before: TensorType | None) -> TensorType:
+    need_float("square_sum", x)
+    need(before in (None, TensorType(float32, ())), f"square_sum: before is {before}; expected float32[]")
+    return TensorType(float32, ())
+
+
+def _square_sum(x: Value, before: Value | None) -> Value:
+    flat = reshape(x, shape=(x.type.elements,))
+    wide = flat if x.type.dtype.bits >= 32 else cast(flat, to=float32)
+    total: Value = reduce_sum(mul(wide, wide), axes=(0,), keepdims=0)
+    if total.type.dtype != float32:
+        total = cast(total, to=float32)
+    return total if before is None else add(before, total)
+
+
+square_sum: Op = Op(
+    "square_sum",
+    ("x", "before?"),
+    _square_infer,
+    decompose=_square_sum,
+    doc="before + the sum of x^2 over all elements, float32[]: not finite where an element of x isn't",
+)
+
+OPS = (sgd_step, adamw_step, square_sum)

@@ -197,6 +197,7 @@ def _networks() -> list[Sample]:
         ]
         hyper = Operand((4,), float32, value=[1e-2, 0.01, 0.19, 0.002])
         rows.append(Sample(ops.adamw_step, (*values, x(*shape), x(*shape, kind="positive"), hyper, scale)))
+        rows += [Sample(ops.square_sum, (x(*shape), before)) for before in (None, scale)]
     return rows
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..errors import Cancelled, InputError
+from ..errors import Cancelled, DataflowError, InputError
 from ..graph import Array
 from . import checkpoint as files
 from . import schedules
@@ -21,6 +21,7 @@ from .callbacks import Callback, EarlyStop, Event
 from .checkpoint import Checkpoint
 from .dataset import Dataset
 from .history import History
+from .interrupts import InterruptsHeld
 from .metrics import Tally, figures
 from .progress import progress
 
@@ -95,8 +96,8 @@ class Fit:
         self.progress = progress(shown)
         self.history = History()
         self.mark = Mark(0, 0, trainer.tallies())
+        self.saved: Mark | None = None
         self.stopping = False
-        self.updating = False
         self.best: float | None = None
         self.best_state: dict[str, Array] = {}
         self.waited = 0
@@ -113,14 +114,15 @@ class Fit:
         try:
             while self.mark.epoch < self.epochs and not self.stopping:
                 self._epoch()
-            self._finish()
-        except (KeyboardInterrupt, Cancelled):
-            if self.saving is not None and not self.updating:
-                self._save()
-                _log.warning("interrupted; saved in %s", self.saving.folder)
+            self._save_last()
+        except BaseException as error:
+            self.trainer.discard()  # what the mark does not count
+            if isinstance(error, (KeyboardInterrupt, Cancelled)):
+                self._save_interrupted()
             raise
         finally:
             self.progress.end()
+        self._finish()
         return self.history
 
     # ---- an epoch -------------------------------------------------------------------------------------
@@ -152,13 +154,13 @@ class Fit:
         self._end_epoch(number + 1, tallies, time.perf_counter() - begun)
 
     def _update(self, mark: Mark) -> None:
-        self.updating = True
-        row = self.trainer.update()
-        self.mark = mark
-        self.updating = False
+        with InterruptsHeld():  # weights, mark and history advance together
+            row = self.trainer.update()
+            self.mark = mark
+            if row:
+                self.history.add_step({**row, "epoch": mark.epoch})
         if not row:
             return
-        self.history.add_step({**row, "epoch": mark.epoch})
         self._tell("step", mark.epoch, row)
         every = self.saving.every if self.saving is not None else None
         if isinstance(every, int) and self.trainer.steps % every == 0:
@@ -169,35 +171,58 @@ class Fit:
         if self.validation is not None:
             found = self.trainer.evaluate(self.validation, batch_size=self.batch_size)
             row |= {f"val_{name}": figure for name, figure in found.items()}
-        self.mark = Mark(epoch, 0, self.trainer.tallies())
-        self.history.add_epoch({"epoch": epoch, **row, "seconds": seconds})
+        rule = self.early_stop
+        better = rule is not None and rule.better(rule.figure(row), self.best)
+        weights = self._weights() if rule is not None and better and rule.restore_best else {}
+        with InterruptsHeld():  # mark, history and early stop advance together
+            self.mark = Mark(epoch, 0, self.trainer.tallies())
+            self.history.add_epoch({"epoch": epoch, **row, "seconds": seconds})
+            if rule is not None and better:
+                self.best, self.waited, self.best_state = rule.figure(row), 0, weights
+            elif rule is not None:
+                self.waited += 1
+            self._judge()
         self.progress.epoch(epoch, row)
-        if self.early_stop is not None:
-            self._judge(self.early_stop, row)
         self._tell("epoch", epoch, row)
         if self.saving is not None and self.saving.every == "epoch":
             self._save()
 
-    def _judge(self, rule: EarlyStop, row: Mapping[str, float]) -> None:
-        figure = rule.figure(row)
-        if rule.better(figure, self.best):
-            self.best, self.waited = figure, 0
-            if rule.restore_best:
-                self.best_state = {_BEST + k: v for k, v in self.trainer.programs.state().items() if _is_weight(k)}
+    def _weights(self) -> dict[str, Array]:
+        """Copies of the weights, named as those of the best epoch."""
+        return {_BEST + k: v for k, v in self.trainer.programs.state().items() if _is_weight(k)}
+
+    def _judge(self) -> None:
+        """Stops when there was no better epoch for too long, here or before the run was resumed."""
+        rule = self.early_stop
+        if rule is not None and self.waited >= rule.patience:
+            best = "any" if self.best is None else f"{self.best:.6g}"
+            _log.info("%s has not become better than %s for %d epochs", rule.monitor, best, self.waited)
+            self.stopping = True
+
+    def _save_last(self) -> None:
+        """Saves what no checkpoint has yet, before the weights of the best epoch come back."""
+        if self.saving is not None and self.saved is not self.mark:
+            self._save()
+
+    def _save_interrupted(self) -> None:
+        """Saves at the mark; that it could not must not hide the interrupt."""
+        if self.saving is None:
+            return
+        try:
+            self._save()
+        except (OSError, DataflowError) as error:
+            _log.error("interrupted, and not saved: %s", error)
         else:
-            self.waited += 1
-            if self.waited >= rule.patience:
-                _log.info("%s has not become better than %.6g for %d epochs", rule.monitor, self.best, self.waited)
-                self.stopping = True
+            _log.warning("interrupted; saved in %s", self.saving.folder)
 
     def _finish(self) -> None:
+        """The weights of the best epoch come back, and callbacks are told."""
         if self.best_state:
             state = self.trainer.programs.state()
             state |= {name.removeprefix(_BEST): array for name, array in self.best_state.items()}
-            self.trainer.programs.load_state(state)
+            with InterruptsHeld():
+                self.trainer.programs.load_state(state)
         self._tell("end", self.mark.epoch, {})
-        if self.saving is not None and self.saving.every != "epoch" and not self.best_state:
-            self._save()
 
     def _tell(self, kind: Literal["step", "epoch", "end"], epoch: int, metrics: Mapping[str, float]) -> None:
         event = Event(kind, self.trainer, self.trainer.steps, epoch, metrics)
@@ -232,6 +257,7 @@ class Fit:
             Checkpoint(tensors, counters, files.fingerprint(graph)),
             self.saving.keep,
         )
+        self.saved = self.mark
 
     def _resume(self, resume: str | Path) -> None:
         if resume == "auto":
@@ -259,10 +285,11 @@ class Fit:
         trainer.steps = counters["steps"]
         tallies = {name: Tally(**fields) for name, fields in counters["tallies"].items()}
         same = position and tallies.keys() == self.mark.tallies.keys()
-        self.mark = Mark(counters["epoch"], position, tallies if same else trainer.tallies())
+        self.mark = self.saved = Mark(counters["epoch"], position, tallies if same else trainer.tallies())
         self.history = History.from_state(counters["history"])
         self.best, self.waited = counters["best"], counters["waited"]
         self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(_BEST)}
+        self._judge()
         _log.info("resumed from %s: step %d, epoch %d", path, trainer.steps, self.mark.epoch)
 
     def _order(self) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from ..types import TensorType
 from .graphs import (
     ACCUMULATOR,
     HYPER,
+    PENDING,
+    SQUARES,
     WEIGHT,
     forward_graph,
     joint_graph,
@@ -122,21 +124,20 @@ class Programs:
         self._scratch = Scratch(self._machine)
         self._ties = ties
         self._graph = tied(model.graph_with_data(), ties)
-        self._training = with_batch_statistics(self._graph) if batch_norm == "update" else self._graph
         self._dropout = dropout
-        if dropout is not None:
-            self._training = with_dropout(self._training, KEY_INPUT, KEY)
-        self._statistics = tuple(s.before.name for s in self._training.states)
+        self._training = {first: self._training_graph(batch_norm == "update", first) for first in (True, False)}
+        self._statistics = tuple(s.name.removeprefix(PENDING) for s in self._training[True].states)
         self._homes: dict[str, str] | None = None
         self._reached: tuple[str, ...] = ()
         self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
         self._first = {v.name: data.array for v, data in self._graph.initializers.items()}
         self._loaded: dict[str, Array] = {}
+        self._squares = 0.0  # of the accumulators: the sum after the last micro-batch
 
     # ---- programs -------------------------------------------------------------------------------------
 
     def forward_backward(self, batch: Mapping[str, Array], *, first: bool, draw: int = 0) -> dict[str, Array]:
-        """The terms of one micro-batch, whose gradients go to the accumulators.
+        """The terms of one micro-batch, whose gradients go to the accumulators, and their SQUARES.
 
         Args:
             batch: the model's inputs and what the objective reads.
@@ -144,7 +145,9 @@ class Programs:
             draw: number of the micro-batch, of which the random numbers depend.
         """
         with limited(self._machine.account, "the step"):
-            return self._run(*self._micro_batch(batch, first, draw))
+            terms = self._run(*self._micro_batch(batch, first, draw))
+        self._squares = float(terms[SQUARES])
+        return terms
 
     def _micro_batch(self, batch: Mapping[str, Array], first: bool, draw: int) -> tuple[Program, Mapping[str, Array]]:
         """The program of a micro-batch, and all that it is fed."""
@@ -174,6 +177,8 @@ class Programs:
     def update(self, hyper: Array, weight: float) -> float:
         """Runs the optimizer once: divides the accumulators by ``weight``, clips, changes the parameters.
 
+        Statistics become what the micro-batches made of them. An interrupt waits until all of it is done.
+
         Args:
             hyper: (K,) float32.
             weight: of the logical batch.
@@ -182,12 +187,15 @@ class Programs:
             The norm of the averaged gradient before clipping; nan without ``clip_norm``.
         """
         with limited(self._machine.account, "the optimizer's step"):
-            results = self._run(*self._optimizer_step(hyper, weight))
+            program, feeds = self._optimizer_step(hyper, weight)
+        results = self._run(program, feeds, interruptible=False)  # outside: no limit ends it half-way
         return float(results["norm"]) if "norm" in results else float("nan")
 
     def _optimizer_step(self, hyper: Array, weight: float) -> tuple[Program, Mapping[str, Array]]:
         """The program of the optimizer, and what it is fed."""
         feeds = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight, np.float32)}
+        if self._clip_norm is not None:
+            feeds[SQUARES] = np.asarray(self._squares, np.float32)
         return self._program(("optimizer",), {}, lambda _: self._update_graph()), feeds
 
     def profile(self, batch: Mapping[str, Array], hyper: Array, rounds: int) -> dict[str, Profile]:
@@ -247,13 +255,17 @@ class Programs:
         return {**self._loaded, **found}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Replaces what training changes, now or when the programs are made."""
+        """Replaces what training changes, now or when the programs are made; what ``state`` lacks is as at first."""
         self._loaded = {key: np.array(value) for key, value in state.items()}
-        for key, value in self._loaded.items():
-            name = key.removeprefix("parameters/")
-            for stored in self._store.names():
-                if self._name_of(stored) == name:
-                    self._store.write(stored, value)
+        slots = [f"optimizer/{slot}/{name}" for slot in self._optimizer.slots for name in self._reached]
+        changed = {*self._reached, *self._statistics, *slots}
+        for stored in self._store.names():
+            name = self._name_of(stored)
+            found = self._initial(name)
+            if found is None and name in changed:
+                found = self._begun(name)
+            if found is not None:
+                self._store.write(stored, found)
 
     def close(self) -> None:
         """Gives device memory back; the programs can't run any more."""
@@ -265,8 +277,13 @@ class Programs:
 
     # ---- how they are made ----------------------------------------------------------------------------
 
+    def _training_graph(self, updates: bool, first: bool) -> Graph:
+        """What is differentiated, for the first micro-batch of a logical batch or later ones."""
+        graph = with_batch_statistics(self._graph, first=first) if updates else self._graph
+        return graph if self._dropout is None else with_dropout(graph, KEY_INPUT, KEY)
+
     def _joint(self, batch: Mapping[str, Array], sizes: Mapping[str, int], *, add: bool) -> Graph:
-        bound = bind(self._training, sizes)
+        bound = bind(self._training[not add], sizes)
         names = self._reached or self._trainable
         if self._fuse:
             bound = to_differentiate(bound, self._placement, self._registry, self._changed())
@@ -280,8 +297,9 @@ class Programs:
     def _update_graph(self) -> Graph:
         types = {v.name: v.type for v in self._graph.initializers if v.name in set(self._reached)}
         ordered = {name: types[name] for name in self._reached}
-        optimizer = self._optimizer
-        return optimizer_graph(ordered, optimizer.slots, optimizer.build, optimizer.hyper_size, self._clip_norm)
+        rule = self._optimizer
+        statistics = {v.name: v.type for v in self._graph.initializers if v.name in set(self._statistics)}
+        return optimizer_graph(ordered, rule.slots, rule.build, rule.hyper_size, self._clip_norm, statistics)
 
     def _before_training(self, batch: Mapping[str, Array]) -> None:
         """Decides once where each changing tensor lives: on the first device that reads the parameter."""
@@ -312,9 +330,11 @@ class Programs:
             home = self._homes.get(name, HOST)
             for other in (ACCUMULATOR + name, *(f"optimizer/{slot}/{name}" for slot in self._optimizer.slots)):
                 self._homes[other] = home
+        for name in self._statistics:
+            self._homes[PENDING + name] = self._homes.get(name, HOST)
 
     def _changed(self) -> set[str]:
-        names = {*(self._reached or self._trainable), *self._statistics}
+        names = {*(self._reached or self._trainable), *self._statistics, *(PENDING + s for s in self._statistics)}
         names |= {ACCUMULATOR + name for name in self._reached}
         return names | {f"optimizer/{slot}/{name}" for slot in self._optimizer.slots for name in self._reached}
 
@@ -351,12 +371,12 @@ class Programs:
             self._store.drop_constants(p.plan for p in self._programs.values())
         return program
 
-    def _run(self, program: Program, batch: Mapping[str, Array]) -> dict[str, Array]:
+    def _run(self, program: Program, batch: Mapping[str, Array], *, interruptible: bool = True) -> dict[str, Array]:
         plan = program.plan
         feeds = self._feeds(program, batch)
         results = result_arrays(plan.outputs, None)
         try:
-            program.run(feeds, results)
+            program.run(feeds, results, interruptible=interruptible)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         return results
@@ -383,8 +403,9 @@ class Programs:
         if key in self._store:
             return self._store.read(key)
         array = self._initial(name)
-        if array is None:
-            array = self._first.get(name)
-        if array is None:  # a slot or accumulator before its program was made
-            array = np.zeros_like(self._first[name.split("/", 2)[-1]])
-        return array
+        return self._begun(name) if array is None else array
+
+    def _begun(self, name: str) -> Array:
+        """What a tensor is before training: that of the model, or zeros of a slot or accumulator."""
+        array = self._first.get(name)
+        return np.zeros_like(self._first[name.split("/", 2)[-1]]) if array is None else array

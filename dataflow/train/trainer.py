@@ -23,7 +23,9 @@ from ..registry import Registry
 from . import schedules
 from .callbacks import Callback, EarlyStop
 from .dataset import Batch, Dataset, as_array, as_dataset, check_keys
+from .graphs import SQUARES
 from .history import History
+from .interrupts import InterruptsHeld
 from .metrics import Tally, figures
 from .objective import SAMPLE_WEIGHT, LossChoice, MetricChoice, Objective
 from .optim import AdamW, Optimizer
@@ -38,22 +40,32 @@ _log = logging.getLogger("dataflow")
 
 
 class NonFiniteLoss(DataflowError):
-    """The loss became NaN or infinite; the parameters are those before the step.
+    """The loss or a gradient became NaN or infinite.
+
+    The whole logical batch was discarded: parameters, the optimizer's state and the statistics of batch norms are those
+    before it, and training can go on with another one.
 
     Attributes:
         step: optimizer steps done.
         indices: numbers of the samples of the micro-batch, or None where the data has none.
-        node: the first node of the model whose result is not finite; None: the loss itself.
+        node: the first node of the model whose result is not finite; None: the loss itself, or a gradient.
+        parameter: the first parameter whose gradient is not finite, where the loss is.
     """
 
-    def __init__(self, loss: float, step: int, indices: Array | None, node: str | None) -> None:
-        self.step, self.indices, self.node = step, indices, node
+    def __init__(
+        self, loss: float, step: int, indices: Array | None, node: str | None, parameter: str | None = None
+    ) -> None:
+        self.step, self.indices, self.node, self.parameter = step, indices, node, parameter
         samples = "an unnumbered batch" if indices is None else f"samples {_listed(indices)}"
-        where = f"first in {node}" if node else "the model's own values are finite, so in the loss itself"
-        super().__init__(
-            f"the loss is {loss} after {step} optimizer steps, in {samples}: {where}; look at these samples, lower the "
-            "learning rate, or set clip_norm"
-        )
+        after = f"after {step} optimizer steps, in {samples}"
+        if parameter is not None:
+            what = f"the loss is {loss:.6g}, but the gradient of {parameter} is not finite {after}"
+            advice = "look at these samples, and for ops whose slope is infinite somewhere (a root, a norm, a division)"
+        else:
+            where = f"first in {node}" if node else "the model's own values are finite, so in the loss itself"
+            what = f"the loss is {loss} {after}: {where}"
+            advice = "look at these samples, lower the learning rate, or set clip_norm"
+        super().__init__(f"{what}; the batch was discarded and changed nothing; {advice}")
 
 
 class Trainer:
@@ -160,29 +172,41 @@ class Trainer:
     def step(self, batch: Mapping[str, Any]) -> float:
         """The weighted mean loss of one micro-batch, before the update.
 
-        The optimizer runs at every ``accumulate``-th call.
+        The optimizer runs at every ``accumulate``-th call. A batch that doesn't fit changes nothing. One that fails
+        while it runs is discarded, with all micro-batches since the last optimizer step.
 
         Args:
             batch: the model's inputs, the labels, and perhaps ``sample_weight``; samples first.
 
         Raises:
             InputError: keys, dtypes, shapes or labels that don't fit.
-            NonFiniteLoss: the loss is NaN or infinite.
+            NonFiniteLoss: the loss or a gradient is NaN or infinite.
         """
         arrays = {key: as_array(value, repr(key)) for key, value in batch.items()}
         tally = Tally()
         self.micro_batch(Batch(arrays, None), {"loss": tally})
-        if self._pending == self.accumulate:
+        if self._pending >= self.accumulate:
             self.update()
         return tally.mean
 
     def micro_batch(self, batch: Batch, tallies: Mapping[str, Tally]) -> None:
         """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``tallies``."""
         self._check_open()
-        terms = self._run(batch, training=True)
-        self._pending += 1
-        self._sums = (self._sums[0] + float(terms["loss"]), self._sums[1] + float(terms["weight"]))
+        feeds = self._feeds(batch)
+        draw = {"draw": self.steps * self.accumulate + self._pending} if self.dropout else {}
+        try:
+            terms = self.programs.forward_backward(feeds, first=self._pending == 0, **draw)
+            self._check_finite(terms, batch, feeds)
+            self._sums = (self._sums[0] + float(terms["loss"]), self._sums[1] + float(terms["weight"]))
+            self._pending += 1
+        except BaseException:
+            self.discard()
+            raise
         _count(tallies, terms)
+
+    def discard(self) -> None:
+        """Forgets the micro-batches since the last optimizer step, as if they had not been."""
+        self._pending, self._sums = 0, (0.0, 0.0)
 
     @property
     def pending(self) -> int:
@@ -192,15 +216,23 @@ class Trainer:
     def update(self) -> dict[str, float]:
         """Runs the optimizer on what was gathered; its figures: step, loss, lr, and gradient_norm with ``clip_norm``.
 
-        When no sample counted (all labels ignored) nothing changes and there are no figures.
+        When no sample counted (all labels ignored) nothing changes and there are no figures. Ctrl-C waits for the end.
+
+        Raises:
+            InputError: the schedule's factor is no finite number.
         """
         self._check_open()
-        (loss, weight), self._sums, self._pending = self._sums, (0.0, 0.0), 0
+        loss, weight = self._sums
         if weight == 0.0:
+            self.discard()
             return {}
         lr = self.optimizer.lr * self.schedule(self.steps)
-        norm = self.programs.update(self.optimizer.hyper(self.steps + 1, lr), weight)
-        self.steps += 1
+        if not math.isfinite(lr):
+            raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
+        with InterruptsHeld():
+            self.discard()
+            norm = self.programs.update(self.optimizer.hyper(self.steps + 1, lr), weight)
+            self.steps += 1
         found = {"step": float(self.steps), "loss": loss / weight, "lr": lr}
         return found if self.clip_norm is None else {**found, "gradient_norm": norm}
 
@@ -223,17 +255,19 @@ class Trainer:
         lr = self.optimizer.lr * self.schedule(self.steps)
         return self.programs.profile(feeds, self.optimizer.hyper(self.steps + 1, lr), rounds)
 
-    def _run(self, batch: Batch, *, training: bool) -> dict[str, Array]:
-        feeds = self._feeds(batch)
-        if training:
-            draw = {"draw": self.steps * self.accumulate + self._pending} if self.dropout else {}
-            terms = self.programs.forward_backward(feeds, first=self._pending == 0, **draw)
-        else:
-            terms = self.programs.evaluate(feeds)
+    def _check_finite(self, terms: Mapping[str, Array], batch: Batch, feeds: Mapping[str, Array]) -> None:
+        """Raises NonFiniteLoss where the loss of a micro-batch or a gradient isn't finite."""
         loss = float(terms["loss"])
-        if training and not math.isfinite(loss):
+        if not math.isfinite(loss):
             raise NonFiniteLoss(loss, self.steps, batch.indices, self._first_bad(feeds))
-        return terms
+        if math.isfinite(float(terms[SQUARES])):
+            return
+        gradients = self.programs.gradients()
+        bad = next((repr(name) for name, array in gradients.items() if not np.isfinite(array).all()), None)
+        if bad is None and self.clip_norm is not None:
+            bad = "all parameters together, whose norm exceeds float32,"
+        if bad is not None:
+            raise NonFiniteLoss(loss, self.steps, batch.indices, None, bad)
 
     def _feeds(self, batch: Batch) -> dict[str, Array]:
         """What the programs read, checked and in the right dtypes."""
@@ -298,7 +332,7 @@ class Trainer:
 
         Raises:
             InputError: data or options that don't fit, or a checkpoint of another model.
-            NonFiniteLoss: the loss became NaN or infinite.
+            NonFiniteLoss: the loss or a gradient became NaN or infinite.
         """
         from .fit import Fit, Saving
 
@@ -327,7 +361,7 @@ class Trainer:
         self._check_data(dataset)
         tallies = self.tallies()
         for batch in dataset.batches(batch_size, tuple_keys=self.tuple_keys):
-            _count(tallies, self._run(batch, training=False))
+            _count(tallies, self.programs.evaluate(self._feeds(batch)))
         return figures(tallies)
 
     def predict(self, inputs: Any) -> dict[str, Array]:

@@ -1,9 +1,12 @@
-/* optim.c: one optimizer step over one parameter, in one pass. hyper holds what changes from step
- * to step; |scale| multiplies the gradient. All tensors are contiguous; outputs may overwrite their
- * inputs. */
+/* optim.c: one optimizer step over one parameter, in one pass, and the norm of gradients. hyper
+ * holds what changes from step to step; |scale| multiplies the gradient. All tensors are
+ * contiguous; outputs may overwrite their inputs. */
+#include "block.h"
 #include "cpu.h"
 
 #include <math.h>
+
+enum { MOST_PARTS = 64 /* partial sums of a tensor; their number depends on its size only */ };
 
 typedef struct step_context {
   float *param, *first, *second; /* outputs: parameter; velocity, or moments m and v */
@@ -114,8 +117,38 @@ static df_status adamw_run(const df_call *call) {
   return DF_OK;
 }
 
+typedef struct square_context {
+  const float *x;
+  int64_t count;
+  double parts[MOST_PARTS];
+} square_context;
+
+static void square_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  square_context *s = context;
+  int64_t begin, end;
+  df_piece(index, count, s->count, DF_CHUNK, &begin, &end);
+  double total = 0.0;
+  for (int64_t i = begin; i < end; i += DF_CHUNK)
+    total += (double)df_dot_block(s->x + i, s->x + i, df_min(DF_CHUNK, end - i));
+  s->parts[index] = total;
+}
+
+/* square_sum(x, before?) -> before + the sum of x^2 */
+static df_status square_run(const df_call *call) {
+  const float *before = call->inputs[1].data;
+  square_context s = {.x = call->inputs[0].data, .count = df_elements(&call->inputs[0])};
+  const int64_t parts = df_max(1, df_min(MOST_PARTS, s.count / DF_GRAIN));
+  df_parallel(call, square_task, &s, parts);
+  double total = before ? (double)*before : 0.0;
+  for (int64_t i = 0; i < parts; i++)
+    total += s.parts[i];
+  *(float *)call->outputs[0].data = (float)total;
+  return DF_OK;
+}
+
 DF_KERNELS(optim) = {
     DF_KERNEL("sgd_step", "f32", "f32,f32,f32?,f32,f32->f32,f32?", "0<0,1<2", sgd_run),
     DF_KERNEL("adamw_step", "f32", "f32,f32,f32,f32,f32,f32->f32,f32,f32", "0<0,1<2,2<3",
               adamw_run),
-    NULL};
+    DF_KERNEL("square_sum", "f32", "f32,f32?->f32", NULL, square_run), NULL};

@@ -130,11 +130,11 @@ class BoundPython:
             InputError: data that a kernel refuses; names the node.
         """
         for step, inputs, outputs in self._steps:
-            if cancel[0]:
+            if cancel and cancel[0]:
                 raise Cancelled(f"{step.node.describe()}: the run was cancelled before it")
             calls[0] += 1
             read = [self._array(x, slots) for x in inputs]
-            with limited(None, "the run", cancel):  # loops look at it too
+            with limited(None, "the run", cancel or None):  # loops look at it too
                 results = self._call(step, read)
             for target, result in zip(outputs, results, strict=False):
                 if target is not None:

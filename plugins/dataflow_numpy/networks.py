@@ -169,6 +169,12 @@ def _adamw(
     return p.astype(param.dtype), m.astype(param.dtype), v.astype(param.dtype)
 
 
+def _square_sum(attributes: Attributes, x: Array, before: Array | None = None) -> Array:
+    with np.errstate(over="ignore"):  # an infinite sum is an answer
+        total = np.square(wide(x)).sum(dtype=np.float64) + (0.0 if before is None else wide(before))
+        return np.asarray(total, np.float32)
+
+
 KERNELS: dict[str, Code] = {
     "batch_norm": _batch_norm,
     "batch_norm_train": _batch_norm_train,
@@ -183,4 +189,5 @@ KERNELS: dict[str, Code] = {
     "softmax_cross_entropy_grad": _cross_entropy_grad,
     "sgd_step": _sgd,
     "adamw_step": _adamw,
+    "square_sum": _square_sum,
 }

@@ -12,6 +12,7 @@ import pytest
 
 import dataflow as df
 from dataflow.op import Op
+from dataflow.train.graphs import SQUARES
 from dataflow.train.trainer import Trainer
 from dataflow.types import TensorType
 
@@ -48,7 +49,7 @@ class LinearPrograms:
         self.w = np.array(made.parameters["w"].array)
         self.b = np.array(made.parameters["b"].array)
         self.velocity = {"w": np.zeros_like(self.w), "b": np.zeros_like(self.b)}
-        self.gradients: dict[str, np.ndarray] = {}
+        self.gathered: dict[str, np.ndarray] = {}
         self.updates: list[tuple[np.ndarray, float]] = []
         self.closed = False
 
@@ -66,15 +67,18 @@ class LinearPrograms:
 
     def forward_backward(self, batch: Mapping[str, np.ndarray], *, first: bool) -> dict[str, np.ndarray]:
         grad, terms = self._terms(batch)
-        if not np.isfinite(terms["loss"]):
-            return terms
-        found = {"w": batch["x"].T @ grad, "b": grad.sum(0)}
-        self.gradients = found if first else {k: self.gradients[k] + found[k] for k in found}
-        return terms
+        with np.errstate(all="ignore"):
+            found = {"w": batch["x"].T @ grad, "b": grad.sum(0)}
+            self.gathered = found if first else {k: self.gathered[k] + found[k] for k in found}
+            squares = np.asarray(sum(np.square(g).sum() for g in self.gathered.values()), np.float32)
+        return {**terms, SQUARES: squares}
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        return self.gathered
 
     def update(self, hyper: np.ndarray, weight: float) -> float:
         self.updates.append((hyper, weight))
-        grads = {k: v / np.float32(weight) for k, v in self.gradients.items()}
+        grads = {k: v / np.float32(weight) for k, v in self.gathered.items()}
         norm = float(np.sqrt(sum(float((g**2).sum()) for g in grads.values())))
         scale = 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
         for name in ("w", "b"):

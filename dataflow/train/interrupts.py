@@ -1,0 +1,36 @@
+"""Ctrl-C waits while things change that belong together."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class InterruptsHeld:
+    """A context in which SIGINT raises nothing: one that arrives is raised at the end, when everything has changed.
+
+    Only the main thread is interrupted by signals, so elsewhere it does nothing; nor does it inside of another one.
+    """
+
+    def __init__(self) -> None:
+        self._before: Any = None
+        self._arrived = False
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.getsignal(signal.SIGINT)
+        if callable(before) and not isinstance(getattr(before, "__self__", None), InterruptsHeld):
+            self._before = before  # before ours is in place: what arrives from then on is held
+            signal.signal(signal.SIGINT, self._hold)
+
+    def _hold(self, _number: int, _frame: FrameType | None) -> None:
+        self._arrived = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+            if self._arrived:
+                signal.raise_signal(signal.SIGINT)
