@@ -1,4 +1,5 @@
-/* optim.cu: one optimizer step over one parameter or over many, in one pass. hyper holds what
+/* optim.cu: one optimizer step over one parameter or over many, in one pass, and the sum of squares
+ * that the norm of gradients is made of. hyper holds what
  * changes from step to step; |scale| multiplies the gradient; both are read on the card. All
  * tensors are contiguous; outputs may overwrite their inputs.
  *
@@ -12,6 +13,7 @@
 
 enum {
   PIECE = DF_BLOCK * 8, /* elements of a block */
+  SQUARED = PIECE * 4,  /* elements of a block that sums their squares, at least */
   MOST_PARAMETERS = 36  /* of a table: a kernel's parameters have 4 KB */
 };
 
@@ -209,9 +211,65 @@ template <typename Step> static df_status run(const df_call *call) {
   return run_many<Step>(&call, 1);
 }
 
+/* ---- The sum of squares --------------------------------------------------------------------- */
+
+/* The squares of a part per block: floats per thread, joined in double in an order that depends on
+ * the shape only. With one part, |partials| is null and the block writes the result. */
+__global__ void __launch_bounds__(DF_BLOCK)
+    square_parts(float *out, double *partials, const float *x, const float *before, int64_t count) {
+  __shared__ double scratch[DF_WARP];
+  const int64_t share = df_divide_up(count, gridDim.x);
+  const int64_t begin = blockIdx.x * share, end = df_min(count, begin + share);
+  float total = 0.0f;
+  for (int64_t i = begin + threadIdx.x; i < end; i += DF_BLOCK)
+    total += x[i] * x[i];
+  const double joined = df_block_join(static_cast<double>(total), 0.0, scratch, df_add{});
+  if (threadIdx.x == 0 && partials)
+    partials[blockIdx.x] = joined;
+  else if (threadIdx.x == 0)
+    *out = static_cast<float>(joined + (before ? static_cast<double>(*before) : 0.0));
+}
+
+/* One block joins the parts. */
+__global__ void __launch_bounds__(DF_BLOCK)
+    square_join(float *out, const double *partials, const float *before, int64_t parts) {
+  __shared__ double scratch[DF_WARP];
+  const double part = threadIdx.x < parts ? partials[threadIdx.x] : 0.0;
+  const double joined = df_block_join(part, 0.0, scratch, df_add{});
+  if (threadIdx.x == 0)
+    *out = static_cast<float>(joined + (before ? static_cast<double>(*before) : 0.0));
+}
+
+/* At most one per thread of the block that joins them. */
+static int64_t square_parts_of(int64_t count) {
+  return df_max(1, df_min(DF_BLOCK, count / SQUARED));
+}
+
+/* square_sum(x, before?) -> before + the sum of x^2 */
+static df_status square_run(const df_call *call) {
+  const int64_t count = df_elements(&call->inputs[0]), parts = square_parts_of(count);
+  const float *before = df_in<const float>(call, 1);
+  float *out = df_out<float>(call, 0);
+  double *partials = parts > 1 ? static_cast<double *>(call->workspace) : nullptr;
+  const df_status status = DF_LAUNCH(call, square_parts, df_blocks(parts, 1), DF_BLOCK, 0, out,
+                                     partials, df_in<const float>(call, 0), before, count);
+  if (status || parts == 1)
+    return status;
+  return DF_LAUNCH(call, square_join, 1u, DF_BLOCK, 0, out, partials, before, parts);
+}
+
+static df_status square_prepare(const df_node *node, df_prepared *out, df_error *) {
+  const int64_t parts = square_parts_of(df_product(node->inputs[0].shape, 0, node->inputs[0].rank));
+  if (parts > 1)
+    out->workspace = parts * static_cast<int64_t>(sizeof(double));
+  return DF_OK;
+}
+
 static const df_kernel records[] = {
     DF_CUDA_KERNEL("sgd_step", "f32", "f32,f32,f32?,f32,f32->f32,f32?", "0<0,1<2", .run = run<sgd>,
                    .capturable = 1, .run_many = run_many<sgd>),
     DF_CUDA_KERNEL("adamw_step", "f32", "f32,f32,f32,f32,f32,f32->f32,f32,f32", "0<0,1<2,2<3",
-                   .run = run<adamw>, .capturable = 1, .run_many = run_many<adamw>)};
+                   .run = run<adamw>, .capturable = 1, .run_many = run_many<adamw>),
+    DF_CUDA_KERNEL("square_sum", "f32", "f32,f32?->f32", nullptr, .prepare = square_prepare,
+                   .run = square_run, .capturable = 1)};
 DF_CUDA_FAMILY(optim, records);
