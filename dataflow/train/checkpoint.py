@@ -1,26 +1,53 @@
-"""Checkpoints: a training run in one safetensors file, that appears whole or not at all."""
+"""Checkpoints: a training run in one safetensors file, that appears whole or not at all.
+
+A file carries a digest of all that it holds. What is read is checked against it before anybody uses it: damaged files,
+files of others, and files of newer versions are told apart.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import logging
 import os
+import platform
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from ..errors import InputError
 from ..graph import Array, Graph
+from ..types import dtype
 
-FORM = "dataflow checkpoint 1"
+VERSION = 2  # 1 had no digest
+_FORM = re.compile(r"dataflow checkpoint (\d{1,9})")
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
-_LEFTOVER = re.compile(r"\.step-\d{9,}\.safetensors\.\d+\.part")
+_HOST = re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())
+_LEFTOVER = re.compile(r"\.step-\d{9,}\.safetensors\.(?:(?P<host>[A-Za-z0-9_-]*)\.)?(?P<pid>\d+)\.part")
+_ABANDONED = 86400.0  # seconds after which what another machine left half-written counts as left for good
+_BLOCK = 1 << 24  # bytes that are written at a time: a signal is answered between them
+_TAGS = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL",
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)}, **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+}  # fmt: skip
 _log = logging.getLogger("dataflow")
+
+
+class DamagedCheckpoint(InputError):
+    """A file that is no whole checkpoint: truncated, changed since it was written, or no checkpoint at all."""
+
+
+class NewerCheckpoint(InputError):
+    """A file that a newer version of dataflow wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +56,7 @@ class Checkpoint:
 
     Attributes:
         tensors: by name.
-        counters: what JSON holds: steps, epoch, position, tallies, history.
+        counters: what JSON holds, see ``Record``.
         fingerprint: of the structure of the model.
     """
 
@@ -43,119 +70,120 @@ def fingerprint(graph: Graph) -> str:
     return hashlib.sha256(str(graph).encode()).hexdigest()
 
 
+# ---- writing ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """A context in which no other run writes to ``folder``, which is made; it ends with the process at the latest.
+
+    Raises:
+        InputError: another run writes there.
+        OSError: the folder can't be made or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, "checkpoints can't be written here", str(folder))
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder}: another run writes its checkpoints here; wait for its end, or choose another folder"
+            ) from None
+        except OSError as error:  # not every network's file system has locks
+            _log.info("%s: no lock against a second run: %s", folder, error)
+        yield
+    finally:
+        os.close(handle)
+
+
 def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
-    """The path of the file written for ``step``; only the ``keep`` newest stay.
+    """The path of the file written for ``step``; of those up to it only the ``keep`` newest stay.
 
     The data goes to a hidden file in the same folder, reaches the disk, and then takes its name.
-    """
-    from safetensors.numpy import save_file
 
+    Raises:
+        OSError: it could not be written; names the file. What was there before stays.
+    """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}.safetensors"
-    part = folder / f".{path.name}.{os.getpid()}.part"
+    part = folder / f".{path.name}.{_HOST}.{os.getpid()}.part"
+    tensors = {name: np.require(array, requirements="C") for name, array in checkpoint.tensors.items()}
     metadata = {
-        "format": FORM,
+        "format": f"dataflow checkpoint {VERSION}",
         "fingerprint": checkpoint.fingerprint,
         "counters": json.dumps(checkpoint.counters),
     }
+    metadata["digest"] = _digest(tensors, metadata)
     try:
-        tensors = {name: np.require(array, requirements="C") for name, array in checkpoint.tensors.items()}
-        save_file(tensors, str(part), metadata)
-        _reach_disk(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    _reach_disk(folder)
-    _clean(folder, keep)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            _write(part, tensors, metadata)
+            _reach_disk(part)
+            part.replace(path)
+        finally:
+            with suppress(OSError):  # the reason why it is still there counts
+                part.unlink(missing_ok=True)
+        _reach_disk(folder)
+    except OSError as error:
+        why = f"this checkpoint was not saved, earlier ones stay: {error.strerror or error}"
+        raise OSError(error.errno, why, str(path)) from error
+    _clean(folder, path, keep)
     return path
 
 
-def load(path: str | Path) -> Checkpoint:
-    """What the file holds.
+def _write(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file with calls of our own: safetensors' has errors without a number, and leaves litter."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, array in tensors.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": _TAGS[array.dtype.name], "shape": array.shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb", buffering=0) as file:
+        for rest in (memoryview(len(text).to_bytes(8, "little") + text), *map(_bytes, tensors.values())):
+            while rest:
+                rest = rest[file.write(rest[:_BLOCK]) :]
 
-    Raises:
-        InputError: it is no checkpoint, or truncated.
-    """
-    from safetensors import SafetensorError, safe_open
 
+def _digest(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> str:
+    """A hash of names, types, shapes and bytes of the tensors and of the other entries of the metadata."""
+    whole = xxhash.xxh3_128()
+    entries = {key: text for key, text in metadata.items() if key != "digest"}
+    types = {name: [array.dtype.name, list(array.shape)] for name, array in tensors.items()}
+    whole.update(json.dumps([entries, types], sort_keys=True).encode())
+    for name in sorted(tensors):
+        whole.update(_bytes(tensors[name]))
+    return whole.hexdigest()
+
+
+def _bytes(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _clean(folder: Path, saved: Path, keep: int) -> None:
+    """Removes all but the newest files up to ``saved``, and what killed processes left half-written."""
     try:
-        with safe_open(str(path), framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORM:
-                raise InputError(
-                    f"{path}: no checkpoint of this form; expected {FORM!r}, got {metadata.get('format')!r}"
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        return Checkpoint(tensors, json.loads(metadata["counters"]), metadata["fingerprint"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise InputError(f"{path}: can't be read as a checkpoint: {error}") from error
-
-
-def newest(folder: str | Path) -> tuple[Path, Checkpoint] | None:
-    """The newest file of a folder that can be read, with what it holds; None when there is none."""
-    for path in reversed(files(folder)):
-        try:
-            return path, load(path)
-        except InputError as error:
-            _log.warning("checkpoint skipped: %s", error)
-    return None
-
-
-def files(folder: str | Path) -> list[Path]:
-    """The checkpoints in a folder, oldest step first."""
-    folder = Path(folder)
-    found = [(int(match[1]), path) for path in folder.glob("*.safetensors") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
-
-
-def check(checkpoint: Checkpoint, path: Path, graph: Graph, trainable: Sequence[str], slots: Sequence[str]) -> None:
-    """Raises InputError when a checkpoint belongs to a model of another structure, or to another way to train it.
-
-    Args:
-        checkpoint: what was loaded; its counters have ``trainable`` and ``slots``.
-        path: of its file, for the message.
-        graph: of the model.
-        trainable: names of the parameters that this run trains.
-        slots: names of the optimizer's tensors per parameter.
-    """
-    types = {value.name: value.type for value in graph.initializers}
-    differences = []
-    for name, array in checkpoint.tensors.items():
-        kind, _, parameter = name.partition("/")
-        wanted = types.get(parameter)
-        if kind != "parameters":
-            continue
-        if wanted is None:
-            differences.append(f"the model has no {parameter!r}")
-        elif wanted.sizes != array.shape or wanted.dtype.numpy != array.dtype:
-            differences.append(f"{parameter!r} is {array.dtype}{list(array.shape)} there and {wanted} here")
-    if not differences and checkpoint.fingerprint != fingerprint(graph):
-        differences.append("the nodes of the graphs differ")
-    for what, here in (("trainable", list(trainable)), ("slots", list(slots))):
-        there = checkpoint.counters.get(what)
-        if not differences and there != here:
-            label = "trained parameters" if what == "trainable" else "optimizer state"
-            differences.append(f"the {label} differ: {_short(there)} there, {_short(here)} here")
-    if differences:
-        more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
-        raise InputError(
-            f"{path}: the checkpoint doesn't fit this run: {'; '.join(differences[:3])}{more}; "
-            "use the model and settings that it was made with, or another folder"
-        )
-
-
-def _short(names: Any) -> str:
-    return ", ".join(map(str, (names or ["none"])[:4])) + (", ..." if len(names or ()) > 4 else "")
-
-
-def _clean(folder: Path, keep: int) -> None:
-    """Removes all but the newest files, and what a killed process left half-written."""
-    for path in files(folder)[:-keep] if keep > 0 else []:
-        path.unlink(missing_ok=True)
-    for path in folder.iterdir():
-        if _LEFTOVER.fullmatch(path.name) and not _alive(int(path.name.split(".")[-2])):
+        known = files(folder)
+        unwanted = known[: known.index(saved) + 1][:-keep]
+        unwanted += [path for path in folder.iterdir() if _abandoned(path)]
+        for path in unwanted:
             path.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:  # the checkpoint is saved; ValueError: somebody removed it
+        _log.warning("%s: old checkpoints could not be removed: %s", folder, error)
+
+
+def _abandoned(path: Path) -> bool:
+    """Whether the process that was writing this file is gone; of another machine only its age tells."""
+    match = _LEFTOVER.fullmatch(path.name)
+    if match is None:
+        return False
+    if match["host"] in (None, _HOST):
+        return not _alive(int(match["pid"]))
+    return time.time() - path.stat().st_mtime > _ABANDONED
 
 
 def _alive(pid: int) -> bool:
@@ -163,7 +191,7 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except (PermissionError, OverflowError):
         return True
     return True
 
@@ -172,5 +200,109 @@ def _reach_disk(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that has no fsync of folders
+            raise
     finally:
         os.close(handle)
+
+
+# ---- reading ------------------------------------------------------------------------------------------
+
+
+def load(path: str | Path) -> Checkpoint:
+    """What the file holds, checked against its digest.
+
+    Raises:
+        InputError: there is no such file; a DamagedCheckpoint or a NewerCheckpoint.
+        OSError: the file may not be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with Path(path).open("rb"):
+            pass
+        with safe_open(str(path), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            version = _version(path, metadata)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        counters = json.loads(metadata["counters"])
+        if not isinstance(counters, dict):
+            raise DamagedCheckpoint(f"{path}: damaged: its counters are no JSON object")
+        checkpoint = Checkpoint(tensors, counters, metadata["fingerprint"])
+    except PermissionError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: can't be read as a checkpoint: {error.strerror}") from error
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
+        raise DamagedCheckpoint(f"{path}: can't be read as a checkpoint, truncated or damaged: {error}") from error
+    if version == 1:
+        _log.info("%s: written by an older version, without a digest; damage inside of tensors can't be seen", path)
+    elif metadata.get("digest") != _digest(tensors, metadata):
+        raise DamagedCheckpoint(f"{path}: damaged: its digest is not that of its contents; use an earlier checkpoint")
+    return checkpoint
+
+
+def _version(path: str | Path, metadata: Mapping[str, str]) -> int:
+    form = metadata.get("format")
+    match = _FORM.fullmatch(form or "")
+    if match is None or int(match[1]) < 1:
+        raise DamagedCheckpoint(
+            f"{path}: no checkpoint of this form; expected 'dataflow checkpoint {VERSION}', got {form!r}"
+        )
+    if int(match[1]) > VERSION:
+        raise NewerCheckpoint(
+            f"{path}: written by a newer version of dataflow, in form {match[1]}; this one reads up to form {VERSION}; "
+            "update dataflow, or use another folder"
+        )
+    return int(match[1])
+
+
+def newest(
+    folder: str | Path, check: Callable[[Checkpoint, Path], object] = lambda *_: None
+) -> tuple[Path, Checkpoint] | None:
+    """The newest file of a folder that can be read, with what it holds; None when there are no files.
+
+    Args:
+        folder: of the checkpoints.
+        check: raises InputError for a checkpoint that is damaged in what this module knows nothing of.
+
+    Raises:
+        InputError: there are files, and all are damaged; or the newest that isn't is a NewerCheckpoint.
+        OSError: a file may not be read.
+    """
+    skipped = []
+    for path in reversed(files(folder)):
+        try:
+            found = load(path)
+            check(found, path)
+        except NewerCheckpoint:
+            raise
+        except InputError as error:
+            _log.warning("checkpoint skipped: %s", error)
+            skipped.append(str(error))
+        else:
+            return path, found
+    if skipped:
+        raise InputError(
+            f"{folder}: none of the {len(skipped)} checkpoints can be used; to begin anew, use another folder or move "
+            f"them away; the newest: {skipped[0]}"
+        )
+    return None
+
+
+def step_of(path: Path) -> int:
+    """The optimizer steps in the name of a checkpoint."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def files(folder: str | Path) -> list[Path]:
+    """The checkpoints in a folder, oldest step first."""
+    return sorted((path for path in Path(folder).glob("*.safetensors") if _NAME.fullmatch(path.name)), key=step_of)
+
+
+def not_finite(tensors: Mapping[str, Array]) -> list[str]:
+    """Names of the float tensors that have a NaN or an infinity."""
+    return [name for name, array in tensors.items() if dtype(array).is_float and not np.isfinite(array).all()]

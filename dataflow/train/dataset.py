@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
-from ..errors import InputError
+from ..errors import DataflowError, InputError
 from ..graph import Array
 
 _CHUNK = 1 << 22
+_END: Any = object()
+_LOOKED_AT = 16  # rows that a signature is made from
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +111,26 @@ class Dataset:
         if self._arrays is not None:
             return tuple(self._arrays)
         if self._samples is not None:
-            return tuple(self._entries(self._samples[0], tuple_keys))
+            return tuple(self._sample(0, tuple_keys))
         return None
+
+    def signature(self, tuple_keys: Sequence[str] = ()) -> dict[str, Any]:
+        """What tells this data from other data at little cost, for JSON: types of its entries, and a hash of some rows.
+
+        Empty for an iterable of batches; without a hash where samples are read one by one, which may be random.
+        """
+        if self._stream is not None:
+            return {}
+        if self._arrays is None:
+            entries = self._sample(0, tuple_keys)
+            return {"entries": {key: _type_of(as_array(value, repr(key))) for key, value in entries.items()}}
+        rows = self._subset if self._subset is not None else np.arange(len(self))
+        chosen = rows[np.linspace(0, len(rows) - 1, _LOOKED_AT).astype(np.int64)]
+        content = xxhash.xxh3_128()
+        for key in sorted(self._arrays):
+            content.update(np.asarray(self._arrays[key][chosen]).tobytes())
+        entries = {key: _type_of(array[:1][0]) for key, array in self._arrays.items()}
+        return {"entries": entries, "content": content.hexdigest()}
 
     def check_keys(self, required: Collection[str], optional: Collection[str], tuple_keys: Sequence[str] = ()) -> None:
         """Raises InputError that lists the keys that are missing and those that nothing reads."""
@@ -186,8 +208,14 @@ class Dataset:
             return {key: np.asarray(array[indices]) for key, array in self._arrays.items()}
         read: Callable[[list[int]], Any] | None = getattr(self._samples, "__getitems__", None)
         rows = [int(i) for i in indices]
-        samples = read(rows) if read is not None else [self._samples[i] for i in rows]
-        entries = [self._entries(sample, tuple_keys) for sample in samples]
+        if read is not None:
+            with _reading(f"samples {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"sample {rows[0]}"):
+                samples = list(read(rows))
+            if len(samples) != len(rows):
+                raise InputError(f"Dataset: __getitems__ gave {len(samples)} samples for {len(rows)} indices")
+            entries = [self._entries(sample, tuple_keys) for sample in samples]
+        else:
+            entries = [self._sample(row, tuple_keys) for row in rows]
         for number, entry in zip(rows, entries, strict=True):
             if entry.keys() != entries[0].keys():
                 raise InputError(
@@ -205,15 +233,30 @@ class Dataset:
             taken[key] = np.stack(parts)
         return taken
 
+    def _sample(self, row: int, tuple_keys: Sequence[str]) -> dict[str, Any]:
+        """A sample that is read by its number."""
+        with _reading(f"sample {row}"):
+            item = self._samples[row]
+        return self._entries(item, tuple_keys)
+
     def _stream_batches(self, start: int, tuple_keys: Sequence[str]) -> Iterator[Batch]:
-        source = self._stream() if callable(self._stream) else self._stream
+        with _reading("the first batch"):
+            source = self._stream() if callable(self._stream) else self._stream
+        if not isinstance(source, Iterable):
+            raise InputError(f"Dataset: the function gave {type(source).__name__}; expected an iterable of batches")
         if self._streamed and iter(source) is source and not callable(self._stream):
             raise InputError(
                 "Dataset: this iterator was read already and can't begin again; for several epochs give a function "
                 "that makes an iterator, e.g. Dataset(lambda: read_batches())"
             )
         self._streamed = True
-        for number, item in enumerate(source):
+        items, number = iter(source), -1
+        while True:
+            number += 1
+            with _reading(f"batch {number}"):
+                item = next(items, _END)
+            if item is _END:
+                break
             if number < start:
                 continue
             arrays = {
@@ -221,6 +264,11 @@ class Dataset:
             }
             self._check_lengths(arrays)
             yield Batch(arrays, None)
+        if number < start:
+            raise InputError(
+                f"Dataset: it ended after {number} batches, but the run goes on after {start} of this epoch; it must "
+                "give the same batches again"
+            )
 
     def _entries(self, item: Any, tuple_keys: Sequence[str]) -> dict[str, Any]:
         """A sample or batch as a dict with its final keys."""
@@ -266,6 +314,21 @@ class Dataset:
         part.__dict__.update(self.__dict__)
         part._subset = rows
         return part
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """A context in which anybody's code reads data: what it raises becomes an InputError that says where."""
+    try:
+        yield
+    except (DataflowError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(f"Dataset: {what} can't be read: {type(error).__name__}: {error}") from error
+
+
+def _type_of(array: Array) -> str:
+    return f"{array.dtype}{list(array.shape)}"
 
 
 def as_dataset(data: Any) -> Dataset:

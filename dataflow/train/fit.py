@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,12 +25,12 @@ from .history import History
 from .interrupts import InterruptsHeld
 from .metrics import Tally, figures
 from .progress import progress
+from .record import BEST, Record
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
 _log = logging.getLogger("dataflow")
-_BEST = "best/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class Fit:
         self.history = History()
         self.mark = Mark(0, 0, trainer.tallies())
         self.saved: Mark | None = None
+        self.signature: dict[str, Any] = {}
+        self.spoiled: frozenset[str] = frozenset()  # tensors that were not finite before
         self.stopping = False
         self.best: float | None = None
         self.best_state: dict[str, Array] = {}
@@ -107,8 +110,11 @@ class Fit:
 
     def run(self, resume: str | Path | None) -> History:
         """The figures of the run, gone on from a checkpoint where ``resume`` says so."""
-        if resume is not None:
-            self._resume(resume)
+        with contextlib.nullcontext() if self.saving is None else files.claimed(self.saving.folder):
+            return self._run(resume)
+
+    def _run(self, resume: str | Path | None) -> History:
+        self._begin(resume)
         _log.info("%s", self.trainer.described())
         self.progress.begin(self.epochs, self.data.count(self.batch_size), self.mark.epoch, self.mark.position)
         try:
@@ -189,7 +195,7 @@ class Fit:
 
     def _weights(self) -> dict[str, Array]:
         """Copies of the weights, named as those of the best epoch."""
-        return {_BEST + k: v for k, v in self.trainer.programs.state().items() if _is_weight(k)}
+        return {BEST + k: v for k, v in self.trainer.programs.state().items() if _is_weight(k)}
 
     def _judge(self) -> None:
         """Stops when there was no better epoch for too long, here or before the run was resumed."""
@@ -219,7 +225,7 @@ class Fit:
         """The weights of the best epoch come back, and callbacks are told."""
         if self.best_state:
             state = self.trainer.programs.state()
-            state |= {name.removeprefix(_BEST): array for name, array in self.best_state.items()}
+            state |= {name.removeprefix(BEST): array for name, array in self.best_state.items()}
             with InterruptsHeld():
                 self.trainer.programs.load_state(state)
         self._tell("end", self.mark.epoch, {})
@@ -235,62 +241,109 @@ class Fit:
     def _save(self) -> None:
         assert self.saving is not None
         trainer = self.trainer
-        counters = {
-            "steps": trainer.steps,
-            "epoch": self.mark.epoch,
-            "position": self.mark.position,
-            "tallies": {name: asdict(tally) for name, tally in self.mark.tallies.items()},
-            "history": self.history.state(),
-            "best": self.best,
-            "waited": self.waited,
-            "trainable": list(trainer.trainable),
-            "slots": list(trainer.optimizer.slots),
-            "order": self._order(),
-            "origin": _origin(trainer),
-            "algorithms": trainer.algorithms.used,
-        }
         tensors = {**trainer.programs.state(), **self.best_state}
-        graph = trainer.model.graph
-        files.save(
-            self.saving.folder,
-            trainer.steps,
-            Checkpoint(tensors, counters, files.fingerprint(graph)),
-            self.saving.keep,
+        spoiled = [name for name in files.not_finite(tensors) if name not in self.spoiled]
+        if spoiled:
+            raise DataflowError(
+                f"{self.saving.folder}: not saved after {trainer.steps} optimizer steps: {', '.join(spoiled[:3])} not "
+                "finite, which the last updates made so; resume from the newest checkpoint with a lower learning rate, "
+                "or clip_norm"
+            )
+        record = Record(
+            steps=trainer.steps,
+            epoch=self.mark.epoch,
+            position=self.mark.position,
+            tallies=self.mark.tallies,
+            history=self.history,
+            best=self.best,
+            waited=self.waited,
+            trainable=trainer.trainable,
+            slots=trainer.optimizer.slots,
+            order=self._order(),
+            origin=_origin(trainer),
+            algorithms=trainer.algorithms.used,
+            optimizer=type(trainer.optimizer).__name__,
+            data=self.signature,
         )
+        checkpoint = Checkpoint(tensors, record.counters(), files.fingerprint(trainer.model.graph))
+        files.save(self.saving.folder, trainer.steps, checkpoint, self.saving.keep)
         self.saved = self.mark
+
+    def _begin(self, resume: str | Path | None) -> None:
+        """Goes on from a checkpoint where ``resume`` says so; looks at what the run begins with."""
+        if resume is None and self.saving is None:
+            return
+        trainer = self.trainer
+        self.signature = self.data.signature(trainer.tuple_keys)
+        if resume is not None:
+            self._resume(resume)
+        begun = {f"parameters/{name}": trainer.model.parameters[name].array for name in trainer.trainable}
+        self.spoiled = frozenset(files.not_finite({**begun, **trainer.programs.state()}))
+        known = [] if self.saving is None or resume == "auto" else files.files(self.saving.folder)
+        later = [path for path in known if files.step_of(path) > trainer.steps]
+        if later:
+            raise InputError(
+                f"fit: {later[-1]} is of a later step than {trainer.steps}, where this run begins, and would be taken "
+                "for its newest checkpoint; resume='auto' goes on from there; otherwise choose another folder"
+            )
 
     def _resume(self, resume: str | Path) -> None:
         if resume == "auto":
             assert self.saving is not None
-            found = files.newest(self.saving.folder)
+            found = files.newest(self.saving.folder, Record.of)
             if found is None:
                 return
             path, state = found
         else:
             path, state = Path(resume), files.load(resume)
-        trainer, counters = self.trainer, state.counters
-        files.check(state, path, trainer.model.graph, trainer.trainable, trainer.optimizer.slots)
-        order = {key: value for key, value in self._order().items() if value != counters["order"].get(key)}
-        position = counters["position"]
-        if order and position:
-            _log.warning("%s: %s changed, so the epoch begins again", path, ", ".join(order))
-            position = 0
-        origin = {key: value for key, value in _origin(trainer).items() if value != counters["origin"].get(key)}
-        if origin or order:
-            _log.warning("%s: not bit for bit, since these changed: %s", path, ", ".join({**origin, **order}))
-        others = trainer.algorithms.adopt(counters.get("algorithms", {}))
+        trainer = self.trainer
+        record = Record.of(state, path)
+        rule = trainer.optimizer
+        record.check(state, path, trainer.model.graph, trainer.trainable, rule.slots, type(rule).__name__)
+        position = self._position(record, path)
+        # Everything fits: from here on the trainer changes.
+        others = trainer.algorithms.adopt(record.algorithms)
         if others:
             _log.warning("%s: not bit for bit, since %d nodes go by other algorithms than there", path, len(others))
-        trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(_BEST)})
-        trainer.steps = counters["steps"]
-        tallies = {name: Tally(**fields) for name, fields in counters["tallies"].items()}
-        same = position and tallies.keys() == self.mark.tallies.keys()
-        self.mark = self.saved = Mark(counters["epoch"], position, tallies if same else trainer.tallies())
-        self.history = History.from_state(counters["history"])
-        self.best, self.waited = counters["best"], counters["waited"]
-        self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(_BEST)}
+        same = position and record.tallies.keys() == self.mark.tallies.keys()
+        with InterruptsHeld():
+            trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(BEST)})
+            trainer.steps = record.steps
+        self.mark = self.saved = Mark(record.epoch, position, dict(record.tallies) if same else trainer.tallies())
+        self.history, self.best, self.waited = record.history, record.best, record.waited
+        self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(BEST)}
         self._judge()
         _log.info("resumed from %s: step %d, epoch %d", path, trainer.steps, self.mark.epoch)
+
+    def _position(self, record: Record, path: Path) -> int:
+        """The batch to go on from, after a word on what changed since the checkpoint.
+
+        Raises:
+            InputError: within an epoch, and the data has another length.
+        """
+        order = {key: value for key, value in self._order().items() if value != record.order.get(key)}
+        if "samples" in order and record.position:
+            raise InputError(
+                f"{path}: it was saved within an epoch over {record.order.get('samples')} samples, and the data has "
+                f"{self.data.length} now, so its order can't go on; give the same data, or resume from a checkpoint of "
+                "the end of an epoch"
+            )
+        data = [
+            f"{key} ({record.data[key]} there, {value} here)"
+            for key, value in self.signature.items()
+            if key in record.data and record.data[key] != value
+        ]
+        if data:
+            _log.warning("%s: the data changed since: %s", path, "; ".join(data))
+        origin = [key for key, value in _origin(self.trainer).items() if value != record.origin.get(key)]
+        if order and record.position:
+            _log.warning("%s: %s changed, so the epoch begins again", path, ", ".join(order))
+        if origin or order:
+            _log.warning("%s: not bit for bit, since these changed: %s", path, ", ".join([*origin, *order]))
+        batches = self.data.count(self.batch_size)
+        if not order and batches is not None and record.position > batches:
+            raise InputError(f"{path}: damaged: it is at batch {record.position} of an epoch of {batches}")
+        return 0 if order else record.position
 
     def _order(self) -> dict[str, Any]:
         """What the order of the data depends on, beside the epoch."""

@@ -134,8 +134,10 @@ class Objective:
         if SAMPLE_WEIGHT in entries:
             weight = entries[SAMPLE_WEIGHT] = np.asarray(entries[SAMPLE_WEIGHT], np.float32)
             refuse_nan(SAMPLE_WEIGHT, weight, indices)
-            if weight.shape != (size,) or (weight < 0).any():
-                raise InputError(f"'sample_weight' is {weight.shape}; expected ({size},), one number >= 0 per sample")
+            if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
+                raise InputError(
+                    f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
+                )
         if not self.open:
             entries = {key: array for key, array in entries.items() if key in (*self.keys, SAMPLE_WEIGHT)}
         self._types |= {key: TensorType(dtype(array), array.shape) for key, array in entries.items()}

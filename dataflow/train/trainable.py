@@ -46,6 +46,14 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
     whole = [f"{name!r} is {parameters[name].type}" for name in names if not parameters[name].type.dtype.is_float]
     if whole:
         raise InputError(f"only float tensors can be trained: {', '.join(whole)}")
+    narrow = [f"{name!r} is {parameters[name].type}" for name in names if parameters[name].type.dtype.bits < 32]
+    if narrow:
+        more = f" and {len(narrow) - 3} more" if len(narrow) > 3 else ""
+        raise InputError(
+            f"parameters of 16 bits can't be trained: {', '.join(narrow[:3])}{more}; updates are smaller than they "
+            "resolve, and moments overflow; export the model in float32 (precision='bf16' then computes products in "
+            "bfloat16), or leave them out with trainable="
+        )
     return names
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..algorithms import Algorithms
 from ..device import Precision
-from ..errors import DataflowError, InputError, ModelError
+from ..errors import InputError, ModelError
 from ..graph import Array
 from ..limits import Limits
 from ..model import Model
@@ -27,6 +27,7 @@ from .graphs import SQUARES
 from .history import History
 from .interrupts import InterruptsHeld
 from .metrics import Tally, figures
+from .nonfinite import NonFiniteLoss
 from .objective import SAMPLE_WEIGHT, LossChoice, MetricChoice, Objective
 from .optim import AdamW, Optimizer
 from .ties import find_ties
@@ -37,35 +38,6 @@ if TYPE_CHECKING:
     from .programs import Programs
 
 _log = logging.getLogger("dataflow")
-
-
-class NonFiniteLoss(DataflowError):
-    """The loss or a gradient became NaN or infinite.
-
-    The whole logical batch was discarded: parameters, the optimizer's state and the statistics of batch norms are those
-    before it, and training can go on with another one.
-
-    Attributes:
-        step: optimizer steps done.
-        indices: numbers of the samples of the micro-batch, or None where the data has none.
-        node: the first node of the model whose result is not finite; None: the loss itself, or a gradient.
-        parameter: the first parameter whose gradient is not finite, where the loss is.
-    """
-
-    def __init__(
-        self, loss: float, step: int, indices: Array | None, node: str | None, parameter: str | None = None
-    ) -> None:
-        self.step, self.indices, self.node, self.parameter = step, indices, node, parameter
-        samples = "an unnumbered batch" if indices is None else f"samples {_listed(indices)}"
-        after = f"after {step} optimizer steps, in {samples}"
-        if parameter is not None:
-            what = f"the loss is {loss:.6g}, but the gradient of {parameter} is not finite {after}"
-            advice = "look at these samples, and for ops whose slope is infinite somewhere (a root, a norm, a division)"
-        else:
-            where = f"first in {node}" if node else "the model's own values are finite, so in the loss itself"
-            what = f"the loss is {loss} {after}: {where}"
-            advice = "look at these samples, lower the learning rate, or set clip_norm"
-        super().__init__(f"{what}; the batch was discarded and changed nothing; {advice}")
 
 
 class Trainer:
@@ -441,8 +413,3 @@ def _cast(name: str, array: Array, type_: Any) -> Array:
             f"input {name!r}: expected {type_}, got {array.dtype}; convert it with .astype(np.{type_.dtype})"
         )
     return array.astype(wanted)
-
-
-def _listed(indices: Array) -> str:
-    first = ", ".join(str(int(i)) for i in indices[:8])
-    return first + (f", ... ({len(indices)} in all)" if len(indices) > 8 else "")

@@ -197,3 +197,34 @@ def test_nan_in_labels_names_the_sample() -> None:
 def test_what_is_no_data_is_refused(data: object) -> None:
     with pytest.raises(InputError, match="Dataset"):
         Dataset(data)
+
+
+class Broken:
+    """Samples, the fourth of which can't be read."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        if index == 3:
+            raise self.error
+        return {"x": np.ones(2, np.float32)}
+
+
+def test_what_reading_raises_says_where() -> None:
+    with pytest.raises(InputError, match="sample 3 can't be read: ZeroDivisionError: oops"):
+        list(Dataset(Broken(ZeroDivisionError("oops"))).batches(2))
+    with pytest.raises(FileNotFoundError):
+        list(Dataset(Broken(FileNotFoundError("3.png"))).batches(2))
+
+    def stream():
+        yield {"x": np.ones((2, 2))}
+        raise RuntimeError("lost")
+
+    with pytest.raises(InputError, match="batch 1 can't be read: RuntimeError: lost"):
+        list(Dataset(stream).batches(2))
+    with pytest.raises(InputError, match="the function gave int; expected an iterable"):
+        list(Dataset(lambda: 3).batches(2))

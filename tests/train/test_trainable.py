@@ -86,3 +86,18 @@ def test_whole_numbers_cannot_be_trained() -> None:
     g.output("y", ops.add(x, g.parameter("w", np.ones(2, np.int8))))
     with pytest.raises(df.InputError, match="only float tensors"):
         select(df.Model(g.build()))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_parameters_of_16_bits_are_refused(dtype):
+    """Their updates round away and their moments overflow: SGD at 1e-4 leaves a bfloat16 weight of 1 where it is."""
+    wanted = getattr(df, dtype)
+    g = df.GraphBuilder()
+    w = g.parameter("w", np.ones((2, 2), wanted.numpy))
+    g.output(
+        "y", df.ops.add(df.ops.matmul(g.input("x", wanted, (1, 2)), w), g.parameter("b", np.ones(2, wanted.numpy)))
+    )
+    model = df.Model(g.build())
+    with pytest.raises(df.InputError, match=rf"16 bits can't be trained: 'w' is {dtype}\[2, 2\].*export.*float32"):
+        df.Trainer(model, "mse")
+    assert model({"x": np.ones((1, 2), wanted.numpy)})["y"].tolist() == [[3.0, 3.0]]

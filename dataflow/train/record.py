@@ -1,0 +1,233 @@
+"""What a checkpoint says beside its tensors: where a run stands, and what it depends on; checked when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..graph import Array, Graph
+from ..types import TensorType
+from .checkpoint import Checkpoint, fingerprint
+from .history import History
+from .metrics import Tally
+
+BEST = "best/"
+_MOST = 2**53  # of counts: floats hold them exactly
+_TALLY = {"fraction", "batches", "sums"}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where a run stands.
+
+    Attributes:
+        steps: optimizer steps done.
+        epoch: passes over the data done.
+        position: batches of the next pass done.
+        tallies: figures of that pass so far.
+        history: of the run so far.
+        best: the best figure for stopping early, or None.
+        waited: epochs since.
+        trainable: names of the trained parameters.
+        slots: names of the optimizer's tensors per parameter.
+        order: what the order of the data depends on, beside the epoch.
+        origin: what the bits of a result depend on, beside data and settings.
+        algorithms: by node, see ``Algorithms``.
+        optimizer: name of its class; empty where an older version didn't say.
+        data: what tells the data from other data, see ``Dataset.signature``; empty likewise.
+    """
+
+    steps: int
+    epoch: int
+    position: int
+    tallies: Mapping[str, Tally]
+    history: History
+    best: float | None
+    waited: int
+    trainable: Sequence[str]
+    slots: Sequence[str]
+    order: Mapping[str, Any]
+    origin: Mapping[str, Any]
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    optimizer: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def counters(self) -> dict[str, Any]:
+        """What JSON holds of it."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        found["tallies"] = {name: asdict(tally) for name, tally in self.tallies.items()}
+        return found | {"history": self.history.state(), "trainable": [*self.trainable], "slots": [*self.slots]}
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, path: Path) -> Record:
+        """The record in a checkpoint that was read from ``path``.
+
+        Raises:
+            InputError: an entry is missing, or of another type or out of range.
+        """
+        read = _Reader(checkpoint.counters, path)
+        tallies = {
+            name: Tally(bool(t["fraction"]), t["batches"], [float(s) for s in t["sums"]])
+            for name, t in read.mapping("tallies", _is_tally, "a tally").items()
+        }
+        return cls(
+            steps=read.count("steps"),
+            epoch=read.count("epoch"),
+            position=read.count("position"),
+            tallies=tallies,
+            history=History.from_state(read.mapping("history", _is_table, "columns of numbers", {"epochs", "steps"})),
+            best=read.entry("best", lambda v: v is None or _is_number(v), "a number or null"),
+            waited=read.count("waited"),
+            trainable=read.names("trainable"),
+            slots=read.names("slots"),
+            order=read.mapping("order"),
+            origin=read.mapping("origin"),
+            algorithms=read.mapping("algorithms", lambda v: isinstance(v, str), "a name", otherwise={}),
+            optimizer=read.entry("optimizer", lambda v: isinstance(v, str), "a name", ""),
+            data=read.mapping("data", otherwise={}),
+        )
+
+    def check(
+        self,
+        checkpoint: Checkpoint,
+        path: Path,
+        graph: Graph,
+        trainable: Sequence[str],
+        slots: Sequence[str],
+        optimizer: str,
+    ) -> None:
+        """Raises InputError when the checkpoint belongs to a model of another structure, or to another way to train it.
+
+        Args:
+            checkpoint: that it came from.
+            path: of its file, for the message.
+            graph: of the model.
+            trainable: names of the parameters that this run trains.
+            slots: names of the optimizer's tensors per parameter.
+            optimizer: name of its class.
+        """
+        types = {value.name: value.type for value in graph.initializers}
+        differences = [d for name, array in checkpoint.tensors.items() if (d := self._difference(name, array, types))]
+        if not differences and checkpoint.fingerprint != fingerprint(graph):
+            differences.append("the nodes of the graphs differ")
+        for there, here, label in (
+            (self.trainable, trainable, "trained parameters"),
+            (self.slots, slots, "optimizer state"),
+            ([self.optimizer or optimizer], [optimizer], "optimizers"),
+        ):
+            if not differences and [*there] != [*here]:
+                differences.append(f"the {label} differ: {_short(there)} there, {_short(here)} here")
+        differences = differences or self._missing(checkpoint.tensors)
+        if differences:
+            more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+            raise InputError(
+                f"{path}: the checkpoint doesn't fit this run: {'; '.join(differences[:3])}{more}; "
+                "use the model and settings that it was made with, or another folder"
+            )
+
+    def _difference(self, name: str, array: Array, types: Mapping[str, TensorType]) -> str | None:
+        """How a tensor differs from those of a run of this model."""
+        kind, _, parameter = name.removeprefix(BEST).partition("/")
+        if kind == "optimizer" and not name.startswith(BEST):
+            slot, _, parameter = parameter.partition("/")
+            if slot not in self.slots:
+                return f"{name!r} is no tensor of the optimizer"
+        elif kind != "parameters":
+            return f"{name!r} is no tensor of a run"
+        wanted = types.get(parameter)
+        if wanted is None:
+            return f"the model has no {parameter!r}"
+        if wanted.sizes != array.shape or wanted.dtype.numpy != array.dtype:
+            return f"{parameter!r} is {array.dtype}{list(array.shape)} there and {wanted} here"
+        return None
+
+    def _missing(self, tensors: Mapping[str, Array]) -> list[str]:
+        """What of a run's state isn't there, given the rest of it."""
+        trained = [name for name in self.trainable if f"parameters/{name}" in tensors]
+        wanted = [f"optimizer/{slot}/{name}" for slot in self.slots for name in trained]
+        if any(name.startswith(BEST) for name in tensors):
+            wanted += [f"{BEST}parameters/{name}" for name in trained]
+        slots = [f"optimizer/{slot}/{name}" for slot in self.slots for name in self.trainable]
+        wanted += [f"parameters/{name.split('/', 2)[2]}" for name in slots if name in tensors]
+        if self.steps and not trained:
+            return [f"after {self.steps} steps it has none of the trained parameters"]
+        return [f"it has no {name!r}" for name in wanted if name not in tensors]
+
+
+class _Reader:
+    """Entries of a mapping that came from JSON, each checked."""
+
+    def __init__(self, counters: Mapping[str, Any], path: Path) -> None:
+        self._counters, self._path = counters, path
+
+    def entry(self, key: str, fits: Any, expected: str, otherwise: Any = ...) -> Any:
+        value = self._counters.get(key, otherwise)
+        if value is ...:
+            raise InputError(f"{self._path}: damaged: its counters have no {key!r}")
+        if not fits(value):
+            raise InputError(f"{self._path}: damaged: {key!r} is {_clipped(value)}; expected {expected}")
+        return value
+
+    def count(self, key: str) -> int:
+        number: int = self.entry(key, _is_count, "a count")
+        return number
+
+    def names(self, key: str) -> list[str]:
+        found: list[str] = self.entry(
+            key, lambda v: isinstance(v, list) and all(isinstance(name, str) for name in v), "a list of names"
+        )
+        return found
+
+    def mapping(
+        self,
+        key: str,
+        fits: Any = lambda value: True,
+        expected: str = "",
+        keys: set[str] | None = None,
+        otherwise: Any = ...,
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = self.entry(
+            key, lambda v: isinstance(v, dict) and (keys is None or v.keys() == keys), "a mapping", otherwise
+        )
+        for name, value in found.items():
+            if not fits(value):
+                raise InputError(f"{self._path}: damaged: {key!r} has {name!r}: {_clipped(value)}; expected {expected}")
+        return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+def _is_tally(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != _TALLY or not _is_numbers(value["sums"]):
+        return False
+    return isinstance(value["fraction"], bool) and _is_count(value["batches"]) and len(value["sums"]) == 5
+
+
+def _is_table(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(map(_is_numbers, value.values()))
+        and len({len(column) for column in value.values()}) <= 1
+    )
+
+
+def _short(names: Sequence[str]) -> str:
+    return ", ".join(map(str, ([*names] or ["none"])[:4])) + (", ..." if len(names) > 4 else "")
+
+
+def _clipped(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
