@@ -104,7 +104,7 @@ _NAMES = {
     "Kernel": "device",
     "Limits": "limits",
     "Model": "model",
-    "NonFiniteLoss": "train.trainer",
+    "NonFiniteLoss": "train.nonfinite",
     "Parameter": "model",
     "Plan": "plan",
     "Profile": "profile",

@@ -104,9 +104,7 @@ class Program:
         self._queue = 0
         renew_in_child(self)
 
-    def run(
-        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], *, interruptible: bool = True
-    ) -> Bound:
+    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], *, interruptible: bool = True) -> Bound:
         """Runs all items once; waits while ``cap`` runs are in progress. Returns the Bound that did, for its counters.
 
         Args:

@@ -12,7 +12,8 @@ import pytest
 import dataflow as df
 from dataflow import ops
 from dataflow.train import checkpoint
-from dataflow.train.trainer import NonFiniteLoss, Trainer
+from dataflow.train.nonfinite import NonFiniteLoss
+from dataflow.train.trainer import Trainer
 
 QUIET: dict[str, Any] = {"progress": False}
 

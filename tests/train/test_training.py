@@ -11,7 +11,7 @@ import pytest
 import dataflow as df
 from dataflow import ops
 from dataflow.train.callbacks import Event
-from dataflow.train.trainer import NonFiniteLoss
+from dataflow.train.nonfinite import NonFiniteLoss
 
 DEVICES = ["numpy", "cpu"]
 QUIET: dict[str, Any] = {"progress": False}
