@@ -188,9 +188,8 @@ class Session:
             given = {v.name: values[v.name] for v in region.graph.inputs}
             needed = tuple((name, sizes[name]) for name in sorted(dims_of(region.graph)))
             shapes = tuple(np.shape(a) for a in given.values())
-            program = self._cached(
-                (names, (index, shapes, needed)), functools.partial(self._plan_for, region.graph, sizes)
-            )
+            make = functools.partial(self._region_for, region, given, sizes)
+            program = self._cached((names, (index, shapes, needed)), make)
             results = result_arrays(program.plan.outputs, None)
             try:
                 program.run(given, results)
@@ -279,6 +278,14 @@ class Session:
     def _compile(self, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
         graph = self._graph if not outputs else without_dead(_with_outputs(self._graph, outputs))
         return self._plan_for(graph, sizes_of(self._graph, feeds))
+
+    def _region_for(self, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]) -> Program:
+        """The program of a region, for what the regions before it gave."""
+        for value in region.graph.inputs:
+            wanted, found = value.type.bind(sizes), given[value.name].shape
+            if wanted.shape != found:
+                raise InputError(f"{value.name!r} has shape {found}; the nodes that read it were made for {wanted}")
+        return self._plan_for(region.graph, sizes)
 
     def _plan_for(self, graph: Graph, sizes: Mapping[str, int]) -> Program:
         def make() -> Program:

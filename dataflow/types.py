@@ -1,8 +1,8 @@
 """Element types, named sizes and tensor types.
 
 A dim is an int or a ``Dim``: a named size ("batch"), or an expression over named sizes, known when a plan is
-made. Expressions are integer polynomials over names and over floor divisions, kept in one canonical
-form, so that equal expressions compare equal.
+made. Expressions are integer polynomials over names, floor divisions, the least of sizes and what sizes broadcast to,
+kept in one canonical form, so that equal expressions compare equal.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def dtype(of: DType | str | np.dtype[Any] | type | np.ndarray[Any, Any]) -> DTyp
 _MOST_TEXT = 2000  # letters of an expression; sums and products of sums grow without end
 _MOST_TERMS = 4096  # of a product, before those that are alike become one
 
-Atom = Union[str, tuple[str, "Dim", "Dim"]]  # a name, or ("//", a, b)
+Atom = Union[str, tuple[Any, ...]]  # a name, ("//", a, b), ("min", a, b, ...) or ("broadcast", a, b, ...)
 Monomial = tuple[Atom, ...]  # a sorted product of atoms; () is 1
 
 
@@ -210,6 +210,8 @@ class Dim:
             for atom in monomial:
                 if isinstance(atom, str):
                     value: Size = sizes.get(atom, _named(atom))
+                elif atom[0] in _JOINED:
+                    value = _JOINED[atom[0]]([bind_size(part, sizes) for part in atom[1:]])
                 else:
                     value = bind_size(atom[1], sizes) // bind_size(atom[2], sizes)
                 product = product * value
@@ -249,12 +251,12 @@ class Dim:
         exact = _divide(self._terms, _terms_of(other))
         if exact is not None:
             return exact
-        return Dim._from({(("//", self, other),): 1})  # type: ignore[dict-item]
+        return Dim._from({(("//", self, other),): 1})
 
     def __rfloordiv__(self, other: Size) -> Size:
         if other == 0:
             return 0
-        return Dim._from({(("//", other, self),): 1})  # type: ignore[dict-item]
+        return Dim._from({(("//", other, self),): 1})
 
     def __mod__(self, other: Size) -> Size:
         return self - (self // other) * other
@@ -310,11 +312,55 @@ def _divide(terms: Sequence[tuple[Monomial, int]], divisor: Sequence[tuple[Monom
 def _dim_text(terms: Iterable[tuple[Monomial, int]]) -> str:
     parts = []
     for monomial, factor in terms:
-        atoms = [a if isinstance(a, str) else f"({a[1]})//({a[2]})" for a in monomial]
+        atoms = [a if isinstance(a, str) else _atom_text(a) for a in monomial]
         if factor != 1 or not atoms:
             atoms.insert(0, str(factor))
         parts.append("*".join(atoms))
     return " + ".join(parts)
+
+
+def _atom_text(atom: tuple[Any, ...]) -> str:
+    if atom[0] in _JOINED:
+        return f"{atom[0]}({', '.join(map(str, atom[1:]))})"
+    return f"({atom[1]})//({atom[2]})"
+
+
+def _parts(size: Size, kind: str) -> tuple[Size, ...]:
+    """The sizes that were joined to this one; itself where it is of another kind."""
+    if isinstance(size, Dim) and len(size._terms) == 1:
+        ((atoms, factor),) = size._terms
+        if factor == 1 and len(atoms) == 1 and isinstance(atoms[0], tuple) and atoms[0][0] == kind:
+            return atoms[0][1:]
+    return (size,)
+
+
+def least_size(sizes: Iterable[Size]) -> Size:
+    """The smallest of them; known when they are."""
+    parts = dict.fromkeys(part for size in sizes for part in _parts(size, "min"))
+    fixed = [n for n in parts if not isinstance(n, Dim)]
+    kept: list[Size] = [*([min(fixed)] if fixed else []), *sorted((n for n in parts if isinstance(n, Dim)), key=str)]
+    return kept[0] if len(kept) == 1 else Dim._from({(("min", *kept),): 1})
+
+
+def broadcast_size(sizes: Iterable[Size]) -> Size:
+    """What an axis of these sizes broadcasts to: 1 gives way, and any others must be equal.
+
+    A fixed size other than 1 decides; of several that are not known yet, the result is known when they are.
+
+    Raises:
+        InputError: two known sizes differ, and neither is 1.
+    """
+    parts = dict.fromkeys(part for size in sizes for part in _parts(size, "broadcast"))
+    fixed = [n for n in parts if not isinstance(n, Dim) and n != 1]
+    if len(fixed) > 1:
+        raise InputError(f"sizes {' and '.join(map(str, fixed))} don't broadcast: they differ, and neither is 1")
+    named = sorted((n for n in parts if isinstance(n, Dim)), key=str)
+    if fixed or not named:
+        return fixed[0] if fixed else 1
+    return named[0] if len(named) == 1 else Dim._from({(("broadcast", *named),): 1})
+
+
+_JOINED = {"min": least_size, "broadcast": broadcast_size}
 
 
 def bind_size(size: Size, sizes: Mapping[str, int]) -> Size:

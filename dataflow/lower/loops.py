@@ -55,10 +55,10 @@ class Scan:
 def row(stacked: Storage, scan: Scan) -> Storage:
     """Row t of a stacked value in trip t; from the last one back when the scan is reversed."""
     step = stacked.strides[0] * stacked.type.dtype.nbytes(1)
-    begin = (scan.trips - 1) * step if scan.reverse else 0
+    begin = (scan.trips - 1) * step if scan.reverse and scan.trips else 0  # below the offset in a flipped view
     return Storage(
         stacked.root,
-        stacked.offset + max(begin, 0) if scan.trips else stacked.offset,
+        stacked.offset + begin,
         stacked.strides[1:],
         TensorType(stacked.type.dtype, stacked.type.shape[1:]),
         -step if scan.reverse else step,

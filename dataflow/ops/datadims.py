@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..op import REQUIRED, Op, View
-from ..types import Shape, Size, TensorType, int64
+from ..types import Dim, Shape, Size, TensorType, int64
 from .rules import need
 
 
@@ -27,6 +27,25 @@ measure: Op = Op(
 )
 
 
+def _require_infer(x: TensorType, *, left: Size, right: Size, equal: int, text: str) -> TensorType:
+    known = not isinstance(left, Dim) and not isinstance(right, Dim)
+    need(not known or (left == right) == bool(equal), text)
+    return x
+
+
+require: Op = Op(
+    "require",
+    ("x",),
+    _require_infer,
+    attributes={"left": REQUIRED, "right": REQUIRED, "equal": 1, "text": REQUIRED},
+    gradient=lambda node, dy: dy,
+    cheap=True,
+    view=lambda node, strides: View(0, strides),
+    doc="y = x; once their names are known, sizes ``left`` and ``right`` must be equal, or differ with equal = 0; else "
+    "it is an error, ``text``",
+)
+
+
 def _nonzero_infer(x: TensorType, *, count: Size) -> TensorType:
     return TensorType(int64, (x.rank, count))
 
@@ -40,4 +59,4 @@ nonzero: Op = Op(
     "are, and another number of them is an error",
 )
 
-OPS = (measure, nonzero)
+OPS = (measure, require, nonzero)

@@ -311,7 +311,8 @@ clip: Op = Op(
 def _prelu_infer(x: TensorType, slope: TensorType) -> TensorType:
     dtype = same_dtype("prelu", x, slope)
     shape = broadcast_shape("prelu", x.shape, slope.shape)
-    need(len(shape) == x.rank, f"prelu: slope {slope} doesn't broadcast to x, {x}")
+    fits = shape == x.shape or (len(shape) == x.rank and not (x.is_bound and slope.is_bound))
+    need(fits, f"prelu: slope {slope} doesn't broadcast to x, {x}")
     return TensorType(dtype, x.shape)
 
 

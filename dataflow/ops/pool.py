@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import InputError
 from ..graph import Node, Value
 from ..op import REQUIRED, Op
-from ..types import Dim, Shape, Size, TensorType, int32
+from ..types import Dim, Shape, Size, TensorType, int32, least_size
 from .convolution import check_window, window_size
 from .rules import need
 
@@ -48,9 +48,8 @@ def _sizes(
         if before >= reach or after >= reach:
             raise InputError(f"{name}: pads {tuple(pads)} hold a whole window of axis {i}")
         size = window_size(shape[2 + i], kernel[i], strides[i], before + after, dilations[i], bool(ceil_mode))
-        known = not isinstance(size, Dim) and not isinstance(shape[2 + i], Dim)
-        if ceil_mode and known and size > 0 and (size - 1) * strides[i] >= shape[2 + i] + before:  # type: ignore[operator]
-            size -= 1  # the last window would begin in the padding behind
+        if ceil_mode and (isinstance(size, Dim) or size > 0):  # no window begins in the padding behind
+            size = least_size([size, (shape[2 + i] + before - 1) // strides[i] + 1])
         if not (isinstance(size, Dim) or size > 0 or 0 in shape):
             raise InputError(f"{name}: the kernel {tuple(kernel)} is larger than the padded input")
         sizes.append(size)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..types import Dim, DType, Shape, Size, TensorType, bool_
+from ..types import Dim, DType, Shape, Size, TensorType, bool_, broadcast_size
 
 
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:
-    """The shape that NumPy's broadcasting gives; a named dim counts as fitting until it is bound.
+    """The shape that NumPy's broadcasting gives; of several named dims on an axis it is known when they are bound.
 
     Raises:
         InputError: the shapes don't fit.
@@ -18,18 +18,13 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     result: list[Size] = []
-    for axis in range(rank):
-        size: Size = 1
-        for shape in padded:
-            dim = shape[axis]
-            if dim == 1 or dim == size:
-                continue
-            if size == 1 or isinstance(size, Dim):
-                size = dim
-            elif not isinstance(dim, Dim):
-                listed = " and ".join(f"({', '.join(map(str, s))})" for s in shapes)
-                raise InputError(f"{name}: shapes {listed} don't broadcast: axis {axis} is {size} and {dim}")
-        result.append(size)
+    for axis, sizes in enumerate(zip(*padded, strict=True)):
+        fixed = {n for n in sizes if not isinstance(n, Dim) and n != 1}
+        if len(fixed) > 1:
+            listed = " and ".join(f"({', '.join(map(str, s))})" for s in shapes)
+            first, second = [n for n in dict.fromkeys(sizes) if n in fixed][:2]
+            raise InputError(f"{name}: shapes {listed} don't broadcast: axis {axis} is {first} and {second}")
+        result.append(sizes[0] if len(set(sizes)) == 1 else broadcast_size(sizes))
     return tuple(result)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..builder import GraphBuilder
+from ..errors import InputError
 from ..graph import Attribute, Graph, Node, Value
 from ..types import Dim, bind_size
 from .rewrite import rewrite
@@ -20,13 +21,31 @@ def bind(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         return graph
 
     def copy(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> tuple[Value | None, ...]:
-        attributes = {key: _bound(value, sizes) for key, value in node.attributes.items()}
         bodies = tuple(bind(body, sizes) for body in node.bodies)
         names = [None if v is None else v.name for v in node.outputs]
-        made = builder.add(node.op, inputs, attributes, bodies=bodies, name=node.name, output_names=names)
+        try:
+            attributes = {key: _bound(value, sizes) for key, value in node.attributes.items()}
+            made = builder.add(node.op, inputs, attributes, bodies=bodies, name=node.name, output_names=names)
+        except InputError as error:
+            raise InputError(f"{error}; {_listed(node, sizes)}") from None
+        for old, new in zip(node.outputs, made.outputs, strict=True):
+            # What reads it was made for the type that was inferred from names, attributes and regions among it.
+            if old is not None and new is not None and old.type.bind(sizes) != new.type:
+                raise InputError(
+                    f"{node.describe()}: its result {old.name!r} is {new.type}, where the graph expects {old.type}, "
+                    f"{old.type.bind(sizes)}; {_listed(node, sizes)}: give these sizes one name where they are equal"
+                )
         return made.outputs
 
     return rewrite(graph, copy, input_type=lambda type_: type_.bind(sizes))
+
+
+def _listed(node: Node, sizes: Mapping[str, int]) -> str:
+    """The named sizes of a node and what they are."""
+    shapes = [*(v.type.shape for v in (*node.inputs, *node.outputs) if v is not None), *node.attributes.values()]
+    dims = [d for shape in shapes for d in (shape if isinstance(shape, tuple) else (shape,)) if isinstance(d, Dim)]
+    named = sorted({name for dim in dims for name in dim.names})
+    return "here " + (", ".join(f"{name} = {sizes.get(name, 'unknown')}" for name in named) or "no size has a name")
 
 
 def dims_of(graph: Graph) -> frozenset[str]:

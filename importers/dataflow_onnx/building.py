@@ -21,8 +21,8 @@ _SAME: dict[str, str] = {
     "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "tanh": "Tanh", "asinh": "Asinh", "acosh": "Acosh",
     "atanh": "Atanh", "sigmoid": "Sigmoid", "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "round": "Round",
     "softplus": "Softplus", "softsign": "Softsign", "logical_not": "Not", "is_nan": "IsNaN", "copy": "Identity",
-    "hard_swish": "HardSwish", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow",
-    "maximum": "Max", "minimum": "Min", "equal": "Equal", "less": "Less", "less_equal": "LessOrEqual",
+    "require": "Identity", "hard_swish": "HardSwish", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div",
+    "pow": "Pow", "maximum": "Max", "minimum": "Min", "equal": "Equal", "less": "Less", "less_equal": "LessOrEqual",
     "greater": "Greater", "greater_equal": "GreaterOrEqual", "logical_and": "And", "logical_or": "Or",
     "logical_xor": "Xor", "where": "Where", "matmul": "MatMul", "prelu": "PRelu", "clip": "Clip",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sizes that depend on data: nodes that work out what an operator means by them, and names for the results."""
+"""Sizes that are known late: conditions on named ones, and nodes that work out those that depend on data."""
 
 from __future__ import annotations
 
@@ -15,6 +15,35 @@ from .importing import Importer, Tensor
 from .sizes import axes_in, product
 
 T = Tensor
+
+
+def required(value: Value, left: Any, right: Any, text: str, equal: int = 1) -> Any:
+    """``value`` where two sizes are equal, or differ with ``equal`` = 0; named ones are compared once they are known.
+
+    Raises:
+        ModelError: they are known, and that doesn't hold.
+    """
+    if not isinstance(left, Dim) and not isinstance(right, Dim):
+        if (left == right) != bool(equal):
+            raise ModelError(text)
+        return value
+    return value if equal and left == right else ops.require(value, left=left, right=right, text=text, equal=equal)
+
+
+def within(operand: Value, shape: Sequence[Any]) -> Any:
+    """``operand`` where it broadcasts to ``shape``, so that what is computed with it keeps that shape.
+
+    Raises:
+        ModelError: it doesn't; where named sizes decide, an error follows once they are known.
+    """
+    own = (1,) * (len(shape) - operand.type.rank) + operand.type.shape
+    pairs = list(zip(own, shape, strict=False))
+    known = [(n, size) for n, size in pairs if not isinstance(n, Dim) and not isinstance(size, Dim)]
+    if len(own) != len(shape) or any(n not in (1, size) for n, size in known):
+        raise ModelError(f"{operand.type} does not broadcast to shape ({', '.join(map(str, shape))})")
+    if all(n == size or (not isinstance(n, Dim) and n == 1) for n, size in pairs):
+        return operand
+    return ops.broadcast_to(operand, shape=tuple(shape))
 
 
 def size_value(c: Importer, size: Any) -> Any:
@@ -71,14 +100,15 @@ def target_of_data(c: Importer, value: Value, shape: T, allowzero: int) -> list[
 
 
 def expansion_of_data(c: Importer, x: T, shape: T) -> list[Any]:
-    """The computed target of an expansion: of two sizes that fit, one is 1 or they are equal."""
+    """The computed target of an expansion: where it is 1, the operand's own size."""
     wanted, own = c.value(shape), x.type.shape
     if wanted.type.rank != 1 or not wanted.type.is_bound or wanted.type.dtype != int64 or not wanted.type.elements:
         return c.sizes(shape, "the shape")
     count = wanted.type.elements
     tail = [*(1,) * (count - len(own)), *own[max(0, len(own) - count) :]]
     name = f"shape of {c.node.describe()}"
-    return list(c.measured(Tensor(name, ops.maximum(wanted, _vector(c, tail))), name).numbers)
+    one = c.builder.constant(np.array(1))
+    return list(c.measured(Tensor(name, ops.where(ops.equal(wanted, one), _vector(c, tail), wanted)), name).numbers)
 
 
 def range_of_data(c: Importer, start: Value, limit: Value, delta: Value) -> Any:

@@ -24,7 +24,7 @@ from dataflow.types import dtype as as_dtype
 from .arguments import arguments_of
 from .batches import Freed
 from .records import Array, GraphRecord, ModelRecord, NodeRecord
-from .sizes import MOST_KNOWN, Known, compute
+from .sizes import MOST_KNOWN, Known, compute, taken_as_different
 from .table import find
 
 
@@ -80,6 +80,7 @@ class Importer:
         self.tensors: dict[str, Tensor] = {}
         self.roles: dict[str, tuple[str, bool]] = {}
         self.claimed: set[Value] = set()  # values that have their name from the file
+        self.assumed: list[tuple[Any, Any]] = []  # sizes that are not known, taken as different
         self._aliases: dict[str, tuple[str, ...]] = {}
 
     def run(self, graph: GraphRecord, nodes: Sequence[NodeRecord], outputs: Sequence[str]) -> None:
@@ -93,7 +94,11 @@ class Importer:
             self.tensors[name] = self.stored(name, array)
         self.convert_all(nodes)
         for name in outputs:
-            self.builder.output(name, self.value(self.tensors[name]))
+            value = self.value(self.tensors[name])
+            for left, right in dict.fromkeys(self.assumed):
+                text = f"the graph was made for sizes {left} and {right} that differ: fix them when exporting"
+                value = ops.require(value, left=left, right=right, equal=0, text=text)
+            self.builder.output(name, value)
 
     def convert_all(self, nodes: Sequence[NodeRecord]) -> None:
         """Adds nodes to the graph.
@@ -176,7 +181,14 @@ class Importer:
             found = compute(node.op, operands, node.attributes)
         except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError):
             return None  # its inputs don't fit: the converter says which
+        if found is not None:
+            self.outermost.assumed += taken_as_different(node.op, operands)
         return None if found is None else (found,)
+
+    @property
+    def outermost(self) -> Importer:
+        """The importer of the main graph."""
+        return self if self.around is None else self.around.outermost
 
     def call(self, converter: Callable[..., Any], inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
         """The converter's results."""

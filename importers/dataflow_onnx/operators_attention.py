@@ -12,7 +12,7 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.types import Dim, Size, int64
 
-from .datasizes import size_value
+from .datasizes import required, size_value
 from .importing import Importer, Tensor
 from .operators_math import dtype_of
 from .sizes import product
@@ -55,6 +55,7 @@ def _widened(c: Importer, mask: Value, total: Size) -> Any:
     fill = _number(c, 0.0 if mask.type.dtype.name == "bool" else -math.inf, mask)
     if isinstance(missing, int) and missing < 0:
         raise ModelError(f"attn_mask is {mask.type}, there are {total} keys")
+    mask = required(mask, last, 1, f"attn_mask is {mask.type}: a last size that has a name must not be 1", equal=0)
     tail = ops.broadcast_to(fill, shape=(*rest, missing))
     return ops.concat(mask, tail, axis=-1)
 

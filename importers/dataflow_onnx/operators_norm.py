@@ -9,6 +9,7 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.types import Dim, float32
 
+from .datasizes import within
 from .importing import Importer, Tensor
 from .sizes import axis_in, product
 from .table import operator
@@ -42,8 +43,8 @@ def _normalized(c: Importer, x: T, scale: T, bias: T | None, axis: int, epsilon:
     assert y is not None
     if not fits:  # they broadcast over the row
         factor, shift = vectors
-        y = y if factor is None else ops.mul(y, _like(factor, y))
-        y = y if shift is None else ops.add(y, _like(shift, y))
+        y = y if factor is None else ops.mul(y, within(_like(factor, y), y.type.shape))
+        y = y if shift is None else ops.add(y, within(_like(shift, y), y.type.shape))
     kept = (*value.type.shape[:at], *(1,) * (value.type.rank - at))
     wanted = [bool(name) for name in (*c.node.outputs[1:], "", "")][:2]
     rest = [ops.reshape(v, shape=kept) if w else None for v, w in zip((mean, inverse), wanted, strict=True)]
@@ -82,7 +83,7 @@ def RMSNormalization(c: Importer, x: T, scale: T, *, axis: int = -1, epsilon: fl
 def _per_channel(vector: Value, value: Value) -> Any:
     """(C,) to broadcast over (N, C, ...)."""
     shape = (1, vector.type.shape[0], *(1,) * (value.type.rank - 2))
-    return ops.reshape(_like(vector, value), shape=shape)
+    return within(ops.reshape(_like(vector, value), shape=shape), value.type.shape)
 
 
 def _is_part_of_group_norm(c: Importer, value: Value, scale: T, bias: T) -> bool:

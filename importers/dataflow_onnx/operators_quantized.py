@@ -11,6 +11,7 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.types import Dim, DType, float32, float64, int32, uint8
 
+from .datasizes import within
 from .importing import Importer, Tensor
 from .operators_layers import window_of
 from .operators_math import dtype_of
@@ -30,7 +31,8 @@ def _spread(vector: Value, value: Value, axis: int, block: int) -> Any:
     if not block:
         if vector.type.rank != 1:
             raise ModelError(f"a scale or zero point is {vector.type}; expected one number, or one for each place")
-        return ops.reshape(vector, shape=tuple(shape[0] if i == at else 1 for i in range(rank)))
+        along = ops.reshape(vector, shape=tuple(shape[0] if i == at else 1 for i in range(rank)))
+        return within(along, value.type.shape)
     if vector.type.rank != rank:
         raise ModelError(f"a scale or zero point is {vector.type} for {value.type}; expected one for each block")
     opened = (*shape[: at + 1], 1, *shape[at + 1 :])
@@ -38,9 +40,9 @@ def _spread(vector: Value, value: Value, axis: int, block: int) -> Any:
     flat = (*shape[:at], shape[at] * block, *shape[at + 1 :])
     spread = ops.reshape(ops.broadcast_to(ops.reshape(vector, shape=opened), shape=wide), shape=flat)
     if flat[at] == value.type.shape[at]:
-        return spread
+        return within(spread, value.type.shape)
     stops = tuple(value.type.shape[i] if i == at else n for i, n in enumerate(flat))
-    return ops.slice(spread, starts=(0,) * rank, stops=stops, steps=(1,) * rank)
+    return within(ops.slice(spread, starts=(0,) * rank, stops=stops, steps=(1,) * rank), value.type.shape)
 
 
 def _bytes(dtype: DType) -> DType:

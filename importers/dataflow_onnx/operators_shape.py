@@ -9,10 +9,10 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.types import Dim, float32, int64
+from dataflow.types import Dim, broadcast_size, float32, int64
 from dataflow.types import dtype as as_dtype
 
-from .datasizes import ends_of_data, expansion_of_data, range_of_data, target_of_data
+from .datasizes import ends_of_data, expansion_of_data, range_of_data, required, target_of_data
 from .importing import Importer, Tensor
 from .records import Array
 from .sizes import Known, axes_in, axis_in, filled, objects, product
@@ -112,15 +112,18 @@ def Flatten(c: Importer, x: T, *, axis: int = 1) -> Any:
 
 
 def _squeeze(c: Importer, x: T, axes: Sequence[int] | None) -> Any:
-    shape = x.type.shape
+    shape, value = x.type.shape, c.value(x)
     if axes is None:
         gone = {i for i, n in enumerate(shape) if not isinstance(n, Dim) and n == 1}
+        for axis, size in enumerate(shape):
+            if axis not in gone:
+                value = required(value, size, 1, f"axis {axis} of {x.type} must not be 1: give axes", equal=0)
     else:
         gone = set(axes_in(axes, len(shape)))
     if any(not isinstance(shape[i], Dim) and shape[i] != 1 for i in gone):
         raise ModelError(f"axes {tuple(axes or ())} of {x.type} are not all of size 1")
     left = tuple(n for i, n in enumerate(shape) if i not in gone)
-    return ops.reshape(c.value(x), shape=left)
+    return ops.reshape(value, shape=left)
 
 
 @operator("Squeeze")
@@ -176,11 +179,8 @@ def Expand(c: Importer, x: T, shape: T) -> Any:
         wanted = c.freed.expanded(wanted, len(own))
     rank = max(len(own), len(wanted))
     own, wanted = [1] * (rank - len(own)) + own, [1] * (rank - len(wanted)) + wanted
-    result = []
-    for have, want in zip(own, wanted, strict=True):
-        fixed = not isinstance(want, Dim) and want == 1
-        result.append(have if fixed else want if isinstance(want, Dim) else int(want))
-    return ops.broadcast_to(value, shape=tuple(result))
+    result = [broadcast_size(pair) for pair in zip(own, wanted, strict=True)]
+    return ops.broadcast_to(value, shape=tuple(n if isinstance(n, Dim) else int(n) for n in result))
 
 
 def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Any:
@@ -246,6 +246,11 @@ def _split(c: Importer, x: T, axis: int, parts: Sequence[Any]) -> tuple[Any, ...
     at = axis_in(axis, value.type.rank)
     if len(parts) != len(c.node.outputs):
         raise ModelError(f"{len(parts)} parts for {len(c.node.outputs)} outputs")
+    if any(not isinstance(part, Dim) and part < 0 for part in parts):
+        raise ModelError(f"split {list(parts)} has a negative size")
+    total = sum(parts)
+    text = f"axis {at} of {value.type} has the size {value.type.shape[at]}; its parts {list(parts)} add up to {total}"
+    value = required(value, value.type.shape[at], total, text)
     results, begin = [], 0
     for part in parts:
         starts = tuple(begin if i == at else 0 for i in range(value.type.rank))
@@ -255,14 +260,18 @@ def _split(c: Importer, x: T, axis: int, parts: Sequence[Any]) -> tuple[Any, ...
     return tuple(results)
 
 
-def _even(c: Importer, x: T, axis: int, count: int) -> list[Any]:
-    size = x.type.shape[axis_in(axis, len(x.type.shape))]
+def _even(c: Importer, x: T, axis: int, count: int, uneven: bool = False) -> list[Any]:
+    """The sizes of ``count`` equal parts; with ``uneven`` the last may be smaller."""
+    size: Any = x.type.shape[axis_in(axis, len(x.type.shape))]
     if not 0 < count <= len(c.node.outputs):
         raise ModelError(f"num_outputs is {count}; the node has {len(c.node.outputs)} outputs")
-    if isinstance(size, Dim):
+    if not isinstance(size, Dim):
+        most = -(-size // count)
+        return [max(0, min(most, size - i * most)) for i in range(count)]
+    if not uneven or size - size // count * count == 0:
         return [size // count] * count
-    most = -(-size // count)
-    return [max(0, min(most, size - i * most)) for i in range(count)]
+    most = (size + (count - 1)) // count
+    return [most] * (count - 1) + [size - most * (count - 1)]
 
 
 @operator("Split")
@@ -273,7 +282,7 @@ def Split_2(c: Importer, x: T, *, axis: int = 0, split: Sequence[int] | None = N
 @operator("Split", 13)
 def Split(c: Importer, x: T, split: T | None = None, *, axis: int = 0, num_outputs: int | None = None) -> Any:
     count = len(c.node.outputs) if num_outputs is None else num_outputs
-    parts = _even(c, x, axis, count) if split is None else c.sizes(split, "split")
+    parts = _even(c, x, axis, count, num_outputs is not None) if split is None else c.sizes(split, "split")
     return _split(c, x, axis, parts)
 
 

@@ -49,6 +49,12 @@ def filled(shape: Sequence[int], size: Any) -> Array:
     return found
 
 
+def filled_by(numbers: Array, function: Callable[[Any], Any]) -> Array:
+    """Another array of sizes, element by element."""
+    found: Array = np.asarray(np.frompyfunc(function, 1, 1)(numbers), object).reshape(numbers.shape)
+    return found
+
+
 def product(sizes: Iterable[Any]) -> Any:
     """Of sizes; 1 for none."""
     total: Any = 1
@@ -70,14 +76,35 @@ def compute(op: str, operands: Sequence[Known | None], attributes: Mapping[str, 
     result = rule(*given, **attributes)
     if result is None or result.size > MOST_KNOWN:
         return None
+    dtype = bool_ if op in _BOOLEAN else operands[1 if op == "Where" else 0].dtype  # type: ignore[union-attr]
+    low, high = (0, 1 << 64) if dtype.kind == "u" else (-(1 << 63), 1 << 63)
     for number in result.reshape(-1):
         if isinstance(number, Dim):
             if len(str(number)) > _MOST_TEXT:
                 raise ModelError("the expression for a size grows too long; fix the named sizes when exporting")
-        elif not -(1 << 63) <= number < 1 << 64:
+        elif dtype.bits >= 64 and not low <= number < high:
             raise ModelError(f"the size {number} overflows 64 bits")
-    dtype = bool_ if op in _BOOLEAN else operands[1 if op == "Where" else 0].dtype  # type: ignore[union-attr]
-    return Known(result, dtype)
+    return Known(_wrapped(result, dtype), dtype)
+
+
+def _wrapped(numbers: Array, dtype: DType) -> Array:
+    """Numbers in the range of their type, as its arithmetic leaves them."""
+    if not dtype.is_int or dtype.bits >= 64:
+        return numbers
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    return filled_by(numbers, lambda n: n if isinstance(n, Dim) else (n - low) % (1 << dtype.bits) + low)
+
+
+def taken_as_different(op: str, operands: Sequence[Known | None]) -> list[tuple[Any, Any]]:
+    """The sizes that a comparison found to differ, because they are not known yet."""
+    if op != "Equal" or len(operands) != 2 or any(o is None for o in operands):
+        return []
+    pairs = np.broadcast(*[o.numbers for o in operands if o is not None])
+    return [(a, b) for a, b in pairs if _open(a, b) and a != b and not (_negative(a) or _negative(b)) and _open(a - b)]
+
+
+def _negative(size: Any) -> bool:
+    return not _open(size) and size < 0
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:

@@ -68,7 +68,7 @@ static inline double float_mod(double a, double b, int like_c) {
   static df_status name##_run(const df_call *call) { return df_map_run(call, inputs, name##_rows); }
 
 /* One loop for two rows, one each for a scalar on the left and on the right. */
-#define EACH _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)
+#define EACH DF_IVDEP for (int64_t i = 0; i < n; i++)
 #define LOOPS(TO, TI, expression)                                                                  \
   TO *to = out;                                                                                    \
   const TI *left = in[0], *right = in[1];                                                          \

@@ -81,15 +81,12 @@ THREE_INLINE void read_row(df_vec value[TAPS], const df_three *t, const reads *r
       value[b] = load(from + b, r->mask[b]);
     return;
   }
-  df_ivec even;
-  for (int i = 0; i < DF_LANES; i++)
-    even[i] = 2 * i;
   df_vec low = load(from, r->mask[0]), high = load(from + DF_LANES, r->mask[1]);
-  value[0] = __builtin_shuffle(low, high, even);
-  value[1] = __builtin_shuffle(low, high, even + 1);
+  value[0] = vec_even(low, high);
+  value[1] = vec_odd(low, high);
   low = load(from + 2, r->mask[2]);
   high = load(from + 2 + DF_LANES, r->mask[3]);
-  value[2] = __builtin_shuffle(low, high, even);
+  value[2] = vec_even(low, high);
 }
 
 /* |rows| rows of results from |row| on, |count| columns from |column| on. */

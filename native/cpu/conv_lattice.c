@@ -15,18 +15,14 @@ static void fill_zero(float *out, int64_t count) {
 
 /* out[i] = from[2 * i] for |count| elements; reads nothing beyond from[2 * count - 2]. */
 static void copy_even(float *out, const float *from, int64_t count) {
-  df_ivec even;
-  for (int i = 0; i < DF_LANES; i++)
-    even[i] = 2 * i;
   int64_t i = 0;
   for (; i + DF_LANES < count; i += DF_LANES)
-    vec_store(out + i,
-              __builtin_shuffle(vec_load(from + 2 * i), vec_load(from + 2 * i + DF_LANES), even));
+    vec_store(out + i, vec_even(vec_load(from + 2 * i), vec_load(from + 2 * i + DF_LANES)));
   if (i < count) {
     int64_t left = 2 * (count - i) - 1;
     df_vec low = vec_load_part(from + 2 * i, df_min(DF_LANES, left));
     df_vec high = vec_load_part(from + 2 * i + DF_LANES, df_max(0, left - DF_LANES));
-    vec_store_part(out + i, __builtin_shuffle(low, high, even), count - i);
+    vec_store_part(out + i, vec_even(low, high), count - i);
   }
 }
 

@@ -70,18 +70,13 @@ typedef struct job {
 
 /* Elements 2 i of |out| are even[i], elements 2 i + 1 are odd[i]; null for zeros. */
 static void interleave(float *out, int64_t count, const float *even, const float *odd) {
-  df_ivec low, high;
-  for (int lane = 0; lane < DF_LANES; lane++) {
-    low[lane] = lane / 2 + lane % 2 * DF_LANES;
-    high[lane] = low[lane] + DF_LANES / 2;
-  }
   for (int64_t i = 0; i < count; i += 2 * DF_LANES) {
     int64_t left = df_min(2 * DF_LANES, count - i);
     df_vec a = even ? vec_load_part(even + i / 2, (left + 1) / 2) : vec_zero();
     df_vec b = odd ? vec_load_part(odd + i / 2, left / 2) : vec_zero();
-    vec_store_part(out + i, __builtin_shuffle(a, b, low), df_min(DF_LANES, left));
+    vec_store_part(out + i, vec_zip_low(a, b), df_min(DF_LANES, left));
     if (left > DF_LANES)
-      vec_store_part(out + i + DF_LANES, __builtin_shuffle(a, b, high), left - DF_LANES);
+      vec_store_part(out + i + DF_LANES, vec_zip_high(a, b), left - DF_LANES);
   }
 }
 

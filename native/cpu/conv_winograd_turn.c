@@ -119,25 +119,19 @@ TURN_INLINE df_vec load_columns(const float *row, int64_t x, int64_t width) {
 /* phase[j] = the columns side * i + j of |side| vectors, i over lanes; those behind the last
  * square's own are its neighbour's first, so the last lane has none. */
 TURN_INLINE void split_phases(int side, df_vec phase[MOST_READS], const df_vec v[MOST_SIDE]) {
-  df_ivec even, odd, behind;
-  for (int i = 0; i < DF_LANES; i++) {
-    even[i] = 2 * i;
-    odd[i] = 2 * i + 1;
-    behind[i] = (i + 1) % DF_LANES;
-  }
   if (side == 2) {
-    phase[0] = __builtin_shuffle(v[0], v[1], even);
-    phase[1] = __builtin_shuffle(v[0], v[1], odd);
+    phase[0] = vec_even(v[0], v[1]);
+    phase[1] = vec_odd(v[0], v[1]);
   } else {
-    df_vec a = __builtin_shuffle(v[0], v[1], even), b = __builtin_shuffle(v[2], v[3], even);
-    df_vec c = __builtin_shuffle(v[0], v[1], odd), d = __builtin_shuffle(v[2], v[3], odd);
-    phase[0] = __builtin_shuffle(a, b, even);
-    phase[1] = __builtin_shuffle(c, d, even);
-    phase[2] = __builtin_shuffle(a, b, odd);
-    phase[3] = __builtin_shuffle(c, d, odd);
+    df_vec a = vec_even(v[0], v[1]), b = vec_even(v[2], v[3]);
+    df_vec c = vec_odd(v[0], v[1]), d = vec_odd(v[2], v[3]);
+    phase[0] = vec_even(a, b);
+    phase[1] = vec_even(c, d);
+    phase[2] = vec_odd(a, b);
+    phase[3] = vec_odd(c, d);
   }
-  phase[side] = __builtin_shuffle(phase[0], behind);
-  phase[side + 1] = __builtin_shuffle(phase[1], behind);
+  phase[side] = vec_rotate(phase[0]);
+  phase[side + 1] = vec_rotate(phase[1]);
 }
 
 /* Up to DF_LANES - 1 squares in one row of them. */

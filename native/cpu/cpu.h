@@ -35,6 +35,14 @@
                      .accepts = accepts_,                                                          \
                      .run = run_}
 
+/* Before a loop: an iteration reads nothing that another one writes. A result that lies on an
+ * operand, element on element, is no dependence. */
+#ifdef __clang__
+#define DF_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define DF_IVDEP _Pragma("GCC ivdep")
+#endif
+
 enum {
   DF_GRAIN = 32768, /* elements of light work below which a second thread does not pay */
   DF_LONGEST = 1

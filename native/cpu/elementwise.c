@@ -87,12 +87,12 @@ static inline float softplus(float x) {
   return (x > 0.0f ? x : 0.0f) + df_log1p(df_exp(-fabsf(x)));
 }
 
-/* y[i] = |expression| in x = x[i]. The output may be the input: ivdep says that nothing else
+/* y[i] = |expression| in x = x[i]. The output may be the input: DF_IVDEP says that nothing else
  * overlaps. */
 #define LOOP(TO, TI, expression)                                                                   \
   TO *to = out;                                                                                    \
   const TI *from = in[0];                                                                          \
-  _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) {                                           \
+  DF_IVDEP for (int64_t i = 0; i < n; i++) {                                                       \
     const TI x = from[i];                                                                          \
     to[i] = (TO)(expression);                                                                      \
   }
@@ -146,7 +146,7 @@ F32_PARAMETER_OPS(DEFINE_F32_PARAMETER)
       for (int64_t i = begin; i < end; i++)                                                        \
         large |= fabsf(from[i]) >= DF_TRIG_LIMIT;                                                  \
       if (!large) {                                                                                \
-        _Pragma("GCC ivdep") for (int64_t i = begin; i < end; i++) to[i] = df_##name(from[i]);     \
+        DF_IVDEP for (int64_t i = begin; i < end; i++) to[i] = df_##name(from[i]);                 \
       } else {                                                                                     \
         for (int64_t i = begin; i < end; i++)                                                      \
           to[i] = fabsf(from[i]) >= DF_TRIG_LIMIT ? name##f(from[i]) : df_##name(from[i]);         \

@@ -26,14 +26,14 @@ static void add_relu_rows(void *out, const void *const *in, const int64_t *step,
     y = in[0];
   }
   if (step[0] && step[1]) {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t i = 0; i < n; i++) {
       float sum = x[i] + y[i];
       z[i] = sum < 0.0f ? 0.0f : sum;
     }
   } else {
     const float b = *y;
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t i = 0; i < n; i++) {
       float sum = x[i] + b;
       z[i] = sum < 0.0f ? 0.0f : sum;

@@ -61,15 +61,15 @@ static void norm_row(const norm *s, int64_t row) {
     s->inverse[row] = inverse;
   const float *scale = s->scale, *bias = s->bias;
   if (scale && bias) {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t i = 0; i < n; i++)
       y[i] = (x[i] - mean) * inverse * scale[i] + bias[i];
   } else if (scale) {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t i = 0; i < n; i++)
       y[i] = (x[i] - mean) * inverse * scale[i];
   } else {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t i = 0; i < n; i++)
       y[i] = (x[i] - mean) * inverse + (bias ? bias[i] : 0.0f);
   }
@@ -132,7 +132,7 @@ static int64_t part_count(int64_t rows, int64_t elements) {
 
 static void add_row(float *dscale, float *dbias, const float *dy, const float *x, float mean,
                     float inverse, int64_t n) {
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t i = 0; i < n; i++) {
     dscale[i] += dy[i] * ((x[i] - mean) * inverse);
     dbias[i] += dy[i];
@@ -141,7 +141,7 @@ static void add_row(float *dscale, float *dbias, const float *dy, const float *x
 
 /* Adds the band to the sums of the part and clears it. */
 static void close_band(double *sums, float *band, int64_t count) {
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t i = 0; i < count; i++) {
     sums[i] += (double)band[i];
     band[i] = 0.0f;
@@ -163,7 +163,7 @@ static void grad_row(float *dx, const float *dy, const float *x, const float *sc
   }
   const float middle = center ? (float)(sum / (double)n) : 0.0f;
   const float slope = (float)(with_x / (double)n);
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t i = 0; i < n; i++) {
     const float here = scale ? dy[i] * scale[i] : dy[i];
     dx[i] = inverse * (here - middle - (x[i] - mean) * inverse * slope);

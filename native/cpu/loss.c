@@ -105,14 +105,14 @@ static void gradient_task(void *context, int64_t index, int64_t count, int32_t w
       scale[j] = label_at(loss->labels, at + j) == loss->ignored ? 0.0f : loss->dloss[at + j];
     if (loss->inner == 1) {
       const float s = scale[0], l = lse[0];
-#pragma GCC ivdep
+      DF_IVDEP
       for (int64_t c = 0; c < loss->classes; c++)
         dx[c] = s == 0.0f ? 0.0f : s * (df_exp(x[c] - l) - spread);
     } else {
       for (int64_t c = 0; c < loss->classes; c++) {
         const float *from = x + c * loss->inner;
         float *to = dx + c * loss->inner;
-#pragma GCC ivdep
+        DF_IVDEP
         for (int64_t j = 0; j < n; j++)
           to[j] = scale[j] == 0.0f ? 0.0f : scale[j] * (df_exp(from[j] - lse[j]) - spread);
       }

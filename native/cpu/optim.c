@@ -26,11 +26,11 @@ static void sgd_task(void *context, int64_t index, int64_t count, int32_t worker
   int64_t begin, end;
   df_piece(index, count, s.count, 64, &begin, &end);
   if (!s.first) {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t i = begin; i < end; i++)
       s.param[i] = s.old_param[i] - s.rate * (s.scale * s.grad[i] + s.decay * s.old_param[i]);
   } else if (!s.nesterov) {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t i = begin; i < end; i++) {
       const float p = s.old_param[i];
       const float v = s.beta1 * s.old_first[i] + (s.scale * s.grad[i] + s.decay * p);
@@ -38,7 +38,7 @@ static void sgd_task(void *context, int64_t index, int64_t count, int32_t worker
       s.param[i] = p - s.rate * v;
     }
   } else {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t i = begin; i < end; i++) {
       const float p = s.old_param[i], g = s.scale * s.grad[i] + s.decay * p;
       const float v = s.beta1 * s.old_first[i] + g;
@@ -57,7 +57,7 @@ static void adamw_task(void *context, int64_t index, int64_t count, int32_t work
   const float new1 = s.new1, new2 = s.new2;
   int64_t begin, end;
   df_piece(index, count, s.count, 64, &begin, &end);
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t i = begin; i < end; i++) {
     const float g = s.scale * s.grad[i];
     const float m = s.beta1 * s.old_first[i] + new1 * g;

@@ -7,8 +7,10 @@
  */
 #ifdef DF_AMX
 #define _GNU_SOURCE
-#include <cpuid.h>
 #include <sys/syscall.h>
+#endif
+#ifdef __x86_64__
+#include <cpuid.h>
 #endif
 
 #include "dataflow_inline.h"
@@ -76,10 +78,15 @@ static const kernel_table avx2_tables[] = {FAMILIES(LIST_AVX2) NULL};
 FAMILIES(DECLARE_AVX512)
 static const kernel_table avx512_tables[] = {FAMILIES(LIST_AVX512) NULL};
 
+/* Not every compiler's __builtin_cpu_supports knows the name. */
+static int f16c_runs(void) {
+  unsigned a, b, c = 0, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 /* These also ask whether the operating system saves the wide registers. */
 static int avx2_runs(void) {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c_runs();
 }
 
 static int avx512_runs(void) {

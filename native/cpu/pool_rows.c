@@ -174,11 +174,6 @@ static inline df_vec join_inside(const float *x, int64_t rows, int64_t step, int
 
 static inline __attribute__((always_inline)) void max_pairs(int64_t columns, const df_window *w,
                                                             const float *x, float *y) {
-  df_ivec even, next;
-  for (int i = 0; i < DF_LANES; i++) {
-    even[i] = 2 * i;
-    next[i] = i + 1;
-  }
   for (int64_t row = 0; row < w->out[1]; row++, y += w->out[2]) {
     int64_t begin, end;
     df_window_taps(w, 1, row, &begin, &end);
@@ -191,11 +186,11 @@ static inline __attribute__((always_inline)) void max_pairs(int64_t columns, con
       if (rows > 0) {
         df_vec low = join_inside(from, rows, step, at, w->in[2]);
         df_vec high = join_inside(from, rows, step, at + DF_LANES, w->in[2]);
-        df_vec evens = __builtin_shuffle(low, high, even);
-        all = vec_larger(evens, __builtin_shuffle(low, high, even + 1));
+        df_vec evens = vec_even(low, high);
+        all = vec_larger(evens, vec_odd(low, high));
         if (columns == 3) {
           df_vec behind = join_inside(from, rows, step, at + 2 * DF_LANES, w->in[2]);
-          all = vec_larger(all, __builtin_shuffle(evens, behind, next));
+          all = vec_larger(all, vec_next(evens, behind));
         }
       }
       vec_store_part(y + o, all, df_min(DF_LANES, w->out[2] - o));

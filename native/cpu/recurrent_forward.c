@@ -33,7 +33,7 @@ static void lstm_cell(const forward *f, float *y, float *gates, const float *x, 
                       const float *before, float *c, int64_t begin, int64_t end) {
   (void)before;
   const int64_t n = f->sizes.hidden;
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t u = begin; u < end; u++) {
     const float in = df_sigmoid(x[u] + q[u]), out = df_sigmoid(x[n + u] + q[n + u]);
     const float forget = df_sigmoid(x[2 * n + u] + q[2 * n + u]);
@@ -52,7 +52,7 @@ static void gru_cell(const forward *f, float *y, float *gates, const float *x, c
                      const float *before, float *c, int64_t begin, int64_t end) {
   (void)c;
   const int64_t n = f->sizes.hidden;
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t u = begin; u < end; u++) {
     const float z = df_sigmoid(x[u] + q[u]), s = df_sigmoid(x[n + u] + q[n + u]);
     const float inner = q[2 * n + u];
@@ -74,7 +74,7 @@ static void rnn_cell(const forward *f, float *y, float *gates, const float *x, c
       y[u] = a > 0.0f || a != a ? a : 0.0f;
     }
   } else {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t u = begin; u < end; u++)
       y[u] = df_tanh(x[u] + q[u]);
   }

@@ -47,7 +47,7 @@ static void lstm_cell(const backward *b, const moment *m, int64_t begin, int64_t
   const int64_t n = b->sizes.hidden;
   const float *gates = m->gates, *now = m->now, *before = m->before, *dy = m->dy;
   float *dx = m->dx, *dh = m->dh, *dc = m->dc;
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t u = begin; u < end; u++) {
     const float in = gates[u], out = gates[n + u], forget = gates[2 * n + u], g = gates[3 * n + u];
     const float d = kept(dh[u] + dy[u]), bent = df_tanh(now[u]);
@@ -65,7 +65,7 @@ static void gru_cell(const backward *b, const moment *m, int64_t begin, int64_t 
   const int64_t n = b->sizes.hidden;
   const float *gates = m->gates, *before = m->before, *dy = m->dy;
   float *dx = m->dx, *dq = m->dq, *dh = m->dh;
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t u = begin; u < end; u++) {
     const float z = gates[u], s = gates[n + u], new = gates[2 * n + u], q = gates[3 * n + u];
     const float d = kept(dh[u] + dy[u]), dn = kept(d * (1.0f - z) * (1.0f - new * new));
@@ -85,7 +85,7 @@ static void rnn_cell(const backward *b, const moment *m, int64_t begin, int64_t 
   const float *y = m->now, *dy = m->dy;
   float *dx = m->dx, *dh = m->dh;
   const int relu = b->relu;
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t u = begin; u < end; u++) {
     const float d = kept(dh[u] + dy[u]),
                 slope = relu ? (y[u] > 0.0f ? 1.0f : 0.0f) : 1.0f - y[u] * y[u];

@@ -24,13 +24,13 @@ static void gather_row(float *y, const float *x, const int64_t *index, const flo
                        int64_t taps, int64_t inner, int64_t n) {
   const float *first = x + index[0] * inner;
   const float by = weight[0];
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t j = 0; j < n; j++)
     y[j] = by * first[j];
   for (int64_t t = 1; t < taps; t++) {
     const float *row = x + index[t] * inner;
     const float w = weight[t];
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t j = 0; j < n; j++)
       y[j] += w * row[j];
   }
@@ -80,7 +80,7 @@ static void grad_task(void *context, int64_t unit, int64_t count, int32_t worker
       for (int64_t t = 0; t < s->taps; t++) {
         float *to = dx + s->index[o * s->taps + t] * s->inner;
         const float w = s->weight[o * s->taps + t];
-#pragma GCC ivdep
+        DF_IVDEP
         for (int64_t j = 0; j < n; j++)
           to[j] += w * row[j];
       }

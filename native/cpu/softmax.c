@@ -24,7 +24,7 @@ static void softmax_row(float *y, const float *x, int64_t n) {
     const int64_t some = df_min(DF_CHUNK, n - begin);
     float *to = y + begin;
     const float *from = x + begin;
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t i = 0; i < some; i++)
       to[i] = df_exp(from[i] - m);
     sum += (double)df_sum_block(to, some);
@@ -37,7 +37,7 @@ static void softmax_row(float *y, const float *x, int64_t n) {
 static void log_softmax_row(float *y, const float *x, int64_t n) {
   const float m = df_max_row(x, n);
   const float log_sum = (float)log(df_exp_sum_row(x, m, n));
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t i = 0; i < n; i++)
     y[i] = x[i] - m - log_sum;
 }
@@ -47,7 +47,7 @@ static void softmax_grad_row(float *dx, const float *dy, const float *y, int64_t
   for (int64_t begin = 0; begin < n; begin += DF_CHUNK)
     sum += (double)df_dot_block(dy + begin, y + begin, df_min(DF_CHUNK, n - begin));
   const float mean = (float)sum;
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t i = 0; i < n; i++)
     dx[i] = y[i] * (dy[i] - mean);
 }
@@ -57,7 +57,7 @@ static void log_softmax_grad_row(float *dx, const float *dy, const float *y, int
   for (int64_t begin = 0; begin < n; begin += DF_CHUNK)
     total += (double)df_sum_block(dy + begin, df_min(DF_CHUNK, n - begin));
   const float sum = (float)total;
-#pragma GCC ivdep
+  DF_IVDEP
   for (int64_t i = 0; i < n; i++)
     dx[i] = dy[i] - df_exp(y[i]) * sum;
 }
@@ -74,7 +74,7 @@ static void softmax_columns(float *y, const float *x, int64_t size, int64_t inne
   for (int64_t k = 0; k < size; k++) {
     const float *from = x + k * inner;
     float *to = y + k * inner;
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t j = 0; j < n; j++) {
       const float e = df_exp(from[j] - m[j]);
       to[j] = e;
@@ -85,7 +85,7 @@ static void softmax_columns(float *y, const float *x, int64_t size, int64_t inne
     scale[j] = (float)(1.0 / sum[j]);
   for (int64_t k = 0; k < size; k++) {
     float *to = y + k * inner;
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t j = 0; j < n; j++)
       to[j] *= scale[j];
   }
@@ -101,7 +101,7 @@ static void log_softmax_columns(float *y, const float *x, int64_t size, int64_t 
   for (int64_t k = 0; k < size; k++) {
     const float *from = x + k * inner;
     float *to = y + k * inner;
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t j = 0; j < n; j++)
       to[j] = from[j] - m[j] - log_sum[j];
   }
@@ -119,7 +119,7 @@ static void softmax_grad_columns(float *dx, const float *dy, const float *y, int
   for (int64_t j = 0; j < n; j++)
     mean[j] = (float)sum[j];
   for (int64_t k = 0; k < size; k++) {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t j = 0; j < n; j++)
       dx[k * inner + j] = y[k * inner + j] * (dy[k * inner + j] - mean[j]);
   }
@@ -137,7 +137,7 @@ static void log_softmax_grad_columns(float *dx, const float *dy, const float *y,
   for (int64_t j = 0; j < n; j++)
     sum[j] = (float)total[j];
   for (int64_t k = 0; k < size; k++) {
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t j = 0; j < n; j++)
       dx[k * inner + j] = dy[k * inner + j] - df_exp(y[k * inner + j]) * sum[j];
   }

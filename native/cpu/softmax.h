@@ -24,7 +24,7 @@ static inline void df_max_columns(float *m, const float *x, int64_t size, int64_
     m[j] = x[j];
   for (int64_t k = 1; k < size; k++) {
     const float *row = x + k * inner;
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t j = 0; j < n; j++)
       m[j] = row[j] > m[j] || row[j] != row[j] ? row[j] : m[j];
   }
@@ -37,7 +37,7 @@ static inline void df_exp_sum_columns(double *sum, const float *x, const float *
     sum[j] = 0.0;
   for (int64_t k = 0; k < size; k++) {
     const float *row = x + k * inner;
-#pragma GCC ivdep
+    DF_IVDEP
     for (int64_t j = 0; j < n; j++)
       sum[j] += (double)df_exp(row[j] - m[j]);
   }

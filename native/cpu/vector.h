@@ -45,18 +45,56 @@ static inline df_vec vec_load_part(const float *from, int64_t count) {
 #endif
 }
 
+/* ---- Lanes of two vectors ---------------------------------------------------------------------
+ *
+ * A shuffle takes lane n of |a| for index n, of |b| for index DF_LANES + n. The indices are
+ * constants, since clang knows no other kind. */
+#if DF_LANES == 16
+#define DF_EACH_LANE(f, s)                                                                         \
+  f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s),        \
+      f(10, s), f(11, s), f(12, s), f(13, s), f(14, s), f(15, s)
+#elif DF_LANES == 8
+#define DF_EACH_LANE(f, s) f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s)
+#else
+#define DF_EACH_LANE(f, s) f(0, s), f(1, s), f(2, s), f(3, s)
+#endif
+#if defined(__clang__) || __GNUC__ >= 12
+#define DF_SHUFFLE(a, b, f, s) __builtin_shufflevector(a, b, DF_EACH_LANE(f, s))
+#else
+#define DF_SHUFFLE(a, b, f, s) __builtin_shuffle(a, b, (df_ivec){DF_EACH_LANE(f, s)})
+#endif
+#define DF_STEP_TWO(i, s) (2 * (i) + (s))
+#define DF_NEXT(i, s) ((i) + (s))
+#define DF_ROTATED(i, s) (((i) + (s)) % DF_LANES)
+#define DF_ZIPPED(i, s) ((s) + (i) / 2 + (i) % 2 * DF_LANES)
+
+/* Elements 0, 2, 4, ... of the two vectors as they follow each other. */
+static inline df_vec vec_even(df_vec a, df_vec b) { return DF_SHUFFLE(a, b, DF_STEP_TWO, 0); }
+
+/* Elements 1, 3, 5, ... */
+static inline df_vec vec_odd(df_vec a, df_vec b) { return DF_SHUFFLE(a, b, DF_STEP_TWO, 1); }
+
+/* Lanes 1 and up of |a|, then lane 0 of |b|. */
+static inline df_vec vec_next(df_vec a, df_vec b) { return DF_SHUFFLE(a, b, DF_NEXT, 1); }
+
+/* Lanes 1 and up, then lane 0. */
+static inline df_vec vec_rotate(df_vec a) { return DF_SHUFFLE(a, a, DF_ROTATED, 1); }
+
+/* a[0], b[0], a[1], b[1], ...: of the lower halves, and of the upper ones. */
+static inline df_vec vec_zip_low(df_vec a, df_vec b) { return DF_SHUFFLE(a, b, DF_ZIPPED, 0); }
+
+static inline df_vec vec_zip_high(df_vec a, df_vec b) {
+  return DF_SHUFFLE(a, b, DF_ZIPPED, DF_LANES / 2);
+}
+
 /* Every |stride|-th element from |from| on; with stride 2 all of two vectors is read. */
 static inline __attribute__((always_inline)) df_vec vec_load_steps(const float *from,
                                                                    int64_t stride) {
-  df_ivec even;
   df_vec value = vec_zero();
   if (stride == 1)
     return vec_load(from);
-  if (stride == 2) {
-    for (int i = 0; i < DF_LANES; i++)
-      even[i] = 2 * i;
-    return __builtin_shuffle(vec_load(from), vec_load(from + DF_LANES), even);
-  }
+  if (stride == 2)
+    return vec_even(vec_load(from), vec_load(from + DF_LANES));
   for (int i = 0; i < DF_LANES; i++)
     value[i] = from[i * stride];
   return value;
@@ -170,21 +208,10 @@ static inline float vec_sum(df_vec value) {
 
 /* Transposes a square of DF_LANES rows in registers: log2(DF_LANES) rounds that each exchange,
  * between rows |step| apart, blocks of |step| lanes. */
-#if DF_LANES == 16
-#define DF_LOW(s)                                                                                  \
-  ((df_ivec){DF_L(0, s), DF_L(1, s), DF_L(2, s), DF_L(3, s), DF_L(4, s), DF_L(5, s), DF_L(6, s),   \
-             DF_L(7, s), DF_L(8, s), DF_L(9, s), DF_L(10, s), DF_L(11, s), DF_L(12, s),            \
-             DF_L(13, s), DF_L(14, s), DF_L(15, s)})
-#elif DF_LANES == 8
-#define DF_LOW(s)                                                                                  \
-  ((df_ivec){DF_L(0, s), DF_L(1, s), DF_L(2, s), DF_L(3, s), DF_L(4, s), DF_L(5, s), DF_L(6, s),   \
-             DF_L(7, s)})
-#else
-#define DF_LOW(s) ((df_ivec){DF_L(0, s), DF_L(1, s), DF_L(2, s), DF_L(3, s)})
-#endif
 /* Lane |i| of the lower result: of the first operand, or of the second with the block bit cleared.
  */
-#define DF_L(i, s) (((i) & (s)) ? DF_LANES + ((i) & ~(s)) : (i))
+#define DF_LOWER(i, s) (((i) & (s)) ? DF_LANES + ((i) & ~(s)) : (i))
+#define DF_UPPER(i, s) (DF_LOWER(i, s) + (s))
 
 /* The same for the squares of |size| lanes on and beside the diagonal: lane b * size + j of row
  * a * size + i becomes lane b * size + i of row a * size + j. */
@@ -194,8 +221,8 @@ static inline __attribute__((always_inline)) void vec_transpose_squares(df_vec r
   _Pragma("GCC unroll 16") for (int i = 0; i < DF_LANES; i++) {                                    \
     if (!(i & (s))) {                                                                              \
       df_vec a = row[i], b = row[i + (s)];                                                         \
-      row[i] = __builtin_shuffle(a, b, DF_LOW(s));                                                 \
-      row[i + (s)] = __builtin_shuffle(a, b, DF_LOW(s) + (s));                                     \
+      row[i] = DF_SHUFFLE(a, b, DF_LOWER, s);                                                      \
+      row[i + (s)] = DF_SHUFFLE(a, b, DF_UPPER, s);                                                \
     }                                                                                              \
   }
   DF_ROUND(1)

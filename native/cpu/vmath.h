@@ -226,7 +226,7 @@ static inline float df_pow(float x, float y) {
   int whole = (ay >= 0x1p23f) | ((ay + 0x1p23f) - 0x1p23f == ay);
   float half = 0.5f * ay;
   int odd = whole & (ay < 0x1p24f) & ((half + 0x1p23f) - 0x1p23f != half);
-  z = (x < 0.0f) & (ax < INFINITY) & !whole ? NAN : z;
+  z = ((x < 0.0f) & (ax < INFINITY) & !whole) ? NAN : z;
   z = df_float(df_bits(z) ^ (odd ? df_bits(x) & INT32_MIN : 0));
   int one = (x == 1.0f) | (y == 0.0f) | ((ax == 1.0f) & (ay == INFINITY));
   return one ? 1.0f : z;

@@ -132,3 +132,51 @@ def test_second_derivatives_by_differences():
     along = (evaluate(second, {**feeds, "grad.dw": u}, dtype=np.float64)["grad.w"] * direction).sum()
     ends = [evaluate(first, {**feeds, "w": W + s * step * direction}, dtype=np.float64)["dw"] for s in (1, -1)]
     assert along == pytest.approx(float((u * (ends[0] - ends[1])).sum()) / (2 * step), rel=1e-5)
+
+
+# Rows of a sequence that lie otherwise than one behind the other in memory: starts, stops, steps of a slice of x.
+VIEWS = {
+    "flipped": ((5, 0), (-1, 4), (-1, 1)),
+    "every other": ((0, 0), (6, 4), (2, 1)),
+    "every other, flipped": ((4, 0), (-1, 4), (-2, 1)),
+    "flipped rows": ((1, 3), (5, -1), (1, -1)),
+    "flipped both ways": ((4, 3), (-1, -1), (-1, -1)),
+}
+
+
+def running():
+    """The state, and each row times the state after it."""
+    g = df.GraphBuilder("body")
+    h, x = (g.input(n, df.float32, (4,)) for n in "hx")
+    after = ops.tanh(h + x)
+    g.output("after", after)
+    g.output("row", ops.mul(after, x))
+    return g.build()
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("view", [*VIEWS, "repeated", "of a column"])
+def test_a_sequence_can_be_any_view(view, reverse):
+    """Of the values and of the gradients, which run through the rows in the other direction."""
+    g = df.GraphBuilder("viewed")
+    source = ops.sin(g.input("x", df.float32, (6, 4)))
+    if view == "repeated":
+        x = ops.broadcast_to(ops.slice(source, starts=(2, 0), stops=(3, 4), steps=(1, 1)), shape=(5, 4))
+    elif view == "of a column":
+        x = ops.broadcast_to(ops.slice(source, starts=(5, 1), stops=(-1, 2), steps=(-1, 1)), shape=(6, 4))
+    else:
+        starts, stops, steps = VIEWS[view]
+        x = ops.slice(source, starts=starts, stops=stops, steps=steps)
+    made = ops.scan(g.input("h", df.float32, (4,)), x, n_carries=1, n_xs=1, reverse=reverse, bodies=(running(),))
+    g.output("last", made[0])
+    g.output("rows", made[1])
+    graph = g.build()
+    joint = vjp_graph(graph, list(graph.inputs))
+    random = np.random.default_rng(3)
+    feeds = {v.name: random.standard_normal(v.type.sizes).astype(np.float32) for v in joint.inputs}
+    expected = evaluate(joint, feeds, dtype=np.float64)
+    session = df.Session(joint, devices=["cpu"])
+    check_plan(session.plan({n: a.shape for n, a in feeds.items()}))
+    found = session.run(feeds)
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=1e-5, atol=1e-5, err_msg=key)

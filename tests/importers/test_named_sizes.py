@@ -1,0 +1,189 @@
+"""Named sizes at every binding: the result is that of the same model with fixed sizes, or an error names the size."""
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import dataflow as df
+from dataflow.autodiff import vjp_graph
+from dataflow.types import Dim, broadcast_size, least_size
+from dataflow_numpy.evaluate import evaluate
+from dataflow_onnx.loading import load_bytes
+
+ops = df.ops
+
+
+def model(op, inputs, outputs=1, opset=21, stored=(), first=(), **attributes):
+    """One node; ``inputs`` are shapes with names, of float32; ``first`` and ``stored`` are arrays around them."""
+    names = [f"c{i}" for i in range(len(first) + len(stored))]
+    names[len(first) : len(first)] = [f"x{i}" for i in range(len(inputs))]
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attributes)
+    given = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, s) for i, s in enumerate(inputs)]
+    results = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
+    constants = [numpy_helper.from_array(np.asarray(a), f"c{i}") for i, a in enumerate([*first, *stored])]
+    graph = helper.make_graph([node], "g", given, results, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def feeds_of(shapes, sizes):
+    random = np.random.default_rng(1)
+    bound = [[sizes.get(n, n) for n in shape] for shape in shapes]
+    return {f"x{i}": random.standard_normal(shape).astype(np.float32) for i, shape in enumerate(bound)}
+
+
+def outcome(proto, feeds):
+    """The results, or None where they are refused."""
+    try:
+        found = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(feeds)
+    except df.DataflowError:
+        return None
+    return [found[v.name] for v in proto.graph.output]
+
+
+V, M = (3,), (2, 3)
+CASES = {
+    "add": ("Add", [("n", "k"), ("m", "l")], {}),
+    "mask behind": ("Mul", [("b", 2, "n"), ("c", 1, "m")], {}),
+    "three": ("Where", [("n",), ("m",)], {"first": [np.ones(1, bool)]}),
+    "uneven parts": ("Split", [("n", 2)], {"outputs": 3, "num_outputs": 3}),
+    "equal parts": ("Split", [("n", 2)], {"outputs": 2, "opset": 13}),
+    "given parts": ("Split", [("n", 2)], {"outputs": 2, "opset": 13, "stored": [np.array([2, 1])]}),
+    "squeeze all": ("Squeeze", [("n", 1, "m")], {"opset": 13}),
+    "layer norm of one": ("LayerNormalization", [("n", "m"), ("k",)], {}),
+    "layer norm, stored": ("LayerNormalization", [("n", "m")], {"stored": [np.ones(V, np.float32)]}),
+    "instance norm": ("InstanceNormalization", [("n", "c", 4)], {"stored": [np.ones(V, np.float32)] * 2}),
+    "scale per place": ("QuantizeLinear", [("n", "m")], {"stored": [np.ones(V, np.float32)], "axis": 1}),
+    "slopes": ("PRelu", [("n", "m")], {"stored": [np.ones(M, np.float32)]}),
+    "expand": ("Expand", [("n", 4)], {"stored": [np.array([3, 1])]}),
+    "ceiling": ("MaxPool", [(1, 1, "n")], {"kernel_shape": [1], "strides": [3], "ceil_mode": 1}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_binding_is_right_or_refused(name):
+    op, shapes, given = CASES[name]
+    proto = model(op, shapes, **given)
+    names = sorted({n for shape in shapes for n in shape if isinstance(n, str)})
+    answered = 0
+    for values in itertools.product((1, 2, 3, 4), repeat=len(names)):
+        sizes = dict(zip(names, values, strict=True))
+        feeds = feeds_of(shapes, sizes)
+        fixed = onnx.ModelProto()
+        fixed.CopyFrom(proto)
+        for info, array in zip(fixed.graph.input, feeds.values(), strict=True):
+            info.CopyFrom(helper.make_tensor_value_info(info.name, TensorProto.FLOAT, array.shape))
+        expected, found = outcome(fixed, feeds), outcome(proto, feeds)
+        if found is None:
+            continue
+        answered += 1
+        assert expected is not None, f"{sizes}: refused with fixed sizes, but named ones give {found[0].shape}"
+        independent = ReferenceEvaluator(fixed).run(None, feeds)
+        for a, b, c in zip(found, expected, independent, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=str(sizes))
+            np.testing.assert_allclose(a, c, rtol=1e-5, atol=1e-5, err_msg=str(sizes))
+    assert answered
+
+
+@pytest.mark.parametrize("size", ["n", 4])
+@pytest.mark.parametrize("parts", [(2, 1), (2, 3), (5, -1)])
+def test_parts_that_are_not_all_of_an_axis_are_refused(size, parts):
+    proto = model("Split", [(size, 2)], 2, 13, stored=[np.array(parts)])
+    with pytest.raises(df.DataflowError, match=r"add up to|negative"):
+        df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(np.ones((4, 2), np.float32))
+
+
+@pytest.mark.parametrize(("op", "shapes"), [("LayerNormalization", [(2, 1), (3,)]), ("PRelu", [(1, 2), (3, 2)])])
+def test_a_scale_does_not_widen_what_it_scales(op, shapes):
+    proto = model(op, shapes)
+    with pytest.raises(df.DataflowError, match="broadcast"):
+        df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(feeds_of(shapes, {}))
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 2), (1, 3), (3, 1), (0, 1), (1, 1)])
+def test_two_names_broadcast_and_have_a_gradient(n, m):
+    def graph(*shape):
+        g = df.GraphBuilder("two")
+        x, y = g.input("x", df.float32, (shape[0], 2)), g.input("y", df.float32, (shape[1], 2))
+        g.output("z", ops.add(ops.mul(ops.sin(x), y), x))
+        return g.build()
+
+    random = np.random.default_rng(0)
+    feeds = {"x": random.standard_normal((n, 2)), "y": random.standard_normal((m, 2))}
+    feeds = {k: a.astype(np.float32) for k, a in feeds.items()}
+    named, fixed = graph("n", "m"), graph(n, m)
+    found = df.Session(named, devices=["cpu"]).run(feeds)["z"]
+    np.testing.assert_allclose(found, np.sin(feeds["x"]) * feeds["y"] + feeds["x"], rtol=1e-6)
+    seed = {"grad.z": np.ones(found.shape, np.float32)}
+    joint = vjp_graph(named, list(named.inputs))
+    gradients = df.Session(joint, devices=["cpu"]).run({**feeds, **seed})
+    expected = evaluate(vjp_graph(fixed, list(fixed.inputs)), {**feeds, **seed})
+    for name in ("grad.x", "grad.y"):
+        np.testing.assert_allclose(gradients[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_sizes_that_do_not_fit_are_named_with_their_values():
+    with pytest.raises(df.InputError, match=r"axis 0 is 2 and 3.*m = 3, n = 2"):
+        g = df.GraphBuilder("two")
+        g.output("z", ops.add(g.input("x", df.float32, ("n",)), g.input("y", df.float32, ("m",))))
+        df.Session(g.build(), devices=["cpu"]).run({"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)})
+
+
+def test_what_a_comparison_with_a_named_size_decided_is_checked_when_it_is_known():
+    def branch(name, node):
+        return helper.make_graph([node], name, [], [onnx.ValueInfoProto(name=name)])
+
+    constants = {"zero": np.array(0), "one": np.array(1), "axes": np.array([0])}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+        helper.make_node("Equal", ["rows", "one"], ["single"]),
+        helper.make_node(
+            "If", ["single"], ["y"],
+            then_branch=branch("t", helper.make_node("Squeeze", ["x", "axes"], ["t"])),
+            else_branch=branch("e", helper.make_node("Neg", ["x"], ["e"])),
+        ),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("n", 3))],
+        [onnx.ValueInfoProto(name="y")], [numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"])
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(session.run(x)["y"], -x)
+    with pytest.raises(df.InputError, match=r"sizes n and 1 that differ.*n = 1"):
+        session.run(x[:1])
+
+
+@pytest.mark.parametrize(
+    ("op", "a", "b", "dtype"),
+    [("Add", 127, 1, "int8"), ("Sub", 3, 5, "uint8"), ("Mul", 300, 300, "int16"), ("Mul", 1 << 20, 1 << 20, "int32"),
+     ("Div", -7, 2, "int32"), ("Mod", -7, 2, "int32"), ("Div", -128, -1, "int8")],
+)  # fmt: skip
+def test_whole_numbers_that_are_stored_give_what_fed_ones_give(op, a, b, dtype):
+    """Sizes are computed at load, other numbers while running: with the same wrap-around and rounding."""
+    arrays = [np.array([n], dtype) for n in (a, b)]
+    proto = model(op, [], stored=arrays)
+    with np.errstate(over="ignore"):
+        (expected,) = ReferenceEvaluator(proto).run(None, {})
+    for fold in (True, False):
+        found = df.Session(load_bytes(proto.SerializeToString()), devices=["numpy"], fold=fold).run({})["y0"]
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == dtype
+
+
+def test_joined_sizes_are_equal_in_any_order_and_known_when_bound():
+    n, m, k = Dim("n"), Dim("m"), Dim("k")
+    assert broadcast_size([n, m]) == broadcast_size([m, n, 1, n])
+    assert broadcast_size([broadcast_size([n, m]), k]) == broadcast_size([k, m, n])
+    assert broadcast_size([n, 4]) == 4 and broadcast_size([n, 1]) == n
+    assert broadcast_size([n, m]).bind({"n": 1, "m": 5}) == 5
+    assert least_size([n, m, 7]).bind({"n": 9, "m": 8}) == 7
+    assert least_size([n, m]).bind({"n": 3}).bind({"m": 2}) == 2
+    assert broadcast_size([n, m]).names == {"n", "m"}
+    with pytest.raises(df.InputError, match="3 and 2"):
+        broadcast_size([n, m]).bind({"n": 2, "m": 3})
