@@ -50,7 +50,7 @@ BASE_FLAGS = ("-std=c11", "-fPIC", "-pthread")
 WARNINGS = ("-Wall", "-Wextra")
 # Nothing that changes what a result means, so no -ffast-math. Contraction to fma is wanted; errno and the
 # floating-point exception flags are not read.
-KERNEL_FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+KERNEL_FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 CUDA_ARCHS = "80;90"
 # The records of kernels name the members that they set.
 CUDA_HOST_WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers")
@@ -106,7 +106,7 @@ def runtime_library() -> Library:
     ffi.emit_c_code(str(binding))  # leaves the file alone when nothing changed
     includes = (f"-I{INCLUDE}", f"-I{RUNTIME}")
     python = (f"-I{sysconfig.get_path('include')}", "-DPy_LIMITED_API=0x030B0000")
-    units = [Unit(path, ("-O3", *WARNINGS, *includes), path.stem) for path in sorted(RUNTIME.glob("*.c"))]
+    units = [Unit(path, (optimization(), *WARNINGS, *includes), path.stem) for path in sorted(RUNTIME.glob("*.c"))]
     units.append(Unit(binding, ("-O2", *includes, *python), "binding"))
     return Library("dataflow._runtime", "PyInit__runtime", tuple(units), c_compiler(), ("-lm", *dl_flags()))
 
@@ -118,7 +118,7 @@ def cpu_library() -> Library:
     the files for AVX-512 that they are there.
     """
     compiler = c_compiler()
-    flags = (*KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}")
+    flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}")
     wide = platform.machine().lower() in ("x86_64", "amd64")
     amx = ("-DDF_AMX",) if wide and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
     isas = {isa: (*own, *(amx if isa == "avx512" else ())) for isa, own in ISA_FLAGS.items() if wide or not own}
@@ -240,6 +240,11 @@ def sanitizer_flags() -> tuple[str, ...]:
     if not sanitizers:
         return ()
     return (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
+
+
+def optimization() -> str:
+    """How much the compiler does for speed: less under sanitizers, whose checks would take minutes to compile."""
+    return "-O1" if sanitizer_flags() else "-O3"
 
 
 def shared_flags(library: Library) -> tuple[str, ...]:

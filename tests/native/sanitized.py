@@ -1,0 +1,83 @@
+"""Builds the native libraries with sanitizers in a copy of the sources, and runs commands over it.
+
+    python tests/native/sanitized.py python -m pytest tests/core
+    python tests/native/sanitized.py --kind thread python -m pytest tests/core/test_threads.py
+
+The copy lies in ``build/sanitized``, and only what changed is built again. Fresh memory is full of NaN there, so that
+a kernel that reads what nobody wrote gives a wrong result; leaks are not looked for, since Python's own would be found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("dataflow", "importers", "native", "plugins", "tests")
+LIBRARIES = {"address,undefined": "libasan.so", "thread": "libtsan.so"}
+OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:malloc_fill_byte=255:max_malloc_fill_size=1073741824",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": f"suppressions={Path(__file__).parent / 'python.tsan'}",
+}
+
+
+def runtime(kind: str) -> str | None:
+    """The sanitizer's library, which must be loaded before Python's own; None where the compiler has none."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if not shutil.which(compiler):
+        return None
+    command = [compiler, f"-print-file-name={LIBRARIES[kind]}"]
+    found = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    return str(found.resolve()) if found.is_absolute() else None
+
+
+def build(kind: str) -> Path:
+    """The folder of a copy of the sources whose libraries are built with the sanitizers ``kind``."""
+    folder = ROOT / "build/sanitized" / kind.replace(",", "-")
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored, dirs_exist_ok=True, copy_function=_copy)
+    environment = {**os.environ, "DATAFLOW_SANITIZE": kind, "DATAFLOW_CUDA": "off"}
+    done = subprocess.run(
+        [sys.executable, "native/build.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return folder
+
+
+def environment(kind: str, folder: Path) -> dict[str, str]:
+    """The variables with which Python runs over the copy in ``folder``."""
+    paths = [str(folder / part) for part in ("", "plugins", "importers")]
+    library = runtime(kind)
+    assert library is not None, f"the compiler has no library for -fsanitize={kind}"
+    return {**os.environ, **OPTIONS, "LD_PRELOAD": library, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _copy(source: str, target: str) -> str:
+    """Copies a file that is newer than its copy: what is not copied isn't built again."""
+    if not Path(target).exists() or Path(source).stat().st_mtime > Path(target).stat().st_mtime:
+        shutil.copy2(source, target)
+    return target
+
+
+def main() -> None:
+    """Runs the command of the arguments over the copy."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=sorted(LIBRARIES), default="address,undefined")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    folder = build(given.kind)
+    os.chdir(folder)
+    os.execvpe(given.command[0], given.command, environment(given.kind, folder))
+
+
+if __name__ == "__main__":
+    main()
