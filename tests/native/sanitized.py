@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("dataflow", "importers", "native", "plugins", "tests")
+FILES = ("pyproject.toml", "README.md", "LICENSE")  # what setuptools wants beside them
 LIBRARIES = {"address,undefined": "libasan.so", "thread": "libtsan.so"}
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:malloc_fill_byte=255:max_malloc_fill_size=1073741824",
@@ -44,6 +45,8 @@ def build(kind: str) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=ignored, dirs_exist_ok=True, copy_function=_copy)
+    for name in FILES:
+        _copy(str(ROOT / name), str(folder / name))
     environment = {**os.environ, "DATAFLOW_SANITIZE": kind, "DATAFLOW_CUDA": "off"}
     done = subprocess.run(
         [sys.executable, "native/build.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
