@@ -63,7 +63,10 @@ def save_file(
 
     def check(data: bytes) -> Mapping[str, Array]:
         if source is None and not any(map(is_external, tensors(proto.graph))):
-            onnx.checker.check_model(data)  # which looks for data files in the working directory
+            try:
+                onnx.checker.check_model(data)  # which looks for data files in the working directory
+            except (onnx.checker.ValidationError, ValueError) as error:
+                raise ModelError(f"{path}: what would be written is no valid ONNX model: {error}") from None
         return read_bytes(data, str(target)).graph.initializers
 
     store(proto, target, data_of, check, arrays)

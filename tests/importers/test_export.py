@@ -117,6 +117,65 @@ def test_a_model_built_by_hand_runs_in_onnxruntime(tmp_path):
         np.testing.assert_allclose(back[name], theirs[name], rtol=1e-4, atol=1e-5)
 
 
+N, M = df.Dim("n"), df.Dim("m")
+# Ops whose ONNX form is not the plain one: shape of the operand, and the op.
+OTHERWISE = {
+    "transpose of a scalar": ((), lambda x: df.ops.transpose(x, perm=())),
+    "reshape of nothing": ((0, 3, 2), lambda x: df.ops.reshape(x, shape=(3, 0, 5))),
+    "reshape, two sizes change places": (("n", "m", 2), lambda x: df.ops.reshape(x, shape=(M, N, 2))),
+    "reshape of nothing with a named size": (("n", 0), lambda x: df.ops.reshape(x, shape=(0, N))),
+    "reduction over no axes": ((2, 3), lambda x: df.ops.reduce_sum(x, axes=(), keepdims=0)),
+    "maximum over no axes": ((2, 3), lambda x: df.ops.reduce_max(x, axes=(), keepdims=1)),
+    "repeated to two sizes": (("n", 1, "m"), lambda x: df.ops.broadcast_to(x, shape=(M, N, N, M))),
+    "the last row": (("n", 2), lambda x: df.ops.slice(x, starts=(N - 1, 0), stops=(N, 2), steps=(1, 1))),
+    "all but the last": (("n", 2), lambda x: df.ops.slice(x, starts=(0, 0), stops=(N - 1, 2), steps=(1, 1))),
+    "backwards": (("n", 2), lambda x: df.ops.slice(x, starts=(N - 1, 1), stops=(-1, -1), steps=(-1, -1))),
+    "up to another size": (("n", "m"), lambda x: df.ops.slice(x, starts=(0, 0), stops=(M, M), steps=(1, 1))),
+    "before the first": ((3, 2), lambda x: df.ops.slice(x, starts=(-1, 0), stops=(-1, 2), steps=(-1, 1))),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_onnx_says_otherwise(name, tmp_path):
+    shape, op = OTHERWISE[name]
+    g = df.GraphBuilder()
+    g.output("y", op(g.input("x", df.float32, shape)))
+    model, path = df.Model(g.build()), tmp_path / "m.onnx"
+    df.save(model, str(path))
+    sizes = [{"n": 4, "m": 3}.get(n, n) for n in shape]
+    x = np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
+    theirs = run(path, {"x": x})["y"]
+    for found in (model(x)["y"], df.load(str(path))(x)["y"]):
+        np.testing.assert_array_equal(found, theirs)
+
+
+def test_what_has_no_onnx_form_is_refused_by_name(tmp_path):
+    path = str(tmp_path / "m.onnx")
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 2))
+    g.output("y", df.ops.reshape(x, shape=(1, 2 * N)) + df.ops.broadcast_to(g.scalar(1, df.float32), shape=(5 * N, 1)))
+    with pytest.raises(df.ModelError, match=r"broadcast_to.*the size 5\*n is that of no value before it"):
+        df.save(df.Model(g.build()), path)
+    g = df.GraphBuilder()
+    g.output("y", df.ops.mod(g.input("x", df.float32, (2,)), 2.0))
+    with pytest.raises(df.ModelError, match=r"'mod'.*remainder of floats"):
+        df.save(df.Model(g.build()), path)
+    g = df.GraphBuilder()
+    g.output("", df.ops.neg(g.input("x", df.float32, (2,))))
+    with pytest.raises(df.ModelError, match="no valid ONNX model"):
+        df.save(df.Model(g.build()), path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_the_writer_makes_up_are_free(tmp_path):
+    g = df.GraphBuilder()
+    x = g.input("h.shape", df.float32, (2, 3))
+    g.output("y", df.ops.reshape(x, shape=(3, 2), name="h"))
+    df.save(df.Model(g.build()), str(tmp_path / "m.onnx"))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert (run(tmp_path / "m.onnx", {"h.shape": x})["y"] == x.reshape(3, 2)).all()
+
+
 def test_weights_made_by_nodes_become_stored_when_they_change(tmp_path):
     make = onnx.helper
     shape = numpy_helper.from_array(np.array([4, 3], np.int64), "shape")
