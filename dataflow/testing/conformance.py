@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from ..graph import Array, Graph, Initializer
 from ..registry import LAST_RESORT, Registry, default_registry
 from ..session import Session
 from ..types import float32, float64
+from .layouts import Along, Layouts, Variant, combinations, every, same
 from .sample import Sample
 from .samples import SAMPLES
 
 Status = Literal["passed", "failed", "not claimed", "untested"]
-Variant = Literal["plain", "strided", "turned", "odd", "constant"]
-VARIANTS: tuple[Variant, ...] = ("plain", "strided", "turned", "odd", "constant")
-_SPREAD = {"strided": 2, "turned": 1}
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+BASIC: tuple[Variant, ...] = VARIANTS[:5]  # those of every sample, one trial each
 TOLERANCES = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-12}
 _GUARD = 64  # bytes before and behind each output that must stay as they were
 
@@ -52,13 +52,23 @@ def check_device(
     samples: Iterable[Sample] = SAMPLES,
     complete: bool = True,
     precision: Precision = "float32",
+    variants: Collection[Variant] = VARIANTS,
 ) -> Iterator[Outcome]:
     """An outcome for each sample and variant; when ``complete``, ``untested`` for claimed ops without a sample.
 
     A kernel is ``claimed`` when the device has a record that takes the node. Checked are values, writes outside the
-    outputs, operands with gaps between their elements, operands whose axes lie in reversed order, operands at odd
-    addresses, and operands behind the first one that are constant, so that a kernel may keep packed copies of them; all
-    of it by every algorithm that a kernel has for the node.
+    outputs, operands with gaps between their elements (``strided``), operands whose axes lie in reversed order
+    (``turned``), operands at odd addresses, and operands behind the first one that are constant, so that a kernel may
+    keep packed copies of them; all of it by every algorithm that a kernel has for the node. Operands for which the
+    device takes any strides are repeated too, flipped, with their rows apart, and mixed (see ``combinations``).
+
+    Args:
+        device: its name.
+        registry: of the plugins; those that are installed when None.
+        samples: to which a registry's own are added when ``complete``.
+        complete: whether claims without a sample are told.
+        precision: of products.
+        variants: those to run.
     """
     registry = registry or default_registry()
     registry.device(device)
@@ -66,73 +76,127 @@ def check_device(
     claimed = set(registry.kernels[device])
     tested: set[str] = set()
     for sample in samples:
-        graph = sample.build()
-        (node,) = graph.nodes
-        kernels = registry.kernels[device].get(sample.op.name, ())
-        native_body = bool(node.bodies) and registry.devices[device].bodies and sample.op.name == "scan"
-        if not native_body and all(kernel.refuses(node) is not None for kernel in kernels):
+        free = _takes_any_strides(sample, device, registry)
+        if free is None:
             yield Outcome(device, sample.op.name, sample.name, "plain", "not claimed")
             continue
         tested.add(sample.op.name)
-        turns = any(len(v.type.shape) > 1 for v in graph.inputs)
-        for variant in VARIANTS:
-            if (variant == "constant" and len(graph.inputs) < 2) or (variant == "turned" and not turns):
+        found: dict[Variant, str] = {}
+        plain = _expected(sample, registry)
+        for variant, layouts in trials(sample, free):
+            if variant not in variants or found.get(variant):
                 continue
-            text = _difference(sample, device, variant, registry, precision)
-            yield Outcome(device, sample.op.name, sample.name, variant, "failed" if text else "passed", text or "")
+            repeats = any(layout is not None and layout.repeats for layout in layouts)
+            expected = _expected(sample, registry, layouts) if repeats else plain
+            trial = _Trial(sample, device, registry, precision, variant, layouts, expected, plain)
+            found[variant] = trial.difference() or ""
+        for variant, text in found.items():
+            yield Outcome(device, sample.op.name, sample.name, variant, "failed" if text else "passed", text)
     for op in sorted(claimed - tested) if complete else ():
         yield Outcome(device, op, op, "plain", "untested", "the device claims it, and no sample shows that it is right")
 
 
-def _difference(sample: Sample, device: str, variant: Variant, registry: Registry, precision: Precision) -> str | None:
-    """What is wrong with the sample on a device, by any of its kernel's algorithms, or None."""
-    avoided: set[str] = set()
-    while True:
-        algorithms = Algorithms(avoid=avoided)
-        text = _difference_by(algorithms, sample, device, variant, registry, precision)
-        used = {*algorithms.used.values()}
-        if text:
-            return text + (f" (by {', '.join(sorted(used))})" if used else "")
-        if used <= avoided:
-            return None
-        avoided |= used
+def _takes_any_strides(sample: Sample, device: str, registry: Registry) -> list[bool] | None:
+    """For which operands the device takes any strides, by one of its kernels or in a loop; None: not the node."""
+    (node,) = sample.build().nodes
+    if node.bodies and registry.devices[device].bodies and sample.op.name == "scan":
+        return [True] * len(node.inputs)
+    kernels = [kernel for kernel in registry.kernels[device].get(sample.op.name, ()) if kernel.refuses(node) is None]
+    if not kernels:
+        return None
+    return [any(kernel.input_spec(index).strided for kernel in kernels) for index in range(len(node.inputs))]
 
 
-def _difference_by(
-    algorithms: Algorithms, sample: Sample, device: str, variant: Variant, registry: Registry, precision: Precision
-) -> str | None:
-    spread = _SPREAD.get(variant, 0)
-    graph, feeds = sample.build(spread), sample.feeds(spread)
-    expected = _expected(sample, registry)
-    if variant == "constant":
-        graph, feeds = _with_constants(graph, feeds)
-    session = Session(
-        graph, [device], registry=registry, threads=2, fold=False, precision=precision, algorithms=algorithms
-    )
-    if variant == "odd":
-        feeds = {name: _odd(array) for name, array in feeds.items()}
-    guarded = {name: _guarded(array) for name, array in expected.items()}
-    try:
-        session.run(feeds, out={name: array for name, (array, _) in guarded.items()})
-    except DataflowError as error:
-        return f"raised {type(error).__name__}: {error}"
-    if len(graph.nodes) == 1 and any(a.size for a in expected.values()):
-        placed = {p.device for p in session.placement({n: a.shape for n, a in feeds.items()}) if p.op == sample.op.name}
-        if placed and placed != {device}:
-            return f"the node ran on {', '.join(placed)}"
-    for name, (array, memory) in guarded.items():
-        if (memory[:_GUARD] != _CANARY).any() or (memory[_GUARD + array.nbytes :] != _CANARY).any():
-            return f"{name}: bytes outside the output were written"
-        text = _far(array, expected[name], sample.tolerance)
-        if text:
-            return f"{name}: {text}"
-    return None
+def trials(sample: Sample, free: Sequence[bool]) -> Iterator[tuple[Variant, Layouts]]:
+    """Every form in which the operands of a sample are tried; ``free``: which of them may have any strides."""
+    shapes = [None if operand is None else operand.shape for operand in sample.inputs]
+    yield "plain", ()
+    yield "strided", every(shapes, lambda shape: same(shape, Along(2), transposed=True))
+    if any(shape and len(shape) > 1 for shape in shapes):
+        yield "turned", every(shapes, lambda shape: same(shape, Along(), transposed=True))
+    yield "odd", ()
+    if sum(shape is not None for shape in shapes) > 1:
+        yield "constant", ()
+    chosen = [shape if own else None for shape, own in zip(shapes, free, strict=True)]
+    given = {i for i, operand in enumerate(sample.inputs) if operand is not None and operand.value is not None}
+    yield from combinations(chosen, sample.seed, given)
 
 
-def _expected(sample: Sample, registry: Registry) -> dict[str, Array]:
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A sample on a device, its operands in one form.
+
+    Attributes:
+        expected: the results.
+        plain: those of the operands as they are, whose size is that of numbers on the way too; operands that repeat
+            leave fewer results to tell it by.
+    """
+
+    sample: Sample
+    device: str
+    registry: Registry
+    precision: Precision
+    variant: Variant
+    layouts: Layouts
+    expected: Mapping[str, Array]
+    plain: Mapping[str, Array]
+
+    def difference(self) -> str | None:
+        """What is wrong, by any of the algorithms of the device's kernel, or None."""
+        avoided: set[str] = set()
+        while True:
+            algorithms = Algorithms(avoid=avoided)
+            text = self.difference_by(algorithms)
+            used = {*algorithms.used.values()}
+            if text:
+                how = [str(self)] * any(self.layouts) + [f"by {', '.join(sorted(used))}"] * bool(used)
+                return text + (f" ({'; '.join(how)})" if how else "")
+            if used <= avoided:
+                return None
+            avoided |= used
+
+    def difference_by(self, algorithms: Algorithms) -> str | None:
+        """What is wrong by the algorithms that are not to be avoided, or None."""
+        graph, feeds = self.sample.build(self.layouts), self.sample.feeds(self.layouts)
+        if self.variant == "constant":
+            graph, feeds = _with_constants(graph, feeds)
+        session = Session(
+            graph,
+            [self.device],
+            registry=self.registry,
+            threads=2,
+            fold=False,
+            precision=self.precision,
+            algorithms=algorithms,
+        )
+        if self.variant == "odd":
+            feeds = {name: _odd(array) for name, array in feeds.items()}
+        guarded = {name: _guarded(array) for name, array in self.expected.items()}
+        try:
+            session.run(feeds, out={name: array for name, (array, _) in guarded.items()})
+        except DataflowError as error:
+            return f"raised {type(error).__name__}: {error}"
+        if len(graph.nodes) == 1 and any(a.size for a in self.expected.values()):
+            shapes = {name: array.shape for name, array in feeds.items()}
+            placed = {p.device for p in session.placement(shapes) if p.op == self.sample.op.name}
+            if placed and placed != {self.device}:
+                return f"the node ran on {', '.join(placed)}"
+        for name, (array, memory) in guarded.items():
+            if (memory[:_GUARD] != _CANARY).any() or (memory[_GUARD + array.nbytes :] != _CANARY).any():
+                return f"{name}: bytes outside the output were written"
+            text = _far(array, self.expected[name], self.sample.tolerance, _largest(self.plain[name]))
+            if text:
+                return f"{name}: {text}"
+        return None
+
+    def __str__(self) -> str:
+        return ", ".join(f"x{i}{layout}" for i, layout in enumerate(self.layouts) if layout is not None)
+
+
+def _expected(sample: Sample, registry: Registry, layouts: Layouts = ()) -> dict[str, Array]:
     """The outputs by the reference's kernel, in double precision, rounded to the declared dtypes."""
     (node,) = sample.build().nodes
-    arrays = [_double(array) for array in sample.arrays()]
+    arrays = [_double(array) for array in sample.arrays(layouts)]
     attributes = {key: float64 if value == float32 else value for key, value in node.attributes.items()}
     extra = {"bodies": node.bodies} if node.op.bodies else {}
     with np.errstate(all="ignore"):
@@ -176,14 +240,20 @@ def _odd(array: Array) -> Array:
     return found
 
 
-def _far(found: Array, expected: Array, tolerance: float | None) -> str | None:
-    """Where two results differ more than rounding explains, or None."""
+def _largest(array: Array) -> float:
+    """The largest magnitude of finite elements; 0 without any."""
+    sizes = np.abs(array.astype(np.float64))
+    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
+
+
+def _far(found: Array, expected: Array, tolerance: float | None, scale: float) -> str | None:
+    """Where two results differ more than rounding explains, when there are numbers as large as ``scale``, or None."""
     if found.dtype.kind not in "fV":
         wrong = found != expected
     else:
         limit = tolerance or TOLERANCES.get(found.dtype.name, 2e-2)
         a, b = found.astype(np.float64), expected.astype(np.float64)
-        largest = np.abs(b[np.isfinite(b)]).max() if np.isfinite(b).any() else 0.0
+        largest = max(_largest(expected), scale)
         close = np.abs(a - b) <= limit * np.maximum(np.abs(b), 0.1 * largest)
         wrong = ~(close | (a == b) | (np.isnan(a) & np.isnan(b)))
     if not wrong.any():

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .. import ops
 from ..builder import GraphBuilder
 from ..graph import Array, Graph, Value
 from ..op import Op
 from ..types import DType, bool_, float32, int64
+from .layouts import Layouts
 
 Kind = Literal["normal", "positive", "unit", "away", "distinct", "bool", "range"]
 
@@ -90,30 +90,35 @@ class Sample:
         parts += [f"{key}={_short(value)}" for key, value in self.attributes.items() if not isinstance(value, DType)]
         return "-".join(parts)
 
-    def arrays(self) -> list[Array | None]:
-        """The operands' data; the same at every call."""
-        random = np.random.default_rng(zlib.crc32(self.name.encode()))
-        return [None if operand is None else operand.array(random) for operand in self.inputs]
+    @property
+    def seed(self) -> int:
+        """Of its random data."""
+        return zlib.crc32(self.name.encode())
 
-    def build(self, spread: int = 0) -> Graph:
+    def arrays(self, layouts: Layouts = ()) -> list[Array | None]:
+        """The operands' data, of which layouts may repeat a part; the same at every call."""
+        random = np.random.default_rng(self.seed)
+        found = [None if operand is None else operand.array(random) for operand in self.inputs]
+        for index, layout in enumerate(layouts):
+            array = found[index]
+            if layout is not None and array is not None:
+                found[index] = layout.operand(array)
+        return found
+
+    def build(self, layouts: Layouts = ()) -> Graph:
         """A graph of this one node, with inputs ``x0`` ... and outputs ``y0`` ..., extra ones too.
 
         Args:
-            spread: when not 0, each operand comes through a view: ``x0`` has the axes in reversed order, and every
-                axis ``spread`` times as long, so that with 2 there are gaps between the elements.
+            layouts: of the operands; None, or none at all, where an operand is an input as it is.
         """
         g = GraphBuilder(self.name)
         operands: list[Value | None] = []
         for index, operand in enumerate(self.inputs):
+            layout = layouts[index] if layouts else None
             if operand is None:
                 operands.append(None)
-            elif spread and operand.shape:
-                shape = tuple(spread * d for d in reversed(operand.shape))
-                wide = g.input(f"x{index}", operand.dtype, shape)
-                turned = ops.transpose(wide, perm=tuple(reversed(range(len(shape)))))
-                rank = len(shape)
-                ends = tuple(spread * d for d in operand.shape)
-                operands.append(ops.slice(turned, starts=(0,) * rank, stops=ends, steps=(spread,) * rank))
+            elif layout is not None:
+                operands.append(layout.view(g, f"x{index}", operand.dtype, operand.shape))
             else:
                 operands.append(g.input(f"x{index}", operand.dtype, operand.shape))
         node = g.add(self.op, operands, self.attributes, bodies=self.bodies)
@@ -122,17 +127,13 @@ class Sample:
                 g.output(f"y{index}", value)
         return g.build()
 
-    def feeds(self, spread: int = 0) -> dict[str, Array]:
+    def feeds(self, layouts: Layouts = ()) -> dict[str, Array]:
         """Data for the graph that ``build`` makes."""
         found = {}
         for index, array in enumerate(self.arrays()):
-            if array is None:
-                continue
-            if spread and array.shape:
-                wide = np.zeros(tuple(spread * d for d in array.shape), array.dtype)
-                wide[tuple(slice(None, None, spread) for _ in array.shape)] = array
-                array = np.ascontiguousarray(wide.transpose())
-            found[f"x{index}"] = array
+            layout = layouts[index] if layouts else None
+            if array is not None:
+                found[f"x{index}"] = array if layout is None else layout.input(array)
         return found
 
 

@@ -250,10 +250,11 @@ typedef df_status (*df_kernel_run_many)(const df_call *const *calls, int64_t cou
 /* A kernel record: what it takes and its code. |operands| lists the dtypes it takes, inputs before
  * "->", outputs after it, separated by commas: "f32,f32->f32". One operand may have several,
  * "i32|i64"; "any" is every type that fits in an arena. A trailing "?" marks an operand that may be
- * absent, a trailing
- * "*" the last operand repeated any number of times. "~" before the types says that the operand may
- * have any strides; otherwise it must be contiguous, and the planner makes it so. |inplace| lists
- * which outputs may overwrite which inputs, "0<0,0<1": same shape, dtype and strides. */
+ * absent, a trailing "*" the last operand repeated any number of times. "~" before the types says
+ * that the operand may have any strides: zero along any of its axes or all, negative, with gaps,
+ * and a first element at any address of its type; strides of axes of size 1 say nothing. Otherwise
+ * it must be contiguous, and the planner makes it so. |inplace| lists which outputs may overwrite
+ * which inputs, "0<0,0<1": same shape, dtype and strides. */
 typedef struct df_kernel {
   uint32_t struct_size;
   int32_t priority; /* higher wins; a tie is an error */

@@ -11,6 +11,7 @@ import pytest
 import dataflow as df
 from dataflow.registry import default_registry
 from dataflow.testing import SAMPLES, check_device
+from dataflow.testing.conformance import VARIANTS
 
 # What the cpu device leaves to others: views are no steps, these nodes are run by the host.
 HOST_DRIVEN = {"if_", "loop", "fused"}
@@ -53,16 +54,27 @@ def test_the_kit_finds_a_wrong_kernel_a_write_outside_and_an_untested_claim(monk
         wrong = type(kernel)(op, "wrong", kernel.inputs, kernel.outputs, code)
         kernels = {**registry.kernels, "numpy": {op: (wrong,), "copy": registry.kernels["numpy"]["copy"]}}
         reference = {**registry.kernels["numpy"]}
-        monkeypatch.setattr("dataflow.testing.conformance._expected", lambda s, r: expected(s, reference))
+        monkeypatch.setattr("dataflow.testing.conformance._expected", lambda s, r, l=(): expected(s, l, reference))
         changed = type(registry)(registry.plugins, registry.ops, registry.devices, kernels, registry.formats)
-        return [o.status for o in check_device("numpy", registry=changed, samples=relu)]
+        return [(o.variant, o.status) for o in check_device("numpy", registry=changed, samples=relu)]
 
-    def expected(sample, reference):
-        return {"y0": reference["relu"][0].code({}, *sample.arrays())}
+    def expected(sample, layouts, reference):
+        return {"y0": reference["relu"][0].code({}, *sample.arrays(layouts))}
 
-    assert "failed" not in outcomes(lambda a, x: np.maximum(x, 0))
-    assert outcomes(lambda a, x: x).count("failed") == 4
-    assert "untested" in outcomes(lambda a, x: x, op="no_such_op")
+    def failing(code):
+        return {variant for variant, status in outcomes(code) if status == "failed"}
+
+    def but_for(wrong):
+        """A kernel that is right unless ``wrong`` holds for its operand's strides, in elements."""
+        return lambda a, x: np.maximum(x, 0) + wrong([s // x.itemsize for s in x.strides])
+
+    assert not failing(lambda a, x: np.maximum(x, 0))
+    assert failing(lambda a, x: x) == {*VARIANTS} - {"constant"}  # which takes a second operand
+    assert {*outcomes(lambda a, x: x, op="no_such_op")} == {("plain", "not claimed"), ("plain", "untested")}
+    assert failing(but_for(lambda strides: 0 in strides)) >= {"repeated"}
+    assert failing(but_for(lambda strides: min(strides) < 0)) >= {"flipped"}
+    assert failing(but_for(lambda strides: strides == [40, 8, 1])) == {"apart"}  # rows of 7 elements
+    assert failing(but_for(lambda strides: strides[0] < strides[2])) >= {"strided", "turned"}
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
