@@ -101,10 +101,9 @@ def coordinates_of(size: int, result: int, scale: float, how: str, begin: float 
         return np.full(1, 0.5 * (begin + end) * (size - 1))
     if how == "pytorch_half_pixel" and result == 1:
         return at * 0.0
-    middle = (at + 0.5) / scale - 0.5
-    if how == "half_pixel_symmetric":
-        middle = middle + size / 2 * (1 - result / (scale * size))
-    found: Array = np.asarray(middle)
+    # In ONNX's order of operations: where this is a whole number, rounding decides which element is nearest.
+    shift = size / 2 * (1 - result / (scale * size)) if how == "half_pixel_symmetric" else 0.0
+    found: Array = np.asarray(shift + (at + 0.5) / scale - 0.5)
     return found
 
 

@@ -119,7 +119,7 @@ def _cosine_window(name: str, factors: Sequence[float]) -> None:
     def window(c: Importer, size: T, *, output_datatype: int = 1, periodic: int = 1) -> Any:
         count = c.sizes(size, "the size")[0]
         span = ops.cast(size_value(c, count if periodic else count - 1), to=float64)
-        turn = ops.div(ops.mul(places(c, count, float64), 2 * math.pi), ops.maximum(span, 1.0))
+        turn = ops.div(ops.mul(places(c, count, float64), 2 * math.pi), span)
         y: Any = None
         for order, factor in enumerate(factors):
             term = ops.mul(ops.cos(ops.mul(turn, float(order))), factor)

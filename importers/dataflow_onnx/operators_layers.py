@@ -305,6 +305,8 @@ def _softmax_family(onnx_name: str, op: Any) -> None:
 
 def _hardmax(x: Value, *, axis: int) -> Any:
     at = axis_in(axis, x.type.rank)
+    if x.type.shape[at] == 0:
+        return ops.copy(x)
     found = ops.argmax(x, axis=at, keepdims=0)
     return ops.one_hot(found, depth=x.type.shape[at], axis=at, dtype=x.type.dtype)
 

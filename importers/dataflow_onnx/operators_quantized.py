@@ -119,7 +119,8 @@ def DynamicQuantizeLinear(c: Importer, x: T) -> Any:
     zero = c.builder.constant(np.float32(0))
     high = ops.maximum(ops.reduce_max(value, axes=axes, keepdims=0), zero)
     low = ops.minimum(ops.reduce_min(value, axes=axes, keepdims=0), zero)
-    scale = ops.div(ops.sub(high, low), 255.0)
+    span = ops.sub(high, low)
+    scale = ops.where(ops.equal(span, zero), c.builder.constant(np.float32(1)), ops.div(span, 255.0))
     point = _quantized(c, ops.neg(ops.div(low, scale)), None, uint8)
     return _quantized(c, ops.div(value, scale), point, uint8), scale, point
 

@@ -40,10 +40,16 @@ def _numbers(c: Importer, tensor: T | None, what: str) -> list[float] | None:
     return [float(n) for n in tensor.array.reshape(-1)]
 
 
-def _kept_ratio(shape: Sequence[Any], sizes: list[Any], axes: Sequence[int], policy: str) -> list[Any]:
-    """Sizes that scale all of ``axes`` alike: as large as fits within those wanted, or as small as covers them."""
+def _kept_ratio(
+    shape: Sequence[Any], sizes: list[Any], axes: Sequence[int], policy: str
+) -> tuple[list[Any], list[float]]:
+    """Sizes that scale all of ``axes`` alike: as large as fits within those wanted, or as small as covers them.
+
+    Returns:
+        The sizes, and the scale of each axis before rounding; none where the sizes give them.
+    """
     if policy == "stretch":
-        return sizes
+        return sizes, []
     if policy not in ("not_larger", "not_smaller"):
         raise ModelError(f"keep_aspect_ratio_policy {policy!r} is not known")
     if any(isinstance(n, Dim) for n in (*(shape[a] for a in axes), *(sizes[a] for a in axes))):
@@ -53,7 +59,7 @@ def _kept_ratio(shape: Sequence[Any], sizes: list[Any], axes: Sequence[int], pol
     found = list(sizes)
     for axis in axes:
         found[axis] = int(ratio * shape[axis] + Fraction(1, 2))  # halves go up
-    return found
+    return found, [float(ratio) if axis in axes else 1.0 for axis in range(len(shape))]
 
 
 def _resize(
@@ -145,7 +151,7 @@ def Resize(
             raise ModelError(f"{len(given)} sizes for {len(chosen)} axes")
         for axis, size in zip(chosen, given, strict=True):
             wanted[axis] = size if isinstance(size, Dim) else int(size)
-        wanted = _kept_ratio(shape, wanted, chosen, keep_aspect_ratio_policy)
+        wanted, full_scales = _kept_ratio(shape, wanted, chosen, keep_aspect_ratio_policy)
     else:
         raise ModelError("neither scales nor sizes are given")
     region: tuple[float, ...] = ()

@@ -9,7 +9,7 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.types import Dim, broadcast_size, float32, int64
+from dataflow.types import Dim, bool_, broadcast_size, float32, int64
 from dataflow.types import dtype as as_dtype
 
 from .datasizes import ends_of_data, expansion_of_data, range_of_data, required, target_of_data
@@ -359,11 +359,9 @@ def OneHot(c: Importer, indices: T, depth: T, values: T, *, axis: int = -1) -> A
     at = c.value(indices)
     if not at.type.dtype.is_int:
         at = ops.cast(at, to=int64)
-    hot = ops.one_hot(at, depth=count, axis=axis, dtype=float32)
-    if pair.type.dtype != float32:
-        hot = ops.cast(hot, to=pair.type.dtype)
+    hot = ops.cast(ops.one_hot(at, depth=count, axis=axis, dtype=float32), to=bool_)
     off, on = (ops.reshape(ops.slice(pair, starts=(i,), stops=(i + 1,), steps=(1,)), shape=()) for i in (0, 1))
-    return ops.add(ops.mul(hot, ops.sub(on, off)), off)
+    return ops.where(hot, on, off)
 
 
 @operator("Tile", 6)

@@ -58,7 +58,9 @@ def _softplus(x: Array) -> Array:
 def _divide(a: Array, b: Array) -> Array:
     if a.dtype.kind in "iu":  # towards zero; a division by zero gives 0
         safe = np.where(b == 0, 1, b)
-        quotient = np.abs(a) // np.abs(safe) * (np.sign(a) * np.sign(safe)) if a.dtype.kind == "i" else a // safe
+        quotient = a // safe  # rounded down; the least number has no absolute value to divide
+        if a.dtype.kind == "i":
+            quotient += (a != quotient * safe) & ((a < 0) != (b < 0))
         return np.where(b == 0, 0, quotient)
     return a / b
 

@@ -83,10 +83,11 @@ def _cumsum(attributes: Attributes, x: Array) -> Array:
 
 def _topk(attributes: Attributes, x: Array) -> tuple[Array, Array]:
     axis, k = attributes["axis"] % x.ndim, attributes["k"]
-    order = np.argsort(-wide(x) if attributes["largest"] else x, axis=axis, kind="stable")
-    if x.dtype.kind in "iu" and attributes["largest"]:  # negation overflows: from the end, the first of equals first
-        back = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    if attributes["largest"]:  # from the end, the first of equals first: NaN counts as the largest
+        back = np.flip(np.argsort(np.flip(wide(x), axis), axis=axis, kind="stable"), axis)
         order = x.shape[axis] - 1 - back
+    else:
+        order = np.argsort(wide(x), axis=axis, kind="stable")
     places = np.take(order, np.arange(k), axis=axis)
     return np.take_along_axis(x, places, axis=axis), places.astype(np.int64)
 

@@ -1,0 +1,172 @@
+"""Converters at the edges of operators, against onnxruntime: least and infinite numbers, NaN, ties, empty tensors.
+
+Each model runs on cpu and on numpy, and with all of its operands stored: computed at load or while running, and by
+whichever kernel, the results are the same.
+"""
+
+import itertools
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import dataflow as df
+from dataflow_onnx.loading import load_bytes
+
+INF, NAN = np.inf, np.nan
+FLOATS = np.array([0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 3, 1e30, INF, -INF, NAN, 20, -100], np.float32)
+
+
+def numbers(*shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def model(op, arrays, outputs, opset, stored, attributes):
+    """One node; operands that are None are left out, those in ``stored`` are part of the model."""
+    names = ["" if a is None else f"x{i}" for i, a in enumerate(arrays)]
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attributes)
+    given = [(n, a) for i, (n, a) in enumerate(zip(names, arrays, strict=True)) if n and i not in stored]
+    kept = [numpy_helper.from_array(arrays[i], f"x{i}") for i in stored if arrays[i] is not None]
+    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in given]
+    results = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
+    graph = helper.make_graph([node], "edge", infos, results, kept)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return proto.SerializeToString(), dict(given)
+
+
+def agree(found, expected, where):
+    assert found.dtype == expected.dtype and found.shape == expected.shape, where
+    if expected.dtype.kind == "f":
+        tolerance = 3e-3 if expected.dtype.itemsize == 2 else 3e-5
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=where)
+    else:
+        np.testing.assert_array_equal(found, expected, err_msg=where)
+
+
+def check(op, arrays, *, outputs=1, opset=21, stored=(), expected=None, **attributes):
+    """Compares with onnxruntime, or with ``expected`` where that leaves an edge open."""
+    data, feeds = model(op, arrays, outputs, opset, stored, attributes)
+    if expected is None:
+        peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        expected = peer.run(None, feeds)
+    whole, nothing = model(op, arrays, outputs, opset, range(len(arrays)), attributes)
+    runs = [(data, feeds, device, True) for device in ("cpu", "numpy")]
+    runs += [(whole, nothing, "cpu", fold) for fold in (True, False)]
+    for proto, inputs, device, fold in runs:
+        with np.errstate(all="ignore"):
+            results = df.Session(load_bytes(proto), devices=[device], fold=fold).run(inputs)
+        for index, array in enumerate(expected):
+            agree(results[f"y{index}"], array, f"{op} {attributes} on {device}, fold={fold}, {len(inputs)} fed")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
+def test_division_of_whole_numbers_goes_towards_zero_also_from_the_least(dtype):
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    a = np.array([low, high, 0, 1, 7, 100], dtype)
+    b = np.array([high, 1, 2, 3, 7], dtype)
+    if low:
+        a, b = np.append(a, np.array([-7, -1], dtype)), np.append(b, np.array([-2, -7, low], dtype))
+    quotients = [[abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for y in b.tolist()] for x in a.tolist()]
+    feeds = dict(zip("ab", (a[:, None], b[None]), strict=True))
+    for device in ("cpu", "numpy"):  # what is stored is a size, and held to 64 bits
+        g = df.GraphBuilder("quotients")
+        g.output("y", df.ops.div(*(g.input(n, dtype, v.shape) for n, v in feeds.items())))
+        found = df.Session(g.build(), devices=[device]).run(feeds)["y"]
+        np.testing.assert_array_equal(found, np.array(quotients, dtype))
+
+
+@pytest.mark.parametrize("values", [[0, INF], [INF, 1], [1, -INF], [NAN, 1]])
+def test_one_hot_keeps_values_that_have_no_difference(values):
+    check("OneHot", [np.array([0, 2, -1, 5]), np.array([4]), np.array(values, np.float32)], stored=[1])
+
+
+def test_one_hot_of_bools():
+    hot = np.array([[False, True, True], [True, True, False]])
+    check("OneHot", [np.array([0, 2]), np.array([3]), np.array([True, False])], stored=[1], expected=[hot])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int64"])
+def test_the_largest_and_smallest_with_ties_and_what_is_no_number(dtype):
+    rows = np.array([[1, 2, 2, 1, 2], [7, 7, 7, 7, 7], [-5, 5, -5, 0, 5]], dtype)
+    ordered = {1: np.argsort(-rows.astype(np.float64), -1, "stable"), 0: np.argsort(rows, -1, "stable")}
+    for k, largest in itertools.product((0, 1, 3, 5), (0, 1)):
+        place = ordered[largest][:, :k]
+        best = [np.take_along_axis(rows, place, -1), place]
+        check("TopK", [rows, np.array([k])], outputs=2, stored=[1], largest=largest, expected=best)
+    if dtype[0] == "f":  # counts as the largest
+        rows = np.array([[NAN, 1, INF, NAN, -INF]], dtype)
+        for largest, place in ((1, [0, 3, 2]), (0, [4, 1, 2])):
+            best = [rows[:, place], np.array([place])]
+            check("TopK", [rows, np.array([3])], outputs=2, stored=[1], largest=largest, expected=best)
+
+
+@pytest.mark.parametrize("x", [np.zeros((2, 2)), [0, 2, -1, -2.5], [3, 4], [-3, -4], [5]], ids=str)
+def test_a_tensor_of_zeros_has_a_scale(x):
+    check("DynamicQuantizeLinear", [np.array(x, np.float32)], outputs=3, opset=11)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_resizing_that_keeps_the_ratio_scales_by_the_ratio(mode):
+    for policy, wanted, axes in itertools.product(("not_larger", "not_smaller"), ([7, 3], [3, 9]), ([2, 3], [3, 2])):
+        given = {"mode": mode, "axes": axes, "keep_aspect_ratio_policy": policy}
+        check("Resize", [numbers(1, 2, 4, 5), None, None, np.array(wanted)], opset=19, stored=[3], **given)
+
+
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+def test_the_nearest_element_where_a_coordinate_is_whole(rounding):
+    for scales in ([1, 1, 2, 1.5], [1, 1, 3, 2.5]):
+        given = {"nearest_mode": rounding, "coordinate_transformation_mode": "half_pixel_symmetric"}
+        check("Resize", [numbers(1, 1, 4, 5), None, np.float32(scales)], opset=19, stored=[2], **given)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_rows_without_elements_or_with_infinities(op):
+    rows = np.float32([[-INF, 0, 1], [1, 1, 1], [-1e30, 1e30, 0], [2, -INF, 2]])
+    for x, axis in ((rows, -1), (rows, 0), (numbers(0, 3), 1), (numbers(3, 0), 1), (numbers(3, 0), 0)):
+        check(op, [x], axis=axis)
+
+
+@pytest.mark.parametrize("op", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_windows_of_any_length(op):
+    for size, periodic in itertools.product((1, 2, 9), (0, 1)):
+        check(op, [np.array(size)], opset=17, stored=[0], periodic=periodic)
+
+
+def test_negative_infinities_in_a_log_of_sums():
+    for row in ([-INF, -INF], [-INF, 1], [INF, 1], [200, 201], [-200, -201]):
+        check("ReduceLogSumExp", [np.float32([row]), np.array([1])], stored=[1], keepdims=0)
+
+
+# ---- a sweep --------------------------------------------------------------------------------------------
+
+UNARY = "Abs Atan Ceil Cos Elu Erf Exp Floor HardSigmoid HardSwish LeakyRelu Mish Neg Relu Round Selu Sigmoid Sin "
+UNARY += "Softplus Softsign Sqrt Tanh ThresholdedRelu"
+BINARY = "Add Sub Mul Div Pow Min Max Less LessOrEqual Greater GreaterOrEqual Equal"
+REDUCE = "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp"
+SHAPES = [((), ()), ((2, 1), (1, 3)), ((2, 0, 3), (1, 3)), ((1,), (1, 1))]
+
+
+@pytest.mark.parametrize("op", UNARY.split())
+def test_elementwise(op):
+    check(op, [FLOATS])
+    for shape in ((), (2, 0, 3)):
+        check(op, [numbers(*shape)])
+
+
+@pytest.mark.parametrize("op", BINARY.split())
+def test_two_operands(op):
+    small = FLOATS[np.abs(FLOATS) < 4] if op == "Pow" else FLOATS[np.isfinite(FLOATS)]
+    check(op, [small[:, None], small[None]])
+    for a, b in SHAPES:
+        check(op, [np.asarray(np.abs(numbers(*a))), numbers(*b)])
+
+
+@pytest.mark.parametrize("op", REDUCE.split())
+def test_reductions(op):
+    x = numbers(2, 3, 4)
+    for axes, keepdims in (([], 1), ([0], 0), ([-1], 1), ([0, -1], 0)):
+        check(op, [x, np.array(axes, np.int64)], stored=[1], keepdims=keepdims)
+    check(op, [x], noop_with_empty_axes=1)
+    check(op, [numbers()])
