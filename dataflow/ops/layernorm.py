@@ -10,7 +10,7 @@ from typing import Any
 from ..graph import Node, Value
 from ..op import Op
 from ..types import Shape, TensorType
-from .rules import need, need_float, normal_axis
+from .rules import need, need_float, need_no_cotangent, normal_axis
 
 _ATTRIBUTES: dict[str, Any] = {"axis": -1, "epsilon": 1e-5, "center": 1}
 
@@ -40,7 +40,8 @@ def _infer(
     return x, TensorType(x.dtype, rows), TensorType(x.dtype, rows)
 
 
-def _gradient(node: Node, dy: Value | None, *_: Value | None) -> tuple[Value, ...] | None:
+def _gradient(node: Node, dy: Value | None, *kept: Value | None) -> tuple[Value, ...] | None:
+    need_no_cotangent(node, *kept)
     if dy is None:
         return None
     x, scale = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None

@@ -7,7 +7,7 @@ from typing import Any
 from ..graph import Node, Value
 from ..op import Op
 from ..types import TensorType
-from .rules import need, need_float, normal_axis
+from .rules import need, need_float, need_no_cotangent, normal_axis
 
 _ATTRIBUTES: dict[str, Any] = {"axis": 1, "ignore_index": -100, "label_smoothing": 0.0}
 
@@ -27,7 +27,8 @@ def _infer(
     return loss, loss
 
 
-def _gradient(node: Node, dloss: Value, *_: Value | None) -> tuple[Value, None]:
+def _gradient(node: Node, dloss: Value, *kept: Value | None) -> tuple[Value, None]:
+    need_no_cotangent(node, *kept)
     logits, labels = node.inputs
     return softmax_cross_entropy_grad(dloss, logits, labels, node.outputs[1], **node.attributes), None
 

@@ -12,7 +12,7 @@ from .binary import add, mul, sub
 from .elementwise import neg, reciprocal, sqrt
 from .movement import reshape
 from .reduce import reduce_sum
-from .rules import need, need_float
+from .rules import need, need_float, need_no_cotangent
 
 
 def _check_channels(name: str, x: TensorType, **vectors: TensorType) -> None:
@@ -99,7 +99,8 @@ def _train_infer(
     return x, mean, variance, mean, variance
 
 
-def _train_gradient(node: Node, dy: Value | None, *_: Value | None) -> Any:
+def _train_gradient(node: Node, dy: Value | None, *rest: Value | None) -> Any:
+    need_no_cotangent(node, *rest[2:])  # running statistics are constants to the loss, as everywhere
     x, scale = node.inputs[:2]
     mean, inverse = node.outputs[3:5]
     return batch_norm_train_grad(dy, x, scale, mean, inverse) if dy is not None else None
@@ -140,7 +141,8 @@ def _lrn_infer(x: TensorType, *, size: int, alpha: float, beta: float, bias: flo
     return x, x
 
 
-def _lrn_gradient(node: Node, dy: Value, *_: Value | None) -> Value:
+def _lrn_gradient(node: Node, dy: Value, *kept: Value | None) -> Value:
+    need_no_cotangent(node, *kept)
     y, scale = node.outputs
     dx: Value = lrn_grad(dy, node.inputs[0], y, scale, **node.attributes)
     return dx

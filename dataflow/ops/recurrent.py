@@ -28,7 +28,7 @@ from .recurrent_steps import (
     rnn_grad_steps,
     rnn_steps,
 )
-from .rules import need, need_float, product, same_dtype
+from .rules import need, need_float, need_no_cotangent, product, same_dtype
 
 # ---- shapes -------------------------------------------------------------------------------------------
 
@@ -140,8 +140,9 @@ def _lstm_infer(
 
 
 def _lstm_gradient(
-    node: Node, dy: Value | None, dh: Value | None, dc: Value | None, *_: Value | None
+    node: Node, dy: Value | None, dh: Value | None, dc: Value | None, *kept: Value | None
 ) -> tuple[Value | None, ...] | None:
+    need_no_cotangent(node, *kept)
     r, h, c, lengths = _operands(node, 5)[1:]
     gates, cells = node.outputs[3:]
     dx, dh0, dc0 = _made(node, lstm_grad, (r, gates, cells, dy, dh, dc, c, lengths))
@@ -207,7 +208,10 @@ def _gru_infer(
     return _stack(x, r.shape[1]), state, _stack(x, r.shape[1] * 4)
 
 
-def _gru_gradient(node: Node, dy: Value | None, dh: Value | None, *_: Value | None) -> tuple[Value | None, ...] | None:
+def _gru_gradient(
+    node: Node, dy: Value | None, dh: Value | None, *kept: Value | None
+) -> tuple[Value | None, ...] | None:
+    need_no_cotangent(node, *kept)
     r, bias, h, lengths = _operands(node, 5)[1:]
     y, gates = node.outputs[0], node.outputs[2]
     dx, dq, dh0 = _made(node, gru_grad, (r, gates, y, dy, dh, h, lengths))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import InputError
+from ..errors import GradientError, InputError
+from ..graph import Node, Value
 from ..types import Dim, DType, Shape, Size, TensorType, bool_, broadcast_size
 
 
@@ -125,6 +126,22 @@ def need(condition: bool, text: str) -> None:
     """Raises InputError with ``text`` unless the condition holds."""
     if not condition:
         raise InputError(text)
+
+
+def need_no_cotangent(node: Node, *cotangents: Value | None) -> None:
+    """Raises GradientError where a cotangent came for one of the last outputs, which have no gradient.
+
+    Args:
+        node: its rule is asked.
+        cotangents: of its last outputs, those that it keeps for backward.
+    """
+    names = node.op.output_names(node)[len(node.outputs) - len(cotangents) :]
+    asked = [name.removeprefix("+") for name, cotangent in zip(names, cotangents, strict=True) if cotangent is not None]
+    if asked:
+        raise GradientError(
+            f"{node.describe()}: its extra output {' and '.join(asked)} has no gradient, and the loss depends on it; "
+            "compute it by other ops where it is to be differentiated"
+        )
 
 
 def need_bool(name: str, *types: TensorType) -> None:

@@ -38,17 +38,24 @@ def _normalized(c: Importer, x: T, scale: T, bias: T | None, axis: int, epsilon:
     fits = all(v is None or v.type.shape == value.type.shape[at:] for v in vectors)
     wide = value if value.type.dtype.nbytes(1) >= 4 else ops.cast(value, to=float32)
     given = [None if v is None or not fits else _like(v, wide) for v in vectors]
-    attributes = {"axis": at, "epsilon": epsilon, "center": center}
-    y, mean, inverse = c.builder.add(ops.layer_norm, (wide, *given), attributes).outputs
-    assert y is not None
+    y = ops.layer_norm(wide, *given, axis=at, epsilon=epsilon, center=center)
     if not fits:  # they broadcast over the row
         factor, shift = vectors
         y = y if factor is None else ops.mul(y, within(_like(factor, y), y.type.shape))
         y = y if shift is None else ops.add(y, within(_like(shift, y), y.type.shape))
-    kept = (*value.type.shape[:at], *(1,) * (value.type.rank - at))
     wanted = [bool(name) for name in (*c.node.outputs[1:], "", "")][:2]
-    rest = [ops.reshape(v, shape=kept) if w else None for v, w in zip((mean, inverse), wanted, strict=True)]
-    return [y if y.type.dtype == value.type.dtype else ops.cast(y, to=value.type.dtype), *rest]
+    rest = _statistics(wide, at, epsilon) if any(wanted) else (None, None)
+    y = y if y.type.dtype == value.type.dtype else ops.cast(y, to=value.type.dtype)
+    return [y, *(v if w else None for v, w in zip(rest, wanted, strict=True))]
+
+
+def _statistics(wide: Value, at: int, epsilon: float) -> tuple[Value, Value]:
+    """The mean and inverse deviation of each row, as ops that have gradients: the op's own are for its gradient."""
+    axes = tuple(range(at, wide.type.rank))
+    mean = ops.reduce_mean(wide, axes=axes, keepdims=1)
+    centered = ops.sub(wide, mean)
+    variance = ops.reduce_mean(ops.mul(centered, centered), axes=axes, keepdims=1)
+    return mean, ops.reciprocal(ops.sqrt(ops.add(variance, epsilon)))
 
 
 def _checked(c: Importer, stash_type: int) -> None:

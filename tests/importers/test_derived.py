@@ -162,3 +162,21 @@ def test_powers_have_the_type_of_the_base_and_the_value_of_both(base, a, exponen
         found = df.Session(load_bytes(model.SerializeToString()), devices=[device]).run(feeds)["y"]
         np.testing.assert_array_equal(found, np.array(expected, base))
         assert found.dtype == base
+
+
+def test_the_statistics_of_a_layer_norm_have_gradients():
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "scale"], ["y", "mean", "inverse"], epsilon=1e-3),
+        helper.make_node("Mul", ["mean", "inverse"], ["product"]),
+        helper.make_node("Add", ["y", "product"], ["z"]),
+    ]
+    scale = numpy_helper.from_array(np.ones(5), "scale")
+    x = helper.make_tensor_value_info("x", TensorProto.DOUBLE, [3, 5])
+    z = helper.make_tensor_value_info("z", TensorProto.DOUBLE, None)
+    graph = helper.make_graph(nodes, "statistics", [x], [z], [scale])
+    model = load_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+    random = np.random.default_rng(0)
+    array, direction, seed = (random.standard_normal((3, 5)) for _ in range(3))
+    found = df.vjp(model, {"x": array}, {"z": seed})["x"]
+    up, down = (df.Session(model).run(array + sign * 1e-6 * direction)["z"] for sign in (1, -1))
+    np.testing.assert_allclose((found * direction).sum(), ((up - down) * seed).sum() / 2e-6, rtol=1e-6)
