@@ -231,7 +231,7 @@ def _movement() -> list[Sample]:
         Sample(ops.nonzero, (Operand((5,), bool_, value=[1, 0, 1, 1, 0]),), {"count": 3}),
         Sample(ops.nonzero, (Operand((), bool_, value=True),), {"count": 1}),
         Sample(ops.nonzero, (x(0, 3),), {"count": 0}),
-        Sample(ops.require, (x(3, 5),), {"left": 3, "right": 3, "text": "the rows"}),
+        Sample(ops.require, (x(3, 5),), {"left": 3, "right": 3, "text": "the rows"}, gradient=(0,)),
         Sample(ops.measure, (Operand((2,), int64, value=[3, 4]),), {"sizes": (3, 4)}),
         Sample(ops.gather, (x(6, 5), i(0, high=1)), {"axis": 0}),
         Sample(ops.gather, (x(6, 5), i(high=6)), {"axis": 0}),
