@@ -16,7 +16,7 @@ from ..limits import poll
 from ..native import is_contiguous
 from ..op import Op
 from ..registry import Registry
-from ..types import TensorType, contiguous_strides
+from ..types import TensorType, contiguous_strides, element_count
 from . import bodies
 from .concats import place
 from .lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
@@ -94,8 +94,15 @@ class Lowering:
         return Lowered(items, self.inputs, outputs, self.stored, states, boundary, self.refusals)
 
     def node(self, node: Node) -> None:
-        """Lowers a node."""
+        """Lowers a node.
+
+        Raises:
+            InputError: a result, also one that is a view, has more elements than can be addressed.
+        """
         poll(node)
+        for value in node.outputs:
+            if value is not None:
+                element_count(value.type.sizes)  # kernels and strides count in 63 bits
         if node.op.view is not None:
             self.view(node)
         elif node in self.wholes:

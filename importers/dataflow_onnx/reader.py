@@ -56,8 +56,8 @@ def read_file(path: str) -> ModelRecord:
     """
     try:
         content = read_content(path)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a name with a zero byte
+        raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
     if not content.size:
         raise ModelError(f"{path}: the file is empty; expected an ONNX model")
     return _records(content, path)

@@ -40,7 +40,7 @@ def save_file(
         ModelError: an op has no ONNX form.
     """
     target = Path(path)
-    if target.exists() and not overwrite:
+    if _exists(target) and not overwrite:
         raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
     arrays = model.arrays()
     source = model.source if isinstance(model.source, Source) else None
@@ -72,6 +72,18 @@ def save_file(
     store(proto, target, data_of, check, arrays)
 
 
+def _exists(target: Path) -> bool:
+    """Whether there is such a file.
+
+    Raises:
+        InputError: there can't be one.
+    """
+    try:
+        return target.exists()
+    except (OSError, ValueError) as error:  # a name too long, or with a zero byte
+        raise InputError(f"{target}: cannot be written: {getattr(error, 'strerror', error)}") from None
+
+
 def _copied(source: Source, target: Path) -> bool:
     """Writes an unchanged model with every byte it had; False where its data files would fall on others."""
     places = set()
@@ -85,12 +97,18 @@ def _copied(source: Source, target: Path) -> bool:
             return False
     # Its data files still hold what they must.
     read_bytes(source.content.whole(), str(Path(source.folder) / target.name))
-    for place in places:
-        old, new = Path(source.folder) / place, target.parent / place
-        if not new.exists():
-            with old.open("rb") as file:
-                write(new, iter(lambda: file.read(1 << 24), b""))
-    write(target, source.content.pieces)
+    made: list[Path] = []
+    try:
+        for place in places:
+            old, new = Path(source.folder) / place, target.parent / place
+            if not new.exists():
+                with old.open("rb") as file:
+                    made.append(write(new, iter(lambda: file.read(1 << 24), b"")))
+        write(target, source.content.pieces)
+    except BaseException:
+        for new in made:
+            new.unlink(missing_ok=True)
+        raise
     return True
 
 

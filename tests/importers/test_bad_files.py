@@ -330,6 +330,34 @@ def test_a_full_disk_leaves_what_was_there(path, tmp_path, monkeypatch):
         df.save(loaded, str(tmp_path / "no" / "folder.onnx"))
 
 
+def test_a_disk_that_fills_between_data_and_model_leaves_neither(tmp_path, monkeypatch):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "data.bin").write_bytes(np.ones(12, np.float32).tobytes())
+    (inside / "model.onnx").write_bytes(external(inside, "data.bin").SerializeToString())
+    loaded = df.load(str(inside / "model.onnx"))
+    calls = []
+
+    def second(handle):
+        calls.append(handle)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", second)
+    with pytest.raises(df.InputError, match="No space left on device"):
+        df.save(loaded, str(tmp_path / "copy.onnx"))
+    assert [p.name for p in tmp_path.iterdir()] == ["inside"]
+
+
+def test_names_that_no_file_can_have(tmp_path, path):
+    loaded = changed(path)
+    for name in ("a" * 300 + ".onnx", "a\0.onnx"):
+        with pytest.raises(df.InputError, match="cannot be written"):
+            df.save(loaded, str(tmp_path / name))
+        with pytest.raises(df.ModelError, match="cannot be read"):
+            df.load(str(tmp_path / name))
+
+
 def test_killed_while_saving_leaves_a_whole_file(path):
     changed(path)
     code = (
