@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from .errors import InputError
+from .fork import renew_in_child
 
 if TYPE_CHECKING:
     from .device import Prepared
@@ -53,6 +54,11 @@ class Algorithms:
         self._adopted: dict[str, str] = {}
         known = {} if self.file is None else _read(self.file).get(_machine(), {})
         self._known: dict[str, Seconds] = {**known}
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """In a forked child: a new lock."""
+        self._lock = threading.Lock()
 
     @property
     def used(self) -> dict[str, str]:

@@ -15,10 +15,13 @@ from .graph import Graph
 from .limits import Limits, account_of
 from .lower import Lowered, LoweredNode, Pins, Root, fuse, fuse_elementwise, lower
 from .machine import Machine
+from .numbers import whole
 from .passes import fold, join_scales, turn_products, without_dead, without_inactive
 from .plan import Plan
 from .planning import make_plan
 from .registry import LAST_RESORT, Registry
+
+MOST_THREADS = 1024  # of the native pool
 
 DeviceChoice = str | tuple[str, Mapping[str, Any]]
 
@@ -100,19 +103,15 @@ def thread_count(threads: int | None) -> int:
     """The number of threads: as given, else DATAFLOW_NUM_THREADS, OMP_NUM_THREADS, else what the machine lends.
 
     Raises:
-        InputError: a number below one.
+        InputError: no whole number, or one below 1 or above 1024.
     """
     if threads is None:
         for variable in ("DATAFLOW_NUM_THREADS", "OMP_NUM_THREADS"):
             text = os.environ.get(variable, "")
             if text:
-                if not text.isdigit() or int(text) < 1:
-                    raise InputError(f"{variable}={text!r}: expected a whole number from 1")
-                return int(text)
+                return whole(variable, int(text) if text.isdigit() else text, most=MOST_THREADS)
         return min(len(os.sched_getaffinity(0)), _quota()) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if threads < 1:
-        raise InputError(f"threads={threads}: expected at least 1")
-    return threads
+    return whole("threads", threads, most=MOST_THREADS)
 
 
 def _quota() -> int:

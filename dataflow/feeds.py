@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -112,32 +113,61 @@ def _unfit(value: Value, shape: Sequence[Size], why: str) -> InputError:
     return InputError(f"input {value.name!r}: expected {value.type}, got {got}: {why}")
 
 
-def result_arrays(outputs: Mapping[str, Operand], out: Mapping[str, Array] | None) -> dict[str, Array]:
+def check_result(name: str, array: object) -> None:
+    """Refuses what results can't be written into."""
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"out[{name!r}]: expected a numpy array, got {type(array).__name__}")
+    if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
+        raise InputError(f"out[{name!r}]: expected a contiguous, aligned array that can be written")
+
+
+def result_arrays(
+    outputs: Mapping[str, Operand], out: Mapping[str, Array] | None, feeds: Mapping[str, Array] = MappingProxyType({})
+) -> dict[str, Array]:
     """An array per output: the caller's where given, else a new one.
 
+    Args:
+        outputs: what is computed.
+        out: the caller's arrays.
+        feeds: what the run reads, contiguous; results in ``out`` must lie elsewhere.
+
     Raises:
-        InputError: an array in ``out`` has no such output, or another dtype or shape, or can't be written.
+        InputError: an array in ``out`` has no such output, or another dtype or shape, or can't be written, or shares
+            bytes with an input or another one.
         OutOfMemoryError: there is not so much memory.
     """
     given = out or {}
-    for name in given:
+    for name, array in given.items():
         if name not in outputs:
             raise InputError(f"out: there is no output {name!r}; there are: {', '.join(outputs)}")
+        check_result(name, array)
+    if given:
+        _refuse_overlap(given, feeds)
     results: dict[str, Array] = {}
     new = sum(operand.type.nbytes for name, operand in outputs.items() if name not in given)
     require_memory(new, "the results")
     hold(new, "the results")
     for name, operand in outputs.items():
         dtype, shape = operand.type.dtype.numpy, operand.type.sizes
-        array = given.get(name)
-        if array is None:
+        if name not in given:
             try:
                 array = np.empty(shape, dtype)
             except MemoryError:
                 raise OutOfMemoryError(f"result {name!r}: {operand.type.nbytes} bytes could not be had") from None
-        elif array.dtype != dtype or array.shape != shape:
-            raise InputError(f"out[{name!r}]: expected {operand.type}, got {array.dtype}{list(array.shape)}")
-        elif not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
-            raise InputError(f"out[{name!r}]: expected a contiguous, aligned array that can be written")
+        else:
+            array = given[name]
+            if array.dtype != dtype or array.shape != shape:
+                raise InputError(f"out[{name!r}]: expected {operand.type}, got {array.dtype}{list(array.shape)}")
         results[name] = array
     return results
+
+
+def _refuse_overlap(out: Mapping[str, Array], feeds: Mapping[str, Array]) -> None:
+    """A step may read an input, or write another result, after a result that shares its bytes was written."""
+    names = list(out)
+    for index, name in enumerate(names):
+        others = [(f"input {n!r}", a) for n, a in feeds.items()]
+        others += [(f"out[{n!r}]", out[n]) for n in names[:index]]
+        for other, array in others:
+            if np.may_share_memory(out[name], array):  # exact: all are contiguous
+                raise InputError(f"out[{name!r}] shares memory with {other}; give it an array of its own")

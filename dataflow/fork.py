@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Protocol
 
 from .weak import WeakList
@@ -21,7 +20,6 @@ renew_in_child = _renewed.add
 
 
 def _renew() -> None:
-    _renewed.lock = threading.Lock()
     for item in _renewed.alive():
         item.renew()
 

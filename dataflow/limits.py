@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .errors import Cancelled, InputError, LimitExceeded
+from .fork import renew_in_child
 from .weak import WeakList
 
 
@@ -67,6 +68,11 @@ class Account:
         self._used = 0
         self._lock = threading.Lock()
         self._charged: WeakList[Charged] = WeakList()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """In a forked child: a new lock."""
+        self._lock = threading.Lock()
 
     @property
     def left(self) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from .algorithms import Algorithms
 from .device import HOST, Backend, Buffer, Precision
+from .fork import renew_in_child
 from .hostmemory import HostBuffer
 from .limits import Account
 from .systemmemory import available_memory
@@ -42,6 +43,14 @@ class Machine:
         self.failed: str | None = None
         # What a device that works asynchronously has to tell, it tells whoever waits for it next.
         self.turn = threading.RLock()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """In a forked child: devices whose memory is not the host's belong to the parent."""
+        self.turn = threading.RLock()
+        away = sorted(device for device, memory in self.memories.items() if memory != HOST)
+        if away:
+            self.failed = f"{', '.join(away)} was opened before this process was forked"
 
     def allocate(self, memory: str, bytes: int) -> Buffer:
         """Memory of that name; on the host it is counted."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .errors import InputError, ModelError
+from .fork import renew_in_child
 from .graph import Array, Graph, Value
 from .limits import Limits, account_of, limited
 from .pause import collection_paused
@@ -76,6 +77,7 @@ class Model:
     Attributes:
         graph: immutable; ``arrays`` has the newest data of its initializers.
         source: what the format that loaded it keeps for saving; None for a model built by hand.
+        lock: held while a Trainer changes the weights, and while they are read together.
     """
 
     def __init__(
@@ -89,10 +91,25 @@ class Model:
         self.source = source
         self.aliases = MappingProxyType(dict(aliases))
         self.version = 0  # goes up with every change of data
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
+        self._torn = False
         self._changed: dict[str, Array] = {}
         self._owner: Callable[[str], Array | None] | None = None
         self._by_name = {value.name: value for value in graph.initializers}
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """In a forked child: a new lock; weights that another thread was just changing can't be used."""
+        self._torn = self._torn or (not self.lock.acquire(blocking=False) and self._owner is not None)
+        self.lock = threading.RLock()
+
+    def check_whole(self) -> None:
+        """Refuses weights that a thread of the parent was changing when this process was forked."""
+        if self._torn:
+            raise ModelError(
+                "this process was forked while another thread trained the model: its weights here are half of one "
+                "step and half of another; fork between two steps, or load the model again"
+            )
 
     @property
     def inputs(self) -> Mapping[str, TensorType]:
@@ -114,8 +131,9 @@ class Model:
         return MappingProxyType(found)
 
     def arrays(self) -> dict[str, Array]:
-        """The newest data of every initializer, by name; read-only arrays."""
-        return {name: self._newest(name) for name in self._by_name}
+        """The newest data of every initializer, by name, all of one step; read-only arrays."""
+        with self.lock:
+            return {name: self._newest(name) for name in self._by_name}
 
     def newest_names(self) -> frozenset[str]:
         """Names of the initializers whose newest data is not what the graph holds."""
@@ -124,16 +142,18 @@ class Model:
     def copy(self) -> Model:
         """An independent model with today's data."""
         twin = Model(self.graph, aliases=self.aliases, source=self.source)
-        twin._changed = {name: self._newest(name) for name in self._by_name if name in self._names_of_changes()}
+        with self.lock:
+            twin._changed = {name: self._newest(name) for name in self._names_of_changes()}
         return twin
 
     def with_graph(self, graph: Graph) -> Model:
         """A model of another graph with the same source; data of initializers that both have, alike in type, stays."""
         twin = Model(graph, aliases=self.aliases, source=self.source)
-        for name in self._names_of_changes():
-            value = twin._by_name.get(name)
-            if value is not None and value.type == self._by_name[name].type:
-                twin._changed[name] = self._newest(name)
+        with self.lock:
+            for name in self._names_of_changes():
+                value = twin._by_name.get(name)
+                if value is not None and value.type == self._by_name[name].type:
+                    twin._changed[name] = self._newest(name)
         return twin
 
     def __call__(self, inputs: Any, **options: Any) -> dict[str, Array]:
@@ -157,17 +177,17 @@ class Model:
         Raises:
             InputError: another Trainer owns them.
         """
-        with self._lock:
+        with self.lock:
             if self._owner is not None:
                 raise InputError("another Trainer owns this model's weights; close it, or train model.copy()")
             self._owner = newest
 
     def release(self, data: Mapping[str, Array]) -> None:
         """Ends a Trainer's ownership and keeps its last data."""
-        with self._lock:
+        with self.lock:
             self._owner = None
-        for name, array in data.items():
-            self._store(name, array)
+            for name, array in data.items():
+                self._store(name, array)
 
     def _names_of_changes(self) -> set[str]:
         owned = set() if self._owner is None else {n for n in self._by_name if self._owner(n) is not None}
@@ -176,7 +196,11 @@ class Model:
     def _newest(self, name: str) -> Array:
         if name not in self._by_name:
             raise ModelError(f"the model has no stored tensor {name!r}")
-        array = self._owner(name) if self._owner is not None else None
+        self.check_whole()
+        array = None
+        if self._owner is not None:
+            with self.lock:
+                array = self._owner(name) if self._owner is not None else None
         if array is None:
             array = self._changed.get(name)
         if array is None:
@@ -191,13 +215,14 @@ class Model:
         self.version += 1
 
     def graph_with_data(self) -> Graph:
-        """The graph with today's data in its initializers."""
-        if not self._names_of_changes():
-            return self.graph
-        stored = {
-            value: dataclasses.replace(data, array=self._newest(value.name))
-            for value, data in self.graph.initializers.items()
-        }
+        """The graph with today's data in its initializers, all of one step."""
+        with self.lock:
+            if not self._names_of_changes():
+                return self.graph
+            stored = {
+                value: dataclasses.replace(data, array=self._newest(value.name))
+                for value, data in self.graph.initializers.items()
+            }
         return dataclasses.replace(self.graph, initializers=stored)
 
 

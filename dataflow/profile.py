@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .device import HOST
-from .errors import InputError
 from .execute import Bound, Program
 from .feeds import result_arrays
 from .graph import Array
 from .machine import Machine
 from .native import Operand
+from .numbers import whole as whole_number
 from .plan import Item, Plan, Segment, Step, Transfer, Wait
 
 TRANSFER, WAIT = "transfer", "wait"
@@ -121,8 +121,7 @@ def profile_program(program: Program, machine: Machine, feeds: Mapping[str, Arra
     Raises:
         InputError: fewer than one round.
     """
-    if rounds < 1:
-        raise InputError(f"rounds={rounds}: expected at least 1")
+    rounds = whole_number("rounds", rounds)
     plan = program.plan
     numbered = _single_steps(plan)
     empty = {s.device: Segment(s.device, ()) for s in plan.segments}

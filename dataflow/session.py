@@ -19,11 +19,13 @@ from .compile import DeviceChoice, compile_graph, open_machine, place
 from .device import Precision
 from .errors import Cancelled, InputError, ModelError
 from .execute import Program
-from .feeds import checked_inputs, result_arrays, sizes_of
+from .feeds import check_result, checked_inputs, result_arrays, sizes_of
+from .fork import renew_in_child
 from .graph import Array, Graph, Node
 from .limits import Limits, limited
 from .lower import Loop, Lowered, LoweredNode, Move
 from .model import Model
+from .numbers import whole
 from .passes import bind, dims_of, without_dead
 from .pause import collection_paused
 from .plan import Plan
@@ -56,6 +58,17 @@ class Placed:
     refusals: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Loaded:
+    """What a session made of the weights of one moment; each call uses that of its begin."""
+
+    graph: Graph
+    store: Store
+    depends: bool
+    regions: dict[tuple[str, ...], tuple[Region, ...]]
+    programs: OrderedDict[Key, Program]
+
+
 class Session:
     """Runs a model; safe to use from several threads.
 
@@ -69,7 +82,7 @@ class Session:
         fallback: ``warn`` says once when more than 1% of the work runs on a device that wasn't named;
             ``error`` refuses.
         plans: how many plans are kept.
-        concurrency: how many runs may be in progress at once; more wait.
+        concurrency: how many runs of one plan may be in progress at once; more wait.
         fold: compute at compile time what depends on constants alone.
         fuse: let one kernel compute a chain of ops where a device has one for it.
         precision: how products of float32 may be computed; ``"bf16x6"``, ``"tf32"`` and ``"bf16"`` are for devices that
@@ -104,21 +117,25 @@ class Session:
     ) -> None:
         self.model = model if isinstance(model, Model) else Model(model)
         self._registry = registry or default_registry()
+        self._concurrency = whole("concurrency", concurrency)
         self._placement = place(devices, self._registry, pin)
         self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
         self._placement.pins.apply(self.model.graph)
-        self._fallback, self._plans, self._concurrency = fallback, plans, concurrency
+        self._fallback, self._plans = fallback, whole("plans", plans, 0)
         self._fold, self._fuse = fold, fuse
-        self._lock = threading.Lock()
         self._warned = False
-        self._begin()
+        self._lock, self._reloading = threading.Lock(), threading.Lock()
+        self._now: _Loaded | None = self._load()
+        renew_in_child(self)
 
-    def _begin(self) -> None:
-        self._graph = self.model.graph_with_data()
-        self._depends = depends_on_data(self._graph)
-        self._regions: dict[tuple[str, ...], tuple[Region, ...]] = {}
-        self._programs: OrderedDict[Key, Program] = OrderedDict()
-        self._store = Store(self._machine, borrows=True)
+    def _load(self) -> _Loaded:
+        graph = self.model.graph_with_data()
+        return _Loaded(graph, Store(self._machine, borrows=True), depends_on_data(graph), {}, OrderedDict())
+
+    def _loaded(self) -> _Loaded:
+        if self._now is None:
+            raise ModelError("this Session is closed; make a new one")
+        return self._now
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -132,8 +149,24 @@ class Session:
 
     def reload(self) -> None:
         """Takes the model's newest weights; runs in progress end with the old ones."""
-        with self._lock:
-            self._begin()
+        with self._reloading:
+            self._loaded()
+            self._now = self._load()
+
+    def close(self) -> None:
+        """Lets go of weights and plans; runs in progress end, and what begins later is refused with ModelError."""
+        with self._reloading:
+            self._now = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def renew(self) -> None:
+        """In a forked child: new locks; a plan that another thread was making is made anew."""
+        self._lock, self._reloading = threading.Lock(), threading.Lock()
 
     # ---- running --------------------------------------------------------------------------------------
 
@@ -149,23 +182,26 @@ class Session:
         Args:
             inputs: a mapping from name to array, a tuple in order, or one array for a single input.
             outputs: names of results or of inner values; all outputs by default.
-            out: arrays to write into, by output name; they must have the exact dtype and shape.
+            out: arrays to write into, by output name; they must have the exact dtype and shape, and no bytes in
+                common with inputs or with each other.
 
         Raises:
             InputError: unknown, missing or unfitting inputs; data that a kernel refuses.
             OutOfMemoryError: a memory can't hold the plan or its results.
             LimitExceeded: ``limits`` don't allow the memory or the time.
+            ModelError: the session is closed.
             KeyboardInterrupt: Ctrl-C; also inside a native segment.
         """
         with limited(self._machine.account, "the run"):
             return self._run(inputs, outputs, out)
 
     def _run(self, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None) -> dict[str, Array]:
-        feeds = checked_inputs(self._graph, inputs)
-        if self._depends:
-            return self._run_regions(feeds, outputs, out or {})
-        program = self._program(feeds, outputs)
-        results = result_arrays(program.plan.outputs, out)
+        loaded = self._loaded()
+        feeds = checked_inputs(loaded.graph, inputs)
+        if loaded.depends:
+            return self._run_regions(loaded, feeds, outputs, out or {})
+        program = self._program(loaded, feeds, outputs)
+        results = result_arrays(program.plan.outputs, out, feeds)
         try:
             program.run(feeds, results)
         except Cancelled as error:
@@ -173,23 +209,27 @@ class Session:
         return results
 
     def _run_regions(
-        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array]
+        self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array]
     ) -> dict[str, Array]:
         """As ``run``, where sizes are read off tensors: region by region, each planned when its sizes are known."""
         names = tuple(outputs) if outputs is not None else ()
-        graph = self._graph if not names else _with_outputs(self._graph, names)
+        graph = loaded.graph if not names else _with_outputs(loaded.graph, names)
         with self._lock:
-            regions = self._regions.get(names)
+            regions = loaded.regions.get(names)
             if regions is None:
-                regions = self._regions[names] = cut(graph)
-        sizes = sizes_of(self._graph, feeds)
+                regions = loaded.regions[names] = cut(graph)
+        for name, array in out.items():
+            if name not in graph.outputs:
+                raise InputError(f"out: there is no output {name!r}; there are: {', '.join(graph.outputs)}")
+            check_result(name, array)
+        sizes = sizes_of(loaded.graph, feeds)
         values = dict(feeds)
         for index, region in enumerate(regions):
             given = {v.name: values[v.name] for v in region.graph.inputs}
             needed = tuple((name, sizes[name]) for name in sorted(dims_of(region.graph)))
             shapes = tuple(np.shape(a) for a in given.values())
-            make = functools.partial(self._region_for, region, given, sizes)
-            program = self._cached((names, (index, shapes, needed)), make)
+            make = functools.partial(self._region_for, loaded, region, given, sizes)
+            program = self._cached(loaded, (names, (index, shapes, needed)), make)
             results = result_arrays(program.plan.outputs, None)
             try:
                 program.run(given, results)
@@ -200,8 +240,6 @@ class Session:
                 _take_sizes(node, values[value.name], sizes)
         found = {name: values[value.name] for name, value in graph.outputs.items()}
         for name in out:
-            if name not in found:
-                raise InputError(f"out: there is no output {name!r}; there are: {', '.join(found)}")
             if out[name].dtype != found[name].dtype or out[name].shape != found[name].shape:
                 raise InputError(f"out[{name!r}]: expected {found[name].dtype}{list(found[name].shape)}")
             out[name][...] = found[name]
@@ -222,10 +260,11 @@ class Session:
         """
         from .profile import profile_program
 
-        feeds = checked_inputs(self._graph, inputs)
+        loaded = self._loaded()
+        feeds = checked_inputs(loaded.graph, inputs)
         try:
             with limited(self._machine.account, "the profile"):
-                return profile_program(self._program(feeds, outputs), self._machine, feeds, rounds)
+                return profile_program(self._program(loaded, feeds, outputs), self._machine, feeds, rounds)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
 
@@ -233,7 +272,7 @@ class Session:
     def plans(self) -> tuple[Plan, ...]:
         """The plans made so far that are still kept; of a model whose shapes depend on data, one per region."""
         with self._lock:
-            return tuple(program.plan for program in self._programs.values())
+            return tuple(program.plan for program in self._loaded().programs.values())
 
     def plan(self, inputs: Any = None, outputs: Sequence[str] | None = None) -> Plan:
         """The plan for these inputs.
@@ -243,51 +282,56 @@ class Session:
             outputs: as in ``run``.
         """
         with limited(self._machine.account, "the plan"):
-            return self._program(_shapes(self._graph, inputs), outputs).plan
+            loaded = self._loaded()
+            return self._program(loaded, _shapes(loaded.graph, inputs), outputs).plan
 
     def placement(self, inputs: Any = None) -> list[Placed]:
         """Where each node runs for these inputs, and why not on an earlier device; inputs as in ``plan``."""
         with limited(self._machine.account, "the plan"):
-            lowered = self._program(_shapes(self._graph, inputs), None).lowered
+            loaded = self._loaded()
+            lowered = self._program(loaded, _shapes(loaded.graph, inputs), None).lowered
         return list(_placed(lowered))
 
-    def _program(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
-        if self._depends:
-            node = next(n for n in self._graph.nodes if n.op.name == "measure")
+    def _program(self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
+        if loaded.depends:
+            node = next(n for n in loaded.graph.nodes if n.op.name == "measure")
             raise ModelError(
                 f"{node.origin or node.describe()}: what follows has a shape that depends on data, so it has no plan "
                 "before it runs; session.plans has those of the runs so far"
             )
         names = tuple(outputs) if outputs is not None else ()
         key: Key = (names, tuple(np.shape(a) for a in feeds.values()))
-        return self._cached(key, lambda: self._compile(feeds, names))
+        return self._cached(loaded, key, lambda: self._compile(loaded, feeds, names))
 
-    def _cached(self, key: Key, make: Callable[[], Program]) -> Program:
+    def _cached(self, loaded: _Loaded, key: Key, make: Callable[[], Program]) -> Program:
+        programs = loaded.programs
         with self._lock:
-            program = self._programs.get(key)
+            program = programs.get(key)
             if program is None:
-                program = self._programs[key] = make()
-                if len(self._programs) > self._plans:
-                    while len(self._programs) > self._plans:
-                        self._programs.popitem(last=False)
-                    self._store.drop_constants(p.plan for p in self._programs.values())
+                program = programs[key] = make()
+                if len(programs) > self._plans:
+                    while len(programs) > self._plans:
+                        programs.popitem(last=False)
+                    loaded.store.drop_constants(p.plan for p in programs.values())
             else:
-                self._programs.move_to_end(key)
+                programs.move_to_end(key)
         return program
 
-    def _compile(self, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
-        graph = self._graph if not outputs else without_dead(_with_outputs(self._graph, outputs))
-        return self._plan_for(graph, sizes_of(self._graph, feeds))
+    def _compile(self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
+        graph = loaded.graph if not outputs else without_dead(_with_outputs(loaded.graph, outputs))
+        return self._plan_for(loaded, graph, sizes_of(loaded.graph, feeds))
 
-    def _region_for(self, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]) -> Program:
+    def _region_for(
+        self, loaded: _Loaded, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]
+    ) -> Program:
         """The program of a region, for what the regions before it gave."""
         for value in region.graph.inputs:
             wanted, found = value.type.bind(sizes), given[value.name].shape
             if wanted.shape != found:
                 raise InputError(f"{value.name!r} has shape {found}; the nodes that read it were made for {wanted}")
-        return self._plan_for(region.graph, sizes)
+        return self._plan_for(loaded, region.graph, sizes)
 
-    def _plan_for(self, graph: Graph, sizes: Mapping[str, int]) -> Program:
+    def _plan_for(self, loaded: _Loaded, graph: Graph, sizes: Mapping[str, int]) -> Program:
         def make() -> Program:
             plan, lowered = compile_graph(
                 bind(graph, sizes),
@@ -298,10 +342,10 @@ class Session:
                 fusion=self._fuse,
             )
             self._report(lowered)
-            present = self._store.keys | self._store.lent(plan, lowered)
+            present = loaded.store.keys | loaded.store.lent(plan, lowered)
             check_budget(plan, self._machine.available(), present, {}, self._machine.account)
-            self._store.require(plan, lowered, lambda name: None)
-            return Program(plan, lowered, self._machine, self._store, self._concurrency)
+            loaded.store.require(plan, lowered, lambda name: None)
+            return Program(plan, lowered, self._machine, loaded.store, self._concurrency)
 
         return collection_paused(make)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import itertools
 import weakref
 from typing import Generic, TypeVar
 
@@ -10,21 +10,25 @@ T = TypeVar("T")
 
 
 class WeakList(Generic[T]):
-    """Objects that live only as long as others hold them; safe to use from several threads."""
+    """Objects that live only as long as others hold them.
+
+    Safe to use from several threads, without a lock: none can be held when the process is forked.
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._references: list[weakref.ref[T]] = []
+        self._references: dict[int, weakref.ref[T]] = {}
+        self._numbers = itertools.count()
         self._most = 64  # from here on the dead ones are dropped
 
     def add(self, item: T) -> None:
         """Adds an object."""
-        with self.lock:
-            self._references.append(weakref.ref(item))
-            if len(self._references) > self._most:
-                self._references = [reference for reference in self._references if reference() is not None]
-                self._most = max(64, 2 * len(self._references))
+        self._references[next(self._numbers)] = weakref.ref(item)
+        if len(self._references) > self._most:
+            for number, reference in list(self._references.items()):
+                if reference() is None:
+                    self._references.pop(number, None)
+            self._most = max(64, 2 * len(self._references))
 
     def alive(self) -> list[T]:
-        """Those that are alive."""
-        return [item for item in [reference() for reference in self._references] if item is not None]
+        """Those that are alive, in the order in which they came."""
+        return [item for item in [reference() for reference in list(self._references.values())] if item is not None]

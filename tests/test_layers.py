@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 # Floor by floor: a module of the core imports only from floors below it; what loads late, inside a function, is free.
 FLOORS = (
     ("errors", "_runtime", "pause", "weak", "systemmemory"),
-    ("types", "algorithms", "fork", "limits"),
+    ("fork", "numbers"),
+    ("types", "algorithms", "limits"),
     ("graph", "op"),
     ("builder",),
     ("device", "native", "items"),

@@ -15,6 +15,7 @@ import xxhash
 
 from ..errors import DataflowError, InputError
 from ..graph import Array
+from ..numbers import whole
 
 _CHUNK = 1 << 22
 _END: Any = object()
@@ -185,8 +186,7 @@ class Dataset:
             start: how many batches to skip.
             tuple_keys: names for the parts of tuples, where the dataset has no ``keys``.
         """
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; expected at least 1")
+        batch_size = whole("batch_size", batch_size)
         if not self._sized:
             yield from self._stream_batches(start, tuple_keys)
             return

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import Cancelled, DataflowError, InputError
 from ..graph import Array
+from ..numbers import whole
 from . import checkpoint as files
 from . import schedules
 from .callbacks import Callback, EarlyStop, Event
@@ -48,10 +49,9 @@ class Saving:
     keep: int
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise InputError(f"fit: keep is {self.keep}; expected at least 1")
-        if self.every != "epoch" and (not isinstance(self.every, int) or self.every < 1):
-            raise InputError(f"fit: every is {self.every!r}; expected 'epoch' or a number of optimizer steps")
+        whole("fit: keep", self.keep)
+        if self.every != "epoch":
+            whole("fit: without 'epoch' every", self.every)
 
 
 @dataclass(slots=True)
@@ -85,10 +85,7 @@ class Fit:
         early_stop: EarlyStop | None,
         shown: bool | None,
     ) -> None:
-        if epochs < 1:
-            raise InputError(f"fit: epochs is {epochs}; expected at least 1")
-        if batch_size < 1:
-            raise InputError(f"fit: batch_size is {batch_size}; expected at least 1")
+        epochs, batch_size = whole("fit: epochs", epochs), whole("fit: batch_size", batch_size)
         if trainer.pending:
             raise InputError(f"fit: {trainer.pending} micro-batches of step() wait for the optimizer; call update()")
         self.trainer, self.data, self.validation = trainer, data, validation
@@ -149,7 +146,7 @@ class Fit:
             trainer.micro_batch(batch, tallies)
             position += 1
             self.progress.batch(number, position, figures(tallies))
-            if trainer.pending == trainer.accumulate:
+            if trainer.pending >= trainer.accumulate:
                 self._update(Mark(number, position, copy.deepcopy(tallies)))
                 if self.stopping:
                     return
@@ -241,16 +238,18 @@ class Fit:
     def _save(self) -> None:
         assert self.saving is not None
         trainer = self.trainer
-        tensors = {**trainer.programs.state(), **self.best_state}
+        with trainer.model.lock:
+            tensors = {**trainer.programs.state(), **self.best_state}
+            steps = trainer.steps
         spoiled = [name for name in files.not_finite(tensors) if name not in self.spoiled]
         if spoiled:
             raise DataflowError(
-                f"{self.saving.folder}: not saved after {trainer.steps} optimizer steps: {', '.join(spoiled[:3])} not "
+                f"{self.saving.folder}: not saved after {steps} optimizer steps: {', '.join(spoiled[:3])} not "
                 "finite, which the last updates made so; resume from the newest checkpoint with a lower learning rate, "
                 "or clip_norm"
             )
         record = Record(
-            steps=trainer.steps,
+            steps=steps,
             epoch=self.mark.epoch,
             position=self.mark.position,
             tallies=self.mark.tallies,
@@ -266,7 +265,7 @@ class Fit:
             data=self.signature,
         )
         checkpoint = Checkpoint(tensors, record.counters(), files.fingerprint(trainer.model.graph))
-        files.save(self.saving.folder, trainer.steps, checkpoint, self.saving.keep)
+        files.save(self.saving.folder, steps, checkpoint, self.saving.keep)
         self.saved = self.mark
 
     def _begin(self, resume: str | Path | None) -> None:

@@ -17,6 +17,7 @@ from ..errors import InputError, ModelError
 from ..graph import Array
 from ..limits import Limits
 from ..model import Model
+from ..numbers import whole
 from ..passes import has_inactive
 from ..regions import without_data
 from ..registry import Registry
@@ -42,6 +43,8 @@ _log = logging.getLogger("dataflow")
 
 class Trainer:
     """Trains parameters of a model; owns its weights until closed.
+
+    Calls from several threads run one after the other.
 
     Args:
         model: what to train.
@@ -89,10 +92,9 @@ class Trainer:
         limits: Limits | None = None,
     ) -> None:
         self._closed = True  # until it owns the weights
-        if accumulate < 1:
-            raise InputError(f"accumulate is {accumulate}; expected at least 1")
-        if clip_norm is not None and not clip_norm > 0:
-            raise InputError(f"clip_norm is {clip_norm}; expected a number above 0")
+        accumulate, seed = whole("accumulate", accumulate), whole("seed", seed, 0)
+        if clip_norm is not None and not (isinstance(clip_norm, (int, float, np.number)) and clip_norm > 0):
+            raise InputError(f"clip_norm is {clip_norm!r}; expected a number above 0")
         if batch_norm not in ("fixed", "update"):
             raise InputError(f"batch_norm is {batch_norm!r}; expected 'fixed' or 'update'")
         if dropout and not has_inactive(model.graph):
@@ -156,25 +158,27 @@ class Trainer:
         """
         arrays = {key: as_array(value, repr(key)) for key, value in batch.items()}
         tally = Tally()
-        self.micro_batch(Batch(arrays, None), {"loss": tally})
-        if self._pending >= self.accumulate:
-            self.update()
+        with self.model.lock:
+            self.micro_batch(Batch(arrays, None), {"loss": tally})
+            if self._pending >= self.accumulate:
+                self.update()
         return tally.mean
 
     def micro_batch(self, batch: Batch, tallies: Mapping[str, Tally]) -> None:
         """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``tallies``."""
-        self._check_open()
-        feeds = self._feeds(batch)
-        draw = {"draw": self.steps * self.accumulate + self._pending} if self.dropout else {}
-        try:
-            terms = self.programs.forward_backward(feeds, first=self._pending == 0, **draw)
-            self._check_finite(terms, batch, feeds)
-            self._sums = (self._sums[0] + float(terms["loss"]), self._sums[1] + float(terms["weight"]))
-            self._pending += 1
-        except BaseException:
-            self.discard()
-            raise
-        _count(tallies, terms)
+        with self.model.lock:
+            self._check_open()
+            feeds = self._feeds(batch)
+            draw = {"draw": self.steps * self.accumulate + self._pending} if self.dropout else {}
+            try:
+                terms = self.programs.forward_backward(feeds, first=self._pending == 0, **draw)
+                self._check_finite(terms, batch, feeds)
+                self._sums = (self._sums[0] + float(terms["loss"]), self._sums[1] + float(terms["weight"]))
+                self._pending += 1
+            except BaseException:
+                self.discard()
+                raise
+            _count(tallies, terms)
 
     def discard(self) -> None:
         """Forgets the micro-batches since the last optimizer step, as if they had not been."""
@@ -193,19 +197,20 @@ class Trainer:
         Raises:
             InputError: the schedule's factor is no finite number.
         """
-        self._check_open()
-        loss, weight = self._sums
-        if weight == 0.0:
-            self.discard()
-            return {}
-        lr = self.optimizer.lr * self.schedule(self.steps)
-        if not math.isfinite(lr):
-            raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
-        with InterruptsHeld():
-            self.discard()
-            norm = self.programs.update(self.optimizer.hyper(self.steps + 1, lr), weight)
-            self.steps += 1
-        found = {"step": float(self.steps), "loss": loss / weight, "lr": lr}
+        with self.model.lock:
+            self._check_open()
+            loss, weight = self._sums
+            if weight == 0.0:
+                self.discard()
+                return {}
+            lr = self.optimizer.lr * self.schedule(self.steps)
+            if not math.isfinite(lr):
+                raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
+            with InterruptsHeld():
+                self.discard()
+                norm = self.programs.update(self.optimizer.hyper(self.steps + 1, lr), weight)
+                self.steps += 1
+            found = {"step": float(self.steps), "loss": loss / weight, "lr": lr}
         return found if self.clip_norm is None else {**found, "gradient_norm": norm}
 
     def profile(self, batch: Mapping[str, Any], *, rounds: int = 20) -> dict[str, Profile]:
@@ -218,14 +223,15 @@ class Trainer:
         Raises:
             InputError: as ``step``, or gradients of a micro-batch wait for ``update``.
         """
-        self._check_open()
-        if self._pending:
-            raise InputError(
-                f"profile: {self._pending} micro-batches wait for update(), and it would lose their gradients"
-            )
-        feeds = self._feeds(Batch({key: as_array(value, repr(key)) for key, value in batch.items()}, None))
-        lr = self.optimizer.lr * self.schedule(self.steps)
-        return self.programs.profile(feeds, self.optimizer.hyper(self.steps + 1, lr), rounds)
+        with self.model.lock:
+            self._check_open()
+            if self._pending:
+                raise InputError(
+                    f"profile: {self._pending} micro-batches wait for update(), and it would lose their gradients"
+                )
+            feeds = self._feeds(Batch({key: as_array(value, repr(key)) for key, value in batch.items()}, None))
+            lr = self.optimizer.lr * self.schedule(self.steps)
+            return self.programs.profile(feeds, self.optimizer.hyper(self.steps + 1, lr), rounds)
 
     def _check_finite(self, terms: Mapping[str, Array], batch: Batch, feeds: Mapping[str, Array]) -> None:
         """Raises NonFiniteLoss where the loss of a micro-batch or a gradient isn't finite."""
@@ -332,14 +338,16 @@ class Trainer:
         dataset = as_dataset(data)
         self._check_data(dataset)
         tallies = self.tallies()
-        for batch in dataset.batches(batch_size, tuple_keys=self.tuple_keys):
-            _count(tallies, self.programs.evaluate(self._feeds(batch)))
+        with self.model.lock:
+            for batch in dataset.batches(batch_size, tuple_keys=self.tuple_keys):
+                _count(tallies, self.programs.evaluate(self._feeds(batch)))
         return figures(tallies)
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs for ``inputs`` with the newest weights, by name."""
-        self._check_open()
-        found = self.programs.predict(inputs)
+        with self.model.lock:
+            self._check_open()
+            found = self.programs.predict(inputs)
         return {name: found[name] for name in self._outputs}
 
     def tallies(self) -> dict[str, Tally]:
@@ -374,7 +382,9 @@ class Trainer:
 
     def close(self) -> None:
         """Gives the weights back to the model; the Trainer can't be used any more."""
-        if not self._closed:
+        with self.model.lock:
+            if self._closed:
+                return
             self._closed = True
             prefix = "parameters/"
             newest = {k.removeprefix(prefix): v for k, v in self.programs.state().items() if k.startswith(prefix)}
@@ -385,6 +395,7 @@ class Trainer:
     def _check_open(self) -> None:
         if self._closed:
             raise ModelError("this Trainer is closed; make a new one")
+        self.model.check_whole()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and not sys.is_finalizing():

@@ -106,7 +106,7 @@ def test_one_segment_one_native_call_and_no_tensor_memory(name):
     session.run(x)
     plan = session.plan(x.shape)
     assert [type(item).__name__ for item in plan.items] == ["Segment"]
-    program = next(iter(session._programs.values()))
+    program = next(iter(session._loaded().programs.values()))
     (bound,) = program.bounds
     calls, natives, memory = bound.kernel_calls, bound.native_calls, allocated()
     out = {n: np.empty(o.type.sizes, np.float32) for n, o in plan.outputs.items()}
@@ -199,4 +199,4 @@ def test_named_sizes_are_bound_per_call_and_plans_are_bounded():
     for rows in (1, 2, 3, 4, 5, 6, 7, 1):
         x = np.ones((rows, 6), np.float32)
         np.testing.assert_allclose(session.run(x)["y"], expected(x)[0], rtol=1e-5, atol=1e-6)
-    assert len(session._programs) == 4
+    assert len(session._loaded().programs) == 4
