@@ -79,9 +79,12 @@ def _exists(target: Path) -> bool:
         InputError: there can't be one.
     """
     try:
-        return target.exists()
+        target.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except (OSError, ValueError) as error:  # a name too long, or with a zero byte
         raise InputError(f"{target}: cannot be written: {getattr(error, 'strerror', error)}") from None
+    return True
 
 
 def _copied(source: Source, target: Path) -> bool:
