@@ -12,7 +12,7 @@ import numpy as np
 from .errors import DataflowError, InputError, ModelError
 from .graph import Array, Attribute, Graph, Initializer, Node, State, Value
 from .limits import poll
-from .types import MOST_AXES, Dim, DType, Shape, Size, TensorType
+from .types import MOST_AXES, Dim, DType, Shape, Size, TensorType, element_count
 from .types import dtype as as_dtype
 
 if TYPE_CHECKING:
@@ -143,6 +143,8 @@ class GraphBuilder:
             results = inferred if isinstance(inferred, tuple) else (inferred,)
             for type_ in results:
                 _check_axes(f"{op.name}: the result", type_.shape)
+                if type_.is_bound:
+                    element_count(type_.shape)  # refuses sizes that overflow, here where they are first computed
         except DataflowError as error:
             where = f" ({origin})" if origin else ""
             raise type(error)(f"{error} [node {node_name!r}{where}]") from None

@@ -296,7 +296,7 @@ def _same_place(a: Operand, b: Operand) -> bool:
         a.arena == b.arena
         and a.offset == b.offset
         and a.type.sizes == b.type.sizes
-        and a.type.dtype.bits == b.type.dtype.bits
+        and a.type.dtype.nbytes(1) == b.type.dtype.nbytes(1)
         and a.strides == b.strides
         and a.trip_stride == b.trip_stride
         and a.flip == b.flip

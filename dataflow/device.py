@@ -81,6 +81,11 @@ def _parse_side(side: str, text: str) -> tuple[OperandSpec, ...]:
     return tuple(specs)
 
 
+def has_work(node: Node) -> bool:
+    """Whether a result of the node has elements; one without is planned, but not run."""
+    return any(value is not None and 0 not in value.type.shape for value in node.outputs)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """Capability and code in one record.
@@ -107,7 +112,7 @@ class Kernel:
     capturable: bool = True
 
     def refuses(self, node: Node) -> str | None:
-        """Why this kernel can't take ``node``, or None when it can."""
+        """Why this kernel can't take ``node``, or None when it can, as every kernel can that has no work with it."""
         for specs, values, side in (
             (self.inputs, node.inputs, "input"),
             (self.outputs, node.outputs, "output"),
@@ -121,7 +126,8 @@ class Kernel:
                     reasons = [spec.refuses(values[index] if index < len(values) else None)]
                 for reason in filter(None, reasons):
                     return f"{self.name}: {side} {index}: {reason}"
-        return self.accepts(node) if self.accepts is not None else None
+        # A node without work isn't run: no kernel is asked about sizes that it could only divide by zero.
+        return self.accepts(node) if self.accepts is not None and has_work(node) else None
 
     def input_spec(self, index: int) -> OperandSpec:
         """The spec of input ``index``, counting repeated ones."""

@@ -29,7 +29,7 @@ class DType:
 
     Attributes:
         name: what users type, e.g. ``"float32"``.
-        bits: bits per element; packed types have fewer than 8.
+        bits: bits per element in a file; 4-bit and 2-bit types are packed there, and take a byte each in memory.
         kind: ``f`` float, ``i`` signed, ``u`` unsigned, ``b`` bool, ``c`` complex, ``s`` string.
         code: number in the C contract (``DF_FLOAT32``, ...).
         short: name in kernel records (``"f32"``).
@@ -63,7 +63,11 @@ class DType:
         return self.kind in "iu"
 
     def nbytes(self, elements: int) -> int:
-        """Bytes of ``elements`` elements; packed types round up to a whole byte."""
+        """Bytes of ``elements`` elements in memory: at least one each, as in numpy arrays."""
+        return elements * ((self.bits + 7) // 8)
+
+    def packed_nbytes(self, elements: int) -> int:
+        """Bytes of ``elements`` elements in a file, where 4-bit and 2-bit types share bytes."""
         return (elements * self.bits + 7) // 8
 
 
@@ -203,7 +207,11 @@ class Dim:
         return frozenset(found)
 
     def bind(self, sizes: Mapping[str, int]) -> Size:
-        """The expression with names replaced by sizes; an int when all are given."""
+        """The expression with names replaced by sizes; an int when all are given.
+
+        Raises:
+            InputError: with these sizes it divides by zero.
+        """
         total: Size = 0
         for monomial, factor in self._terms:
             product: Size = factor
@@ -213,7 +221,11 @@ class Dim:
                 elif atom[0] in _JOINED:
                     value = _JOINED[atom[0]]([bind_size(part, sizes) for part in atom[1:]])
                 else:
-                    value = bind_size(atom[1], sizes) // bind_size(atom[2], sizes)
+                    divisor = bind_size(atom[2], sizes)
+                    if divisor == 0:
+                        given = ", ".join(f"{name}={size}" for name, size in sizes.items() if name in self.names)
+                        raise InputError(f"the size {self}, with {given}, divides by {atom[2]}, which is 0")
+                    value = bind_size(atom[1], sizes) // divisor
                 product = product * value
             total = total + product
         return total
@@ -248,6 +260,8 @@ class Dim:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Size) -> Size:
+        if other == 0:
+            raise InputError(f"the size ({self})//0: a size divided by zero")
         exact = _divide(self._terms, _terms_of(other))
         if exact is not None:
             return exact

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..builder import GraphBuilder
-from ..device import Kernel
+from ..device import Kernel, has_work
 from ..errors import ModelError, PluginError
 from ..graph import Graph, Node, Value
 from ..passes.dead import without_dead
@@ -105,6 +105,8 @@ def _choose(
             if reason is not None:
                 reasons.append(reason)
             elif accepted is not None:
+                if not has_work(node):
+                    break
                 raise PluginError(
                     f"{node.describe()}: kernels {accepted.name!r} and {kernel.name!r} of device {device!r} both "
                     f"take it with priority {kernel.priority}; give one of them a higher one"

@@ -7,6 +7,7 @@ it runs these.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -166,14 +167,19 @@ def _pattern(scores: Callable[..., Any], scale: Callable[..., float], turned: in
     return Pattern(build, attributes)
 
 
+def _inverse(a: float) -> float:
+    """1 / a; by zero an infinity, as the division of the scores gives."""
+    return 1 / a if a else math.copysign(math.inf, a)
+
+
 def _patterns() -> Iterator[Pattern]:
     """The scale behind the product, on its operands, as factor or divisor, or none; the result turned, or as it is."""
     places: tuple[tuple[Callable[..., Any], Callable[..., float]], ...] = (
         (lambda q, kt, a: mul(matmul(q, kt), a), lambda a: a),
-        (lambda q, kt, a: div(matmul(q, kt), a), lambda a: 1 / a),
+        (lambda q, kt, a: div(matmul(q, kt), a), _inverse),
         (lambda q, kt, a, b: matmul(mul(q, a), mul(kt, b)), lambda a, b: a * b),
         (lambda q, kt, a: matmul(mul(q, a), kt), lambda a: a),
-        (lambda q, kt, a: matmul(div(q, a), kt), lambda a: 1 / a),
+        (lambda q, kt, a: matmul(div(q, a), kt), _inverse),
         (matmul, lambda: 1.0),
     )
     for scores, scale in places:

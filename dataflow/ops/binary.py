@@ -7,7 +7,7 @@ from typing import Any
 from ..graph import Node, Value
 from ..op import Op
 from ..types import TensorType
-from .rules import broadcast, broadcast_shape, compare, logical, need_bool, same_dtype
+from .rules import broadcast, broadcast_shape, compare, logical, need_bool, need_real, same_dtype
 
 _EITHER = ((0, 0), (0, 1))
 
@@ -71,6 +71,11 @@ def _chosen_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
     return where(equal(a, y), half, zero), where(equal(b, y), half, zero)
 
 
+def _mod_infer(a: TensorType, b: TensorType, **_: Any) -> TensorType:
+    need_real("mod", a, b)
+    return TensorType(same_dtype("mod", a, b), broadcast_shape("mod", a.shape, b.shape))
+
+
 def _mod_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
     from .elementwise import floor, neg
 
@@ -90,11 +95,20 @@ def _div_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
     return da, mul(mul(da, node.outputs[0]), -1.0)
 
 
-div: Op = _binary("div", _div_gradient, "y = a / b; of integers: towards zero")
+div: Op = _binary("div", _div_gradient, "y = a / b; of integers: towards zero, by 0: 0")
 pow: Op = _binary("pow", _pow_gradient, "y = a^b")
 maximum: Op = _binary("maximum", _chosen_gradient, "y = max(a, b)")
 minimum: Op = _binary("minimum", _chosen_gradient, "y = min(a, b)")
-mod: Op = _binary("mod", _mod_gradient, "the rest of a / b, with b's sign; with a's sign for fmod=1", fmod=0)
+mod: Op = Op(
+    "mod",
+    ("a", "b"),
+    _mod_infer,
+    attributes={"fmod": 0},
+    gradient=_mod_gradient,
+    inplace=_EITHER,
+    cheap=True,
+    doc="the rest of a / b, with b's sign; with a's sign for fmod=1; of integers by 0: 0",
+)
 
 equal: Op = _comparison("equal", "a = b")
 less: Op = _comparison("less", "a < b")

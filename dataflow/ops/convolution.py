@@ -25,8 +25,12 @@ def window_size(size: Size, kernel: int, stride: int, pads: int, dilation: int, 
     return (span + (stride - 1 if ceil_mode else 0)) // stride + 1
 
 
+MOST = 2**31 - 1
+"""The largest stride, dilation, pad, kernel and number of groups, so that products of two fit in 63 bits."""
+
+
 def check_window(name: str, spatial: int, *lists: tuple[str, Sequence[int], int]) -> None:
-    """Raises InputError unless each list has ``factor`` entries per spatial axis, none below ``least``."""
+    """Raises InputError unless each list has ``factor`` entries per spatial axis, from 0 or 1 to ``MOST``."""
     for label, values, factor in lists:
         if len(values) != factor * spatial:
             raise InputError(
@@ -36,6 +40,8 @@ def check_window(name: str, spatial: int, *lists: tuple[str, Sequence[int], int]
         least = 0 if label == "pads" else 1
         if any(v < least for v in values):
             raise InputError(f"{name}: {label} {tuple(values)} must be at least {least}")
+        if any(v > MOST for v in values):
+            raise InputError(f"{name}: {label} {tuple(values)} must be at most {MOST}")
 
 
 def _check(
@@ -47,9 +53,17 @@ def _check(
         raise InputError(f"{name}: the input has {len(x)} axes; expected 3 to 5")
     if len(w) != len(x):
         raise InputError(f"{name}: the weight has {len(w)} axes, the input {len(x)}")
-    check_window(name, spatial, ("strides", strides, 1), ("pads", pads, 2), ("dilations", dilations, 1))
-    if groups < 1:
-        raise InputError(f"{name}: groups is {groups}; expected at least 1")
+    kernel = tuple(int(d) for d in w[2:])
+    check_window(
+        name,
+        spatial,
+        ("kernel", kernel, 1),
+        ("strides", strides, 1),
+        ("pads", pads, 2),
+        ("dilations", dilations, 1),
+    )
+    if not 1 <= groups <= MOST:
+        raise InputError(f"{name}: groups is {groups}; expected 1 to {MOST}")
     channels, filters = x[1], w[0]
     if not isinstance(channels, Dim) and channels != w[1] * groups:
         raise InputError(f"{name}: the input has {channels} channels, the weight takes {w[1]} x {groups} groups")
@@ -57,10 +71,10 @@ def _check(
         raise InputError(f"{name}: {filters} filters don't divide into {groups} groups")
     sizes = []
     for i in range(spatial):
-        size = window_size(x[2 + i], int(w[2 + i]), strides[i], pads[i] + pads[i + spatial], dilations[i])
+        size = window_size(x[2 + i], kernel[i], strides[i], pads[i] + pads[i + spatial], dilations[i])
         if not (isinstance(size, Dim) or size > 0 or x[2 + i] == 0 or x[0] == 0):
             raise InputError(
-                f"{name}: the kernel {tuple(w[2:])} is larger than the padded input ({', '.join(map(str, x[2:]))})"
+                f"{name}: the kernel {kernel} is larger than the padded input ({', '.join(map(str, x[2:]))})"
             )
         sizes.append(size)
     return tuple(sizes)

@@ -10,7 +10,17 @@ from ..graph import Node, Value
 from ..op import REQUIRED, Op, same_type
 from ..types import DType, TensorType, bool_
 from .binary import add, div, less, less_equal, maximum, minimum, mul, sub, where
-from .rules import broadcast_shape, need, need_bool, need_float, same_dtype
+from .rules import (
+    alike,
+    broadcast_shape,
+    floats_alike,
+    need,
+    need_bool,
+    need_number,
+    need_real,
+    numbers_alike,
+    same_dtype,
+)
 
 
 def _x(node: Node) -> Value:
@@ -23,19 +33,11 @@ def _y(node: Node) -> Value:
     return node.outputs[0]
 
 
-def _float(name: str) -> Any:
-    def infer(x: TensorType, **_: Any) -> TensorType:
-        need_float(name, x)
-        return x
-
-    return infer
-
-
 def _unary(name: str, gradient: Any, doc: str, *, cheap: bool = False, **attributes: Any) -> Op:
     return Op(
         name,
         ("x",),
-        _float(name),
+        floats_alike(name),
         attributes=attributes,
         gradient=gradient,
         inplace=((0, 0),),
@@ -48,16 +50,39 @@ def _zero(node: Node, dy: Value) -> None:
     """The gradient of a step function: none."""
 
 
-neg: Op = Op("neg", ("x",), same_type, gradient=lambda n, dy: neg(dy), inplace=((0, 0),), cheap=True, doc="y = -x")
+def _relu_grad_infer(dy: TensorType, y: TensorType) -> TensorType:
+    need_number("relu_grad", dy, y)
+    shape = broadcast_shape("relu_grad", dy.shape, y.shape)
+    alike("relu_grad: dy and what y broadcasts to", dy, TensorType(y.dtype, shape))
+    return dy
+
+
+neg: Op = Op(
+    "neg",
+    ("x",),
+    numbers_alike("neg"),
+    gradient=lambda n, dy: neg(dy),
+    inplace=((0, 0),),
+    cheap=True,
+    doc="y = -x",
+)
 copy: Op = Op("copy", ("x",), same_type, gradient=lambda n, dy: dy, inplace=((0, 0),), cheap=True, doc="y = x")
 abs: Op = Op(
-    "abs", ("x",), same_type, gradient=lambda n, dy: mul(dy, sign(_x(n))), inplace=((0, 0),), cheap=True, doc="y = |x|"
+    "abs",
+    ("x",),
+    numbers_alike("abs"),
+    gradient=lambda n, dy: mul(dy, sign(_x(n))),
+    inplace=((0, 0),),
+    cheap=True,
+    doc="y = |x|",
 )
-sign: Op = Op("sign", ("x",), same_type, gradient=_zero, inplace=((0, 0),), cheap=True, doc="y = -1, 0 or 1")
+sign: Op = Op(
+    "sign", ("x",), numbers_alike("sign"), gradient=_zero, inplace=((0, 0),), cheap=True, doc="y = -1, 0 or 1"
+)
 relu: Op = Op(
     "relu",
     ("x",),
-    same_type,
+    numbers_alike("relu"),
     gradient=lambda n, dy: relu_grad(dy, _y(n)),
     inplace=((0, 0),),
     cheap=True,
@@ -66,7 +91,7 @@ relu: Op = Op(
 relu_grad: Op = Op(
     "relu_grad",
     ("dy", "y"),
-    same_type,
+    _relu_grad_infer,
     gradient=lambda n, g: (relu_grad(g, n.inputs[1]), None),
     inplace=((0, 0), (0, 1)),
     cheap=True,
@@ -101,7 +126,7 @@ softplus: Op = _unary("softplus", lambda n, dy: mul(dy, sigmoid(_x(n))), "y = ln
 softsign: Op = Op(
     "softsign",
     ("x",),
-    _float("softsign"),
+    floats_alike("softsign"),
     gradient=lambda n, dy: div(dy, _square(add(abs(_x(n)), 1.0))),
     inplace=((0, 0),),
     doc="y = x / (1 + |x|)",
@@ -127,15 +152,19 @@ def _square(x: Value) -> Value:
     return squared
 
 
-def _flag(x: TensorType, **_: Any) -> TensorType:
-    return TensorType(bool_, x.shape)
+def _flag(name: str) -> Any:
+    def infer(x: TensorType, **_: Any) -> TensorType:
+        need_real(name, x)
+        return TensorType(bool_, x.shape)
+
+    return infer
 
 
-is_nan: Op = Op("is_nan", ("x",), _flag, cheap=True, doc="whether x is not a number")
+is_nan: Op = Op("is_nan", ("x",), _flag("is_nan"), cheap=True, doc="whether x is not a number")
 is_inf: Op = Op(
     "is_inf",
     ("x",),
-    _flag,
+    _flag("is_inf"),
     attributes={"detect_negative": 1, "detect_positive": 1},
     cheap=True,
     doc="whether x is infinite, of the signs asked for",
@@ -144,6 +173,7 @@ is_inf: Op = Op(
 
 def _cast_infer(x: TensorType, *, to: DType) -> TensorType:
     need(isinstance(to, DType), f"cast: to={to!r} is no dtype, e.g. df.float32")
+    need(x.dtype.kind != "c" or to.kind in "cb", f"cast: {x} to {to} would lose the imaginary parts")
     return TensorType(to, x.shape)
 
 
@@ -167,13 +197,18 @@ cast: Op = Op(
 
 
 def _composite(name: str, decompose: Any, doc: str, **attributes: Any) -> Op:
-    return Op(name, ("x",), _float(name), attributes=attributes, decompose=decompose, inplace=((0, 0),), doc=doc)
+    return Op(name, ("x",), floats_alike(name), attributes=attributes, decompose=decompose, inplace=((0, 0),), doc=doc)
 
 
 def _positive(x: Value) -> Value:
     """0 < x, as bools."""
     found: Value = less(_like(x, 0.0), x)
     return found
+
+
+def _celu_infer(x: TensorType, *, alpha: float) -> TensorType:
+    need(alpha != 0.0, "celu: alpha is 0; x / alpha is not defined")
+    return floats_alike("celu")(x)
 
 
 def _like(x: Value, number: float) -> Value:
@@ -201,11 +236,14 @@ selu: Op = _composite(
     alpha=1.67326319217681884765625,
     gamma=1.05070102214813232421875,
 )
-celu: Op = _composite(
-    "celu",
-    lambda x, *, alpha: where(_positive(x), x, mul(sub(exp(mul(minimum(x, 0.0), 1.0 / alpha)), 1.0), alpha)),
-    "y = x where x > 0, else alpha (e^(x/alpha) - 1)",
-    alpha=1.0,
+celu: Op = dataclasses.replace(
+    _composite(
+        "celu",
+        lambda x, *, alpha: where(_positive(x), x, mul(sub(exp(mul(minimum(x, 0.0), 1.0 / alpha)), 1.0), alpha)),
+        "y = x where x > 0, else alpha (e^(x/alpha) - 1)",
+        alpha=1.0,
+    ),
+    infer=_celu_infer,
 )
 thresholded_relu: Op = _composite(
     "thresholded_relu",
@@ -260,7 +298,7 @@ gelu: Op = dataclasses.replace(
 gelu_grad: Op = Op(
     "gelu_grad",
     ("dy", "x"),
-    same_type,
+    floats_alike("gelu_grad"),
     outputs=("dx",),
     attributes={"approximate": "none"},
     decompose=lambda dy, x, *, approximate: mul(dy, _gelu_slope(x, approximate)),

@@ -75,8 +75,21 @@ one_hot: Op = Op(
 )
 
 
+def _need_number(name: str, dtype: DType, *numbers: Any) -> None:
+    """Raises InputError where a number is none of ``dtype``: with integers, one that is not finite or too large."""
+    need(dtype.kind != "s", f"{name}: {dtype} has no numbers")
+    if dtype.is_int:
+        low, high = (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
+        if dtype.kind == "u":
+            low, high = 0, (1 << dtype.bits) - 1
+        for number in numbers:
+            fits = isinstance(number, Dim) or low <= number <= high
+            need(fits, f"{name}: {number} is no number of {dtype}, which has {low} to {high}")
+
+
 def _full_infer(*, shape: Shape, value: float, dtype: DType) -> TensorType:
     need_shape("full", shape)
+    _need_number("full", dtype, value)
     return TensorType(dtype, tuple(shape))
 
 
@@ -90,7 +103,10 @@ full: Op = Op(
 
 
 def _range_infer(*, start: Any, limit: Any, delta: float, dtype: DType) -> TensorType:
+    numbers = [n for n in (start, limit, delta) if not isinstance(n, Dim)]
     need(delta != 0, "range_: delta is 0")
+    held = all(-(2.0**63) <= n < 2.0**63 for n in numbers)
+    need(held, f"range_: start {start}, limit {limit} and delta {delta}; expected numbers that fit in 64 bits")
     count = -((start - limit) // delta)  # rounded up; a size where an end is named
     return TensorType(dtype, (count if isinstance(count, Dim) else max(0, int(count)),))
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..graph import Node, Value
 from ..op import Op
 from ..types import Shape, TensorType
-from .rules import need, need_float, need_no_cotangent, normal_axis
+from .rules import alike, need, need_float, need_no_cotangent, normal_axis
 
 _ATTRIBUTES: dict[str, Any] = {"axis": -1, "epsilon": 1e-5, "center": 1}
 
@@ -84,7 +84,11 @@ def _grad_infer(
     epsilon: float,
     center: int,
 ) -> tuple[TensorType, ...]:
-    row = TensorType(x.dtype, _parts("layer_norm_grad", x, axis)[1])
+    rows, columns = _parts("layer_norm_grad", x, axis)
+    row = TensorType(x.dtype, columns)
+    alike("layer_norm_grad: x and dy", x, dy)
+    alike("layer_norm_grad: a row of x and scale", row, *(() if scale is None else (scale,)))
+    alike("layer_norm_grad: rows of x, mean and inverse_deviation", TensorType(x.dtype, rows), mean, inverse)
     return x, row, row
 
 

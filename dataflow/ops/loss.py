@@ -7,7 +7,7 @@ from typing import Any
 from ..graph import Node, Value
 from ..op import Op
 from ..types import TensorType
-from .rules import need, need_float, need_no_cotangent, normal_axis
+from .rules import alike, need, need_float, need_no_cotangent, normal_axis
 
 _ATTRIBUTES: dict[str, Any] = {"axis": 1, "ignore_index": -100, "label_smoothing": 0.0}
 
@@ -25,6 +25,14 @@ def _infer(
     need(0.0 <= label_smoothing < 1.0, f"{name}: label_smoothing is {label_smoothing}; expected 0 <= it < 1")
     loss = TensorType(logits.dtype, labels.shape)
     return loss, loss
+
+
+def _grad_infer(
+    dloss: TensorType, logits: TensorType, labels: TensorType, lse: TensorType, **attributes: Any
+) -> TensorType:
+    loss, _ = _infer(logits, labels, **attributes)
+    alike("softmax_cross_entropy_grad: the loss, its gradient and lse", loss, dloss, lse)
+    return logits
 
 
 def _gradient(node: Node, dloss: Value, *kept: Value | None) -> tuple[Value, None]:
@@ -52,7 +60,7 @@ softmax_cross_entropy: Op = Op(
 softmax_cross_entropy_grad: Op = Op(
     "softmax_cross_entropy_grad",
     ("dloss", "logits", "labels", "lse"),
-    lambda dloss, logits, labels, lse, **_: logits,
+    _grad_infer,
     outputs=("dlogits",),
     attributes=_ATTRIBUTES,
     inplace=((0, 1),),

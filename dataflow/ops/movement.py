@@ -227,9 +227,13 @@ def _pad_infer(
     need(value is None or (value.rank == 0 and value.dtype == x.dtype), f"pad: the value is a scalar of {x.dtype}")
     sizes = tuple(d + pads[i] + pads[i + x.rank] for i, d in enumerate(x.shape))
     for axis, (dim, size) in enumerate(zip(x.shape, sizes, strict=True)):
+        before, after = pads[axis], pads[axis + x.rank]
         need(isinstance(size, Dim) or size >= 0, f"pad: axis {axis} of {x} gets size {size}")
+        left = dim + min(before, 0) + min(after, 0)
+        need(isinstance(left, Dim) or left >= 0, f"pad: {before} and {after} crop more than axis {axis} of {x} has")
+        need(mode == "constant" or dim != 0 or size == 0, f"pad: axis {axis} of {x} has no elements to repeat")
         if mode == "reflect" and not isinstance(dim, Dim):
-            most = max(pads[axis], pads[axis + x.rank])
+            most = max(before, after)
             need(most < max(dim, 1) or most <= 0, f"pad: reflecting {most} elements of axis {axis}, which has {dim}")
     return TensorType(x.dtype, sizes)
 

@@ -9,10 +9,11 @@ from ..graph import Node, Value
 from ..op import REQUIRED, Op
 from ..types import Dim, TensorType
 from .binary import add, mul, sub
+from .convolution import MOST
 from .elementwise import neg, reciprocal, sqrt
 from .movement import reshape
 from .reduce import reduce_sum
-from .rules import need, need_float, need_no_cotangent
+from .rules import alike, floats_alike, need, need_float, need_no_cotangent
 
 
 def _check_channels(name: str, x: TensorType, **vectors: TensorType) -> None:
@@ -96,6 +97,7 @@ def _train_infer(
     momentum: float,
 ) -> tuple[TensorType, ...]:
     _check_channels("batch_norm_train", x, scale=scale, bias=bias, running_mean=mean, running_variance=variance)
+    need(0 not in (x.shape[0], *x.shape[2:]), f"batch_norm_train: x is {x}; of no elements there is no mean")
     return x, mean, variance, mean, variance
 
 
@@ -122,6 +124,7 @@ def _train_grad_infer(
     dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inverse: TensorType
 ) -> tuple[TensorType, ...]:
     _check_channels("batch_norm_train_grad", x, scale=scale, mean=mean, inverse_deviation=inverse)
+    alike("batch_norm_train_grad: x and dy", x, dy)
     return x, scale, scale
 
 
@@ -137,7 +140,7 @@ batch_norm_train_grad: Op = Op(
 def _lrn_infer(x: TensorType, *, size: int, alpha: float, beta: float, bias: float) -> tuple[TensorType, TensorType]:
     need_float("lrn", x)
     need(x.rank >= 2, f"lrn: x is {x}; expected (N, C, ...)")
-    need(size >= 1, f"lrn: size is {size}; expected at least 1")
+    need(1 <= size <= MOST, f"lrn: size is {size}; expected 1 to {MOST}")
     return x, x
 
 
@@ -161,7 +164,7 @@ lrn: Op = Op(
 lrn_grad: Op = Op(
     "lrn_grad",
     ("dy", "x", "y", "scale"),
-    lambda dy, x, y, scale, **_: x,
+    floats_alike("lrn_grad"),
     outputs=("dx",),
     attributes=_LRN,
     doc="the gradient of lrn",

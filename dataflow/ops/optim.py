@@ -11,7 +11,7 @@ from .binary import add, mul
 from .elementwise import cast
 from .movement import reshape
 from .reduce import reduce_sum
-from .rules import need, need_float
+from .rules import alike, need, need_float
 
 
 def _check(name: str, size: int, param: TensorType, grad: TensorType, hyper: TensorType, scale: TensorType) -> None:
@@ -25,7 +25,7 @@ def _sgd_infer(
     param: TensorType, grad: TensorType, velocity: TensorType | None, hyper: TensorType, scale: TensorType, **_: Any
 ) -> TensorType | tuple[TensorType, TensorType]:
     _check("sgd_step", 2, param, grad, hyper, scale)
-    return param if velocity is None else (param, velocity)
+    return param if velocity is None else (param, alike("sgd_step: param and velocity", velocity, param))
 
 
 sgd_step: Op = Op(
@@ -49,6 +49,7 @@ def _adamw_infer(
     **_: Any,
 ) -> tuple[TensorType, TensorType, TensorType]:
     _check("adamw_step", 4, param, grad, hyper, scale)
+    alike("adamw_step: param, m and v", param, m, v)
     return param, m, v
 
 

@@ -10,7 +10,7 @@ from ..graph import Node, Value
 from ..op import REQUIRED, Op
 from ..types import Dim, Shape, Size, TensorType, int32, least_size
 from .convolution import check_window, window_size
-from .rules import need
+from .rules import alike, need, need_float, need_number, need_real, need_shape
 
 _WINDOW: dict[str, Any] = {
     "kernel": REQUIRED,
@@ -57,6 +57,7 @@ def _sizes(
 
 
 def _max_infer(x: TensorType, **window: Any) -> tuple[TensorType, TensorType]:
+    need_real("max_pool", x)
     shape = (*x.shape[:2], *_sizes("max_pool", x.shape, **window))
     return TensorType(x.dtype, shape), TensorType(int32, shape)
 
@@ -91,7 +92,12 @@ max_pool: Op = Op(
 
 def _max_grad_infer(dy: TensorType, indices: TensorType, *, input_shape: Shape) -> TensorType:
     need(indices.dtype == int32, f"max_pool_grad: indices are {indices}; expected int32")
-    need(indices.shape == dy.shape or not dy.is_bound, f"max_pool_grad: dy is {dy}, indices are {indices}")
+    need_number("max_pool_grad", dy)
+    need_shape("max_pool_grad", input_shape)
+    alike("max_pool_grad: dy and indices", TensorType(int32, dy.shape), indices)
+    planes = TensorType(dy.dtype, tuple(input_shape[:2]))
+    need(len(input_shape) == dy.rank >= 2, f"max_pool_grad: dy is {dy}, the input's shape {tuple(input_shape)}")
+    alike("max_pool_grad: samples and channels", TensorType(dy.dtype, dy.shape[:2]), planes)
     return TensorType(dy.dtype, tuple(input_shape))
 
 
@@ -105,6 +111,7 @@ max_pool_grad: Op = Op(
 
 
 def _avg_infer(x: TensorType, *, count_include_pad: int, **window: Any) -> TensorType:
+    need_float("avg_pool", x)
     return TensorType(x.dtype, (*x.shape[:2], *_sizes("avg_pool", x.shape, **window)))
 
 
@@ -127,8 +134,10 @@ avg_pool: Op = Op(
 
 
 def _avg_grad_infer(dy: TensorType, *, input_shape: Shape, count_include_pad: int, **window: Any) -> TensorType:
-    sizes = _sizes("avg_pool_grad", input_shape, **window)
-    need(dy.shape[2:] == sizes or not dy.is_bound, f"avg_pool_grad: dy is {dy}, the pool has {sizes} windows")
+    need_float("avg_pool_grad", dy)
+    need_shape("avg_pool_grad", input_shape)
+    pooled = TensorType(dy.dtype, (*input_shape[:2], *_sizes("avg_pool_grad", input_shape, **window)))
+    alike("avg_pool_grad: dy and what the pool gives", dy, pooled)
     return TensorType(dy.dtype, tuple(input_shape))
 
 

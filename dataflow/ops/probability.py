@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..graph import Node, Value
 from ..op import Op
 from ..types import TensorType
-from .rules import need_float, normal_axis
+from .rules import alike, need_float, normal_axis
 
 
 def _infer(x: TensorType, *, axis: int) -> TensorType:
@@ -15,7 +15,7 @@ def _infer(x: TensorType, *, axis: int) -> TensorType:
 
 
 def _grad_infer(dy: TensorType, y: TensorType, *, axis: int) -> TensorType:
-    return _infer(y, axis=axis)
+    return _infer(alike("softmax_grad", y, dy), axis=axis)
 
 
 def _cost(node: Node) -> int:

@@ -28,7 +28,7 @@ from .recurrent_steps import (
     rnn_grad_steps,
     rnn_steps,
 )
-from .rules import need, need_float, need_no_cotangent, product, same_dtype
+from .rules import alike, need, need_float, need_no_cotangent, product
 
 # ---- shapes -------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ def _lstm_grad_infer(
     reverse: int,
 ) -> tuple[TensorType, ...]:
     state = _check("lstm_grad", 4, gates, r, dh=dh, dc=dc, c=c, lengths=lengths)
-    same_dtype("lstm_grad", gates, cells)
+    alike("lstm_grad: cells and dy", _stack(gates, r.shape[1]), cells, *(() if dy is None else (dy,)))
     return gates, state, state
 
 
@@ -245,7 +245,8 @@ def _gru_grad_infer(
 ) -> tuple[TensorType, ...]:
     dx = _stack(y, r.shape[0])
     state = _check("gru_grad", 3, dx, r, dh=dh, h=h, lengths=lengths)
-    same_dtype("gru_grad", gates, y)
+    alike("gru_grad: y and dy", _stack(y, r.shape[1]), y, *(() if dy is None else (dy,)))
+    alike("gru_grad: gates", _stack(y, r.shape[1] * 4), gates)
     return dx, dx, state
 
 
@@ -306,6 +307,7 @@ def _rnn_grad_infer(
     reverse: int,
     relu: int,
 ) -> tuple[TensorType, ...]:
+    alike("rnn_grad: y and dy", y, *(() if dy is None else (dy,)))
     return y, _check("rnn_grad", 1, y, r, dh=dh, lengths=lengths)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from ..graph import Array, Node, Value
 from ..op import REQUIRED, Op
 from ..systemmemory import require_memory
-from ..types import Shape, Size, TensorType
-from .rules import need, need_float, need_shape, normal_axis
+from ..types import Dim, Shape, Size, TensorType
+from .rules import alike, need, need_float, need_shape, normal_axis
 
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
@@ -28,6 +28,9 @@ ROUNDINGS: dict[str, Callable[[Any], Any]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
+
+LEAST_SCALE = 1e-12  # smaller ones, and their inverses, lead to places that are not finite
+LEAST_SIZE = 0.25  # elements of an unrounded result of antialiasing
 
 # ---- one axis -----------------------------------------------------------------------------------------
 
@@ -70,6 +73,8 @@ resample: Op = Op(
 
 def _resample_grad_infer(dy: TensorType, index: TensorType, weight: TensorType, *, axis: int, size: Size) -> TensorType:
     at = _table("resample_grad", dy, index, weight, axis)
+    results = (TensorType(dy.dtype, (n,)) for n in (dy.shape[at], index.shape[0]))
+    alike(f"resample_grad: axis {axis} of dy and the rows of index", *results)
     return TensorType(dy.dtype, (*dy.shape[:at], size, *dy.shape[at + 1 :]))
 
 
@@ -172,6 +177,13 @@ def _resize_infer(x: TensorType, *, sizes: Shape, **how: Any) -> TensorType:
     for name, per_axis in (("scales", 1), ("roi", 2)):
         listed = how[name]
         need(len(listed) in (0, per_axis * x.rank), f"resize: {name} {listed} for {x.rank} axes")
+    fine = all(LEAST_SCALE <= s <= 1 / LEAST_SCALE for s in how["scales"])
+    need(fine, f"resize: scales {how['scales']}; expected {LEAST_SCALE} to {1 / LEAST_SCALE}")
+    need(all(abs(r) <= 1 / LEAST_SCALE for r in how["roi"]), f"resize: roi {how['roi']} is beyond {1 / LEAST_SCALE}")
+    if how["antialias"] and how["scales"]:  # a result reads 1 / scale elements
+        known = [(d, s) for d, s in zip(x.shape, how["scales"], strict=True) if not isinstance(d, Dim) and d]
+        fine = all(size * scale >= LEAST_SIZE for size, scale in known)
+        need(fine, f"resize: an axis of {x} by scales {how['scales']} gets less than {LEAST_SIZE} elements")
     return TensorType(x.dtype, tuple(sizes))
 
 

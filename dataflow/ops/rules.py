@@ -43,9 +43,10 @@ def same_dtype(name: str, *types: TensorType) -> DType:
 
 
 def broadcast(name: str) -> Callable[..., TensorType]:
-    """The rule of a binary op: one dtype, broadcast shapes."""
+    """The rule of a binary op: numbers of one dtype, broadcast shapes."""
 
     def infer(a: TensorType, b: TensorType, **_: Any) -> TensorType:
+        need_number(name, a, b)
         return TensorType(same_dtype(name, a, b), broadcast_shape(name, a.shape, b.shape))
 
     return infer
@@ -67,6 +68,40 @@ def logical(name: str) -> Callable[..., TensorType]:
     def infer(a: TensorType, b: TensorType, **_: Any) -> TensorType:
         need_bool(name, a, b)
         return TensorType(bool_, broadcast_shape(name, a.shape, b.shape))
+
+    return infer
+
+
+def alike(name: str, *types: TensorType) -> TensorType:
+    """The type that all have.
+
+    Raises:
+        InputError: dtypes or shapes differ; a named dim counts as fitting until it is bound.
+    """
+    first = types[0]
+    for other in types[1:]:
+        dims = zip(first.shape, other.shape, strict=False)
+        fits = first.rank == other.rank and all(isinstance(a, Dim) or isinstance(b, Dim) or a == b for a, b in dims)
+        need(fits and first.dtype == other.dtype, f"{name}: operands are {first} and {other}; expected one type")
+    return first
+
+
+def numbers_alike(name: str) -> Callable[..., TensorType]:
+    """The rule of an elementwise op on numbers, whose operands and result have one type."""
+
+    def infer(*types: TensorType, **_: Any) -> TensorType:
+        need_number(name, *types)
+        return alike(name, *types)
+
+    return infer
+
+
+def floats_alike(name: str) -> Callable[..., TensorType]:
+    """The rule of an elementwise op on floats, whose operands and result have one type."""
+
+    def infer(*types: TensorType, **_: Any) -> TensorType:
+        need_float(name, *types)
+        return alike(name, *types)
 
     return infer
 
@@ -155,6 +190,18 @@ def need_shape(name: str, shape: Shape) -> None:
     wrong = [d for d in shape if not isinstance(d, Dim) and d < 0]
     if wrong:
         raise InputError(f"{name}: shape ({', '.join(map(str, shape))}) has a negative size; give every size")
+
+
+def need_number(name: str, *types: TensorType) -> None:
+    """Raises InputError where a type is bool or string."""
+    for type_ in types:
+        need(type_.dtype.kind not in "bs", f"{name}: expected numbers, got {type_}; use cast first")
+
+
+def need_real(name: str, *types: TensorType) -> None:
+    """Raises InputError where a type is no integer and no real float."""
+    for type_ in types:
+        need(type_.dtype.kind in "fiu", f"{name}: expected real numbers, got {type_}; use cast first")
 
 
 def need_float(name: str, *types: TensorType | None) -> None:

@@ -9,7 +9,7 @@ from ..graph import Node, Value
 from ..op import Op
 from ..types import Dim, Size, TensorType
 from .bodies import zeros
-from .rules import need, normal_axis
+from .rules import alike, need, normal_axis
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 
@@ -112,6 +112,8 @@ def _rows_of(name: str, data: TensorType, indices: TensorType, batch_dims: int) 
     count = int(indices.shape[-1])
     need(0 <= batch_dims < indices.rank, f"{name}: batch_dims is {batch_dims}, indices are {indices}")
     need(batch_dims + count <= data.rank, f"{name}: {count} coordinates into {data}, behind {batch_dims} shared axes")
+    shared = (TensorType(data.dtype, t.shape[:batch_dims]) for t in (data, indices))
+    alike(f"{name}: the {batch_dims} shared axes", *shared)
     return (*indices.shape[:-1], *data.shape[batch_dims + count :])
 
 

@@ -25,6 +25,9 @@ def bind(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         names = [None if v is None else v.name for v in node.outputs]
         try:
             attributes = {key: _bound(value, sizes) for key, value in node.attributes.items()}
+        except InputError as error:  # a division by zero
+            raise InputError(f"{node.describe()}: {error}") from None
+        try:
             made = builder.add(node.op, inputs, attributes, bodies=bodies, name=node.name, output_names=names)
         except InputError as error:
             raise InputError(f"{error}; {_listed(node, sizes)}") from None

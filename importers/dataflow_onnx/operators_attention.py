@@ -169,6 +169,8 @@ def Attention(
         raise ModelError(f"{heads} heads of queries of {width} don't fit {shared} of keys")
     if heads != shared:
         key, value = _repeated(key, heads // shared), _repeated(value, heads // shared)
+    if scale is None and width == 0:
+        raise ModelError("heads of queries and keys have no elements, and there is no scale")
     if scale is not None and scale < 0:
         raise ModelError(f"scale is {scale}; expected a number from 0 on")
     half = math.sqrt(1 / math.sqrt(width) if scale is None else scale)

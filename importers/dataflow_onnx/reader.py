@@ -266,7 +266,7 @@ class _Reader:
         if proto.data_location == TensorProto.EXTERNAL:
             return self.shaped(self.decode(self.external_bytes(proto, dtype, shape, where), dtype), shape, where)
         if left_out is not None or proto.HasField("raw_data"):
-            wanted, raw = dtype.nbytes(count), proto.raw_data if left_out is None else left_out
+            wanted, raw = dtype.packed_nbytes(count), proto.raw_data if left_out is None else left_out
             if len(raw) != wanted:
                 raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, the file has {len(raw)}")
             return self.shaped(self.decode(raw, dtype), shape, where)
@@ -299,7 +299,7 @@ class _Reader:
         """The bytes of a tensor that lies in another file of the model's folder."""
         entries = {entry.key: entry.value for entry in proto.external_data}
         try:
-            return self.external.bytes(entries, dtype.nbytes(math.prod(shape)))
+            return self.external.bytes(entries, dtype.packed_nbytes(math.prod(shape)))
         except ModelError as error:
             raise self.fail(f"{where}: {dtype}{list(shape)}: {error}") from None
 

@@ -21,7 +21,7 @@ static df_apply apply_of(const df_conv *conv) {
 }
 
 const char *DF_NAME(df_conv_accepts)(const df_node *node) {
-  return df_conv_accepts_rank(node->inputs[0].rank);
+  return df_conv_accepts_shape(node, &node->inputs[0], &node->inputs[1], &node->outputs[0], 0);
 }
 
 static df_conv conv_of_node(const df_node *node) {

@@ -53,7 +53,8 @@ static plan make_plan(const df_apply *a, int32_t threads) {
   p.most_k = a->channels * w->taps;
   int64_t planes = a->channels * w->kernel[0];
 
-  int64_t work = a->batch * a->groups * p.depth * a->rows * p.most_k * p.down.grid * p.across.grid;
+  int64_t positions = p.depth * p.down.grid * p.across.grid;
+  int64_t work = df_times(df_times(a->batch * a->groups * a->rows, positions), p.most_k);
   int64_t wanted = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
 
   /* Bands: as few as keep the spread source and the buffer in the cache. */

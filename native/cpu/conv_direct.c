@@ -65,7 +65,7 @@ static int gathering_pays(const df_conv *conv) {
 int DF_NAME(df_direct_can)(const df_conv *conv) {
   const df_window *w = &conv->window;
   return steps_of(conv) > 0 && w->taps <= DF_MOST_TAPS &&
-         conv->channels * w->in_size <= INT32_MAX - w->in_size;
+         df_times(conv->channels + 1, w->in_size) <= INT32_MAX;
 }
 
 int DF_NAME(df_direct_takes)(const df_conv *conv) {
@@ -116,7 +116,7 @@ static int64_t piece_cost(int64_t tiles, int64_t panels, int plain) {
  * are held up. */
 static void cut(plan *p, const df_conv *conv, int plain, int32_t threads) {
   int64_t panels = panels_of(conv), units = conv->batch * conv->groups;
-  int64_t work = units * conv->filters * conv->window.out_size * p->k;
+  int64_t work = df_times(units * conv->filters * conv->window.out_size, p->k);
   int64_t most = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
   int64_t best = INT64_MAX, pieces = 0;
   for (int pass = 0; pass < 2; pass++)

@@ -53,13 +53,13 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
             .depth = w->out[0],
             .k = conv->channels * w->taps};
   p.span = p.across.grid + p.across.reach;
-  int64_t work = weight_floats(&p) * conv->batch * w->out_size;
+  int64_t work = df_times(weight_floats(&p), conv->batch * w->out_size);
   int64_t wanted = threads > 1 ? df_max(1, df_min(2 * (int64_t)threads, work / GRAIN)) : 1;
 
   /* Pieces: groups; then images, when copies of dw are small beside the work; then filters. */
   int64_t missing = df_divide_up(wanted, conv->groups);
   int64_t image_parts = 1;
-  if (weight_floats(&p) * missing * 16 <=
+  if (df_times(weight_floats(&p), missing * 16) <=
       conv->batch * w->out_size * (conv->filters + conv->channels))
     image_parts = df_max(1, df_min(missing, conv->batch));
   p.steps = part_of(conv->batch, image_parts);

@@ -142,7 +142,8 @@ static df_apply apply_of(const df_conv *conv) {
 }
 
 static const char *accepts(const df_node *node) {
-  return df_conv_accepts_rank(node->inputs[0].rank);
+  return df_conv_accepts_shape(node, &node->outputs[0], &node->inputs[1], &node->inputs[0],
+                               FIRST_ATTRIBUTE);
 }
 
 static df_conv conv_of_node(const df_node *node) {

@@ -86,7 +86,8 @@ static df_status run(const df_call *call) {
 }
 
 static const char *accepts(const df_node *node) {
-  return df_conv_accepts_rank(node->inputs[0].rank);
+  return df_conv_accepts_shape(node, &node->inputs[0], &node->outputs[0], &node->inputs[1],
+                               FIRST_ATTRIBUTE);
 }
 
 DF_KERNELS(conv_grad_weight) = {&(const df_kernel){.struct_size = sizeof(df_kernel),

@@ -106,7 +106,7 @@ static double cut_cycles(const df_outer_plan *p, int32_t threads) {
 
 static void cut_pieces(df_outer_plan *p, int32_t threads) {
   const df_conv *conv = &p->conv;
-  int64_t work = p->total * conv->batch * conv->window.out_size;
+  int64_t work = df_times(p->total, conv->batch * conv->window.out_size);
   int64_t wanted = threads > 1 ? df_max(1, df_min(2 * (int64_t)threads, work / GRAIN)) : 1;
   int64_t least = df_max(1, df_divide_up(conv->filters, MOST_FILTERS));
   p->parts = 1;
@@ -121,7 +121,7 @@ static void cut_pieces(df_outer_plan *p, int32_t threads) {
       p->channel_parts = df_divide_up(conv->channels, df_max(1, p->channels));
       cut_blocks(p);
       for (p->parts = 1; p->parts <= df_min(wanted, p->blocks); p->parts++) {
-        if (p->parts > 1 && (p->parts - 1) * p->total > COPY_FLOATS)
+        if (p->parts > 1 && df_times(p->parts - 1, p->total) > COPY_FLOATS)
           break;
         double this = cut_cycles(p, threads);
         if (cost < 0.0 || this < cost) {

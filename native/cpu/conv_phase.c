@@ -5,7 +5,7 @@
 
 int64_t DF_NAME(df_phase_count)(const df_conv *conv) {
   const int64_t *stride = conv->window.stride;
-  return stride[0] * stride[1] * stride[2];
+  return df_times(df_times(stride[0], stride[1]), stride[2]);
 }
 
 static int64_t round_down(int64_t a, int64_t b) { return a >= 0 ? a / b : -df_divide_up(-a, b); }

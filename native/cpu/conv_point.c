@@ -77,7 +77,7 @@ typedef struct plan {
 static plan make_plan(const df_conv *conv, int32_t threads) {
   plan p = {.k = steps_of(conv)};
   int64_t plane = conv->window.out_size, units = conv->batch * conv->groups;
-  int64_t work = units * conv->filters * plane * p.k;
+  int64_t work = df_times(units * conv->filters * plane, p.k);
   int64_t wanted = threads > 1 ? df_max(1, df_min(4 * threads, work / GRAIN)) : 1;
   p.block = block_of(p.k);
   p.strips = df_divide_up(plane, DF_TILE_COLUMNS);

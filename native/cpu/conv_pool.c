@@ -40,7 +40,7 @@ static both make_both(const int64_t *x, const int64_t *w, const int64_t *y,
   const int64_t *dilations = df_list(attributes, count, 2);
   int64_t planes[4] = {x[0], w[0], 0, 0};
   for (int i = 0; i < 2; i++) {
-    int64_t reach = (w[2 + i] - 1) * (dilations ? dilations[i] : 1) + 1;
+    int64_t reach = df_plus(df_times(w[2 + i] - 1, dilations ? dilations[i] : 1), 1);
     int64_t room = x[2 + i] + (pads ? pads[i] + pads[2 + i] : 0) - reach;
     planes[2 + i] = room / (strides ? strides[i] : 1) + 1;
   }
@@ -50,7 +50,7 @@ static both make_both(const int64_t *x, const int64_t *w, const int64_t *y,
   b.pool = df_window_make(2, planes + 2, y + 2, df_list(of_pool, count, 0),
                           df_list(of_pool, count, 1), df_list(of_pool, count, 2), NULL);
   b.pitch = df_divide_up(planes[3], 16) * 16;
-  int64_t most = df_max(1, MOST_FLOATS / (b.conv.filters * b.pitch));
+  int64_t most = df_max(1, MOST_FLOATS / df_max(1, df_times(b.conv.filters, b.pitch)));
   int64_t rows = df_max(1, (most - b.pool.kernel[1]) / b.pool.stride[1] + 1);
   int64_t units = df_max(1, b.conv.batch * b.conv.groups);
   int64_t wanted = threads > 1 ? df_divide_up(PIECES * (int64_t)threads, units) : 1;
@@ -72,11 +72,19 @@ static both both_of_node(const df_node *node) {
 static const char *accepts(const df_node *node) {
   if (node->inputs[0].rank != 4)
     return "only two spatial axes are supported";
+  const char *reason = df_accepts_elements(node);
+  if (reason)
+    return reason;
   both b = both_of_node(node);
   const int64_t *dilations = df_list(node->attributes, node->n_attributes, CONV_ATTRIBUTES + 3);
   if (dilations && (dilations[0] != 1 || dilations[1] != 1))
     return "only windows without dilation are supported";
   b.pool.in[2] = b.pitch;
+  reason = df_conv_accepts(&b.conv);
+  if (!reason)
+    reason = df_window_accepts(&b.pool);
+  if (reason)
+    return reason;
   if (!DF_NAME(df_pool_rows_fit)(&b.pool))
     return "a row is too long";
   b.conv.algorithm = 0;

@@ -202,7 +202,7 @@ void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin,
 /* Parts of the rows of a plane. */
 static int64_t parts_of(const df_conv *conv, int32_t threads) {
   int64_t units = conv->batch * conv->groups;
-  int64_t work = units * conv->filters * conv->window.out_size * steps_of(conv);
+  int64_t work = df_times(units * conv->filters * conv->window.out_size, steps_of(conv));
   int64_t wanted = threads > 1 ? df_max(1, df_min(4 * threads, work / GRAIN)) : 1;
   return df_max(1, df_min(conv->window.out[1], df_divide_up(wanted, df_max(1, units))));
 }

@@ -71,8 +71,32 @@ static inline int df_conv_is_plain(const df_window *w) {
   return plain;
 }
 
-static inline const char *df_conv_accepts_rank(int32_t rank) {
-  return rank < 3 || rank > 2 + DF_AXES ? "only one to three spatial axes are supported" : NULL;
+/* accepts: refuses images in which kernels can't compute with positions of 32 bits. */
+static inline const char *df_conv_accepts(const df_conv *conv) {
+  const df_window *w = &conv->window;
+  const char *reason = df_window_accepts(w);
+  if (reason)
+    return reason;
+  /* The slices that an output reads, each with a stride more than its span. */
+  int64_t image = df_times(df_max(conv->channels, conv->filters), w->kernel[0]);
+  for (int axis = 1; axis < DF_AXES; axis++)
+    image = df_times(image, df_window_span(w, axis) + w->stride[axis]);
+  return image > INT32_MAX ? "an image with its padding has too many elements" : NULL;
+}
+
+/* accepts, of x, the weight and y among the operands of |node|, whose attributes begin at |first|.
+ */
+static inline const char *df_conv_accepts_shape(const df_node *node, const df_operand *x,
+                                                const df_operand *weight, const df_operand *y,
+                                                int32_t first) {
+  if (x->rank < 3 || x->rank > 2 + DF_AXES)
+    return "only one to three spatial axes are supported";
+  const char *reason = df_accepts_elements(node);
+  if (reason)
+    return reason;
+  df_conv conv = df_conv_make(x->shape, weight->shape, y->shape, x->rank, node->attributes,
+                              node->n_attributes, first);
+  return df_conv_accepts(&conv);
 }
 
 #endif

@@ -78,7 +78,7 @@ static inline void df_parallel(const df_call *call, df_task task, void *context,
     call->host->parallel_for(task, context, count, call->threads);
 }
 
-/* Bytes of one element; 0 for packed types and types that no kernel sees. */
+/* Bytes of one element; 0 for types of 4 and 2 bits and those that no kernel sees. */
 static inline int64_t df_item_bytes(int32_t dtype) {
   switch (dtype) {
   case DF_INT8:
@@ -111,14 +111,14 @@ static inline int64_t df_item_bytes(int32_t dtype) {
   }
 }
 
-/* accepts: refuses packed types, whose elements have no address. */
+/* accepts: refuses types of 4 and 2 bits. */
 static inline const char *df_accepts_whole_bytes(const df_node *node) {
   for (int32_t i = 0; i < node->n_inputs; i++)
     if (node->inputs[i].dtype != DF_NONE && !df_item_bytes(node->inputs[i].dtype))
-      return "packed element types are not supported";
+      return "elements of 4 or 2 bits are not supported";
   for (int32_t i = 0; i < node->n_outputs; i++)
     if (node->outputs[i].dtype != DF_NONE && !df_item_bytes(node->outputs[i].dtype))
-      return "packed element types are not supported";
+      return "elements of 4 or 2 bits are not supported";
   return NULL;
 }
 

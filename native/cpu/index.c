@@ -189,9 +189,15 @@ static const char *nonzero_accepts(const df_node *node) {
 
 /* ---- Numbers as elements -------------------------------------------------------------------- */
 
+/* |d| cut towards zero, held to the range; NaN gives the lower end. */
+static int64_t held(double d) {
+  const double low = (double)INT64_MIN, high = 0x1.fffffffffffffp62;
+  return !(d > low) ? INT64_MIN : d > high ? INT64_MAX : (int64_t)d;
+}
+
 /* The bytes of one element that holds a number: |d|, or |i| exactly when |whole|. */
 static void element_of(void *to, int32_t dtype, int whole, int64_t i, double d) {
-  const int64_t as_int = whole ? i : (int64_t)d;
+  const int64_t as_int = whole ? i : held(d);
   const double as_float = whole ? (double)i : d;
   switch (dtype) {
   case DF_FLOAT32:
@@ -287,7 +293,8 @@ static df_status range_run(const df_call *call) {
   const int whole = start.whole && delta.whole;
   const int64_t item = df_item_bytes(y->dtype), n = df_elements(y);
   for (int64_t i = 0; i < n; i++)
-    element_of((char *)y->data + i * item, y->dtype, whole, start.i + i * delta.i,
+    element_of((char *)y->data + i * item, y->dtype, whole,
+               (int64_t)((uint64_t)start.i + (uint64_t)i * (uint64_t)delta.i),
                start.d + (double)i * delta.d);
   return DF_OK;
 }

@@ -28,29 +28,36 @@ typedef struct job {
  */
 
 /* Of the pooling ops with kernel, strides, pads and dilations from attribute |first| on. */
-static df_window window_of(const df_call *call, int32_t first, const int64_t *in,
+static df_window window_of(const df_attribute *a, int32_t n, int32_t first, const int64_t *in,
                            const int64_t *out, int32_t rank) {
-  const df_attribute *a = call->attributes;
-  int32_t n = call->n_attributes;
   return df_window_make(rank - 2, in + 2, out + 2, df_list(a, n, first), df_list(a, n, first + 1),
                         df_list(a, n, first + 2), df_list(a, n, first + 3));
 }
 
-static const char *check_rank(int32_t rank) {
-  return rank < 3 || rank > 2 + DF_AXES ? "only one to three spatial axes are supported" : NULL;
+static const char *check_rank(const df_node *node) {
+  const int32_t rank = node->inputs[0].rank;
+  if (rank < 3 || rank > 2 + DF_AXES)
+    return "only one to three spatial axes are supported";
+  return df_accepts_elements(node);
+}
+
+/* Of the windows of y on x. Planes that it accepts are small enough for indices of 32 bits. */
+static const char *check_window(const df_node *node, int32_t first, const df_operand *x,
+                                const df_operand *y) {
+  const char *reason = check_rank(node);
+  if (reason)
+    return reason;
+  df_window w = window_of(node->attributes, node->n_attributes, first, x->shape, y->shape, x->rank);
+  return df_window_accepts(&w);
 }
 
 static const char *accepts(const df_node *node) {
-  const df_operand *x = &node->inputs[0];
-  const char *reason = check_rank(x->rank);
-  if (reason)
-    return reason;
-  if (df_product(x->shape, 2, x->rank) > INT32_MAX)
-    return "a plane has more elements than an int32 index can name";
-  return NULL;
+  return check_window(node, 0, &node->inputs[0], &node->outputs[0]);
 }
 
-static const char *accepts_grad(const df_node *node) { return check_rank(node->inputs[0].rank); }
+static const char *accepts_avg_grad(const df_node *node) {
+  return check_window(node, 1, &node->outputs[0], &node->inputs[0]);
+}
 
 /* The taps inside the input of one output position, per axis, and its first input position. */
 typedef struct span {
@@ -225,13 +232,13 @@ PLANES(avg_grad_piece, EACH_PLANE(avg_grad_plane(j, plane)))
 PLANES(max_grad_piece, EACH_PLANE(if (!max_grad_plane(j, plane)) j->bad[index] = 1))
 
 static void over_planes(const df_call *call, df_task task, job *j, int64_t taps) {
-  int64_t work = j->planes * df_max(j->w.in_size, j->w.out_size * taps);
+  int64_t work = df_times(j->planes, df_max(j->w.in_size, df_times(j->w.out_size, taps)));
   df_parallel(call, task, j, df_min(j->planes, df_pieces(call, work, DF_GRAIN)));
 }
 
 static df_status run_max(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  job j = {.w = window_of(call, 0, x->shape, y->shape, x->rank),
+  job j = {.w = window_of(call->attributes, call->n_attributes, 0, x->shape, y->shape, x->rank),
            .x = x->data,
            .y = y->data,
            .places = call->n_outputs > 1 ? call->outputs[1].data : NULL,
@@ -242,7 +249,7 @@ static df_status run_max(const df_call *call) {
 
 static df_status run_avg(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  job j = {.w = window_of(call, 0, x->shape, y->shape, x->rank),
+  job j = {.w = window_of(call->attributes, call->n_attributes, 0, x->shape, y->shape, x->rank),
            .x = x->data,
            .y = y->data,
            .pads_count = df_attr_int(call, 5, 0) != 0,
@@ -253,7 +260,7 @@ static df_status run_avg(const df_call *call) {
 
 static df_status run_avg_grad(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
-  job j = {.w = window_of(call, 1, dx->shape, dy->shape, dx->rank),
+  job j = {.w = window_of(call->attributes, call->n_attributes, 1, dx->shape, dy->shape, dx->rank),
            .dy = dy->data,
            .dx = dx->data,
            .pads_count = df_attr_int(call, 6, 0) != 0,
@@ -293,12 +300,12 @@ static df_status run_max_grad(const df_call *call) {
 DF_KERNELS(pool) = {
     DF_KERNEL_IF("max_pool", "f32", "f32->f32,i32?", NULL, accepts, run_max),
     DF_KERNEL_IF("avg_pool", "f32", "f32->f32", NULL, accepts, run_avg),
-    DF_KERNEL_IF("avg_pool_grad", "f32", "f32->f32", NULL, accepts_grad, run_avg_grad),
+    DF_KERNEL_IF("avg_pool_grad", "f32", "f32->f32", NULL, accepts_avg_grad, run_avg_grad),
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "max_pool_grad",
                        .name = "max_pool_grad f32 " DF_TEXT(DF_ISA),
                        .operands = "f32,i32->f32",
-                       .accepts = accepts_grad,
+                       .accepts = check_rank,
                        .prepare = prepare_max_grad,
                        .run = run_max_grad},
     NULL};

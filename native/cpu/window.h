@@ -28,7 +28,8 @@ static inline const int64_t *df_list(const df_attribute *attributes, int32_t cou
   return attributes[index].ints;
 }
 
-/* A window over the last |axes| axes; absent lists mean stride 1, no padding, dilation 1. */
+/* A window over the last |axes| axes; absent lists mean stride 1, no padding, dilation 1. The
+ * stride of a single window and the dilation of a single tap, which move nothing, are 1. */
 static inline df_window df_window_make(int32_t axes, const int64_t *in, const int64_t *out,
                                        const int64_t *kernel, const int64_t *strides,
                                        const int64_t *pads, const int64_t *dilations) {
@@ -39,15 +40,29 @@ static inline df_window df_window_make(int32_t axes, const int64_t *in, const in
     w.in[i] = real ? in[from] : 1;
     w.out[i] = real ? out[from] : 1;
     w.kernel[i] = real ? kernel[from] : 1;
-    w.stride[i] = real && strides ? strides[from] : 1;
+    w.stride[i] = real && strides && w.out[i] > 1 ? strides[from] : 1;
     w.pad[i] = real && pads ? pads[from] : 0;
     w.pad_end[i] = real && pads ? pads[axes + from] : 0;
-    w.dilation[i] = real && dilations ? dilations[from] : 1;
-    w.in_size *= w.in[i];
-    w.out_size *= w.out[i];
-    w.taps *= w.kernel[i];
+    w.dilation[i] = real && dilations && w.kernel[i] > 1 ? dilations[from] : 1;
+    w.in_size = df_times(w.in_size, w.in[i]);
+    w.out_size = df_times(w.out_size, w.out[i]);
+    w.taps = df_times(w.taps, w.kernel[i]);
   }
   return w;
+}
+
+static inline int64_t df_window_span(const df_window *w, int axis) {
+  return df_span(w->in[axis], w->pad[axis], w->pad_end[axis], w->out[axis], w->stride[axis],
+                 w->kernel[axis], w->dilation[axis]);
+}
+
+/* accepts: refuses padded planes in which kernels can't compute with positions of 32 bits. Where it
+ * accepts, strides, dilations, taps and all distances in a plane fit in those. */
+static inline const char *df_window_accepts(const df_window *w) {
+  int64_t plane = 1;
+  for (int axis = 0; axis < DF_AXES; axis++)
+    plane = df_times(plane, df_window_span(w, axis));
+  return plane > INT32_MAX / 2 ? "a plane with its padding has too many elements" : NULL;
 }
 
 /* The taps [*begin, *end) of the window at output position |o| of |axis| that are inside the input.

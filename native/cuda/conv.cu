@@ -28,6 +28,7 @@ static df_conv make(const int64_t *x, const int64_t *weight, const int64_t *y, i
     conv.groups = attributes[first + 3].i;
   conv.channels = weight[1];
   conv.filters = weight[0] / conv.groups;
+  conv.padded = 1;
   conv.in_size = df_product(x, 2, rank);
   conv.out_size = df_product(y, 2, rank);
   conv.taps = df_product(weight, 2, rank);
@@ -37,10 +38,17 @@ static df_conv make(const int64_t *x, const int64_t *weight, const int64_t *y, i
     conv.in[i] = real ? static_cast<int32_t>(x[2 + from]) : 1;
     conv.out[i] = real ? static_cast<int32_t>(y[2 + from]) : 1;
     conv.kernel[i] = real ? static_cast<int32_t>(weight[2 + from]) : 1;
-    conv.stride[i] = real && strides ? static_cast<int32_t>(strides[from]) : 1;
     conv.pad[i] = real && pads ? static_cast<int32_t>(pads[from]) : 0;
     conv.pad_end[i] = real && pads ? static_cast<int32_t>(pads[axes + from]) : 0;
-    conv.dilation[i] = real && dilations ? static_cast<int32_t>(dilations[from]) : 1;
+    /* A single output or tap has no next. */
+    const bool moves = real && y[2 + from] > 1, spreads = real && weight[2 + from] > 1;
+    conv.stride[i] = moves && strides ? static_cast<int32_t>(strides[from]) : 1;
+    conv.dilation[i] = spreads && dilations ? static_cast<int32_t>(dilations[from]) : 1;
+    if (real)
+      conv.padded = df_times(
+          conv.padded, df_span(x[2 + from], pads ? pads[from] : 0, pads ? pads[axes + from] : 0,
+                               y[2 + from], moves && strides ? strides[from] : 1, weight[2 + from],
+                               spreads && dilations ? dilations[from] : 1));
   }
   return conv;
 }
@@ -74,6 +82,8 @@ df_conv df_conv_grad_weight(const df_call *call) { return grad_weight_of(call); 
 const char *df_conv_accepts(const df_conv &conv, int32_t rank) {
   if (rank < 3 || rank > 2 + DF_AXES)
     return "only one to three spatial axes are supported";
+  if (conv.padded > INT32_MAX / 2)
+    return "a plane with its padding has too many elements";
   const int64_t x = conv.groups * conv.channels * conv.in_size,
                 y = conv.groups * conv.filters * conv.out_size,
                 w = conv.groups * conv.filters * conv.channels * conv.taps;
@@ -129,8 +139,10 @@ df_status df_conv_finish(const df_call *call, float *out, const float *parts, in
 
 template <df_conv (*of)(const df_node *)> static const char *accepts(const df_node *node) {
   const int32_t rank = node->inputs[0].rank;
-  return rank < 3 || rank > 2 + DF_AXES ? "only one to three spatial axes are supported"
-                                        : df_conv_accepts(of(node), rank);
+  if (rank < 3 || rank > 2 + DF_AXES)
+    return "only one to three spatial axes are supported";
+  const char *reason = df_accepts_elements(node);
+  return reason ? reason : df_conv_accepts(of(node), rank);
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {

@@ -15,6 +15,7 @@ struct df_conv {
   int32_t in[DF_AXES], out[DF_AXES], kernel[DF_AXES];
   int32_t stride[DF_AXES], pad[DF_AXES], pad_end[DF_AXES], dilation[DF_AXES];
   int64_t in_size, out_size, taps; /* products */
+  int64_t padded;                  /* of the spans of the axes, see df_span */
   int64_t batch, groups, channels, filters;
   int32_t rank; /* of the images, without batch and channels */
 };

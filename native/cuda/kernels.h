@@ -62,7 +62,7 @@ template <typename T> static inline T *df_out(const df_call *call, int32_t index
   return index < call->n_outputs ? static_cast<T *>(call->outputs[index].data) : nullptr;
 }
 
-/* Bytes of one element; 0 for packed types and types that no kernel sees. */
+/* Bytes of one element; 0 for types of 4 and 2 bits and those that no kernel sees. */
 static inline int64_t df_item_bytes(int32_t dtype) {
   switch (dtype) {
   case DF_INT8:
@@ -95,14 +95,14 @@ static inline int64_t df_item_bytes(int32_t dtype) {
   }
 }
 
-/* accepts: refuses packed types, whose elements have no address. */
+/* accepts: refuses types of 4 and 2 bits. */
 static inline const char *df_accepts_whole_bytes(const df_node *node) {
   for (int32_t i = 0; i < node->n_inputs; i++)
     if (node->inputs[i].dtype != DF_NONE && !df_item_bytes(node->inputs[i].dtype))
-      return "packed element types are not supported";
+      return "elements of 4 or 2 bits are not supported";
   for (int32_t i = 0; i < node->n_outputs; i++)
     if (node->outputs[i].dtype != DF_NONE && !df_item_bytes(node->outputs[i].dtype))
-      return "packed element types are not supported";
+      return "elements of 4 or 2 bits are not supported";
   return nullptr;
 }
 

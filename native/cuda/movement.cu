@@ -187,7 +187,8 @@ static df_status slice_grad_run(const df_call *call) {
   int64_t strides[DF_WALK_RANK], first = 0;
   for (int32_t axis = 0; axis < dx->rank; axis++) {
     first += starts[axis] * dx->strides[axis];
-    strides[axis] = steps[axis] * dx->strides[axis];
+    /* One element has no next: its step may be one that no distance holds. */
+    strides[axis] = dy->shape[axis] > 1 ? steps[axis] * dx->strides[axis] : 0;
   }
   return df_copy_box(call, static_cast<char *>(dx->data) + first * item, strides, dy->data,
                      dy->strides, dy->shape, dy->rank, item);

@@ -18,6 +18,7 @@ enum { AXES = 3 };
 struct window {
   int32_t in[AXES], out[AXES], kernel[AXES], stride[AXES], pad[AXES], pad_end[AXES], dilation[AXES];
   int64_t in_size, out_size; /* products */
+  int64_t padded;            /* of the spans of the axes, see df_span */
 };
 
 struct job {
@@ -33,30 +34,39 @@ struct job {
 
 /* ---- Geometry ------------------------------------------------------------------------------- */
 
-static const int64_t *list(const df_call *call, int32_t index) {
-  int32_t count;
-  const int64_t *found = df_attr_ints(call, index, &count);
-  return count > 0 ? found : nullptr;
+template <typename N> static const int64_t *list(const N *of, int32_t index) {
+  if (index >= of->n_attributes || of->attributes[index].kind != DF_ATTR_INTS)
+    return nullptr;
+  return of->attributes[index].count > 0 ? of->attributes[index].ints : nullptr;
 }
 
 /* Of kernel, strides, pads and dilations from attribute |first| on. */
-static window window_of(const df_call *call, int32_t first, const int64_t *in, const int64_t *out,
+template <typename N>
+static window window_of(const N *call, int32_t first, const int64_t *in, const int64_t *out,
                         int32_t rank) {
   const int64_t *kernel = list(call, first), *strides = list(call, first + 1);
   const int64_t *pads = list(call, first + 2), *dilations = list(call, first + 3);
   const int32_t axes = rank - 2;
   window w{};
-  w.in_size = w.out_size = 1;
+  w.in_size = w.out_size = w.padded = 1;
   for (int32_t i = 0; i < AXES; i++) {
     const int32_t from = i - (AXES - axes);
     const bool real = from >= 0;
     w.in[i] = static_cast<int32_t>(real ? in[2 + from] : 1);
     w.out[i] = static_cast<int32_t>(real ? out[2 + from] : 1);
     w.kernel[i] = static_cast<int32_t>(real ? kernel[from] : 1);
-    w.stride[i] = static_cast<int32_t>(real && strides ? strides[from] : 1);
+    /* A single output or tap has no next. */
+    const bool moves = real && out[2 + from] > 1, spreads = real && kernel[from] > 1;
+    const int64_t stride = moves && strides ? strides[from] : 1;
+    const int64_t dilation = spreads && dilations ? dilations[from] : 1;
+    if (real)
+      w.padded = df_times(w.padded,
+                          df_span(in[2 + from], pads ? pads[from] : 0, pads ? pads[axes + from] : 0,
+                                  out[2 + from], stride, kernel[from], dilation));
+    w.stride[i] = static_cast<int32_t>(stride);
     w.pad[i] = static_cast<int32_t>(real && pads ? pads[from] : 0);
     w.pad_end[i] = static_cast<int32_t>(real && pads ? pads[axes + from] : 0);
-    w.dilation[i] = static_cast<int32_t>(real && dilations ? dilations[from] : 1);
+    w.dilation[i] = static_cast<int32_t>(dilation);
     w.in_size *= w.in[i];
     w.out_size *= w.out[i];
   }
@@ -225,15 +235,21 @@ static df_status avg_grad_run(const df_call *call) {
 
 /* ---- Records -------------------------------------------------------------------------------- */
 
-static const char *accepts_planes(const df_operand *x, const df_operand *y) {
+static const char *accepts_planes(const df_node *node, int32_t first, const df_operand *x,
+                                  const df_operand *y) {
   if (x->rank < 3 || x->rank > 2 + AXES)
     return "only one to three spatial axes are supported";
-  if (df_product(x->shape, 2, x->rank) > INT32_MAX || df_product(y->shape, 2, y->rank) > INT32_MAX)
-    return "a plane has more elements than an int32 index can name";
-  return nullptr;
+  const char *reason = df_accepts_elements(node);
+  if (reason)
+    return reason;
+  const window w = window_of(node, first, x->shape, y->shape, x->rank);
+  return w.padded > INT32_MAX / 2 ? "a plane with its padding has too many elements" : nullptr;
 }
 static const char *accepts(const df_node *node) {
-  return accepts_planes(&node->inputs[0], &node->outputs[0]);
+  return accepts_planes(node, 0, &node->inputs[0], &node->outputs[0]);
+}
+static const char *accepts_grad(const df_node *node) {
+  return accepts_planes(node, 1, &node->outputs[0], &node->inputs[0]);
 }
 
 static const df_kernel records[] = {
@@ -241,6 +257,6 @@ static const df_kernel records[] = {
                    .capturable = 1),
     DF_CUDA_KERNEL("avg_pool", "f32", "f32->f32", nullptr, .accepts = accepts, .run = avg_run,
                    .capturable = 1),
-    DF_CUDA_KERNEL("avg_pool_grad", "f32", "f32->f32", nullptr, .accepts = accepts,
+    DF_CUDA_KERNEL("avg_pool_grad", "f32", "f32->f32", nullptr, .accepts = accepts_grad,
                    .run = avg_grad_run, .capturable = 1)};
 DF_CUDA_FAMILY(pool, records);

@@ -15,7 +15,7 @@
 /* Version of this contract: major * 65536 + minor. */
 enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 3 };
 
-/* Element types. Packed 4-bit and 2-bit types hold several elements in one byte, low bits first. */
+/* Element types. An element of a 4-bit or 2-bit type is the low bits of a byte of its own. */
 enum {
   DF_NONE = 0, /* an optional operand that is absent */
   DF_FLOAT32 = 1,

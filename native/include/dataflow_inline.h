@@ -43,6 +43,20 @@ static inline const int64_t *df_attr_ints(const df_call *call, int32_t index, in
   return call->attributes[index].ints;
 }
 
+/* a * b of sizes that are not negative; INT64_MAX where that does not fit. For what depends on
+ * several operands: amounts of work and workspaces. (The sizes of one operand, none below 1, have a
+ * product of 2^52 at most.) */
+static inline int64_t df_times(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+/* a + b, likewise. */
+static inline int64_t df_plus(int64_t a, int64_t b) {
+  int64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
 /* Number of elements. */
 static inline int64_t df_elements(const df_tensor *tensor) {
   int64_t count = 1;
@@ -56,6 +70,32 @@ static inline int64_t df_operand_elements(const df_operand *operand) {
   for (int32_t axis = 0; axis < operand->rank; axis++)
     count *= operand->shape[axis];
   return count;
+}
+
+static inline int df_is_empty(const df_operand *operand) {
+  return operand->dtype != DF_NONE && df_operand_elements(operand) == 0;
+}
+
+/* accepts: refuses operands without elements, so that sizes can be divided by. A node whose results
+ * are all empty runs no kernel, so this leaves sums over nothing and the like to the reference. */
+static inline const char *df_accepts_elements(const df_node *node) {
+  for (int32_t i = 0; i < node->n_inputs; i++)
+    if (df_is_empty(&node->inputs[i]))
+      return "an operand has no elements";
+  for (int32_t i = 0; i < node->n_outputs; i++)
+    if (df_is_empty(&node->outputs[i]))
+      return "a result has no elements";
+  return 0;
+}
+
+/* Elements that an axis of |in| elements spans with its padding, and what |out| windows of |kernel|
+ * taps reach; INT64_MAX where that does not fit. */
+static inline int64_t df_span(int64_t in, int64_t pad, int64_t pad_end, int64_t out, int64_t stride,
+                              int64_t kernel, int64_t dilation) {
+  const int64_t padded = df_plus(df_plus(in, pad), pad_end);
+  const int64_t reach =
+      df_plus(df_plus(df_times(out - 1, stride), df_times(kernel - 1, dilation)), 1);
+  return padded > reach ? padded : reach;
 }
 
 /* True when the elements lie in row-major order without gaps. */

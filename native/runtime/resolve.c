@@ -49,33 +49,27 @@ void df_resolved_free(df_resolved *resolved) {
 
 /* ---- Where an operand lies ------------------------------------------------------------------ */
 
-static int64_t bits_of(int32_t dtype) {
+/* Bytes of an element; those of 4 and 2 bits take one each. */
+static int64_t item_bytes(int32_t dtype) {
   switch (dtype) {
   case DF_FLOAT64:
   case DF_INT64:
   case DF_UINT64:
   case DF_COMPLEX64:
-    return 64;
+    return 8;
   case DF_COMPLEX128:
-    return 128;
+    return 16;
   case DF_FLOAT32:
   case DF_INT32:
   case DF_UINT32:
-    return 32;
+    return 4;
   case DF_FLOAT16:
   case DF_BFLOAT16:
   case DF_INT16:
   case DF_UINT16:
-    return 16;
-  case DF_FLOAT4E2M1:
-  case DF_INT4:
-  case DF_UINT4:
-    return 4;
-  case DF_INT2:
-  case DF_UINT2:
     return 2;
   default:
-    return 8;
+    return 1;
   }
 }
 
@@ -93,7 +87,7 @@ static int64_t bytes_below(const df_operand *operand) {
   for (int32_t axis = 0; axis < operand->rank && operand->layout == 0 && operand->strides; axis++)
     if (operand->strides[axis] < 0)
       elements -= operand->strides[axis] * (operand->shape[axis] - 1);
-  return (elements * bits_of(operand->dtype) + 7) / 8;
+  return elements * item_bytes(operand->dtype);
 }
 
 static int64_t flip_of(const context *c, int64_t index) { return c->flips ? c->flips[index] : 0; }

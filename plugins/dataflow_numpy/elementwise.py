@@ -18,6 +18,23 @@ def wide(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype.kind in "fV" and x.dtype.itemsize <= 2 else x
 
 
+def lowest(dtype: np.dtype[Any], sign: int = 1) -> Any:
+    """What is below every number of ``dtype``, or its least; with sign -1 what is above, or the largest."""
+    if dtype.kind in "fc":
+        return -np.inf * sign
+    if dtype.kind == "b":
+        return sign < 0
+    import ml_dtypes
+
+    of_ints: Any = ml_dtypes.iinfo  # neither has types
+    of_floats: Any = ml_dtypes.finfo
+    least = np.asarray(-np.inf * sign).astype(dtype) if not dtype.name.startswith(("int", "uint")) else None
+    if least is not None and np.isinf(least.astype(np.float32)):
+        return least
+    limits = of_ints(dtype) if least is None else of_floats(dtype)
+    return limits.min if sign > 0 else limits.max
+
+
 def _unary(function: Callable[[Array], Any]) -> Code:
     def code(attributes: Attributes, x: Array) -> Array:
         return np.asarray(function(wide(x))).astype(x.dtype)

@@ -121,7 +121,7 @@ def _cross_entropy(attributes: Attributes, logits: Array, labels: Array) -> tupl
     safe, counts = _checked_labels(attributes, labels, classes)
     if z.size == 0:
         empty = np.zeros(labels.shape, logits.dtype)
-        return empty, empty
+        return empty, np.full(labels.shape, -np.inf, logits.dtype)
     lse = _log_sum_exp(z, axis)
     own = np.take_along_axis(z, np.expand_dims(safe, axis), axis)
     loss = lse - (1 - smoothing) * own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,13 @@ import numpy as np
 
 from dataflow.errors import InputError
 
-from .elementwise import Array, Attributes, Code, wide
+from .elementwise import Array, Attributes, Code, lowest, wide
+
+
+def _mean(x: Array, axis: tuple[int, ...], keepdims: bool, dtype: Any = None) -> Any:
+    """As numpy's, which warns of no elements; their mean is NaN."""
+    count = math.prod(x.shape[a] for a in axis)
+    return np.divide(np.sum(x, axis=axis, keepdims=keepdims, dtype=dtype), count)
 
 
 def _reduce(function: Callable[..., Any]) -> Code:
@@ -18,11 +25,11 @@ def _reduce(function: Callable[..., Any]) -> Code:
         axes = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
         z = wide(x)
         if z.size == 0 and function in (np.max, np.min):
-            size = [1 if a in axes else d for a, d in enumerate(x.shape)]
-            if 0 not in size:
-                raise InputError(f"the largest or smallest of no elements: x has shape {x.shape}")
+            extreme = lowest(x.dtype, 1 if function is np.max else -1)
+            kept = np.zeros(x.shape, np.bool_).any(axis=axes, keepdims=bool(attributes["keepdims"]))
+            return np.full(kept.shape, extreme, x.dtype)
         # NumPy adds in pairs only where elements lie side by side: elsewhere long sums of float32 would err.
-        longer = {"dtype": np.float64} if function in (np.sum, np.mean) and z.dtype == np.float32 else {}
+        longer = {"dtype": np.float64} if function in (np.sum, _mean) and z.dtype == np.float32 else {}
         found = function(z, axis=axes, keepdims=bool(attributes["keepdims"]), **longer)
         return np.asarray(found).astype(x.dtype)
 
@@ -145,7 +152,7 @@ KERNELS: dict[str, Code] = {
     "require": lambda attributes, x: x.copy(),
     "nonzero": _nonzero,
     "reduce_sum": _reduce(np.sum),
-    "reduce_mean": _reduce(np.mean),
+    "reduce_mean": _reduce(_mean),
     "reduce_max": _reduce(np.max),
     "reduce_min": _reduce(np.min),
     "reduce_prod": _reduce(np.prod),

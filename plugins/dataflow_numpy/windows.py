@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import Array, Attributes, Code, wide
+from dataflow.errors import InputError
+
+from .elementwise import Array, Attributes, Code, lowest, wide
+
+_NOWHERE = -1  # index of the maximum of a window that lies in the padding whole
 
 
 def _positions(
@@ -17,7 +21,8 @@ def _positions(
     """Each kernel position, and the slices of the padded input that it meets, one element per window."""
     for at in itertools.product(*map(range, kernel)):
         starts = [k * d for k, d in zip(at, dilations, strict=True)]
-        yield at, tuple(slice(s, s + (n - 1) * t + 1, t) for s, t, n in zip(starts, strides, count, strict=True))
+        parts = zip(starts, strides, count, strict=True)
+        yield at, tuple(slice(s, s + (n - 1) * t + 1 if n else s, t) for s, t, n in parts)
 
 
 def _padded(x: Array, pads: Sequence[int], extra: Sequence[int], fill: Any) -> Array:
@@ -107,12 +112,12 @@ def _max_pool(attributes: Attributes, x: Array) -> tuple[Array, Array]:
     kernel, size = attributes["kernel"], x.shape[2:]
     count = _count(attributes, size, kernel)
     extra = _overhang(attributes, size, kernel, count)
-    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    padded = _padded(x, attributes["pads"], extra, lowest)
+    least = lowest(x.dtype)
+    padded = _padded(x, attributes["pads"], extra, least)
     flat = np.arange(int(np.prod(size)), dtype=np.int32).reshape(1, 1, *size)
-    places = _padded(flat, attributes["pads"], extra, -1)
-    best = np.full((*x.shape[:2], *count), lowest, x.dtype)
-    index = np.full(best.shape, -1, np.int32)
+    places = _padded(flat, attributes["pads"], extra, _NOWHERE)
+    best = np.full((*x.shape[:2], *count), least, x.dtype)
+    index = np.full(best.shape, _NOWHERE, np.int32)
     for _, where in _positions(kernel, attributes["strides"], attributes["dilations"], count):
         value = padded[(slice(None), slice(None), *where)]
         place = np.broadcast_to(places[(slice(None), slice(None), *where)], best.shape)
@@ -123,10 +128,17 @@ def _max_pool(attributes: Attributes, x: Array) -> tuple[Array, Array]:
 
 
 def _max_pool_grad(attributes: Attributes, dy: Array, indices: Array) -> Array:
-    shape = attributes["input_shape"]
-    out = np.zeros((shape[0] * shape[1], int(np.prod(shape[2:]))), wide(dy).dtype)
+    shape, size = attributes["input_shape"], int(np.prod(attributes["input_shape"][2:]))
+    out = np.zeros((shape[0] * shape[1], size), wide(dy).dtype)
     planes = np.repeat(np.arange(out.shape[0]), int(np.prod(dy.shape[2:])))
-    np.add.at(out, (planes, indices.reshape(-1)), wide(dy).reshape(-1))
+    places, values = indices.reshape(-1), wide(dy).reshape(-1)
+    if ((places < _NOWHERE) | (places >= size)).any():
+        raise InputError(
+            f"max_pool_grad: an index is outside the plane of {size} elements; the indices must be those of max_pool "
+            "on an input of this shape"
+        )
+    inside = places != _NOWHERE
+    np.add.at(out, (planes[inside], places[inside]), values[inside])
     return out.reshape(shape).astype(dy.dtype)
 
 
