@@ -189,7 +189,7 @@ cast: Op = Op(
     attributes={"to": REQUIRED},
     gradient=_cast_gradient,
     cheap=True,
-    doc="x in another dtype; floats to integers towards zero",
+    doc="x in another dtype; floats to integers towards zero, out of range to the nearest end, NaN to the lower one",
 )
 
 

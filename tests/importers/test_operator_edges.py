@@ -77,6 +77,20 @@ def test_division_of_whole_numbers_goes_towards_zero_also_from_the_least(dtype):
         np.testing.assert_array_equal(found, np.array(quotients, dtype))
 
 
+@pytest.mark.parametrize("source", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("to", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_numbers_out_of_the_range_of_integers_become_its_ends(source, to):
+    """ONNX leaves it open; on every device, and where it is computed at load, it is the same."""
+    with np.errstate(over="ignore"):
+        x = np.array([NAN, INF, -INF, 1e30, -1e30, 300.5, -300.5, -0.5, 1.5, 60000], source)
+    low, high = np.iinfo(to).min, np.iinfo(to).max
+    digits = 53 if source == "float64" else 24  # of the floats in which the end is compared
+    high -= high % (1 << max(0, high.bit_length() - digits))
+    held = [low if np.isnan(v) or v < low else high if v > high else int(v) for v in x.tolist()]
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(to))
+    check("Cast", [x], to=code, expected=[np.array(held, to)])
+
+
 @pytest.mark.parametrize("values", [[0, INF], [INF, 1], [1, -INF], [NAN, 1]])
 def test_one_hot_keeps_values_that_have_no_difference(values):
     check("OneHot", [np.array([0, 2, -1, 5]), np.array([4]), np.array(values, np.float32)], stored=[1])
