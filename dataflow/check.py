@@ -1,7 +1,8 @@
 """Proves that a plan is right by walking through it: what a step reads is what was written for it.
 
 It shares no code with the planner. It reads segments, their steps' operands, transfers and waits, and keeps a shadow
-of every arena: for each byte the value that lies there and where that value begins.
+of every arena: for each byte the value that lies there and where that value begins. What a loop carries is one value to
+it: it does not tell apart what lies there before the loop, after one iteration and after another.
 """
 
 from __future__ import annotations

@@ -208,12 +208,16 @@ class _Planning:
         self.count -= 1  # no value has a number below zero
         return Operand(arena, offset, type_, contiguous_strides(type_.sizes), self.count)
 
+    def packable(self, storage: Storage) -> bool:
+        """True for what is the same at every run and in every trip of a loop."""
+        return storage.root in self.constants and not storage.trip_stride and not storage.flip
+
     def packs_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
         """Where the packs lie that a node's kernel asked for; None for those of an input that is not constant."""
         found: list[Operand | None] = []
         for request in prepared.packs:
             storage, source = item.inputs[request.input], inputs[request.input]
-            if storage is None or source is None or not request.bytes or storage.root not in self.constants:
+            if storage is None or source is None or not request.bytes or not self.packable(storage):
                 found.append(None)
                 continue
             place = (source.offset, source.type, source.strides)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .campaign import SHARE, Report, campaign, print_progress
 
-TARGETS = ("files", "graphs", "gradients")
+TARGETS = ("files", "graphs", "gradients", "plans")
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import pytest
 
 import dataflow as df
 
-from . import files, graphs
+from . import files, gradients, graphs, plans
 from .campaign import campaign
 from .comparing import wrong
 from .corpus import corpus
@@ -32,6 +32,18 @@ def test_mutated_files_are_refused_or_right(block):
 def test_random_graphs_are_right_on_every_device_and_with_every_option(block):
     report = campaign("graphs", graphs.target, 3, range(20 * block, 20 * block + 20))
     assert report.cases == 20
+    assert not report.findings
+
+
+def test_gradients_of_random_graphs_agree_with_differences():
+    report = campaign("gradients", gradients.target, 3, range(20))
+    assert report.cases == 20
+    assert not report.findings
+
+
+def test_plans_of_random_programs_are_right_and_wrong_ones_are_not_accepted():
+    report = campaign("plans", plans.target, 3, range(200))
+    assert report.cases == 200
     assert not report.findings
 
 
