@@ -241,7 +241,7 @@ static const char *where_accepts(const df_node *node) {
   return bytes == 0 || bytes > 8 ? "elements must have 1, 2, 4 or 8 bytes" : NULL;
 }
 
-/* ---- clip(x, low?, high?) = min(max(x, low), high); a NaN stays ------------------------------ */
+/* ---- clip(x, low?, high?) = min(max(x, low), high); a NaN wins, in x or a bound -------------- */
 
 /* |low| and |high| hold a scalar or are absent. */
 static inline const void *bound(const df_call *call, int32_t index) {
@@ -257,8 +257,8 @@ static inline const void *bound(const df_call *call, int32_t index) {
     const T *from = in[0];                                                                         \
     EACH {                                                                                         \
       T x = from[i];                                                                               \
-      x = x < low ? low : x;                                                                       \
-      to[i] = x > high ? high : x;                                                                 \
+      x = x < low || low != low ? low : x;                                                         \
+      to[i] = x > high || high != high ? high : x;                                                 \
     }                                                                                              \
   }                                                                                                \
   RUN(clip_##type, 1)

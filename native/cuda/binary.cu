@@ -157,14 +157,14 @@ static const char *where_accepts(const df_node *node) {
   return bytes == 0 || bytes > 8 ? "elements must have 1, 2, 4 or 8 bytes" : df_accepts_rank(node);
 }
 
-/* ---- clip(x, low?, high?) = min(max(x, low), high); a NaN stays ----------------------------- */
+/* ---- clip(x, low?, high?) = min(max(x, low), high); a NaN wins, in x or a bound ------------- */
 
 template <typename T> struct clip_fn {
   const T *low, *high; /* on the card; null: no bound */
   __device__ T operator()(T x) const {
-    if (low && x < *low)
+    if (low && (x < *low || *low != *low))
       x = *low;
-    return high && x > *high ? *high : x;
+    return high && (x > *high || *high != *high) ? *high : x;
   }
 };
 template <typename T> static df_status clip_run(const df_call *call) {

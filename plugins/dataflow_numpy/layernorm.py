@@ -13,6 +13,12 @@ def _rows(attributes: Attributes, x: Array) -> tuple[int, tuple[int, ...]]:
     return first, tuple(range(first, x.ndim))
 
 
+def _mean(attributes: Attributes, x: Array, axes: tuple[int, ...]) -> Array:
+    """The mean of each row; zeros where rows are not centered, whatever is in them."""
+    found: Array = x.mean(axis=axes, keepdims=True)
+    return found if attributes["center"] else np.zeros_like(found)
+
+
 def _layer_norm(
     attributes: Attributes, x: Array, scale: Array | None = None, bias: Array | None = None
 ) -> tuple[Array, ...]:
@@ -21,7 +27,7 @@ def _layer_norm(
     if z.size == 0:
         rest = np.zeros(x.shape[:first], x.dtype)
         return x.copy(), rest, rest
-    mean = z.mean(axis=axes, keepdims=True) * attributes["center"]
+    mean = _mean(attributes, z, axes)
     centered = z - mean
     inverse = 1 / ((centered**2).mean(axis=axes, keepdims=True) + attributes["epsilon"]) ** 0.5
     y = centered * inverse
@@ -46,7 +52,7 @@ def _layer_norm_grad(
     if scale is not None:
         g = g * wide(scale)
     if g.size:
-        middle = g.mean(axis=axes, keepdims=True) * attributes["center"]
+        middle = _mean(attributes, g, axes)
         g = (g - middle - normal * (g * normal).mean(axis=axes, keepdims=True)) * factor
     return g.astype(x.dtype), dscale.astype(x.dtype), dbias.astype(x.dtype)
 
