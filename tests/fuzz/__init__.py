@@ -1,9 +1,10 @@
-"""Fuzzing that stays: seeded campaigns over files, graphs, gradients and plans.
+"""Fuzzing that stays: seeded campaigns over files, graphs, gradients and plans, and coverage-guided reading.
 
     python -m tests.fuzz files --count 1000000 --seed 1 --jobs 2
     python -m tests.fuzz graphs --count 200000 --seed 1 --jobs 2
     python -m tests.fuzz gradients --count 20000
     python -m tests.fuzz plans --count 1000000
+    python -m tests.fuzz coverage --minutes 60 [--keep]
     python -m tests.fuzz files --seed 1 --case 4711 --reproducer bug.onnx
 
 Each prints its progress, writes a report as JSON and ends with status 1 when it has findings. A case is a number: the
@@ -13,11 +14,12 @@ Who calls whom::
 
     __main__   reads the command line
       campaign   forks workers, watches them for death, hangs and memory, collects findings -> Report
-        files      case -> mutated ONNX model -> load, compile, run -> outcome          (corpus, mutations, referee)
+        files      case -> mutated ONNX model -> load, compile, run -> outcome          (corpus, mutations)
         graphs     case -> random graph -> devices and options against float64 -> outcome  (making, bodies, comparing)
         gradients  case -> the same graph -> its vjp against differences -> outcome
         plans      case -> random lowered program -> planner, checker, bytes -> outcome  (programs, simulating)
       minimizing   a failing input and a predicate -> a smaller one that still fails
+      coverage     atheris over the reader and the wire format, in processes of its own
 
 A target is a function from ``(seed, case)`` to an ``Outcome``: a word that is counted (``ran``, ``refused``, ...) and
 the findings. What a finding is stands in ``findings.Finding``.

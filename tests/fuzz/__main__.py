@@ -21,7 +21,7 @@ TARGETS = ("files", "graphs", "gradients", "plans")
 def main() -> int:
     """Runs a campaign; 1 when it has findings."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("target", choices=[*TARGETS, "coverage"])
     parser.add_argument("--count", type=int, default=10_000, help="cases, or without end with --minutes")
     parser.add_argument("--begin", type=int, default=0, help="number of the first case")
     parser.add_argument("--case", type=int, help="one case alone, in this process")
@@ -31,13 +31,25 @@ def main() -> int:
     parser.add_argument("--isa", nargs="*", default=None, help="instruction sets of the cpu, each on every case")
     parser.add_argument("--output", type=Path, help="where the report goes; build/fuzz/TARGET-SEED.json by default")
     parser.add_argument("--log", type=Path, help="a file of JSON lines that gets a summary of this run behind the rest")
+    parser.add_argument("--keep", action="store_true", help="coverage: keep inputs that reached something new")
     parser.add_argument("--reproducer", type=Path, help="with --case: where the minimized input goes")
     options = parser.parse_args()
     if options.case is not None:
         return _single(options)
+    if options.target == "coverage":
+        from .coverage import cover
+
+        report = cover(options.minutes or 10.0, options.seed, options.keep)
+    else:
+        report = _campaign(options)
+    _write(report, options.output or Path(f"build/fuzz/{options.target}-{options.seed}.json"), options.log)
+    return 1 if report.findings else 0
+
+
+def _campaign(options: argparse.Namespace) -> Report:
     target = importlib.import_module(f".{options.target}", __package__)
     sets = _instruction_sets(options.isa, target)
-    report = campaign(
+    return campaign(
         options.target,
         target.target,
         options.seed,
@@ -48,8 +60,6 @@ def main() -> int:
         share=min(SHARE, max(50, options.count // (4 * options.jobs))),
         progress=print_progress,
     )
-    _write(report, options.output or Path(f"build/fuzz/{options.target}-{options.seed}.json"), options.log)
-    return 1 if report.findings else 0
 
 
 def _instruction_sets(wanted: list[str] | None, target: object) -> list[str]:

@@ -10,7 +10,7 @@ import functools
 import lzma
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,30 @@ MOST_STORED = 32
 @functools.cache
 def corpus() -> tuple[tuple[str, bytes], ...]:
     """Names and serialized models."""
-    data = lzma.decompress(PATH.read_bytes())
-    found, at = [], 0
+    return tuple(unpack(PATH))
+
+
+def unpack(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of a compressed file of small ones."""
+    data = lzma.decompress(path.read_bytes())
+    at = 0
     while at < len(data):
         name, size = _HEAD.unpack_from(data, at)
         at += _HEAD.size
-        found.append((data[at : at + name].decode(), data[at + name : at + name + size]))
+        yield data[at : at + name].decode(), data[at + name : at + name + size]
         at += name + size
-    return tuple(found)
+
+
+def pack(contents: Mapping[str, bytes]) -> bytes:
+    """The file of these contents, before it is compressed."""
+    parts = [_HEAD.pack(len(name), len(data)) + name.encode() + data for name, data in sorted(contents.items())]
+    return b"".join(parts)
 
 
 def write() -> None:
     """Collects the models anew."""
     models = {**_node_tests(), **{name: model.SerializeToString() for name, model in _special()}}
-    parts = [_HEAD.pack(len(name), len(model)) + name.encode() + model for name, model in sorted(models.items())]
-    PATH.write_bytes(lzma.compress(b"".join(parts), preset=9 | lzma.PRESET_EXTREME))
+    PATH.write_bytes(lzma.compress(pack(models), preset=9 | lzma.PRESET_EXTREME))
 
 
 def _node_tests() -> dict[str, bytes]:

@@ -135,3 +135,12 @@ def test_failing_lists_and_messages_shrink():
 def test_mutations_differ():
     random = standard.Random(0)
     assert len({files.made(1, random.randrange(10**9)) for _ in range(50)}) > 45
+
+
+def test_coverage_guided_reading_finds_nothing_in_a_moment():
+    pytest.importorskip("atheris")
+    from .coverage import cover
+
+    report = cover(6 / 60, 1)
+    assert report.cases > 1000
+    assert not report.findings
