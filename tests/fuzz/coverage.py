@@ -48,7 +48,8 @@ def cover(minutes: float, seed: int, keep: bool = False) -> Report:
             started = [data for _, data in unpack(PATH)] + [d for n, d in kept.items() if n.startswith(name)]
             for index, data in enumerate(started):
                 (folder / "corpus" / str(index)).write_bytes(data)
-            while time.monotonic() < end - 1:
+            _fuzz(report, name, folder, seed, max(end - time.monotonic(), 1))
+            while time.monotonic() < end - 5 and report.counts:  # it died
                 _fuzz(report, name, folder, seed, end - time.monotonic())
             if keep:
                 kept = {n: d for n, d in kept.items() if not n.startswith(name)} | _reached(name, folder)
@@ -73,6 +74,8 @@ def _fuzz(report: Report, name: str, folder: Path, seed: int, seconds: float) ->
         for kind, where, text in found["findings"]:
             report.enter(0, Finding(kind, where, text), {})
         counts.unlink()
+    else:
+        report.enter(0, Finding("crash", f"{name}: nothing ran", done[-2000:]), {})
     for path in folder.glob("died-*"):
         kind = "hang" if "timeout" in path.name else "memory" if "oom" in path.name else "crash"
         target = ROOT / "build/fuzz" / f"{name}-{path.name}"
@@ -83,7 +86,7 @@ def _fuzz(report: Report, name: str, folder: Path, seed: int, seconds: float) ->
 
 
 def _run(name: str, folder: Path, arguments: list[str]) -> str:
-    command = [sys.executable, "-m", f"{__package__}.coverage", name, str(folder), *arguments]
+    command = [sys.executable, "-m", "tests.fuzz.coverage", name, str(folder), *arguments]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return done.stdout.decode(errors="replace")
 
@@ -143,13 +146,15 @@ def _process(name: str, folder: Path, arguments: list[str]) -> None:
 
     with atheris.instrument_imports(include=["dataflow_onnx"]):
         import dataflow_onnx.loading
+        import dataflow_onnx.reader
         import dataflow_onnx.table
+        import dataflow_onnx.wire
 
         dataflow_onnx.table.table()
     check: Callable[[bytes], str] = {"wire": _wire, "reader": _reader}[name]
     words: Counter[str] = Counter()
     findings: dict[str, list[str]] = {}
-    written = time.monotonic()
+    written = 0.0
 
     def once(data: bytes) -> None:
         nonlocal written
@@ -162,7 +167,7 @@ def _process(name: str, folder: Path, arguments: list[str]) -> None:
                 if found.where not in findings:
                     findings[found.where] = [found.kind, found.where, f"{found.text}: {data[:2000].hex()}"]
                     written = 0.0
-        if time.monotonic() - written > 2:
+        if time.monotonic() - written > 0.5:
             written = time.monotonic()
             (folder / "counts.tmp").write_text(json.dumps({"words": words, "findings": [*findings.values()]}))
             (folder / "counts.tmp").rename(folder / "counts.json")
