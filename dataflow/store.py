@@ -220,15 +220,6 @@ class Store:
         self._machine.backend_of(tensor.memory).read(array, tensor.buffer, 0)
         return array
 
-    def view(self, key: str) -> Array | None:
-        """A read-only array over a tensor that lies on the host, else None."""
-        tensor = self._tensors[key]
-        if tensor.memory != HOST:
-            return None
-        array = self._array(tensor)
-        array.flags.writeable = False
-        return array
-
     def close(self) -> None:
         """Gives device memory back."""
         for tensor in self._tensors.values():

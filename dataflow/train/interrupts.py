@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import signal
 import threading
 from types import FrameType
@@ -12,9 +14,13 @@ class InterruptsHeld:
     """A context in which SIGINT raises nothing: one that arrives is raised at the end, when everything has changed.
 
     Only the main thread is interrupted by signals, so elsewhere it does nothing; nor does it inside of another one.
+
+    Args:
+        later: one that arrived is raised soon after the end, for destructors: what they raise is lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, later: bool = False) -> None:
+        self._later = later
         self._before: Any = None
         self._arrived = False
 
@@ -32,5 +38,7 @@ class InterruptsHeld:
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
-            if self._arrived:
+            if self._arrived and self._later:
+                _thread.start_new_thread(os.kill, (os.getpid(), signal.SIGINT))  # of C: begins when we let it
+            elif self._arrived:
                 signal.raise_signal(signal.SIGINT)

@@ -116,8 +116,9 @@ class Trainer:
         self._sums = (0.0, 0.0)  # of their losses and weights
         self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
         self.programs = self._compile()
-        model.own(self.programs.newest)
-        self._closed = False
+        with InterruptsHeld():
+            model.own(self.programs.newest)
+            self._closed = False
 
     def _compile(self) -> Programs:
         from .programs import Programs
@@ -382,14 +383,13 @@ class Trainer:
 
     def close(self) -> None:
         """Gives the weights back to the model; the Trainer can't be used any more."""
-        with self.model.lock:
+        with self.model.lock, InterruptsHeld():
             if self._closed:
                 return
+            found = {value.name: self.programs.newest(value.name) for value in self.model.graph.initializers}
+            own = {name: a.copy() if name in self.ties else a for name, a in found.items() if a is not None}
+            self.model.release(own)
             self._closed = True
-            prefix = "parameters/"
-            newest = {k.removeprefix(prefix): v for k, v in self.programs.state().items() if k.startswith(prefix)}
-            newest |= {name: tie.apply(newest[tie.of]).copy() for name, tie in self.ties.items() if tie.of in newest}
-            self.model.release(newest)
             self.programs.close()
 
     def _check_open(self) -> None:
@@ -399,7 +399,8 @@ class Trainer:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and not sys.is_finalizing():
-            self.close()
+            with InterruptsHeld(later=True):
+                self.close()
 
     def __enter__(self) -> Trainer:
         return self

@@ -26,6 +26,7 @@ _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto, T
 _LENGTH = 2  # the wire type of messages and bytes
 _WINDOW = 1 << 13  # bytes of a file looked at together
 _WORTH_A_THREAD = 1 << 20  # bytes
+_AT_ONCE = 1 << 24  # bytes that are read by one call
 _MOST_VIEWS = 1024  # that POSIX lets be filled together, at least on Linux
 _LINE = 64  # bytes; where sessions want tensors to begin
 _LONGEST = 20  # bytes of a key and a length
@@ -63,33 +64,39 @@ def _read(file: FileIO, offset: int, views: Sequence[memoryview]) -> None:
 
     Where that takes long, half is read on a second thread: what takes time is that the system makes and clears pages.
     """
-    half = sum(map(len, views)) // 2
+    half, number = sum(map(len, views)) // 2, file.fileno()
     if half < _WORTH_A_THREAD:
-        _fill(file.fileno(), offset, list(views))
+        _fill(number, offset, list(views))
         return
     first, second = _parted(views, half)
     failures: list[OSError] = []
+    given_up = threading.Event()
 
     def work() -> None:
         try:
-            _fill(file.fileno(), offset + half, second)
+            _fill(number, offset + half, second, given_up)
         except OSError as error:
             failures.append(error)
 
     helper = threading.Thread(target=work)
-    helper.start()
     try:
-        _fill(file.fileno(), offset, first)
+        helper.start()
+        _fill(number, offset, first)
+    except BaseException:
+        given_up.set()
+        raise
     finally:
-        helper.join()
+        if helper.ident is not None:
+            helper.join()
     if failures:
         raise failures[0]
 
 
-def _fill(file: int, offset: int, views: list[memoryview]) -> None:
+def _fill(file: int, offset: int, views: list[memoryview], given_up: threading.Event | None = None) -> None:
+    """Fills ``views``, unless it is given up; in calls so short that Ctrl-C doesn't wait for them."""
     at = 0  # of the views before it are full
-    while at < len(views):
-        count = os.preadv(file, views[at : at + _MOST_VIEWS], offset)
+    while at < len(views) and not (given_up is not None and given_up.is_set()):
+        count = os.preadv(file, _beginning(views[at : at + _MOST_VIEWS]), offset)
         if not count and any(map(len, views[at:])):
             raise OSError(0, "it became shorter while it was read")
         offset += count
@@ -98,6 +105,17 @@ def _fill(file: int, offset: int, views: list[memoryview]) -> None:
             at += 1
         if count:
             views[at] = views[at][count:]
+
+
+def _beginning(views: Sequence[memoryview]) -> list[memoryview]:
+    """The first of them, of ``_AT_ONCE`` bytes together."""
+    found, left = [], _AT_ONCE
+    for view in views:
+        found.append(view[:left])
+        left -= len(found[-1])
+        if not left:
+            break
+    return found
 
 
 def _parted(views: Sequence[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:

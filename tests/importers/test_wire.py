@@ -1,5 +1,7 @@
 """Large weights read without protobuf: the same as it decodes, whatever the file looks like, and where they lie."""
 
+import threading
+
 import numpy as np
 import onnx
 import pytest
@@ -113,3 +115,25 @@ def test_a_model_twice_in_a_file_is_left_to_protobuf():
     content = content_of(data + data)
     assert content.small == data + data
     assert not content.large
+
+
+def test_an_interrupted_read_leaves_no_thread_behind(tmp_path, monkeypatch):
+    """Ctrl-C just after the second thread began: it must not go on reading from a file that is closed."""
+    path = tmp_path / "model.onnx"
+    g = df.GraphBuilder()
+    g.output("y", g.input("x", df.float32, (1, 1024)) @ g.parameter("w", np.ones((1024, 1024), np.float32)))
+    df.save(df.Model(g.build()), str(path))
+    start, failures = threading.Thread.start, []
+
+    def interrupted(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    before = threading.active_count()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Thread, "start", interrupted)
+        df.load(str(path))
+    assert threading.active_count() == before
+    assert not failures
+    assert (df.load(str(path)).parameters["w"].array == 1).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -146,3 +147,27 @@ def test_an_interrupted_trainer_goes_on_from_its_last_step(linear: ModuleType) -
     assert (trainer.steps, trainer.pending) == (1, 0)
     trainer.fit(data, batch_size=4, **QUIET)
     assert calls == [True, False, True, False, *[True, False] * 2, True]
+
+
+@pytest.mark.filterwarnings("error")
+def test_ctrl_c_while_a_trainer_is_dropped_is_raised_afterwards():
+    """A destructor can raise nothing; the weights go back to the model all the same."""
+    g = df.GraphBuilder()
+    g.output("y", g.input("x", df.float32, ("b", 2)) @ g.parameter("w", np.ones((2, 2), np.float32)))
+    model = df.Model(g.build())
+    trainer = df.Trainer(model, "mse", df.optim.SGD(lr=0.1), threads=1)
+    x = np.ones((1, 2), np.float32)
+    trainer.step({"x": x, "labels": 0 * x})
+    trained, newest = model.parameters["w"].array, trainer.programs.newest
+
+    def interrupted(name):
+        signal.raise_signal(signal.SIGINT)
+        return newest(name)
+
+    trainer.programs.newest = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        del trainer
+        time.sleep(60)
+    assert not np.array_equal(trained, np.ones((2, 2)))
+    np.testing.assert_array_equal(model.parameters["w"].array, trained)
+    df.Trainer(model, "mse", threads=1).close()
