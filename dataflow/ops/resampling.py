@@ -29,7 +29,7 @@ ROUNDINGS: dict[str, Callable[[Any], Any]] = {
     "ceil": np.ceil,
 }
 
-LEAST_SCALE = 1e-12  # smaller ones, and their inverses, lead to places that are not finite
+LEAST_SCALE = 1e-12  # smaller ones, and their inverses, lead to coordinates that are not finite
 LEAST_SIZE = 0.25  # elements of an unrounded result of antialiasing
 
 # ---- one axis -----------------------------------------------------------------------------------------

@@ -41,14 +41,14 @@ static df_conv make(const int64_t *x, const int64_t *weight, const int64_t *y, i
     conv.pad[i] = real && pads ? static_cast<int32_t>(pads[from]) : 0;
     conv.pad_end[i] = real && pads ? static_cast<int32_t>(pads[axes + from]) : 0;
     /* A single output or tap has no next. */
-    const bool moves = real && y[2 + from] > 1, spreads = real && weight[2 + from] > 1;
+    const bool moves = real && y[2 + from] > 1, dilates = real && weight[2 + from] > 1;
     conv.stride[i] = moves && strides ? static_cast<int32_t>(strides[from]) : 1;
-    conv.dilation[i] = spreads && dilations ? static_cast<int32_t>(dilations[from]) : 1;
+    conv.dilation[i] = dilates && dilations ? static_cast<int32_t>(dilations[from]) : 1;
     if (real)
       conv.padded = df_times(
           conv.padded, df_span(x[2 + from], pads ? pads[from] : 0, pads ? pads[axes + from] : 0,
                                y[2 + from], moves && strides ? strides[from] : 1, weight[2 + from],
-                               spreads && dilations ? dilations[from] : 1));
+                               dilates && dilations ? dilations[from] : 1));
   }
   return conv;
 }

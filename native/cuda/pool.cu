@@ -56,9 +56,9 @@ static window window_of(const N *call, int32_t first, const int64_t *in, const i
     w.out[i] = static_cast<int32_t>(real ? out[2 + from] : 1);
     w.kernel[i] = static_cast<int32_t>(real ? kernel[from] : 1);
     /* A single output or tap has no next. */
-    const bool moves = real && out[2 + from] > 1, spreads = real && kernel[from] > 1;
+    const bool moves = real && out[2 + from] > 1, dilates = real && kernel[from] > 1;
     const int64_t stride = moves && strides ? strides[from] : 1;
-    const int64_t dilation = spreads && dilations ? dilations[from] : 1;
+    const int64_t dilation = dilates && dilations ? dilations[from] : 1;
     if (real)
       w.padded = df_times(w.padded,
                           df_span(in[2 + from], pads ? pads[from] : 0, pads ? pads[axes + from] : 0,

@@ -131,14 +131,14 @@ def _max_pool_grad(attributes: Attributes, dy: Array, indices: Array) -> Array:
     shape, size = attributes["input_shape"], int(np.prod(attributes["input_shape"][2:]))
     out = np.zeros((shape[0] * shape[1], size), wide(dy).dtype)
     planes = np.repeat(np.arange(out.shape[0]), int(np.prod(dy.shape[2:])))
-    places, values = indices.reshape(-1), wide(dy).reshape(-1)
-    if ((places < _NOWHERE) | (places >= size)).any():
+    positions, values = indices.reshape(-1), wide(dy).reshape(-1)
+    if ((positions < _NOWHERE) | (positions >= size)).any():
         raise InputError(
             f"max_pool_grad: an index is outside the plane of {size} elements; the indices must be those of max_pool "
             "on an input of this shape"
         )
-    inside = places != _NOWHERE
-    np.add.at(out, (planes[inside], places[inside]), values[inside])
+    inside = positions != _NOWHERE
+    np.add.at(out, (planes[inside], positions[inside]), values[inside])
     return out.reshape(shape).astype(dy.dtype)
 
 

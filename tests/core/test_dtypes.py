@@ -108,13 +108,13 @@ def test_small_types_through_views_copies_and_results(device: str, dtype: df.DTy
         "starts": tuple(d - 1 for d in shape), "stops": (-1,) * rank, "steps": (-2,) * rank
     }  # fmt: skip
     part = ops.slice(x, **ranges) if rank else x
-    turned = ops.transpose(x, perm=tuple(reversed(range(rank))))
+    transposed = ops.transpose(x, perm=tuple(reversed(range(rank))))
     g.output("copy", ops.copy(x))
     g.output("stored", ops.copy(stored))
     g.output("part", part)
-    g.output("turned", turned)
+    g.output("transposed", transposed)
     g.output("float", ops.cast(part, to=df.float32))
-    g.output("back", ops.cast(ops.cast(turned, to=df.float32), to=dtype))
+    g.output("back", ops.cast(ops.cast(transposed, to=df.float32), to=dtype))
     if rank:
         g.output("twice", ops.concat(x, stored, axis=0))
     session = df.Session(g.build(), [device])
@@ -123,7 +123,7 @@ def test_small_types_through_views_copies_and_results(device: str, dtype: df.DTy
     found = session.run(array)
     every = tuple(slice(None, None, -2) for _ in shape)
     expected = {
-        "copy": values, "stored": values, "part": values[every], "turned": values.transpose(),
+        "copy": values, "stored": values, "part": values[every], "transposed": values.transpose(),
         "float": values[every], "back": values.transpose(),
     }  # fmt: skip
     if rank:

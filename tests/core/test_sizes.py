@@ -269,7 +269,7 @@ def test_gradients_of_operands_of_another_shape_are_refused() -> None:
     """What a kernel would read behind an operand's end."""
     g = df.GraphBuilder()
     x, other = g.input("x", df.float32, (3, 5)), g.input("other", df.float32, (1, 5))
-    rows, places = g.input("rows", df.float32, (3,)), g.input("places", df.int64, (3,))
+    rows, labels = g.input("rows", df.float32, (3,)), g.input("labels", df.int64, (3,))
     assert "one type" in refused(lambda: ops.softmax_grad(other, x))
     assert "one type" in refused(lambda: ops.log_softmax_grad(other, x))
     assert "one type" in refused(lambda: ops.gelu_grad(x, other))
@@ -277,7 +277,7 @@ def test_gradients_of_operands_of_another_shape_are_refused() -> None:
     assert "one type" in refused(lambda: ops.layer_norm_grad(other, x, None, rows, rows))
     assert "one type" in refused(lambda: ops.lrn_grad(x, other, x, x, size=3))
     assert "one type" in refused(
-        lambda: ops.softmax_cross_entropy_grad(g.constant(np.zeros(2, np.float32)), x, places, rows)
+        lambda: ops.softmax_cross_entropy_grad(g.constant(np.zeros(2, np.float32)), x, labels, rows)
     )
     assert "one type" in refused(lambda: ops.gather_nd(other, g.constant(np.zeros((3, 1), np.int64)), batch_dims=1))
 

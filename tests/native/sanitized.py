@@ -31,10 +31,10 @@ OPTIONS = {
 
 def runtime(kind: str) -> str | None:
     """The sanitizer's library, which must be loaded before Python's own; None where the compiler has none."""
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
-    if not shutil.which(compiler):
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if not shutil.which(compiler[0]):
         return None
-    command = [compiler, f"-print-file-name={LIBRARIES[kind]}"]
+    command = [*compiler, f"-print-file-name={LIBRARIES[kind]}"]
     found = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
     return str(found.resolve()) if found.is_absolute() else None
 
