@@ -53,7 +53,7 @@ def test_cuda_takes_what_the_cpu_takes(standin_registry):
 
 
 def test_every_kernel_is_launched_by_a_sample(standin, standin_registry):
-    """An untested kernel fails the suite; a variant runs only while kernels are left that those before didn't launch."""
+    """An untested kernel fails the suite; a variant runs only while those before left kernels that nobody launched."""
     named = {
         name
         for path in (ROOT / "native/cuda").glob("*.[ch]*u*")

@@ -511,8 +511,12 @@ cudaError_t cudaFree(void *address) {
   for (card &c : cards) {
     auto found = c.blocks.find((size_t)((char *)address - c.base));
     if (address && (char *)address >= c.base && found != c.blocks.end()) {
+      /* What is protected at every launch stays as small as what is in use. */
+      madvise(address, found->second, MADV_DONTNEED);
+      mprotect(address, found->second, PROT_NONE);
       c.used -= found->second;
       c.blocks.erase(found);
+      c.top = c.blocks.empty() ? 0 : c.blocks.rbegin()->first + c.blocks.rbegin()->second;
       return cudaSuccess;
     }
   }
