@@ -57,7 +57,7 @@ def held() -> Held:
 
 def growth(readings: list[Held]) -> list[str]:
     """What grew after the warm rounds: more than the allocator's slack, or at all where things are counted."""
-    before, after = readings[WARM : -ROUNDS // 4], readings[-ROUNDS // 4 :]
+    before, after = readings[WARM : WARM + 3], readings[-3:]
     found = []
     for name, slack in (("resident", SLACK), ("tensors", 0), ("descriptors", 0), ("threads", 0)):
         most, least = (pick(getattr(r, name) for r in part) for pick, part in ((max, before), (min, after)))
