@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from . import arguments
 from .errors import DataflowError, InputError, ModelError
 from .graph import Array, Attribute, Graph, Initializer, Node, State, Value
 from .limits import poll
-from .types import MOST_AXES, Dim, DType, Shape, Size, TensorType, element_count
+from .numbers import whole
+from .types import MOST_AXES, MOST_BYTES, Dim, DType, Shape, Size, TensorType, element_count
 from .types import dtype as as_dtype
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ class GraphBuilder:
     """
 
     def __init__(self, name: str = "") -> None:
-        self.name = name
+        self.name = arguments.text("the name of a graph", name)
         self.origin = ""  # given to new nodes; set by importers
         self._scope: list[str] = []
         self._names: dict[str, int] = {}  # of values; nodes have names of their own
@@ -47,9 +50,11 @@ class GraphBuilder:
 
     def input(self, name: str, dtype: DType | str | type, shape: Sequence[int | str | Size]) -> Value:
         """A value fed at each run; a string in ``shape`` is a named dim."""
+        if not isinstance(shape, (tuple, list)):
+            raise InputError(f"input {name!r}: the shape is {arguments.shown(shape)}; expected sizes and names")
         dims: Shape = tuple(Dim(d) if isinstance(d, str) else d for d in shape)
         for dim in dims:
-            if not isinstance(dim, Dim) and dim < 0:
+            if not isinstance(dim, Dim) and whole(f"input {name!r}: a size", dim, -MOST_BYTES, MOST_BYTES) < 0:
                 raise InputError(f"input {name!r}: dim {dim} of shape {shape} is negative; name it, e.g. 'batch'")
         _check_axes(f"input {name!r}", dims)
         value = self.value(name, TensorType(as_dtype(dtype), dims), exact=True)
@@ -78,7 +83,7 @@ class GraphBuilder:
     def _initialize(
         self, value: Value, array: Any, role: Literal["parameter", "constant", "statistic"], trainable: bool
     ) -> Value:
-        data = np.asarray(array).view()
+        data = arguments.array(f"the data of {value.name!r}", array).view()
         data.flags.writeable = False
         self._initializers[value] = Initializer(data, role, trainable)
         return value
@@ -91,15 +96,18 @@ class GraphBuilder:
 
     def scalar(self, number: float, dtype: DType) -> Value:
         """A rank-0 constant, one per number and dtype."""
-        if dtype.is_int and number != int(number):
+        if dtype.is_int and (not math.isfinite(number) or number != int(number)):
             raise InputError(
                 f"{number} is no whole number, and the other operand is {dtype}; cast that to a float first"
             )
         key = (dtype, number, str(number))  # -0.0 and 0.0 differ
         found = self._scalars.get(key)
         if found is None:
-            with np.errstate(over="ignore"):  # beyond the type's range it is infinite
-                array = np.asarray(number, dtype.numpy)
+            try:
+                with np.errstate(over="ignore"):  # beyond the type's range it is infinite
+                    array = np.asarray(number, dtype.numpy)
+            except (OverflowError, ValueError, TypeError) as error:
+                raise InputError(f"{arguments.shown(number)} is no {dtype}: {error}") from None
             found = self._scalars[key] = self.constant(array, "scalar")
         return found
 
@@ -137,7 +145,7 @@ class GraphBuilder:
         try:
             if len(operands) != len(op.inputs) or None in operands:
                 op.check_arity(len(operands), [v is None for v in operands])
-            complete = op.complete(attributes)
+            complete = op.plain(op.complete(attributes))
             types = [None if v is None else v.type for v in operands]
             inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
             results = inferred if isinstance(inferred, tuple) else (inferred,)
@@ -148,6 +156,12 @@ class GraphBuilder:
         except DataflowError as error:
             where = f" ({origin})" if origin else ""
             raise type(error)(f"{error} [node {node_name!r}{where}]") from None
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            where = f" ({origin})" if origin else ""
+            shown = ", ".join(f"{key}={arguments.shown(value)}" for key, value in attributes.items())
+            raise InputError(
+                f"{op.name}: its operands or attributes ({shown}) don't fit: {error} [node {node_name!r}{where}]"
+            ) from error
         names = list(output_names or [])
         outputs = []
         for index, type_ in enumerate(results):
@@ -170,6 +184,7 @@ class GraphBuilder:
 
     def value(self, name: str, type: TensorType, *, exact: bool = False) -> Value:
         """A new value that belongs to this builder; ``exact`` refuses a name that is taken."""
+        arguments.text("the name of a value", name)
         if exact and name in self._names:
             raise ModelError(f"the graph has a value {name!r} already; names are unique")
         return Value(self.unique(name), type, self)
@@ -190,6 +205,7 @@ class GraphBuilder:
 
     def output(self, name: str, value: Value) -> None:
         """Names ``value`` as a result of the graph."""
+        arguments.instance(f"output {arguments.text('the name of an output', name)!r}", value, Value)
         if name in self._outputs:
             raise ModelError(f"the graph has an output {name!r} already")
         self._outputs[name] = value
@@ -310,7 +326,7 @@ class GraphBuilder:
             elif isinstance(item, (bool, int, float)) and like is not None:
                 operands.append(self.scalar(item, like))
             else:
-                operands.append(self.constant(np.asarray(item)))
+                operands.append(self.constant(arguments.array(f"{op.name}: an operand", item)))
         return tuple(operands)
 
 
@@ -320,7 +336,7 @@ def _check_axes(what: str, shape: Shape) -> None:
 
 
 def _type_of(array: Any) -> TensorType:
-    data = np.asarray(array)
+    data = arguments.array("stored data", array)
     return TensorType(as_dtype(data), tuple(data.shape))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
+from . import arguments
 from .algorithms import Algorithms
 from .device import HOST, Precision
 from .errors import InputError
@@ -60,10 +61,10 @@ def place(
     if devices is None:
         chosen = [d for d in registry.default_devices() if d != LAST_RESORT]
     else:
-        given = [devices] if isinstance(devices, (str, tuple)) else list(devices)
+        given = _listed(devices)
         if not given:
             raise InputError("devices is empty; leave it out to use the best available, or name one, e.g. ['cpu']")
-        chosen = [(d if isinstance(d, str) else d[0]).removesuffix(":0") for d in given]
+        chosen = [name for name, _ in given]
         for name in chosen:
             registry.device(name)
     ordered = list(dict.fromkeys(chosen))
@@ -72,7 +73,19 @@ def place(
         ordered.append("cpu")
     if LAST_RESORT in registry.devices and LAST_RESORT not in ordered:
         ordered.append(LAST_RESORT)
-    return Placement(tuple(ordered), named or frozenset(ordered), Pins(ordered, pin or {}))
+    return Placement(tuple(ordered), named or frozenset(ordered), Pins(ordered, {} if pin is None else pin))
+
+
+def _listed(devices: Sequence[DeviceChoice] | DeviceChoice) -> list[tuple[str, Mapping[str, Any]]]:
+    """Ids with their options."""
+    several = devices if isinstance(devices, (list, tuple)) else (devices,)
+    single = isinstance(devices, tuple) and len(devices) == 2 and isinstance(devices[1], Mapping)
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for choice in (devices,) if single else several:
+        name, options = choice if isinstance(choice, tuple) and len(choice) == 2 else (choice, MappingProxyType({}))
+        arguments.mapping("devices: the options of a device", options)
+        found.append((arguments.text("devices: an id", name).removesuffix(":0"), options))
+    return found
 
 
 def open_machine(
@@ -90,10 +103,9 @@ def open_machine(
         InputError: a precision that there is not, or limits that are none.
     """
     account = account_of(limits)
-    if precision not in get_args(Precision):
-        raise InputError(f"precision={precision!r}: expected one of {', '.join(get_args(Precision))}")
-    given = [] if devices is None else [devices] if isinstance(devices, (str, tuple)) else list(devices)
-    options = {d[0].removesuffix(":0"): d[1] for d in given if not isinstance(d, str)}
+    arguments.text("precision", precision, get_args(Precision))
+    arguments.optional("algorithms", algorithms, Algorithms)
+    options = {} if devices is None else dict(_listed(devices))
     backends = {d: registry.devices[d].open(options.get(d, MappingProxyType({})), precision) for d in placement.devices}
     memories = {d: registry.devices[d].memory for d in placement.devices}
     return Machine(backends, memories, thread_count(threads), algorithms, precision, account)

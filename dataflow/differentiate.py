@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from . import arguments
 from .autodiff import vjp_graph
 from .feeds import checked_inputs
 from .graph import Array
@@ -27,6 +28,7 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
     """
     import numpy as np
 
+    arguments.instance("model", model, Model)
     feeds = checked_inputs(model.graph, inputs)
     graph = model.graph_with_data()
     parameters = model.parameters
@@ -34,7 +36,7 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
     wrt = [v for v in wrt if v in graph.inputs or v.name in parameters]
     joint = vjp_graph(graph, wrt)
     session = Session(joint, **options)
-    given = dict(cotangents or {})
+    given = {} if cotangents is None else dict(arguments.mapping("cotangents", cotangents))
     unknown = [name for name in given if name not in graph.outputs]
     if unknown:
         from .errors import InputError

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from . import arguments
 from .errors import InputError, OutOfMemoryError
 from .graph import Array, Graph, Value
 from .limits import hold
@@ -136,7 +137,7 @@ def result_arrays(
             bytes with an input or another one.
         OutOfMemoryError: there is not so much memory.
     """
-    given = out or {}
+    given = {} if out is None else arguments.mapping("out", out)
     for name, array in given.items():
         if name not in outputs:
             raise InputError(f"out: there is no output {name!r}; there are: {', '.join(outputs)}")

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from . import arguments
 from .errors import InputError, ModelError
 from .graph import Array, Graph, Initializer, Node, Value
 from .model import Model
+from .numbers import whole
 from .passes.rewrite import rewrite
 
+MOST_CLASSES = 1 << 31
 _BETWEEN = frozenset(
     {"softmax", "log_softmax", "sigmoid", "copy", "cast", "reshape", "add", "transpose", "reduce_mean"}
 )
@@ -63,8 +66,9 @@ def replace_head(
         ModelError: it isn't clear which layer is the head; lists the candidates.
         InputError: an option doesn't fit.
     """
-    if classes < 1:
-        raise InputError(f"classes is {classes}; expected at least 1")
+    arguments.instance("model", model, Model)
+    arguments.optional("at", at, str)
+    classes, seed = whole("classes", classes, 1, MOST_CLASSES), whole("seed", seed, 0)
     head = _find(model, at)
     places = _places(keep, head.classes, classes)
     arrays = model.arrays()
@@ -105,7 +109,10 @@ def _resized(
 
 
 def _places(keep: Sequence[int] | Mapping[int, int] | None, old: int, new: int) -> dict[int, int]:
-    pairs = dict(keep) if isinstance(keep, Mapping) else {c: i for i, c in enumerate(keep or ())}
+    if keep is not None and not isinstance(keep, (Mapping, Sequence)):
+        raise InputError(f"keep is {arguments.shown(keep)}; expected a sequence or a mapping of classes")
+    listed = keep.items() if isinstance(keep, Mapping) else [(c, i) for i, c in enumerate(keep or ())]
+    pairs = {whole("keep: a class", before, 0): whole("keep: a class", after, 0) for before, after in listed}
     for before, after in pairs.items():
         if not 0 <= before < old or not 0 <= after < new:
             raise InputError(f"keep: class {before} to {after}: the old head has {old} classes, the new one {new}")

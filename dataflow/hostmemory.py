@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 
+from . import arguments
 from ._runtime import ffi, lib
 from .device import Buffer
 from .errors import InputError, OutOfMemoryError
 from .graph import Array, Initializer
 from .limits import Account, hold
 from .native import Operand
+from .numbers import whole
 from .systemmemory import require_memory
-from .types import DType, TensorType
+from .types import MOST_AXES, DType, TensorType
 from .types import dtype as as_dtype
 
 LINE = 64  # bytes; how buffers are aligned
@@ -111,6 +112,10 @@ def empty(shape: tuple[int, ...], dtype: DType) -> Array:
         InputError: a size is negative, or elements have no fixed size.
         OutOfMemoryError: there is not so much memory.
     """
+    shape = tuple(
+        whole("empty: a size", size, 0) for size in arguments.instance("empty: the shape", shape, tuple, list)
+    )
+    dtype = as_dtype(dtype)
     size = _size(shape, dtype)
     require_memory(size, "an array")
     hold(size, "an array")
@@ -120,10 +125,9 @@ def empty(shape: tuple[int, ...], dtype: DType) -> Array:
 
 def _size(shape: tuple[int, ...], dtype: DType) -> int:
     """Bytes of an array, or InputError where there can be none."""
-    type_ = TensorType(as_dtype(dtype), tuple(operator.index(size) for size in shape))
-    if type_.dtype.kind == "s" or min(type_.sizes, default=0) < 0:
-        raise InputError(f"empty: {type_} has no memory; expected sizes from 0 on, and elements that are no strings")
-    return type_.elements * dtype.numpy.itemsize
+    if len(shape) > MOST_AXES or as_dtype(dtype).kind == "s":
+        raise InputError(f"empty: {len(shape)} axes of {dtype}: expected {MOST_AXES} at most, and elements of one size")
+    return TensorType(dtype, shape).elements * dtype.numpy.itemsize
 
 
 def data_of(initializer: Initializer, room: Array | None = None) -> Array:

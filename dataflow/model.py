@@ -9,8 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
+from . import arguments
 from .errors import InputError, ModelError
 from .fork import renew_in_child
 from .graph import Array, Graph, Value
@@ -58,7 +57,7 @@ class Parameter:
         """
         if self._model._owner is not None:
             raise InputError(f"parameter {self.name!r}: a Trainer owns the model's weights; close it first")
-        found = np.asarray(array)
+        found = arguments.array(f"parameter {self.name!r}: the value", array)
         wanted = self.type
         if found.dtype != wanted.dtype.numpy or found.shape != wanted.sizes:
             raise InputError(
@@ -245,7 +244,7 @@ def load(path: str, *, registry: Registry | None = None, limits: Limits | None =
         raise InputError(f"{path}: files with suffix {form.suffix!r} can be written but not read")
     account = account_of(limits)
     with limited(account, "loading"):
-        if account is not None:
+        if account is not None and Path(path).is_file():  # else its format says what is wrong
             account.require(Path(path).stat().st_size, f"{path}, which is read whole")
         model: Model = collection_paused(lambda: form.load(str(path), **options))
     return model
@@ -260,6 +259,7 @@ def save(model: Model, path: str, *, registry: Registry | None = None, **options
         registry: of plugins; the installed ones by default.
         options: the format's own.
     """
+    arguments.instance("model", model, Model)
     form = _format(path, registry)
     if form.save is None:
         raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
@@ -267,10 +267,9 @@ def save(model: Model, path: str, *, registry: Registry | None = None, **options
 
 
 def _format(path: str, registry: Registry | None) -> Any:
-    if registry is None:
-        from .registry import default_registry
+    from .registry import registry_of
 
-        registry = default_registry()
+    registry, path = registry_of(registry), arguments.path("path", path)
     suffix = Path(path).suffix.lower()
     if suffix not in registry.formats:
         raise InputError(

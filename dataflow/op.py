@@ -6,17 +6,23 @@ An op knows no device. Kernels are elsewhere and are found by its name.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from . import arguments
 from .errors import InputError
-from .types import DType, TensorType
+from .types import Dim, DType, TensorType
 
 if TYPE_CHECKING:
     from .graph import Attribute, Graph, Node, Value
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
+
+_SIMPLE = frozenset({type(None), bool, float, str, DType, Dim})  # types of attributes that are kept as they are
 
 Infer = Callable[..., "TensorType | tuple[TensorType, ...]"]
 """``infer(*input_types, **attributes)``: the type of each declared output; absent inputs are None. An op with
@@ -147,12 +153,37 @@ class Op:
             value = given.get(key, default)
             if value is REQUIRED:
                 raise InputError(f"{self.name}: attribute {key!r} is missing")
-            if isinstance(value, list):
+            if isinstance(default, float) and isinstance(value, int):  # kernels read it as a float
+                value = arguments.number(f"{self.name}: attribute {key!r}", int(value), -math.inf)
+            elif isinstance(value, list):
                 value = tuple(value)
-            elif isinstance(default, float) and isinstance(value, int):
-                value = float(value)  # kernels read it as a float
             out[key] = value
         return out
+
+    def plain(self, given: Mapping[str, Any]) -> dict[str, Attribute]:
+        """The attributes as kernels can read them: numbers of Python, text, dtypes, and tuples of these.
+
+        Raises:
+            InputError: one is something else, or a whole number of more than 64 bits.
+        """
+        return {key: value if type(value) in _SIMPLE else self._plain(key, value) for key, value in given.items()}
+
+    def _plain(self, key: str, value: Any) -> Attribute:
+        if isinstance(value, (list, tuple)):
+            return tuple(entry if type(entry) in _SIMPLE else self._plain(key, entry) for entry in value)
+        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+            if not -(1 << 63) <= value < 1 << 63:
+                raise InputError(
+                    f"{self.name}: attribute {key!r} is {arguments.shown(value)}, which takes over 64 bits"
+                )
+            return int(value)
+        if isinstance(value, np.floating):
+            return float(value)
+        if value is None or isinstance(value, (bool, float, str, DType, Dim)):
+            return value
+        raise InputError(
+            f"{self.name}: attribute {key!r} is {arguments.shown(value)}; expected numbers, text or a dtype"
+        )
 
     def check_arity(self, count: int, absent: Sequence[bool]) -> None:
         """Raises InputError when ``count`` inputs, some absent, don't fit the declaration."""

@@ -20,6 +20,7 @@ from .plan import Item, Plan, Segment, Step, Transfer, Wait
 
 TRANSFER, WAIT = "transfer", "wait"
 WARM = 2  # rounds that don't count
+MOST_ROUNDS = 1_000_000
 
 Span = tuple[float, float]  # begin and end in seconds
 
@@ -121,7 +122,7 @@ def profile_program(program: Program, machine: Machine, feeds: Mapping[str, Arra
     Raises:
         InputError: fewer than one round.
     """
-    rounds = whole_number("rounds", rounds)
+    rounds = whole_number("rounds", rounds, 1, MOST_ROUNDS)
     plan = program.plan
     numbered = _single_steps(plan)
     empty = {s.device: Segment(s.device, ()) for s in plan.segments}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pluggy
 
-from . import hookspecs
+from . import arguments, hookspecs
 from .device import Device, Kernel
 from .errors import DeviceError, InputError, PluginError
 from .hookspecs import Format
@@ -90,6 +90,15 @@ def device_id(device: Device) -> str:
 def default_registry() -> Registry:
     """The registry of installed plugins, loaded at the first call."""
     return load()
+
+
+def registry_of(registry: Registry | None) -> Registry:
+    """The registry that a caller gives, or that of installed plugins.
+
+    Raises:
+        InputError: it is something else.
+    """
+    return default_registry() if registry is None else arguments.instance("registry", registry, Registry)
 
 
 def load(extra: Iterable[ModuleType | object] = ()) -> Registry:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from . import arguments
 from .algorithms import Algorithms
 from .budget import check_budget
 from .compile import DeviceChoice, compile_graph, open_machine, place
@@ -30,9 +31,9 @@ from .passes import bind, dims_of, without_dead
 from .pause import collection_paused
 from .plan import Plan
 from .regions import Region, cut, depends_on_data
-from .registry import Registry, default_registry
+from .registry import Registry, registry_of
 from .store import Store
-from .types import MOST_BYTES, Dim, TensorType
+from .types import MOST_AXES, MOST_BYTES, Dim, TensorType
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -115,8 +116,10 @@ class Session:
         registry: Registry | None = None,
         limits: Limits | None = None,
     ) -> None:
+        arguments.instance("model", model, Model, Graph)
         self.model = model if isinstance(model, Model) else Model(model)
-        self._registry = registry or default_registry()
+        self._registry = registry_of(registry)
+        arguments.text("fallback", fallback, ("warn", "error"))
         self._concurrency = whole("concurrency", concurrency)
         self._placement = place(devices, self._registry, pin)
         self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
@@ -299,7 +302,7 @@ class Session:
                 f"{node.origin or node.describe()}: what follows has a shape that depends on data, so it has no plan "
                 "before it runs; session.plans has those of the runs so far"
             )
-        names = tuple(outputs) if outputs is not None else ()
+        names = () if outputs is None else arguments.texts("outputs", outputs)
         key: Key = (names, tuple(np.shape(a) for a in feeds.values()))
         return self._cached(loaded, key, lambda: self._compile(loaded, feeds, names))
 
@@ -418,7 +421,9 @@ def _shapes(graph: Graph, inputs: Any) -> dict[str, Array]:
     """Arrays without data that stand for shapes given by a user."""
     if inputs is None:
         inputs = {}
-    if not isinstance(inputs, Mapping):
+    if isinstance(inputs, Mapping):
+        arguments.mapping("inputs", inputs)
+    else:
         if not hasattr(inputs, "shape") and not isinstance(inputs, (tuple, list)):
             raise InputError(f"expected shapes or arrays by name or in order, got {inputs!r}")
         single = len(graph.inputs) == 1 and (hasattr(inputs, "shape") or all(isinstance(d, int) for d in inputs))
@@ -435,8 +440,8 @@ def _shapes(graph: Graph, inputs: Any) -> dict[str, Array]:
         shape = getattr(shape, "shape", shape)
         if not isinstance(shape, (tuple, list)) or not all(isinstance(d, (int, np.integer)) for d in shape):
             raise InputError(f"input {value.name!r} is {value.type}: give its shape as whole numbers")
-        dtype = value.type.dtype
-        if TensorType(dtype, tuple(map(int, shape))).nbytes > MOST_BYTES:
-            raise InputError(f"input {value.name!r}: shape {tuple(shape)} is larger than any memory")
-        found[value.name] = np.broadcast_to(np.empty((), dtype.numpy), tuple(shape))
+        dtype, shape = value.type.dtype, tuple(map(int, shape))
+        if TensorType(dtype, shape).nbytes > MOST_BYTES or len(shape) > MOST_AXES:
+            raise InputError(f"input {value.name!r}: shape {shape} is larger than any memory, or has too many axes")
+        found[value.name] = np.broadcast_to(np.empty((), dtype.numpy), shape)
     return found

@@ -14,6 +14,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from . import arguments
 from .errors import InputError
 
 MOST_BYTES = 1 << 56  # of a tensor; no address space has more, and sums of many of them stay below 63 bits
@@ -141,8 +142,8 @@ def dtype(of: DType | str | np.dtype[Any] | type | np.ndarray[Any, Any]) -> DTyp
     if isinstance(of, np.dtype) and of in _SEEN:  # a dtype's name costs numpy microseconds
         return _SEEN[of]
     try:
-        resolved: np.dtype[Any] = np.dtype(of)  # type: ignore[arg-type]
-    except TypeError:
+        resolved: np.dtype[Any] = np.dtype(repr(of) if of is None else of)  # type: ignore[arg-type]  # None is float64 to NumPy
+    except (TypeError, ValueError, SyntaxError, OverflowError):
         raise InputError(f"{of!r} is no dtype; expected one of {', '.join(d.name for d in DTYPES)}") from None
     if resolved.kind in "OUST":
         return string
@@ -173,8 +174,8 @@ class Dim:
     _text: str
 
     def __init__(self, name: str) -> None:
-        if not name:
-            raise InputError("a named dim needs a name")
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a named dim needs a name, got {arguments.shown(name)}")
         self._terms = (((name,), 1),)
         self._text = name
 

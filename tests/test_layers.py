@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 # Floor by floor: a module of the core imports only from floors below it; what loads late, inside a function, is free.
 FLOORS = (
     ("errors", "_runtime", "pause", "weak", "systemmemory"),
-    ("fork", "numbers"),
+    ("fork", "numbers", "arguments"),
     ("types", "algorithms", "limits"),
     ("graph", "op"),
     ("builder",),

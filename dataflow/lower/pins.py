@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
+from .. import arguments
 from ..errors import InputError
 from ..graph import Graph, Node
 
@@ -28,6 +29,7 @@ class Pins:
     """
 
     def __init__(self, devices: Sequence[str], patterns: Mapping[str, str] = MappingProxyType({})) -> None:
+        arguments.texts("pin: a device", arguments.mapping("pin", patterns).values())
         self.devices = tuple(devices)
         self.patterns = {pattern: device.removesuffix(":0") for pattern, device in patterns.items()}
         self._stored: frozenset[str] = frozenset()

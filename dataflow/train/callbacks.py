@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..arguments import number, text
 from ..errors import InputError
+from ..numbers import whole
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -60,8 +62,9 @@ class EarlyStop:
     restore_best: bool = True
 
     def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise InputError(f"EarlyStop: patience is {self.patience}; expected at least 1")
+        whole("EarlyStop: patience", self.patience)
+        number("EarlyStop: min_delta", self.min_delta)
+        text("EarlyStop: monitor", self.monitor)
 
     def better(self, new: float, best: float | None) -> bool:
         """Whether ``new`` is better than ``best``; the first one is."""

@@ -132,6 +132,8 @@ class Objective:
             if part.key in entries:
                 entries[part.key] = np.asarray(arrays[part.key], target.labels.dtype.numpy)
         if SAMPLE_WEIGHT in entries:
+            if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
+                raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
             weight = entries[SAMPLE_WEIGHT] = np.asarray(entries[SAMPLE_WEIGHT], np.float32)
             refuse_nan(SAMPLE_WEIGHT, weight, indices)
             if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import ops
+from .. import arguments, ops
 from ..builder import GraphBuilder
 from ..errors import InputError
 from ..graph import Value
@@ -74,8 +74,10 @@ class AdamW:
 
     def __post_init__(self) -> None:
         _check("AdamW", lr=self.lr, weight_decay=self.weight_decay, epsilon=self.epsilon)
-        if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise InputError(f"AdamW: betas are {self.betas}; expected two numbers, 0 <= beta < 1")
+        if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
+            raise InputError(f"AdamW: betas are {arguments.shown(self.betas)}; expected two numbers, 0 <= beta < 1")
+        for beta in self.betas:
+            arguments.number("AdamW: one of betas", beta, 0.0, 1.0)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -152,5 +154,4 @@ class SGD:
 
 def _check(name: str, **numbers: float) -> None:
     for key, number in numbers.items():
-        if not (np.isfinite(number) and number >= 0):
-            raise InputError(f"{name}: {key} is {number}; expected a finite number, not negative")
+        arguments.number(f"{name}: {key}", number)

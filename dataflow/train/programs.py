@@ -23,7 +23,7 @@ from ..ops.random import KEY
 from ..passes import bind, dims_of, with_dropout, without_dead
 from ..plan import Plan
 from ..profile import Profile, profile_program
-from ..registry import Registry, default_registry
+from ..registry import Registry, registry_of
 from ..store import Store
 from ..types import TensorType
 from .graphs import (
@@ -114,7 +114,7 @@ class Programs:
         limits: Limits | None = None,
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
-        self._registry = registry or default_registry()
+        self._registry = registry_of(registry)
         self._placement = place(devices, self._registry, pin)
         self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
         self._placement.pins.apply(model.graph)

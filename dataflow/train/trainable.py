@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from .. import arguments
 from ..errors import InputError
 from ..graph import Graph
 from ..model import Model, Parameter
@@ -29,7 +30,7 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
     """
     parameters = model.parameters
     default = [name for name, parameter in parameters.items() if parameter.trainable]
-    given = [patterns] if isinstance(patterns, str) else list(patterns) if patterns is not None else []
+    given = [] if patterns is None else arguments.texts("trainable", patterns)
     wanted = [p for p in given if not p.startswith("!")]
     chosen = set() if wanted else set(default)
     for pattern in wanted:

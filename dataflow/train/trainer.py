@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from .. import arguments
 from ..algorithms import Algorithms
 from ..device import Precision
 from ..errors import InputError, ModelError
@@ -95,8 +96,17 @@ class Trainer:
         accumulate, seed = whole("accumulate", accumulate), whole("seed", seed, 0)
         if clip_norm is not None and not (isinstance(clip_norm, (int, float, np.number)) and clip_norm > 0):
             raise InputError(f"clip_norm is {clip_norm!r}; expected a number above 0")
-        if batch_norm not in ("fixed", "update"):
-            raise InputError(f"batch_norm is {batch_norm!r}; expected 'fixed' or 'update'")
+        arguments.instance("model", model, Model)
+        arguments.text("batch_norm", batch_norm, ("fixed", "update"))
+        for name, flag in (("dropout", dropout), ("tie", tie), ("fuse", fuse)):
+            arguments.instance(name, flag, bool, np.bool_)
+        for name in ("slots", "hyper_size", "hyper", "build", "lr", "schedule"):
+            if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, name)):
+                raise InputError(f"optimizer is {arguments.shown(optimizer)}; expected one of df.optim, e.g. AdamW()")
+        arguments.optional("output", output, str)
+        for metric in arguments.optional("metrics", metrics, list, tuple) or ():
+            if not isinstance(metric, str) and not callable(metric):
+                raise InputError(f"metrics: {arguments.shown(metric)} is neither a name nor a function")
         if dropout and not has_inactive(model.graph):
             raise InputError("dropout=True: the model has no dropout node; exporters leave it out in inference mode")
         self.model, self.dropout = model, dropout
@@ -157,7 +167,7 @@ class Trainer:
             InputError: keys, dtypes, shapes or labels that don't fit.
             NonFiniteLoss: the loss or a gradient is NaN or infinite.
         """
-        arrays = {key: as_array(value, repr(key)) for key, value in batch.items()}
+        arrays = {key: as_array(value, repr(key)) for key, value in arguments.mapping("batch", batch).items()}
         tally = Tally()
         with self.model.lock:
             self.micro_batch(Batch(arrays, None), {"loss": tally})
@@ -316,6 +326,16 @@ class Trainer:
         from .fit import Fit, Saving
 
         self._check_open()
+        arguments.number("val_split", val_split, 0.0, 1.0)
+        arguments.optional("early_stop", early_stop, EarlyStop)
+        if isinstance(callbacks, np.ndarray) or not isinstance(callbacks, Iterable):
+            raise InputError(f"callbacks is {arguments.shown(callbacks)}; expected functions of an event")
+        callbacks = tuple(callbacks)
+        for callback in callbacks:
+            if not callable(callback):
+                raise InputError(
+                    f"callbacks: {arguments.shown(callback)} can't be called; expected functions of an event"
+                )
         dataset = as_dataset(data)
         held: Dataset | None = None
         if validation is not None:
@@ -330,7 +350,7 @@ class Trainer:
         if checkpoint is None and resume == "auto":
             raise InputError("fit: resume='auto' needs checkpoint=, the folder to look in")
         saving = None if checkpoint is None else Saving(Path(checkpoint), every, keep)
-        fit = Fit(self, dataset, held, epochs, batch_size, shuffle, tuple(callbacks), saving, early_stop, progress)
+        fit = Fit(self, dataset, held, epochs, batch_size, shuffle, callbacks, saving, early_stop, progress)
         return fit.run(resume)
 
     def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, float]:

@@ -101,7 +101,7 @@ def work_of_lstm(length):
 def test_what_cannot_be_profiled_says_why():
     model, feeds = loaded("mlp")
     session = df.Session(model, "cpu")
-    with pytest.raises(df.InputError, match="rounds is 0; expected a whole number from 1 on"):
+    with pytest.raises(df.InputError, match="rounds is 0; expected a whole number from 1 to 1000000"):
         session.profile(feeds, rounds=0)
     with pytest.raises(df.InputError, match="missing inputs"):
         session.profile({})

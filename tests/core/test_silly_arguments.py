@@ -1,0 +1,205 @@
+"""Whatever a public call is given, what leaves it is an error of ours, or of the system, or a wrong signature."""
+
+import traceback
+import warnings
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.registry import default_registry
+
+SILLY = {
+    "none": None,
+    "text": "nonsense",
+    "empty text": "",
+    "bytes": b"\xff",
+    "nan": float("nan"),
+    "infinity": float("inf"),
+    "negative": -1,
+    "zero": 0,
+    "huge": 1 << 70,
+    "minus huge": -(1 << 70),
+    "fraction": 1.5,
+    "true": True,
+    "complex": 1j,
+    "object": object(),
+    "list": [1, 2],
+    "nested": [[1], [2, 3]],
+    "unhashable": {"a": [1]},
+    "set": {1},
+    "type": int,
+    "function": len,
+    "sizes": (1 << 62, 1 << 62),
+    "negative sizes": (-1, -1),
+    "names": ("a", "b"),
+    "mapping": {"x": None},
+    "x": {"x": "text"},
+    "objects": np.array([object()], object),
+    "scalar": np.array(1.0, np.float32),
+    "empty": np.empty((0, 6), np.float32),
+    "strided": np.ones((4, 12), np.float32)[:, ::2],
+    "reversed": np.ones((4, 6), np.float32)[::-1],
+    "axes": np.ones((1,) * 64, np.float32),
+    "swapped": np.ones((4, 6), ">f4"),
+    "dates": np.array(["2020-01-01"], "datetime64[D]"),
+    "records": np.zeros(2, [("a", "f4")]),
+    "strings": np.array(["a"]),
+}
+
+
+def model():
+    g = df.GraphBuilder("small")
+    x = g.input("x", df.float32, ("batch", 6))
+    g.output("y", df.ops.matmul(x, g.parameter("w", np.ones((6, 3), np.float32)), name="fc"))
+    return df.Model(g.build())
+
+
+X = np.ones((4, 6), np.float32)
+BATCH = {"x": X, "labels": np.zeros(4, np.int64)}
+
+
+def options(call, *names):
+    return {f"{name}=": (lambda v, name=name: call(**{name: v})) for name in names}
+
+
+def trainer(**given):
+    return df.Trainer(model(), **{"devices": ["cpu"], "threads": 1, **given})
+
+
+CALLS = {
+    "load": lambda v: df.load(v),
+    **{f"load {k}": f for k, f in options(lambda **o: df.load("no.onnx", **o), "limits", "registry").items()},
+    "Model": lambda v: df.Session(v, ["cpu"]).run(X),
+    **{
+        f"Session {k}": f
+        for k, f in options(
+            lambda **o: df.Session(model(), **{"devices": ["cpu"], **o}).run(X),
+            "devices", "threads", "fallback", "plans", "concurrency", "precision", "algorithms", "pin", "limits",
+        ).items()
+    },
+    "run": lambda v: df.Session(model(), ["cpu"]).run(v),
+    "run x": lambda v: df.Session(model(), ["cpu"]).run({"x": v}),
+    "run numpy": lambda v: df.Session(model(), ["numpy"]).run({"x": v}),
+    "run outputs": lambda v: df.Session(model(), ["cpu"]).run(X, v),
+    "run outputs of": lambda v: df.Session(model(), ["cpu"]).run(X, [v]),
+    "run out": lambda v: df.Session(model(), ["cpu"]).run(X, out=v),
+    "run out y": lambda v: df.Session(model(), ["cpu"]).run(X, out={"y": v}),
+    "plan": lambda v: df.Session(model(), ["cpu"]).plan(v),
+    "plan x": lambda v: df.Session(model(), ["cpu"]).plan({"x": v}),
+    "plan x of": lambda v: df.Session(model(), ["cpu"]).plan({"x": (v, 6)}),
+    "plan outputs": lambda v: df.Session(model(), ["cpu"]).plan({"x": (4, 6)}, v),
+    "placement": lambda v: df.Session(model(), ["cpu"]).placement(v),
+    "profile": lambda v: df.Session(model(), ["cpu"]).profile(v, rounds=1),
+    "profile rounds": lambda v: df.Session(model(), ["cpu"]).profile(X, rounds=v),
+    "parameter set": lambda v: model().parameters["w"].set(v),
+    "vjp": lambda v: df.vjp(model(), v),
+    "vjp cotangents": lambda v: df.vjp(model(), X, v),
+    "vjp cotangent": lambda v: df.vjp(model(), X, {"y": v}),
+    "vjp model": lambda v: df.vjp(v, X),
+    "save": lambda v: df.save(model(), v),
+    "save model": lambda v: df.save(v, "/nowhere/model.onnx"),
+    "replace_head": lambda v: df.replace_head(model(), v),
+    **{
+        f"replace_head {k}": f
+        for k, f in options(lambda **o: df.replace_head(model(), 2, **o), "at", "keep", "seed").items()
+    },
+    "Dataset": lambda v: df.Dataset(v),
+    "Dataset x": lambda v: df.Dataset({"x": v}),
+    **{f"Dataset {k}": f for k, f in options(lambda **o: df.Dataset(BATCH, **o), "rename", "keys").items()},
+    "Trainer": lambda v: df.Trainer(v),
+    **{
+        f"Trainer {k}": f
+        for k, f in options(
+            lambda **o: trainer(**o).step(BATCH),
+            "loss", "optimizer", "output", "trainable", "metrics", "devices", "threads", "accumulate", "clip_norm",
+            "seed", "batch_norm", "dropout", "tie", "precision", "algorithms", "pin", "limits",
+        ).items()
+    },
+    "step": lambda v: trainer().step(v),
+    "step x": lambda v: trainer().step({**BATCH, "x": v}),
+    "step labels": lambda v: trainer().step({**BATCH, "labels": v}),
+    "step weight": lambda v: trainer().step({**BATCH, "sample_weight": v}),
+    "predict": lambda v: trainer().predict(v),
+    "evaluate": lambda v: trainer().evaluate(v),
+    "evaluate batch": lambda v: trainer().evaluate(BATCH, batch_size=v),
+    "fit": lambda v: trainer().fit(v, progress=False),
+    **{
+        f"fit {k}": f
+        for k, f in options(
+            lambda **o: trainer().fit(BATCH, **{"progress": False, **o}),
+            "validation", "val_split", "epochs", "batch_size", "callbacks", "every", "keep", "early_stop",
+        ).items()
+    },
+    **{f"Limits {k}": f for k, f in options(df.Limits, "bytes", "seconds").items()},
+    **{f"AdamW {k}": f for k, f in options(df.optim.AdamW, "lr", "weight_decay", "schedule", "betas", "eps").items()},
+    **{f"SGD {k}": f for k, f in options(df.optim.SGD, "lr", "momentum", "weight_decay").items()},
+    **{f"EarlyStop {k}": f for k, f in options(df.EarlyStop, "patience").items()},
+    "empty": lambda v: df.empty(v, df.float32),
+    "empty of": lambda v: df.empty((v,), df.float32),
+    "empty dtype": lambda v: df.empty((2,), v),
+    "Dim": lambda v: df.Dim(v),
+    "input name": lambda v: df.GraphBuilder().input(v, df.float32, (1,)),
+    "input dtype": lambda v: df.GraphBuilder().input("x", v, (1,)),
+    "input shape": lambda v: df.GraphBuilder().input("x", df.float32, v),
+    "input size": lambda v: df.GraphBuilder().input("x", df.float32, (v,)),
+    "parameter": lambda v: df.GraphBuilder().parameter("w", v),
+    "constant": lambda v: df.GraphBuilder().constant(v),
+    "output": lambda v: df.GraphBuilder().output("y", v),
+    "build": lambda v: df.GraphBuilder(v).build(),
+}  # fmt: skip
+OURS = (df.DataflowError, OSError)
+# What is right: functions of the user's are called, and whoever wants so many epochs gets them.
+MEANT = {"Trainer loss=": {"type", "function"}, "fit epochs=": {"huge"}}
+
+
+def foreign(call, value):
+    """What else leaves a call than an error of ours, as text; None when nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call(value)
+    except OURS:
+        return None
+    except Exception as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if "dataflow" in f.filename]
+        if isinstance(error, TypeError) and not frames:
+            return None  # of a Python call with a wrong signature
+        place = frames[-1] if frames else None
+        return f"{type(error).__name__}: {str(error)[:80]} at {place and f'{place.name}, line {place.lineno}'}"
+    return None
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_leaves_a_public_call_is_ours(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = {s: foreign(CALLS[name], value) for s, value in SILLY.items() if s not in MEANT.get(name, ())}
+    assert not {silly: text for silly, text in found.items() if text}
+
+
+def operand_kinds(g):
+    return [g.input("x", df.float32, (4, 6)), g.input("i", df.int64, (2,)), g.input("b", df.bool_, ())]
+
+
+@pytest.mark.parametrize("name", sorted(default_registry().ops))
+def test_what_leaves_an_op_is_ours(name):
+    """Each op, each attribute, each silly value; and silly operands."""
+    op = default_registry().ops[name]
+    problems = []
+    count = len(op.inputs)
+    for silly, value in SILLY.items():
+        for attribute in (*op.attributes, None):
+            for kind in range(3):
+
+                def call(value, attribute=attribute, kind=kind):
+                    g = df.GraphBuilder()
+                    operands = [operand_kinds(g)[kind]] * max(count, 1)
+                    if attribute is None:
+                        return g.add(op, [*operands[: count - 1], value], {})
+                    others = {a: () if a.endswith("s") else 0 for a in op.attributes}
+                    return g.add(op, operands, {**others, attribute: value})
+
+                text = foreign(call, value)
+                if text:
+                    problems.append(f"{attribute}={silly} on {kind}: {text}")
+    assert not problems[:20]
