@@ -109,6 +109,20 @@ def test_run_from_npy_to_npz(run: Any, model: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(np.load(tmp_path / "y.npz")["p"], reference(model, x), rtol=1e-5)
 
 
+@pytest.mark.parametrize("command", ["run", "plan", "bench"])
+def test_limits_of_a_model_that_is_not_trusted(run: Any, model: Path, tmp_path: Path, command: str) -> None:
+    np.save(tmp_path / "x.npy", np.ones((4, 6), np.float32))
+    given = ["--input", tmp_path / "x.npy"] if command != "plan" else ["--shape", "x=4,6"]
+    enough = run(command, model, *given, "--device", "cpu", "--limit-memory", "2G", "--limit-seconds", "100")
+    assert enough.code == 0, enough.err
+    little = run(command, model, *given, "--device", "cpu", "--limit-memory", "1K")
+    assert little.code == 2
+    assert "of the limit of 1024 bytes" in little.err
+    wrong = run(command, model, *given, "--limit-memory", "2 gigabytes")
+    assert wrong.code == 2
+    assert "--limit-memory 2 gigabytes: expected a whole number of bytes" in wrong.err
+
+
 def test_run_as_json(run: Any, model: Path, tmp_path: Path) -> None:
     x = np.ones((2, 6), np.float32)
     np.savez(tmp_path / "in.npz", x=x)

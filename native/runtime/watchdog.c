@@ -14,6 +14,7 @@ static struct {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   df_deadline *first; /* in no order: few runs go on at a time */
+  int64_t wakes;      /* when the thread looks next; a deadline after it need not wake it */
   int started;
 } watchdog = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -50,7 +51,7 @@ static void *watch(void *unused) {
   (void)unused;
   pthread_mutex_lock(&watchdog.mutex);
   for (;;) {
-    int64_t next = expire(now_nanoseconds());
+    int64_t next = watchdog.wakes = expire(now_nanoseconds());
     if (next == INT64_MAX) {
       pthread_cond_wait(&watchdog.changed, &watchdog.mutex);
     } else {
@@ -103,7 +104,8 @@ int32_t df_deadline_begin(df_deadline *deadline, volatile int32_t *cancel, int64
   if (started) {
     deadline->next = watchdog.first;
     watchdog.first = deadline;
-    pthread_cond_signal(&watchdog.changed);
+    if (deadline->at < watchdog.wakes)
+      pthread_cond_signal(&watchdog.changed);
   }
   pthread_mutex_unlock(&watchdog.mutex);
   return started;
