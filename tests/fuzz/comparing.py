@@ -17,6 +17,7 @@ Results = Mapping[str, Array]
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}  # of the largest element
 NOISE = 3e-7  # relative, per node: a few units in the last place of float32
 ROUNDS = 6
+DIFFERENCES = {"gelu", "mish", "hard_swish"}  # x times what is a difference near 0: off by a part of x
 MARGIN = 30.0  # times the error that noise caused
 
 
@@ -32,7 +33,10 @@ def evaluate_noisy(graph: df.Graph, feeds: Results, random: np.random.Generator,
             for value, result in zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=False):
                 array = np.asarray(result)
                 if array.dtype.kind == "f" and noise:
-                    array = array * (1 + noise * random.standard_normal(array.shape))
+                    error = noise * random.standard_normal(array.shape)
+                    array = array * (1 + error) + (error * known[node.inputs[0]] if node.op.name in DIFFERENCES else 0)
+                    if value is not None and value.type.dtype.is_float:  # its range counts too
+                        array = array.astype(value.type.dtype.numpy).astype(np.float64)
                 known[value] = array
     return {name: known[value] for name, value in graph.outputs.items()}
 
@@ -74,13 +78,13 @@ def _far(found: Array, exact: Array, allowance: float) -> Array:
     """Per element: it is off by more than the tolerance and ``allowance``, or not finite where the other one is."""
     if found.shape != exact.shape:
         return np.ones((1,) * max(exact.ndim, found.ndim), np.bool_)
-    if found.dtype.kind not in "fV":
+    if not _floating(found.dtype):
         return np.asarray(found != exact) if allowance == 0 else np.zeros(found.shape, np.bool_)
     a, b = found.astype(np.float64), exact.astype(np.float64)
     finite = np.isfinite(b)
     with np.errstate(all="ignore"):
         scale = float(np.abs(b[finite]).max(initial=0))
-        limit = TOLERANCE.get(found.dtype.name, 0.5) * max(scale, 1e-30) + allowance
+        limit = TOLERANCE.get(found.dtype.name, 0.5) * max(scale, 1e-15) + allowance
         largest = float(finfo(found.dtype).max)
         same = np.where(finite, np.abs(a - b) <= limit, (a == b) | (np.isnan(a) & np.isnan(b)))
         overflown = finite & (np.abs(b) >= 0.9 * largest)  # it may be infinite
@@ -99,6 +103,11 @@ def _spread(exact: Array, moved: list[Array]) -> float:
             finite = np.isfinite(exact)
             worst = max(worst, float(np.abs(array[finite] - exact[finite]).max(initial=0)))
     return worst
+
+
+def _floating(dtype: np.dtype[Any]) -> bool:
+    """True for NumPy's floats and those of ml_dtypes, which has integers of the same kind."""
+    return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
 
 
 def _wide(array: Any) -> Array:

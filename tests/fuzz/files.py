@@ -15,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 import dataflow as df
-from dataflow.passes import bind
+from dataflow.passes import bind, without_dead
 from dataflow.regions import depends_on_data
 from dataflow.types import Dim, TensorType
 
@@ -98,8 +98,11 @@ def check(data: bytes, random: standard.Random) -> Outcome:
     if depends:
         return Outcome("ran")
     try:
-        text = wrong(bind(graph, sizes), feeds, results)
+        bound = without_dead(bind(graph, sizes))
+        text = wrong(bound, feeds, results)
     except df.DataflowError as error:
+        if any(0 in v.type.shape for v in bound.values()):  # where nothing is computed, nothing is refused
+            return Outcome("ran")
         text = f"ran, and the reference refuses: {error}"
     except Exception as error:
         return Outcome("failed", (finding_of(error, "the reference"),))

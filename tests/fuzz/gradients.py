@@ -48,7 +48,7 @@ def check(graph: df.Graph, feeds: Mapping[str, Array], random: standard.Random) 
         return Outcome("failed", (finding_of(error, "differentiating"),))
     arrays = np.random.default_rng(random.getrandbits(32))
     seeds = {f"grad.{n}": arrays.standard_normal(v.type.sizes).astype(np.float32) for n, v in results.items()}
-    text = _differences(graph, joint, feeds, seeds, arrays)
+    text = differences(graph, joint, feeds, seeds, arrays)
     if text:
         names = " ".join(sorted({node.op.name for node in graph.nodes}))
         return Outcome("different", (Finding("different", f"differences | {names}", f"{text}\n{graph}"),))
@@ -56,7 +56,7 @@ def check(graph: df.Graph, feeds: Mapping[str, Array], random: standard.Random) 
     return Outcome("different" if found else "ran", tuple(found))
 
 
-def _differences(
+def differences(
     graph: df.Graph,
     joint: df.Graph,
     feeds: Mapping[str, Array],

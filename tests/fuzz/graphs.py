@@ -81,9 +81,12 @@ def check_named(made: Made, random: standard.Random) -> list[Finding]:
         chosen = sizes if not round_ else {n: random.choice((0, 1, 2, 3, s + 1, 2 * s)) for n, s in sizes.items()}
         feeds = dict(made.feeds)
         for value in graph.inputs if round_ else ():
-            operand = dataclasses.replace(made.operands[value.name], shape=value.type.bind(chosen).sizes)
+            operand = made.operands[value.name]
             if operand.value is None:
-                feeds[value.name] = operand.array(arrays)
+                shape = value.type.bind(chosen).sizes
+                feeds[value.name] = dataclasses.replace(operand, shape=shape).array(arrays)
+        if any(feeds[v.name].shape != v.type.bind(chosen).sizes for v in graph.inputs):
+            continue  # its data are given
         finding = _named_finding(graph, session, chosen, feeds)
         if finding is not None:
             bound = bind(graph, chosen)

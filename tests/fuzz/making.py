@@ -39,7 +39,7 @@ def small_samples() -> dict[str, list[Sample]]:
     return found
 
 
-@dataclass
+@dataclass(repr=False)
 class Made:
     """A graph and what it is fed.
 
@@ -50,6 +50,10 @@ class Made:
     graph: df.Graph
     feeds: dict[str, Array]
     operands: dict[str, Operand] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """What fits on a page."""
+        return str(self.graph)[:3000]
 
 
 class Maker:

@@ -10,7 +10,7 @@ from dataflow.graph import Node, Value
 from dataflow.passes.rewrite import rewrite
 from dataflow.types import Dim, TensorType
 
-_SHAPES = ("shape", "sizes", "input_shape", "weight_shape", "stops", "size", "depth", "limit", "count")
+_SHAPES = ("shape", "sizes", "input_shape", "weight_shape", "stops", "depth", "limit", "count")
 
 
 def named(graph: df.Graph, random: standard.Random) -> tuple[df.Graph, dict[str, int]]:
