@@ -270,6 +270,10 @@ class GraphBuilder:
         """The stored tensors so far."""
         return tuple(self._initializers)
 
+    def initializer_of(self, value: Value) -> Initializer | None:
+        """The stored tensor that a value is, if it is one."""
+        return self._initializers.get(value)
+
     def build(self, boundary: int | None = None) -> Graph:
         """The finished graph; the builder takes no more nodes afterwards.
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..graph import Node, Value
 from ..op import REQUIRED, Op, same_type
 from ..types import DType, TensorType, bool_
-from .binary import add, div, less, less_equal, maximum, minimum, mul, sub, where
+from .binary import add, div, less, less_equal, logical_and, maximum, minimum, mul, sub, where
 from .rules import (
     alike,
     broadcast_shape,
@@ -327,11 +327,25 @@ def _clip(x: Value, low: Value | None = None, high: Value | None = None) -> Valu
 def _clip_gradient(node: Node, dy: Value) -> list[Value | None]:
     x, low, high = (*node.inputs, None, None)[:3]
     zero = _like(dy, 0.0)
+    floor = ceiling = None
+    if high is not None:
+        raised = x if low is None else maximum(x, low)
+        ceiling = where(less(high, raised), dy, zero) if _varies(high) else None
+    if low is not None and _varies(low):
+        below = less(x, low) if high is None else logical_and(less(x, low), less_equal(low, high))
+        floor = where(below, dy, zero)
     if low is not None:
         dy = where(less_equal(low, x), dy, zero)
     if high is not None:
         dy = where(less_equal(x, high), dy, zero)
-    return [dy]
+    return [dy, floor, ceiling]
+
+
+def _varies(bound: Value) -> bool:
+    """False for a constant, as bounds mostly are."""
+    assert bound.builder is not None
+    stored = bound.builder.initializer_of(bound)
+    return stored is None or stored.trainable
 
 
 clip: Op = Op(
@@ -342,7 +356,7 @@ clip: Op = Op(
     decompose=_clip,
     inplace=((0, 0),),
     cheap=True,
-    doc="y = min(max(x, low), high); low and high are scalars and get no gradient",
+    doc="y = min(max(x, low), high); low and high are scalars",
 )
 
 

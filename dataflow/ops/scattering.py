@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..builder import GraphBuilder
 from ..errors import GradientError
 from ..graph import Node, Value
 from ..op import Op
 from ..types import Dim, Size, TensorType
+from .binary import equal, where
 from .bodies import zeros
-from .rules import alike, need, normal_axis
+from .index import range_
+from .movement import reshape
+from .rules import alike, need, normal_axis, product
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 
@@ -20,8 +24,12 @@ def _need_indices(name: str, indices: TensorType) -> None:
 
 def zeros_like(value: Value) -> Value:
     """Zeros of the same type."""
+    return zeros(_builder(value), value.type)
+
+
+def _builder(value: Value) -> GraphBuilder:
     assert value.builder is not None
-    return zeros(value.builder, value.type)
+    return value.builder
 
 
 # ---- by element -----------------------------------------------------------------------------------------
@@ -78,7 +86,7 @@ def _check_updates(
 
 
 def _scatter_gradient(node: Node, dy: Value) -> tuple[Value, None, Value]:
-    """Without a reduction the elements that were replaced get none; updates that a later one replaced are not told."""
+    """Without a reduction what was replaced gets none: elements of the data, and updates that a later one replaced."""
     _, indices, updates = node.inputs
     assert updates is not None
     given = dict(node.attributes)
@@ -87,8 +95,22 @@ def _scatter_gradient(node: Node, dy: Value) -> tuple[Value, None, Value]:
         raise GradientError(f"{node.describe()}: a scatter that keeps the {reduction} has no gradient")
     elements = node.op.name == "scatter_elements"
     kept = dy if reduction == "add" else node.op(dy, indices, zeros_like(updates), reduction="none", **given)
-    taken = (gather_elements if elements else gather_nd)(dy, indices, **given)
+    gathered = gather_elements if elements else gather_nd
+    taken = gathered(dy, indices, **given)
+    if reduction == "none":
+        numbers = _numbered(updates)
+        places = zeros(_builder(updates), TensorType(numbers.type.dtype, dy.type.shape))
+        last = gathered(node.op(places, indices, numbers, reduction="none", **given), indices, **given)
+        taken = where(equal(last, numbers), taken, zeros_like(taken))
     return kept, None, taken
+
+
+def _numbered(updates: Value) -> Value:
+    """A number for each element."""
+    (flat,) = _builder(updates).add(range_, (), {"limit": product(updates.type.shape)}).outputs
+    assert flat is not None
+    numbers: Value = reshape(flat, shape=updates.type.shape)
+    return numbers
 
 
 scatter_elements: Op = Op(

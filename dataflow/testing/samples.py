@@ -75,7 +75,8 @@ def _unary() -> list[Sample]:
     for bounds in ((-0.5, 0.5), (None, 0.5), (-0.5, None)):
         ends = [None if b is None else Operand((), float32, value=b) for b in bounds]
         rows += [
-            Sample(ops.clip, (x(*s, kind="distinct"), *ends), gradient=(0,)) for s in ((3, 5), (0,), (1,), (70001,))
+            Sample(ops.clip, (x(*s, kind="distinct"), *ends), gradient=(0, *(i for i in (1, 2) if ends[i - 1])))
+            for s in ((3, 5), (0,), (1,), (70001,))
         ]
     rows += [Sample(ops.prelu, (x(2, 3, 4, kind="away"), x(3, 1)), gradient=(0, 1))]
     types = (float32, float64, int32, int64, bool_)

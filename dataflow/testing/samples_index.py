@@ -19,7 +19,7 @@ def _elements() -> list[Sample]:
             gradient = (0,) if small and dtype == int64 else ()
             rows.append(Sample(ops.gather_elements, (x(*shape), places), {"axis": axis}, gradient=gradient))
             for reduction in ("none", "add", "mul", "max", "min"):
-                checked = (0, 2) if gradient and reduction == "add" else ()
+                checked = (0, 2) if gradient and reduction in ("add", "none") else ()
                 given = {"axis": axis, "reduction": reduction}
                 rows.append(Sample(ops.scatter_elements, (x(*shape), places, x(*wanted)), given, gradient=checked))
     apart = Operand((2, 3), int64, value=[[0, 2, 1], [3, 0, 2]])
@@ -43,7 +43,7 @@ def _rows() -> list[Sample]:
         a = {"batch_dims": shared}
         rows.append(Sample(ops.gather_nd, (x(*shape), places), a, gradient=checked))
         for reduction in ("none", "add", "mul", "max", "min"):
-            both = (0, 2) if checked and reduction == "add" else ()
+            both = (0, 2) if checked and reduction in ("add", "none") else ()
             given = (x(*shape), places, x(*updates))
             rows.append(Sample(ops.scatter_nd, given, {**a, "reduction": reduction}, gradient=both))
     apart = Operand((3, 1), int64, value=[[2], [0], [-1]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random as standard
+
 import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -12,11 +14,11 @@ from tests.fuzz.comparing import wrong
 from tests.fuzz.making import make_graph
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
-@given(random=st.randoms(use_true_random=False))
-def test_random_graphs_agree_with_the_reference(cuda, random):
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
+@given(seed=st.integers(0, 1 << 30))
+def test_random_graphs_agree_with_the_reference(cuda, seed):
     try:
-        made = make_graph(random)
+        made = make_graph(standard.Random(seed))
         joint = vjp_graph(made.graph, [v for v in made.graph.inputs if v.type.dtype == df.float32])
     except df.DataflowError:  # it has no gradient
         assume(False)

@@ -18,7 +18,11 @@ from .making import Array
 
 STEPS = (1e-5, 1e-6, 1e-7)
 LIMIT = 1e-4  # of the size of the terms
-WITHOUT = {"batch_norm_train", "resample"}  # running statistics and the weights of taps are constants to a gradient
+WITHOUT = {
+    "batch_norm_train",
+    "resample",
+    "resample_grad",
+}  # running statistics and the weights of taps are constants to a gradient
 
 
 def target(seed: int, case: int) -> Outcome:
