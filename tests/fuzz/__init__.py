@@ -14,7 +14,7 @@ Who calls whom::
 
     __main__   reads the command line
       campaign   forks workers, watches them for death, hangs and memory, collects findings -> Report
-        files      case -> mutated ONNX model -> load, compile, run -> outcome          (corpus, mutations)
+        files      case -> mutated ONNX model -> load, compile, run -> outcome          (corpus, mutations, referee)
         graphs     case -> random graph -> devices and options against float64 -> outcome  (making, bodies, comparing)
         gradients  case -> the same graph -> its vjp against differences -> outcome
         plans      case -> random lowered program -> planner, checker, bytes -> outcome  (programs, simulating)
