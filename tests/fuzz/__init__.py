@@ -6,6 +6,7 @@
     python -m tests.fuzz plans --count 1000000
     python -m tests.fuzz coverage --minutes 60 [--keep]
     python -m tests.fuzz files --seed 1 --case 4711 --reproducer bug.onnx
+    python -m tests.fuzz graphs --seed 1 --case 4711 --reproducer tests/core/test_bug.py
 
 Each prints its progress, writes a report as JSON and ends with status 1 when it has findings. A case is a number: the
 target and the seed make the same input from it on every machine, so a finding needs no more than its number.
@@ -18,7 +19,7 @@ Who calls whom::
         graphs     case -> random graph -> devices and options against float64 -> outcome  (making, bodies, comparing)
         gradients  case -> the same graph -> its vjp against differences -> outcome
         plans      case -> random lowered program -> planner, checker, bytes -> outcome  (programs, simulating)
-      minimizing   a failing input and a predicate -> a smaller one that still fails
+      minimizing   a failing input and a predicate -> a smaller one that still fails  (writing: as a test)
       coverage     atheris over the reader and the wire format, in processes of its own
 
 A target is a function from ``(seed, case)`` to an ``Outcome``: a word that is counted (``ran``, ``refused``, ...) and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random as standard
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,3 +134,18 @@ def _refused_by_reference(graph: df.Graph, feeds: Mapping[str, Array]) -> bool:
     except df.DataflowError:
         return True
     return False
+
+
+def reproduce(seed: int, case: int, path: Path) -> None:
+    """Writes the smallest graph that has the finding of a case, as a test."""
+    from .minimizing import shrink_graph
+    from .writing import as_test
+
+    graph, _ = made(seed, case)
+    kinds = {f.kind for f in check(graph.graph, graph.feeds)}
+
+    def fails(smaller: df.Graph, data: Mapping[str, Array]) -> bool:
+        return any(f.kind in kinds for f in check(smaller, data))
+
+    small, data = shrink_graph(graph.graph, graph.feeds, fails) if kinds else (graph.graph, graph.feeds)
+    path.write_text(as_test(small, data))

@@ -144,3 +144,13 @@ def test_coverage_guided_reading_finds_nothing_in_a_moment():
     report = cover(6 / 60, 1)
     assert report.cases > 1000
     assert not report.findings
+
+
+def test_written_tests_build_the_same_graph(tmp_path):
+    for case in range(12):
+        path = tmp_path / "written.py"
+        graphs.reproduce(3, case, path)
+        code = path.read_text()
+        known = {}
+        exec(compile(code, str(path), "exec"), known)
+        known["test_it_is_right_on_every_device"]()
