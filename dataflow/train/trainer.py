@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -417,8 +417,8 @@ class Trainer:
             raise ModelError("this Trainer is closed; make a new one")
         self.model.check_whole()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # this module may be gone
+        if not getattr(self, "_closed", True) and not is_finalizing():
             with InterruptsHeld(later=True):
                 self.close()
 
