@@ -20,6 +20,7 @@ from .rules import (
     need_real,
     numbers_alike,
     same_dtype,
+    varies,
 )
 
 
@@ -330,8 +331,8 @@ def _clip_gradient(node: Node, dy: Value) -> list[Value | None]:
     floor = ceiling = None
     if high is not None:
         raised = x if low is None else maximum(x, low)
-        ceiling = where(less(high, raised), dy, zero) if _varies(high) else None
-    if low is not None and _varies(low):
+        ceiling = where(less(high, raised), dy, zero) if varies(high) else None
+    if low is not None and varies(low):
         below = less(x, low) if high is None else logical_and(less(x, low), less_equal(low, high))
         floor = where(below, dy, zero)
     if low is not None:
@@ -339,13 +340,6 @@ def _clip_gradient(node: Node, dy: Value) -> list[Value | None]:
     if high is not None:
         dy = where(less_equal(x, high), dy, zero)
     return [dy, floor, ceiling]
-
-
-def _varies(bound: Value) -> bool:
-    """False for a constant, as bounds mostly are."""
-    assert bound.builder is not None
-    stored = bound.builder.initializer_of(bound)
-    return stored is None or stored.trainable
 
 
 clip: Op = Op(

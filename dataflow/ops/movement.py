@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..errors import InputError
 from ..graph import Node, Value
 from ..op import REQUIRED, Op, View
-from ..types import Dim, Shape, Size, TensorType, contiguous_strides
-from .rules import need, need_shape, normal_axis, product
+from ..types import Dim, Shape, Size, TensorType, bool_, contiguous_strides
+from .rules import need, need_shape, normal_axis, product, varies
 
 
 def _x(node: Node) -> Value:
@@ -238,15 +240,25 @@ def _pad_infer(
     return TensorType(x.dtype, sizes)
 
 
-def _pad_gradient(node: Node, dy: Value) -> Value:
-    """The inverse pad, which crops; mirrored and repeated elements add up by a gather's rule."""
+def _pad_gradient(node: Node, dy: Value) -> Value | tuple[Value, Value]:
+    """The inverse pad, which crops; mirrored and repeated elements add up by a gather's rule.
+
+    A value that is computed gets the cotangents of what was added.
+    """
     pads = node.attributes["pads"]
     rank = _x(node).type.rank
     if node.attributes["mode"] == "constant":
         cropped: Value = pad(dy, pads=tuple(-p for p in pads))
-        return cropped
-    import numpy as np
+        value = node.inputs[1] if len(node.inputs) > 1 else None
+        if value is None or not varies(value):
+            return cropped
+        from .binary import where
+        from .bodies import zeros
 
+        assert dy.builder is not None
+        none = zeros(dy.builder, TensorType(bool_, _x(node).type.shape))
+        added = pad(none, dy.builder.constant(np.asarray(True)), pads=pads)
+        return cropped, where(added, dy, zeros(dy.builder, TensorType(dy.type.dtype, ())))
     from .index import index_add
 
     assert dy.builder is not None

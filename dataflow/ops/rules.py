@@ -163,6 +163,13 @@ def need(condition: bool, text: str) -> None:
         raise InputError(text)
 
 
+def varies(value: Value) -> bool:
+    """False for a constant: what nobody trains or feeds needs no gradient."""
+    assert value.builder is not None
+    stored = value.builder.initializer_of(value)
+    return stored is None or stored.trainable
+
+
 def need_no_cotangent(node: Node, *cotangents: Value | None) -> None:
     """Raises GradientError where a cotangent came for one of the last outputs, which have no gradient.
 

@@ -201,7 +201,7 @@ def _movement() -> list[Sample]:
         ].shape
         rows.append(Sample(ops.slice_grad, (x(*size),), {"shape": shape, **ranges}, gradient=(0,)))
     for pads in ((1, 2, 0, 3), (0, 0, 0, 0), (-1, 1, 2, -2)):
-        rows.append(Sample(ops.pad, (x(4, 5), Operand((), float32, value=1.5)), {"pads": pads}, gradient=(0,)))
+        rows.append(Sample(ops.pad, (x(4, 5), Operand((), float32, value=1.5)), {"pads": pads}, gradient=(0, 1)))
         rows.append(Sample(ops.pad, (x(4, 5),), {"pads": pads}))
     rows += [
         Sample(ops.pad, (x(4, 5),), {"pads": (1, 2, 0, 3), "mode": mode}, gradient=(0,)) for mode in ("reflect", "edge")

@@ -282,6 +282,9 @@ class Importer:
             raise ModelError(f"{what} {tensor.name!r} depends on data, in a body; it must be known at load there")
         if value.type.rank > 1 or not value.type.is_bound or value.type.dtype.name not in ("int32", "int64"):
             raise ModelError(f"{what} {tensor.name!r} depends on data and is {value.type}; expected a list of sizes")
+        if value.type.elements > MOST_KNOWN:
+            text = f"{what} {tensor.name!r} depends on data and has {value.type.elements} elements; expected at most"
+            raise ModelError(f"{text} {MOST_KNOWN}")
         dims = [Dim(f"{tensor.name}.{i}") for i in range(value.type.elements)]
         self.builder.add(ops.measure, (value,), {"sizes": tuple(dims)})
         numbers = np.array(dims, object).reshape(value.type.sizes)

@@ -65,6 +65,15 @@ def test_a_size_whose_name_is_no_text(path):
     refused(path, data.replace(b"name", b"n\xffme"), "input 'x'", "axis 0", "no text")
 
 
+def test_a_shape_of_billions_of_elements_is_refused_before_each_gets_a_name(path):
+    shape = helper.make_tensor_value_info("x", TensorProto.INT64, [2**31 - 1])
+    result = helper.make_tensor_value_info("y", F, None)
+    graph = helper.make_graph([node("ConstantOfShape", ["x"], ["y"])], "bad", [shape], [result])
+    refused(
+        path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), "myConstantOfShape", "elements"
+    )
+
+
 def test_a_file_that_does_not_exist(path):
     with pytest.raises(df.ModelError, match=r"model\.onnx: cannot be read: No such file"):
         df.load(str(path))
