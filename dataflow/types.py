@@ -17,7 +17,7 @@ import numpy as np
 from . import arguments
 from .errors import InputError
 
-MOST_BYTES = 1 << 56  # of a tensor; no address space has more, and sums of many of them stay below 63 bits
+MOST_BYTES = 1 << 57  # of a tensor; no address space has more, and sums of many of them stay below 63 bits
 MOST_AXES = 64  # of a tensor; NumPy's arrays have no more
 
 Size = Union[int, "Dim"]

@@ -1,5 +1,6 @@
 import dataclasses
 import shlex
+import signal
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -10,6 +11,10 @@ import dataflow as df
 from dataflow.registry import default_registry, load
 
 FOLDER = Path(__file__).parent / "devices"
+
+# What runs in the background of a shell ignores Ctrl-C, and so would everything that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Plugin:

@@ -116,6 +116,11 @@ class _Worker:
         self.trace.close()
 
 
+def _addressed() -> int:
+    """Bytes of address space that this process has already: many, where other tests reserved some."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 def _work(
     target: Target, seed: int, cases: range, environment: Mapping[str, str], state: mmap.mmap, trace: int, pipe: int
 ) -> None:
@@ -126,7 +131,8 @@ def _work(
         faulthandler.enable(file=trace)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         _, most = resource.getrlimit(resource.RLIMIT_AS)
-        memory = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
+        memory = MEMORY + _addressed()
+        memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         null = os.open(os.devnull, os.O_WRONLY)
