@@ -44,6 +44,7 @@ typedef struct arg_context {
 #define DEFINE_COLUMNS(name, T, BETTER, BETTER_OR_EQUAL)                                           \
   static void name##_columns(int64_t *y, const T *x, int64_t size, int64_t inner, int64_t n,       \
                              int last) {                                                           \
+    DF_ASSUME(n > 0);                                                                              \
     T best[COLUMNS];                                                                               \
     int64_t place[COLUMNS];                                                                        \
     for (int64_t j = 0; j < n; j++) {                                                              \

@@ -153,6 +153,7 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   p.block = block_of(p.k);
 
   cut(&p, conv, plain, threads);
+  DF_ASSUME(p.parts > 0);
   int64_t tiles = df_divide_up(p.tiles, p.parts);
   int64_t most = df_max(1, df_min(MOST_TILES, MOST_FLOATS / (p.block * DF_LANES)));
   p.together = df_divide_up(tiles, df_divide_up(tiles, most));

@@ -87,6 +87,7 @@ static inline uint32_t df_inside(int64_t first, int64_t step, int64_t size, int6
 
 /* Positions [position, position + count) of the output. */
 static inline void df_find_place(df_place *t, const df_window *w, int64_t position, int64_t count) {
+  DF_ASSUME(count > 0 && count <= DF_LANES);
   uint32_t along[DF_AXES][DF_MOST_TAPS], all = (1u << count) - 1;
   for (int axis = 0; axis < DF_AXES; axis++)
     for (int64_t tap = 0; tap < w->kernel[axis]; tap++)
@@ -98,6 +99,7 @@ static inline void df_find_place(df_place *t, const df_window *w, int64_t positi
     const int64_t o[DF_AXES] = {row / w->out[1], row % w->out[1], at % w->out[2]};
     int64_t first[DF_AXES];
     some = df_min(count - done, w->out[2] - o[2]);
+    DF_ASSUME(some > 0);
     for (int axis = 0; axis < DF_AXES; axis++) {
       first[axis] = o[axis] * w->stride[axis] - w->pad[axis];
       for (int64_t tap = 0; tap < w->kernel[axis]; tap++)

@@ -131,13 +131,14 @@ DF_AMX_INLINE __m512i pack_plane(uint16_t *out, const df_grid *g, const float *l
 uint32_t DF_NAME(df_grid_pack)(uint16_t *out, const df_grid *g, const float *image,
                                int64_t channels, int64_t block) {
   const int64_t size = g->in_rows * g->in_span;
+  DF_ASSUME(image);
   __m512i largest = _mm512_setzero_si512();
   out += block * g->block_words;
   for (int64_t phase = 0; phase < g->phases; phase++)
     for (int64_t pair = 0; pair < 16; pair++, out += 2 * g->plane) {
       const int64_t channel = block * DF_AMX_STEPS + 2 * pair;
       const float *low = channel < channels ? image + channel * size : NULL;
-      const float *high = channel + 1 < channels ? low + size : NULL;
+      const float *high = low && channel + 1 < channels ? low + size : NULL;
       const int32_t *at = g->phase_at[phase];
       if (g->parts == 1)
         largest = pack_plane(out, g, low, high, at, 1, largest);

@@ -105,6 +105,7 @@ static uint32_t pack_filters(uint16_t *out, const job *j, const float *from, int
     for (int64_t at = q, end = df_min(q + DF_AMX_STEPS, g->positions); at < end;) {
       const int64_t y = at / g->span, x = at % g->span, run = df_min(end - at, g->span - x);
       const int64_t wanted = df_max(0, df_min(run, g->width - x));
+      DF_ASSUME(run > 0);
       for (int64_t lane = 0; lane < lanes; lane++)
         for (int64_t i = 0; i < wanted; i++)
           spread[lane * DF_AMX_STEPS + at - q + i] = from[lane * plane + y * g->width + x + i];

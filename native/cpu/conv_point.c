@@ -148,6 +148,7 @@ static void do_panel(const piece *s, int64_t panel, int64_t first, int64_t count
   const float *weight = s->packed + (begin * panels_of(conv) + panel * k) * DF_TILE_ROWS;
   for (int64_t i = 0; i < count; i++) {
     int64_t columns = columns_of(s, first + i);
+    DF_ASSUME(rows > 0 && rows <= DF_TILE_ROWS && columns > 0);
     int64_t to = s->out + filter * plane + (first + i) * DF_TILE_COLUMNS;
     df_gemm_end last = {.row_bias = begin == 0 && s->bias ? s->bias + filter : NULL,
                         .add = begin == 0 && d->add ? d->add + to : NULL,

@@ -133,16 +133,19 @@ static int64_t columns_of(const df_window *w, int64_t strip) {
 }
 static int64_t width_of(int64_t columns) { return columns > DF_LANES ? DF_TILE_COLUMNS : DF_LANES; }
 
-/* Where the lines of the steps begin in the phases, for row 0 of those that are there. */
-static void find_lines(int32_t *offset, const df_conv *conv, const form *f) {
+/* Where the lines of the steps begin in the phases, for row 0 of those that are there. Returns the
+ * number of steps. */
+static int64_t find_lines(int32_t *offset, const df_conv *conv, const form *f) {
   const df_window *w = &conv->window;
+  int64_t k = 0;
   for (int64_t c = 0; c < conv->channels; c++)
     for (int64_t a = 0; a < w->kernel[1]; a++)
       for (int64_t b = 0; b < w->kernel[2]; b++) {
         int64_t phase, shift = shift_of(w, b, &phase);
         int64_t input = c * f->inputs + a * w->dilation[1];
-        *offset++ = (int32_t)((input * w->stride[2] + phase) * f->pitch + f->left + shift);
+        offset[k++] = (int32_t)((input * w->stride[2] + phase) * f->pitch + f->left + shift);
       }
+  return k;
 }
 
 /* lines[k][position] of |vectors| of positions. */
@@ -172,7 +175,7 @@ void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin,
   const float *bias = direct->bias ? direct->bias + group * conv->filters : NULL;
   float *lines = scratch + phase_floats(conv, &f);
   int32_t offset[MOST_STEPS];
-  find_lines(offset, conv, &f);
+  const int64_t k = find_lines(offset, conv, &f);
   for (int64_t row = begin; row < end; row++) {
     int64_t ahead = (row - begin) % f.rows;
     if (ahead == 0)
@@ -180,7 +183,7 @@ void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin,
     for (int64_t strip = 0; strip < f.strips; strip++) {
       int64_t columns = columns_of(w, strip), vectors = width_of(columns) / DF_LANES;
       int64_t at = (row - begin) * to->row + strip * DF_TILE_COLUMNS;
-      copy_lines(lines, scratch + ahead * f.row + strip * DF_TILE_COLUMNS, offset, f.k, vectors);
+      copy_lines(lines, scratch + ahead * f.row + strip * DF_TILE_COLUMNS, offset, k, vectors);
       for (int64_t panel = 0; panel < panels; panel++) {
         int64_t filter = conv->filters * panel / panels;
         int64_t filters = conv->filters * (panel + 1) / panels - filter;
@@ -189,7 +192,7 @@ void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin,
                             .relu = direct->relu,
                             .a_step = DF_TILE_ROWS};
         DF_NAME(df_tiles)
-        [filters - 1][vectors - 1](f.k, packed + panel *f.k *DF_TILE_ROWS, lines,
+        [filters - 1][vectors - 1](k, packed + panel *k *DF_TILE_ROWS, lines,
                                    to->out + at + filter *to->plane, to->plane, columns, &last);
       }
     }

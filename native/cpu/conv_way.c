@@ -56,7 +56,12 @@ void DF_NAME(df_way_tell)(const df_conv *conv, int32_t way, df_prepared *out) {
     out->possible |= (int64_t)(ways[i].can(conv) != 0) << i;
 }
 
-static const way *find(const df_conv *conv) { return &ways[DF_NAME(df_way_of)(conv)]; }
+/* The one of |conv|, which isn't DF_SPREAD. */
+static const way *find(const df_conv *conv) {
+  const int32_t found = DF_NAME(df_way_of)(conv);
+  DF_ASSUME(found < DF_CONV_WAYS);
+  return &ways[found];
+}
 
 int64_t DF_NAME(df_way_pack_bytes)(const df_conv *conv) { return find(conv)->pack_bytes(conv); }
 

@@ -46,25 +46,28 @@ static void turn_run(float *out, int64_t pitch, int64_t lines, const float *from
   }
 }
 
-/* offset[tap] from the first tap. */
-static void tap_distances(const df_conv *conv, const df_weight *weight, int64_t *distance) {
+/* distance[tap] from the first tap. Returns the number of taps. */
+static int64_t tap_distances(const df_conv *conv, const df_weight *weight, int64_t *distance) {
   const df_window *w = &conv->window;
+  int64_t taps = 0;
   for (int64_t a = 0; a < w->kernel[0]; a++)
     for (int64_t b = 0; b < w->kernel[1]; b++)
       for (int64_t c = 0; c < w->kernel[2]; c++)
-        *distance++ = a * weight->tap[0] + b * weight->tap[1] + c * weight->tap[2];
+        distance[taps++] = a * weight->tap[0] + b * weight->tap[1] + c * weight->tap[2];
+  return taps;
 }
 
 /* One vector of filters that do not lie together. */
 static void turn_vector(float *out, int64_t pitch, const df_conv *conv, const df_weight *weight,
                         const df_filters *f, const float *from, int64_t begin, int64_t end) {
-  int64_t taps = conv->window.taps, distance[DF_MOST_TAPS], low = 0, high = 0;
+  int64_t distance[DF_MOST_TAPS], low = 0, high = 0;
   int32_t place[DF_MOST_TAPS];
   if (is_whole(conv, weight)) {
     turn_run(out, pitch, end - begin, from + begin, weight->filter, f, end - begin, NULL, 0);
     return;
   }
-  tap_distances(conv, weight, distance);
+  const int64_t taps = tap_distances(conv, weight, distance);
+  DF_ASSUME(taps > 0);
   for (int64_t tap = 0; tap < taps; tap++) {
     low = df_min(low, distance[tap]);
     high = df_max(high, distance[tap]);
@@ -81,8 +84,10 @@ static void turn_vector(float *out, int64_t pitch, const df_conv *conv, const df
 /* Filters that lie together. */
 static void load_lines(float *out, int64_t pitch, const df_conv *conv, const df_weight *weight,
                        const df_filters *f, const float *from, int64_t begin, int64_t end) {
-  int64_t taps = conv->window.taps, tap = begin % taps, distance[DF_MOST_TAPS];
-  tap_distances(conv, weight, distance);
+  int64_t distance[DF_MOST_TAPS];
+  const int64_t taps = tap_distances(conv, weight, distance);
+  DF_ASSUME(taps > 0);
+  int64_t tap = begin % taps;
   from += begin / taps * weight->channel;
   for (int64_t k = begin; k < end; k++, out += pitch) {
     for (int64_t lane = 0; lane < f->lanes; lane += DF_LANES)

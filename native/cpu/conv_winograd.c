@@ -191,12 +191,14 @@ static void cut(plan *p, const df_conv *conv, int32_t threads) {
 
 static plan make_plan(const df_conv *conv, int32_t threads) {
   plan p = {.form = form_of(conv)};
+  DF_ASSUME(p.form);
   p.across = df_divide_up(conv->window.out[2], p.form->side);
   p.squares = squares_of(conv, p.form);
   p.all = conv->batch * p.squares;
   p.groups = df_divide_up(p.all, DF_DIRECT_ROWS);
   p.place = input_floats(conv);
   cut(&p, conv, threads);
+  DF_ASSUME(p.parts > 0);
   int64_t groups = df_divide_up(p.groups, p.parts);
   p.together = df_divide_up(groups, df_divide_up(groups, most_together(conv, p.form)));
   p.scratch = p.together * (p.form->places * p.place + SUMS);
@@ -280,10 +282,12 @@ static void do_panel(const piece *s, int64_t panel) {
   const plan *p = s->p;
   int64_t width = panel_width(conv, panel), channels = conv->channels, places = p->form->places;
   int64_t line = place_floats(conv, width);
+  DF_ASSUME(width >= DF_LANES);
   const float *weight = s->d->packed + panel_floats(conv, p->form, panel);
   for (int64_t place = 0; place < places; place++, weight += line)
     for (int64_t g = 0; g < s->groups; g++) {
       int64_t rows = square_count(p, s->group + g);
+      DF_ASSUME(rows > 0);
       df_ahead ahead = df_ahead_make(weight + line, line, channels, g, s->groups);
       df_direct_tile tile = DF_NAME(df_direct_tiles)[rows - 1][width / DF_LANES - 1];
       tile(channels, weight, s->inputs + (g * places + place) * p->place, s->shift, ahead,

@@ -134,6 +134,7 @@ static void df_box_task(void *context, int64_t index, int64_t count, int32_t wor
   const df_box *box = context;
   const df_walk *walk = &box->walk;
   const int32_t inner = walk->rank - 1;
+  DF_ASSUME(inner >= 0 && box->outer.inputs == 2);
   int64_t unit, end;
   df_piece(index, count, box->units, 1, &unit, &end);
   df_place place;

@@ -6,6 +6,7 @@
  */
 #ifndef DF_CPU_H
 #define DF_CPU_H
+#include "assume.h"
 #include "dataflow_inline.h"
 
 #include <stddef.h>

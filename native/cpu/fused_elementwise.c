@@ -72,9 +72,9 @@ static df_rows rows_of(const df_named_rows *table, const char *name, size_t leng
 
 /* Reads "op a b;op a;..." up to its end. Returns why it can't be done, or null. */
 static const char *parse(program *p, const df_node *node) {
+  *p = (program){.inputs = node->n_inputs};
   if (node->n_attributes < 1 || node->attributes[0].kind != DF_ATTR_STRING)
     return "it has no program";
-  *p = (program){.inputs = node->n_inputs};
   const int reduces = node->n_attributes > 1 && node->attributes[1].i > 0;
   for (const char *at = node->attributes[0].s; *at;) {
     if (p->steps == MOST_STEPS)
@@ -91,8 +91,9 @@ static const char *parse(program *p, const df_node *node) {
       p->step[p->steps].operand[arity++] = (int32_t)operand;
       at = end;
     }
-    if (*at && *at++ != ';')
+    if (arity == 0 || (*at && *at != ';'))
       return "the program has a step that is none";
+    at += *at == ';';
     if (reduces && !*at) {
       p->trailing = (int32_t)node->attributes[1].i;
       memcpy(p->reduction, name, df_min((int64_t)length, sizeof p->reduction - 1));
@@ -117,7 +118,7 @@ static void program_rows(void *out, const void *const *in, const int64_t *step, 
   const program *p = call->state;
   const int32_t last = p->steps - 1;
   _Alignas(64) float results[MOST_STEPS][BLOCK];
-  int64_t result_step[MOST_STEPS];
+  int64_t result_step[MOST_STEPS] = {0};
   for (int64_t begin = 0; begin < n; begin += BLOCK) {
     const int64_t count = df_min(BLOCK, n - begin);
     for (int32_t s = 0; s <= last; s++) {

@@ -112,9 +112,11 @@ static void dot_columns(const df_gemm *g, int64_t begin, int64_t end) {
     break;
   int64_t j = begin;
   for (; j + COLUMNS <= end; j += COLUMNS)
-    switch (g->m) { ROWS(1, COLUMNS) ROWS(2, COLUMNS) ROWS(3, COLUMNS) ROWS(4, COLUMNS) }
+    switch (g->m) {
+      ROWS(1, COLUMNS) ROWS(2, COLUMNS) ROWS(3, COLUMNS) ROWS(4, COLUMNS) default : break;
+    }
   for (; j < end; j++)
-    switch (g->m) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) }
+    switch (g->m) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) default : break; }
 #undef ROWS
 }
 

@@ -168,13 +168,15 @@ static df_status nonzero_run(const df_call *call) {
   const int64_t count = y->shape[1], total = df_elements(x);
   int64_t place[MOST_AXES] = {0};
   int64_t *out = y->data, found = 0;
+  const int32_t rank = x->rank;
+  DF_ASSUME(rank >= 0 && rank <= MOST_AXES);
   for (int64_t i = 0; i < total; i++) {
     if (is_hit(x, i)) {
-      for (int32_t axis = 0; axis < x->rank && found < count; axis++)
+      for (int32_t axis = 0; axis < rank && found < count; axis++)
         out[axis * count + found] = place[axis];
       found++;
     }
-    for (int32_t axis = x->rank - 1; axis >= 0 && ++place[axis] == x->shape[axis]; axis--)
+    for (int32_t axis = rank - 1; axis >= 0 && ++place[axis] == x->shape[axis]; axis--)
       place[axis] = 0;
   }
   if (found != count)
@@ -280,6 +282,7 @@ static void full_rows(void *out, const void *const *in, const int64_t *step, int
   const int64_t item = df_item_bytes(call->outputs[0].dtype);
   const number value = number_of(call, 1);
   uint64_t element;
+  DF_ASSUME(item <= (int64_t)sizeof element);
   element_of(&element, call->outputs[0].dtype, value.whole, value.i, value.d);
   df_gather_row(out, (const char *)&element, 0, n, item);
 }

@@ -63,6 +63,7 @@ static void forward_strip(const job *j, int64_t at, int64_t count) {
     int64_t here = at + c * j->inner;
     window_scale(sum, j, j->x + at, c, count);
     inverse_power(power, sum, j->beta, count);
+    DF_ASSUME(j->y);
     for (int64_t i = 0; i < count; i++)
       j->y[here + i] = j->x[here + i] * power[i];
     if (j->scale)

@@ -81,6 +81,7 @@ static df_status slice_grad_run(const df_call *call) {
                    n_steps, dx->rank);
   zero_context zero = {dx->data, df_elements(dx) * item};
   df_parallel(call, zero_task, &zero, df_pieces(call, zero.bytes, 4 * DF_GRAIN));
+  DF_ASSUME(dx->rank == dy->rank);
   int64_t strides[DF_WALK_RANK], first = 0;
   for (int32_t axis = 0; axis < dx->rank; axis++) {
     first += starts[axis] * dx->strides[axis];
@@ -140,6 +141,7 @@ static void pad_task(void *context, int64_t index, int64_t count, int32_t worker
   const pad_context *pad = context;
   const df_tensor *x = pad->x, *y = pad->y;
   const int32_t last = y->rank - 1;
+  DF_ASSUME(last >= 0 && last < DF_WALK_RANK);
   const int64_t item = pad->item, width = y->shape[last], n = x->shape[last];
   /* In coordinates of x, the row of y runs from |left| to |right|; [low, high) lies in x. */
   const int64_t left = -pad->before[last], right = left + width;
@@ -196,6 +198,7 @@ static df_status pad_run(const df_call *call) {
     memcpy(y->data, x->data, (size_t)pad.item);
     return DF_OK;
   }
+  DF_ASSUME(x->rank == y->rank && x->rank > 0 && x->rank <= DF_WALK_RANK);
   contiguous_strides(pad.strides, x->shape, x->rank);
   pad.rows = elements / y->shape[y->rank - 1];
   df_parallel(call, pad_task, &pad,

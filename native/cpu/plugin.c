@@ -13,6 +13,7 @@
 #include <cpuid.h>
 #endif
 
+#include "assume.h"
 #include "dataflow_inline.h"
 
 #include <stdlib.h>
@@ -212,6 +213,7 @@ static const df_kernel **gather_kernels(const kernel_table *tables, int64_t *cou
   for (const kernel_table *table = tables; *table; table++)
     for (kernel_table kernel = *table; *kernel; kernel++)
       total++;
+  DF_ASSUME(total > 0);
   const df_kernel **kernels = malloc((size_t)total * sizeof *kernels);
   if (!kernels)
     return NULL;

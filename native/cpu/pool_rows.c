@@ -219,7 +219,7 @@ void DF_NAME(df_max_rows)(const df_window *w, int64_t planes, const float *x, fl
 static inline __attribute__((always_inline)) void join_places(int64_t stride, const df_window *w,
                                                               const float *line, int64_t at,
                                                               float *y, int32_t *places) {
-  df_ivec lane;
+  df_ivec lane = {0};
   for (int i = 0; i < DF_LANES; i++)
     lane[i] = i;
   for (int64_t o = 0; o < w->out[2]; o += DF_LANES) {

@@ -77,6 +77,7 @@ static void normal(const generator *g, float *out, const float *x, const uint32_
 }
 
 static void drop(const generator *g, float *out, const float *x, const uint32_t *w, int64_t n) {
+  DF_ASSUME(x);
   DF_IVDEP
   for (int64_t i = 0; i < n; i++)
     out[i] = upper(w[i]) * 0x1p-24f >= g->a ? x[i] * g->b : 0.0f;

@@ -110,6 +110,7 @@ static void forward_step(const void *context, int64_t index, const df_recurrent_
       f->cell(f, y, gates, x, q, h, c, part->unit, part->units_end);
     else
       hold(f, y, gates, h, part->unit, part->units_end);
+    DF_ASSUME(c || !f->cells);
     if (f->cells)
       memcpy(f->cells + (at + row) * n + part->unit, c + part->unit,
              (size_t)(part->units_end - part->unit) * sizeof(float));

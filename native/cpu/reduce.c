@@ -261,6 +261,7 @@ static void reduce_columns(const reduction *r, const char *x, int64_t part, int6
   uint64_t partial[DF_CHUNK], buffer[DF_CHUNK];
   for (int64_t j = 0; j < n; j++)
     totals[j] = op->identity;
+  DF_ASSUME(rows->inputs == 1);
   df_place place;
   df_place_set(&place, rows, strip);
   while (strip < end) {

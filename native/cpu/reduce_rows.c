@@ -27,7 +27,7 @@ static inline df_vec sum_of(const float *x, int64_t n) {
 /* The largest of sign * x, per lane. */
 static inline df_vec largest_of(const float *x, int64_t n, float sign) {
   if (n < DF_LANES) {
-    df_ivec lane;
+    df_ivec lane = {0};
     for (int i = 0; i < DF_LANES; i++)
       lane[i] = i;
     df_ivec inside = lane < (int32_t)n;

@@ -76,6 +76,7 @@ static df_status check(const df_call *call, const entries *e, const char *op) {
 /* The element of the data where entry |i| begins. */
 static int64_t place_of(const entries *e, int64_t i) {
   int64_t offset = 0, rest = i;
+  DF_ASSUME(e->axes >= 0 && e->axes <= MOST_AXES);
   if (e->axis >= 0) {
     for (int32_t axis = e->axes - 1; axis >= 0; axis--) {
       int64_t at = rest % e->sizes[axis];

@@ -175,7 +175,7 @@ static df_status run(const df_call *call, df_task task) {
     return DF_OK;
   softmax_context context = {.out = y->data,
                              .a = call->inputs[0].data,
-                             .b = call->n_inputs > 1 ? call->inputs[1].data : NULL,
+                             .b = call->inputs[call->n_inputs - 1].data,
                              .outer = df_product(y->shape, 0, axis),
                              .size = y->rank ? y->shape[axis] : 1,
                              .inner = df_product(y->shape, axis + 1, y->rank)};

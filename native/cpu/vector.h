@@ -4,6 +4,8 @@
 #ifndef DF_CPU_VECTOR_H
 #define DF_CPU_VECTOR_H
 
+#include "assume.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -32,6 +34,7 @@ static inline df_vec vec_splat(float value) { return value - (df_vec){0}; }
 
 /* The first |count| lanes (0 to DF_LANES) from memory, the others zero; touches nothing beyond. */
 static inline df_vec vec_load_part(const float *from, int64_t count) {
+  DF_ASSUME(count >= 0 && count <= DF_LANES);
 #if defined(__AVX512F__)
   return (df_vec)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
 #elif defined(__AVX2__)
@@ -101,6 +104,7 @@ static inline __attribute__((always_inline)) df_vec vec_load_steps(const float *
 }
 
 static inline void vec_store_part(float *to, df_vec value, int64_t count) {
+  DF_ASSUME(count >= 0 && count <= DF_LANES);
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)value);
 #elif defined(__AVX2__)
@@ -116,6 +120,7 @@ static inline void vec_store_part(float *to, df_vec value, int64_t count) {
 /* Lanes [first, first + count) from memory, where the first of them lies at |from|; the others are
  * zero. Touches nothing beyond, and nothing at all when |count| is not positive. */
 static inline df_vec vec_load_lanes(const float *from, int64_t first, int64_t count) {
+  DF_ASSUME(first >= 0 && count <= DF_LANES - first && count <= DF_LANES);
 #if defined(__AVX512F__)
   uint32_t mask = count > 0 ? ((1u << count) - 1) << first : 0;
   return (df_vec)_mm512_maskz_loadu_ps((__mmask16)mask, from - first);

@@ -124,6 +124,7 @@ static inline void df_gather_row(char *to, const char *from, int64_t stride, int
   case 8:
     DF_GATHER_TYPE(uint64_t)
   default:
+    DF_ASSUME(item > 0);
     for (int64_t i = 0; i < n; i++)
       memcpy(to + i * item, from + i * stride * item, (size_t)item);
   }
@@ -155,6 +156,7 @@ static inline void df_map_flat(const df_map *map, int64_t begin, int64_t end) {
 static inline void df_map_by_rows(const df_map *map, int64_t begin, int64_t end) {
   const df_walk *walk = map->walk;
   int32_t inner = walk->rank - 1;
+  DF_ASSUME(inner >= 0 && walk->inputs == map->n_inputs);
   df_place place;
   df_place_set(&place, walk, begin);
   int64_t step[DF_WALK_INPUTS];
@@ -184,6 +186,7 @@ static inline int df_walk_is_flat(const df_walk *walk, int32_t input) {
 static inline void df_map_by_gathering(const df_map *map, int64_t begin, int64_t end) {
   const df_walk *walk = map->walk;
   int32_t inner = walk->rank - 1;
+  DF_ASSUME(inner >= 0 && walk->inputs == map->n_inputs);
   _Alignas(64) char buffers[DF_WALK_INPUTS][DF_GATHER_BYTES];
   const int64_t step[DF_WALK_INPUTS] = {1, 1, 1, 1, 1, 1};
   int flat[DF_WALK_INPUTS];

@@ -107,10 +107,13 @@ df_status df_prepare_set(int64_t count, const df_kernel *const *kernels, const d
   const size_t room = count > 0 ? (size_t)count : 1;
   const df_kernel **kept = calloc(room, sizeof *kept);
   df_prepared *prepared = calloc(room, sizeof *prepared);
-  df_status status = kept && prepared
-                         ? df_prepare_kernels(count, kernels, nodes, prepared, error)
-                         : df_error_set(error, DF_OUT_OF_MEMORY, -1,
-                                        "no memory to prepare %lld kernels", (long long)count);
+  if (!kept || !prepared) {
+    free(kept);
+    free(prepared);
+    return df_error_set(error, DF_OUT_OF_MEMORY, -1, "no memory to prepare %lld kernels",
+                        (long long)count);
+  }
+  const df_status status = df_prepare_kernels(count, kernels, nodes, prepared, error);
   if (status) {
     free(kept);
     free(prepared);

@@ -63,10 +63,11 @@ static void move_forward(df_ranked *order, int32_t from, int32_t to) {
 }
 
 /* Iterated local search: the blocks that reach the peak, and one more, come earlier by a random
- * distance; an order that is no worse is gone on from. |trial| has room for another order. */
-static void learn(df_packing *packing, df_ranked *order, df_ranked *trial, placed *done,
-                  int64_t *offsets, int32_t n_fixed) {
+ * distance; an order that is no worse is gone on from. Behind |order| there is room for another. */
+static void learn(df_packing *packing, df_ranked *order, placed *done, int64_t *offsets,
+                  int32_t n_fixed) {
   const int32_t count = packing->count;
+  df_ranked *trial = order + count;
   uint64_t state = 1;
   int64_t current = pack(packing, order, done, offsets);
   while (packing->peak > packing->lower_bound && packing->work > 0 && count - n_fixed > 1) {
@@ -154,7 +155,7 @@ df_status df_pack_first_fit(df_packing *packing) {
   for (int32_t i = 0; !status && i < count; i++)
     n_fixed += packing->blocks[i].fixed >= 0;
   if (!status && best_peak < INT64_MAX)
-    learn(packing, best, best + count, done, offsets, n_fixed);
+    learn(packing, best, done, offsets, n_fixed);
   free(order);
   free(done);
   free(offsets);
