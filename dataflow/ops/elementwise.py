@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
 from ..graph import Node, Value
 from ..op import REQUIRED, Op, same_type
 from ..types import DType, TensorType, bool_
@@ -209,7 +211,11 @@ def _positive(x: Value) -> Value:
 
 def _celu_infer(x: TensorType, *, alpha: float) -> TensorType:
     need(alpha != 0.0, "celu: alpha is 0; x / alpha is not defined")
-    return floats_alike("celu")(x)
+    result = floats_alike("celu")(x)
+    with np.errstate(over="ignore", under="ignore"):
+        held = math.fabs(float(np.asarray(alpha).astype(x.dtype.numpy)))
+    need(0.0 < held < math.inf, f"celu: alpha {alpha} is beyond {x.dtype.name}; cast x to float32")
+    return result
 
 
 def _like(x: Value, number: float) -> Value:

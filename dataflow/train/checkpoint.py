@@ -15,8 +15,8 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import xxhash
 from ..errors import InputError
 from ..graph import Array, Graph
 from ..types import dtype
+from .interrupts import InterruptsHeld
 
 VERSION = 2  # 1 had no digest
 _FORM = re.compile(r"dataflow checkpoint (\d{1,9})")
@@ -73,30 +74,56 @@ def fingerprint(graph: Graph) -> str:
 # ---- writing ------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """A context in which no other run writes to ``folder``, which is made; it ends with the process at the latest.
+class Claim:
+    """A context in which no other run writes to a folder, which is made; it ends with the process at the latest.
 
-    Raises:
-        InputError: another run writes there.
-        OSError: the folder can't be made or written.
+    Ctrl-C at any instant leaves no claim behind: it waits while one is made or given up, and one that was made for a
+    context which then was not entered ends with the object.
+
+    Args:
+        folder: where checkpoints will lie.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(errno.EACCES, "checkpoints can't be written here", str(folder))
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{folder}: another run writes its checkpoints here; wait for its end, or choose another folder"
-            ) from None
-        except OSError as error:  # not every network's file system has locks
-            _log.info("%s: no lock against a second run: %s", folder, error)
-        yield
-    finally:
-        os.close(handle)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._handle = -1
+
+    def __enter__(self) -> None:
+        """Makes the folder and claims it.
+
+        Raises:
+            InputError: another run writes there.
+            OSError: the folder can't be made or written.
+        """
+        folder = self._folder
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "checkpoints can't be written here", str(folder))
+        with InterruptsHeld():
+            self._handle = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._close()
+                raise InputError(
+                    f"{folder}: another run writes its checkpoints here; wait for its end, or choose another folder"
+                ) from None
+            except OSError as error:  # not every network's file system has locks
+                _log.info("%s: no lock against a second run: %s", folder, error)
+
+    def __exit__(self, *_: object) -> None:
+        with InterruptsHeld():
+            self._close()
+
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            with InterruptsHeld(later=True):
+                self._close()
+
+    def _close(self) -> None:
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
 
 
 def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:

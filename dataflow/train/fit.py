@@ -107,7 +107,7 @@ class Fit:
 
     def run(self, resume: str | Path | None) -> History:
         """The figures of the run, gone on from a checkpoint where ``resume`` says so."""
-        with contextlib.nullcontext() if self.saving is None else files.claimed(self.saving.folder):
+        with contextlib.nullcontext() if self.saving is None else files.Claim(self.saving.folder):
             return self._run(resume)
 
     def _run(self, resume: str | Path | None) -> History:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # without the enums of signal: a tenth of a small training step
 import _thread
 import os
 import signal
 import threading
 from types import FrameType
 from typing import Any
+
+_SIGINT = int(signal.SIGINT)
 
 
 class InterruptsHeld:
@@ -27,17 +30,17 @@ class InterruptsHeld:
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        before = signal.getsignal(signal.SIGINT)
+        before = _signal.getsignal(_SIGINT)
         if callable(before) and not isinstance(getattr(before, "__self__", None), InterruptsHeld):
             self._before = before  # before ours is in place: what arrives from then on is held
-            signal.signal(signal.SIGINT, self._hold)
+            _signal.signal(_SIGINT, self._hold)
 
     def _hold(self, _number: int, _frame: FrameType | None) -> None:
         self._arrived = True
 
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+            _signal.signal(_SIGINT, self._before)
             if self._arrived and self._later:
                 _thread.start_new_thread(os.kill, (os.getpid(), signal.SIGINT))  # of C: begins when we let it
             elif self._arrived:
