@@ -31,10 +31,15 @@ OPTIONS = {
 
 def runtime(kind: str) -> str | None:
     """The sanitizer's library, which must be loaded before Python's own; None where the compiler has none."""
+    return _library(LIBRARIES[kind])
+
+
+def _library(name: str) -> str | None:
+    """The path of a library of the compiler's own."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     if not shutil.which(compiler[0]):
         return None
-    command = [*compiler, f"-print-file-name={LIBRARIES[kind]}"]
+    command = [*compiler, f"-print-file-name={name}"]
     found = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
     return str(found.resolve()) if found.is_absolute() else None
 
@@ -61,7 +66,9 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
     paths = [str(folder / part) for part in ("", "plugins", "importers")]
     library = runtime(kind)
     assert library is not None, f"the compiler has no library for -fsanitize={kind}"
-    return {**os.environ, **OPTIONS, "LD_PRELOAD": library, "PYTHONPATH": os.pathsep.join(paths)}
+    # Beside it C++'s, or exceptions of extensions that bring it later end the process.
+    preloaded = " ".join(filter(None, (library, _library("libstdc++.so"))))
+    return {**os.environ, **OPTIONS, "LD_PRELOAD": preloaded, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _copy(source: str, target: str) -> str:
