@@ -24,7 +24,7 @@ static inline df_vec exp_below_zero(df_vec x) {
   p = p * r + vec_splat(0x1.5558bep-5f);
   p = p * r + vec_splat(0x1.555492p-3f);
   p = p * r + vec_splat(0x1.fffffcp-2f);
-  const df_vec power = (df_vec)(((df_ivec)shifted << 23) + 0x3f800000);
+  const df_vec power = (df_vec)(((df_uvec)shifted << 23) + 0x3f800000u);
   return vec_unless_below((p * (r * r) + r + vec_splat(1.0f)) * power, x, LEAST);
 }
 

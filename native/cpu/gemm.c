@@ -66,6 +66,8 @@ static const float *panel_of(const work *w, float *to, int64_t row) {
 static void pack_columns(const work *w, float *to, int64_t j, int64_t p, int64_t end) {
   const df_gemm *g = &w->gemm;
   int64_t columns = df_min(DF_TILE_COLUMNS, g->n - j), width = panel_width(columns);
+  if (p >= end)
+    return; /* where there are no steps b may have no memory */
   DF_ASSUME(g->b);
   df_pack_panel(to + p * width, g->b + p * g->b_row + j * g->b_col, g->b_row, g->b_col, columns,
                 width, end - p);

@@ -26,6 +26,7 @@
 typedef float df_vec __attribute__((vector_size(DF_LANES * 4)));
 typedef float df_vec_unaligned __attribute__((vector_size(DF_LANES * 4), aligned(4), may_alias));
 typedef int32_t df_ivec __attribute__((vector_size(DF_LANES * 4)));
+typedef uint32_t df_uvec __attribute__((vector_size(DF_LANES * 4))); /* wraps around */
 
 static inline df_vec vec_load(const float *from) { return *(const df_vec_unaligned *)from; }
 static inline void vec_store(float *to, df_vec value) { *(df_vec_unaligned *)to = value; }

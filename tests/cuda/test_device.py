@@ -272,5 +272,5 @@ def test_options_are_checked(standin_registry):
         df.Session(model, devices=[("cuda", {"streams": 2})], registry=standin_registry)
     with pytest.raises(df.InputError, match=r"option 'capture': expected a whole number, got 'no'"):
         df.Session(model, devices=[("cuda", {"capture": "no"})], registry=standin_registry)
-    with pytest.raises(df.InputError, match=r"precision='fp8': expected one of float32, bf16x6, tf32, bf16"):
+    with pytest.raises(df.InputError, match=r"precision is 'fp8'; expected 'float32', 'bf16x6', 'tf32', 'bf16'"):
         df.Session(model, devices=DEVICES, precision="fp8", registry=standin_registry)
