@@ -17,7 +17,7 @@ from .graphs import made, minimized
 from .making import Array
 
 STEPS = (1e-5, 1e-6, 1e-7)
-LIMIT = 1e-4  # of the size of the terms
+LIMIT = 1e-5  # of the size of the terms
 WITHOUT = {
     "batch_norm_train",
     "resample",
