@@ -1,5 +1,5 @@
 # Types of the native runtime: ffi and lib of a cffi module that is generated from the headers in native/.
-# What the functions do stands in native/include/dataflow.h, native/runtime/runtime.h and offsets.h.
+# What the functions do stands in native/include/dataflow.h, native/runtime/runtime.h and planner/offsets.h.
 
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias, TypeVar

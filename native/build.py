@@ -32,16 +32,15 @@ import setuptools
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent.parent
-INCLUDE = ROOT / "native/include"
-RUNTIME = ROOT / "native/runtime"
-CPU = ROOT / "native/cpu"
-CUDA = ROOT / "native/cuda"
+NATIVE = ROOT / "native"
+INCLUDE = NATIVE / "include"
+RUNTIME = NATIVE / "runtime"
+CPU = NATIVE / "cpu"
+CUDA = NATIVE / "cuda"
 OBJECTS = ROOT / "build/native"
 
 # What Python sees, in the order in which the headers need each other.
-CDEF_HEADERS = tuple(
-    path for path in (INCLUDE / "dataflow.h", RUNTIME / "runtime.h", RUNTIME / "offsets.h") if path.exists()
-)
+CDEF_HEADERS = (INCLUDE / "dataflow.h", RUNTIME / "runtime.h", RUNTIME / "planner/offsets.h")
 # Called by the runtime's log; the Python side gives it a body with ffi.def_extern().
 CDEF_PYTHON = 'extern "Python" void df_log_python(int32_t severity, const char *text);'
 
@@ -66,7 +65,7 @@ AMX_FLAGS = (*ISA_FLAGS["avx512"], "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One compilation: a source, its flags, and a name for the object."""
+    """One compilation: a source, its flags, and a name for the object, with the folders that tell equal names apart."""
 
     source: Path
     flags: tuple[str, ...]
@@ -100,34 +99,35 @@ def runtime_library() -> Library:
         lines = header.read_text().splitlines()
         ffi.cdef("\n".join(line for line in lines if not line.startswith("#")))
     ffi.cdef(CDEF_PYTHON)
-    ffi.set_source("dataflow._runtime", "\n".join(f'#include "{header.name}"' for header in CDEF_HEADERS))
+    ffi.set_source("dataflow._runtime", "\n".join(f'#include "{path.relative_to(NATIVE)}"' for path in CDEF_HEADERS))
     binding = OBJECTS / "_runtime.c"
     binding.parent.mkdir(parents=True, exist_ok=True)
     ffi.emit_c_code(str(binding))  # leaves the file alone when nothing changed
     includes = (f"-I{INCLUDE}", f"-I{RUNTIME}")
     python = (f"-I{sysconfig.get_path('include')}", "-DPy_LIMITED_API=0x030B0000")
-    units = [Unit(path, (optimization(), *WARNINGS, *includes), path.stem) for path in sorted(RUNTIME.glob("*.c"))]
-    units.append(Unit(binding, ("-O2", *includes, *python), "binding"))
+    flags = (optimization(), *WARNINGS, *includes)
+    units = [Unit(path, flags, object_name(RUNTIME, path)) for path in sorted(RUNTIME.rglob("*.c"))]
+    units.append(Unit(binding, ("-O2", f"-I{NATIVE}", *includes, *python), "runtime/binding"))
     return Library("dataflow._runtime", "PyInit__runtime", tuple(units), c_compiler(), ("-lm", *dl_flags()))
 
 
 def cpu_library() -> Library:
     """``dataflow_cpu._cpu``: the plugin once, every kernel family once per instruction set.
 
-    Files named ``*_amx.c`` are compiled once, where the compiler knows the matrix unit; ``DF_AMX`` tells the plugin and
-    the files for AVX-512 that they are there.
+    Files in folders named ``amx`` are compiled once, where the compiler knows AMX tiles; ``DF_AMX`` tells the plugin
+    and the files for AVX-512 that they are there.
     """
     compiler = c_compiler()
-    flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}")
+    flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}", f"-I{CPU}")
     wide = platform.machine().lower() in ("x86_64", "amd64")
     amx = ("-DDF_AMX",) if wide and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
     isas = {isa: (*own, *(amx if isa == "avx512" else ())) for isa, own in ISA_FLAGS.items() if wide or not own}
     unit_isas = {"avx512": (*AMX_FLAGS, *amx)} if amx else {}
-    units = [Unit(CPU / "plugin.c", (*flags, *amx), "plugin")]
-    for source in sorted(set(CPU.glob("*.c")) - {CPU / "plugin.c"}):
-        for isa, own in (unit_isas if source.stem.endswith("_amx") else isas).items():
+    units = [Unit(CPU / "plugin.c", (*flags, *amx), "cpu/plugin")]
+    for source in sorted(set(CPU.rglob("*.c")) - {CPU / "plugin.c"}):
+        for isa, own in (unit_isas if source.parent.name == "amx" else isas).items():
             everywhere = (*flags, "-fvisibility=hidden", f"-DDF_ISA={isa}")
-            units.append(Unit(source, (*everywhere, *own), f"{source.stem}-{isa}"))
+            units.append(Unit(source, (*everywhere, *own), f"{object_name(CPU, source)}-{isa}"))
     return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units), compiler, ("-lm", *dl_flags()))
 
 
@@ -140,8 +140,14 @@ def cuda_library(nvcc: str) -> Library:
     host = ",".join(("-fPIC", "-fvisibility=hidden", *CUDA_HOST_WARNINGS, *(("-Werror",) if strict else ())))
     warnings = ("-Werror=all-warnings",) if strict else ()
     compiler = (nvcc, "-std=c++20", "-O3", "-Xfatbin=-compress-all", *targets, f"-Xcompiler={host}", *warnings)
-    units = [Unit(path, (f"-I{INCLUDE}",), path.stem) for path in sorted(CUDA.glob("*.cu"))]
+    includes = (f"-I{INCLUDE}", f"-I{CUDA}")
+    units = [Unit(path, includes, object_name(CUDA, path)) for path in sorted(CUDA.rglob("*.cu"))]
     return Library("dataflow_cuda._cuda", "df_plugin_entry", tuple(units), compiler, ("-cudart=static",))
+
+
+def object_name(root: Path, source: Path) -> str:
+    """``cpu/conv/winograd`` for native/cpu/conv/winograd.c: files of one name stand in several folders."""
+    return str(root.name / source.relative_to(root).with_suffix(""))
 
 
 def find_nvcc() -> str | None:
@@ -186,7 +192,7 @@ def build_library(library: Library, target: Path) -> None:
         objects = list(pool.map(lambda unit: compile_unit(library.compiler, unit), library.units))
     newest = max(path.stat().st_mtime for path in objects)
     link = [*library.compiler, *shared_flags(library), *map(str, objects), *library.link]
-    stamp = objects[0].parent / f"{library.name}.link"
+    stamp = OBJECTS / f"{library.name}.link"
     wanted = shlex.join([*link, str(target)])
     linked = stamp.exists() and stamp.read_text() == wanted
     if linked and target.exists() and target.stat().st_mtime >= newest:
@@ -200,7 +206,7 @@ def compile_unit(compiler: Sequence[str], unit: Unit) -> Path:
     """The object of ``unit``, compiled unless it is newer than the source and all headers that it read."""
     command = [*compiler, *unit.flags]
     digest = hashlib.sha256(shlex.join(command).encode()).hexdigest()[:12]
-    target = OBJECTS / unit.source.parent.name / f"{unit.name}-{digest}.o"
+    target = OBJECTS / f"{unit.name}-{digest}.o"
     needs = target.with_suffix(".d")
     if is_current(target, needs):
         return target

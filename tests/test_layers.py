@@ -78,7 +78,7 @@ def test_plugins_use_public_names_of_the_core_and_not_each_other(package):
 
 @pytest.mark.parametrize("plugin", ["cpu", "cuda"])
 def test_the_native_plugins_include_only_the_contract(plugin):
-    for path in (ROOT / "native" / plugin).iterdir():
+    for path in (ROOT / "native" / plugin).rglob("*.[ch]*"):
         for line in path.read_text().splitlines():
             if line.startswith('#include "'):
                 name = line.split('"')[1]

@@ -90,9 +90,12 @@ def standin():
     """The library, built like the plugin, but by the C++ compiler; two cards of 4 GiB."""
     build = builder()
     compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
-    sources = sorted([*(ROOT / "native/cuda").glob("*.cu"), *(HERE / "standin").glob("*.cpp")])
-    flags = ("-x", "c++", f"-I{build.INCLUDE}", f"-I{HERE / 'standin'}")
-    units = tuple(build.Unit(path, flags, f"standin-{path.stem}") for path in sources)
+    flags = ("-x", "c++", f"-I{build.INCLUDE}", f"-I{build.CUDA}", f"-I{HERE / 'standin'}")
+    units = tuple(
+        build.Unit(path, flags, f"standin/{build.object_name(root, path)}")
+        for root, pattern in ((build.CUDA, "*.cu"), (HERE / "standin", "*.cpp"))
+        for path in sorted(root.rglob(pattern))
+    )
     # A kernel of another package is linked with it, and finds the runtime there.
     exports = "df_plugin_entry; *standin*; *cuda*; cublasLt*; cudnn*; threadIdx; blockIdx; blockDim; gridDim"
     library = build.Library("standin", exports, units, (compiler[0], *FLAGS), ("-ldl",))

@@ -56,7 +56,7 @@ def test_every_kernel_is_launched_by_a_sample(standin, standin_registry):
     """An untested kernel fails the suite; a variant runs only while those before left kernels that nobody launched."""
     named = {
         name
-        for path in (ROOT / "native/cuda").glob("*.[ch]*u*")
+        for path in (ROOT / "native/cuda").rglob("*.[ch]*")
         for name in re.findall(
             r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\(", path.read_text()
         )

@@ -1,7 +1,7 @@
-/* vendor_headers.cpp: what native/cuda/cublaslt_api.h and cudnn_api.h declare, beside the vendor's
- * own headers. It compiles when they agree. */
-#include "cublaslt_api.h"
-#include "cudnn_api.h"
+/* vendor_headers.cpp: what native/cuda/vendor/cublaslt_api.h and cudnn_api.h declare, beside the
+ * vendor's own headers. It compiles when they agree. */
+#include "vendor/cublaslt_api.h"
+#include "vendor/cudnn_api.h"
 
 #include <cublasLt.h>
 #include <cudnn.h>

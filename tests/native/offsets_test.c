@@ -1,6 +1,6 @@
 /* offsets_test.c: random lifetimes through the offset search: no two that live at one time share a
  * byte. */
-#include "offsets.h"
+#include "planner/offsets.h"
 
 #include "check.h"
 

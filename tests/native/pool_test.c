@@ -2,7 +2,7 @@
  * forking. */
 #define _GNU_SOURCE
 #include "check.h"
-#include "internal.h"
+#include "host/internal.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -108,26 +108,27 @@ def test_a_failed_build_leaves_the_library_alone(build, sources, tmp_path, capfd
 
 
 def test_a_kernel_family_is_compiled_per_instruction_set(build, monkeypatch, tmp_path):
-    monkeypatch.setattr(build, "CPU", tmp_path)
-    for name in ("plugin", "relu", "tile_amx"):
-        (tmp_path / f"{name}.c").touch()
+    monkeypatch.setattr(build, "CPU", tmp_path / "cpu")
+    for name in ("plugin", "gemm/tile", "gemm/amx/tile"):
+        (tmp_path / f"cpu/{name}.c").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"cpu/{name}.c").touch()
     monkeypatch.setattr(build, "takes_flags", lambda compiler, flags: True)
     monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
-    names = [unit.name for unit in build.cpu_library().units]
-    assert names == ["plugin", "relu-portable", "relu-avx2", "relu-avx512", "tile_amx-avx512"]
+    own = [f"cpu/gemm/tile-{isa}" for isa in ("portable", "avx2", "avx512")]
+    assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", "cpu/gemm/amx/tile-avx512", *own]
     for unit in build.cpu_library().units:
         assert "-ffast-math" not in unit.flags
         assert not any(flag.startswith("-march") for flag in unit.flags)
-    assert [u.name for u in build.cpu_library().units if "-mamx-bf16" in u.flags] == ["tile_amx-avx512"]
+    assert [u.name for u in build.cpu_library().units if "-mamx-bf16" in u.flags] == ["cpu/gemm/amx/tile-avx512"]
     assert [u.name for u in build.cpu_library().units if "-DDF_AMX" in u.flags] == [
-        "plugin",
-        "relu-avx512",
-        "tile_amx-avx512",
+        "cpu/plugin",
+        "cpu/gemm/amx/tile-avx512",
+        "cpu/gemm/tile-avx512",
     ]
     monkeypatch.setattr(build, "takes_flags", lambda compiler, flags: False)
-    assert [unit.name for unit in build.cpu_library().units] == names[:4]
+    assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", *own]
     monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
-    assert [unit.name for unit in build.cpu_library().units] == ["plugin", "relu-portable"]
+    assert [unit.name for unit in build.cpu_library().units] == ["cpu/plugin", own[0]]
 
 
 def test_cuda_is_left_out_without_nvcc_and_says_so(build, monkeypatch, capsys):

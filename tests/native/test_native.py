@@ -13,17 +13,17 @@ RUNTIME = HERE.parent.parent / "native/runtime"
 TESTED = [
     RUNTIME / f"{name}.c"
     for name in (
-        "executor",
-        "host",
-        "pool",
-        "group",
-        "interrupt",
-        "items",
-        "resolve",
-        "offsets",
-        "packing_first_fit",
-        "packing_skyline",
-        "packing_tree",
+        "executor/executor",
+        "executor/group",
+        "executor/resolve",
+        "executor/sequence",
+        "host/host",
+        "host/interrupt",
+        "host/thread_pool",
+        "planner/block_tree",
+        "planner/first_fit",
+        "planner/offsets",
+        "planner/skyline",
     )
 ]
 

@@ -3,7 +3,7 @@
  *
  * An algorithm holds the problem, the alignment and the workspace that it was asked for; a product
  * with other ones is refused. Factors are rounded as the compute type allows. */
-#include "../../../native/cuda/cublaslt_api.h"
+#include "../../../native/cuda/vendor/cublaslt_api.h"
 
 #include <cstring>
 

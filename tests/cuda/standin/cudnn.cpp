@@ -4,7 +4,7 @@
  * The first algorithm that it suggests is not deterministic, the second one converts to half
  * precision, the third one wants a workspace, the fourth one none; which kernels run is thus a
  * matter of what the plugin accepts. */
-#include "../../../native/cuda/cudnn_api.h"
+#include "../../../native/cuda/vendor/cudnn_api.h"
 
 #include <vector>
 

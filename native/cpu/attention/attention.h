@@ -1,0 +1,134 @@
+/* attention.h: what the kernels of attention share: how operands lie, and rows of scores.
+ *
+ * Per batch entry: s = scale * q kt + mask, p = softmax(s) along rows, y = p v, with q (m, d),
+ * kt (d, n), v (n, e), mask that broadcasts to (m, n). */
+#ifndef DF_CPU_ATTENTION_H
+#define DF_CPU_ATTENTION_H
+
+#include "gemm/gemm.h"
+
+/* The matrices of an operand: where that of a batch entry begins, and its two strides. */
+typedef struct df_matrices {
+  const int64_t *shape, *strides;
+  int32_t rank;
+  int64_t row, column; /* 0 where an axis of size 1 serves all */
+} df_matrices;
+
+/* The scores of a row of a block of columns. */
+typedef struct df_attention_row {
+  float *scores;
+  int64_t n;
+  float scale;
+  const float *mask; /* null for none */
+  int64_t mask_step; /* 0 or 1 */
+} df_attention_row;
+
+/* A row's maximum and its sum of e^(s - maximum) over the blocks so far; before the first one
+ * -infinity and 0. */
+typedef struct df_attention_sum {
+  double sum;
+  float most;
+} df_attention_sum;
+
+/* Scores -> weights, normalized over all blocks up to this one. Returns by what the results of the
+ * blocks before are to be multiplied. A row that is -infinity throughout gives NaN, as softmax
+ * does, with its last block. */
+float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_sum *sum, int last);
+
+/* Scores -> weights e^(s - logsum), and |ds|, in which their gradients stand, -> the gradients of
+ * what the scores were before they were scaled: scale * weight * (ds - delta). */
+void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum,
+                                  float delta);
+
+/* Sum of x[i * x_step] y[i * y_step]. */
+float DF_NAME(df_attention_dot)(const float *x, int64_t x_step, const float *y, int64_t y_step,
+                                int64_t n);
+
+/* maximum + log sum. */
+float DF_NAME(df_attention_logsum)(const df_attention_sum *sum);
+
+static inline df_matrices df_matrices_of(const int64_t *shape, const int64_t *strides,
+                                         int32_t rank) {
+  df_matrices x = {shape, strides, rank, 0, 0};
+  if (rank >= 1 && shape[rank - 1] != 1)
+    x.column = strides[rank - 1];
+  if (rank >= 2 && shape[rank - 2] != 1)
+    x.row = strides[rank - 2];
+  return x;
+}
+
+/* Elements from the start of x to its matrix number |index| of a batch of shape |lead|. */
+static inline int64_t df_matrix_offset(const df_matrices *x, const int64_t *lead, int32_t n_lead,
+                                       int64_t index) {
+  int64_t offset = 0;
+  for (int32_t back = 1; back <= n_lead; back++) {
+    int64_t size = lead[n_lead - back];
+    int32_t axis = x->rank - 2 - back;
+    if (axis >= 0 && x->shape[axis] != 1)
+      offset += index % size * x->strides[axis];
+    index /= size;
+  }
+  return offset;
+}
+
+/* A matrix of an operand, or its transpose. */
+typedef struct df_matrix {
+  const float *at;
+  int64_t row, column;
+} df_matrix;
+
+static inline df_matrix df_matrix_of(const float *base, const df_matrices *x, const int64_t *lead,
+                                     int32_t n_lead, int64_t index) {
+  return (df_matrix){base + df_matrix_offset(x, lead, n_lead, index), x->row, x->column};
+}
+
+/* The part that begins at a row and a column. */
+static inline df_matrix df_matrix_from(df_matrix x, int64_t row, int64_t column) {
+  x.at += row * x.row + column * x.column;
+  return x;
+}
+
+static inline df_matrix df_matrix_turned(df_matrix x) { return (df_matrix){x.at, x.column, x.row}; }
+
+/* The cut of a product on one thread; one without results has no pieces. */
+static inline df_gemm_cut df_matrix_cut(int64_t m, int64_t n, int64_t k, int32_t precision) {
+  return m && n ? DF_NAME(df_gemm_cut_at)(m, n, k, 1, 1, precision) : (df_gemm_cut){0};
+}
+
+/* c (m, n) = or += a (m, k) b (k, n), by the cut of a product at least as large. */
+static inline void df_matrix_multiply(float *c, int64_t c_row, df_matrix a, df_matrix b, int64_t m,
+                                      int64_t n, int64_t k, int32_t accumulate,
+                                      const df_gemm_cut *cut, float *scratch) {
+  const df_gemm gemm = {.c = c,
+                        .a = a.at,
+                        .b = b.at,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .c_row = c_row,
+                        .a_row = a.row,
+                        .a_col = a.column,
+                        .b_row = b.row,
+                        .b_col = b.column,
+                        .end = {.accumulate = accumulate}};
+  if (!m || !n)
+    return;
+  for (int64_t i = 0; i < df_divide_up(m, cut->rows); i++)
+    for (int64_t j = 0; j < df_divide_up(n, cut->columns); j++)
+      DF_NAME(df_gemm_piece)(&gemm, cut, i * cut->across + j, scratch);
+}
+
+/* Gives a row its mask, from |from| on with |step| between elements; |room| for n floats where they
+ * don't lie together. */
+static inline void df_attention_mask(df_attention_row *row, const float *from, int64_t step,
+                                     float *room) {
+  row->mask = from;
+  row->mask_step = step != 0;
+  if (step == 0 || step == 1)
+    return;
+  for (int64_t j = 0; j < row->n; j++)
+    room[j] = from[j * step];
+  row->mask = room;
+}
+
+#endif

@@ -1,0 +1,19 @@
+/* conv_amx.h: convolution on the matrix unit, from operands in bfloat16 parts (see pack_amx.h).
+ *
+ * Functions as in conv_direct.h. Takes convolutions in a plane, without groups, where df_conv asks
+ * for less than float32. */
+#ifndef DF_CPU_CONV_AMX_H
+#define DF_CPU_CONV_AMX_H
+
+#include "conv/direct.h"
+
+int DF_NAME(df_unit_takes)(const df_conv *conv);
+int DF_NAME(df_unit_can)(const df_conv *conv);
+int64_t DF_NAME(df_unit_pack_bytes)(const df_conv *conv);
+int64_t DF_NAME(df_unit_pack_pieces)(const df_conv *conv);
+void DF_NAME(df_unit_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                           float *packed);
+int64_t DF_NAME(df_unit_workspace)(const df_conv *conv, int32_t threads);
+void DF_NAME(df_unit_run)(const df_call *call, const df_direct *direct);
+
+#endif

@@ -1,0 +1,25 @@
+/* conv_depth.h: convolution of each channel by itself, and its gradients. */
+#ifndef DF_CPU_CONV_DEPTH_H
+#define DF_CPU_CONV_DEPTH_H
+
+#include "conv/shape.h"
+
+typedef struct df_depth {
+  df_conv conv;
+  float *out;
+  const float *source; /* x; dy for the gradient by x; x for the one by the weight */
+  const float *weight; /* dy for the gradient by the weight */
+  const float *bias;   /* per filter, null for none */
+  const float *add;    /* as large as out, added before relu; null for none, may be out */
+  int32_t relu;
+} df_depth;
+
+/* Whether groups have one channel each, and rows are short enough for the stack. */
+int DF_NAME(df_depth_takes)(const df_conv *conv);
+
+/* out = y, dx or dw. */
+void DF_NAME(df_depth_run)(const df_call *call, const df_depth *depth);
+void DF_NAME(df_depth_run_dx)(const df_call *call, const df_depth *depth);
+void DF_NAME(df_depth_run_dw)(const df_call *call, const df_depth *depth);
+
+#endif

@@ -1,0 +1,317 @@
+/* conv_direct.c: convolution as a product that reads the source in place.
+ *
+ *   out[f][q] = relu(bias[f] + sum over k = (channel, tap) of weight[f][k] * source[base(q) +
+ * offset(k)])
+ *
+ * Weights are packed ahead: panels of DF_DIRECT_FILTERS filters, k steps of one line each, so a
+ * tile streams through them. A tile has up to DF_DIRECT_ROWS positions. Where these lie together in
+ * the source and no tap is in the padding, it is read where it is; else a line per k is gathered in
+ * the workspace, zeros for the padding. k goes in blocks; the second and later ones add to the
+ * output, which is written once per block. A panel passes over all tiles of a piece while the next
+ * one is fetched, so weights come from far once and while there is arithmetic to do. */
+#include "conv/direct.h"
+#include "conv/direct_tile.h"
+#include "conv/gather.h"
+
+enum {
+  K_BLOCK = 768,         /* the gathered lines of a tile: 48 KiB with 16 lanes */
+  MOST_FLOATS = 3 << 16, /* of lines that are read by turns: 768 KiB stay in the second cache */
+  MOST_TILES = 64,
+  LARGE_PLANE = 48 * DF_LANES, /* positions that fill conv_apply's tiles */
+  TAPS_A_PANEL = 8,            /* that may be gathered for each panel of filters */
+  GRAIN = 256 * 1024,          /* multiply-adds of the smallest piece worth a thread's while */
+};
+
+static int64_t panels_of(const df_conv *conv) {
+  return df_divide_up(conv->filters, DF_DIRECT_FILTERS);
+}
+
+/* Filters of a panel, padded to whole vectors. */
+static int64_t panel_width(const df_conv *conv, int64_t panel) {
+  return conv->filters - panel * DF_DIRECT_FILTERS > DF_LANES ? DF_DIRECT_FILTERS : DF_LANES;
+}
+
+static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
+
+/* Steps of a block; the last one may have fewer. */
+static int64_t block_of(int64_t k) { return df_divide_up(k, df_divide_up(k, K_BLOCK)); }
+
+/* Lanes of all panels: those of full width, a narrower one at the end. */
+static int64_t lanes_of(const df_conv *conv) {
+  int64_t panels = panels_of(conv);
+  return (panels - 1) * DF_DIRECT_FILTERS + panel_width(conv, panels - 1);
+}
+
+/* Floats of the packed weights of a group: blocks of k, in each of them the panels. */
+static int64_t group_floats(const df_conv *conv) { return lanes_of(conv) * steps_of(conv); }
+
+/* ---- Packing ----------------------------------------------------------------------------------
+ */
+
+int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv) {
+  return conv->groups * group_floats(conv) * (int64_t)sizeof(float);
+}
+
+/* Whether there are filters enough for gathering a line per tap: conv_apply spreads the source once
+ * for all taps, which are more or less as many as windows overlap, but fills its tiles only on
+ * large planes. */
+static int gathering_pays(const df_conv *conv) {
+  const df_window *w = &conv->window;
+  int64_t overlap = w->taps / (w->stride[0] * w->stride[1] * w->stride[2]);
+  return conv->filters > DF_LANES &&
+         (w->out_size < LARGE_PLANE || overlap <= TAPS_A_PANEL * panels_of(conv));
+}
+
+int DF_NAME(df_direct_can)(const df_conv *conv) {
+  const df_window *w = &conv->window;
+  return steps_of(conv) > 0 && w->taps <= DF_MOST_TAPS &&
+         df_times(conv->channels + 1, w->in_size) <= INT32_MAX;
+}
+
+int DF_NAME(df_direct_takes)(const df_conv *conv) {
+  return DF_NAME(df_direct_can)(conv) && (df_conv_is_plain(&conv->window) || gathering_pays(conv));
+}
+
+/* A piece is a panel in a block of k in a group. */
+int64_t DF_NAME(df_direct_pack_pieces)(const df_conv *conv) {
+  int64_t k = steps_of(conv);
+  return conv->groups * df_divide_up(k, block_of(k)) * panels_of(conv);
+}
+
+void DF_NAME(df_direct_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                             float *packed) {
+  int64_t k = steps_of(conv), block = block_of(k), panels = panels_of(conv);
+  int64_t blocks = df_divide_up(k, block), panel = piece % panels;
+  int64_t begin = piece / panels % blocks * block, end = df_min(k, begin + block);
+  int64_t group = piece / panels / blocks, width = panel_width(conv, panel);
+  packed += group * group_floats(conv) + begin * lanes_of(conv) +
+            panel * DF_DIRECT_FILTERS * (end - begin);
+  int64_t first = panel * DF_DIRECT_FILTERS;
+  df_filters filters = {group, first, df_min(width, conv->filters - first), width};
+  DF_NAME(df_weight_lines)(packed, width, conv, weight, &filters, begin, end);
+}
+
+/* ---- Cutting ----------------------------------------------------------------------------------
+ */
+
+typedef struct plan {
+  int64_t k;
+  int64_t line;     /* positions that tiles do not cross: a row of the output, or all of it */
+  int64_t per_line; /* tiles of a line */
+  int64_t tiles;    /* of an image */
+  int64_t block;    /* k of a block */
+  int64_t parts;    /* of the tiles */
+  int64_t cuts;     /* of the panels of filters */
+  int64_t together; /* tiles that share a pass over the weights */
+  int64_t scratch;  /* floats of a piece's workspace */
+} plan;
+
+/* Time of one piece, in cycles per step of k: tiles, gathering them, waiting for weights. */
+static int64_t piece_cost(int64_t tiles, int64_t panels, int plain) {
+  return tiles * (DF_DIRECT_ROWS * panels + (plain ? 1 : 6)) + 4 * panels;
+}
+
+/* Pieces: parts of the tiles gather less, cuts of the panels read less of the weights. Among the
+ * ways that take about the shortest time, the one with the most pieces: they even out threads that
+ * are held up. */
+static void cut(plan *p, const df_conv *conv, int plain, int32_t threads) {
+  int64_t panels = panels_of(conv), units = conv->batch * conv->groups;
+  int64_t work = df_times(units * conv->filters * conv->window.out_size, p->k);
+  int64_t most = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
+  int64_t best = INT64_MAX, pieces = 0;
+  for (int pass = 0; pass < 2; pass++)
+    for (int64_t parts = 1; parts <= df_min(p->tiles, most); parts++)
+      for (int64_t cuts = 1; cuts <= df_min(panels, most) && parts * cuts <= most; cuts++) {
+        int64_t count = units * parts * cuts;
+        int64_t cost = df_divide_up(count, threads) *
+                       piece_cost(df_divide_up(p->tiles, parts), df_divide_up(panels, cuts), plain);
+        if (pass == 0) {
+          best = df_min(best, cost);
+        } else if (cost <= best + best / 32 && count > pieces) {
+          pieces = count;
+          p->parts = parts;
+          p->cuts = cuts;
+        }
+      }
+}
+
+static plan make_plan(const df_conv *conv, int32_t threads) {
+  const df_window *w = &conv->window;
+  plan p = {.k = steps_of(conv)};
+  int64_t flat = df_divide_up(w->out_size, DF_DIRECT_ROWS);
+  int64_t per_row = df_divide_up(w->out[2], DF_DIRECT_ROWS);
+  int64_t by_rows = w->out[0] * w->out[1] * per_row;
+  int plain = df_conv_is_plain(w);
+  if (!plain && by_rows * 32 <= flat * 33) {
+    p.line = w->out[2];
+    p.per_line = per_row;
+  } else {
+    p.line = w->out_size;
+    p.per_line = flat;
+  }
+  p.tiles = w->out_size / p.line * p.per_line;
+  p.block = block_of(p.k);
+
+  cut(&p, conv, plain, threads);
+  DF_ASSUME(p.parts > 0);
+  int64_t tiles = df_divide_up(p.tiles, p.parts);
+  int64_t most = df_max(1, df_min(MOST_TILES, MOST_FLOATS / (p.block * DF_LANES)));
+  p.together = df_divide_up(tiles, df_divide_up(tiles, most));
+  p.scratch = plain ? 0 : p.together * p.block * DF_LANES;
+  return p;
+}
+
+int64_t DF_NAME(df_direct_workspace)(const df_conv *conv, int32_t threads) {
+  return make_plan(conv, threads).scratch * (int64_t)sizeof(float) * threads;
+}
+
+/* ---- One tile -------------------------------------------------------------------------------- */
+
+/* A tile, and where the block of k finds what it reads. */
+typedef struct spot {
+  int64_t position, rows;
+  const float *source;
+  const int32_t *shift;
+} spot;
+
+typedef struct piece {
+  const df_direct *d;
+  const plan *p;
+  const float *source; /* of the image and group */
+  const float *packed; /* of the group */
+  int64_t lanes;       /* of its panels */
+  const float *bias;
+  const float *add;
+  float *out;
+  float *lines;                 /* gathered: [tile][k][lane] */
+  int32_t offset[DF_MOST_TAPS]; /* per tap */
+} piece;
+
+/* From sums[position][lane] to out[filter][position] = relu(sums + bias + add); add may be out. */
+static void finish(float *out, const float *add, int64_t pitch, const float *sums, int64_t rows,
+                   int64_t vectors, int64_t filters, const float *bias, int32_t relu) {
+  for (int64_t j = 0; j < vectors; j++) {
+    df_vec square[DF_LANES];
+    for (int64_t i = 0; i < DF_LANES; i++)
+      square[i] = i < rows ? vec_load(sums + (i * vectors + j) * DF_LANES) : vec_zero();
+    vec_transpose(square);
+    for (int64_t f = 0; f < df_min(DF_LANES, filters - j * DF_LANES); f++) {
+      int64_t at = (j * DF_LANES + f) * pitch;
+      df_vec value = square[f];
+      if (bias)
+        value += vec_splat(bias[j * DF_LANES + f]);
+      if (add)
+        value += vec_load_part(add + at, rows);
+      vec_store_part(out + at, relu ? vec_relu(value) : value, rows);
+    }
+  }
+}
+
+static const float *panel_weight(const piece *s, int64_t panel, int64_t begin, int64_t end) {
+  return s->packed + begin * s->lanes + panel * DF_DIRECT_FILTERS * (end - begin);
+}
+
+/* The steps [begin, end) of a panel for some tiles, which fetch what is at |next| meanwhile. */
+static void do_panel(const piece *s, const spot *spots, int64_t count, int64_t panel, int64_t begin,
+                     int64_t end, const float *next) {
+  const df_conv *conv = &s->d->conv;
+  int64_t size = conv->window.out_size, k = end - begin;
+  int64_t filter = panel * DF_DIRECT_FILTERS, width = panel_width(conv, panel);
+  int64_t filters = df_min(width, conv->filters - filter), vectors = width / DF_LANES;
+  const float *weight = panel_weight(s, panel, begin, end);
+  float sums[DF_DIRECT_ROWS * DF_DIRECT_FILTERS];
+  for (int64_t i = 0; i < count; i++) {
+    const spot *at = &spots[i];
+    int64_t to = filter * size + at->position;
+    const float *add = begin > 0 ? s->out : s->add;
+    for (int64_t f = 0; f < filters; f++)
+      __builtin_prefetch(s->out + to + f * size, 1);
+    for (int64_t f = 0; f < filters && add; f++)
+      __builtin_prefetch(add + to + f * size);
+    DF_NAME(df_direct_tiles)
+    [at->rows - 1][vectors - 1](k, weight, at->source, at->shift,
+                                df_ahead_make(next, k *DF_DIRECT_FILTERS, k, i, count), sums);
+    finish(s->out + to, add ? add + to : NULL, size, sums, at->rows, vectors, filters,
+           begin == 0 && s->bias ? s->bias + filter : NULL, s->d->relu && end == s->p->k);
+  }
+}
+
+/* ---- One piece ------------------------------------------------------------------------------- */
+
+/* Tiles [from, to) of some panels. */
+static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, int64_t last) {
+  const plan *p = s->p;
+  const df_window *w = &s->d->conv.window;
+  int32_t in_place[K_BLOCK], gathered[K_BLOCK];
+  spot spots[MOST_TILES];
+  df_place t;
+  for (int64_t i = 0; i < p->block; i++)
+    gathered[i] = (int32_t)(i * DF_LANES);
+  for (int64_t begin = 0; begin < p->k; begin += p->block) {
+    int64_t end = df_min(p->k, begin + p->block);
+    for (int64_t i = begin; i < end; i++)
+      in_place[i - begin] = (int32_t)(i / w->taps * w->in_size) + s->offset[i % w->taps];
+    for (int64_t first = from, count; first < to; first += count) {
+      count = df_min(p->together, to - first);
+      for (int64_t i = 0; i < count; i++) {
+        int64_t tile = first + i, line = tile / p->per_line, part = tile % p->per_line;
+        int64_t low = p->line * part / p->per_line, high = p->line * (part + 1) / p->per_line;
+        spots[i] = (spot){.position = line * p->line + low, .rows = high - low};
+        df_find_place(&t, w, spots[i].position, high - low);
+        if (t.step == 1 && t.whole) {
+          spots[i].source = s->source + t.base[0];
+          spots[i].shift = in_place;
+        } else {
+          float *lines = s->lines + i * p->block * DF_LANES;
+          df_gather(lines, DF_LANES, &t, w, s->offset, s->source, begin, end);
+          spots[i].source = lines;
+          spots[i].shift = gathered;
+        }
+      }
+      for (int64_t j = panel; j < last; j++) {
+        const float *next = panel_weight(s, j + 1, begin, end);
+        if (j + 1 == last && first + count < to)
+          next = panel_weight(s, panel, begin, end);
+        else if (j + 1 == last && end < p->k)
+          next = panel_weight(s, panel, end, df_min(p->k, end + p->block));
+        do_panel(s, spots, count, j, begin, end, next);
+      }
+    }
+  }
+}
+
+typedef struct job {
+  const df_direct *d;
+  plan p;
+  float *workspace;
+} job;
+
+static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)count;
+  const job *job = context;
+  const plan *p = &job->p;
+  const df_conv *conv = &job->d->conv;
+  const df_window *w = &conv->window;
+  int64_t cut = index % p->cuts;
+  index /= p->cuts;
+  int64_t part = index % p->parts;
+  index /= p->parts;
+  int64_t group = index % conv->groups;
+  piece s = {.d = job->d, .p = p, .lanes = lanes_of(conv)};
+  s.lines = job->workspace + worker * p->scratch;
+  s.source = job->d->source + index * conv->channels * w->in_size;
+  s.out = job->d->out + index * conv->filters * w->out_size;
+  s.add = job->d->add ? job->d->add + (s.out - job->d->out) : NULL;
+  s.packed = job->d->packed + group * group_floats(conv);
+  s.bias = job->d->bias ? job->d->bias + group * conv->filters : NULL;
+  df_tap_offsets(w, s.offset);
+  int64_t panels = panels_of(conv);
+  do_tiles(&s, p->tiles * part / p->parts, p->tiles * (part + 1) / p->parts, panels * cut / p->cuts,
+           panels * (cut + 1) / p->cuts);
+}
+
+void DF_NAME(df_direct_run)(const df_call *call, const df_direct *direct) {
+  const df_conv *conv = &direct->conv;
+  job job = {.d = direct, .p = make_plan(conv, call->threads), .workspace = call->workspace};
+  df_parallel(call, run_piece, &job, conv->batch * conv->groups * job.p.parts * job.p.cuts);
+}

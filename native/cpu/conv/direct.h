@@ -1,0 +1,36 @@
+/* conv_direct.h: convolution with packed weights. */
+#ifndef DF_CPU_CONV_DIRECT_H
+#define DF_CPU_CONV_DIRECT_H
+
+#include "conv/weight.h"
+
+typedef struct df_direct {
+  df_conv conv;
+  float *out;
+  const float *source;
+  const float *packed;
+  const float *bias; /* per filter, null for none */
+  const float *add;  /* as large as out, added before relu; null for none, may be out */
+  int32_t relu;
+} df_direct;
+
+/* Whether the sizes are within its limits. */
+int DF_NAME(df_direct_takes)(const df_conv *conv);
+
+/* Whether it could, well or badly. */
+int DF_NAME(df_direct_can)(const df_conv *conv);
+
+/* Bytes of the packed weights. */
+int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv);
+
+/* Packs the weights in pieces that do not depend on each other. */
+int64_t DF_NAME(df_direct_pack_pieces)(const df_conv *conv);
+void DF_NAME(df_direct_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                             float *packed);
+
+/* Bytes, for lines that are gathered. */
+int64_t DF_NAME(df_direct_workspace)(const df_conv *conv, int32_t threads);
+
+void DF_NAME(df_direct_run)(const df_call *call, const df_direct *direct);
+
+#endif

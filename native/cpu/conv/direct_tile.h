@@ -1,0 +1,43 @@
+/* conv_direct_tile.h: the innermost loop of convolutions with packed weights.
+ *
+ * Lanes run over filters, rows over positions: a tile has whole vectors of filters whatever the
+ * size of the plane is, and what it reads of the source are single floats, at any address. */
+#ifndef DF_CPU_CONV_DIRECT_TILE_H
+#define DF_CPU_CONV_DIRECT_TILE_H
+
+#include "cpu.h"
+#include "simd/vector.h"
+
+/* As many positions as leave two registers for weights and one for a broadcast; at most DF_LANES,
+ * so that the sums of one vector are turned as one square. */
+#if DF_LANES == 16
+enum { DF_DIRECT_ROWS = 14 };
+#elif DF_LANES == 8
+enum { DF_DIRECT_ROWS = 6 };
+#else
+enum { DF_DIRECT_ROWS = 4 };
+#endif
+enum { DF_DIRECT_VECTORS = 2, DF_DIRECT_FILTERS = DF_DIRECT_VECTORS * DF_LANES };
+
+/* What is read later, and fetched meanwhile into the second cache: |per_step| floats each step. */
+typedef struct df_ahead {
+  const float *next;
+  int64_t per_step;
+} df_ahead;
+
+/* What tile |index| of |count|, all with the same weights, fetches of |floats| that come next. */
+static inline df_ahead df_ahead_make(const float *next, int64_t floats, int64_t k, int64_t index,
+                                     int64_t count) {
+  int64_t per_step = df_divide_up(floats, df_max(1, k * count));
+  return (df_ahead){next + index * k * per_step, per_step};
+}
+
+/* sums[i][lane] = sum over p < k of source[shift[p] + i] * weight[p][lane]; the lanes of a row and
+ * of a step lie together, one or two vectors of them. */
+typedef void (*df_direct_tile)(int64_t k, const float *weight, const float *source,
+                               const int32_t *shift, df_ahead ahead, float *sums);
+
+/* By number of positions less one and of vectors less one. */
+extern const df_direct_tile DF_NAME(df_direct_tiles)[DF_DIRECT_ROWS][DF_DIRECT_VECTORS];
+
+#endif

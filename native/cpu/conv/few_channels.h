@@ -1,0 +1,33 @@
+/* conv_rows.h: convolution of a few channels, row by row of the output. */
+#ifndef DF_CPU_CONV_ROWS_H
+#define DF_CPU_CONV_ROWS_H
+
+#include "conv/direct.h"
+
+/* Whether a position reads so little that gathering it costs less than its products, and there are
+ * filters and positions enough to fill the tiles. */
+int DF_NAME(df_rows_takes)(const df_conv *conv);
+
+/* Whether it could, well or badly. */
+int DF_NAME(df_rows_can)(const df_conv *conv);
+
+/* Bytes of a run; the packed weights are those of conv_point.h. */
+int64_t DF_NAME(df_rows_workspace)(const df_conv *conv, int32_t threads);
+
+void DF_NAME(df_rows_run)(const df_call *call, const df_direct *direct);
+
+/* Floats that df_rows_band needs. */
+int64_t DF_NAME(df_rows_floats)(const df_conv *conv);
+
+/* Where some rows of filters go. */
+typedef struct df_planes {
+  float *out;
+  const float *add;   /* like out, added before relu; null for none */
+  int64_t plane, row; /* from a filter, from a row to the next */
+} df_planes;
+
+/* Rows [begin, end) of unit = image * groups + group, on the calling thread. */
+void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin, int64_t end,
+                           const df_planes *to, float *scratch);
+
+#endif

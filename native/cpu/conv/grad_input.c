@@ -1,0 +1,240 @@
+/* conv_grad_input.c: dx[n, c, i] = sum over f, t of dy[n, f, o] * w[f, c, t] where o * stride - pad
+ * + t * dilation = i.
+ *
+ * dy: (N, G * F, out...), w: (G * F, C, kernel...), dx: (N, G * C, in...). Every dx is a sum of its
+ * own, so nothing is scattered and the order of the sums is fixed. As many operations as conv.
+ *
+ * Without strides it is a convolution of dy, done like one. With strides each phase is: their sums
+ * go to the workspace, for some images at a time, and from there to dx. */
+#include "conv/algorithm.h"
+#include "conv/depthwise.h"
+#include "conv/phase.h"
+#include "conv/shifted.h"
+
+enum {
+  FIRST_ATTRIBUTE = 1, /* after input_shape */
+  SUMS_FLOATS = 1
+      << 19 /* of the phases: 2 MiB, so that they are in the cache when they are joined */
+};
+
+/* ---- By phases --------------------------------------------------------------------------------
+ */
+
+typedef struct cut {
+  df_conv conv;
+  df_phase phases[DF_MOST_PHASES];
+  int64_t count;
+  int64_t pack[DF_MOST_PHASES]; /* where the weights of a phase are packed, in floats */
+  int64_t packed;               /* floats of all */
+  int64_t images;               /* whose phases are summed before they are joined */
+  int64_t sums;                 /* floats of an image's phases */
+} cut;
+
+static int64_t round_up(int64_t floats) { return df_divide_up(floats, 16) * 16; }
+
+static int does(const df_phase *phase) {
+  return phase->conv.window.taps > 0 && phase->conv.window.out_size > 0;
+}
+
+/* Whether there is a way for all phases. */
+static int make_cut(cut *cut, const df_conv *conv, const float *weight) {
+  cut->conv = df_conv_as_row(*conv);
+  conv = &cut->conv;
+  cut->count = DF_NAME(df_phase_count)(conv);
+  cut->packed = cut->sums = 0;
+  if (cut->count > DF_MOST_PHASES || conv->window.taps > DF_MOST_TAPS)
+    return 0;
+  for (int64_t i = 0; i < cut->count; i++) {
+    df_phase *phase = &cut->phases[i];
+    *phase = DF_NAME(df_phase_make)(conv, weight, i);
+    if (!does(phase))
+      continue;
+    const df_window *w = &phase->conv.window;
+    for (int axis = 0; axis < DF_AXES; axis++)
+      if (w->pad[axis] < 0)
+        return 0;
+    if (DF_NAME(df_way_of)(&phase->conv) == DF_SPREAD)
+      return 0;
+    cut->pack[i] = cut->packed;
+    cut->packed += round_up(DF_NAME(df_way_pack_bytes)(&phase->conv) / (int64_t)sizeof(float));
+    cut->sums += conv->groups * conv->channels * w->out_size;
+  }
+  cut->images = conv->batch;
+  if (cut->count > 1)
+    cut->images = df_max(1, df_min(conv->batch, SUMS_FLOATS / df_max(1, cut->sums)));
+  cut->images =
+      df_divide_up(conv->batch, df_max(1, df_divide_up(conv->batch, df_max(1, cut->images))));
+  cut->images = df_max(1, cut->images);
+  return 1;
+}
+
+/* Floats of the sums that wait to be joined. */
+static int64_t waiting_floats(const cut *cut) {
+  return cut->count > 1 ? round_up(cut->images * cut->sums) : 0;
+}
+
+/* Bytes of the packed weights if they are packed at every run, the sums and what a run needs. */
+static int64_t workspace_of(const cut *cut, int32_t threads) {
+  int64_t most = 0, last = cut->conv.batch % cut->images;
+  for (int64_t i = 0; i < cut->count; i++)
+    if (does(&cut->phases[i])) {
+      df_conv conv = cut->phases[i].conv;
+      conv.batch = cut->images;
+      most = df_max(most, DF_NAME(df_way_workspace)(&conv, threads));
+      conv.batch = last;
+      most = last ? df_max(most, DF_NAME(df_way_workspace)(&conv, threads)) : most;
+    }
+  int64_t floats = waiting_floats(cut) + (cut->conv.uses ? cut->packed : 0);
+  return floats * (int64_t)sizeof(float) + most;
+}
+
+static void run_cut(const df_call *call, cut *cut, const float *dy, const float *packed,
+                    float *dx) {
+  const df_conv *conv = &cut->conv;
+  int64_t from_floats = conv->groups * conv->filters * conv->window.out_size;
+  int64_t to_floats = conv->groups * conv->channels * conv->window.in_size;
+  float *sums = call->workspace;
+  float *workspace = sums + waiting_floats(cut);
+  if (!packed) {
+    for (int64_t i = 0; i < cut->count; i++)
+      if (does(&cut->phases[i]))
+        DF_NAME(df_way_pack_now)
+    (call, &cut->phases[i].conv, &cut->phases[i].weight, workspace + cut->pack[i]);
+    packed = workspace;
+    workspace += cut->packed;
+  }
+  for (int64_t image = 0, images; image < conv->batch; image += images) {
+    images = df_min(cut->images, conv->batch - image);
+    float *to = cut->count > 1 ? sums : dx;
+    for (int64_t i = 0; i < cut->count; i++) {
+      df_phase *phase = &cut->phases[i];
+      if (!does(phase))
+        continue;
+      phase->conv.batch = images;
+      df_direct direct = {.conv = phase->conv,
+                          .out = to,
+                          .source = dy + image * from_floats,
+                          .packed = packed + cut->pack[i]};
+      DF_NAME(df_way_run)(call, &direct, workspace);
+      phase->sums = to;
+      to += images * conv->groups * conv->channels * phase->conv.window.out_size;
+    }
+    df_conv some = *conv;
+    some.batch = images;
+    if (cut->count > 1)
+      DF_NAME(df_phase_join)(call, &some, cut->phases, dx + image * to_floats);
+  }
+}
+
+/* ---- The kernel -------------------------------------------------------------------------------
+ */
+
+static df_apply apply_of(const df_conv *conv) {
+  return (df_apply){.window = conv->window,
+                    .batch = conv->batch,
+                    .groups = conv->groups,
+                    .rows = conv->channels,
+                    .channels = conv->filters,
+                    .weight_row = conv->window.taps,
+                    .weight_channel = conv->channels * conv->window.taps,
+                    .weight_group = conv->filters * conv->channels * conv->window.taps,
+                    .backward = 1};
+}
+
+static const char *accepts(const df_node *node) {
+  return df_conv_accepts_shape(node, &node->outputs[0], &node->inputs[1], &node->inputs[0],
+                               FIRST_ATTRIBUTE);
+}
+
+static df_conv conv_of_node(const df_node *node) {
+  const df_operand *dy = &node->inputs[0], *w = &node->inputs[1], *dx = &node->outputs[0];
+  df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, node->attributes,
+                              node->n_attributes, FIRST_ATTRIBUTE);
+  conv.uses = node->flags >> 1 & 1 ? 0 : conv.batch;
+  conv.algorithm = node->algorithm;
+  conv.precision = node->precision;
+  return conv;
+}
+
+static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
+  (void)state;
+  df_conv conv = conv_of_node(node);
+  cut cut;
+  make_cut(&cut, &conv, source);
+  for (int64_t i = 0; i < cut.count; i++)
+    if (does(&cut.phases[i]))
+      DF_NAME(df_way_pack)
+  (&cut.phases[i].conv, &cut.phases[i].weight, (float *)packed + cut.pack[i]);
+}
+
+/* Of the largest phase: it takes most of the time. */
+static void tell(const cut *cut, df_prepared *out) {
+  const df_conv *largest = NULL;
+  for (int64_t i = 0; i < cut->count; i++)
+    if (does(&cut->phases[i]) &&
+        (!largest || cut->phases[i].conv.window.taps > largest->window.taps))
+      largest = &cut->phases[i].conv;
+  if (largest)
+    DF_NAME(df_way_tell)(largest, DF_NAME(df_way_of)(largest), out);
+}
+
+static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  df_conv conv = conv_of_node(node);
+  cut cut;
+  if (DF_NAME(df_depth_takes)(&conv))
+    return DF_OK;
+  out->state = df_conv_state(&conv);
+  if (!make_cut(&cut, &conv, NULL)) {
+    DF_NAME(df_way_tell)(NULL, DF_SPREAD, out);
+    df_apply apply = apply_of(&conv);
+    out->workspace = DF_NAME(df_apply_workspace)(&apply, node->threads);
+    return DF_OK;
+  }
+  /* Which ways there are follows from the attributes: the input's shape is one. */
+  if (!conv.uses && cut.packed > 0) {
+    out->n_packs = 1;
+    out->replaced = 1 << 1;
+    out->packs[0] = (df_pack){.input = 1,
+                              .kind = conv.algorithm,
+                              .bytes = cut.packed * (int64_t)sizeof(float),
+                              .pack = pack_weight};
+  }
+  out->workspace = workspace_of(&cut, node->threads);
+  tell(&cut, out);
+  return DF_OK;
+}
+
+static df_status run(const df_call *call) {
+  const df_tensor *dy = &call->inputs[0], *w = &call->inputs[1], *dx = &call->outputs[0];
+  df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, call->attributes,
+                              call->n_attributes, FIRST_ATTRIBUTE);
+  const float *packed = call->packs ? call->packs[0] : NULL;
+  conv.uses = packed ? 0 : conv.batch;
+  df_conv_from_state(&conv, call->state);
+  if (DF_NAME(df_depth_takes)(&conv)) {
+    df_depth depth = {.conv = conv, .out = dx->data, .source = dy->data, .weight = w->data};
+    DF_NAME(df_depth_run_dx)(call, &depth);
+    return DF_OK;
+  }
+  cut cut;
+  if (make_cut(&cut, &conv, w->data)) {
+    run_cut(call, &cut, dy->data, packed, dx->data);
+    return DF_OK;
+  }
+  df_apply apply = apply_of(&conv);
+  apply.out = dx->data;
+  apply.source = dy->data;
+  apply.weight = w->data;
+  DF_NAME(df_apply_run)(call, &apply);
+  return DF_OK;
+}
+
+DF_KERNELS(conv_grad_input) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
+                                                  .op = "conv_grad_input",
+                                                  .name = "conv_grad_input f32 " DF_TEXT(DF_ISA),
+                                                  .operands = "f32,f32->f32",
+                                                  .accepts = accepts,
+                                                  .prepare = prepare,
+                                                  .run = run},
+                               NULL};

@@ -1,0 +1,263 @@
+/* conv_outer.c: dw[f, (c, t)] = sum over positions p of x[c, p shifted by t] * dy[f, p].
+ *
+ * A product of matrices whose left one, a row per channel and tap, is never written out: x is
+ * spread (conv_lattice.h), so that a row is an address. dy is turned once per block of positions:
+ * panels of DF_OUTER_COLUMNS filters, a line per position, which all channels and taps then read.
+ * A tile (conv_outer_tile.h) keeps a block of dw in registers while the positions of the block
+ * pass; what it reads comes from the second cache, some 13 bytes a cycle.
+ *
+ * Per position a filter is turned once for channels * taps / (2 * DF_LANES) multiply-adds of
+ * vectors, and a channel spread once for filters * taps / DF_LANES. A product of plain matrices
+ * (taps of one element) is the same with x and dy in each other's place: the one with fewer rows is
+ * turned. */
+#include "conv/outer.h"
+#include "conv/outer_plan.h"
+#include "conv/outer_tile.h"
+#include "gemm/pack.h"
+
+/* ---- Operands ---------------------------------------------------------------------------------
+ */
+
+typedef struct job {
+  df_outer_plan p;
+  float *dw;
+  float *copies; /* of dw, one per part but the first */
+  const float *left, *right;
+  float *workspace;
+} job;
+
+typedef struct piece {
+  const job *job;
+  int64_t group, filter, filters, channel, channels;
+  int64_t image, images, z, first, rows; /* the block */
+  int32_t accumulate;                    /* it is not the first of the part */
+  float *dw;                             /* of the group */
+  float *sums, *right, *left;
+  int32_t *shift;
+} piece;
+
+/* Floats between two lines of panels of |filters|, the last of which may have one vector only. */
+static int64_t panel_width(int64_t filters) {
+  return filters > DF_LANES ? DF_OUTER_COLUMNS : DF_LANES;
+}
+
+static int64_t block_positions(const piece *s) {
+  return s->images * s->rows * s->job->p.conv.window.out[2];
+}
+
+static void turn_right(const piece *s) {
+  const df_outer_plan *p = &s->job->p;
+  const df_window *w = &p->conv.window;
+  int64_t positions = s->rows * w->out[2];
+  float *to = s->right;
+  for (int64_t done = 0; done < s->filters; done += DF_OUTER_COLUMNS) {
+    int64_t width = panel_width(s->filters - done);
+    for (int64_t image = s->image; image < s->image + s->images; image++, to += positions * width)
+      for (int64_t lane = 0; lane < width; lane += DF_LANES) {
+        int64_t at =
+            (image * p->conv.groups + s->group) * p->conv.filters + s->filter + done + lane;
+        const float *from =
+            s->job->right + ((at * w->out[0] + s->z) * w->out[1] + s->first) * w->out[2];
+        int64_t count = df_min(DF_LANES, s->filters - done - lane);
+        df_pack_turned(to + lane, from, w->out_size, count, positions, width);
+      }
+  }
+}
+
+/* Planes of |channels|: [channel][tap of depth][image][plane], zeros for slices in the padding. */
+static void spread_left(const piece *s, int64_t channel, int64_t channels) {
+  const df_outer_plan *p = &s->job->p;
+  const df_window *w = &p->conv.window;
+  int64_t slice_floats = w->in[1] * w->in[2], floats = df_outer_plane(p, s->rows);
+  for (int64_t c = 0; c < channels; c++)
+    for (int64_t tap = 0; tap < w->kernel[0]; tap++) {
+      float *to = s->left + (c * w->kernel[0] + tap) * p->pitch;
+      int64_t slice = df_slice(w, 0, s->z, tap);
+      for (int64_t image = s->image; image < s->image + s->images; image++, to += floats) {
+        int64_t at = (image * p->conv.groups + s->group) * p->conv.channels + channel + c;
+        if (slice < 0)
+          memset(to, 0, (size_t)floats * sizeof(float));
+        else
+          DF_NAME(df_spread)(to, s->job->left + (at * w->in[0] + slice) * slice_floats, &p->down,
+                             &p->across, s->first, s->rows + p->down.reach);
+      }
+    }
+}
+
+/* Where the rows of |channels| begin: the taps of a plane, and the same a pitch further. */
+static void find_shifts(const piece *s, int64_t channels) {
+  const df_outer_plan *p = &s->job->p;
+  const df_window *w = &p->conv.window;
+  int64_t rows = s->rows + p->down.reach, taps = w->kernel[1] * w->kernel[2];
+  for (int64_t tap = 0; tap < taps; tap++) {
+    int64_t down_phase, down_shift, across_phase, across_shift;
+    df_lattice_tap(&p->down, 0, tap / w->kernel[2], &down_phase, &down_shift);
+    df_lattice_tap(&p->across, 0, tap % w->kernel[2], &across_phase, &across_shift);
+    int64_t row = (down_phase * p->across.phases + across_phase) * rows + down_shift;
+    s->shift[tap] = (int32_t)(row * p->span + across_shift);
+  }
+  for (int64_t i = taps; i < channels * w->taps; i++)
+    s->shift[i] = s->shift[i - taps] + (int32_t)p->pitch;
+}
+
+/* ---- Products ---------------------------------------------------------------------------------
+ */
+
+/* to[j * pitch + i] (+)= sums[i][j] for |rows| and |columns|, by squares turned in registers. */
+static void add_turned(const float *sums, int64_t rows, int64_t columns, float *to, int64_t pitch,
+                       int32_t accumulate) {
+  for (int64_t j = 0; j < columns; j += DF_LANES, to += DF_LANES * pitch) {
+    df_vec square[DF_LANES];
+    for (int i = 0; i < DF_LANES; i++)
+      square[i] = i < rows ? vec_load(sums + i * DF_OUTER_COLUMNS + j) : vec_zero();
+    vec_transpose(square);
+    for (int i = 0; i < df_min(DF_LANES, columns - j); i++) {
+      float *line = to + i * pitch;
+      vec_store_part(line, accumulate ? square[i] + vec_load_part(line, rows) : square[i], rows);
+    }
+  }
+}
+
+/* to[i * pitch + j] (+)= sums[i][j]. */
+static void add_straight(const float *sums, int64_t rows, int64_t columns, float *to, int64_t pitch,
+                         int32_t accumulate) {
+  for (int64_t i = 0; i < rows; i++, sums += DF_OUTER_COLUMNS, to += pitch)
+    for (int64_t j = 0; j < columns; j += DF_LANES) {
+      int64_t count = df_min(DF_LANES, columns - j);
+      df_vec sum = vec_load(sums + j);
+      vec_store_part(to + j, accumulate ? sum + vec_load_part(to + j, count) : sum, count);
+    }
+}
+
+/* Fetches |lines| of |floats| each, which are about to be written: they are far apart, and the
+ * hardware does not foresee them. */
+static void fetch_lines(const float *to, int64_t lines, int64_t floats, int64_t pitch) {
+  for (int64_t i = 0; i < lines; i++, to += pitch) {
+    for (int64_t j = 0; j < floats; j += 16)
+      __builtin_prefetch(to + j, 1);
+    __builtin_prefetch(to + floats - 1, 1);
+  }
+}
+
+/* Adds the products of |channels|, which are spread, to dw. */
+static void multiply(const piece *s, int64_t channel, int64_t channels) {
+  const df_outer_plan *p = &s->job->p;
+  const df_window *w = &p->conv.window;
+  int64_t rows = channels * w->taps, height = df_even_part(rows, DF_OUTER_ROWS);
+  df_outer outer = {.left = s->left,
+                    .images = s->images,
+                    .image_pitch = df_outer_plane(p, s->rows),
+                    .lines = s->rows,
+                    .line_pitch = p->span,
+                    .width = w->out[2]};
+  if (p->span == w->out[2]) { /* rows that follow one another are one line */
+    outer.width *= outer.lines;
+    outer.lines = 1;
+    if (outer.image_pitch == outer.width) {
+      outer.width *= outer.images;
+      outer.images = 1;
+    }
+  }
+  for (int64_t row = 0; row < rows; row += height) {
+    int64_t count = df_min(height, rows - row), k = channel * w->taps + row;
+    outer.shift = s->shift + row;
+    outer.right = s->right;
+    for (int64_t done = 0; done < s->filters; done += DF_OUTER_COLUMNS) {
+      int64_t width = panel_width(s->filters - done);
+      int64_t columns = df_min(width, s->filters - done), filter = s->filter + done;
+      df_outer_tile tile = DF_NAME(df_outer_tiles)[count - 1][width / DF_LANES - 1];
+      if (p->exchanged) {
+        float *to = s->dw + k * p->conv.filters + filter;
+        fetch_lines(to, count, columns, p->conv.filters);
+        tile(&outer, s->sums);
+        add_straight(s->sums, count, columns, to, p->conv.filters, s->accumulate);
+      } else {
+        float *to = s->dw + filter * p->k + k;
+        fetch_lines(to, columns, count, p->k);
+        tile(&outer, s->sums);
+        add_turned(s->sums, count, columns, to, p->k, s->accumulate);
+      }
+      outer.right += block_positions(s) * width;
+    }
+  }
+}
+
+static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)count;
+  const job *job = context;
+  const df_outer_plan *p = &job->p;
+  const df_window *w = &p->conv.window;
+  piece s = {.job = job};
+  s.filter = index % p->filter_parts * p->filters;
+  s.filters = df_min(p->filters, p->conv.filters - s.filter);
+  index /= p->filter_parts;
+  s.channel = index % p->channel_parts * p->channels;
+  s.channels = df_min(p->channels, p->conv.channels - s.channel);
+  index /= p->channel_parts;
+  s.group = index % p->conv.groups;
+  int64_t part = index / p->conv.groups;
+  s.dw = (part ? job->copies + (part - 1) * p->total : job->dw) + s.group * p->conv.filters * p->k;
+  s.sums = job->workspace + worker * p->scratch;
+  s.right = s.sums + DF_OUTER_ROWS * DF_OUTER_COLUMNS;
+  s.left = s.right + df_round_up(p->filters, DF_LANES) * p->images * p->band * w->out[2];
+  s.shift = (int32_t *)(s.left + p->group * w->kernel[0] * p->pitch);
+  int64_t begin = p->blocks * part / p->parts, end = p->blocks * (part + 1) / p->parts;
+  for (int64_t block = begin; block < end; block++) {
+    int64_t above = block / p->bands;
+    s.first = block % p->bands * p->band;
+    s.rows = df_min(p->band, w->out[1] - s.first);
+    s.z = above % w->out[0];
+    s.image = above / w->out[0] * p->images;
+    s.images = df_min(p->images, p->conv.batch - s.image);
+    s.accumulate = block > begin;
+    turn_right(&s);
+    for (int64_t done = 0; done < s.channels; done += p->group) {
+      int64_t channels = df_min(p->group, s.channels - done);
+      find_shifts(&s, channels);
+      spread_left(&s, s.channel + done, channels);
+      multiply(&s, s.channel + done, channels);
+    }
+  }
+}
+
+/* ---- The sum of the copies --------------------------------------------------------------------
+ */
+
+static void add_copies(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const job *job = context;
+  int64_t begin, end, total = job->p.total;
+  df_piece(index, count, total, DF_LANES, &begin, &end);
+  for (int64_t part = 1; part < job->p.parts; part++) {
+    const float *copy = job->copies + (part - 1) * total;
+    for (int64_t i = begin; i < end; i++)
+      job->dw[i] += copy[i];
+  }
+}
+
+static int64_t copies_floats(const df_outer_plan *p) {
+  return df_round_up((p->parts - 1) * p->total, 16);
+}
+
+int64_t DF_NAME(df_outer_floats)(const df_conv *conv, int32_t threads) {
+  df_outer_plan p = DF_NAME(df_outer_make_plan)(conv, threads);
+  return copies_floats(&p) + p.scratch * threads;
+}
+
+void DF_NAME(df_outer_run)(const df_call *call, const df_conv *conv, float *dw, const float *x,
+                           const float *dy) {
+  job job = {.p = DF_NAME(df_outer_make_plan)(conv, call->threads), .dw = dw};
+  const df_outer_plan *p = &job.p;
+  if (p->blocks == 0) {
+    memset(dw, 0, (size_t)p->total * sizeof(float));
+    return;
+  }
+  job.left = p->exchanged ? dy : x;
+  job.right = p->exchanged ? x : dy;
+  job.copies = call->workspace;
+  job.workspace = job.copies + copies_floats(p);
+  df_parallel(call, run_piece, &job,
+              p->parts * p->conv.groups * p->channel_parts * p->filter_parts);
+  if (p->parts > 1)
+    df_parallel(call, add_copies, &job, df_pieces(call, p->total * p->parts, DF_GRAIN));
+}

@@ -1,0 +1,45 @@
+/* conv_outer_plan.h: how the sums of outer products of a weight gradient are cut, by sizes and by
+ * the number of threads only. */
+#ifndef DF_CPU_CONV_OUTER_PLAN_H
+#define DF_CPU_CONV_OUTER_PLAN_H
+
+#include "conv/phase_layout.h"
+#include "conv/shape.h"
+
+typedef struct df_outer_plan {
+  df_conv conv; /* of the product: the roles of x and dy may be exchanged */
+  int32_t exchanged;
+  df_lattice down, across;
+  int64_t span;  /* floats of a spread row */
+  int64_t k;     /* rows of the left: channels * taps */
+  int64_t total; /* floats of dw */
+  /* Blocks of positions: some images, or a band of rows of one. */
+  int64_t images, image_blocks;
+  int64_t band, bands;
+  int64_t blocks;
+  int64_t plane; /* floats of a spread plane of one image */
+  int64_t pitch; /* of all images; an odd number of cache lines, so that rows don't collide */
+  int64_t group; /* channels spread at a time */
+  /* Pieces. */
+  int64_t parts; /* of the blocks; all but the first sum into copies of dw */
+  int64_t channels, channel_parts;
+  int64_t filters, filter_parts;
+  int64_t scratch; /* floats of a piece's workspace */
+} df_outer_plan;
+
+df_outer_plan DF_NAME(df_outer_make_plan)(const df_conv *conv, int32_t threads);
+
+/* Floats of a spread plane of the left for |rows| of the output. */
+static inline int64_t df_outer_plane(const df_outer_plan *p, int64_t rows) {
+  return p->down.phases * p->across.phases * (rows + p->down.reach) * p->span;
+}
+
+static inline int64_t df_round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
+
+/* Size of equal parts of |total| of at most |most|. */
+static inline int64_t df_even_part(int64_t total, int64_t most) {
+  int64_t count = df_divide_up(total, df_max(1, most));
+  return df_divide_up(total, df_max(1, count));
+}
+
+#endif

@@ -1,0 +1,24 @@
+/* conv_point.h: convolution as a product of matrices whose rows are planes of the output. */
+#ifndef DF_CPU_CONV_POINT_H
+#define DF_CPU_CONV_POINT_H
+
+#include "conv/direct.h"
+
+/* Whether a position reads what lies at its own place (kernels of one element with stride 1), and
+ * planes are so large that lanes over positions are full. */
+int DF_NAME(df_point_takes)(const df_conv *conv);
+
+/* Whether it could, well or badly. */
+int DF_NAME(df_point_can)(const df_conv *conv);
+
+int64_t DF_NAME(df_point_pack_bytes)(const df_conv *conv);
+/* As for df_direct_pack. */
+int64_t DF_NAME(df_point_pack_pieces)(const df_conv *conv);
+void DF_NAME(df_point_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
+                            float *packed);
+/* Bytes, for strips of positions. */
+int64_t DF_NAME(df_point_workspace)(const df_conv *conv, int32_t threads);
+
+void DF_NAME(df_point_run)(const df_call *call, const df_direct *direct);
+
+#endif

@@ -1,0 +1,213 @@
+/* matmul.c: c[..., i, j] = sum over p of a[..., i, p] * b[..., p, j].
+ *
+ * a: (..., M, K), b: (..., K, N) with any strides, leading axes broadcast; c: (..., M, N)
+ * contiguous. 2 M N K operations on 4 (M K + K N + M N) bytes per product. */
+#include "gemm/linalg.h"
+#include "gemm/thin.h"
+
+/* Multiply-adds of the smallest piece worth a thread's while. */
+enum { GRAIN = 128 * 1024 };
+
+/* One operand or result without its dtype: what df_operand and df_tensor have in common. */
+typedef struct extent {
+  const int64_t *shape;
+  const int64_t *strides;
+  int32_t rank;
+} extent;
+
+typedef struct product {
+  extent a, b, c;
+  int64_t m, n, k;
+  int64_t batch; /* products after folding */
+  int64_t a_row;
+} product;
+
+static int64_t batch_of(const extent *x) { return df_product(x->shape, 0, x->rank - 2); }
+
+/* True when all leading axes and the rows of x together are one axis of even stride. */
+static int rows_are_even(const extent *x) {
+  int64_t expected = 0;
+  int seen = 0;
+  for (int32_t axis = x->rank - 2; axis >= 0; axis--) {
+    if (x->shape[axis] == 1)
+      continue;
+    if (seen && x->strides[axis] != expected)
+      return 0;
+    seen = 1;
+    expected = x->strides[axis] * x->shape[axis];
+  }
+  return 1;
+}
+
+/* The stride of the innermost axis before the last that has more than one row. */
+static int64_t row_stride(const extent *x) {
+  for (int32_t axis = x->rank - 2; axis >= 0; axis--)
+    if (x->shape[axis] != 1)
+      return x->strides[axis];
+  return x->strides[x->rank - 2];
+}
+
+/* Sizes of the product; a batch of a that meets one single b is a product with more rows. */
+static product make_product(extent a, extent b, extent c) {
+  product p = {.a = a, .b = b, .c = c};
+  p.m = a.shape[a.rank - 2];
+  p.k = a.shape[a.rank - 1];
+  p.n = b.shape[b.rank - 1];
+  p.a_row = a.strides[a.rank - 2];
+  p.batch = batch_of(&c);
+  if (p.batch > 1 && batch_of(&b) == 1 && batch_of(&a) == p.batch && rows_are_even(&a)) {
+    p.m *= p.batch;
+    p.batch = 1;
+    p.a_row = row_stride(&a);
+  }
+  return p;
+}
+
+static product product_of_node(const df_node *node) {
+  const df_operand *a = &node->inputs[0], *b = &node->inputs[1], *c = &node->outputs[0];
+  return make_product((extent){a->shape, a->strides, a->rank},
+                      (extent){b->shape, b->strides, b->rank},
+                      (extent){c->shape, c->strides, c->rank});
+}
+
+static product product_of_call(const df_call *call) {
+  const df_tensor *a = &call->inputs[0], *b = &call->inputs[1], *c = &call->outputs[0];
+  return make_product((extent){a->shape, a->strides, a->rank},
+                      (extent){b->shape, b->strides, b->rank},
+                      (extent){c->shape, c->strides, c->rank});
+}
+
+static int is_thin(const product *p) {
+  return p->batch == 1 &&
+         DF_NAME(df_thin_takes)(p->m, p->a.strides[p->a.rank - 1], p->b.strides[p->b.rank - 2],
+                                p->b.strides[p->b.rank - 1]);
+}
+
+static df_gemm_cut cut_of(const product *p, int32_t threads, int32_t precision) {
+  return DF_NAME(df_gemm_cut_at)(p->m, p->n, p->k, p->batch, threads, precision);
+}
+
+/* Elements from the start of x to its matrix number |index| of the broadcast batch of c. */
+static int64_t batch_offset(const extent *x, const extent *c, int64_t index) {
+  int64_t offset = 0;
+  for (int32_t back = 3; back <= c->rank; back++) {
+    int64_t size = c->shape[c->rank - back];
+    if (back <= x->rank && x->shape[x->rank - back] != 1)
+      offset += index % size * x->strides[x->rank - back];
+    index /= size;
+  }
+  return offset;
+}
+
+/* ---- Running -------------------------------------------------------------------------------- */
+
+typedef struct job {
+  product p;
+  df_gemm gemm; /* of the first matrices */
+  df_gemm_cut cut;
+  int64_t group; /* pieces of products done as one piece of work */
+  int64_t total;
+  float *workspace;
+} job;
+
+static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)count;
+  const job *job = context;
+  int64_t pieces = job->cut.down * job->cut.across;
+  int64_t end = df_min(job->total, (index + 1) * job->group);
+  for (int64_t at = index * job->group; at < end; at++) {
+    df_gemm gemm = job->gemm;
+    int64_t matrix = at / pieces;
+    if (matrix) {
+      gemm.a += batch_offset(&job->p.a, &job->p.c, matrix);
+      gemm.b += batch_offset(&job->p.b, &job->p.c, matrix);
+      gemm.c += matrix * gemm.m * gemm.n;
+    }
+    DF_NAME(df_gemm_piece)(&gemm, &job->cut, at % pieces,
+                           job->workspace + worker * job->cut.scratch);
+  }
+}
+
+df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t relu) {
+  job job = {.p = product_of_call(call), .workspace = call->workspace};
+  const product *p = &job.p;
+  job.gemm = (df_gemm){.c = call->outputs[0].data,
+                       .a = call->inputs[0].data,
+                       .b = call->inputs[1].data,
+                       .m = p->m,
+                       .n = p->n,
+                       .k = p->k,
+                       .c_row = p->n,
+                       .a_row = p->a_row,
+                       .a_col = p->a.strides[p->a.rank - 1],
+                       .b_row = p->b.strides[p->b.rank - 2],
+                       .b_col = p->b.strides[p->b.rank - 1],
+                       .end = {.column_bias = bias, .relu = relu},
+                       .packed = call->packs ? call->packs[0] : NULL};
+  if (job.gemm.packed) { /* b may have no memory */
+    job.gemm.b = NULL;
+    job.gemm.b_row = job.gemm.b_col = 0;
+  }
+  if (is_thin(p)) {
+    DF_NAME(df_thin_run)(call, &job.gemm);
+    return DF_OK;
+  }
+  job.cut = cut_of(p, call->threads, (int32_t)(intptr_t)call->state);
+  job.total = p->batch * job.cut.down * job.cut.across;
+  int64_t work = df_divide_up(p->m * p->n * df_max(p->k, 1), job.cut.down * job.cut.across);
+  job.group = df_max(1, df_min(df_divide_up(job.total, call->threads), GRAIN / df_max(1, work)));
+  int64_t count = df_divide_up(job.total, job.group);
+  if (p->m * p->n * p->k * p->batch <= GRAIN) {
+    job.group = job.total;
+    run_piece(&job, 0, 1, 0);
+  } else {
+    df_parallel(call, run_piece, &job, count);
+  }
+  return DF_OK;
+}
+
+/* Packs input 1 once where it is constant and one matrix. */
+static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
+  (void)state;
+  const product p = product_of_node(node);
+  const df_gemm gemm = {.b = source,
+                        .n = p.n,
+                        .k = p.k,
+                        .b_row = p.b.strides[p.b.rank - 2],
+                        .b_col = p.b.strides[p.b.rank - 1]};
+  DF_NAME(df_gemm_pack)(&gemm, packed);
+}
+
+df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  product p = product_of_node(node);
+  if (is_thin(&p))
+    return DF_OK;
+  out->state = (void *)(intptr_t)node->precision; /* nothing to release */
+  const df_gemm_cut cut = cut_of(&p, node->threads, node->precision);
+  out->workspace = cut.scratch * (int64_t)sizeof(float) * node->threads;
+  const int64_t bytes = DF_NAME(df_gemm_pack_bytes)(&cut, p.n, p.k);
+  if (bytes && node->flags >> 1 & 1 && p.batch == 1) {
+    out->n_packs = 1;
+    out->replaced = 1 << 1;
+    out->packs[0] = (df_pack){.input = 1, .bytes = bytes, .pack = pack_weight};
+  }
+  return DF_OK;
+}
+
+const char *DF_NAME(df_matmul_accepts)(const df_node *node) {
+  if (node->inputs[0].rank < 2 || node->inputs[1].rank < 2)
+    return "both operands must have at least two axes";
+  return NULL;
+}
+
+static df_status run_matmul(const df_call *call) { return DF_NAME(df_matmul_run)(call, NULL, 0); }
+
+DF_KERNELS(matmul) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
+                                         .op = "matmul",
+                                         .name = "matmul f32 " DF_TEXT(DF_ISA),
+                                         .operands = "~f32,~f32->f32",
+                                         .accepts = DF_NAME(df_matmul_accepts),
+                                         .prepare = DF_NAME(df_matmul_prepare),
+                                         .run = run_matmul},
+                      NULL};

@@ -1,0 +1,144 @@
+/* gemm_thin.c: c = a b for up to four rows of a. There is one multiply-add per row and element of
+ * b, so reading b is all that counts: nothing is packed.
+ *
+ * Where the columns of b lie together, a piece takes dot products, some columns at a time; where
+ * the rows do, it adds rows of b times elements of a. Either way k goes in blocks whose sums are
+ * added up on their own, so that rounding does not grow with k. */
+#include "gemm/thin.h"
+#include "simd/vector.h"
+
+enum {
+  MOST_ROWS = 4,
+  COLUMNS = 4,       /* dot products at a time: as many streams from memory */
+  K_BLOCK = 2048,    /* of a dot product, spread over lanes */
+  K_STEPS = 256,     /* of a column's sum, one after the other */
+  WIDTH = 1024,      /* columns whose sums lie on the stack */
+  GRAIN = 64 * 1024, /* elements of b of the smallest piece worth a thread's while */
+};
+
+#define THIN_INLINE static inline __attribute__((always_inline))
+
+int DF_NAME(df_thin_takes)(int64_t m, int64_t a_col, int64_t b_row, int64_t b_col) {
+  return m <= MOST_ROWS && ((b_row == 1 && a_col == 1) || b_col == 1);
+}
+
+static void store(const df_gemm *g, int64_t i, int64_t j, float sum) {
+  if (g->end.column_bias)
+    sum += g->end.column_bias[j];
+  g->c[i * g->c_row + j] = g->end.relu && sum < 0.0f ? 0.0f : sum;
+}
+
+/* Columns [j, j + columns) of all rows, b_row == 1. */
+THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j) {
+  float total[MOST_ROWS][COLUMNS] = {{0}};
+  for (int64_t begin = 0; begin < g->k; begin += K_BLOCK) {
+    int64_t end = df_min(g->k, begin + K_BLOCK), p = begin;
+    df_vec sum[MOST_ROWS][COLUMNS];
+    for (int i = 0; i < rows; i++)
+      for (int c = 0; c < columns; c++)
+        sum[i][c] = vec_zero();
+    for (; p < end; p += DF_LANES) {
+      int64_t count = end - p;
+      df_vec left[MOST_ROWS];
+      for (int i = 0; i < rows; i++) {
+        const float *from = g->a + i * g->a_row + p;
+        left[i] = count >= DF_LANES ? vec_load(from) : vec_load_part(from, count);
+      }
+      for (int c = 0; c < columns; c++) {
+        const float *from = g->b + (j + c) * g->b_col + p;
+        df_vec right = count >= DF_LANES ? vec_load(from) : vec_load_part(from, count);
+        for (int i = 0; i < rows; i++)
+          sum[i][c] += left[i] * right;
+      }
+    }
+    for (int i = 0; i < rows; i++)
+      for (int c = 0; c < columns; c++)
+        total[i][c] += vec_sum(sum[i][c]);
+  }
+  for (int i = 0; i < rows; i++)
+    for (int c = 0; c < columns; c++)
+      store(g, i, j + c, total[i][c]);
+}
+
+/* sums[j] += sum over four steps of a times b[step][j] */
+THIN_INLINE void add_steps(float *sums, const float *b, int64_t b_row, const float *a,
+                           int64_t a_col, int64_t steps, int64_t columns) {
+  df_vec left[4];
+  const float *from[4];
+  for (int s = 0; s < 4; s++) {
+    left[s] = vec_splat(s < steps ? a[s * a_col] : 0.0f);
+    from[s] = b + (s < steps ? s : 0) * b_row;
+  }
+  for (int64_t j = 0; j < columns; j += DF_LANES) {
+    int64_t count = columns - j;
+    df_vec sum = vec_load(sums + j);
+    for (int s = 0; s < 4; s++)
+      if (s < steps)
+        sum += left[s] *
+               (count >= DF_LANES ? vec_load(from[s] + j) : vec_load_part(from[s] + j, count));
+    vec_store(sums + j, sum);
+  }
+}
+
+/* Columns [begin, begin + columns) of all rows, b_col == 1; a block of b stays in the second cache
+ * for the rows. */
+static void add_rows(const df_gemm *g, int64_t begin, int64_t columns) {
+  float total[MOST_ROWS][WIDTH], sums[WIDTH];
+  int64_t floats = df_divide_up(columns, DF_LANES) * DF_LANES;
+  memset(total, 0, sizeof total);
+  for (int64_t from = 0; from < g->k; from += K_STEPS)
+    for (int64_t i = 0; i < g->m; i++) {
+      const float *a = g->a + i * g->a_row, *b = g->b + begin;
+      int64_t end = df_min(g->k, from + K_STEPS), p = from;
+      memset(sums, 0, (size_t)floats * sizeof(float));
+      for (; p + 4 <= end; p += 4)
+        add_steps(sums, b + p * g->b_row, g->b_row, a + p * g->a_col, g->a_col, 4, columns);
+      if (p < end)
+        add_steps(sums, b + p * g->b_row, g->b_row, a + p * g->a_col, g->a_col, end - p, columns);
+      for (int64_t j = 0; j < floats; j++)
+        total[i][j] += sums[j];
+    }
+  for (int64_t i = 0; i < g->m; i++)
+    for (int64_t j = 0; j < columns; j++)
+      store(g, i, begin + j, total[i][j]);
+}
+
+/* ---- Pieces ---------------------------------------------------------------------------------- */
+
+static void dot_columns(const df_gemm *g, int64_t begin, int64_t end) {
+#define ROWS(rows, columns)                                                                        \
+  case rows:                                                                                       \
+    dot(rows, columns, g, j);                                                                      \
+    break;
+  int64_t j = begin;
+  for (; j + COLUMNS <= end; j += COLUMNS)
+    switch (g->m) {
+      ROWS(1, COLUMNS) ROWS(2, COLUMNS) ROWS(3, COLUMNS) ROWS(4, COLUMNS) default : break;
+    }
+  for (; j < end; j++)
+    switch (g->m) { ROWS(1, 1) ROWS(2, 1) ROWS(3, 1) ROWS(4, 1) default : break; }
+#undef ROWS
+}
+
+void DF_NAME(df_thin_columns)(const df_gemm *g, int64_t begin, int64_t end) {
+  if (g->b_row == 1 && g->a_col == 1 && (g->b_col != 1 || g->n == 1)) {
+    dot_columns(g, begin, end);
+    return;
+  }
+  for (int64_t j = begin; j < end; j += WIDTH)
+    add_rows(g, j, df_min(WIDTH, end - j));
+}
+
+static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const df_gemm *g = context;
+  int64_t begin, end;
+  df_piece(index, count, g->n, DF_LANES, &begin, &end);
+  DF_NAME(df_thin_columns)(g, begin, end);
+}
+
+void DF_NAME(df_thin_run)(const df_call *call, const df_gemm *gemm) {
+  df_gemm g = *gemm;
+  int64_t most = df_divide_up(g.n, DF_LANES);
+  df_parallel(call, run_piece, &g, df_max(1, df_min(most, df_pieces(call, g.n * g.k, GRAIN))));
+}

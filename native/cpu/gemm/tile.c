@@ -1,0 +1,135 @@
+/* gemm_tile.c: one function per height and width of a tile, all from one inlined loop. */
+#include "gemm/tile.h"
+
+/* It is made for each tile: larger than a line of the cache it is cleared by two stores, and what
+ * then reads across both waits for 100 cycles. */
+_Static_assert(sizeof(df_gemm_end) <= 64, "df_gemm_end must fit a line of the cache");
+
+#define TILE_INLINE static inline __attribute__((always_inline))
+
+/* All sums of a tile, unrolled; |i| is the row and |j| the vector. */
+#define FOR_EACH                                                                                   \
+  _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                                          \
+      _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
+
+/* Vector |j| of a row of |vectors|, the last of which has |last| lanes. */
+TILE_INLINE df_vec part_load(const float *row, int j, int vectors, int64_t last) {
+  if (j < vectors - 1 || last == DF_LANES)
+    return vec_load(row + j * DF_LANES);
+  return vec_load_part(row + j * DF_LANES, last);
+}
+
+/* Where a step of a lies: its first row when rows lie together, else every third, so that an
+ * address is one of these and at most twice the distance of two rows. */
+enum { ANCHORS = (DF_TILE_ROWS + 2) / 3 };
+typedef struct rows_of_a {
+  const float *anchor[ANCHORS];
+  int64_t row, step;
+} rows_of_a;
+
+TILE_INLINE void next_step(int together, rows_of_a *a) {
+  for (int i = 0; i < (together ? 1 : ANCHORS); i++)
+    a->anchor[i] += together ? a->step : 1;
+}
+
+/* One step of k. |rows|, |vectors| and |together| are constants at every use: the loops over them
+ * vanish, and |sum| is registers. */
+TILE_INLINE void add_step(int rows, int vectors, int together, const rows_of_a *a, const float *b,
+                          df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS]) {
+  df_vec right[DF_TILE_VECTORS];
+#pragma GCC unroll 4
+  for (int j = 0; j < vectors; j++)
+    right[j] = vec_load(b + j * DF_LANES);
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; i++) {
+    df_vec left = vec_splat(together ? a->anchor[0][i] : a->anchor[i / 3][i % 3 * a->row]);
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; j++)
+      sum[i][j] += left * right[j];
+  }
+}
+
+TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t k,
+                      const float *from, const float *b, float *c, int64_t c_row, int64_t columns,
+                      const df_gemm_end *end) {
+  rows_of_a a = {.row = end->a_row, .step = end->a_step};
+  for (int i = 0; i < (together ? 1 : ANCHORS); i++)
+    a.anchor[i] = from + 3 * i * end->a_row;
+  const int64_t b_step = strided ? end->b_step : vectors * DF_LANES;
+  df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS];
+  FOR_EACH sum[i][j] = vec_zero();
+  int64_t p = 0;
+  if (end->ahead.next) {
+    const float *next = end->ahead.next;
+    for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += end->ahead.row) {
+#pragma GCC unroll 4
+      for (int s = 0; s < DF_AHEAD_STEPS; s++, b += b_step) {
+        if (s % (DF_AHEAD_STEPS / DF_TILE_VECTORS) == 0)
+          __builtin_prefetch(next + s / (DF_AHEAD_STEPS / DF_TILE_VECTORS) * DF_LANES, 0, 2);
+        add_step(rows, vectors, together, &a, b, sum);
+        next_step(together, &a);
+      }
+    }
+  }
+  for (; p < k; p++, b += b_step) {
+    add_step(rows, vectors, together, &a, b, sum);
+    next_step(together, &a);
+  }
+  /* Only the last vector of a row can be partly outside. */
+  int64_t last = columns - (vectors - 1) * DF_LANES;
+  if (end->accumulate) {
+    FOR_EACH sum[i][j] += part_load(c + i * c_row, j, vectors, last);
+  }
+  if (end->add) {
+    FOR_EACH sum[i][j] += part_load(end->add + i * c_row, j, vectors, last);
+  }
+  if (end->row_bias) {
+    FOR_EACH sum[i][j] += vec_splat(end->row_bias[i]);
+  }
+  if (end->column_bias) {
+    FOR_EACH sum[i][j] += part_load(end->column_bias, j, vectors, last);
+  }
+  if (end->relu) {
+    FOR_EACH sum[i][j] = vec_relu(sum[i][j]);
+  }
+  if (last == DF_LANES) {
+    FOR_EACH vec_store(c + i * c_row + j * DF_LANES, sum[i][j]);
+  } else {
+    FOR_EACH if (j < vectors - 1) vec_store(c + i * c_row + j * DF_LANES, sum[i][j]);
+    else vec_store_part(c + i * c_row + j * DF_LANES, sum[i][j], last);
+  }
+}
+
+#define TILE(rows, vectors)                                                                        \
+  static void tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,         \
+                                      int64_t c_row, int64_t columns, const df_gemm_end *end) {    \
+    tile(rows, vectors, 1, 0, k, a, b, c, c_row, columns, end);                                    \
+  }                                                                                                \
+  static void row_tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,     \
+                                          int64_t c_row, int64_t columns,                          \
+                                          const df_gemm_end *end) {                                \
+    tile(rows, vectors, 0, 0, k, a, b, c, c_row, columns, end);                                    \
+  }
+#define STRIDED_TILE(rows)                                                                         \
+  static void strided_tile_##rows(int64_t k, const float *a, const float *b, float *c,             \
+                                  int64_t c_row, int64_t columns, const df_gemm_end *end) {        \
+    tile(rows, DF_TILE_VECTORS, 1, 1, k, a, b, c, c_row, columns, end);                            \
+  }
+#define TILES(rows) TILE(rows, 1) TILE(rows, 2) STRIDED_TILE(rows)
+#define STRIDED_ENTRY(rows) strided_tile_##rows,
+#define ENTRY(rows) {tile_##rows##_1, tile_##rows##_2},
+#define ROW_ENTRY(rows) {row_tile_##rows##_1, row_tile_##rows##_2},
+
+#if DF_TILE_ROWS == 14
+#define FOR_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#elif DF_TILE_ROWS == 6
+#define FOR_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#else
+#define FOR_ROWS(X) X(1) X(2) X(3) X(4)
+#endif
+
+FOR_ROWS(TILES)
+
+const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS] = {FOR_ROWS(ENTRY)};
+const df_tile DF_NAME(df_row_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS] = {FOR_ROWS(ROW_ENTRY)};
+const df_tile DF_NAME(df_strided_tiles)[DF_TILE_ROWS] = {FOR_ROWS(STRIDED_ENTRY)};

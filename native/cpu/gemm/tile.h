@@ -1,0 +1,39 @@
+/* gemm_tile.h: the innermost loop of matrix products.
+ *
+ * A tile of up to DF_TILE_ROWS x DF_TILE_VECTORS vectors of c lives in registers while k passes:
+ * per step one vector of b per column of vectors and one broadcast of a per row. The rows are as
+ * many as leave registers for b, so that multiply-adds, not loads, are the limit. */
+#ifndef DF_CPU_GEMM_TILE_H
+#define DF_CPU_GEMM_TILE_H
+
+#include "gemm/gemm.h"
+#include "simd/vector.h"
+
+#if DF_LANES == 16
+#define DF_TILE_ROWS 14
+#elif DF_LANES == 8
+#define DF_TILE_ROWS 6
+#else
+#define DF_TILE_ROWS 4
+#endif
+#define DF_TILE_VECTORS 2
+#define DF_TILE_COLUMNS (DF_TILE_VECTORS * DF_LANES)
+
+enum { DF_AHEAD_STEPS = 4 }; /* of k for each row that a tile fetches: as memory can keep up */
+
+/* c (rows, columns) = a * b (k steps of whole vectors that hold |columns|). */
+typedef void (*df_tile)(int64_t k, const float *a, const float *b, float *c, int64_t c_row,
+                        int64_t columns, const df_gemm_end *end);
+
+/* By number of rows less one and of vectors less one. The rows of a step lie together: a is packed,
+ * or read as it lies. Its steps are end->a_step floats apart: DF_TILE_ROWS where it is packed. */
+extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
+
+/* The same where the steps of a row lie together, and rows are end->a_row apart. */
+extern const df_tile DF_NAME(df_row_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
+
+/* By number of rows less one: a as for df_tiles, DF_TILE_COLUMNS columns of b whose steps are
+ * end->b_step apart. */
+extern const df_tile DF_NAME(df_strided_tiles)[DF_TILE_ROWS];
+
+#endif

@@ -1,0 +1,225 @@
+/* elementwise.c: y[i] = f(x[i]), shapes equal, any strides in, contiguous out.
+ *
+ * float loops over vmath.h become vector code; the rare functions and float64 call the C library.
+ */
+#include "map/walk.h"
+#include "simd/vmath.h"
+
+/* ---- Functions without parameters: name, expression in x --------------------------------------
+ */
+
+#define F32_OPS(X)                                                                                 \
+  X(abs, fabsf(x))                                                                                 \
+  X(neg, -x)                                                                                       \
+  X(exp, df_exp(x))                                                                                \
+  X(log, df_log(x))                                                                                \
+  X(sqrt, sqrtf(x))                                                                                \
+  X(reciprocal, 1.0f / x)                                                                          \
+  X(tan, tanf(x))                                                                                  \
+  X(asin, asinf(x))                                                                                \
+  X(acos, acosf(x))                                                                                \
+  X(atan, atanf(x))                                                                                \
+  X(sinh, sinhf(x))                                                                                \
+  X(cosh, coshf(x))                                                                                \
+  X(tanh, df_tanh(x))                                                                              \
+  X(asinh, asinhf(x))                                                                              \
+  X(acosh, acoshf(x))                                                                              \
+  X(atanh, atanhf(x))                                                                              \
+  X(sigmoid, df_sigmoid(x))                                                                        \
+  X(relu, x < 0.0f ? 0.0f : x)                                                                     \
+  X(erf, df_erf(x))                                                                                \
+  X(floor, floorf(x))                                                                              \
+  X(ceil, ceilf(x))                                                                                \
+  X(round, rintf(x))                                                                               \
+  X(sign, x != x ? x : (float)((x > 0.0f) - (x < 0.0f)))                                           \
+  X(softplus, softplus(x))                                                                         \
+  X(softsign, x / (1.0f + fabsf(x)))                                                               \
+  X(hard_swish, x *clamp_01(x * (1.0f / 6.0f) + 0.5f))                                             \
+  X(mish, x *df_tanh(softplus(x)))
+
+#define F64_OPS(X)                                                                                 \
+  X(abs, fabs(x))                                                                                  \
+  X(neg, -x)                                                                                       \
+  X(exp, exp(x))                                                                                   \
+  X(log, log(x))                                                                                   \
+  X(sqrt, sqrt(x))                                                                                 \
+  X(reciprocal, 1.0 / x)                                                                           \
+  X(sin, sin(x))                                                                                   \
+  X(cos, cos(x))                                                                                   \
+  X(tanh, tanh(x))                                                                                 \
+  X(sigmoid, 1.0 / (1.0 + exp(-x)))                                                                \
+  X(relu, x < 0.0 ? 0.0 : x)                                                                       \
+  X(erf, erf(x))                                                                                   \
+  X(floor, floor(x))                                                                               \
+  X(ceil, ceil(x))                                                                                 \
+  X(round, rint(x))                                                                                \
+  X(sign, x != x ? x : (double)((x > 0.0) - (x < 0.0)))
+
+/* Negation goes through unsigned numbers: the least integer stays what it is, as in NumPy. */
+#define INT_OPS(X)                                                                                 \
+  X(abs, x < 0 ? 0 - (U)x : (U)x)                                                                  \
+  X(neg, 0 - (U)x)                                                                                 \
+  X(sign, (x > 0) - (x < 0))
+
+/* Functions with parameters: name, declarations that read attributes, expression in x. */
+#define F32_PARAMETER_OPS(X)                                                                       \
+  X(leaky_relu, FLOAT_ATTRIBUTE(alpha, 0, 0.01), x < 0.0f ? alpha * x : x)                         \
+  X(elu, FLOAT_ATTRIBUTE(alpha, 0, 1.0), x < 0.0f ? alpha * df_expm1_below_zero(x) : x)            \
+  X(selu,                                                                                          \
+    FLOAT_ATTRIBUTE(alpha, 0, 1.67326319217681884765625)                                           \
+        FLOAT_ATTRIBUTE(gamma, 1, 1.05070102214813232421875),                                      \
+    gamma *(x < 0.0f ? alpha * df_expm1_below_zero(x) : x))                                        \
+  X(celu, FLOAT_ATTRIBUTE(alpha, 0, 1.0), x < 0.0f ? alpha * df_expm1_below_zero(x / alpha) : x)   \
+  X(thresholded_relu, FLOAT_ATTRIBUTE(alpha, 0, 1.0), x > alpha ? x : 0.0f)                        \
+  X(hard_sigmoid, FLOAT_ATTRIBUTE(alpha, 0, 0.2) FLOAT_ATTRIBUTE(beta, 1, 0.5),                    \
+    clamp_01(x *alpha + beta))
+
+#define FLOAT_ATTRIBUTE(name, index, otherwise)                                                    \
+  const float name = (float)df_attr_float(call, index, otherwise);
+
+static inline float clamp_01(float x) {
+  x = x < 0.0f ? 0.0f : x;
+  return x > 1.0f ? 1.0f : x;
+}
+
+/* log(1 + e^x). */
+static inline float softplus(float x) {
+  return (x > 0.0f ? x : 0.0f) + df_log1p(df_exp(-fabsf(x)));
+}
+
+/* y[i] = |expression| in x = x[i]. The output may be the input: DF_IVDEP says that nothing else
+ * overlaps. */
+#define LOOP(TO, TI, expression)                                                                   \
+  TO *to = out;                                                                                    \
+  const TI *from = in[0];                                                                          \
+  DF_IVDEP for (int64_t i = 0; i < n; i++) {                                                       \
+    const TI x = from[i];                                                                          \
+    to[i] = (TO)(expression);                                                                      \
+  }
+
+#define ROWS(name)                                                                                 \
+  static void name##_rows(void *out, const void *const *in, const int64_t *step, int64_t n,        \
+                          const df_call *call)
+#define RUN(name)                                                                                  \
+  static df_status name##_run(const df_call *call) { return df_map_run(call, 1, name##_rows); }
+#define UNUSED_ROWS_ARGUMENTS                                                                      \
+  (void)step;                                                                                      \
+  (void)call;
+
+#define DEFINE(name, TO, TI, expression)                                                           \
+  ROWS(name){UNUSED_ROWS_ARGUMENTS LOOP(TO, TI, expression)} RUN(name)
+
+#define DEFINE_F32(name, expression) DEFINE(name##_f32, float, float, expression)
+#define DEFINE_F64(name, expression) DEFINE(name##_f64, double, double, expression)
+F32_OPS(DEFINE_F32)
+F64_OPS(DEFINE_F64)
+
+#define DEFINE_I32(name, expression) DEFINE(name##_i32, int32_t, int32_t, expression)
+#define DEFINE_I64(name, expression) DEFINE(name##_i64, int64_t, int64_t, expression)
+#define U uint32_t
+INT_OPS(DEFINE_I32)
+#undef U
+#define U uint64_t
+INT_OPS(DEFINE_I64)
+#undef U
+
+#define DEFINE_F32_PARAMETER(name, declarations, expression)                                       \
+  ROWS(name##_f32) {                                                                               \
+    (void)step;                                                                                    \
+    declarations LOOP(float, float, expression)                                                    \
+  }                                                                                                \
+  RUN(name##_f32)
+F32_PARAMETER_OPS(DEFINE_F32_PARAMETER)
+
+/* ---- Sine and cosine ------------------------------------------------------------------------ */
+
+/* Where a number is too large for the vector formula, its neighbourhood goes one by one. */
+#define DEFINE_TRIG(name)                                                                          \
+  ROWS(name##_f32) {                                                                               \
+    UNUSED_ROWS_ARGUMENTS                                                                          \
+    float *to = out;                                                                               \
+    const float *from = in[0];                                                                     \
+    enum { BLOCK = 512 };                                                                          \
+    for (int64_t begin = 0; begin < n; begin += BLOCK) {                                           \
+      int64_t end = df_min(n, begin + BLOCK);                                                      \
+      int large = 0;                                                                               \
+      for (int64_t i = begin; i < end; i++)                                                        \
+        large |= fabsf(from[i]) >= DF_TRIG_LIMIT;                                                  \
+      if (!large) {                                                                                \
+        DF_IVDEP for (int64_t i = begin; i < end; i++) to[i] = df_##name(from[i]);                 \
+      } else {                                                                                     \
+        for (int64_t i = begin; i < end; i++)                                                      \
+          to[i] = fabsf(from[i]) >= DF_TRIG_LIMIT ? name##f(from[i]) : df_##name(from[i]);         \
+      }                                                                                            \
+    }                                                                                              \
+  }                                                                                                \
+  RUN(name##_f32)
+DEFINE_TRIG(sin)
+DEFINE_TRIG(cos)
+
+/* ---- GELU ----------------------------------------------------------------------------------- */
+
+/* x Phi(x): approximate="none" by the error function, "tanh" by the usual formula. */
+ROWS(gelu_f32) {
+  (void)step;
+  const df_attribute *approximate = call->n_attributes ? &call->attributes[0] : NULL;
+  if (approximate && approximate->kind == DF_ATTR_STRING && !strcmp(approximate->s, "tanh")) {
+    LOOP(float, float, 0.5f * x * (1.0f + df_tanh(0.7978845608f * (x + 0.044715f * (x * x * x)))))
+  } else {
+    LOOP(float, float, 0.5f * x * (1.0f + df_erf(x * 0.7071067812f)))
+  }
+}
+RUN(gelu_f32)
+
+/* ---- Tests and bits ------------------------------------------------------------------------- */
+
+DEFINE(is_nan_f32, uint8_t, float, x != x)
+DEFINE(is_nan_f64, uint8_t, double, x != x)
+
+#define DEFINE_IS_INF(name, T)                                                                     \
+  ROWS(name) {                                                                                     \
+    (void)step;                                                                                    \
+    const int negative = df_attr_int(call, 0, 1) != 0, positive = df_attr_int(call, 1, 1) != 0;    \
+    LOOP(uint8_t, T, (negative & (x == (T) - INFINITY)) | (positive & (x == (T)INFINITY)))         \
+  }                                                                                                \
+  RUN(name)
+DEFINE_IS_INF(is_inf_f32, float)
+DEFINE_IS_INF(is_inf_f64, double)
+
+DEFINE(logical_not_bool, uint8_t, uint8_t, x == 0)
+DEFINE(bitwise_not_8, uint8_t, uint8_t, ~x)
+DEFINE(bitwise_not_16, uint16_t, uint16_t, ~x)
+DEFINE(bitwise_not_32, uint32_t, uint32_t, ~x)
+DEFINE(bitwise_not_64, uint64_t, uint64_t, ~x)
+
+#define NAMED(name, expression) {#name, name##_f32_rows},
+/* clang-format off */
+const df_named_rows DF_NAME(df_unary_rows)[] = {
+    F32_OPS(NAMED) NAMED(sin, ) NAMED(cos, ) {0}};
+/* clang-format on */
+
+/* ---- Records -------------------------------------------------------------------------------- */
+
+#define SAME(name, type) DF_KERNEL(#name, #type, "~" #type "->" #type, "0<0", name##_##type##_run),
+#define RECORD_F32(name, expression) SAME(name, f32)
+#define RECORD_F64(name, expression) SAME(name, f64)
+#define RECORD_I32(name, expression) SAME(name, i32)
+#define RECORD_I64(name, expression) SAME(name, i64)
+#define RECORD_F32_PARAMETER(name, declarations, expression) SAME(name, f32)
+#define TEST(name, type) DF_KERNEL(#name, #type, "~" #type "->bool", NULL, name##_##type##_run),
+#define BITWISE_NOT(type, bits)                                                                    \
+  DF_KERNEL("bitwise_not", #type, "~" #type "->" #type, "0<0", bitwise_not_##bits##_run),
+
+/* clang-format off */
+DF_KERNELS(elementwise) = {
+    F32_OPS(RECORD_F32)
+    F32_PARAMETER_OPS(RECORD_F32_PARAMETER)
+    SAME(sin, f32) SAME(cos, f32) SAME(gelu, f32)
+    F64_OPS(RECORD_F64)
+    INT_OPS(RECORD_I32)
+    INT_OPS(RECORD_I64)
+    TEST(is_nan, f32) TEST(is_nan, f64) TEST(is_inf, f32) TEST(is_inf, f64)
+    SAME(logical_not, bool)
+    BITWISE_NOT(i8, 8) BITWISE_NOT(i16, 16) BITWISE_NOT(i32, 32) BITWISE_NOT(i64, 64)
+    BITWISE_NOT(u8, 8) BITWISE_NOT(u16, 16) BITWISE_NOT(u32, 32) BITWISE_NOT(u64, 64)
+    NULL};

@@ -1,0 +1,353 @@
+/* batch_norm.c: normalisation per channel, channels on axis 1 of (N, C, inner).
+ *
+ *   batch_norm: y = (x - mean) * scale / sqrt(var + epsilon) + bias
+ *   batch_norm_train: the same with the batch's mean and biased variance
+ *   batch_norm_train_grad: dx = scale * inv_std * (dy - (dbias + xhat * dscale) / M), where
+ *     xhat = (x - mean) * inv_std, dbias = sum dy, dscale = sum dy * xhat, M = N * inner
+ *
+ * Where a thread has a channel for itself, it makes the sums and what follows from them while the
+ * channel is in the cache: every tensor comes from far once, 2 or 3 elements are moved per place
+ * and not 3 or 5. */
+#include "norm/channel_statistics.h"
+#include "simd/vector.h"
+
+#include <math.h>
+
+enum { CACHE_FLOATS = 3 << 17 /* 1.5 MiB of the second cache */ };
+
+static const char *accepts(const df_node *node) {
+  return node->inputs[0].rank < 2 ? "x must have a batch and a channel axis" : NULL;
+}
+
+static const char *accepts_grad(const df_node *node) {
+  return node->inputs[1].rank < 2 ? "x must have a batch and a channel axis" : NULL;
+}
+
+/* ---- y = (x - mean) * factor + bias -----------------------------------------------------------
+ */
+
+/* The numbers of each channel, in the workspace or the node's own tensors. */
+typedef struct affine {
+  float *y;
+  const float *x;
+  df_channels l;
+  const float *mean, *factor, *bias;
+} affine;
+
+/* Fetches what lies |ahead| of it. */
+static void normalize_run(float *y, const float *x, float mean, float factor, float bias,
+                          int64_t count, int64_t ahead) {
+  int64_t i = 0;
+  for (; i + DF_LANES <= count; i += DF_LANES) {
+    __builtin_prefetch(x + i + ahead);
+    vec_store(y + i, (vec_load(x + i) - mean) * factor + bias);
+  }
+  for (; i < count; i++)
+    y[i] = (x[i] - mean) * factor + bias;
+}
+
+/* The planes of channel |c|. */
+static void normalize_channel(const affine *a, int64_t c, int64_t ahead) {
+  for (int64_t n = 0; n < a->l.batch; n++) {
+    int64_t at = (n * a->l.channels + c) * a->l.inner;
+    normalize_run(a->y + at, a->x + at, a->mean[c], a->factor[c], a->bias[c], a->l.inner, ahead);
+  }
+}
+
+/* Rows of the batch for inner == 1, else planes. */
+static void normalize_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const affine *a = context;
+  int64_t begin, end;
+  if (a->l.inner == 1) {
+    int64_t channels = a->l.channels;
+    df_piece(index, count, a->l.batch, 1, &begin, &end);
+    for (int64_t n = begin; n < end; n++)
+      for (int64_t c = 0; c < channels; c++)
+        a->y[n * channels + c] = (a->x[n * channels + c] - a->mean[c]) * a->factor[c] + a->bias[c];
+    return;
+  }
+  df_piece(index, count, a->l.batch * a->l.channels, 1, &begin, &end);
+  for (int64_t plane = begin; plane < end; plane++) {
+    int64_t c = plane % a->l.channels, at = plane * a->l.inner;
+    normalize_run(a->y + at, a->x + at, a->mean[c], a->factor[c], a->bias[c], a->l.inner, 0);
+  }
+}
+
+static void normalize(const df_call *call, affine *a) {
+  int64_t total = a->l.batch * a->l.channels * a->l.inner;
+  df_parallel(call, normalize_piece, a, df_pieces(call, total, DF_GRAIN));
+}
+
+static df_status prepare_inference(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  out->workspace = node->inputs[0].shape[1] * (int64_t)sizeof(float);
+  return DF_OK;
+}
+
+static df_status run_inference(const df_call *call) {
+  const df_tensor *x = &call->inputs[0];
+  const float *scale = call->inputs[1].data, *variance = call->inputs[4].data;
+  double epsilon = df_attr_float(call, 0, 1e-5);
+  float *factor = call->workspace;
+  affine a = {.y = call->outputs[0].data,
+              .x = x->data,
+              .l = df_channels_of(x->shape, x->rank),
+              .mean = call->inputs[3].data,
+              .factor = factor,
+              .bias = call->inputs[2].data};
+  for (int64_t c = 0; c < a.l.channels; c++)
+    factor[c] = (float)(scale[c] / sqrt(variance[c] + epsilon));
+  normalize(call, &a);
+  return DF_OK;
+}
+
+/* Whether a channel is one part, of planes: a thread then does all that there is to do for it while
+ * it is in the cache, and every element comes from far once. */
+static int by_channel(const df_statistics *s) { return s->l.inner > 1 && s->parts.count == 1; }
+
+/* From one plane to that of the next channel, when the planes of two channels of |tensors| tensors
+ * fit the second cache; else 0. */
+static int64_t next_channel(const df_statistics *s, int64_t tensors) {
+  return 2 * tensors * s->parts.total <= CACHE_FLOATS ? s->l.inner : 0;
+}
+
+/* ---- batch_norm_train -------------------------------------------------------------------------
+ */
+
+/* The workspace: results of the parts, then mean and factor per channel. */
+static df_status prepare_train(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  df_channels l = df_channels_of(node->inputs[0].shape, node->inputs[0].rank);
+  out->workspace = df_parts_bytes(&l, node->threads) + 2 * l.channels * (int64_t)sizeof(float);
+  return DF_OK;
+}
+
+/* The running value: what was, times momentum, and the batch's. */
+static void blend(const df_tensor *to, const df_tensor *from, int64_t c, double batch,
+                  double momentum) {
+  if (to->data)
+    ((float *)to->data)[c] =
+        (float)(((const float *)from->data)[c] * momentum + batch * (1.0 - momentum));
+}
+
+typedef struct train {
+  const df_call *call;
+  df_statistics s;
+  affine a;
+  float *mean, *factor;
+  float *saved_mean, *saved_inv_std; /* may be null */
+  double epsilon, momentum;
+} train;
+
+/* Joins the parts of channel |c|; all that is known of it. */
+static void finish_moments(const train *t, int64_t c) {
+  const df_parts *p = &t->s.parts;
+  const double *result = t->s.result + 2 * c * p->count;
+  double mean = result[0], spread = result[1];
+  for (int64_t part = 1; part < p->count; part++) {
+    double seen = (double)(part * p->length);
+    double count = (double)df_min(p->length, p->total - part * p->length);
+    double delta = result[2 * part] - mean;
+    mean += delta * count / (seen + count);
+    spread += result[2 * part + 1] + delta * delta * seen * count / (seen + count);
+  }
+  double variance = spread / (double)p->total;
+  double inv_std = 1.0 / sqrt(variance + t->epsilon);
+  t->mean[c] = (float)mean;
+  t->factor[c] = (float)(((const float *)t->call->inputs[1].data)[c] * inv_std);
+  blend(&t->call->outputs[1], &t->call->inputs[3], c, mean, t->momentum);
+  blend(&t->call->outputs[2], &t->call->inputs[4], c, variance, t->momentum);
+  if (t->saved_mean)
+    t->saved_mean[c] = (float)mean;
+  if (t->saved_inv_std)
+    t->saved_inv_std[c] = (float)inv_std;
+}
+
+static void train_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const train *t = context;
+  int64_t begin, end, ahead = next_channel(&t->s, 1);
+  df_piece(index, count, t->s.l.channels, 1, &begin, &end);
+  for (int64_t c = begin; c < end; c++) {
+    DF_NAME(df_moments)(&t->s, c, 0, t->s.parts.total, t->s.result + 2 * c);
+    finish_moments(t, c);
+    normalize_channel(&t->a, c, ahead);
+  }
+}
+
+static df_status run_train(const df_call *call) {
+  const df_tensor *x = &call->inputs[0];
+  df_channels l = df_channels_of(x->shape, x->rank);
+  train t = {.call = call,
+             .s = {.x = x->data,
+                   .l = l,
+                   .parts = df_parts_of(&l, call->threads),
+                   .result = call->workspace},
+             .saved_mean = call->n_outputs > 3 ? call->outputs[3].data : NULL,
+             .saved_inv_std = call->n_outputs > 4 ? call->outputs[4].data : NULL,
+             .epsilon = df_attr_float(call, 0, 1e-5),
+             .momentum = df_attr_float(call, 1, 0.9)};
+  t.mean = (float *)(t.s.result + 2 * l.channels * t.s.parts.count);
+  t.factor = t.mean + l.channels;
+  t.a = (affine){.y = call->outputs[0].data,
+                 .x = x->data,
+                 .l = l,
+                 .mean = t.mean,
+                 .factor = t.factor,
+                 .bias = call->inputs[2].data};
+  if (by_channel(&t.s)) {
+    int64_t pieces = df_pieces(call, l.channels * t.s.parts.total, DF_GRAIN);
+    df_parallel(call, train_piece, &t, df_min(pieces, l.channels));
+    return DF_OK;
+  }
+  DF_NAME(df_take_statistics)(call, &t.s);
+  for (int64_t c = 0; c < l.channels; c++)
+    finish_moments(&t, c);
+  normalize(call, &t.a);
+  return DF_OK;
+}
+
+/* ---- batch_norm_train_grad --------------------------------------------------------------------
+ */
+
+typedef struct backward {
+  df_statistics s;
+  float *dx;             /* may be null */
+  float *dscale, *dbias; /* may be null */
+  const float *scale, *inv_std;
+  float *factor, *shift, *slope; /* dx = factor * dy + slope * (x - mean) + shift */
+} backward;
+
+static void finish_sums(const backward *b, int64_t c) {
+  const df_parts *p = &b->s.parts;
+  double plain = 0.0, weighted = 0.0, total = (double)p->total;
+  for (int64_t part = 0; part < p->count; part++) {
+    plain += b->s.result[2 * (c * p->count + part)];
+    weighted += b->s.result[2 * (c * p->count + part) + 1];
+  }
+  weighted *= b->inv_std[c];
+  if (b->dbias)
+    b->dbias[c] = (float)plain;
+  if (b->dscale)
+    b->dscale[c] = (float)weighted;
+  double all = (double)b->scale[c] * b->inv_std[c];
+  b->factor[c] = (float)all;
+  b->slope[c] = (float)(-all * b->inv_std[c] * weighted / total);
+  b->shift[c] = (float)(-all * plain / total);
+}
+
+/* One plane; fetches what lies |ahead| of it. */
+static void backward_plane(const backward *b, int64_t c, int64_t at, int64_t ahead) {
+  float factor = b->factor[c], slope = b->slope[c], shift = b->shift[c], mean = b->s.mean[c];
+  float *dx = b->dx + at;
+  const float *dy = b->s.dy + at, *x = b->s.x + at;
+  int64_t i = 0, inner = b->s.l.inner;
+  for (; i + DF_LANES <= inner; i += DF_LANES) {
+    __builtin_prefetch(dy + i + ahead);
+    __builtin_prefetch(x + i + ahead);
+    vec_store(dx + i, factor * vec_load(dy + i) + slope * (vec_load(x + i) - mean) + shift);
+  }
+  for (; i < inner; i++)
+    dx[i] = factor * dy[i] + slope * (x[i] - mean) + shift;
+}
+
+/* Rows of the batch for inner == 1, else planes. */
+static void backward_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const backward *b = context;
+  int64_t begin, end, inner = b->s.l.inner, channels = b->s.l.channels;
+  if (inner == 1) {
+    df_piece(index, count, b->s.l.batch, 1, &begin, &end);
+    for (int64_t at = begin * channels; at < end * channels; at += channels)
+      for (int64_t c = 0; c < channels; c++)
+        b->dx[at + c] = b->factor[c] * b->s.dy[at + c] +
+                        b->slope[c] * (b->s.x[at + c] - b->s.mean[c]) + b->shift[c];
+    return;
+  }
+  df_piece(index, count, b->s.l.batch * channels, 1, &begin, &end);
+  for (int64_t plane = begin; plane < end; plane++)
+    backward_plane(b, plane % channels, plane * inner, 0);
+}
+
+static void backward_channels(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const backward *b = context;
+  const df_channels *l = &b->s.l;
+  int64_t begin, end, ahead = next_channel(&b->s, 2);
+  df_piece(index, count, l->channels, 1, &begin, &end);
+  for (int64_t c = begin; c < end; c++) {
+    DF_NAME(df_sums)(&b->s, c, 0, b->s.parts.total, b->s.result + 2 * c);
+    finish_sums(b, c);
+    for (int64_t n = 0; n < l->batch; n++)
+      backward_plane(b, c, (n * l->channels + c) * l->inner, ahead);
+  }
+}
+
+/* The workspace: results of the parts, then factor, slope and shift per channel. */
+static df_status prepare_grad(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  df_channels l = df_channels_of(node->inputs[1].shape, node->inputs[1].rank);
+  out->workspace = df_parts_bytes(&l, node->threads) + 3 * l.channels * (int64_t)sizeof(float);
+  return DF_OK;
+}
+
+static df_status run_grad(const df_call *call) {
+  const df_tensor *x = &call->inputs[1];
+  df_channels l = df_channels_of(x->shape, x->rank);
+  backward b = {.s = {.x = x->data,
+                      .dy = call->inputs[0].data,
+                      .mean = call->inputs[3].data,
+                      .l = l,
+                      .parts = df_parts_of(&l, call->threads),
+                      .result = call->workspace},
+                .dx = call->outputs[0].data,
+                .dscale = call->n_outputs > 1 ? call->outputs[1].data : NULL,
+                .dbias = call->n_outputs > 2 ? call->outputs[2].data : NULL,
+                .scale = call->inputs[2].data,
+                .inv_std = call->inputs[4].data};
+  b.factor = (float *)(b.s.result + 2 * l.channels * b.s.parts.count);
+  b.slope = b.factor + l.channels;
+  b.shift = b.slope + l.channels;
+  int64_t pieces = df_pieces(call, l.channels * b.s.parts.total, DF_GRAIN);
+  if (b.dx && by_channel(&b.s)) {
+    df_parallel(call, backward_channels, &b, df_min(pieces, l.channels));
+    return DF_OK;
+  }
+  DF_NAME(df_take_statistics)(call, &b.s);
+  for (int64_t c = 0; c < l.channels; c++)
+    finish_sums(&b, c);
+  if (b.dx)
+    df_parallel(call, backward_piece, &b, pieces);
+  return DF_OK;
+}
+
+/* ---- Records ----------------------------------------------------------------------------------
+ */
+
+DF_KERNELS(batch_norm) = {
+    &(const df_kernel){.struct_size = sizeof(df_kernel),
+                       .op = "batch_norm",
+                       .name = "batch_norm f32 " DF_TEXT(DF_ISA),
+                       .operands = "f32,f32,f32,f32,f32->f32",
+                       .inplace = "0<0",
+                       .accepts = accepts,
+                       .prepare = prepare_inference,
+                       .run = run_inference},
+    &(const df_kernel){.struct_size = sizeof(df_kernel),
+                       .op = "batch_norm_train",
+                       .name = "batch_norm_train f32 " DF_TEXT(DF_ISA),
+                       .operands = "f32,f32,f32,f32,f32->f32,f32,f32,f32?,f32?",
+                       .inplace = "0<0,1<3,2<4",
+                       .accepts = accepts,
+                       .prepare = prepare_train,
+                       .run = run_train},
+    &(const df_kernel){.struct_size = sizeof(df_kernel),
+                       .op = "batch_norm_train_grad",
+                       .name = "batch_norm_train_grad f32 " DF_TEXT(DF_ISA),
+                       .operands = "f32,f32,f32,f32,f32->f32,f32,f32",
+                       .inplace = "0<0,0<1",
+                       .accepts = accepts_grad,
+                       .prepare = prepare_grad,
+                       .run = run_grad},
+    NULL};

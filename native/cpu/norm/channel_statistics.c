@@ -1,0 +1,135 @@
+/* channel_statistics.c: runs of one channel, and the parts that they make. */
+#include "norm/channel_statistics.h"
+#include "simd/vector.h"
+
+/* ---- Runs of one channel ----------------------------------------------------------------------
+ */
+
+/* Element |at| of channel |c|, counted over batch and inner. */
+static int64_t place(const df_channels *l, int64_t c, int64_t at) {
+  return (at / l->inner * l->channels + c) * l->inner + at % l->inner;
+}
+
+/* |count| elements of channel |c| from element |at| on: where they lie when they lie together, else
+ * in |buffer|. */
+static const float *run_of(const float *x, const df_channels *l, int64_t c, int64_t at,
+                           int64_t count, float *buffer) {
+  if (at % l->inner + count <= l->inner)
+    return x + place(l, c, at);
+  if (l->inner == 1) {
+    const float *from = x + at * l->channels + c;
+    for (int64_t i = 0; i < count; i++)
+      buffer[i] = from[i * l->channels];
+    return buffer;
+  }
+  for (int64_t i = 0; i < count;) {
+    int64_t length = df_min(count - i, l->inner - (at + i) % l->inner);
+    memcpy(buffer + i, x + place(l, c, at + i), (size_t)length * sizeof(float));
+    i += length;
+  }
+  return buffer;
+}
+
+/* How many elements the run at |at| has: whole planes when they are small, parts of one when it is
+ * large. */
+static int64_t run_length(const df_channels *l, int64_t at, int64_t total) {
+  if (l->inner <= DF_CHUNK / 2)
+    return df_min(total - at, DF_CHUNK / l->inner * l->inner);
+  return df_min(DF_CHUNK, l->inner - at % l->inner);
+}
+
+static float sum_run(const float *x, int64_t count) {
+  df_vec sum[2] = {vec_zero(), vec_zero()};
+  int64_t i = 0;
+  for (; i + 2 * DF_LANES <= count; i += 2 * DF_LANES) {
+    sum[0] += vec_load(x + i);
+    sum[1] += vec_load(x + i + DF_LANES);
+  }
+  for (; i < count; i += DF_LANES)
+    sum[0] += vec_load_part(x + i, df_min(DF_LANES, count - i));
+  return vec_sum(sum[0] + sum[1]);
+}
+
+/* Sum of (x - mean) squared. */
+static float spread_run(const float *x, float mean, int64_t count) {
+  df_vec sum[2] = {vec_zero(), vec_zero()};
+  int64_t i = 0;
+  for (; i + 2 * DF_LANES <= count; i += 2 * DF_LANES) {
+    df_vec first = vec_load(x + i) - mean, second = vec_load(x + i + DF_LANES) - mean;
+    sum[0] += first * first;
+    sum[1] += second * second;
+  }
+  float rest = vec_sum(sum[0] + sum[1]);
+  for (; i < count; i++)
+    rest += (x[i] - mean) * (x[i] - mean);
+  return rest;
+}
+
+/* Sums of dy and of dy * (x - mean). */
+static void sums_run(const float *dy, const float *x, float mean, int64_t count, double *plain,
+                     double *weighted) {
+  df_vec sum = vec_zero(), product = vec_zero();
+  int64_t i = 0;
+  for (; i + DF_LANES <= count; i += DF_LANES) {
+    df_vec d = vec_load(dy + i);
+    sum += d;
+    product += d * (vec_load(x + i) - mean);
+  }
+  float sum_rest = vec_sum(sum), product_rest = vec_sum(product);
+  for (; i < count; i++) {
+    sum_rest += dy[i];
+    product_rest += dy[i] * (x[i] - mean);
+  }
+  *plain += sum_rest;
+  *weighted += product_rest;
+}
+
+/* The runs are joined by Chan's formula. */
+void DF_NAME(df_moments)(const df_statistics *s, int64_t c, int64_t begin, int64_t end,
+                         double *result) {
+  float buffer[DF_CHUNK];
+  double mean = 0.0, spread = 0.0;
+  for (int64_t at = begin; at < end;) {
+    int64_t count = run_length(&s->l, at, end);
+    const float *x = run_of(s->x, &s->l, c, at, count, buffer);
+    float run_mean = sum_run(x, count) / (float)count;
+    double run_spread = spread_run(x, run_mean, count);
+    double seen = (double)(at - begin), all = seen + (double)count, delta = run_mean - mean;
+    mean += delta * (double)count / all;
+    spread += run_spread + delta * delta * seen * (double)count / all;
+    at += count;
+  }
+  result[0] = mean;
+  result[1] = spread;
+}
+
+void DF_NAME(df_sums)(const df_statistics *s, int64_t c, int64_t begin, int64_t end,
+                      double *result) {
+  float x_buffer[DF_CHUNK], dy_buffer[DF_CHUNK];
+  result[0] = result[1] = 0.0;
+  for (int64_t at = begin; at < end;) {
+    int64_t count = run_length(&s->l, at, end);
+    sums_run(run_of(s->dy, &s->l, c, at, count, dy_buffer),
+             run_of(s->x, &s->l, c, at, count, x_buffer), s->mean[c], count, &result[0],
+             &result[1]);
+    at += count;
+  }
+}
+
+static void statistics_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const df_statistics *s = context;
+  int64_t begin, end;
+  df_piece(index, count, s->l.channels * s->parts.count, 1, &begin, &end);
+  for (int64_t at = begin; at < end; at++) {
+    int64_t from = at % s->parts.count * s->parts.length;
+    int64_t to = df_min(s->parts.total, from + s->parts.length);
+    (s->dy ? DF_NAME(df_sums) : DF_NAME(df_moments))(s, at / s->parts.count, from, to,
+                                                     s->result + 2 * at);
+  }
+}
+
+void DF_NAME(df_take_statistics)(const df_call *call, const df_statistics *s) {
+  int64_t pieces = df_pieces(call, s->l.channels * s->parts.total, DF_GRAIN);
+  df_parallel(call, statistics_piece, (void *)s, df_min(pieces, s->l.channels * s->parts.count));
+}

@@ -1,0 +1,170 @@
+/* loss.c: softmax cross entropy over class labels and its gradient.
+ *
+ * logits x: (outer, C, inner), the classes along |axis|; labels l, loss, lse: (outer, inner).
+ *   lse = log sum_c e^x_c
+ *   loss = lse - (1 - a) x_l - (a / C) sum_c x_c         a = label_smoothing
+ *   dx_c = dloss (e^(x_c - lse) - (1 - a) [c = l] - a / C)
+ * Where l is ignore_index, loss and dx are 0. With inner = 1 a unit of work is a row, else up to
+ * COLUMNS columns.
+ */
+#include "norm/softmax.h"
+
+enum { COLUMNS = 256 };
+
+typedef struct loss_context {
+  const float *x;
+  const df_tensor *labels;
+  int64_t outer, classes, inner;
+  int64_t ignored;
+  float smoothing;
+  float *loss, *lse;              /* forward; lse may be null */
+  const float *dloss, *given_lse; /* gradient */
+  float *dx;
+} loss_context;
+
+static inline int64_t label_at(const df_tensor *labels, int64_t i) {
+  return labels->dtype == DF_INT32 ? ((const int32_t *)labels->data)[i]
+                                   : ((const int64_t *)labels->data)[i];
+}
+
+static df_status check_labels(const df_call *call, const loss_context *loss) {
+  const int64_t count = loss->outer * loss->inner;
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t label = label_at(loss->labels, i);
+    if (label != loss->ignored && (label < 0 || label >= loss->classes))
+      return df_fail(call, DF_INVALID, "label %lld at index %lld is outside 0..%lld",
+                     (long long)label, (long long)i, (long long)loss->classes - 1);
+  }
+  return DF_OK;
+}
+
+/* Sum over the classes of m - x: what smoothing spreads the loss over. */
+static double sum_below(const float *x, float m, int64_t classes, int64_t apart) {
+  double sum = 0.0;
+  for (int64_t c = 0; c < classes; c++)
+    sum += (double)m - (double)x[c * apart];
+  return sum;
+}
+
+/* The loss at one place from the maximum and the sum of exponentials relative to it. */
+static void store_loss(const loss_context *loss, int64_t i, const float *x, float m, double sum) {
+  const double log_sum = log(sum);
+  const int64_t label = label_at(loss->labels, i);
+  if (loss->lse)
+    loss->lse[i] = (float)((double)m + log_sum);
+  if (label == loss->ignored) {
+    loss->loss[i] = 0.0f;
+    return;
+  }
+  const double a = (double)loss->smoothing;
+  double value = log_sum + (1.0 - a) * ((double)m - (double)x[label * loss->inner]);
+  if (a != 0.0)
+    value += a / (double)loss->classes * sum_below(x, m, loss->classes, loss->inner);
+  loss->loss[i] = (float)value;
+}
+
+static void forward_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const loss_context *loss = context;
+  const int64_t chunks = df_divide_up(loss->inner, COLUMNS);
+  float m[COLUMNS];
+  double sum[COLUMNS];
+  int64_t unit, end;
+  df_piece(index, count, loss->outer * chunks, 1, &unit, &end);
+  for (; unit < end; unit++) {
+    const int64_t outer = unit / chunks, first = unit % chunks * COLUMNS;
+    const int64_t n = df_min(COLUMNS, loss->inner - first);
+    const float *x = loss->x + outer * loss->classes * loss->inner + first;
+    if (loss->inner == 1) {
+      m[0] = df_max_row(x, loss->classes);
+      sum[0] = df_exp_sum_row(x, m[0], loss->classes);
+    } else {
+      df_max_columns(m, x, loss->classes, loss->inner, n);
+      df_exp_sum_columns(sum, x, m, loss->classes, loss->inner, n);
+    }
+    for (int64_t j = 0; j < n; j++)
+      store_loss(loss, outer * loss->inner + first + j, x + j, m[j], sum[j]);
+  }
+}
+
+static void gradient_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const loss_context *loss = context;
+  const int64_t chunks = df_divide_up(loss->inner, COLUMNS);
+  const float spread = loss->smoothing / (float)loss->classes, hit = 1.0f - loss->smoothing;
+  float scale[COLUMNS];
+  int64_t unit, end;
+  df_piece(index, count, loss->outer * chunks, 1, &unit, &end);
+  for (; unit < end; unit++) {
+    const int64_t outer = unit / chunks, first = unit % chunks * COLUMNS;
+    const int64_t n = df_min(COLUMNS, loss->inner - first), at = outer * loss->inner + first;
+    const int64_t offset = outer * loss->classes * loss->inner + first;
+    const float *x = loss->x + offset, *lse = loss->given_lse + at;
+    float *dx = loss->dx + offset;
+    for (int64_t j = 0; j < n; j++)
+      scale[j] = label_at(loss->labels, at + j) == loss->ignored ? 0.0f : loss->dloss[at + j];
+    if (loss->inner == 1) {
+      const float s = scale[0], l = lse[0];
+      DF_IVDEP
+      for (int64_t c = 0; c < loss->classes; c++)
+        dx[c] = s == 0.0f ? 0.0f : s * (df_exp(x[c] - l) - spread);
+    } else {
+      for (int64_t c = 0; c < loss->classes; c++) {
+        const float *from = x + c * loss->inner;
+        float *to = dx + c * loss->inner;
+        DF_IVDEP
+        for (int64_t j = 0; j < n; j++)
+          to[j] = scale[j] == 0.0f ? 0.0f : scale[j] * (df_exp(from[j] - lse[j]) - spread);
+      }
+    }
+    for (int64_t j = 0; j < n; j++) {
+      const int64_t label = label_at(loss->labels, at + j);
+      if (label != loss->ignored)
+        dx[label * loss->inner + j] -= hit * scale[j];
+    }
+  }
+}
+
+static loss_context describe(const df_call *call, const df_tensor *logits,
+                             const df_tensor *labels) {
+  const int64_t axis = df_axis(call, 0, 1, logits->rank);
+  return (loss_context){.x = logits->data,
+                        .labels = labels,
+                        .outer = df_product(logits->shape, 0, axis),
+                        .classes = logits->shape[axis],
+                        .inner = df_product(logits->shape, axis + 1, logits->rank),
+                        .ignored = df_attr_int(call, 1, -100),
+                        .smoothing = (float)df_attr_float(call, 2, 0.0)};
+}
+
+static df_status run(const df_call *call, loss_context *loss, df_task task) {
+  const df_status status = check_labels(call, loss);
+  const int64_t units = loss->outer * df_divide_up(loss->inner, COLUMNS);
+  if (status != DF_OK || units == 0)
+    return status;
+  const int64_t elements = loss->outer * loss->classes * loss->inner;
+  df_parallel(call, task, loss, df_min(units, df_pieces(call, elements, DF_GRAIN / 4)));
+  return DF_OK;
+}
+
+/* softmax_cross_entropy(logits, labels; axis, ignore_index, label_smoothing) -> loss, lse? */
+static df_status forward_run(const df_call *call) {
+  loss_context loss = describe(call, &call->inputs[0], &call->inputs[1]);
+  loss.loss = call->outputs[0].data;
+  loss.lse = call->n_outputs > 1 ? call->outputs[1].data : NULL;
+  return run(call, &loss, forward_task);
+}
+
+/* softmax_cross_entropy_grad(dloss, logits, labels, lse; ...) -> dlogits */
+static df_status gradient_run(const df_call *call) {
+  loss_context loss = describe(call, &call->inputs[1], &call->inputs[2]);
+  loss.dloss = call->inputs[0].data;
+  loss.given_lse = call->inputs[3].data;
+  loss.dx = call->outputs[0].data;
+  return run(call, &loss, gradient_task);
+}
+
+DF_KERNELS(loss) = {
+    DF_KERNEL("softmax_cross_entropy", "f32", "f32,i32|i64->f32,f32?", NULL, forward_run),
+    DF_KERNEL("softmax_cross_entropy_grad", "f32", "f32,f32,i32|i64,f32->f32", "0<1", gradient_run),
+    NULL};

@@ -1,0 +1,311 @@
+/* pool.c: maxima and means over windows of (N, C, spatial...), and their gradients.
+ *
+ *   max_pool       y = largest of the window, the first of equals; NaN wins. indices: its place in
+ * the plane max_pool_grad  dx = 0, then dx[indices] += dy in the order of y avg_pool       y = sum
+ * of the window / count; count is of the elements inside, or inside the padding too avg_pool_grad
+ * dx[elements of the window] += dy / count in the order of y
+ *
+ * Planes are independent, so a piece is some planes. An output costs one read per tap. */
+#include "pool/rows.h"
+
+#include <math.h>
+
+enum { NOWHERE = -1 }; /* index of the maximum of a window that lies in the padding whole */
+
+typedef struct job {
+  df_window w;
+  float *y;
+  int32_t *places; /* may be null */
+  float *dx;
+  const float *x, *dy;
+  const int32_t *old_places;
+  int64_t planes;
+  int32_t pads_count; /* avg: padding counts */
+  int32_t *bad;       /* per piece: an index that is outside, see max_grad_plane */
+} job;
+
+/* ---- Geometry ---------------------------------------------------------------------------------
+ */
+
+/* Of the pooling ops with kernel, strides, pads and dilations from attribute |first| on. */
+static df_window window_of(const df_attribute *a, int32_t n, int32_t first, const int64_t *in,
+                           const int64_t *out, int32_t rank) {
+  return df_window_make(rank - 2, in + 2, out + 2, df_list(a, n, first), df_list(a, n, first + 1),
+                        df_list(a, n, first + 2), df_list(a, n, first + 3));
+}
+
+static const char *check_rank(const df_node *node) {
+  const int32_t rank = node->inputs[0].rank;
+  if (rank < 3 || rank > 2 + DF_AXES)
+    return "only one to three spatial axes are supported";
+  return df_accepts_elements(node);
+}
+
+/* Of the windows of y on x. Planes that it accepts are small enough for indices of 32 bits. */
+static const char *check_window(const df_node *node, int32_t first, const df_operand *x,
+                                const df_operand *y) {
+  const char *reason = check_rank(node);
+  if (reason)
+    return reason;
+  df_window w = window_of(node->attributes, node->n_attributes, first, x->shape, y->shape, x->rank);
+  return df_window_accepts(&w);
+}
+
+static const char *accepts(const df_node *node) {
+  return check_window(node, 0, &node->inputs[0], &node->outputs[0]);
+}
+
+static const char *accepts_avg_grad(const df_node *node) {
+  return check_window(node, 1, &node->outputs[0], &node->inputs[0]);
+}
+
+/* The taps inside the input of one output position, per axis, and its first input position. */
+typedef struct span {
+  int64_t begin[DF_AXES], end[DF_AXES], start[DF_AXES];
+} span;
+
+static span span_at(const df_window *w, const int64_t o[DF_AXES]) {
+  span s;
+  for (int axis = 0; axis < DF_AXES; axis++) {
+    df_window_taps(w, axis, o[axis], &s.begin[axis], &s.end[axis]);
+    s.start[axis] = o[axis] * w->stride[axis] - w->pad[axis];
+  }
+  return s;
+}
+
+/* Place in the plane of the first element of row (a, b) of the window's taps, without the last
+ * axis. */
+static int64_t row_at(const df_window *w, const span *s, int64_t a, int64_t b) {
+  int64_t slice = s->start[0] + a * w->dilation[0];
+  return (slice * w->in[1] + s->start[1] + b * w->dilation[1]) * w->in[2] + s->start[2];
+}
+
+/* What a sum over the window at |o| is divided by. */
+static int64_t divisor(const job *j, const span *s, const int64_t o[DF_AXES]) {
+  const df_window *w = &j->w;
+  int64_t count = 1;
+  for (int axis = 0; axis < DF_AXES; axis++) {
+    if (j->pads_count) {
+      /* Taps up to the end of the padding: the last window may reach beyond it when sizes were
+       * rounded up. */
+      int64_t room = w->in[axis] + w->pad[axis] + w->pad_end[axis] - o[axis] * w->stride[axis];
+      count *= df_max(0, df_min(w->kernel[axis], df_divide_up(room, w->dilation[axis])));
+    } else {
+      count *= s->end[axis] - s->begin[axis];
+    }
+  }
+  return count;
+}
+
+/* Runs |body| for every output position of a plane; o: position, |out|: its number. */
+#define FOR_EACH_OUTPUT(w, body)                                                                   \
+  do {                                                                                             \
+    int64_t o[DF_AXES], out = 0;                                                                   \
+    for (o[0] = 0; o[0] < (w)->out[0]; o[0]++)                                                     \
+      for (o[1] = 0; o[1] < (w)->out[1]; o[1]++)                                                   \
+        for (o[2] = 0; o[2] < (w)->out[2]; o[2]++, out++)                                          \
+          body;                                                                                    \
+  } while (0)
+
+/* ---- Planes -----------------------------------------------------------------------------------
+ */
+
+static float max_at(const df_window *w, const float *x, const int64_t o[DF_AXES], int32_t *place) {
+  span s = span_at(w, o);
+  float best = -INFINITY;
+  int64_t best_place = NOWHERE;
+  for (int64_t a = s.begin[0]; a < s.end[0]; a++)
+    for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
+      int64_t row = row_at(w, &s, a, b);
+      for (int64_t c = s.begin[2]; c < s.end[2]; c++) {
+        int64_t at = row + c * w->dilation[2];
+        /* !(x <= best) also holds for a NaN; a NaN found before stays. */
+        if (best_place == NOWHERE || (!(x[at] <= best) && best == best)) {
+          best = x[at];
+          best_place = at;
+        }
+      }
+    }
+  *place = (int32_t)best_place;
+  return best;
+}
+
+static void max_planes(const job *j, int64_t plane, int64_t planes) {
+  const float *x = j->x + plane * j->w.in_size;
+  float *y = j->y + plane * j->w.out_size;
+  int32_t *places = j->places ? j->places + plane * j->w.out_size : NULL;
+  int rows_fit = DF_NAME(df_pool_rows_fit)(&j->w);
+  if (rows_fit && !places) {
+    DF_NAME(df_max_rows)(&j->w, planes, x, y);
+    return;
+  }
+  for (; planes > 0; planes--, x += j->w.in_size, y += j->w.out_size) {
+    int32_t place;
+    if (rows_fit)
+      DF_NAME(df_max_places)(&j->w, x, y, places);
+    else
+      FOR_EACH_OUTPUT(&j->w, {
+        y[out] = max_at(&j->w, x, o, &place);
+        if (places)
+          places[out] = place;
+      });
+    places = places ? places + j->w.out_size : NULL;
+  }
+}
+
+static void avg_planes(const job *j, int64_t plane, int64_t planes) {
+  const df_window *w = &j->w;
+  const float *x = j->x + plane * w->in_size;
+  float *y = j->y + plane * w->out_size;
+  if (DF_NAME(df_pool_rows_fit)(w)) {
+    DF_NAME(df_avg_rows)(w, planes, x, y, j->pads_count);
+    return;
+  }
+  for (; planes > 0; planes--, x += w->in_size, y += w->out_size)
+    FOR_EACH_OUTPUT(w, {
+      span s = span_at(w, o);
+      float sum = 0.0f;
+      for (int64_t a = s.begin[0]; a < s.end[0]; a++)
+        for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
+          int64_t row = row_at(w, &s, a, b);
+          for (int64_t c = s.begin[2]; c < s.end[2]; c++)
+            sum += x[row + c * w->dilation[2]];
+        }
+      int64_t count = divisor(j, &s, o);
+      y[out] = count ? sum / (float)count : 0.0f;
+    });
+}
+
+static void avg_grad_plane(const job *j, int64_t plane) {
+  const df_window *w = &j->w;
+  const float *dy = j->dy + plane * w->out_size;
+  float *dx = j->dx + plane * w->in_size;
+  memset(dx, 0, (size_t)w->in_size * sizeof(float));
+  FOR_EACH_OUTPUT(w, {
+    span s = span_at(w, o);
+    int64_t count = divisor(j, &s, o);
+    float share = count ? dy[out] / (float)count : 0.0f;
+    for (int64_t a = s.begin[0]; a < s.end[0]; a++)
+      for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
+        int64_t row = row_at(w, &s, a, b);
+        for (int64_t c = s.begin[2]; c < s.end[2]; c++)
+          dx[row + c * w->dilation[2]] += share;
+      }
+  });
+}
+
+/* Returns 0 when an index lies outside the plane; nothing is written there. */
+static int max_grad_plane(const job *j, int64_t plane) {
+  const float *dy = j->dy + plane * j->w.out_size;
+  const int32_t *places = j->old_places + plane * j->w.out_size;
+  float *dx = j->dx + plane * j->w.in_size;
+  int64_t size = j->w.in_size;
+  int good = 1;
+  memset(dx, 0, (size_t)size * sizeof(float));
+  for (int64_t out = 0; out < j->w.out_size; out++) {
+    int64_t place = places[out];
+    if ((uint64_t)place < (uint64_t)size)
+      dx[place] += dy[out];
+    else if (place != NOWHERE)
+      good = 0;
+  }
+  return good;
+}
+
+/* ---- Runs -------------------------------------------------------------------------------------
+ */
+
+#define PLANES(name, work)                                                                         \
+  static void name(void *context, int64_t index, int64_t count, int32_t worker) {                  \
+    (void)worker;                                                                                  \
+    const job *j = context;                                                                        \
+    int64_t begin, end;                                                                            \
+    df_piece(index, count, j->planes, 1, &begin, &end);                                            \
+    work;                                                                                          \
+  }
+#define EACH_PLANE(work)                                                                           \
+  for (int64_t plane = begin; plane < end; plane++)                                                \
+  work
+PLANES(max_piece, max_planes(j, begin, end - begin))
+PLANES(avg_piece, avg_planes(j, begin, end - begin))
+PLANES(avg_grad_piece, EACH_PLANE(avg_grad_plane(j, plane)))
+PLANES(max_grad_piece, EACH_PLANE(if (!max_grad_plane(j, plane)) j->bad[index] = 1))
+
+static void over_planes(const df_call *call, df_task task, job *j, int64_t taps) {
+  int64_t work = df_times(j->planes, df_max(j->w.in_size, df_times(j->w.out_size, taps)));
+  df_parallel(call, task, j, df_min(j->planes, df_pieces(call, work, DF_GRAIN)));
+}
+
+static df_status run_max(const df_call *call) {
+  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  job j = {.w = window_of(call->attributes, call->n_attributes, 0, x->shape, y->shape, x->rank),
+           .x = x->data,
+           .y = y->data,
+           .places = call->n_outputs > 1 ? call->outputs[1].data : NULL,
+           .planes = y->shape[0] * y->shape[1]};
+  over_planes(call, max_piece, &j, j.w.taps);
+  return DF_OK;
+}
+
+static df_status run_avg(const df_call *call) {
+  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  job j = {.w = window_of(call->attributes, call->n_attributes, 0, x->shape, y->shape, x->rank),
+           .x = x->data,
+           .y = y->data,
+           .pads_count = df_attr_int(call, 5, 0) != 0,
+           .planes = y->shape[0] * y->shape[1]};
+  over_planes(call, avg_piece, &j, j.w.taps);
+  return DF_OK;
+}
+
+static df_status run_avg_grad(const df_call *call) {
+  const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
+  job j = {.w = window_of(call->attributes, call->n_attributes, 1, dx->shape, dy->shape, dx->rank),
+           .dy = dy->data,
+           .dx = dx->data,
+           .pads_count = df_attr_int(call, 6, 0) != 0,
+           .planes = dx->shape[0] * dx->shape[1]};
+  over_planes(call, avg_grad_piece, &j, j.w.taps);
+  return DF_OK;
+}
+
+/* A word per piece that says whether an index was bad. */
+static df_status prepare_max_grad(const df_node *node, df_prepared *out, df_error *error) {
+  (void)error;
+  out->workspace = (4 * (int64_t)node->threads + 1) * (int64_t)sizeof(int32_t);
+  return DF_OK;
+}
+
+static df_status run_max_grad(const df_call *call) {
+  const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
+  job j = {.w = {.in_size = df_product(dx->shape, 2, dx->rank),
+                 .out_size = df_product(dy->shape, 2, dy->rank)},
+           .dy = dy->data,
+           .dx = dx->data,
+           .old_places = call->inputs[1].data,
+           .planes = dx->shape[0] * dx->shape[1],
+           .bad = call->workspace};
+  int64_t words = 4 * (int64_t)call->threads + 1;
+  memset(j.bad, 0, (size_t)words * sizeof(int32_t));
+  over_planes(call, max_grad_piece, &j, 1);
+  for (int64_t i = 0; i < words; i++)
+    if (j.bad[i])
+      return df_fail(call, DF_INVALID,
+                     "max_pool_grad: an index is outside the plane of %lld elements; the indices "
+                     "must be those of max_pool on an input of this shape",
+                     (long long)j.w.in_size);
+  return DF_OK;
+}
+
+DF_KERNELS(pool) = {
+    DF_KERNEL_IF("max_pool", "f32", "f32->f32,i32?", NULL, accepts, run_max),
+    DF_KERNEL_IF("avg_pool", "f32", "f32->f32", NULL, accepts, run_avg),
+    DF_KERNEL_IF("avg_pool_grad", "f32", "f32->f32", NULL, accepts_avg_grad, run_avg_grad),
+    &(const df_kernel){.struct_size = sizeof(df_kernel),
+                       .op = "max_pool_grad",
+                       .name = "max_pool_grad f32 " DF_TEXT(DF_ISA),
+                       .operands = "f32,i32->f32",
+                       .accepts = check_rank,
+                       .prepare = prepare_max_grad,
+                       .run = run_max_grad},
+    NULL};

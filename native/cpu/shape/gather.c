@@ -1,0 +1,315 @@
+/* index.c: ops that take or give positions: gather, index_add, one_hot, argmax, argmin; and tensors
+ * made from numbers alone: full, range. */
+#include "map/walk.h"
+#include "simd/half.h"
+
+/* ---- Index tensors -------------------------------------------------------------------------- */
+
+static inline int64_t index_at(const df_tensor *indices, int64_t i) {
+  return indices->dtype == DF_INT32 ? ((const int32_t *)indices->data)[i]
+                                    : ((const int64_t *)indices->data)[i];
+}
+
+/* An index that may count from the end, counted from the front. */
+static inline int64_t from_front(int64_t index, int64_t size) {
+  return index < 0 ? index + size : index;
+}
+
+/* Every index must lie in -size..size-1. */
+static df_status check_indices(const df_call *call, const char *op, const df_tensor *indices,
+                               int64_t size) {
+  const int64_t count = df_elements(indices);
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t index = index_at(indices, i);
+    if (index < -size || index >= size)
+      return df_fail(call, DF_INVALID, "%s: index %lld at position %lld is outside %lld..%lld", op,
+                     (long long)index, (long long)i, (long long)-size, (long long)size - 1);
+  }
+  return DF_OK;
+}
+
+/* What an op along one axis works on; every tensor is (outer, its own size, inner). */
+typedef struct indexing {
+  const df_tensor *indices;
+  const char *from;
+  char *to;
+  int64_t count; /* of indices */
+  int64_t outer;
+  int64_t size; /* of the axis that is indexed */
+  int64_t inner;
+  int64_t item;
+} indexing;
+
+/* ---- gather(x, indices; axis) -> y: y[o, i, :] = x[o, indices[i], :]
+ * ----------------------------- */
+
+#define GATHER_SINGLES(T)                                                                          \
+  {                                                                                                \
+    T *to = (T *)(void *)(g->to + row * g->item);                                                  \
+    const T *from = (const T *)(const void *)g->from + row / g->count * g->size;                   \
+    const int64_t first = row % g->count, n = df_min(end - row, g->count - first);                 \
+    for (int64_t i = 0; i < n; i++)                                                                \
+      to[i] = from[from_front(index_at(g->indices, first + i), g->size)];                          \
+    row += n;                                                                                      \
+    continue;                                                                                      \
+  }
+
+static void gather_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const indexing *g = context;
+  const int64_t bytes = g->inner * g->item;
+  int64_t row, end;
+  df_piece(index, count, g->outer * g->count, 1, &row, &end);
+  while (row < end) {
+    if (g->inner == 1 && g->item == 4)
+      GATHER_SINGLES(uint32_t)
+    if (g->inner == 1 && g->item == 8)
+      GATHER_SINGLES(uint64_t)
+    const int64_t at = from_front(index_at(g->indices, row % g->count), g->size);
+    memcpy(g->to + row * bytes, g->from + (row / g->count * g->size + at) * bytes, (size_t)bytes);
+    row++;
+  }
+}
+
+static df_status gather_run(const df_call *call) {
+  const df_tensor *x = &call->inputs[0], *indices = &call->inputs[1], *y = &call->outputs[0];
+  const int64_t axis = df_axis(call, 0, 0, x->rank);
+  const df_status status = check_indices(call, "gather", indices, x->shape[axis]);
+  const int64_t elements = df_elements(y);
+  if (status != DF_OK || elements == 0)
+    return status;
+  indexing g = {.indices = indices,
+                .from = x->data,
+                .to = y->data,
+                .count = df_elements(indices),
+                .outer = df_product(x->shape, 0, axis),
+                .size = x->shape[axis],
+                .inner = df_product(x->shape, axis + 1, x->rank),
+                .item = df_item_bytes(x->dtype)};
+  const int64_t pieces = df_pieces(call, elements, DF_GRAIN / 2);
+  df_parallel(call, gather_task, &g, df_min(pieces, g.outer * g.count));
+  return DF_OK;
+}
+
+/* ---- index_add(indices, updates; size, axis) -> y ----------------------------------------------
+ * y[o, k, :] = sum of updates[o, i, :] over all i with indices[i] = k, in the order of i: work is
+ * cut over o and over blocks of the inner axis, never over i. */
+
+enum { INNER_BLOCK = 64 };
+
+static void index_add_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const indexing *g = context;
+  const int64_t blocks = df_divide_up(g->inner, INNER_BLOCK);
+  int64_t begin, end;
+  df_piece(index, count, g->outer * blocks, 1, &begin, &end);
+  while (begin < end) {
+    /* All blocks of one place in |outer| that are ours go together: longer rows. */
+    const int64_t outer = begin / blocks, block = begin % blocks;
+    const int64_t some = df_min(end - begin, blocks - block);
+    const int64_t first = block * INNER_BLOCK;
+    const int64_t n = df_min(some * INNER_BLOCK, g->inner - first);
+    float *to = (float *)(void *)g->to + outer * g->size * g->inner + first;
+    const float *from = (const float *)(const void *)g->from + outer * g->count * g->inner + first;
+    for (int64_t k = 0; k < g->size; k++)
+      memset(to + k * g->inner, 0, (size_t)n * sizeof *to);
+    for (int64_t i = 0; i < g->count; i++) {
+      float *restrict sum = to + from_front(index_at(g->indices, i), g->size) * g->inner;
+      const float *restrict update = from + i * g->inner;
+      for (int64_t j = 0; j < n; j++)
+        sum[j] += update[j];
+    }
+    begin += some;
+  }
+}
+
+static df_status index_add_run(const df_call *call) {
+  const df_tensor *indices = &call->inputs[0], *updates = &call->inputs[1], *y = &call->outputs[0];
+  const int64_t axis = df_axis(call, 1, 0, y->rank);
+  const df_status status = check_indices(call, "index_add", indices, y->shape[axis]);
+  if (status != DF_OK || df_elements(y) == 0)
+    return status;
+  indexing g = {.indices = indices,
+                .from = updates->data,
+                .to = y->data,
+                .count = df_elements(indices),
+                .outer = df_product(y->shape, 0, axis),
+                .size = y->shape[axis],
+                .inner = df_product(y->shape, axis + 1, y->rank)};
+  const int64_t blocks = g.outer * df_divide_up(g.inner, INNER_BLOCK);
+  const int64_t work = df_elements(updates) + df_elements(y);
+  df_parallel(call, index_add_task, &g, df_min(blocks, df_pieces(call, work, DF_GRAIN)));
+  return DF_OK;
+}
+
+/* ---- nonzero(x; count) -> y: (rank, count) places ----------------------------------------------
+ */
+
+enum { MOST_AXES = 16 };
+
+/* Whether element |i| is not zero; both zeros of a float are. */
+static int is_hit(const df_tensor *x, int64_t i) {
+  switch (x->dtype) {
+  case DF_FLOAT32:
+    return ((const float *)x->data)[i] != 0.0f;
+  case DF_FLOAT64:
+    return ((const double *)x->data)[i] != 0.0;
+  case DF_INT32:
+    return ((const int32_t *)x->data)[i] != 0;
+  case DF_INT64:
+    return ((const int64_t *)x->data)[i] != 0;
+  default:
+    return ((const uint8_t *)x->data)[i] != 0;
+  }
+}
+
+static df_status nonzero_run(const df_call *call) {
+  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+  const int64_t count = y->shape[1], total = df_elements(x);
+  int64_t place[MOST_AXES] = {0};
+  int64_t *out = y->data, found = 0;
+  const int32_t rank = x->rank;
+  DF_ASSUME(rank >= 0 && rank <= MOST_AXES);
+  for (int64_t i = 0; i < total; i++) {
+    if (is_hit(x, i)) {
+      for (int32_t axis = 0; axis < rank && found < count; axis++)
+        out[axis * count + found] = place[axis];
+      found++;
+    }
+    for (int32_t axis = rank - 1; axis >= 0 && ++place[axis] == x->shape[axis]; axis--)
+      place[axis] = 0;
+  }
+  if (found != count)
+    return df_fail(call, DF_INVALID, "nonzero: %lld elements are not zero; count is %lld",
+                   (long long)found, (long long)count);
+  return DF_OK;
+}
+
+static const char *nonzero_accepts(const df_node *node) {
+  return node->inputs[0].rank > MOST_AXES ? "the operand has too many axes" : NULL;
+}
+
+/* ---- Numbers as elements -------------------------------------------------------------------- */
+
+/* |d| cut towards zero, held to the range; NaN gives the lower end. */
+static int64_t held(double d) {
+  const double low = (double)INT64_MIN, high = 0x1.fffffffffffffp62;
+  return !(d > low) ? INT64_MIN : d > high ? INT64_MAX : (int64_t)d;
+}
+
+/* The bytes of one element that holds a number: |d|, or |i| exactly when |whole|. */
+static void element_of(void *to, int32_t dtype, int whole, int64_t i, double d) {
+  const int64_t as_int = whole ? i : held(d);
+  const double as_float = whole ? (double)i : d;
+  switch (dtype) {
+  case DF_FLOAT32:
+    *(float *)to = (float)as_float;
+    break;
+  case DF_FLOAT64:
+    *(double *)to = as_float;
+    break;
+  case DF_FLOAT16:
+    *(uint16_t *)to = df_to_half((float)as_float);
+    break;
+  case DF_BFLOAT16:
+    *(uint16_t *)to = df_to_bfloat((float)as_float);
+    break;
+  case DF_BOOL:
+    *(uint8_t *)to = as_float != 0.0;
+    break;
+  case DF_INT8:
+  case DF_UINT8:
+    *(uint8_t *)to = (uint8_t)as_int;
+    break;
+  case DF_INT16:
+  case DF_UINT16:
+    *(uint16_t *)to = (uint16_t)as_int;
+    break;
+  case DF_INT32:
+  case DF_UINT32:
+    *(uint32_t *)to = (uint32_t)as_int;
+    break;
+  default:
+    *(uint64_t *)to = (uint64_t)as_int;
+  }
+}
+
+#define NUMBERS "f32|f64|f16|bf16|i8|i16|i32|i64|u8|u16|u32|u64|bool"
+
+/* ---- one_hot(indices; depth, axis, dtype) -> y: 1 where the place along |axis| is the index ----
+ */
+
+static df_status one_hot_run(const df_call *call) {
+  const df_tensor *indices = &call->inputs[0], *y = &call->outputs[0];
+  const int64_t axis = df_axis(call, 1, -1, y->rank), depth = y->shape[axis];
+  const int64_t item = df_item_bytes(y->dtype), count = df_elements(indices);
+  const int64_t inner = df_product(y->shape, axis + 1, y->rank);
+  uint64_t one;
+  element_of(&one, y->dtype, 1, 1, 1.0);
+  if (count > 0 && depth > 0)
+    memset(y->data, 0, (size_t)(count * depth * item));
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t at = from_front(index_at(indices, i), depth);
+    if (at < 0 || at >= depth)
+      continue; /* no such class: all zeros */
+    const int64_t place = (i / inner * depth + at) * inner + i % inner;
+    memcpy((char *)y->data + place * item, &one, (size_t)item);
+  }
+  return DF_OK;
+}
+
+/* ---- full(; shape, value, dtype) and range(; start, limit, delta, dtype) -----------------------
+ */
+
+typedef struct number {
+  int whole;
+  int64_t i;
+  double d;
+} number;
+
+/* Attribute |index| as a number, whole or not. */
+static number number_of(const df_call *call, int32_t index) {
+  if (index >= call->n_attributes)
+    return (number){1, 0, 0.0};
+  const df_attribute *a = &call->attributes[index];
+  return a->kind == DF_ATTR_INT ? (number){1, a->i, (double)a->i} : (number){0, 0, a->f};
+}
+
+static void full_rows(void *out, const void *const *in, const int64_t *step, int64_t n,
+                      const df_call *call) {
+  (void)in;
+  (void)step;
+  const int64_t item = df_item_bytes(call->outputs[0].dtype);
+  const number value = number_of(call, 1);
+  uint64_t element;
+  DF_ASSUME(item <= (int64_t)sizeof element);
+  element_of(&element, call->outputs[0].dtype, value.whole, value.i, value.d);
+  df_gather_row(out, (const char *)&element, 0, n, item);
+}
+
+static df_status full_run(const df_call *call) { return df_map_run(call, 0, full_rows); }
+
+/* y[i] = start + i delta; whole numbers stay exact. */
+static df_status range_run(const df_call *call) {
+  const df_tensor *y = &call->outputs[0];
+  const number start = number_of(call, 0), delta = number_of(call, 2);
+  const int whole = start.whole && delta.whole;
+  const int64_t item = df_item_bytes(y->dtype), n = df_elements(y);
+  for (int64_t i = 0; i < n; i++)
+    element_of((char *)y->data + i * item, y->dtype, whole,
+               (int64_t)((uint64_t)start.i + (uint64_t)i * (uint64_t)delta.i),
+               start.d + (double)i * delta.d);
+  return DF_OK;
+}
+
+/* ---- Records -------------------------------------------------------------------------------- */
+
+DF_KERNELS(index) = {
+    DF_KERNEL_IF("gather", "any", "any,i32|i64->any", NULL, df_accepts_whole_bytes, gather_run),
+    DF_KERNEL("index_add", "f32", "i32|i64,f32->f32", NULL, index_add_run),
+    DF_KERNEL_IF("nonzero", "any", "f32|f64|i32|i64|bool|u8->i64", NULL, nonzero_accepts,
+                 nonzero_run),
+    DF_KERNEL("one_hot", "any", "i32|i64->" NUMBERS, NULL, one_hot_run),
+    DF_KERNEL("full", "any", "->" NUMBERS, NULL, full_run),
+    DF_KERNEL("range_", "any", "->" NUMBERS, NULL, range_run),
+    NULL};

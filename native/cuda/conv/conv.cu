@@ -1,0 +1,219 @@
+/* conv.cu: y[n, f, o...] = bias[f] + sum over c, t... of x[n, c, o * stride - pad + t * dilation] *
+ * w[f, c, t...], its gradients, and what is added behind it: which kernel does it.
+ *
+ * 2 N G F C out taps operations on 4 (N G C in + G F C taps + N G F out) bytes. */
+#include "conv/conv.h"
+#include "gemm/tile.h"
+
+/* ---- Sizes ---------------------------------------------------------------------------------- */
+
+static const int64_t *list_of(const df_attribute *attributes, int32_t count, int32_t index) {
+  if (index >= count || attributes[index].kind != DF_ATTR_INTS || attributes[index].count == 0)
+    return nullptr;
+  return attributes[index].ints;
+}
+
+/* The attributes strides, pads, dilations and groups begin at |first|. */
+static df_conv make(const int64_t *x, const int64_t *weight, const int64_t *y, int32_t rank,
+                    const df_attribute *attributes, int32_t count, int32_t first) {
+  df_conv conv{};
+  const int32_t axes = rank - 2;
+  const int64_t *strides = list_of(attributes, count, first);
+  const int64_t *pads = list_of(attributes, count, first + 1);
+  const int64_t *dilations = list_of(attributes, count, first + 2);
+  conv.rank = axes;
+  conv.batch = x[0];
+  conv.groups = 1;
+  if (first + 3 < count && attributes[first + 3].kind == DF_ATTR_INT)
+    conv.groups = attributes[first + 3].i;
+  conv.channels = weight[1];
+  conv.filters = weight[0] / conv.groups;
+  conv.padded = 1;
+  conv.in_size = df_product(x, 2, rank);
+  conv.out_size = df_product(y, 2, rank);
+  conv.taps = df_product(weight, 2, rank);
+  for (int32_t i = 0; i < DF_AXES; i++) {
+    const int32_t from = i - (DF_AXES - axes);
+    const bool real = from >= 0 && axes <= DF_AXES;
+    conv.in[i] = real ? static_cast<int32_t>(x[2 + from]) : 1;
+    conv.out[i] = real ? static_cast<int32_t>(y[2 + from]) : 1;
+    conv.kernel[i] = real ? static_cast<int32_t>(weight[2 + from]) : 1;
+    conv.pad[i] = real && pads ? static_cast<int32_t>(pads[from]) : 0;
+    conv.pad_end[i] = real && pads ? static_cast<int32_t>(pads[axes + from]) : 0;
+    /* A single output or tap has no next. */
+    const bool moves = real && y[2 + from] > 1, dilates = real && weight[2 + from] > 1;
+    conv.stride[i] = moves && strides ? static_cast<int32_t>(strides[from]) : 1;
+    conv.dilation[i] = dilates && dilations ? static_cast<int32_t>(dilations[from]) : 1;
+    if (real)
+      conv.padded = df_times(
+          conv.padded, df_span(x[2 + from], pads ? pads[from] : 0, pads ? pads[axes + from] : 0,
+                               y[2 + from], moves && strides ? strides[from] : 1, weight[2 + from],
+                               dilates && dilations ? dilations[from] : 1));
+  }
+  return conv;
+}
+
+template <typename N>
+static df_conv conv_of(const N *of, const int64_t *x, const int64_t *weight, const int64_t *y,
+                       int32_t rank, int32_t first) {
+  return make(x, weight, y, rank, of->attributes, of->n_attributes, first);
+}
+template <typename N> static df_conv forward_of(const N *of) {
+  return conv_of(of, of->inputs[0].shape, of->inputs[1].shape, of->outputs[0].shape,
+                 of->inputs[0].rank, 0);
+}
+template <typename N> static df_conv grad_input_of(const N *of) { /* after input_shape */
+  return conv_of(of, of->outputs[0].shape, of->inputs[1].shape, of->inputs[0].shape,
+                 of->inputs[0].rank, 1);
+}
+template <typename N> static df_conv grad_weight_of(const N *of) { /* after weight_shape */
+  return conv_of(of, of->inputs[0].shape, of->outputs[0].shape, of->inputs[1].shape,
+                 of->inputs[0].rank, 1);
+}
+
+df_conv df_conv_forward(const df_node *node) { return forward_of(node); }
+df_conv df_conv_forward(const df_call *call) { return forward_of(call); }
+df_conv df_conv_grad_input(const df_node *node) { return grad_input_of(node); }
+df_conv df_conv_grad_input(const df_call *call) { return grad_input_of(call); }
+df_conv df_conv_grad_weight(const df_node *node) { return grad_weight_of(node); }
+df_conv df_conv_grad_weight(const df_call *call) { return grad_weight_of(call); }
+
+/* Positions and elements of an image are counted with 31 bits in the kernels. */
+const char *df_conv_accepts(const df_conv &conv, int32_t rank) {
+  if (rank < 3 || rank > 2 + DF_AXES)
+    return "only one to three spatial axes are supported";
+  if (conv.padded > INT32_MAX / 2)
+    return "a plane with its padding has too many elements";
+  const int64_t x = conv.groups * conv.channels * conv.in_size,
+                y = conv.groups * conv.filters * conv.out_size,
+                w = conv.groups * conv.filters * conv.channels * conv.taps;
+  const int64_t most = INT32_MAX - DF_TILE_DEPTH;
+  const int64_t deepest = (df_max(conv.channels, conv.filters) + DF_TILE_DEPTH) * conv.taps;
+  if (df_max(df_max(x, y), df_max(w, deepest)) > most ||
+      conv.batch * df_max(conv.in_size, conv.out_size) > most)
+    return "images of 2^31 elements, or that many positions, are not supported";
+  if (df_conv_is_depthwise(conv) && conv.batch * df_max(x, y) > INT32_MAX)
+    return "depthwise convolutions of 2^31 elements are not supported";
+  return nullptr;
+}
+
+/* ---- The end of a convolution --------------------------------------------------------------- */
+
+/* A thread has V elements of one plane. */
+template <int V>
+__global__ void __launch_bounds__(DF_BLOCK)
+    finish_planes(float *out, const float *parts, int32_t n_parts, int64_t total, int64_t plane,
+                  int64_t channels, df_gemm_end end) {
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
+  if (at >= total)
+    return;
+  df_vector<float, V> v = *reinterpret_cast<const df_vector<float, V> *>(parts + at);
+  for (int32_t part = 1; part < n_parts; part++) {
+    const auto next = *reinterpret_cast<const df_vector<float, V> *>(parts + part * total + at);
+#pragma unroll
+    for (int e = 0; e < V; e++)
+      v.v[e] += next.v[e];
+  }
+  const int64_t channel = total <= INT32_MAX
+                              ? static_cast<uint32_t>(at) / static_cast<uint32_t>(plane) %
+                                    static_cast<uint32_t>(channels)
+                              : at / plane % channels;
+#pragma unroll
+  for (int e = 0; e < V; e++)
+    v.v[e] = end(v.v[e], channel, 0, at + e);
+  *reinterpret_cast<df_vector<float, V> *>(out + at) = v;
+}
+
+df_status df_conv_finish(const df_call *call, float *out, const float *parts, int32_t n_parts,
+                         int64_t total, int64_t plane, int64_t channels, const df_gemm_end &end) {
+  if (total == 0)
+    return DF_OK;
+  if (plane % 4 == 0 && df_is_aligned<4>(out) && df_is_aligned<4>(parts))
+    return DF_LAUNCH(call, finish_planes<4>, df_blocks(total, DF_BLOCK * 4), DF_BLOCK, 0, out,
+                     parts, n_parts, total, plane, channels, end);
+  return DF_LAUNCH(call, finish_planes<1>, df_blocks(total, DF_BLOCK), DF_BLOCK, 0, out, parts,
+                   n_parts, total, plane, channels, end);
+}
+
+/* ---- Records -------------------------------------------------------------------------------- */
+
+template <df_conv (*of)(const df_node *)> static const char *accepts(const df_node *node) {
+  const int32_t rank = node->inputs[0].rank;
+  if (rank < 3 || rank > 2 + DF_AXES)
+    return "only one to three spatial axes are supported";
+  const char *reason = df_accepts_elements(node);
+  return reason ? reason : df_conv_accepts(of(node), rank);
+}
+
+static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
+  const df_conv conv = df_conv_forward(node);
+  out->workspace = df_conv_is_depthwise(conv) ? 0 : df_conv_apply_workspace(conv, false);
+  return DF_OK;
+}
+
+static df_status run(const df_call *call, const float *add, int relu) {
+  const df_conv conv = df_conv_forward(call);
+  const float *x = df_in<const float>(call, 0), *weight = df_in<const float>(call, 1);
+  float *y = df_out<float>(call, 0);
+  df_gemm_end end{};
+  end.row_bias = df_in<const float>(call, 2);
+  end.add = add;
+  end.relu = relu;
+  if (df_conv_is_depthwise(conv))
+    return df_conv_depth(call, conv, y, x, weight, end);
+  return df_conv_apply(call, conv, false, y, x, weight, end);
+}
+
+static df_status conv_run(const df_call *call) { return run(call, nullptr, 0); }
+static df_status conv_relu_run(const df_call *call) { return run(call, nullptr, 1); }
+static df_status conv_add_relu_run(const df_call *call) {
+  return run(call, df_in<const float>(call, 3), 1);
+}
+
+static df_status grad_input_prepare(const df_node *node, df_prepared *out, df_error *) {
+  const df_conv conv = df_conv_grad_input(node);
+  out->workspace = df_conv_is_depthwise(conv) ? 0 : df_conv_apply_workspace(conv, true);
+  return DF_OK;
+}
+
+static df_status grad_input_run(const df_call *call) {
+  const df_conv conv = df_conv_grad_input(call);
+  const float *dy = df_in<const float>(call, 0), *weight = df_in<const float>(call, 1);
+  float *dx = df_out<float>(call, 0);
+  if (df_conv_is_depthwise(conv))
+    return df_conv_depth_input(call, conv, dx, dy, weight);
+  return df_conv_apply(call, conv, true, dx, dy, weight, df_gemm_end{});
+}
+
+static df_status grad_weight_prepare(const df_node *node, df_prepared *out, df_error *) {
+  const df_conv conv = df_conv_grad_weight(node);
+  out->workspace = df_conv_is_depthwise(conv) ? df_conv_depth_weight_workspace(conv)
+                                              : df_conv_weight_workspace(conv);
+  return DF_OK;
+}
+
+static df_status grad_weight_run(const df_call *call) {
+  const df_conv conv = df_conv_grad_weight(call);
+  const float *x = df_in<const float>(call, 0), *dy = df_in<const float>(call, 1);
+  float *dw = df_out<float>(call, 0);
+  if (df_conv_is_depthwise(conv))
+    return df_conv_depth_weight(call, conv, dw, x, dy);
+  return df_conv_weight(call, conv, dw, x, dy);
+}
+
+static const df_kernel records[] = {
+    DF_CUDA_KERNEL("conv", "f32", "f32,f32,f32?->f32", nullptr, .accepts = accepts<df_conv_forward>,
+                   .prepare = prepare, .run = conv_run, .capturable = 1),
+    DF_CUDA_KERNEL("conv_relu", "f32", "f32,f32,f32?->f32", nullptr,
+                   .accepts = accepts<df_conv_forward>, .prepare = prepare, .run = conv_relu_run,
+                   .capturable = 1),
+    DF_CUDA_KERNEL("conv_add_relu", "f32", "f32,f32,f32,f32->f32", "0<3",
+                   .accepts = accepts<df_conv_forward>, .prepare = prepare,
+                   .run = conv_add_relu_run, .capturable = 1),
+    DF_CUDA_KERNEL("conv_grad_input", "f32", "f32,f32->f32", nullptr,
+                   .accepts = accepts<df_conv_grad_input>, .prepare = grad_input_prepare,
+                   .run = grad_input_run, .capturable = 1),
+    DF_CUDA_KERNEL("conv_grad_weight", "f32", "f32,f32->f32", nullptr,
+                   .accepts = accepts<df_conv_grad_weight>, .prepare = grad_weight_prepare,
+                   .run = grad_weight_run, .capturable = 1)};
+DF_CUDA_FAMILY(conv, records);

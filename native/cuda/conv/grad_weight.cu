@@ -1,0 +1,204 @@
+/* conv_grad_weight.cu: dw[f, c, t...] = sum over n, o... of dy[n, f, o] * x[n, c, o * stride - pad
+ * + t * dilation].
+ *
+ * A product dw = dy x' per group: rows filters, columns (channel, tap), k (image, o), whose right
+ * factor is never written. Neighbouring threads read neighbouring positions; what belongs to a
+ * column stays in shared memory. k is cut into parts, whose sums are added in their order. */
+#include "conv/conv.h"
+#include "gemm/tile.h"
+
+/* A column: where its tap lies from a position on, and its offset in an image. */
+struct alignas(16) tap_column {
+  int32_t offset, place[DF_AXES];
+};
+
+struct correlation {
+  float *out; /* dw, or the parts' sums */
+  const float *x, *dy;
+  int64_t rows, columns, k, groups;
+  df_divisor positions[DF_AXES], taps[DF_AXES];
+  int32_t stride[DF_AXES], pad[DF_AXES], dilation[DF_AXES], size[DF_AXES], x_stride[DF_AXES];
+  int32_t y_stride[DF_AXES];
+  int32_t in_size, out_size;
+  int64_t x_image, x_group, dy_image, dy_group;
+  int32_t parts;
+  int64_t part;
+  uint32_t tiles_down, tiles_across;
+};
+
+/* The factors of one block. A thread brings one k, of several rows and columns. */
+template <typename T> struct correlated {
+  static constexpr int STEP = T::THREADS / DF_TILE_DEPTH;
+  static constexpr int A_COUNT = df_share<T, T::ROWS>::SINGLES,
+                       B_COUNT = df_share<T, T::COLUMNS>::SINGLES;
+  const correlation *p;
+  const float *x, *dy;       /* of the group; dy of this thread's first row */
+  const tap_column *columns; /* in shared memory, from this thread's first one on */
+  int rows, left;            /* rows and columns from this thread's first one on */
+  int32_t end;
+  int64_t x_place; /* of the slice that is fetched */
+  int place[DF_AXES];
+  bool there;
+
+  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::ROOM], int32_t k) {
+    k += static_cast<int>(threadIdx.x) % DF_TILE_DEPTH;
+    there = k < end;
+    int32_t digit[DF_AXES];
+    const int64_t image = df_split(static_cast<uint32_t>(there ? k : 0), p->positions, digit);
+    x_place = image * p->x_image;
+    int64_t y_place = image * p->dy_image;
+#pragma unroll
+    for (int axis = 0; axis < DF_AXES; axis++) {
+      place[axis] = digit[axis] * p->stride[axis] - p->pad[axis];
+      x_place += place[axis] * p->x_stride[axis];
+      y_place += digit[axis] * p->y_stride[axis];
+    }
+    const float *at = dy + y_place;
+    const int64_t step = static_cast<int64_t>(STEP) * p->out_size;
+#pragma unroll
+    for (int f = 0; f < A_COUNT; f++) {
+      v[f] = there && f * STEP < rows ? __ldg(at) : 0.0f;
+      at += step;
+    }
+  }
+
+  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::ROOM], int32_t) {
+    const float *at = x + x_place;
+#pragma unroll
+    for (int f = 0; f < B_COUNT; f++) {
+      const tap_column column = columns[f * STEP];
+      bool on = there && f * STEP < left;
+#pragma unroll
+      for (int axis = 0; axis < DF_AXES; axis++)
+        on = on && static_cast<unsigned>(place[axis] + column.place[axis]) <
+                       static_cast<unsigned>(p->size[axis]);
+      v[f] = on ? __ldg(at + column.offset) : 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ void store_a(float *to,
+                                          const float (&v)[df_share<T, T::ROWS>::ROOM]) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    to += thread % DF_TILE_DEPTH * (T::ROWS + DF_TILE_GAP) + thread / DF_TILE_DEPTH;
+#pragma unroll
+    for (int f = 0; f < A_COUNT; f++)
+      to[f * STEP] = v[f];
+  }
+  __device__ __forceinline__ void store_b(float *to,
+                                          const float (&v)[df_share<T, T::COLUMNS>::ROOM]) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    to += thread % DF_TILE_DEPTH * (T::COLUMNS + DF_TILE_GAP) + thread / DF_TILE_DEPTH;
+#pragma unroll
+    for (int f = 0; f < B_COUNT; f++)
+      to[f * STEP] = v[f];
+  }
+};
+
+/* A block per tile, part of k and group; the sums of a part lie as dw does. */
+template <typename T>
+__global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
+    correlate(const __grid_constant__ correlation p) {
+  __shared__ tap_column columns[T::COLUMNS];
+  const int thread = static_cast<int>(threadIdx.x);
+  const uint32_t tiles = p.tiles_down * p.tiles_across, tile = blockIdx.x % tiles;
+  const uint32_t rest = blockIdx.x / tiles;
+  const int64_t part = rest % static_cast<uint32_t>(p.parts),
+                group = rest / static_cast<uint32_t>(p.parts);
+  const int64_t row = static_cast<int64_t>(tile % p.tiles_down) * T::ROWS;
+  const int64_t column = static_cast<int64_t>(tile / p.tiles_down) * T::COLUMNS;
+
+  for (int j = thread; j < T::COLUMNS; j += T::THREADS) {
+    int32_t digit[DF_AXES];
+    tap_column &own = columns[j];
+    own.offset = df_split(static_cast<uint32_t>(df_min(column + j, p.columns - 1)), p.taps, digit) *
+                 p.in_size;
+    for (int axis = 0; axis < DF_AXES; axis++) {
+      own.place[axis] = digit[axis] * p.dilation[axis];
+      own.offset += own.place[axis] * p.x_stride[axis];
+    }
+  }
+  __syncthreads();
+
+  const int32_t begin = static_cast<int32_t>(part * p.part);
+  const int first = thread / DF_TILE_DEPTH;
+  correlated<T> load;
+  load.p = &p;
+  load.x = p.x + group * p.x_group;
+  load.dy = p.dy + group * p.dy_group + (row + first) * p.out_size;
+  load.columns = columns + first;
+  load.rows = static_cast<int>(p.rows - row - first);
+  load.left = static_cast<int>(p.columns - column - first);
+  load.end = static_cast<int32_t>(df_min(p.k, part * p.part + p.part));
+  float sums[T::DOWN][T::ACROSS] = {};
+  df_tile_sum<T>(sums, load, begin, load.end);
+
+  float *out = p.out + (part * p.groups + group) * p.rows * p.columns;
+  const int64_t first_row = row + df_tile_row<T>(), first_column = column + df_tile_column<T>();
+#pragma unroll
+  for (int i = 0; i < T::DOWN; i++)
+#pragma unroll
+    for (int j = 0; j < T::ACROSS; j++) {
+      const int64_t at_row = first_row + df_tile_down(i), at = first_column + df_tile_across(j);
+      if (at_row < p.rows && at < p.columns)
+        out[at_row * p.columns + at] = sums[i][j];
+    }
+}
+
+/* ---- Running -------------------------------------------------------------------------------- */
+
+static df_gemm_cut cut_of(const df_conv &conv) {
+  return df_gemm_cut_of(conv.filters, conv.channels * conv.taps, conv.batch * conv.out_size,
+                        conv.groups);
+}
+
+int64_t df_conv_weight_workspace(const df_conv &conv) {
+  const df_gemm_cut cut = cut_of(conv);
+  const int64_t weights = conv.groups * conv.filters * conv.channels * conv.taps;
+  return cut.parts > 1 ? cut.parts * weights * static_cast<int64_t>(sizeof(float)) : 0;
+}
+
+template <typename T> static df_status launch_tile(const df_call *call, correlation &p) {
+  p.tiles_down = static_cast<uint32_t>(df_divide_up(p.rows, T::ROWS));
+  p.tiles_across = static_cast<uint32_t>(df_divide_up(p.columns, T::COLUMNS));
+  const int64_t blocks = static_cast<int64_t>(p.tiles_down) * p.tiles_across * p.parts * p.groups;
+  return DF_LAUNCH(call, correlate<T>, df_blocks(blocks, 1), T::THREADS, 0, p);
+}
+
+df_status df_conv_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
+                         const float *dy) {
+  const df_gemm_cut cut = cut_of(conv);
+  correlation p{};
+  p.out = cut.parts > 1 ? static_cast<float *>(call->workspace) : dw;
+  p.x = x;
+  p.dy = dy;
+  p.rows = conv.filters;
+  p.columns = conv.channels * conv.taps;
+  p.k = conv.batch * conv.out_size;
+  p.groups = conv.groups;
+  p.parts = cut.parts;
+  p.part = cut.part;
+  if (p.rows * p.columns * p.groups == 0)
+    return DF_OK;
+  for (int axis = DF_AXES - 1; axis >= 0; axis--) {
+    p.positions[axis] = df_divisor_of(df_max(1, conv.out[axis]));
+    p.taps[axis] = df_divisor_of(df_max(1, conv.kernel[axis]));
+    p.stride[axis] = conv.stride[axis];
+    p.pad[axis] = conv.pad[axis];
+    p.dilation[axis] = conv.dilation[axis];
+    p.size[axis] = conv.in[axis];
+    p.x_stride[axis] = axis == 2 ? 1 : p.x_stride[axis + 1] * conv.in[axis + 1];
+    p.y_stride[axis] = axis == 2 ? 1 : p.y_stride[axis + 1] * conv.out[axis + 1];
+  }
+  p.in_size = static_cast<int32_t>(conv.in_size);
+  p.out_size = static_cast<int32_t>(conv.out_size);
+  p.x_group = conv.channels * conv.in_size;
+  p.x_image = conv.groups * p.x_group;
+  p.dy_group = conv.filters * conv.out_size;
+  p.dy_image = conv.groups * p.dy_group;
+  df_status status = cut.tile == DF_TILE_LARGE   ? launch_tile<df_tile_large>(call, p)
+                     : cut.tile == DF_TILE_SMALL ? launch_tile<df_tile_small>(call, p)
+                                                 : launch_tile<df_tile_thin>(call, p);
+  return status || cut.parts == 1
+             ? status
+             : df_gemm_join(call, dw, p.out, cut.parts, p.groups * p.rows * p.columns);
+}

@@ -1,0 +1,15 @@
+/* matmul.h: a node's matrix product as a df_gemm, for our own kernel and for the vendor's library.
+ */
+#ifndef DF_CUDA_MATMUL_H
+#define DF_CUDA_MATMUL_H
+#include "gemm/gemm.h"
+
+/* The product of inputs 0 and 1, not yet planned; that of a node has no addresses. */
+df_gemm df_matmul_of_node(const df_node *node);
+df_gemm df_matmul_of_call(const df_call *call);
+
+/* Null when inputs 0 and 1 (and the bias, input 2) can be multiplied, else why not. */
+const char *df_matmul_accepts(const df_node *node);
+const char *df_matmul_bias_accepts(const df_node *node);
+
+#endif

@@ -1,0 +1,229 @@
+/* loss.cu: softmax cross entropy over class labels and its gradient.
+ *
+ * logits x: (outer, C, inner), the classes along |axis|; labels l, loss, lse: (outer, inner).
+ *   lse = log sum_c e^x_c
+ *   loss = lse - (1 - a) x_l - (a / C) sum_c x_c         a = label_smoothing
+ *   dx_c = dloss (e^(x_c - lse) - (1 - a) [c = l] - a / C)
+ * Where l is ignore_index, loss and dx are 0. A label outside [0, C) is a fault and then treated as
+ * if it were ignored. The logits are read once, and dx written once.
+ */
+#include "map/map.h"
+#include "norm/softmax.h"
+
+/* Labels of either type. */
+struct labels {
+  const void *data;
+  int64_t classes, ignored;
+  int32_t wide; /* int64 */
+
+  __device__ int64_t at(int64_t i) const {
+    return wide ? static_cast<const int64_t *>(data)[i] : static_cast<const int32_t *>(data)[i];
+  }
+};
+
+struct shape {
+  int64_t outer, classes, inner;
+};
+
+static shape shape_of(const df_call *call, const df_tensor *logits) {
+  const int64_t axis = df_axis(call, 0, 1, logits->rank);
+  return {df_product(logits->shape, 0, axis), logits->shape[axis],
+          df_product(logits->shape, axis + 1, logits->rank)};
+}
+
+static labels labels_of(const df_call *call, int32_t input, int64_t classes) {
+  const df_tensor *given = &call->inputs[input];
+  return {given->data, classes, df_attr_int(call, 1, -100), given->dtype == DF_INT64};
+}
+
+/* ---- Forward -------------------------------------------------------------------------------- */
+
+struct forward {
+  float *loss, *lse; /* lse may be null */
+  const float *x;
+  labels labels_;
+  float smoothing;
+  df_fault *fault;
+  int32_t step;
+};
+
+/* State of a row: what softmax needs, and the sum of x when labels are smoothed. */
+struct row_state {
+  df_exp_sum exps;
+  float sum;
+
+  __device__ void clear() {
+    exps.clear();
+    sum = 0.0f;
+  }
+  __device__ void add(const float (&x)[DF_HELD], unsigned there) {
+    exps.add(x);
+    float few = 0.0f;
+#pragma unroll
+    for (int k = 0; k < DF_HELD; k++)
+      few += there >> k & 1 ? x[k] : 0.0f;
+    sum += few;
+  }
+  template <typename J> __device__ void join(J j) {
+    exps.join(j);
+    sum = j(sum, 0.0f, df_add{});
+  }
+};
+
+/* The loss at place |i|, whose element c lies at x[c * apart]. */
+static __device__ __forceinline__ void store_loss(const forward &f, int64_t i, const float *x,
+                                                  int64_t apart, const row_state &state) {
+  const float m = state.exps.m, log_sum = logf(state.exps.s);
+  const int64_t label = f.labels_.at(i), classes = f.labels_.classes;
+  if (f.lse)
+    f.lse[i] = m + log_sum;
+  const bool good = label >= 0 && label < classes;
+  if (label == f.labels_.ignored || !good) {
+    if (label != f.labels_.ignored)
+      df_fault_note(f.fault, f.step, label, classes);
+    f.loss[i] = 0.0f;
+    return;
+  }
+  float loss = log_sum + (1.0f - f.smoothing) * (m - x[label * apart]);
+  if (f.smoothing != 0.0f)
+    loss += f.smoothing * (m - state.sum / static_cast<float>(classes));
+  f.loss[i] = loss;
+}
+
+__global__ void __launch_bounds__(DF_ROW_BLOCK) loss_rows(forward f, df_rows plan) {
+  __shared__ float scratch[DF_WARP];
+  const df_row_place at = df_row_of_thread(plan);
+  const float *row = f.x + at.row * plan.n;
+  row_state state;
+  state.clear();
+  for (int64_t base = at.begin; base < at.end; base += df_row_round(plan)) {
+    float x[DF_HELD];
+    df_row_load(x, row, plan, base, at.end, at.lane, -INFINITY);
+    const int left = df_row_left(plan, base, at.end);
+    unsigned there = 0;
+#pragma unroll
+    for (int k = 0; k < DF_HELD; k++)
+      there |= unsigned{df_row_index(plan, at.lane, k) < left} << k;
+    state.add(x, there);
+  }
+  state.join(df_row_join{scratch, plan.group});
+  if (at.lane == 0 && at.row < plan.rows)
+    store_loss(f, at.row, row, 1, state);
+}
+
+__global__ void __launch_bounds__(DF_COLUMN_BLOCK) loss_columns(forward f, df_columns plan) {
+  __shared__ float shared[DF_COLUMN_BLOCK];
+  const df_column_place at = df_column_of_thread(plan);
+  row_state state;
+  state.clear();
+  for (int64_t base = 0; base < plan.size; base += static_cast<int64_t>(at.step) * DF_HELD) {
+    float x[DF_HELD];
+    df_column_load(x, f.x, plan, at, base, -INFINITY);
+    unsigned there = 0;
+#pragma unroll
+    for (int k = 0; k < DF_HELD; k++)
+      there |= unsigned{at.live && base + at.first + k * at.step < plan.size} << k;
+    state.add(x, there);
+  }
+  state.join(df_column_join{shared, plan.across});
+  if (at.first == 0 && at.live)
+    store_loss(f, at.column, f.x + at.origin, plan.inner, state);
+}
+
+/* softmax_cross_entropy(logits, labels; axis, ignore_index, label_smoothing) -> loss, lse? */
+static df_status forward_run(const df_call *call) {
+  const shape s = shape_of(call, &call->inputs[0]);
+  if (s.outer * s.inner == 0)
+    return DF_OK;
+  const forward f{df_out<float>(call, 0),
+                  df_out<float>(call, 1),
+                  df_in<const float>(call, 0),
+                  labels_of(call, 1, s.classes),
+                  static_cast<float>(df_attr_float(call, 2, 0.0)),
+                  call->fault,
+                  call->step};
+  if (s.inner > 1) {
+    const df_columns plan = df_columns_plan(s.outer, s.classes, s.inner);
+    return DF_LAUNCH(call, loss_columns, df_blocks(s.outer * plan.chunks, 1), DF_COLUMN_BLOCK, 0, f,
+                     plan);
+  }
+  df_rows plan = df_rows_plan(s.outer, s.classes, false);
+  df_rows_vectors(&plan, f.x);
+  return DF_LAUNCH(call, loss_rows, df_rows_grid(plan), plan.block, 0, f, plan);
+}
+
+/* ---- Gradient: an element of dx from one of x and the numbers of its row --------------------- */
+
+struct gradient {
+  float *dx; /* may be x */
+  const float *dloss, *x, *lse;
+  labels labels_;
+  int64_t inner, count;
+  df_divisor by_inner, by_classes;
+  int32_t wide;
+  float spread, hit;
+  df_fault *fault;
+  int32_t step;
+
+  __device__ int64_t divide(int64_t i, int64_t by, df_divisor divisor) const {
+    return wide ? i / by : static_cast<int64_t>(df_divide(static_cast<uint32_t>(i), divisor));
+  }
+};
+
+/* V elements from |i| on, which belong to one row. */
+template <int V> __global__ void __launch_bounds__(DF_BLOCK) loss_gradient(gradient g) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x) * V;
+  if (i >= g.count)
+    return;
+  const int64_t classes = g.labels_.classes;
+  const int64_t row = g.divide(i, g.inner, g.by_inner); /* of outer * C */
+  const int64_t outer = g.divide(row, classes, g.by_classes), c = row - outer * classes;
+  const int64_t at = outer * g.inner + (i - row * g.inner), label = g.labels_.at(at);
+  const bool inside = label >= 0 && label < classes;
+  if (!inside && label != g.labels_.ignored && c == 0)
+    df_fault_note(g.fault, g.step, label, classes);
+  const float scale = inside && label != g.labels_.ignored ? g.dloss[at] : 0.0f, lse = g.lse[at];
+  df_vector<float, V> v = *reinterpret_cast<const df_vector<float, V> *>(g.x + i);
+#pragma unroll
+  for (int k = 0; k < V; k++) {
+    const float spread = scale == 0.0f ? 0.0f : scale * (expf(v.v[k] - lse) - g.spread);
+    v.v[k] = c + k == label ? spread - g.hit * scale : spread;
+  }
+  *reinterpret_cast<df_vector<float, V> *>(g.dx + i) = v;
+}
+
+/* softmax_cross_entropy_grad(dloss, logits, labels, lse; ...) -> dlogits */
+static df_status gradient_run(const df_call *call) {
+  const shape s = shape_of(call, &call->inputs[1]);
+  const int64_t count = s.outer * s.classes * s.inner;
+  if (count == 0)
+    return DF_OK;
+  gradient g{};
+  g.dx = df_out<float>(call, 0);
+  g.dloss = df_in<const float>(call, 0);
+  g.x = df_in<const float>(call, 1);
+  g.labels_ = labels_of(call, 2, s.classes);
+  g.lse = df_in<const float>(call, 3);
+  g.inner = s.inner;
+  g.count = count;
+  g.wide = count > INT32_MAX;
+  if (!g.wide) {
+    g.by_inner = df_divisor_of(s.inner);
+    g.by_classes = df_divisor_of(s.classes);
+  }
+  const float smoothing = static_cast<float>(df_attr_float(call, 2, 0.0));
+  g.spread = smoothing / static_cast<float>(s.classes);
+  g.hit = 1.0f - smoothing;
+  g.fault = call->fault;
+  g.step = call->step;
+  if (s.inner == 1 && s.classes % 4 == 0 && df_aligned_16(g.x) && df_aligned_16(g.dx))
+    return DF_LAUNCH(call, (loss_gradient<4>), df_blocks(count, DF_BLOCK * 4), DF_BLOCK, 0, g);
+  return DF_LAUNCH(call, (loss_gradient<1>), df_blocks(count, DF_BLOCK), DF_BLOCK, 0, g);
+}
+
+static const df_kernel records[] = {
+    DF_CUDA_KERNEL("softmax_cross_entropy", "f32", "f32,i32|i64->f32,f32?", nullptr,
+                   .run = forward_run, .capturable = 1),
+    DF_CUDA_KERNEL("softmax_cross_entropy_grad", "f32", "f32,f32,i32|i64,f32->f32", "0<1",
+                   .run = gradient_run, .capturable = 1)};
+DF_CUDA_FAMILY(loss, records);

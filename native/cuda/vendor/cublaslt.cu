@@ -1,0 +1,363 @@
+/* cublaslt.cu: matrix products by the vendor's library, when it is installed. Bias and relu are its
+ * epilogues, the algorithm is chosen when a plan is made. What it can't express (a matrix with
+ * neither stride 1, a batch of many axes) our own kernel does. */
+#include "gemm/linalg.h"
+#include "vendor/cublaslt_api.h"
+#include "vendor/library.h"
+
+#include <new>
+
+enum {
+  WORKSPACE = 32 << 20, /* bytes that an algorithm may use; what the vendor advises */
+  ALIGNED = 16,         /* bytes; addresses are looked at when the product runs */
+  UNALIGNED = 4,
+  MOST_LAUNCHES = 64 /* for a batch that is no single axis */
+};
+
+/* ---- The library ---------------------------------------------------------------------------- */
+
+namespace {
+
+using namespace df_lt;
+
+struct functions {
+  bool loaded;
+#define MEMBER(result, name, arguments) result(*name) arguments;
+  DF_LT_FUNCTIONS(MEMBER)
+#undef MEMBER
+};
+
+const df_vendor_library place("DATAFLOW_CUBLASLT", "libcublasLt.so.13");
+
+functions load() {
+  functions f{};
+  void *library = place.open();
+  if (!library)
+    return f;
+  f.loaded = true;
+#define FIND(result, name, arguments)                                                              \
+  f.name = reinterpret_cast<result(*) arguments>(dlsym(library, #name));                           \
+  f.loaded = f.loaded && f.name;
+  DF_LT_FUNCTIONS(FIND)
+#undef FIND
+  f.loaded = f.loaded && f.cublasLtGetVersion() / 10000 == VERSION;
+  return f;
+}
+
+const functions &lt() {
+  static const functions found = load();
+  return found;
+}
+
+handle handle_of_card() {
+  static df_vendor_handles<handle> handles;
+  return handles.of_card([](handle *out) { return lt().cublasLtCreate(out); });
+}
+
+/* ---- A product in the library's words ------------------------------------------------------- */
+
+/* A factor as the library sees it, turned or not: it has columns one after another. */
+struct factor {
+  bool turned;
+  uint64_t rows, columns;
+  int64_t ld;
+};
+
+/* The factor of |size| x |k|, or false. */
+bool factor_of(int64_t size, int64_t k, int64_t stride, int64_t k_stride, factor *out) {
+  if (size == 1 || (stride == 1 && k == 1))
+    stride = 1, k_stride = k == 1 ? size : k_stride;
+  if (stride == 1 && k_stride >= size) {
+    *out = {false, static_cast<uint64_t>(size), static_cast<uint64_t>(k), k_stride};
+    return true;
+  }
+  if ((k == 1 || k_stride == 1) && stride >= k) {
+    *out = {true, static_cast<uint64_t>(k), static_cast<uint64_t>(size), stride};
+    return true;
+  }
+  return false;
+}
+
+/* c' = b' a': what is row after row for us is column after column for the library, turned. So its
+ * first factor is our b. One axis of the batch is the library's; the others are launches. */
+struct problem {
+  factor first, second;
+  int64_t m, n, k;
+  int32_t inside; /* axis of the batch, or -1 */
+  int64_t launches;
+  int32_t epilogue;
+};
+
+bool problem_of(const df_gemm &g, problem *out) {
+  *out = {};
+  out->m = g.m;
+  out->n = g.n;
+  out->k = g.k;
+  out->inside = -1;
+  out->epilogue = g.end.relu          ? int(EPILOGUE_RELU_BIAS)
+                  : g.end.column_bias ? int(EPILOGUE_BIAS)
+                                      : int(EPILOGUE_DEFAULT);
+  for (int32_t axis = 0; axis < g.batch.rank; axis++) {
+    if (g.batch.strides[0][axis] < 0 || g.batch.strides[1][axis] < 0)
+      return false;
+    if (out->inside < 0 || g.batch.shape[axis] > g.batch.shape[out->inside])
+      out->inside = axis;
+  }
+  out->launches = out->inside < 0 ? 1 : g.products / df_max(1, g.batch.shape[out->inside]);
+  return g.m > 0 && g.n > 0 && g.k > 0 && g.products > 0 && out->launches <= MOST_LAUNCHES &&
+         factor_of(g.n, g.k, g.b_col, g.b_row, &out->first) &&
+         factor_of(g.m, g.k, g.a_row, g.a_col, &out->second);
+}
+
+/* The library's descriptions of a problem. */
+struct described {
+  description product;
+  layout first, second, result;
+};
+
+int describe_matrix(layout *out, uint64_t rows, uint64_t columns, int64_t ld, int32_t count,
+                    int64_t stride) {
+  int status =
+      lt().cublasLtMatrixLayoutInit_internal(out, sizeof *out, REAL_32F, rows, columns, ld);
+  if (!status && count > 1)
+    status = lt().cublasLtMatrixLayoutSetAttribute(out, LAYOUT_BATCH_COUNT, &count, sizeof count);
+  if (!status && count > 1)
+    status = lt().cublasLtMatrixLayoutSetAttribute(out, LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                                   sizeof stride);
+  return status;
+}
+
+/* Products between two neighbours along |axis| of the batch. */
+int64_t products_inside(const df_gemm &g, int32_t axis) {
+  int64_t count = 1;
+  for (int32_t i = axis + 1; i < g.batch.rank; i++)
+    count *= g.batch.shape[i];
+  return count;
+}
+
+int describe(const df_gemm &g, const problem &p, int32_t precision, const void *bias,
+             described *out) {
+  const int compute = precision == DF_TF32   ? int(COMPUTE_32F_FAST_TF32)
+                      : precision == DF_BF16 ? int(COMPUTE_32F_FAST_16BF)
+                                             : int(COMPUTE_32F);
+  const int32_t turn_first = p.first.turned ? OP_T : OP_N;
+  const int32_t turn_second = p.second.turned ? OP_N : OP_T;
+  description *product = &out->product;
+  int status = lt().cublasLtMatmulDescInit_internal(product, sizeof *product, compute, REAL_32F);
+  auto set = [&](int attribute, const void *value, size_t bytes) {
+    if (!status)
+      status = lt().cublasLtMatmulDescSetAttribute(product, attribute, value, bytes);
+  };
+  set(DESC_TRANSA, &turn_first, sizeof turn_first);
+  set(DESC_TRANSB, &turn_second, sizeof turn_second);
+  set(DESC_EPILOGUE, &p.epilogue, sizeof p.epilogue);
+  if (p.epilogue != EPILOGUE_DEFAULT)
+    set(DESC_BIAS_POINTER, &bias, sizeof bias);
+  const bool batched = p.inside >= 0;
+  const int32_t count = batched ? static_cast<int32_t>(g.batch.shape[p.inside]) : 1;
+  const int64_t first_stride = batched ? g.batch.strides[1][p.inside] : 0;
+  const int64_t second_stride = batched ? g.batch.strides[0][p.inside] : 0;
+  const int64_t result_stride = batched ? products_inside(g, p.inside) * g.c_batch : 0;
+  if (!status)
+    status = describe_matrix(&out->first, p.first.rows, p.first.columns, p.first.ld, count,
+                             first_stride);
+  if (!status)
+    status = describe_matrix(&out->second, p.second.rows, p.second.columns, p.second.ld, count,
+                             second_stride);
+  if (!status)
+    status = describe_matrix(&out->result, static_cast<uint64_t>(p.n), static_cast<uint64_t>(p.m),
+                             p.n, count, result_stride);
+  return status;
+}
+
+/* ---- Choosing ------------------------------------------------------------------------------- */
+
+struct choice {
+  bool found;
+  algorithm algo;
+  size_t workspace;
+};
+
+/* The library's first choice for addresses that are multiples of |alignment| bytes. Sums of parts
+ * go through the workspace, so that their order is fixed. */
+choice choose(handle own, described *d, uint32_t alignment, size_t workspace) {
+  choice out{};
+  preference wish;
+  const uint32_t reduction = REDUCTION_COMPUTE_TYPE;
+  int status = lt().cublasLtMatmulPreferenceInit_internal(&wish, sizeof wish);
+  auto set = [&](int attribute, const void *value, size_t bytes) {
+    if (!status)
+      status = lt().cublasLtMatmulPreferenceSetAttribute(&wish, attribute, value, bytes);
+  };
+  const uint64_t most = workspace;
+  set(PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+  set(PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction);
+  for (int side = PREF_MIN_ALIGNMENT_A_BYTES; side <= PREF_MIN_ALIGNMENT_D_BYTES; side++)
+    set(side, &alignment, sizeof alignment);
+  heuristic answer{};
+  int found = 0;
+  if (!status)
+    status = lt().cublasLtMatmulAlgoGetHeuristic(own, &d->product, &d->first, &d->second,
+                                                 &d->result, &d->result, &wish, 1, &answer, &found);
+  if (status || found < 1 || answer.status)
+    return out;
+  out.found = true;
+  out.algo = answer.algo;
+  out.workspace = answer.workspace;
+  return out;
+}
+
+/* What prepare found for the card that it ran on. */
+struct product_state {
+  int card;
+  int32_t precision;
+  size_t workspace;
+  choice aligned, unaligned;
+};
+
+/* The address of a bias that has this alignment, for a choice before there is one. */
+const void *some_address(uint32_t alignment) {
+  return reinterpret_cast<const void *>(static_cast<uintptr_t>(alignment));
+}
+
+choice choose_for(const df_gemm &g, const problem &p, int32_t precision, uint32_t alignment,
+                  size_t workspace) {
+  described d;
+  handle own = handle_of_card();
+  if (!own || describe(g, p, precision, some_address(alignment), &d))
+    return choice{};
+  return choose(own, &d, alignment, workspace);
+}
+
+/* What the plan gives: BIAS is input 2. */
+template <bool BIAS, bool RELU> df_gemm with_end(df_gemm g, const void *bias) {
+  g.end.column_bias = BIAS ? static_cast<const float *>(bias) : nullptr;
+  g.end.relu = RELU;
+  return g;
+}
+
+template <bool BIAS, bool RELU>
+df_status prepare(const df_node *node, df_prepared *out, df_error *) {
+  df_gemm g = with_end<BIAS, RELU>(df_matmul_of_node(node), some_address(ALIGNED));
+  product_state *state = new (std::nothrow) product_state{};
+  if (!state)
+    return DF_OUT_OF_MEMORY;
+  problem p;
+  state->card = df_vendor_card();
+  state->precision = node->precision;
+  if (problem_of(g, &p)) {
+    state->unaligned = choose_for(g, p, node->precision, UNALIGNED, WORKSPACE);
+    state->aligned = choose_for(g, p, node->precision, ALIGNED, WORKSPACE);
+  }
+  df_gemm_plan(&g);
+  state->workspace = std::max({state->unaligned.workspace, state->aligned.workspace,
+                               static_cast<size_t>(df_gemm_workspace(&g))});
+  out->workspace = static_cast<int64_t>(state->workspace);
+  out->state = state;
+  return DF_OK;
+}
+
+/* Whether every matrix of the batch begins at a multiple of 16 bytes. */
+bool is_aligned(const df_gemm &g, const problem &p) {
+  bool even = df_is_aligned<4>(g.a) && df_is_aligned<4>(g.b) && df_is_aligned<4>(g.c) &&
+              df_is_aligned<4>(g.end.column_bias);
+  for (int32_t axis = 0; axis < g.batch.rank; axis++)
+    if (axis != p.inside)
+      even = even && g.batch.strides[0][axis] % 4 == 0 && g.batch.strides[1][axis] % 4 == 0 &&
+             products_inside(g, axis) * g.c_batch % 4 == 0;
+  return even;
+}
+
+/* Where the product |launch| of those that the library doesn't see as one batch begins. */
+void find_launch(const df_gemm &g, const problem &p, int64_t launch, df_gemm *out) {
+  *out = g;
+  for (int32_t axis = g.batch.rank - 1; axis >= 0; axis--) {
+    if (axis == p.inside)
+      continue;
+    const int64_t at = launch % g.batch.shape[axis];
+    launch /= g.batch.shape[axis];
+    out->a += at * g.batch.strides[0][axis];
+    out->b += at * g.batch.strides[1][axis];
+    out->c += at * products_inside(g, axis) * g.c_batch;
+  }
+}
+
+df_status launch_all(const df_call *call, const df_gemm &g, const problem &p,
+                     const product_state &state, const choice &chosen) {
+  const float one = 1.0f, zero = 0.0f;
+  described d;
+  handle own = handle_of_card();
+  int status = own ? describe(g, p, state.precision, g.end.column_bias, &d) : int(NOT_INITIALIZED);
+  for (int64_t i = 0; i < p.launches && !status; i++) {
+    df_gemm at;
+    find_launch(g, p, i, &at);
+    status = lt().cublasLtMatmul(own, &d.product, &one, at.b, &d.first, at.a, &d.second, &zero,
+                                 at.c, &d.result, at.c, &d.result, &chosen.algo, call->workspace,
+                                 state.workspace, static_cast<cudaStream_t>(call->stream));
+  }
+  return status ? df_fail(call, DF_DEVICE, "cuBLASLt: %s", lt().cublasLtGetStatusString(status))
+                : df_status(DF_OK);
+}
+
+/* An algorithm of another card is chosen again, within the workspace that there is. */
+template <bool BIAS, bool RELU> df_status run(const df_call *call) {
+  const product_state &state = *static_cast<const product_state *>(call->state);
+  df_gemm g = with_end<BIAS, RELU>(df_matmul_of_call(call), df_in<const float>(call, 2));
+  problem p;
+  choice chosen{};
+  if (problem_of(g, &p)) {
+    const bool aligned = is_aligned(g, p);
+    chosen = aligned && state.aligned.found ? state.aligned : state.unaligned;
+    if (chosen.found && df_vendor_card() != state.card)
+      chosen = choose_for(g, p, state.precision, aligned ? ALIGNED : UNALIGNED, state.workspace);
+  }
+  if (chosen.found)
+    return launch_all(call, g, p, state, chosen);
+  df_gemm_plan(&g);
+  return df_gemm_run(call, &g, call->workspace);
+}
+
+void release(void *state) { delete static_cast<product_state *>(state); }
+
+const char *accepts(const df_node *node) {
+  const char *reason = df_matmul_accepts(node);
+  if (!reason && !lt().loaded)
+    reason = "cuBLASLt was not found: pip install 'dataflow-engine[cuda]'";
+  return reason;
+}
+
+const char *bias_accepts(const df_node *node) {
+  const char *reason = df_matmul_bias_accepts(node);
+  return reason ? reason : accepts(node);
+}
+
+} // namespace
+
+/* ---- Records -------------------------------------------------------------------------------- */
+
+static constexpr df_kernel record(const char *op, const char *name, const char *operands,
+                                  const char *(*takes)(const df_node *),
+                                  df_status (*prepares)(const df_node *, df_prepared *, df_error *),
+                                  df_kernel_run runs) {
+  df_kernel k{};
+  k.struct_size = sizeof k;
+  k.priority = 10;
+  k.op = op;
+  k.name = name;
+  k.operands = operands;
+  k.accepts = takes;
+  k.prepare = prepares;
+  k.run = runs;
+  k.release = release;
+  k.capturable = 1;
+  return k;
+}
+
+static const df_kernel records[] = {
+    record("matmul", "matmul f32 cublaslt", "~f32,~f32->f32", accepts, prepare<false, false>,
+           run<false, false>),
+    record("matmul_bias", "matmul_bias f32 cublaslt", "~f32,~f32,f32->f32", bias_accepts,
+           prepare<true, false>, run<true, false>),
+    record("matmul_bias_relu", "matmul_bias_relu f32 cublaslt", "~f32,~f32,f32->f32", bias_accepts,
+           prepare<true, true>, run<true, true>)};
+DF_CUDA_FAMILY(cublaslt, records);

@@ -1,0 +1,133 @@
+/* held.c: what objects of Python own, given back by C alone. A destructor in Python could be
+ * interrupted, would swallow the Ctrl-C that it meets, and finds no modules when the interpreter
+ * ends. */
+#define _GNU_SOURCE
+#include "host/internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+/* Whether a device's table is not of an older contract that had no such member. */
+#define HAS(device, member) ((device)->struct_size > offsetof(df_device, member))
+
+/* ---- Devices, their memory, their segments ----------------------------------------------------
+ */
+
+struct df_opened {
+  const df_device *device;
+  void *self;
+  atomic_int holders;
+  int forks; /* how often the process had been forked when it was opened */
+  int closes;
+};
+
+static int forks;
+
+static void count_fork(void) { forks++; }
+
+static void register_fork(void) { pthread_atfork(NULL, NULL, count_fork); }
+
+/* Whether the device can still be called: only what works in host memory survives a fork. */
+static int is_usable(const df_opened *opened) {
+  return opened->forks == forks || opened->device->flags & DF_MEMORY_HOST;
+}
+
+static void leave(df_opened *opened) {
+  if (atomic_fetch_sub(&opened->holders, 1) > 1)
+    return;
+  if (opened->closes && is_usable(opened))
+    opened->device->close(opened->self);
+  free(opened);
+}
+
+static void enter(df_opened *opened, int32_t kind, df_held *held) {
+  atomic_fetch_add(&opened->holders, 1);
+  held->opened = opened;
+  held->self = opened->self;
+  held->kind = kind;
+}
+
+df_status df_hold_device(const df_device *device, const int64_t *values, df_held *held,
+                         df_error *error) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, register_fork);
+  df_opened *opened = calloc(1, sizeof *opened);
+  if (!opened)
+    return df_error_set(error, DF_OUT_OF_MEMORY, -1, "no memory to open a device");
+  *opened = (df_opened){.device = device, .self = device->self, .forks = forks};
+  const int has_open = HAS(device, open) && device->open;
+  df_status status = has_open ? device->open(device->self, values, &opened->self, error) : DF_OK;
+  if (status) {
+    free(opened);
+    return status;
+  }
+  opened->closes = has_open && HAS(device, close) && device->close;
+  enter(opened, DF_HELD_DEVICE, held);
+  return DF_OK;
+}
+
+df_status df_hold_memory(const df_held *device, int64_t bytes, df_held *held, df_error *error) {
+  df_opened *opened = device->opened;
+  df_status status = opened->device->alloc(opened->self, bytes, &held->buffer, error);
+  if (!status)
+    enter(opened, DF_HELD_MEMORY, held);
+  return status;
+}
+
+df_status df_hold_segment(const df_held *device, const df_segment *segment, df_held *held,
+                          df_error *error) {
+  df_opened *opened = device->opened;
+  df_status status = opened->device->prepare(opened->self, segment, &held->prepared, error);
+  if (!status)
+    enter(opened, DF_HELD_SEGMENT, held);
+  return status;
+}
+
+void df_let_go(df_held *held) {
+  df_opened *opened = held->opened;
+  if (!opened)
+    return;
+  held->opened = NULL;
+  if (is_usable(opened)) {
+    if (held->kind == DF_HELD_MEMORY)
+      opened->device->free(opened->self, &held->buffer);
+    if (held->kind == DF_HELD_SEGMENT)
+      opened->device->release(opened->self, held->prepared);
+  }
+  leave(opened);
+}
+
+/* ---- States of kernels ------------------------------------------------------------------------
+ */
+
+df_status df_prepare_set(int64_t count, const df_kernel *const *kernels, const df_node *nodes,
+                         df_prepared_set *set, df_error *error) {
+  const size_t room = count > 0 ? (size_t)count : 1;
+  const df_kernel **kept = calloc(room, sizeof *kept);
+  df_prepared *prepared = calloc(room, sizeof *prepared);
+  if (!kept || !prepared) {
+    free(kept);
+    free(prepared);
+    return df_error_set(error, DF_OUT_OF_MEMORY, -1, "no memory to prepare %lld kernels",
+                        (long long)count);
+  }
+  const df_status status = df_prepare_kernels(count, kernels, nodes, prepared, error);
+  if (status) {
+    free(kept);
+    free(prepared);
+    return status;
+  }
+  for (int64_t i = 0; i < count; i++)
+    kept[i] = kernels[i];
+  *set = (df_prepared_set){.count = count, .kernels = kept, .prepared = prepared};
+  return DF_OK;
+}
+
+void df_release_set(df_prepared_set *set) {
+  df_release_kernels(set->count, set->kernels, set->prepared);
+  free(set->kernels);
+  free(set->prepared);
+  *set = (df_prepared_set){0};
+}

@@ -1,0 +1,61 @@
+/* packing.h: what the files of the offset search share: blocks over compressed time, and the best
+ * packing found so far.
+ *
+ * Time is cut into sections: a new one begins where something starts after something has stopped.
+ * All blocks of a section live at one time, two blocks live at one time when they share a section,
+ * and every largest set of blocks that live together is a section.
+ */
+#ifndef DATAFLOW_PACKING_H
+#define DATAFLOW_PACKING_H
+
+#include "host/internal.h"
+
+/* A buffer that needs memory. Its sections are [first, stop), its size a multiple of its alignment;
+ * |fixed| is its offset when that was given, else -1. */
+typedef struct df_block {
+  int64_t size;
+  int64_t alignment;
+  int64_t fixed;
+  int32_t first;
+  int32_t stop;
+} df_block;
+
+/* |work| is what is left of the effort, counted in visits of a block, and is what bounds the
+ * search: it does not depend on the machine. |offsets| and |peak| are the best packing so far. */
+typedef struct df_packing {
+  const df_block *blocks;
+  int64_t *offsets;
+  int64_t lower_bound;
+  int64_t peak;
+  int64_t work;
+  int32_t count;
+  int32_t sections;
+} df_packing;
+
+/* For sorting with qsort; |index| decides between equal keys, so the order is the same everywhere.
+ */
+typedef struct df_ranked {
+  int64_t key;
+  int64_t second;
+  int32_t index;
+} df_ranked;
+
+/* Sorts by falling key, then falling second, then rising index. */
+void df_sort_ranked(df_ranked *ranked, int32_t count);
+
+/* The smallest multiple of |alignment| that is not below |offset|. */
+static inline int64_t df_align_up(int64_t offset, int64_t alignment) {
+  return (offset + alignment - 1) & -alignment;
+}
+
+/* Keeps a packing that is better than the best one; |offsets| has an entry per block. */
+void df_packing_keep(df_packing *packing, const int64_t *offsets, int64_t peak);
+
+/* Best fit on the skyline: O(n log n) for most inputs, so it takes any number of blocks. */
+df_status df_pack_skyline(df_packing *packing);
+
+/* First fit into the gaps between what is placed, in several orders, then in orders learned from
+ * what stood out at the top. */
+df_status df_pack_first_fit(df_packing *packing);
+
+#endif
