@@ -4,8 +4,8 @@
  * check at load time or the shape rule of the op sees to it. Static analyzers take it as given,
  * builds with the address sanitizer stop where it doesn't hold, and in all others it is nothing, so
  * that it never changes generated code. */
-#ifndef DF_ASSUME_H
-#define DF_ASSUME_H
+#ifndef DF_CPU_ASSUME_H
+#define DF_CPU_ASSUME_H
 
 #if defined(__clang_analyzer__) || defined(DF_ANALYZE)
 #define DF_ASSUME(x) ((x) ? (void)0 : __builtin_unreachable())

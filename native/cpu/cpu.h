@@ -4,8 +4,8 @@
  * gets the name of the instruction set; everything else in it is static. plugin.c picks one set of
  * tables.
  */
-#ifndef DF_CPU_H
-#define DF_CPU_H
+#ifndef DF_CPU_CPU_H
+#define DF_CPU_CPU_H
 #include "assume.h"
 #include "dataflow_inline.h"
 

@@ -25,39 +25,40 @@
 
 enum { ALIGNMENT = 64 };
 
-/* ---- Kernel tables --------------------------------------------------------------------------- */
+/* ---- Kernel tables -------------------------------------------------------------------------- */
 
 /* One table per family and instruction set, ended by a null. */
 #define FAMILIES(X)                                                                                \
+  X(activation)                                                                                    \
   X(arg_reduce)                                                                                    \
+  X(arithmetic)                                                                                    \
   X(attention)                                                                                     \
   X(attention_grad)                                                                                \
   X(batch_norm)                                                                                    \
-  X(binary)                                                                                        \
   X(cast)                                                                                          \
   X(conv)                                                                                          \
   X(conv_grad_input)                                                                               \
   X(conv_grad_weight)                                                                              \
-  X(conv_pool)                                                                                     \
-  X(elementwise)                                                                                   \
+  X(dynamic_shape)                                                                                 \
+  X(fused_conv_pool)                                                                               \
   X(fused_elementwise)                                                                             \
   X(fused_gemm)                                                                                    \
-  X(index)                                                                                         \
+  X(gather)                                                                                        \
   X(layer_norm)                                                                                    \
+  X(linalg)                                                                                        \
   X(loss)                                                                                          \
   X(lrn)                                                                                           \
-  X(matmul)                                                                                        \
-  X(movement)                                                                                      \
-  X(optim)                                                                                         \
-  X(ordering)                                                                                      \
+  X(optimizer)                                                                                     \
   X(pool)                                                                                          \
   X(random)                                                                                        \
-  X(recurrent_forward)                                                                             \
+  X(recurrent)                                                                                     \
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
-  X(resample)                                                                                      \
+  X(resize)                                                                                        \
   X(scatter)                                                                                       \
-  X(softmax)
+  X(shape)                                                                                         \
+  X(softmax)                                                                                       \
+  X(sort)
 
 typedef const df_kernel *const *kernel_table;
 
@@ -129,7 +130,7 @@ static const isa isas[] = {
 };
 enum { ISA_COUNT = sizeof isas / sizeof *isas };
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 static df_status fail(df_error *error, df_status code, const char *text, int64_t bytes) {
   if (error) {
@@ -168,7 +169,7 @@ static df_status cpu_copy(void *self, const df_copy *copy, df_error *error) {
   return DF_OK;
 }
 
-/* ---- The plugin ------------------------------------------------------------------------------ */
+/* ---- The plugin ----------------------------------------------------------------------------- */
 
 static df_device device;
 static const df_device *const devices[] = {&device};
@@ -178,7 +179,7 @@ static char unavailable[160];
 
 static int matrix_unit;
 
-/* For gemm_amx.h: set before there is a kernel to ask. */
+/* For gemm/amx/gemm.h: set before there is a kernel to ask. */
 HIDDEN int df_amx_granted(void);
 int df_amx_granted(void) { return matrix_unit; }
 

@@ -4,33 +4,33 @@
 
 /* clang-format off */
 #define DF_CUDA_FAMILIES(X)                                                                        \
+  X(activation)                                                                                    \
   X(arg_reduce)                                                                                    \
+  X(arithmetic)                                                                                    \
   X(batch_norm)                                                                                    \
-  X(binary)                                                                                        \
   X(cast)                                                                                          \
   X(conv)                                                                                          \
   X(cublaslt)                                                                                      \
   X(cudnn)                                                                                         \
-  X(cumsum)                                                                                        \
-  X(elementwise)                                                                                   \
-  X(index)                                                                                         \
+  X(dynamic_shape)                                                                                 \
+  X(gather)                                                                                        \
   X(layer_norm)                                                                                    \
+  X(linalg)                                                                                        \
   X(loss)                                                                                          \
   X(lrn)                                                                                           \
-  X(matmul)                                                                                        \
-  X(max_pool_grad)                                                                                 \
-  X(movement)                                                                                      \
-  X(nonzero)                                                                                       \
-  X(optim)                                                                                         \
+  X(optimizer)                                                                                     \
   X(pool)                                                                                          \
+  X(pool_max_grad)                                                                                 \
   X(random)                                                                                        \
   X(recurrent)                                                                                     \
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \
-  X(resample)                                                                                      \
+  X(resize)                                                                                        \
   X(scatter)                                                                                       \
+  X(shape)                                                                                         \
   X(softmax)                                                                                       \
-  X(topk)
+  X(sort_cumsum)                                                                                   \
+  X(sort_topk)
 /* clang-format on */
 
 #endif

@@ -3,8 +3,8 @@
  * Read by a C compiler and by cffi: plain declarations only. Plugins never see this file; what they
  * may use is in df_host.
  */
-#ifndef DATAFLOW_RUNTIME_H
-#define DATAFLOW_RUNTIME_H
+#ifndef DF_RUNTIME_RUNTIME_H
+#define DF_RUNTIME_RUNTIME_H
 #include "dataflow.h"
 
 /* ---- Host and log --------------------------------------------------------------------------- */
@@ -50,8 +50,7 @@ df_status df_prepare_set(int64_t count, const df_kernel *const *kernels, const d
 /* Releases the states and empties the set; does nothing to an empty one. */
 void df_release_set(df_prepared_set *set);
 
-/* ---- What is held of a device -----------------------------------------------------------------
- */
+/* ---- What is held of a device --------------------------------------------------------------- */
 
 enum { DF_HELD_DEVICE = 1, DF_HELD_MEMORY = 2, DF_HELD_SEGMENT = 3 };
 
@@ -81,7 +80,7 @@ df_status df_hold_segment(const df_held *device, const df_segment *segment, df_h
  * memory is not the host's is left alone: it belongs to the parent. */
 void df_let_go(df_held *held);
 
-/* ---- Segments: the default executor (df_host.segment_*) -------------------------------------- */
+/* ---- Segments: the default executor (df_host.segment_*) ------------------------------------- */
 
 /* Resolves every operand of |segment| to an address, in bodies too, and checks that it lies inside
  * its arena on every trip. |device| is not used. A prepared segment is run by one thread at a time.
@@ -94,8 +93,7 @@ df_status df_segment_run(void *device, void *prepared, const df_run *run, df_err
 
 void df_segment_release(void *device, void *prepared);
 
-/* ---- Programs: what a plan does, on several devices, as one call ------------------------------
- */
+/* ---- Programs: what a plan does, on several devices, as one call ---------------------------- */
 
 /* DF_ITEM_SEGMENT runs |prepared|; DF_ITEM_COPY makes |copy|, whose host side lies at |host_offset|
  * in slot |host_slot| of the run, unless that is -1; DF_ITEM_WAIT waits for the device. */

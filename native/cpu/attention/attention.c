@@ -1,4 +1,4 @@
-/* attention.c: y = softmax(scale * q kt + mask) v, without the scores in memory.
+/* attention/attention.c: y = softmax(scale * q kt + mask) v, without the scores in memory.
  *
  * Plainly: for each batch entry and row i
  *   s[j] = scale * sum over c of q[i][c] kt[c][j] + mask[i][j]
@@ -12,13 +12,13 @@
  * A piece of work is a block of rows of a batch entry. It packs a block of columns of kt and rows
  * of v into the second cache, and passes over its rows tile by tile: the scores of a tile's rows
  * stay in the first cache from the first product through the softmax to the second one. Several
- * blocks of columns are joined by the online softmax; see attention_rows.c.
+ * blocks of columns are joined by the online softmax; see attention/rows.c.
  *
  * Where less than float32 is wanted and the matrix unit does products faster, the rows of a piece
- * go in larger blocks, whose scores stay in the second cache, and their products are gemm.h's.
+ * go in larger blocks, whose scores stay in the second cache, and their products are gemm/gemm.h's.
  *
  * Few rows (decoding has one) would not earn what packing costs, which is a load and a store for
- * each element that they multiply once: kt and v are read as they lie, by gemm_thin.h. All columns
+ * each element that they multiply once: kt and v are read as they lie, by gemm/thin.h. All columns
  * are one block then. */
 #include "attention/attention.h"
 #include "gemm/pack.h"
@@ -48,8 +48,8 @@ typedef struct plan {
   int64_t turned;                  /* the rows of a batch entry lie |y_row| apart between others' */
   int64_t rows, down;              /* of a piece; pieces per batch entry */
   int64_t height;                  /* rows of a tile, or of a block */
-  int32_t blocks;                  /* products are gemm.h's */
-  int32_t thin;                    /* products are gemm_thin.h's */
+  int32_t blocks;                  /* products are gemm/gemm.h's */
+  int32_t thin;                    /* products are gemm/thin.h's */
   df_gemm_cut first, second, last; /* of a block; the last one's second */
   int64_t columns;                 /* of a block */
   int64_t scores_row;              /* distance of two rows of scores */
@@ -160,7 +160,7 @@ static void plan_sizes(plan *p, const int64_t *y, int32_t rank) {
   p->batch = df_product(p->lead, 0, p->n_lead);
 }
 
-/* ---- A piece --------------------------------------------------------------------------------- */
+/* ---- A piece -------------------------------------------------------------------------------- */
 
 typedef struct job {
   plan p;
@@ -249,7 +249,7 @@ static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first,
   multiply(at->y + i * p->y_row, p->y_row, weights, at->v_panels, rows, n, p->e, begin > 0);
 }
 
-/* Where products are gemm.h's, from the operands as they lie. */
+/* Where products are gemm/gemm.h's, from the operands as they lie. */
 static void block_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
                        int64_t begin, int64_t n) {
   const plan *p = &job->p;
@@ -261,7 +261,7 @@ static void block_rows(const job *job, const piece *at, int64_t i, int64_t first
                      p->e, n, begin > 0, n < p->columns ? &p->last : &p->second, at->kt_panels);
 }
 
-/* Where they are gemm_thin.h's, which takes all columns at once. */
+/* Where they are gemm/thin.h's, which takes all columns at once. */
 static void thin_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
                       int64_t begin, int64_t n) {
   const plan *p = &job->p;
@@ -333,7 +333,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
       at.logsum[i] = DF_NAME(df_attention_logsum)(&at.sums[i - first]);
 }
 
-/* ---- Running --------------------------------------------------------------------------------- */
+/* ---- Running -------------------------------------------------------------------------------- */
 
 static df_status run_attention(const df_call *call) {
   const df_tensor *y = &call->outputs[0];

@@ -1,9 +1,9 @@
-/* attention.h: what the kernels of attention share: how operands lie, and rows of scores.
+/* attention/attention.h: what the kernels of attention share: how operands lie, and rows of scores.
  *
  * Per batch entry: s = scale * q kt + mask, p = softmax(s) along rows, y = p v, with q (m, d),
  * kt (d, n), v (n, e), mask that broadcasts to (m, n). */
-#ifndef DF_CPU_ATTENTION_H
-#define DF_CPU_ATTENTION_H
+#ifndef DF_CPU_ATTENTION_ATTENTION_H
+#define DF_CPU_ATTENTION_ATTENTION_H
 
 #include "gemm/gemm.h"
 

@@ -1,6 +1,6 @@
-/* attention_grad.c: the gradients of attention, from its result and the log-sums of its rows.
+/* attention/grad.c: the gradients of attention, from its result and the log-sums of its rows.
  *
- * Plainly (Dao 2023, FlashAttention-2): for each batch entry, with s as in attention.c,
+ * Plainly (Dao 2023, FlashAttention-2): for each batch entry, with s as in attention/attention.c,
  *   p[i][j]  = e^(s[i][j] - logsum[i])
  *   dp[i][j] = sum over c of dy[i][c] v[j][c]
  *   delta[i] = sum over c of dy[i][c] y[i][c]        (= sum over j of p[i][j] dp[i][j])
@@ -102,7 +102,7 @@ static void plan_sizes(plan *p) {
   p->batch = df_product(p->lead, 0, p->n_lead);
 }
 
-/* ---- A piece --------------------------------------------------------------------------------- */
+/* ---- A piece -------------------------------------------------------------------------------- */
 
 typedef struct job {
   plan p;
@@ -154,7 +154,7 @@ static void run_piece(void *context, int64_t entry, int64_t count, int32_t worke
   }
 }
 
-/* ---- Running --------------------------------------------------------------------------------- */
+/* ---- Running -------------------------------------------------------------------------------- */
 
 static df_status run_attention_grad(const df_call *call) {
   job job = {.dq = call->outputs[0].data,

@@ -1,4 +1,4 @@
-/* attention_rows.c: scores to weights, a row at a time while it is in the first cache.
+/* attention/rows.c: scores to weights, a row at a time while it is in the first cache.
  *
  * Online softmax (Milakov and Gimelshein 2018): a block of columns brings its own maximum; what was
  * summed before is multiplied by e^(old maximum - new one). Weights are divided by the sum so far,

@@ -1,4 +1,5 @@
-/* conv_way.c: the ways of a convolution with packed weights, the one that gains most first. */
+/* conv/algorithm.c: the ways of a convolution with packed weights, the one that gains most first.
+ */
 #include "conv/algorithm.h"
 #include "conv/amx/conv.h"
 #include "conv/few_channels.h"

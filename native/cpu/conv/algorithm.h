@@ -1,11 +1,11 @@
-/* conv_way.h: how a convolution with packed weights is done, as its sizes say. */
-#ifndef DF_CPU_CONV_WAY_H
-#define DF_CPU_CONV_WAY_H
+/* conv/algorithm.h: how a convolution with packed weights is done, as its sizes say. */
+#ifndef DF_CPU_CONV_ALGORITHM_H
+#define DF_CPU_CONV_ALGORITHM_H
 
 #include "conv/direct.h"
 
 /* The ways, the one that gains most first; the last needs no packed weights and always can
- * (conv_apply.h). */
+ * (conv/shifted.h). */
 enum {
   DF_WAY_WINOGRAD,
   DF_WAY_POINT,

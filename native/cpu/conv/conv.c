@@ -1,5 +1,5 @@
-/* conv.c: y[n, f, o...] = bias[f] + sum over c, t... of x[n, c, o * stride - pad + t * dilation] *
- * w[f, c, t...].
+/* conv/conv.c: y[n, f, o...] = bias[f] + sum over c, t... of x[n, c, o * stride - pad + t *
+ * dilation] * w[f, c, t...].
  *
  * x: (N, G * C, in...), w: (G * F, C, kernel...), bias: (G * F), y: (N, G * F, out...), one to
  * three spatial axes. 2 N G F C out taps operations on 4 (N G C in + G F C taps + N G F out) bytes.

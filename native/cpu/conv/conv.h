@@ -1,6 +1,6 @@
-/* conv.h: the convolution of a node, for the plain op and the patterns around it. */
-#ifndef DF_CPU_CONV_H
-#define DF_CPU_CONV_H
+/* conv/conv.h: the convolution of a node, for the plain op and the patterns around it. */
+#ifndef DF_CPU_CONV_CONV_H
+#define DF_CPU_CONV_CONV_H
 
 #include "cpu.h"
 

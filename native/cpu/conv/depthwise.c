@@ -1,4 +1,4 @@
-/* conv_depth.c: convolution where every group has one channel.
+/* conv/depthwise.c: convolution where every group has one channel.
  *
  *   y[n, g, f, o]  = relu(bias[g, f] + sum over t of x[n, g, o * stride - pad + t * dilation] *
  * w[g, f, t]) dx[n, g, i]    = sum over f, t of dy[n, g, f, o] * w[g, f, t] where o * stride - pad
@@ -8,7 +8,7 @@
  * Some rows of a plane are copied to the stack with their padding; after that every tap is a read
  * at a fixed distance, by vectors along the row. dx is the same sum as y over dy with zeros put
  * between its elements, taps turned round. The commonest kernel, 3x3, needs no copy
- * (conv_depth_three.h). */
+ * (conv/depthwise_3x3.h). */
 #include "conv/depthwise.h"
 #include "conv/depthwise_3x3.h"
 #include "simd/vector.h"
@@ -80,7 +80,7 @@ int DF_NAME(df_depth_takes)(const df_conv *conv) {
   return fits(&forward) && fits(&backward);
 }
 
-/* ---- The padded lines ------------------------------------------------------------------------ */
+/* ---- The padded lines ----------------------------------------------------------------------- */
 
 /* Whether line |row| of the padded, spread plane has elements; |*from| is its line in the source.
  */
@@ -121,8 +121,7 @@ static void fill_lines(float *buffer, const shape *s, const float *plane, int64_
   }
 }
 
-/* ---- y and dx ---------------------------------------------------------------------------------
- */
+/* ---- y and dx ------------------------------------------------------------------------------- */
 
 typedef struct job {
   const df_depth *d;
@@ -286,8 +285,7 @@ void DF_NAME(df_depth_run_dx)(const df_call *call, const df_depth *depth) {
   run(call, &j);
 }
 
-/* ---- dw ---------------------------------------------------------------------------------------
- */
+/* ---- dw ------------------------------------------------------------------------------------- */
 
 /* sums[t] += the dot products of a row of dy with what each tap reads. */
 static inline __attribute__((always_inline)) void add_row(df_vec *sums, const reads *r,

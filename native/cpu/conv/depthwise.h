@@ -1,6 +1,6 @@
-/* conv_depth.h: convolution of each channel by itself, and its gradients. */
-#ifndef DF_CPU_CONV_DEPTH_H
-#define DF_CPU_CONV_DEPTH_H
+/* conv/depthwise.h: convolution of each channel by itself, and its gradients. */
+#ifndef DF_CPU_CONV_DEPTHWISE_H
+#define DF_CPU_CONV_DEPTHWISE_H
 
 #include "conv/shape.h"
 

@@ -1,4 +1,4 @@
-/* conv_depth_three.c: see conv_depth_three.h.
+/* conv/depthwise_3x3.c: see conv/depthwise_3x3.h.
  *
  * Column by column of vectors, two rows of results at a time: the rows of x that they read are
  * loaded once per tap along the row, under masks that leave out the padding, and nothing is copied.

@@ -1,6 +1,6 @@
-/* conv_depth_three.h: a plane convolved with a 3x3 kernel. */
-#ifndef DF_CPU_CONV_DEPTH_THREE_H
-#define DF_CPU_CONV_DEPTH_THREE_H
+/* conv/depthwise_3x3.h: a plane convolved with a 3x3 kernel. */
+#ifndef DF_CPU_CONV_DEPTHWISE_3X3_H
+#define DF_CPU_CONV_DEPTHWISE_3X3_H
 
 #include "cpu.h"
 

@@ -1,4 +1,4 @@
-/* conv_direct.c: convolution as a product that reads the source in place.
+/* conv/direct.c: convolution as a product that reads the source in place.
  *
  *   out[f][q] = relu(bias[f] + sum over k = (channel, tap) of weight[f][k] * source[base(q) +
  * offset(k)])
@@ -45,8 +45,7 @@ static int64_t lanes_of(const df_conv *conv) {
 /* Floats of the packed weights of a group: blocks of k, in each of them the panels. */
 static int64_t group_floats(const df_conv *conv) { return lanes_of(conv) * steps_of(conv); }
 
-/* ---- Packing ----------------------------------------------------------------------------------
- */
+/* ---- Packing -------------------------------------------------------------------------------- */
 
 int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv) {
   return conv->groups * group_floats(conv) * (int64_t)sizeof(float);
@@ -91,8 +90,7 @@ void DF_NAME(df_direct_pack)(const df_conv *conv, const df_weight *weight, int64
   DF_NAME(df_weight_lines)(packed, width, conv, weight, &filters, begin, end);
 }
 
-/* ---- Cutting ----------------------------------------------------------------------------------
- */
+/* ---- Cutting -------------------------------------------------------------------------------- */
 
 typedef struct plan {
   int64_t k;
@@ -165,7 +163,7 @@ int64_t DF_NAME(df_direct_workspace)(const df_conv *conv, int32_t threads) {
   return make_plan(conv, threads).scratch * (int64_t)sizeof(float) * threads;
 }
 
-/* ---- One tile -------------------------------------------------------------------------------- */
+/* ---- One tile ------------------------------------------------------------------------------- */
 
 /* A tile, and where the block of k finds what it reads. */
 typedef struct spot {
@@ -236,7 +234,7 @@ static void do_panel(const piece *s, const spot *spots, int64_t count, int64_t p
   }
 }
 
-/* ---- One piece ------------------------------------------------------------------------------- */
+/* ---- One piece ------------------------------------------------------------------------------ */
 
 /* Tiles [from, to) of some panels. */
 static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, int64_t last) {

@@ -1,4 +1,4 @@
-/* conv_direct.h: convolution with packed weights. */
+/* conv/direct.h: convolution with packed weights. */
 #ifndef DF_CPU_CONV_DIRECT_H
 #define DF_CPU_CONV_DIRECT_H
 

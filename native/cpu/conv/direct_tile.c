@@ -1,4 +1,4 @@
-/* conv_direct_tile.c: one function per number of positions and width, all from one inlined loop. */
+/* conv/direct_tile.c: one function per number of positions and width, all from one inlined loop. */
 #include "conv/direct_tile.h"
 
 #define TILE_INLINE static inline __attribute__((always_inline))

@@ -1,9 +1,10 @@
-/* conv_dot.c: dw[f, (c, t)] = the dot product of a plane of dy with a shifted plane of x.
+/* conv/dot.c: dw[f, (c, t)] = the dot product of a plane of dy with a shifted plane of x.
  *
  * Lanes run along positions, so that they are full with few filters too. x is spread
- * (conv_lattice.h); dy is copied with rows of the same length and zeros in the gap. A tile of dot
- * products stays in registers over all positions of some images. Images are cut into parts by sizes
- * and threads; each part sums into a copy of its own, and the copies are added in their order. */
+ * (conv/phase_layout.h); dy is copied with rows of the same length and zeros in the gap. A tile of
+ * dot products stays in registers over all positions of some images. Images are cut into parts by
+ * sizes and threads; each part sums into a copy of its own, and the copies are added in their
+ * order. */
 #include "conv/dot.h"
 #include "conv/phase_layout.h"
 #include "conv/tile.h"
@@ -83,8 +84,7 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   return p;
 }
 
-/* ---- One piece --------------------------------------------------------------------------------
- */
+/* ---- One piece ------------------------------------------------------------------------------ */
 
 typedef struct job {
   plan p;
@@ -224,8 +224,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   }
 }
 
-/* ---- The sum of the copies --------------------------------------------------------------------
- */
+/* ---- The sum of the copies ------------------------------------------------------------------ */
 
 static void add_copies(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;

@@ -1,4 +1,4 @@
-/* conv_dot.h: the weight gradient of a convolution with few filters, as dot products. */
+/* conv/dot.h: the weight gradient of a convolution with few filters, as dot products. */
 #ifndef DF_CPU_CONV_DOT_H
 #define DF_CPU_CONV_DOT_H
 

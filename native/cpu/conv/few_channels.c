@@ -1,5 +1,5 @@
-/* conv_rows.c: out[f][r][x] = relu(bias[f] + sum over c, a, b of weight[f][c][a][b] * in[c][r *
- * stride - pad + a * dilation][x * stride - pad + b * dilation]).
+/* conv/few_channels.c: out[f][r][x] = relu(bias[f] + sum over c, a, b of weight[f][c][a][b] *
+ * in[c][r * stride - pad + a * dilation][x * stride - pad + b * dilation]).
  *
  * For the few channels of an image a product of packed weights with lines of positions, k of them =
  * (channel, tap). A row of the input is cut into its phases first, padded with zeros:
@@ -23,8 +23,7 @@ enum {
 
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
 
-/* ---- Sizes ------------------------------------------------------------------------------------
- */
+/* ---- Sizes ---------------------------------------------------------------------------------- */
 
 typedef struct form {
   int64_t k;
@@ -89,8 +88,7 @@ int64_t DF_NAME(df_rows_floats)(const df_conv *conv) {
   return phase_floats(conv, &f) + f.k * DF_TILE_COLUMNS;
 }
 
-/* ---- Lines ------------------------------------------------------------------------------------
- */
+/* ---- Lines ---------------------------------------------------------------------------------- */
 
 /* The phases of a row of the input, or of padding when it is null. */
 static void cut_row(float *to, const float *row, const df_window *w, const form *f) {
@@ -161,8 +159,7 @@ static void copy_lines(float *lines, const float *phases, const int32_t *offset,
     }
 }
 
-/* ---- Bands ------------------------------------------------------------------------------------
- */
+/* ---- Bands ---------------------------------------------------------------------------------- */
 
 void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin, int64_t end,
                            const df_planes *to, float *scratch) {
@@ -199,8 +196,7 @@ void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin,
   }
 }
 
-/* ---- Running ----------------------------------------------------------------------------------
- */
+/* ---- Running -------------------------------------------------------------------------------- */
 
 /* Parts of the rows of a plane. */
 static int64_t parts_of(const df_conv *conv, int32_t threads) {

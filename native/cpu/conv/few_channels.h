@@ -1,6 +1,6 @@
-/* conv_rows.h: convolution of a few channels, row by row of the output. */
-#ifndef DF_CPU_CONV_ROWS_H
-#define DF_CPU_CONV_ROWS_H
+/* conv/few_channels.h: convolution of a few channels, row by row of the output. */
+#ifndef DF_CPU_CONV_FEW_CHANNELS_H
+#define DF_CPU_CONV_FEW_CHANNELS_H
 
 #include "conv/direct.h"
 
@@ -11,7 +11,7 @@ int DF_NAME(df_rows_takes)(const df_conv *conv);
 /* Whether it could, well or badly. */
 int DF_NAME(df_rows_can)(const df_conv *conv);
 
-/* Bytes of a run; the packed weights are those of conv_point.h. */
+/* Bytes of a run; the packed weights are those of conv/pointwise.h. */
 int64_t DF_NAME(df_rows_workspace)(const df_conv *conv, int32_t threads);
 
 void DF_NAME(df_rows_run)(const df_call *call, const df_direct *direct);

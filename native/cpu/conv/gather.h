@@ -1,4 +1,4 @@
-/* conv_gather.h: what some positions of a convolution's output read, gathered in lines.
+/* conv/gather.h: what some positions of a convolution's output read, gathered in lines.
  *
  * Position q reads source[base(q) + offset(tap)] of each channel; the offset is the same for all
  * positions, and a mask per tap tells which of them it takes into the padding. */

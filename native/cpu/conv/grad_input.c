@@ -1,4 +1,4 @@
-/* conv_grad_input.c: dx[n, c, i] = sum over f, t of dy[n, f, o] * w[f, c, t] where o * stride - pad
+/* conv/grad_input.c: dx[n, c, i] = sum over f, t of dy[n, f, o] * w[f, c, t] where o * stride - pad
  * + t * dilation = i.
  *
  * dy: (N, G * F, out...), w: (G * F, C, kernel...), dx: (N, G * C, in...). Every dx is a sum of its
@@ -17,8 +17,7 @@ enum {
       << 19 /* of the phases: 2 MiB, so that they are in the cache when they are joined */
 };
 
-/* ---- By phases --------------------------------------------------------------------------------
- */
+/* ---- By phases ------------------------------------------------------------------------------ */
 
 typedef struct cut {
   df_conv conv;
@@ -126,8 +125,7 @@ static void run_cut(const df_call *call, cut *cut, const float *dy, const float 
   }
 }
 
-/* ---- The kernel -------------------------------------------------------------------------------
- */
+/* ---- The kernel ----------------------------------------------------------------------------- */
 
 static df_apply apply_of(const df_conv *conv) {
   return (df_apply){.window = conv->window,

@@ -1,11 +1,11 @@
-/* conv_grad_weight.c: dw[f, c, t...] = sum over n, o... of dy[n, f, o] * x[n, c, o * stride - pad +
+/* conv/grad_weight.c: dw[f, c, t...] = sum over n, o... of dy[n, f, o] * x[n, c, o * stride - pad +
  * t * dilation].
  *
  * x: (N, G * C, in...), dy: (N, G * F, out...), dw: (G * F, C, kernel...). As many operations as
- * conv. Four ways: channel by channel (conv_depth.h); on the matrix unit, where less than float32
- * is wanted (conv_outer_amx.h); as outer products, whose lanes are filters (conv_outer.h); and
- * where these would leave many of the lanes empty, as dot products, whose lanes are positions
- * (conv_dot.h). */
+ * conv. Four ways: channel by channel (conv/depthwise.h); on the matrix unit, where less than
+ * float32 is wanted (conv/amx/outer.h); as outer products, whose lanes are filters (conv/outer.h);
+ * and where these would leave many of the lanes empty, as dot products, whose lanes are positions
+ * (conv/dot.h). */
 #include "conv/amx/outer.h"
 #include "conv/depthwise.h"
 #include "conv/dot.h"

@@ -1,10 +1,10 @@
-/* conv_outer.c: dw[f, (c, t)] = sum over positions p of x[c, p shifted by t] * dy[f, p].
+/* conv/outer.c: dw[f, (c, t)] = sum over positions p of x[c, p shifted by t] * dy[f, p].
  *
  * A product of matrices whose left one, a row per channel and tap, is never written out: x is
- * spread (conv_lattice.h), so that a row is an address. dy is turned once per block of positions:
- * panels of DF_OUTER_COLUMNS filters, a line per position, which all channels and taps then read.
- * A tile (conv_outer_tile.h) keeps a block of dw in registers while the positions of the block
- * pass; what it reads comes from the second cache, some 13 bytes a cycle.
+ * spread (conv/phase_layout.h), so that a row is an address. dy is turned once per block of
+ * positions: panels of DF_OUTER_COLUMNS filters, a line per position, which all channels and taps
+ * then read. A tile (conv/outer_tile.h) keeps a block of dw in registers while the positions of the
+ * block pass; what it reads comes from the second cache, some 13 bytes a cycle.
  *
  * Per position a filter is turned once for channels * taps / (2 * DF_LANES) multiply-adds of
  * vectors, and a channel spread once for filters * taps / DF_LANES. A product of plain matrices
@@ -15,8 +15,7 @@
 #include "conv/outer_tile.h"
 #include "gemm/pack.h"
 
-/* ---- Operands ---------------------------------------------------------------------------------
- */
+/* ---- Operands ------------------------------------------------------------------------------- */
 
 typedef struct job {
   df_outer_plan p;
@@ -100,8 +99,7 @@ static void find_shifts(const piece *s, int64_t channels) {
     s->shift[i] = s->shift[i - taps] + (int32_t)p->pitch;
 }
 
-/* ---- Products ---------------------------------------------------------------------------------
- */
+/* ---- Products ------------------------------------------------------------------------------- */
 
 /* to[j * pitch + i] (+)= sums[i][j] for |rows| and |columns|, by squares turned in registers. */
 static void add_turned(const float *sums, int64_t rows, int64_t columns, float *to, int64_t pitch,
@@ -220,8 +218,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   }
 }
 
-/* ---- The sum of the copies --------------------------------------------------------------------
- */
+/* ---- The sum of the copies ------------------------------------------------------------------ */
 
 static void add_copies(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;

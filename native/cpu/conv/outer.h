@@ -1,4 +1,4 @@
-/* conv_outer.h: the weight gradient of a convolution as sums of outer products. */
+/* conv/outer.h: the weight gradient of a convolution as sums of outer products. */
 #ifndef DF_CPU_CONV_OUTER_H
 #define DF_CPU_CONV_OUTER_H
 

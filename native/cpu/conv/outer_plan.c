@@ -1,4 +1,4 @@
-/* conv_outer_plan.c: blocks of positions that fit the caches, and pieces for the threads, chosen by
+/* conv/outer_plan.c: blocks of positions that fit the caches, and pieces for the threads, chosen by
  * counted cycles. */
 #include "conv/outer_plan.h"
 #include "conv/outer.h"
@@ -24,8 +24,7 @@ static int64_t part_of(int64_t total, int64_t count) {
   return df_divide_up(total, df_max(1, df_min(total, count)));
 }
 
-/* ---- Cost -------------------------------------------------------------------------------------
- */
+/* ---- Cost ----------------------------------------------------------------------------------- */
 
 /* Cycles per position of the sums of |rows| x |filters|: multiply-adds of vectors; where a panel
  * has one vector, loads are the limit. */
@@ -56,8 +55,7 @@ int DF_NAME(df_outer_takes)(const df_conv *conv) {
   return cycles * 2 * DF_LANES < EMPTY * (double)(conv->filters * conv->channels * taps);
 }
 
-/* ---- Cutting ----------------------------------------------------------------------------------
- */
+/* ---- Cutting -------------------------------------------------------------------------------- */
 
 /* Blocks of positions and groups of channels that fit the caches, for pieces of p->filters. */
 static void cut_blocks(df_outer_plan *p) {

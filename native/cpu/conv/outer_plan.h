@@ -1,4 +1,4 @@
-/* conv_outer_plan.h: how the sums of outer products of a weight gradient are cut, by sizes and by
+/* conv/outer_plan.h: how the sums of outer products of a weight gradient are cut, by sizes and by
  * the number of threads only. */
 #ifndef DF_CPU_CONV_OUTER_PLAN_H
 #define DF_CPU_CONV_OUTER_PLAN_H

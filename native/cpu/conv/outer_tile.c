@@ -1,4 +1,4 @@
-/* conv_outer_tile.c: one function per height and width of a tile, all from one inlined loop. */
+/* conv/outer_tile.c: one function per height and width of a tile, all from one inlined loop. */
 #include "conv/outer_tile.h"
 
 #define TILE_INLINE static inline __attribute__((always_inline))

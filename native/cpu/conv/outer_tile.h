@@ -1,4 +1,4 @@
-/* conv_outer_tile.h: the innermost loop of the weight gradient: a sum of outer products.
+/* conv/outer_tile.h: the innermost loop of the weight gradient: a sum of outer products.
  *
  *   sums[i][j] = sum over positions p of left[shift[i] + at(p)] * right[p][j]
  *

@@ -1,4 +1,4 @@
-/* conv_phase.c: cutting an input gradient into phases, and joining what they give: a load and a
+/* conv/phase.c: cutting an input gradient into phases, and joining what they give: a load and a
  * store per element of dx. */
 #include "conv/phase.h"
 #include "simd/vector.h"
@@ -59,8 +59,7 @@ df_phase DF_NAME(df_phase_make)(const df_conv *conv, const float *weight, int64_
   return phase;
 }
 
-/* ---- Joining ----------------------------------------------------------------------------------
- */
+/* ---- Joining -------------------------------------------------------------------------------- */
 
 typedef struct job {
   const df_conv *conv;

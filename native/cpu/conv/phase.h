@@ -1,4 +1,4 @@
-/* conv_phase.h: the input gradient of a convolution as convolutions of dy with stride 1.
+/* conv/phase.h: the input gradient of a convolution as convolutions of dy with stride 1.
  *
  * Along an axis dx[i] is the sum of dy[o] * w[t] over the taps t with o * stride = i + pad - t *
  * dilation. Let i + pad = a * stride + r: the inputs of phase r get the taps with t * dilation = r

@@ -1,4 +1,5 @@
-/* conv_lattice.c: copies a source plane with its padding, by phases, so that every tap is a shift.
+/* conv/phase_layout.c: copies a source plane with its padding, by phases, so that every tap is a
+ * shift.
  *
  * One load and store per element of the copy, which every output row of the weight then reads in
  * place of an im2col matrix that would be as many times larger as the kernel has taps. */

@@ -1,5 +1,5 @@
-/* conv_lattice.h: one spatial axis of a convolution, forward or backward, as shifted reads of a
- * spread source.
+/* conv/phase_layout.h: one spatial axis of a convolution, forward or backward, as shifted reads of
+ * a spread source.
  *
  * Forward, output o reads x[o * stride - pad + tap * dilation]. Let the source be spread by
  * residue: phase r holds x[u * stride + r - pad] at u. Tap t then reads phase (t * dilation) %
@@ -9,8 +9,8 @@
  * = a * stride + r: for the inputs of class r only the taps with (t * dilation) % stride == r
  * count, and they read dy[a - (t * dilation - r) / stride]: again shifts, of a source that is not
  * spread. */
-#ifndef DF_CPU_CONV_LATTICE_H
-#define DF_CPU_CONV_LATTICE_H
+#ifndef DF_CPU_CONV_PHASE_LAYOUT_H
+#define DF_CPU_CONV_PHASE_LAYOUT_H
 
 #include "pool/window.h"
 

@@ -1,4 +1,4 @@
-/* conv_point.c: out[f][q] = relu(bias[f] + sum over channels c of weight[f][c] * in[c][q]).
+/* conv/pointwise.c: out[f][q] = relu(bias[f] + sum over channels c of weight[f][c] * in[c][q]).
  *
  * The product of packed weights with planes: rows of the result are planes of the output, so
  * nothing is turned. Strips of DF_TILE_COLUMNS positions are copied to the workspace, a line per
@@ -63,8 +63,7 @@ void DF_NAME(df_point_pack)(const df_conv *conv, const df_weight *weight, int64_
   DF_NAME(df_weight_lines)(packed, DF_TILE_ROWS, conv, weight, &filters, begin, end);
 }
 
-/* ---- Running ----------------------------------------------------------------------------------
- */
+/* ---- Running -------------------------------------------------------------------------------- */
 
 typedef struct plan {
   int64_t k, block;

@@ -1,6 +1,6 @@
-/* conv_point.h: convolution as a product of matrices whose rows are planes of the output. */
-#ifndef DF_CPU_CONV_POINT_H
-#define DF_CPU_CONV_POINT_H
+/* conv/pointwise.h: convolution as a product of matrices whose rows are planes of the output. */
+#ifndef DF_CPU_CONV_POINTWISE_H
+#define DF_CPU_CONV_POINTWISE_H
 
 #include "conv/direct.h"
 

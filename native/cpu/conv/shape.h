@@ -1,4 +1,4 @@
-/* conv_shape.h: the sizes of a convolution, the same for the op and its two gradients.
+/* conv/shape.h: the sizes of a convolution, the same for the op and its two gradients.
  *
  * x: (batch, groups * channels, in...), weight: (groups * filters, channels, kernel...),
  * y: (batch, groups * filters, out...). */

@@ -1,4 +1,4 @@
-/* conv_apply.c: a product with shifted reads of a spread source.
+/* conv/shifted.c: a product with shifted reads of a spread source.
  *
  * The plain loop, for every output row and position q:
  *   out[row][q] = sum over channels c and taps t of weight[row][c][t] * source[c][q + shift(t)]
@@ -100,8 +100,7 @@ int64_t DF_NAME(df_apply_workspace)(const df_apply *apply, int32_t threads) {
   return make_plan(apply, threads).scratch * (int64_t)sizeof(float) * threads;
 }
 
-/* ---- One piece --------------------------------------------------------------------------------
- */
+/* ---- One piece ------------------------------------------------------------------------------ */
 
 /* What a piece works on, and where in its workspace. */
 typedef struct piece {
@@ -279,8 +278,7 @@ static void do_panel(const piece *s, int64_t row, int64_t rows, int64_t down_cla
     }
 }
 
-/* ---- All pieces -------------------------------------------------------------------------------
- */
+/* ---- All pieces ----------------------------------------------------------------------------- */
 
 typedef struct job {
   df_apply a;

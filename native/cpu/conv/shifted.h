@@ -1,7 +1,7 @@
-/* conv_apply.h: sums of shifted planes with weights; a convolution and its input gradient are both
- * that. */
-#ifndef DF_CPU_CONV_APPLY_H
-#define DF_CPU_CONV_APPLY_H
+/* conv/shifted.h: sums of shifted planes with weights; a convolution and its input gradient are
+ * both that. */
+#ifndef DF_CPU_CONV_SHIFTED_H
+#define DF_CPU_CONV_SHIFTED_H
 
 #include "pool/window.h"
 

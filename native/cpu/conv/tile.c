@@ -1,4 +1,4 @@
-/* conv_tile.c: one function per size of a tile, all from two inlined loops. */
+/* conv/tile.c: one function per size of a tile, all from two inlined loops. */
 #include "conv/tile.h"
 
 #define TILE_INLINE static inline __attribute__((always_inline))

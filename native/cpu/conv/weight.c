@@ -1,4 +1,4 @@
-/* conv_weight.c: lines of weights, a line per step of k, with lanes over filters.
+/* conv/weight.c: lines of weights, a line per step of k, with lanes over filters.
  *
  *   out[(k - begin) * pitch + lane] = weight(group, first + lane, channel, tap), k = (channel, tap)
  *

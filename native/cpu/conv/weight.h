@@ -1,4 +1,4 @@
-/* conv_weight.h: the weights of a convolution as they are read while they are packed.
+/* conv/weight.h: the weights of a convolution as they are read while they are packed.
  *
  * A convolution reads them as they lie; its input gradient reads the same array with filters and
  * channels exchanged and the taps from the last to the first, some of them where it has strides. */

@@ -1,13 +1,13 @@
-/* conv_winograd.c: Winograd's convolution with 3x3 kernels.
+/* conv/winograd.c: Winograd's convolution with 3x3 kernels.
  *
  * A square of outputs with the side s reads (s + 2) x (s + 2) inputs d and has the weights g:
  *   Y = A' [sum over channels of (G g G') . (B' d B)] A
  * so a channel costs (s + 2)^2 products instead of 9 s^2: 36 instead of 144 with s = 4, 16 instead
- * of 36 with s = 2 (conv_winograd_turn.h). Which one is taken follows from what they cost: small
- * planes waste less with the smaller squares, whose weights are fewer too. Results are at most some
- * three times as far from the exact ones as those of the plain sum (conv_winograd_turn.c; tests
- * hold all ways to one bound); who wants none of that avoids the algorithm "winograd"
- * (df.Algorithms).
+ * of 36 with s = 2 (conv/winograd_transform.h). Which one is taken follows from what they cost:
+ * small planes waste less with the smaller squares, whose weights are fewer too. Results are at
+ * most some three times as far from the exact ones as those of the plain sum
+ * (conv/winograd_transform.c; tests hold all ways to one bound); who wants none of that avoids the
+ * algorithm "winograd" (df.Algorithms).
  *
  * Squares of all images go in groups of as many as a tile has rows. For a few groups the
  * inputs are transformed; then for a panel of filters each place is a product of matrices, during
@@ -38,8 +38,7 @@ static int64_t panel_width(const df_conv *conv, int64_t panel) {
   return conv->filters - panel * DF_DIRECT_FILTERS > DF_LANES ? DF_DIRECT_FILTERS : DF_LANES;
 }
 
-/* ---- Costs ------------------------------------------------------------------------------------
- */
+/* ---- Costs ---------------------------------------------------------------------------------- */
 
 /* Of an image. */
 static int64_t squares_of(const df_conv *conv, const df_winograd_form *form) {
@@ -104,8 +103,7 @@ int DF_NAME(df_winograd_takes)(const df_conv *conv) {
          conv->filters >= DF_LANES && form_of(conv);
 }
 
-/* ---- Weights ----------------------------------------------------------------------------------
- */
+/* ---- Weights -------------------------------------------------------------------------------- */
 
 /* Floats of a place of a panel: odd lines apart, so that places go to different sets of the cache
  * while they are packed. */
@@ -151,8 +149,7 @@ void DF_NAME(df_winograd_pack)(const df_conv *conv, const df_weight *weight, int
   }
 }
 
-/* ---- Cutting ----------------------------------------------------------------------------------
- */
+/* ---- Cutting -------------------------------------------------------------------------------- */
 
 typedef struct plan {
   const df_winograd_form *form;
@@ -209,8 +206,7 @@ int64_t DF_NAME(df_winograd_workspace)(const df_conv *conv, int32_t threads) {
   return make_plan(conv, threads).scratch * (int64_t)sizeof(float) * threads;
 }
 
-/* ---- Pieces -----------------------------------------------------------------------------------
- */
+/* ---- Pieces --------------------------------------------------------------------------------- */
 
 /* What a piece works on; the groups are those whose inputs are transformed. */
 typedef struct piece {

@@ -1,4 +1,4 @@
-/* conv_winograd.h: 3x3 convolution with fewer multiplications. */
+/* conv/winograd.h: 3x3 convolution with fewer multiplications. */
 #ifndef DF_CPU_CONV_WINOGRAD_H
 #define DF_CPU_CONV_WINOGRAD_H
 

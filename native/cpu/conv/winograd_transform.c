@@ -1,4 +1,4 @@
-/* conv_winograd_turn.c: Winograd's F(2x2, 3x3) and F(4x4, 3x3).
+/* conv/winograd_transform.c: Winograd's F(2x2, 3x3) and F(4x4, 3x3).
  *
  * B', G and A' of F(4x4) interpolate at the points 0, a, -a, b, -b and infinity; a = 3/4 and b =
  * 3/2 keep the error at about 2.5 times that of the plain sum, half of what the usual 1 and 2 give.
@@ -17,8 +17,7 @@ enum {
   OUTPUTS = 16                /* that are turned together: one square of 4 x 4, or four of 2 x 2 */
 };
 
-/* ---- One axis ---------------------------------------------------------------------------------
- */
+/* ---- One axis ------------------------------------------------------------------------------- */
 
 /* Half as many lanes, in double precision. */
 typedef double df_doubles __attribute__((vector_size(sizeof(df_vec))));
@@ -80,8 +79,7 @@ TURN_INLINE void sums_4(df_vec y[4], const df_vec m[6]) {
   y[3] = A * A * A * odd_a + B * B * B * odd_b + m[5];
 }
 
-/* ---- Weights ----------------------------------------------------------------------------------
- */
+/* ---- Weights -------------------------------------------------------------------------------- */
 
 TURN_INLINE void turn_weights(int side, float *out, int64_t step, const float *g) {
   int reads = side + 2;
@@ -105,8 +103,7 @@ TURN_INLINE void turn_weights(int side, float *out, int64_t step, const float *g
   }
 }
 
-/* ---- Inputs -----------------------------------------------------------------------------------
- */
+/* ---- Inputs --------------------------------------------------------------------------------- */
 
 /* Columns [x, x + DF_LANES) of a row of |width|, zeros outside. */
 TURN_INLINE df_vec load_columns(const float *row, int64_t x, int64_t width) {
@@ -180,8 +177,7 @@ TURN_INLINE void turn_inputs(int side, const df_squares *s, const float *plane, 
   }
 }
 
-/* ---- Outputs ----------------------------------------------------------------------------------
- */
+/* ---- Outputs -------------------------------------------------------------------------------- */
 
 /* A' m A of one square: y[row * pitch + column]. */
 TURN_INLINE void turn_square(int side, df_vec *y, int pitch, const float *sums, int64_t place) {
@@ -268,8 +264,7 @@ TURN_INLINE void turn_sums(int side, const df_squares *s, const df_square_end *e
   }
 }
 
-/* ---- Forms ------------------------------------------------------------------------------------
- */
+/* ---- Forms ---------------------------------------------------------------------------------- */
 
 #define FORM(side)                                                                                 \
   static void turn_weights_##side(float *out, int64_t step, const float *g) {                      \

@@ -1,6 +1,6 @@
-/* conv_winograd_turn.h: the transforms of Winograd's convolution, for squares of two sizes. */
-#ifndef DF_CPU_CONV_WINOGRAD_TURN_H
-#define DF_CPU_CONV_WINOGRAD_TURN_H
+/* conv/winograd_transform.h: the transforms of Winograd's convolution, for squares of two sizes. */
+#ifndef DF_CPU_CONV_WINOGRAD_TRANSFORM_H
+#define DF_CPU_CONV_WINOGRAD_TRANSFORM_H
 
 #include "pool/window.h"
 #include "simd/vector.h"

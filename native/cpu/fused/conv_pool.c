@@ -1,4 +1,4 @@
-/* conv_pool.c: y = largest of each window of max(conv(x, w) + bias, 0).
+/* fused/conv_pool.c: y = largest of each window of max(conv(x, w) + bias, 0).
  *
  * The first layers of a network for images: few channels, many filters, large planes. Done one
  * after the other, the planes between them, some MB, go to the third cache and come back, at 4
@@ -188,11 +188,11 @@ static df_status run(const df_call *call) {
   return DF_OK;
 }
 
-DF_KERNELS(conv_pool) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
-                                            .op = "conv_relu_max_pool",
-                                            .name = "conv_relu_max_pool f32 " DF_TEXT(DF_ISA),
-                                            .operands = "f32,f32,f32?->f32",
-                                            .accepts = accepts,
-                                            .prepare = prepare,
-                                            .run = run},
-                         NULL};
+DF_KERNELS(fused_conv_pool) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
+                                                  .op = "conv_relu_max_pool",
+                                                  .name = "conv_relu_max_pool f32 " DF_TEXT(DF_ISA),
+                                                  .operands = "f32,f32,f32?->f32",
+                                                  .accepts = accepts,
+                                                  .prepare = prepare,
+                                                  .run = run},
+                               NULL};

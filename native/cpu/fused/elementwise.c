@@ -1,4 +1,4 @@
-/* fused_elementwise.c: elementwise ops in one pass over memory.
+/* fused/elementwise.c: elementwise ops in one pass over memory.
  *
  * add_relu: z = max(x + y, 0) with NumPy broadcasting; a NaN stays.
  *
@@ -9,7 +9,8 @@
  * result.
  *
  * The last step may be a reduction over trailing axes. What it reads is then computed run by run
- * where reduce.c needs it, and is never in memory: 4 bytes less to write and to read per element.
+ * where reduce/reduce.c needs it, and is never in memory: 4 bytes less to write and to read per
+ * element.
  */
 #include "map/walk.h"
 #include "reduce/reduce.h"
@@ -43,7 +44,7 @@ static void add_relu_rows(void *out, const void *const *in, const int64_t *step,
 
 static df_status add_relu_run(const df_call *call) { return df_map_run(call, 2, add_relu_rows); }
 
-/* ---- Programs -------------------------------------------------------------------------------- */
+/* ---- Programs ------------------------------------------------------------------------------- */
 
 enum {
   MOST_STEPS = 12,

@@ -1,4 +1,4 @@
-/* fused_gemm.c: patterns around a product or a convolution, done where the sums are stored.
+/* fused/gemm.c: patterns around a product or a convolution, done where the sums are stored.
  *
  *   matmul_bias       add(matmul(x, w), b)           b has one element per column
  *   matmul_bias_relu  relu(add(matmul(x, w), b))

@@ -1,4 +1,4 @@
-/* gemm.c: packing and the loops around the tiles.
+/* gemm/gemm.c: packing and the loops around the tiles.
  *
  * One operand stays packed in the second cache, the other passes over it panel by panel. With many
  * rows a block of b stays, up to K_BLOCK x N_BLOCK in panels of DF_TILE_COLUMNS columns, and a

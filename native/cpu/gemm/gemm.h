@@ -1,10 +1,10 @@
-/* gemm.h: the product of two float matrices, shared by matmul and convolution.
+/* gemm/gemm.h: the product of two float matrices, shared by matmul and convolution.
  *
  *   c[i][j] = relu(sum over p of a[i][p] * b[p][j] + row_bias[i] + column_bias[j] (+ c[i][j]))
  *
  * a: (m, k) and b: (k, n) with any strides, c: (m, n) with contiguous rows. */
-#ifndef DF_CPU_GEMM_H
-#define DF_CPU_GEMM_H
+#ifndef DF_CPU_GEMM_GEMM_H
+#define DF_CPU_GEMM_GEMM_H
 
 #include "cpu.h"
 

@@ -1,4 +1,4 @@
-/* matmul.c: c[..., i, j] = sum over p of a[..., i, p] * b[..., p, j].
+/* gemm/linalg.c: c[..., i, j] = sum over p of a[..., i, p] * b[..., p, j].
  *
  * a: (..., M, K), b: (..., K, N) with any strides, leading axes broadcast; c: (..., M, N)
  * contiguous. 2 M N K operations on 4 (M K + K N + M N) bytes per product. */
@@ -203,7 +203,7 @@ const char *DF_NAME(df_matmul_accepts)(const df_node *node) {
 
 static df_status run_matmul(const df_call *call) { return DF_NAME(df_matmul_run)(call, NULL, 0); }
 
-DF_KERNELS(matmul) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
+DF_KERNELS(linalg) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
                                          .op = "matmul",
                                          .name = "matmul f32 " DF_TEXT(DF_ISA),
                                          .operands = "~f32,~f32->f32",

@@ -1,7 +1,7 @@
-/* matmul.h: the matrix product of two operands of a node, for the plain op and the patterns around
- * it. */
-#ifndef DF_CPU_MATMUL_H
-#define DF_CPU_MATMUL_H
+/* gemm/linalg.h: the matrix product of two operands of a node, for the plain op and the patterns
+ * around it. */
+#ifndef DF_CPU_GEMM_LINALG_H
+#define DF_CPU_GEMM_LINALG_H
 
 #include "gemm/gemm.h"
 

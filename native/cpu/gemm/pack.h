@@ -1,7 +1,8 @@
-/* pack.h: packing of the operands of tiles, turning rows into columns where they lie the other way.
+/* gemm/pack.h: packing of the operands of tiles, turning rows into columns where they lie the other
+ * way.
  */
-#ifndef DF_CPU_PACK_H
-#define DF_CPU_PACK_H
+#ifndef DF_CPU_GEMM_PACK_H
+#define DF_CPU_GEMM_PACK_H
 
 #include "cpu.h"
 #include "simd/vector.h"

@@ -1,6 +1,6 @@
-/* gemm_part.h: parts of a product, which are products. */
-#ifndef DF_CPU_GEMM_PART_H
-#define DF_CPU_GEMM_PART_H
+/* gemm/split.h: parts of a product, which are products. */
+#ifndef DF_CPU_GEMM_SPLIT_H
+#define DF_CPU_GEMM_SPLIT_H
 
 #include "gemm/gemm.h"
 

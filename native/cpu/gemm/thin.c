@@ -1,4 +1,4 @@
-/* gemm_thin.c: c = a b for up to four rows of a. There is one multiply-add per row and element of
+/* gemm/thin.c: c = a b for up to four rows of a. There is one multiply-add per row and element of
  * b, so reading b is all that counts: nothing is packed.
  *
  * Where the columns of b lie together, a piece takes dot products, some columns at a time; where
@@ -103,7 +103,7 @@ static void add_rows(const df_gemm *g, int64_t begin, int64_t columns) {
       store(g, i, begin + j, total[i][j]);
 }
 
-/* ---- Pieces ---------------------------------------------------------------------------------- */
+/* ---- Pieces --------------------------------------------------------------------------------- */
 
 static void dot_columns(const df_gemm *g, int64_t begin, int64_t end) {
 #define ROWS(rows, columns)                                                                        \

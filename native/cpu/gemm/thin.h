@@ -1,4 +1,4 @@
-/* gemm_thin.h: products with few rows, which read b once and where it lies. */
+/* gemm/thin.h: products with few rows, which read b once and where it lies. */
 #ifndef DF_CPU_GEMM_THIN_H
 #define DF_CPU_GEMM_THIN_H
 

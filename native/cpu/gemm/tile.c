@@ -1,4 +1,4 @@
-/* gemm_tile.c: one function per height and width of a tile, all from one inlined loop. */
+/* gemm/tile.c: one function per height and width of a tile, all from one inlined loop. */
 #include "gemm/tile.h"
 
 /* It is made for each tile: larger than a line of the cache it is cleared by two stores, and what

@@ -1,4 +1,4 @@
-/* gemm_tile.h: the innermost loop of matrix products.
+/* gemm/tile.h: the innermost loop of matrix products.
  *
  * A tile of up to DF_TILE_ROWS x DF_TILE_VECTORS vectors of c lives in registers while k passes:
  * per step one vector of b per column of vectors and one broadcast of a per row. The rows are as

@@ -1,12 +1,12 @@
-/* elementwise.c: y[i] = f(x[i]), shapes equal, any strides in, contiguous out.
+/* map/activation.c: y[i] = f(x[i]), shapes equal, any strides in, contiguous out.
  *
- * float loops over vmath.h become vector code; the rare functions and float64 call the C library.
+ * float loops over simd/vmath.h become vector code; the rare functions and float64 call the C
+ * library.
  */
 #include "map/walk.h"
 #include "simd/vmath.h"
 
-/* ---- Functions without parameters: name, expression in x --------------------------------------
- */
+/* ---- Functions without parameters: name, expression in x ------------------------------------ */
 
 #define F32_OPS(X)                                                                                 \
   X(abs, fabsf(x))                                                                                 \
@@ -211,7 +211,7 @@ const df_named_rows DF_NAME(df_unary_rows)[] = {
   DF_KERNEL("bitwise_not", #type, "~" #type "->" #type, "0<0", bitwise_not_##bits##_run),
 
 /* clang-format off */
-DF_KERNELS(elementwise) = {
+DF_KERNELS(activation) = {
     F32_OPS(RECORD_F32)
     F32_PARAMETER_OPS(RECORD_F32_PARAMETER)
     SAME(sin, f32) SAME(cos, f32) SAME(gelu, f32)

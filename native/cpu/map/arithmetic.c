@@ -1,4 +1,4 @@
-/* binary.c: z = f(x, y) with NumPy broadcasting, any strides in, contiguous out; selection,
+/* map/arithmetic.c: z = f(x, y) with NumPy broadcasting, any strides in, contiguous out; selection,
  * clipping. */
 #include "map/walk.h"
 #include "simd/vmath.h"
@@ -241,7 +241,7 @@ static const char *where_accepts(const df_node *node) {
   return bytes == 0 || bytes > 8 ? "elements must have 1, 2, 4 or 8 bytes" : NULL;
 }
 
-/* ---- clip(x, low?, high?) = min(max(x, low), high); a NaN wins, in x or a bound -------------- */
+/* ---- clip(x, low?, high?) = min(max(x, low), high); a NaN wins, in x or a bound ------------- */
 
 /* |low| and |high| hold a scalar or are absent. */
 static inline const void *bound(const df_call *call, int32_t index) {
@@ -286,7 +286,7 @@ DEFINE_CLIP(i64, int64_t, INT64_MIN, INT64_MAX)
 #define COMPARE_I64(name, expression) COMPARE(name, i64)
 
 /* clang-format off */
-DF_KERNELS(binary) = {
+DF_KERNELS(arithmetic) = {
     FLOAT_OPS(SAME_F32) FLOAT_OPS(SAME_F64)
     INT_OPS(SAME_I32) INT_OPS(SAME_I64)
     LOGIC_OPS(SAME_BOOL)

@@ -1,4 +1,4 @@
-/* cast.c: y[i] = (type) x[i] between every float type of 16 bits and more, integers and bool.
+/* map/cast.c: y[i] = (type) x[i] between every float type of 16 bits and more, integers and bool.
  *
  * Integers wrap, floats round to nearest and are cut towards zero on the way to an integer; a float
  * outside of an integer's range gives the nearest end of the range (NaN the lower). The 16-bit

@@ -1,5 +1,5 @@
-/* optim.c: one optimizer step over one parameter, in one pass, and the norm of gradients. hyper
- * holds what changes from step to step; |scale| multiplies the gradient. All tensors are
+/* map/optimizer.c: one optimizer step over one parameter, in one pass, and the norm of gradients.
+ * hyper holds what changes from step to step; |scale| multiplies the gradient. All tensors are
  * contiguous; outputs may overwrite their inputs. */
 #include "cpu.h"
 #include "simd/block.h"
@@ -147,7 +147,7 @@ static df_status square_run(const df_call *call) {
   return DF_OK;
 }
 
-DF_KERNELS(optim) = {
+DF_KERNELS(optimizer) = {
     DF_KERNEL("sgd_step", "f32", "f32,f32,f32?,f32,f32->f32,f32?", "0<0,1<2", sgd_run),
     DF_KERNEL("adamw_step", "f32", "f32,f32,f32,f32,f32,f32->f32,f32,f32", "0<0,1<2,2<3",
               adamw_run),

@@ -1,5 +1,5 @@
-/* random.c: numbers from Philox4x32-10, a function of key, stream and element index alone, so they
- * depend neither on threads nor on order.
+/* map/random.c: numbers from Philox4x32-10, a function of key, stream and element index alone, so
+ * they depend neither on threads nor on order.
  *
  * key: uint64[2] = (seed, step). Block b gives the bits of elements 4b..4b+3:
  *   counter = (low half of b, high half of b, stream, low half of step), key = (low, high half of

@@ -1,12 +1,12 @@
-/* walk.h: applies an elementwise loop to strided inputs and a contiguous output.
+/* map/walk.h: applies an elementwise loop to strided inputs and a contiguous output.
  *
  * A kernel gives a df_rows function for |n| elements that lie one after another; an input's step is
  * 1, or 0 when one element serves all |n|. Whatever the strides of the inputs, this file brings
  * them to that form: whole tensors when they are contiguous or scalar, rows when rows are long,
  * otherwise elements gathered into a buffer on the stack.
  */
-#ifndef DF_WALK_H
-#define DF_WALK_H
+#ifndef DF_CPU_MAP_WALK_H
+#define DF_CPU_MAP_WALK_H
 #include "cpu.h"
 
 /* out[i] = f(in[0][i * step[0]], in[1][i * step[1]], ...) for i < n; outputs are |n| elements one

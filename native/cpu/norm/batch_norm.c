@@ -1,4 +1,4 @@
-/* batch_norm.c: normalisation per channel, channels on axis 1 of (N, C, inner).
+/* norm/batch_norm.c: normalisation per channel, channels on axis 1 of (N, C, inner).
  *
  *   batch_norm: y = (x - mean) * scale / sqrt(var + epsilon) + bias
  *   batch_norm_train: the same with the batch's mean and biased variance
@@ -23,8 +23,7 @@ static const char *accepts_grad(const df_node *node) {
   return node->inputs[1].rank < 2 ? "x must have a batch and a channel axis" : NULL;
 }
 
-/* ---- y = (x - mean) * factor + bias -----------------------------------------------------------
- */
+/* ---- y = (x - mean) * factor + bias --------------------------------------------------------- */
 
 /* The numbers of each channel, in the workspace or the node's own tensors. */
 typedef struct affine {
@@ -112,8 +111,7 @@ static int64_t next_channel(const df_statistics *s, int64_t tensors) {
   return 2 * tensors * s->parts.total <= CACHE_FLOATS ? s->l.inner : 0;
 }
 
-/* ---- batch_norm_train -------------------------------------------------------------------------
- */
+/* ---- batch_norm_train ----------------------------------------------------------------------- */
 
 /* The workspace: results of the parts, then mean and factor per channel. */
 static df_status prepare_train(const df_node *node, df_prepared *out, df_error *error) {
@@ -208,8 +206,7 @@ static df_status run_train(const df_call *call) {
   return DF_OK;
 }
 
-/* ---- batch_norm_train_grad --------------------------------------------------------------------
- */
+/* ---- batch_norm_train_grad ------------------------------------------------------------------ */
 
 typedef struct backward {
   df_statistics s;
@@ -322,8 +319,7 @@ static df_status run_grad(const df_call *call) {
   return DF_OK;
 }
 
-/* ---- Records ----------------------------------------------------------------------------------
- */
+/* ---- Records -------------------------------------------------------------------------------- */
 
 DF_KERNELS(batch_norm) = {
     &(const df_kernel){.struct_size = sizeof(df_kernel),

@@ -1,9 +1,8 @@
-/* channel_statistics.c: runs of one channel, and the parts that they make. */
+/* norm/channel_statistics.c: runs of one channel, and the parts that they make. */
 #include "norm/channel_statistics.h"
 #include "simd/vector.h"
 
-/* ---- Runs of one channel ----------------------------------------------------------------------
- */
+/* ---- Runs of one channel -------------------------------------------------------------------- */
 
 /* Element |at| of channel |c|, counted over batch and inner. */
 static int64_t place(const df_channels *l, int64_t c, int64_t at) {

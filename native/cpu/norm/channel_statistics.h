@@ -1,11 +1,11 @@
-/* channel_statistics.h: sums over the batch and the places of each channel, channels on axis 1 of
- * (N, C, inner).
+/* norm/channel_statistics.h: sums over the batch and the places of each channel, channels on axis 1
+ * of (N, C, inner).
  *
  * Sums are made in runs of at most DF_CHUNK elements, each in vectors, and joined in double in the
  * order of the runs: the parts depend on the shape and the number of threads alone. The variance of
  * a run is taken about its own mean. */
-#ifndef DF_CPU_CHANNEL_STATISTICS_H
-#define DF_CPU_CHANNEL_STATISTICS_H
+#ifndef DF_CPU_NORM_CHANNEL_STATISTICS_H
+#define DF_CPU_NORM_CHANNEL_STATISTICS_H
 
 #include "cpu.h"
 

@@ -1,4 +1,4 @@
-/* layer_norm.c: normalization of rows. x is seen as (rows, n).
+/* norm/layer_norm.c: normalization of rows. x is seen as (rows, n).
  *
  *   layer_norm       y = (x - mean) inverse scale + bias, inverse = 1 / sqrt(variance + epsilon)
  *   layer_norm_grad  g = dy scale, x^ = (x - mean) inverse

@@ -1,4 +1,4 @@
-/* loss.c: softmax cross entropy over class labels and its gradient.
+/* norm/loss.c: softmax cross entropy over class labels and its gradient.
  *
  * logits x: (outer, C, inner), the classes along |axis|; labels l, loss, lse: (outer, inner).
  *   lse = log sum_c e^x_c

@@ -1,4 +1,4 @@
-/* lrn.c: local response normalisation over channels, (N, C, inner).
+/* norm/lrn.c: local response normalisation over channels, (N, C, inner).
  *
  *   scale[c] = bias + alpha / size * sum of x[j]^2 for j in [c - (size - 1) / 2, c + size / 2]
  *   y = x * scale^-beta

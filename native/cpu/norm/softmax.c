@@ -1,4 +1,4 @@
-/* softmax.c: softmax, log_softmax and their gradients along one axis of a float tensor.
+/* norm/softmax.c: softmax, log_softmax and their gradients along one axis of a float tensor.
  *
  * x is seen as (outer, size, inner). With inner = 1 a unit of work is a row, else up to COLUMNS
  * columns. softmax       y = e^(x - m) / s      m = max x, s = sum e^(x - m) softmax_grad  dx = y

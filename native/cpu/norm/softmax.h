@@ -1,6 +1,7 @@
-/* softmax.h: maxima and sums of exponentials along rows and columns, for softmax.c and loss.c. */
-#ifndef DF_SOFTMAX_H
-#define DF_SOFTMAX_H
+/* norm/softmax.h: maxima and sums of exponentials along rows and columns, for norm/softmax.c and
+ * norm/loss.c. */
+#ifndef DF_CPU_NORM_SOFTMAX_H
+#define DF_CPU_NORM_SOFTMAX_H
 #include "simd/block.h"
 #include "simd/vmath.h"
 

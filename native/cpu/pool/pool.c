@@ -1,4 +1,4 @@
-/* pool.c: maxima and means over windows of (N, C, spatial...), and their gradients.
+/* pool/pool.c: maxima and means over windows of (N, C, spatial...), and their gradients.
  *
  *   max_pool       y = largest of the window, the first of equals; NaN wins. indices: its place in
  * the plane max_pool_grad  dx = 0, then dx[indices] += dy in the order of y avg_pool       y = sum
@@ -24,8 +24,7 @@ typedef struct job {
   int32_t *bad;       /* per piece: an index that is outside, see max_grad_plane */
 } job;
 
-/* ---- Geometry ---------------------------------------------------------------------------------
- */
+/* ---- Geometry ------------------------------------------------------------------------------- */
 
 /* Of the pooling ops with kernel, strides, pads and dilations from attribute |first| on. */
 static df_window window_of(const df_attribute *a, int32_t n, int32_t first, const int64_t *in,
@@ -107,8 +106,7 @@ static int64_t divisor(const job *j, const span *s, const int64_t o[DF_AXES]) {
           body;                                                                                    \
   } while (0)
 
-/* ---- Planes -----------------------------------------------------------------------------------
- */
+/* ---- Planes --------------------------------------------------------------------------------- */
 
 static float max_at(const df_window *w, const float *x, const int64_t o[DF_AXES], int32_t *place) {
   span s = span_at(w, o);
@@ -212,8 +210,7 @@ static int max_grad_plane(const job *j, int64_t plane) {
   return good;
 }
 
-/* ---- Runs -------------------------------------------------------------------------------------
- */
+/* ---- Runs ----------------------------------------------------------------------------------- */
 
 #define PLANES(name, work)                                                                         \
   static void name(void *context, int64_t index, int64_t count, int32_t worker) {                  \

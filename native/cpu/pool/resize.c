@@ -1,4 +1,4 @@
-/* resample.c: weighted sums of a few elements along an axis; x is seen as (outer, size, inner).
+/* pool/resize.c: weighted sums of a few elements along an axis; x is seen as (outer, size, inner).
  *
  *   resample       y[u, o, j] = sum over t of weight[o, t] x[u, index[o, t], j]
  *   resample_grad  dx[u, index[o, t], j] += weight[o, t] dy[u, o, j], from zero
@@ -127,6 +127,6 @@ static const char *accepts(const df_node *node) {
   return node->inputs[1].shape[1] < 1 ? "the table has no taps" : NULL;
 }
 
-DF_KERNELS(resample) = {
+DF_KERNELS(resize) = {
     DF_KERNEL_IF("resample", "f32", "f32,i64,f32->f32", NULL, accepts, resample_run),
     DF_KERNEL_IF("resample_grad", "f32", "f32,i64,f32->f32", NULL, accepts, grad_run), NULL};

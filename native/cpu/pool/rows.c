@@ -1,4 +1,4 @@
-/* pool_rows.c: a window's maximum or sum, first down its columns, then along the row of these.
+/* pool/rows.c: a window's maximum or sum, first down its columns, then along the row of these.
  *
  *   line[i] = join over rows (a, b) of the window of x[a, b, i]
  *   y[o]    = join over taps c of line[o * stride - pad + c * dilation]
@@ -211,8 +211,7 @@ void DF_NAME(df_max_rows)(const df_window *w, int64_t planes, const float *x, fl
   }
 }
 
-/* ---- Maxima with their places -----------------------------------------------------------------
- */
+/* ---- Maxima with their places --------------------------------------------------------------- */
 
 /* Joins one row of the windows' taps into the maxima of a row of outputs. |line| is the padded row,
  * whose first element is number |at| of the plane. Of equals the first stays, and so does a NaN. */

@@ -1,4 +1,4 @@
-/* pool_rows.h: maxima and means of windows, a row of outputs at a time. */
+/* pool/rows.h: maxima and means of windows, a row of outputs at a time. */
 #ifndef DF_CPU_POOL_ROWS_H
 #define DF_CPU_POOL_ROWS_H
 

@@ -1,10 +1,10 @@
-/* window.h: where windows lie on an image, for convolution and pooling.
+/* pool/window.h: where windows lie on an image, for convolution and pooling.
  *
  * One to three spatial axes, kept as three: missing leading ones have size 1. Output position o of
  * an axis reads input positions o * stride - pad + tap * dilation for the taps of the window; those
  * outside are padding. */
-#ifndef DF_CPU_WINDOW_H
-#define DF_CPU_WINDOW_H
+#ifndef DF_CPU_POOL_WINDOW_H
+#define DF_CPU_POOL_WINDOW_H
 
 #include "cpu.h"
 

@@ -1,4 +1,4 @@
-/* recurrent_forward.c: all steps of a recurrent layer. x: (T, N, gates * H), r: (gates * H, H),
+/* recurrent/forward.c: all steps of a recurrent layer. x: (T, N, gates * H), r: (gates * H, H),
  * states and y: (N, H) and (T, N, H). q = h r' (+ bias); gates are activated in place.
  *
  *   lstm  i, o, f = sigmoid, g = tanh of x[t] + q; c = f c + i g; h = o tanh(c)
@@ -214,7 +214,7 @@ static df_status rnn_run(const df_call *call) {
   return DF_OK;
 }
 
-DF_KERNELS(recurrent_forward) = {
+DF_KERNELS(recurrent) = {
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "lstm",
                        .name = "lstm f32 " DF_TEXT(DF_ISA),

@@ -1,5 +1,5 @@
-/* recurrent_grad.c: the gradient of a recurrent layer by its inputs, from the last step back.
- * Shapes as in recurrent_forward.c. At each step d = dh + dy[t]; then, with e = dc + d o (1 -
+/* recurrent/grad.c: the gradient of a recurrent layer by its inputs, from the last step back.
+ * Shapes as in recurrent/forward.c. At each step d = dh + dy[t]; then, with e = dc + d o (1 -
  * tanh(c)^2):
  *
  *   lstm  di = e g i (1 - i), do = d tanh(c) o (1 - o), df = e c' f (1 - f), dg = e i (1 - g^2)

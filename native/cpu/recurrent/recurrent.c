@@ -1,4 +1,4 @@
-/* recurrent.c: see recurrent.h. */
+/* recurrent/recurrent.c: see recurrent/recurrent.h. */
 #include "recurrent/recurrent.h"
 #include "gemm/pack.h"
 #include "gemm/tile.h"

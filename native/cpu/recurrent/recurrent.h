@@ -1,11 +1,11 @@
-/* recurrent.h: what the kernels of recurrent networks share: the product of a state with the
- * weights, packed once per call, and the loop over the steps.
+/* recurrent/recurrent.h: what the kernels of recurrent networks share: the product of a state with
+ * the weights, packed once per call, and the loop over the steps.
  *
  * A step depends on the one before only within a sequence of the batch, so threads take sequences
  * and run through many steps alone. Where there are too few sequences they take units of the state
  * instead, and meet after every step. */
-#ifndef DF_CPU_RECURRENT_H
-#define DF_CPU_RECURRENT_H
+#ifndef DF_CPU_RECURRENT_RECURRENT_H
+#define DF_CPU_RECURRENT_RECURRENT_H
 
 #include "cpu.h"
 

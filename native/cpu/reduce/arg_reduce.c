@@ -1,4 +1,4 @@
-/* arg_reduce.c: argmax and argmin along one axis; x is seen as (outer, size, inner).
+/* reduce/arg_reduce.c: argmax and argmin along one axis; x is seen as (outer, size, inner).
  *
  * The first of equal elements wins, with select_last_index the last; a NaN wins over every number.
  */

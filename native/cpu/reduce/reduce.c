@@ -1,4 +1,4 @@
-/* reduce.c: reduce_sum, _mean, _max, _min, _prod over any axes of a tensor with any strides.
+/* reduce/reduce.c: reduce_sum, _mean, _max, _min, _prod over any axes of a tensor with any strides.
  *
  * The kept axes and the reduced axes are merged apart. A unit of work is then either one output,
  * whose elements are read along the innermost reduced axis ("by rows"), or up to DF_CHUNK
@@ -6,8 +6,8 @@
  * reads memory in order. Runs of at most DF_CHUNK elements are reduced in the element's type, runs
  * are joined in double or int64. When there are few outputs, the runs are split into parts that
  * depend on the shape only, and the parts' results, kept in the workspace, are joined in order.
- * Short rows of floats are taken some at a time (reduce_rows.h). A tensor that another kernel
- * computes as it goes (reduce.h) is fetched run by run.
+ * Short rows of floats are taken some at a time (reduce/rows.h). A tensor that another kernel
+ * computes as it goes (reduce/reduce.h) is fetched run by run.
  */
 #include "reduce/reduce.h"
 #include "map/walk.h"

@@ -1,7 +1,7 @@
-/* reduce.h: reductions of floats that are computed where they are needed, and are nowhere in
+/* reduce/reduce.h: reductions of floats that are computed where they are needed, and are nowhere in
  * memory. */
-#ifndef DF_CPU_REDUCE_H
-#define DF_CPU_REDUCE_H
+#ifndef DF_CPU_REDUCE_REDUCE_H
+#define DF_CPU_REDUCE_REDUCE_H
 
 #include "cpu.h"
 

@@ -1,4 +1,4 @@
-/* reduce_rows.c: sum, largest and smallest of rows[i][0..n).
+/* reduce/rows.c: sum, largest and smallest of rows[i][0..n).
  *
  * A row is joined in the lanes of a vector; the vectors of as many rows as there are lanes are then
  * turned, so that one operation per lane joins the lanes of all rows at a time: for rows of a few

@@ -1,4 +1,4 @@
-/* reduce_rows.h: sums and extremes of many short rows. */
+/* reduce/rows.h: sums and extremes of many short rows. */
 #ifndef DF_CPU_REDUCE_ROWS_H
 #define DF_CPU_REDUCE_ROWS_H
 

@@ -1,4 +1,4 @@
-/* ordering.c: running sums and the largest elements along an axis; x is seen as (outer, size,
+/* reduce/sort.c: running sums and the largest elements along an axis; x is seen as (outer, size,
  * inner). */
 #include "cpu.h"
 
@@ -19,7 +19,7 @@ static along along_of(const df_call *call, const df_tensor *x, int64_t axis) {
                  .inner = df_product(x->shape, axis + 1, x->rank)};
 }
 
-/* ---- cumsum(x; axis, exclusive, reverse): sums in double ------------------------------------- */
+/* ---- cumsum(x; axis, exclusive, reverse): sums in double ------------------------------------ */
 
 static void cumsum_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
@@ -52,8 +52,7 @@ static df_status cumsum_run(const df_call *call) {
   return DF_OK;
 }
 
-/* ---- topk(x; k, axis, largest, sorted) -> values, indices -------------------------------------
- */
+/* ---- topk(x; k, axis, largest, sorted) -> values, indices ----------------------------------- */
 
 /* Whether element |a| comes before |b|: NaN counts as the largest, and equal ones keep their
  * order. */
@@ -132,5 +131,5 @@ static df_status topk_run(const df_call *call) {
   return DF_OK;
 }
 
-DF_KERNELS(ordering) = {DF_KERNEL("cumsum", "f32", "f32->f32", "0<0", cumsum_run),
-                        DF_KERNEL("topk", "f32", "f32->f32,i64", NULL, topk_run), NULL};
+DF_KERNELS(sort) = {DF_KERNEL("cumsum", "f32", "f32->f32", "0<0", cumsum_run),
+                    DF_KERNEL("topk", "f32", "f32->f32,i64", NULL, topk_run), NULL};

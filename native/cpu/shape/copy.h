@@ -1,6 +1,6 @@
-/* copy.h: copies a box of elements between two strided places. */
-#ifndef DF_COPY_H
-#define DF_COPY_H
+/* shape/copy.h: copies a box of elements between two strided places. */
+#ifndef DF_CPU_SHAPE_COPY_H
+#define DF_CPU_SHAPE_COPY_H
 #include "map/walk.h"
 
 enum {

@@ -1,5 +1,5 @@
-/* index.c: ops that take or give positions: gather, index_add, one_hot, argmax, argmin; and tensors
- * made from numbers alone: full, range. */
+/* shape/gather.c: elements read and summed by index: gather, index_add, one_hot; and tensors made
+ * from numbers alone: full, range. */
 #include "map/walk.h"
 #include "simd/half.h"
 
@@ -142,53 +142,6 @@ static df_status index_add_run(const df_call *call) {
   return DF_OK;
 }
 
-/* ---- nonzero(x; count) -> y: (rank, count) places ----------------------------------------------
- */
-
-enum { MOST_AXES = 16 };
-
-/* Whether element |i| is not zero; both zeros of a float are. */
-static int is_hit(const df_tensor *x, int64_t i) {
-  switch (x->dtype) {
-  case DF_FLOAT32:
-    return ((const float *)x->data)[i] != 0.0f;
-  case DF_FLOAT64:
-    return ((const double *)x->data)[i] != 0.0;
-  case DF_INT32:
-    return ((const int32_t *)x->data)[i] != 0;
-  case DF_INT64:
-    return ((const int64_t *)x->data)[i] != 0;
-  default:
-    return ((const uint8_t *)x->data)[i] != 0;
-  }
-}
-
-static df_status nonzero_run(const df_call *call) {
-  const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  const int64_t count = y->shape[1], total = df_elements(x);
-  int64_t place[MOST_AXES] = {0};
-  int64_t *out = y->data, found = 0;
-  const int32_t rank = x->rank;
-  DF_ASSUME(rank >= 0 && rank <= MOST_AXES);
-  for (int64_t i = 0; i < total; i++) {
-    if (is_hit(x, i)) {
-      for (int32_t axis = 0; axis < rank && found < count; axis++)
-        out[axis * count + found] = place[axis];
-      found++;
-    }
-    for (int32_t axis = rank - 1; axis >= 0 && ++place[axis] == x->shape[axis]; axis--)
-      place[axis] = 0;
-  }
-  if (found != count)
-    return df_fail(call, DF_INVALID, "nonzero: %lld elements are not zero; count is %lld",
-                   (long long)found, (long long)count);
-  return DF_OK;
-}
-
-static const char *nonzero_accepts(const df_node *node) {
-  return node->inputs[0].rank > MOST_AXES ? "the operand has too many axes" : NULL;
-}
-
 /* ---- Numbers as elements -------------------------------------------------------------------- */
 
 /* |d| cut towards zero, held to the range; NaN gives the lower end. */
@@ -236,8 +189,7 @@ static void element_of(void *to, int32_t dtype, int whole, int64_t i, double d) 
 
 #define NUMBERS "f32|f64|f16|bf16|i8|i16|i32|i64|u8|u16|u32|u64|bool"
 
-/* ---- one_hot(indices; depth, axis, dtype) -> y: 1 where the place along |axis| is the index ----
- */
+/* ---- one_hot(indices; depth, axis, dtype) -> y: 1 where the index along |axis| is |indices| - */
 
 static df_status one_hot_run(const df_call *call) {
   const df_tensor *indices = &call->inputs[0], *y = &call->outputs[0];
@@ -258,8 +210,7 @@ static df_status one_hot_run(const df_call *call) {
   return DF_OK;
 }
 
-/* ---- full(; shape, value, dtype) and range(; start, limit, delta, dtype) -----------------------
- */
+/* ---- full(; shape, value, dtype) and range(; start, limit, delta, dtype) -------------------- */
 
 typedef struct number {
   int whole;
@@ -304,11 +255,9 @@ static df_status range_run(const df_call *call) {
 
 /* ---- Records -------------------------------------------------------------------------------- */
 
-DF_KERNELS(index) = {
+DF_KERNELS(gather) = {
     DF_KERNEL_IF("gather", "any", "any,i32|i64->any", NULL, df_accepts_whole_bytes, gather_run),
     DF_KERNEL("index_add", "f32", "i32|i64,f32->f32", NULL, index_add_run),
-    DF_KERNEL_IF("nonzero", "any", "f32|f64|i32|i64|bool|u8->i64", NULL, nonzero_accepts,
-                 nonzero_run),
     DF_KERNEL("one_hot", "any", "i32|i64->" NUMBERS, NULL, one_hot_run),
     DF_KERNEL("full", "any", "->" NUMBERS, NULL, full_run),
     DF_KERNEL("range_", "any", "->" NUMBERS, NULL, range_run),

@@ -1,4 +1,4 @@
-/* movement.c: ops that only move elements: copy, concat, pad, slice_grad. */
+/* shape/shape.c: ops that only move elements: copy, concat, pad, slice_grad. */
 #include "shape/copy.h"
 
 /* Strides of a contiguous tensor. */
@@ -10,8 +10,7 @@ static void contiguous_strides(int64_t *strides, const int64_t *shape, int32_t r
   }
 }
 
-/* ---- copy: y = x, x with any strides, y contiguous --------------------------------------------
- */
+/* ---- copy: y = x, x with any strides, y contiguous ------------------------------------------ */
 
 static df_status copy_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
@@ -25,8 +24,7 @@ static df_status copy_run(const df_call *call) {
   return DF_OK;
 }
 
-/* ---- concat(xs...; axis): the inputs one behind another along |axis| ---------------------------
- */
+/* ---- concat(xs...; axis): the inputs one behind another along |axis| ------------------------ */
 
 static df_status concat_run(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
@@ -206,7 +204,7 @@ static df_status pad_run(const df_call *call) {
   return DF_OK;
 }
 
-DF_KERNELS(movement) = {
+DF_KERNELS(shape) = {
     DF_KERNEL_IF("copy", "any", "~any->any", NULL, df_accepts_whole_bytes, copy_run),
     DF_KERNEL_IF("concat", "any", "~any*->any", NULL, df_accepts_whole_bytes, concat_run),
     DF_KERNEL_IF("slice_grad", "any", "~any->any", NULL, df_accepts_whole_bytes, slice_grad_run),

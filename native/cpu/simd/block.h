@@ -1,11 +1,11 @@
-/* block.h: sums and extremes of up to DF_CHUNK contiguous floats.
+/* simd/block.h: sums and extremes of up to DF_CHUNK contiguous floats.
  *
  * Without -ffast-math the compiler may not reorder a sum, so these name the lanes themselves. The
  * number of lanes does not depend on the instruction set, nor does the order in which they are
  * joined.
  */
-#ifndef DF_BLOCK_H
-#define DF_BLOCK_H
+#ifndef DF_CPU_SIMD_BLOCK_H
+#define DF_CPU_SIMD_BLOCK_H
 #include "cpu.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
-/* half.h: float16 and bfloat16 to and from float by integer arithmetic, without branches: loops
- * over these become vector code. Rounding is to nearest, ties to even; NaN stays NaN. */
-#ifndef DF_HALF_H
-#define DF_HALF_H
+/* simd/half.h: float16 and bfloat16 to and from float by integer arithmetic, without branches:
+ * loops over these become vector code. Rounding is to nearest, ties to even; NaN stays NaN. */
+#ifndef DF_CPU_SIMD_HALF_H
+#define DF_CPU_SIMD_HALF_H
 #include "simd/vmath.h"
 
 static inline float df_from_half(uint16_t half) {

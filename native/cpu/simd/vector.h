@@ -1,8 +1,8 @@
-/* vector.h: the widest vector of floats that the instruction set has, with GCC's vector types.
+/* simd/vector.h: the widest vector of floats that the instruction set has, with GCC's vector types.
  *
  * One source serves every instruction set: what the compiler's flags allow decides DF_LANES. */
-#ifndef DF_CPU_VECTOR_H
-#define DF_CPU_VECTOR_H
+#ifndef DF_CPU_SIMD_VECTOR_H
+#define DF_CPU_SIMD_VECTOR_H
 
 #include "assume.h"
 

@@ -1,5 +1,5 @@
-/* vmath.h: float functions without branches, calls or tables, so that the compiler turns a loop
- * over them into vector code on every instruction set.
+/* simd/vmath.h: float functions without branches, calls or tables, so that the compiler turns a
+ * loop over them into vector code on every instruction set.
  *
  * Polynomials are minimax fits with coefficients rounded to float. The largest error seen over a
  * dense sample of all floats, against float64, in units of the last place (denormal results
@@ -10,8 +10,8 @@
  * Adding 1.5 * 2^23 to a small float rounds it to an integer, which then stands in the low bits:
  * this needs neither a rounding instruction nor a conversion.
  */
-#ifndef DF_VMATH_H
-#define DF_VMATH_H
+#ifndef DF_CPU_SIMD_VMATH_H
+#define DF_CPU_SIMD_VMATH_H
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

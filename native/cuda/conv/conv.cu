@@ -1,5 +1,5 @@
-/* conv.cu: y[n, f, o...] = bias[f] + sum over c, t... of x[n, c, o * stride - pad + t * dilation] *
- * w[f, c, t...], its gradients, and what is added behind it: which kernel does it.
+/* conv/conv.cu: y[n, f, o...] = bias[f] + sum over c, t... of x[n, c, o * stride - pad + t *
+ * dilation] * w[f, c, t...], its gradients, and what is added behind it: which kernel does it.
  *
  * 2 N G F C out taps operations on 4 (N G C in + G F C taps + N G F out) bytes. */
 #include "conv/conv.h"

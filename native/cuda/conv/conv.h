@@ -1,12 +1,12 @@
-/* conv.h: the sizes of a convolution, the same for the op and its two gradients, and the ways to do
- * one.
+/* conv/conv.h: the sizes of a convolution, the same for the op and its two gradients, and the ways
+ * to do one.
  *
  * x: (batch, groups * channels, in...), weight: (groups * filters, channels, kernel...),
  * y: (batch, groups * filters, out...). One to three spatial axes, kept as three: missing leading
  * ones have size 1. Output position o of an axis reads input positions o * stride - pad + tap *
  * dilation for the taps of the window; those outside are zeros. */
-#ifndef DF_CUDA_CONV_H
-#define DF_CUDA_CONV_H
+#ifndef DF_CUDA_CONV_CONV_H
+#define DF_CUDA_CONV_CONV_H
 #include "gemm/gemm.h"
 
 enum { DF_AXES = 3 };
@@ -48,7 +48,7 @@ static inline bool df_conv_is_depthwise(const df_conv &conv) {
   return conv.channels == 1 && conv.groups > 1;
 }
 
-/* ---- Sums of shifted planes with weights: conv_apply.cu ------------------------------------- */
+/* ---- Sums of shifted planes with weights: conv/shifted.cu ----------------------------------- */
 
 /* y = relu(x * weight + bias + add), or dx from dy when |turned|: there is no end then. */
 int64_t df_conv_apply_workspace(const df_conv &conv, bool turned);
@@ -60,13 +60,13 @@ df_status df_conv_apply(const df_call *call, const df_conv &conv, bool turned, f
 df_status df_conv_finish(const df_call *call, float *out, const float *parts, int32_t n_parts,
                          int64_t total, int64_t plane, int64_t channels, const df_gemm_end &end);
 
-/* ---- dw from x and dy: conv_grad_weight.cu -------------------------------------------------- */
+/* ---- dw from x and dy: conv/grad_weight.cu -------------------------------------------------- */
 
 int64_t df_conv_weight_workspace(const df_conv &conv);
 df_status df_conv_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
                          const float *dy);
 
-/* ---- Depthwise: conv_depth.cu --------------------------------------------------------------- */
+/* ---- Depthwise: conv/depthwise.cu ----------------------------------------------------------- */
 
 df_status df_conv_depth(const df_call *call, const df_conv &conv, float *y, const float *x,
                         const float *weight, const df_gemm_end &end);

@@ -1,6 +1,6 @@
-/* conv_depth.cu: convolution of each channel by itself, and its gradients: filters per group F, one
- * channel. Sums are short, so that reading and writing the images is what takes time; neighbouring
- * threads have neighbouring columns. */
+/* conv/depthwise.cu: convolution of each channel by itself, and its gradients: filters per group F,
+ * one channel. Sums are short, so that reading and writing the images is what takes time;
+ * neighbouring threads have neighbouring columns. */
 #include "conv/conv.h"
 
 enum {

@@ -1,4 +1,4 @@
-/* conv_grad_weight.cu: dw[f, c, t...] = sum over n, o... of dy[n, f, o] * x[n, c, o * stride - pad
+/* conv/grad_weight.cu: dw[f, c, t...] = sum over n, o... of dy[n, f, o] * x[n, c, o * stride - pad
  * + t * dilation].
  *
  * A product dw = dy x' per group: rows filters, columns (channel, tap), k (image, o), whose right

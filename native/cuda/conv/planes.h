@@ -1,4 +1,4 @@
-/* conv_planes.h: the product of weights with shifted planes, see conv_apply.cu.
+/* conv/planes.h: the product of weights with shifted planes, see conv/shifted.cu.
  *
  * k runs over blocks of 16 channels, then taps, then the channels of the block, so that a slice has
  * one tap: a thread's column is looked at once a slice. With few channels it runs over channels,

@@ -1,4 +1,4 @@
-/* conv_apply.cu: sums of shifted planes with weights; a convolution and its gradient by the input
+/* conv/shifted.cu: sums of shifted planes with weights; a convolution and its gradient by the input
  * are both that. Each is a product out = weight * planes, whose right factor is never written: a
  * block finds where its elements lie while it loads a slice.
  *

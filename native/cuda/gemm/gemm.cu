@@ -1,4 +1,5 @@
-/* gemm.cu: see gemm.h. A block per tile of the result, part of k and product of the batch. */
+/* gemm/gemm.cu: see gemm/gemm.h. A block per tile of the result, part of k and product of the
+ * batch. */
 #include "gemm/gemm.h"
 #include "gemm/tile.h"
 

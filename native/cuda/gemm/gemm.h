@@ -1,12 +1,12 @@
-/* gemm.h: products of float32 matrices for every kernel that needs one.
+/* gemm/gemm.h: products of float32 matrices for every kernel that needs one.
  *
  *   c[s][i][j] = end(sum over p of a[s][i][p] b[s][p][j])   s: a batch, whose factors may be shared
  *
  * 2 m n k operations on 4 (m k + k n + m n) bytes per product. Where there are few sums and k is
  * long, k is cut into parts; their sums are kept apart and added in their order.
  */
-#ifndef DF_CUDA_GEMM_H
-#define DF_CUDA_GEMM_H
+#ifndef DF_CUDA_GEMM_GEMM_H
+#define DF_CUDA_GEMM_GEMM_H
 #include "map/map.h"
 
 /* What is done to a sum before it is stored: relu(sum + row[i] + column[j] + add[like c]). */

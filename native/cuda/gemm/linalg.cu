@@ -1,5 +1,5 @@
-/* matmul.cu: c[..., i, j] = sum over p of a[..., i, p] b[..., p, j], with a bias per column and
- * relu where the pattern has them.
+/* gemm/linalg.cu: c[..., i, j] = sum over p of a[..., i, p] b[..., p, j], with a bias per column
+ * and relu where the pattern has them.
  *
  * a: (..., M, K), b: (..., K, N) with any strides, leading axes broadcast; c: (..., M, N)
  * contiguous. */
@@ -123,4 +123,4 @@ static const df_kernel records[] = {
     DF_CUDA_KERNEL("matmul_bias_relu", "f32", "~f32,~f32,f32->f32", nullptr,
                    .accepts = df_matmul_bias_accepts, .prepare = prepare,
                    .run = matmul_bias_relu_run, .capturable = 1)};
-DF_CUDA_FAMILY(matmul, records);
+DF_CUDA_FAMILY(linalg, records);

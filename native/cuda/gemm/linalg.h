@@ -1,7 +1,8 @@
-/* matmul.h: a node's matrix product as a df_gemm, for our own kernel and for the vendor's library.
+/* gemm/linalg.h: a node's matrix product as a df_gemm, for our own kernel and for the vendor's
+ * library.
  */
-#ifndef DF_CUDA_MATMUL_H
-#define DF_CUDA_MATMUL_H
+#ifndef DF_CUDA_GEMM_LINALG_H
+#define DF_CUDA_GEMM_LINALG_H
 #include "gemm/gemm.h"
 
 /* The product of inputs 0 and 1, not yet planned; that of a node has no addresses. */

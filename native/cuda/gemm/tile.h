@@ -1,4 +1,4 @@
-/* gemm_tile.h: the sums of one block of a product: acc[i][j] = sum over k of a[row i][k] b[k][col
+/* gemm/tile.h: the sums of one block of a product: acc[i][j] = sum over k of a[row i][k] b[k][col
  * j].
  *
  * A block takes ROWS x COLUMNS sums; slices of DEPTH of both factors lie in shared memory, twice,

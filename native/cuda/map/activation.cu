@@ -1,4 +1,4 @@
-/* elementwise.cu: y[i] = f(x[i]), shapes equal, any strides in, contiguous out. */
+/* map/activation.cu: y[i] = f(x[i]), shapes equal, any strides in, contiguous out. */
 #include "map/map.h"
 
 /* ---- Functions without parameters: name, expression in x ------------------------------------ */
@@ -182,4 +182,4 @@ static const df_kernel records[] = {
     BITWISE_NOT(i8, 8) BITWISE_NOT(i16, 16) BITWISE_NOT(i32, 32) BITWISE_NOT(i64, 64)
     BITWISE_NOT(u8, 8) BITWISE_NOT(u16, 16) BITWISE_NOT(u32, 32) BITWISE_NOT(u64, 64)};
 /* clang-format on */
-DF_CUDA_FAMILY(elementwise, records);
+DF_CUDA_FAMILY(activation, records);

@@ -1,5 +1,5 @@
-/* binary.cu: z = f(x, y) with NumPy broadcasting, any strides in, contiguous out; selection and
- * clipping. */
+/* map/arithmetic.cu: z = f(x, y) with NumPy broadcasting, any strides in, contiguous out; selection
+ * and clipping. */
 #include "map/map.h"
 
 /* ---- Arithmetic: name, expression in a and b ------------------------------------------------ */
@@ -207,4 +207,4 @@ static const df_kernel records[] = {
     DF_CUDA_KERNEL("where", "any", "~bool,~any,~any->any", "0<1,0<2", .accepts = where_accepts,
                    .run = where_run, .capturable = 1)};
 /* clang-format on */
-DF_CUDA_FAMILY(binary, records);
+DF_CUDA_FAMILY(arithmetic, records);

@@ -1,7 +1,7 @@
-/* half.h: float16 and bfloat16 to and from float by integer arithmetic, the same bits on every
+/* map/half.h: float16 and bfloat16 to and from float by integer arithmetic, the same bits on every
  * device. Rounding is to nearest, ties to even; NaN stays NaN. */
-#ifndef DF_CUDA_HALF_H
-#define DF_CUDA_HALF_H
+#ifndef DF_CUDA_MAP_HALF_H
+#define DF_CUDA_MAP_HALF_H
 #include "kernels.h"
 
 static __device__ __forceinline__ float df_from_half(uint16_t half) {

@@ -1,12 +1,13 @@
-/* map.h: y[i] = f(a[i], b[i], ...) over a contiguous output, inputs broadcast and of any strides.
+/* map/map.h: y[i] = f(a[i], b[i], ...) over a contiguous output, inputs broadcast and of any
+ * strides.
  *
  * |F| is a struct with a __device__ operator(), its members are the op's parameters. When every
  * input is contiguous or a single element, a thread does 16 bytes; also when rows are dense or
  * repeat one element, as with a bias, where it finds the place of its part of a row first;
  * otherwise it does one element.
  */
-#ifndef DF_CUDA_MAP_H
-#define DF_CUDA_MAP_H
+#ifndef DF_CUDA_MAP_MAP_H
+#define DF_CUDA_MAP_MAP_H
 #include "kernels.h"
 
 #include <algorithm>

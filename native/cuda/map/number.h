@@ -1,7 +1,7 @@
-/* number.h: one element of any plain type as a number, and back: for kernels whose types are chosen
- * when they run. */
-#ifndef DF_CUDA_NUMBER_H
-#define DF_CUDA_NUMBER_H
+/* map/number.h: one element of any plain type as a number, and back: for kernels whose types are
+ * chosen when they run. */
+#ifndef DF_CUDA_MAP_NUMBER_H
+#define DF_CUDA_MAP_NUMBER_H
 #include "map/half.h"
 
 #include <float.h>

@@ -1,7 +1,7 @@
-/* optim.cu: one optimizer step over one parameter or over many, in one pass, and the sum of squares
- * that the norm of gradients is made of. hyper holds what
- * changes from step to step; |scale| multiplies the gradient; both are read on the card. All
- * tensors are contiguous; outputs may overwrite their inputs.
+/* map/optimizer.cu: one optimizer step over one parameter or over many, in one pass, and the sum of
+ * squares that the norm of gradients is made of. hyper holds what changes from step to step;
+ * |scale| multiplies the gradient; both are read on the card. All tensors are contiguous; outputs
+ * may overwrite their inputs.
  *
  * Many parameters are one launch: a table of their addresses and sizes is the kernel's parameter.
  * Blocks of PIECE elements are numbered through, and a block finds its parameter in the table. An
@@ -272,4 +272,4 @@ static const df_kernel records[] = {
                    .run = run<adamw>, .capturable = 1, .run_many = run_many<adamw>),
     DF_CUDA_KERNEL("square_sum", "f32", "f32,f32?->f32", nullptr, .prepare = square_prepare,
                    .run = square_run, .capturable = 1)};
-DF_CUDA_FAMILY(optim, records);
+DF_CUDA_FAMILY(optimizer, records);

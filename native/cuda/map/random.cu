@@ -1,6 +1,6 @@
-/* random.cu: numbers from Philox4x32-10, a function of key, stream and element index alone: those
- * that the CPU's kernels make, to the last bit where the CPU has fused multiply-add. So every sum
- * of a product here is written as fmaf: no compiler chooses.
+/* map/random.cu: numbers from Philox4x32-10, a function of key, stream and element index alone:
+ * those that the CPU's kernels make, to the last bit where the CPU has fused multiply-add. So every
+ * sum of a product here is written as fmaf: no compiler chooses.
  *
  * key: uint64[2] = (seed, step), read on the card. Block b gives the bits of elements 4b..4b+3:
  *   counter = (low half of b, high half of b, stream, low half of step), key = (low, high half of
@@ -53,7 +53,7 @@ static __device__ __forceinline__ float upper(uint32_t word) {
   return static_cast<float>(word >> 8);
 }
 
-/* ---- Functions as in native/cpu/vmath.h ------------------------------------------------------ */
+/* ---- Functions as in native/cpu/vmath.h ----------------------------------------------------- */
 
 /* log x for normal x in (0, 1]: x = 2^n (1 + f), log x = n ln2 + f - f^2/2 + f^3 P(f). */
 static __device__ __forceinline__ float log_of(float x) {
@@ -94,7 +94,7 @@ static __device__ __forceinline__ float sin_shifted(float x, int32_t shift) {
   return quadrant & 2 ? -y : y;
 }
 
-/* ---- The four elements of a block ------------------------------------------------------------ */
+/* ---- The four elements of a block ----------------------------------------------------------- */
 
 struct uniform {
   static __device__ float4 make(const source &s, const words &w, float4) {

@@ -1,4 +1,4 @@
-/* batch_norm.cu: normalization per channel, channels on axis 1 of (N, C, inner).
+/* norm/batch_norm.cu: normalization per channel, channels on axis 1 of (N, C, inner).
  *
  *   batch_norm             y = (x - mean) scale / sqrt(var + epsilon) + bias
  *   batch_norm_train       the same with the batch's mean and biased variance
@@ -63,7 +63,7 @@ static bool takes_vectors(const layout &l, const void *a, const void *b, const v
   return l.inner % 4 == 0 && df_aligned_16(a) && df_aligned_16(b) && df_aligned_16(c);
 }
 
-/* ---- A thread's channel and elements --------------------------------------------------------- */
+/* ---- A thread's channel and elements -------------------------------------------------------- */
 
 struct place {
   int64_t channel, begin, end;
@@ -135,8 +135,7 @@ static __device__ __forceinline__ void store(float *y, const float (&v)[DF_HELD]
   }
 }
 
-/* ---- batch_norm and batch_norm_train ----------------------------------------------------------
- */
+/* ---- batch_norm and batch_norm_train -------------------------------------------------------- */
 
 struct forward {
   float *y;
@@ -273,8 +272,7 @@ static df_status train_run(const df_call *call) {
   return DF_LAUNCH(call, (normalize<true>), grid_of(l), DF_COLUMN_BLOCK, 0, f, l);
 }
 
-/* ---- batch_norm_train_grad --------------------------------------------------------------------
- */
+/* ---- batch_norm_train_grad ------------------------------------------------------------------ */
 
 struct backward {
   float *dx, *dscale, *dbias; /* each may be null */

@@ -1,4 +1,4 @@
-/* loss.cu: softmax cross entropy over class labels and its gradient.
+/* norm/loss.cu: softmax cross entropy over class labels and its gradient.
  *
  * logits x: (outer, C, inner), the classes along |axis|; labels l, loss, lse: (outer, inner).
  *   lse = log sum_c e^x_c
@@ -152,7 +152,7 @@ static df_status forward_run(const df_call *call) {
   return DF_LAUNCH(call, loss_rows, df_rows_grid(plan), plan.block, 0, f, plan);
 }
 
-/* ---- Gradient: an element of dx from one of x and the numbers of its row --------------------- */
+/* ---- Gradient: an element of dx from one of x and the numbers of its row -------------------- */
 
 struct gradient {
   float *dx; /* may be x */

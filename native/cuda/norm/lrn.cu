@@ -1,4 +1,4 @@
-/* lrn.cu: local response normalization over channels, (N, C, inner).
+/* norm/lrn.cu: local response normalization over channels, (N, C, inner).
  *
  *   scale[c] = bias + alpha / size * sum of x[j]^2 for j in [c - (size - 1) / 2, c + size / 2]
  *   y = x scale^-beta

@@ -1,6 +1,7 @@
-/* moments.h: mean and sum of squares of the elements that a thread holds, round after round. */
-#ifndef DF_CUDA_MOMENTS_H
-#define DF_CUDA_MOMENTS_H
+/* norm/moments.h: mean and sum of squares of the elements that a thread holds, round after round.
+ */
+#ifndef DF_CUDA_NORM_MOMENTS_H
+#define DF_CUDA_NORM_MOMENTS_H
 #include "reduce/rows.h"
 
 /* Mean and sum of squares about it of the elements seen so far; without centering the mean is 0. */

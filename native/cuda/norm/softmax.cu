@@ -1,4 +1,5 @@
-/* softmax.cu: softmax, log_softmax and their gradients along one axis; x is (outer, size, inner).
+/* norm/softmax.cu: softmax, log_softmax and their gradients along one axis; x is (outer, size,
+ * inner).
  *
  *   softmax           y = e^(x - m) / s      m = max x, s = sum e^(x - m)
  *   softmax_grad      dx = y (dy - sum dy y)
@@ -10,7 +11,7 @@
  */
 #include "norm/softmax.h"
 
-/* ---- What the four ops do: state of a row, result of an element ------------------------------ */
+/* ---- What the four ops do: state of a row, result of an element ----------------------------- */
 
 struct softmax_op {
   static constexpr int inputs = 1;

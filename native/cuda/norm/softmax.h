@@ -1,6 +1,7 @@
-/* softmax.h: maxima and sums of exponentials, found in one pass, for softmax.cu and loss.cu. */
-#ifndef DF_CUDA_SOFTMAX_H
-#define DF_CUDA_SOFTMAX_H
+/* norm/softmax.h: maxima and sums of exponentials, found in one pass, for norm/softmax.cu and
+ * norm/loss.cu. */
+#ifndef DF_CUDA_NORM_SOFTMAX_H
+#define DF_CUDA_NORM_SOFTMAX_H
 #include "reduce/columns.h"
 
 /* m = max x, s = sum e^(x - m) of the elements seen so far; before the first one m is -infinity.

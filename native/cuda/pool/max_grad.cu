@@ -1,4 +1,4 @@
-/* max_pool_grad.cu: dx = 0, then dx[indices] += dy in the order of y, plane by plane.
+/* pool/max_grad.cu: dx = 0, then dx[indices] += dy in the order of y, plane by plane.
  *
  * The op knows places, not windows, and several windows may have found the same element. A block
  * keeps a strip of dx in registers and goes round: each element takes, of the outputs that name
@@ -196,4 +196,4 @@ static const char *accepts(const df_node *node) {
 static const df_kernel records[] = {DF_CUDA_KERNEL("max_pool_grad", "f32", "f32,i32->f32", nullptr,
                                                    .accepts = accepts, .prepare = prepare,
                                                    .run = run, .capturable = 1)};
-DF_CUDA_FAMILY(max_pool_grad, records);
+DF_CUDA_FAMILY(pool_max_grad, records);

@@ -1,4 +1,4 @@
-/* pool.cu: maxima and means over windows of (N, C, spatial...), and the gradient of the means.
+/* pool/pool.cu: maxima and means over windows of (N, C, spatial...), and the gradient of the means.
  *
  *   max_pool       y = largest of the window, the first of equals; NaN wins. indices: its place in
  *                  the plane, -1 where the window lies in the padding whole

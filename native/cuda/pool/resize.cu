@@ -1,4 +1,4 @@
-/* resample.cu: weighted sums of a few elements along an axis; x is seen as (outer, size, inner).
+/* pool/resize.cu: weighted sums of a few elements along an axis; x is seen as (outer, size, inner).
  *
  *   resample       y[u, o, j] = sum over t of weight[o, t] x[u, index[o, t], j]
  *   resample_grad  dx[u, index[o, t], j] += weight[o, t] dy[u, o, j], from zero
@@ -166,4 +166,4 @@ static const df_kernel records[] = {
                    .run = resample_run, .capturable = 1),
     DF_CUDA_KERNEL("resample_grad", "f32", "f32,i64,f32->f32", nullptr, .accepts = accepts,
                    .prepare = grad_prepare, .run = grad_run, .capturable = 1)};
-DF_CUDA_FAMILY(resample, records);
+DF_CUDA_FAMILY(resize, records);

@@ -1,5 +1,6 @@
-/* recurrent_grad.cu: the gradient of a recurrent layer by its inputs, from the last step back.
- * Shapes as in recurrent.cu. At each step d = dh + dy[t]; then, with e = dc + d o (1 - tanh(c)^2):
+/* recurrent/grad.cu: the gradient of a recurrent layer by its inputs, from the last step back.
+ * Shapes as in recurrent/recurrent.cu. At each step d = dh + dy[t]; then, with e = dc + d o (1 -
+ * tanh(c)^2):
  *
  *   lstm  di = e g i (1 - i), do = d tanh(c) o (1 - o), df = e c' f (1 - f), dg = e i (1 - g^2)
  *         dx[t] = (di, do, df, dg); dh = dx[t] r, dc = e f; c' is c before the step

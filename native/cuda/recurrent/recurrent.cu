@@ -1,5 +1,5 @@
-/* recurrent.cu: all steps of a recurrent layer. x: (T, N, gates * H), r: (gates * H, H), states and
- * y: (N, H) and (T, N, H). q = h r' (+ bias); the gates that are kept are activated.
+/* recurrent/recurrent.cu: all steps of a recurrent layer. x: (T, N, gates * H), r: (gates * H, H),
+ * states and y: (N, H) and (T, N, H). q = h r' (+ bias); the gates that are kept are activated.
  *
  *   lstm  i, o, f = sigmoid, g = tanh of x[t] + q; c = f c + i g; h = o tanh(c)
  *   gru   z, s = sigmoid of x[t] + q; n = tanh(x[t] + s q); h = n + z (h - n)

@@ -1,10 +1,10 @@
-/* recurrent.h: what the kernels of recurrent networks share: sizes, the product of a state with the
- * weights, and the lengths of sequences.
+/* recurrent/recurrent.h: what the kernels of recurrent networks share: sizes, the product of a
+ * state with the weights, and the lengths of sequences.
  *
- * A step is two launches: a product, whose parts (see gemm.h) are left apart, and a cell, a thread
- * per unit of a sequence's state, which adds them. */
-#ifndef DF_CUDA_RECURRENT_H
-#define DF_CUDA_RECURRENT_H
+ * A step is two launches: a product, whose parts (see gemm/gemm.h) are left apart, and a cell, a
+ * thread per unit of a sequence's state, which adds them. */
+#ifndef DF_CUDA_RECURRENT_RECURRENT_H
+#define DF_CUDA_RECURRENT_RECURRENT_H
 #include "gemm/gemm.h"
 
 /* Sizes of one layer in one direction. */

@@ -1,4 +1,4 @@
-/* arg_reduce.cu: argmax and argmin along one axis; x is seen as (outer, size, inner).
+/* reduce/arg_reduce.cu: argmax and argmin along one axis; x is seen as (outer, size, inner).
  *
  * The first of equal elements wins, with select_last_index the last; a NaN wins over every number.
  * Rows (inner = 1) are joined by a group of threads, long ones by a block, and few long ones by

@@ -1,6 +1,7 @@
-/* columns.h: columns of floats that lie side by side, each worked on by some threads of a block. */
-#ifndef DF_CUDA_COLUMNS_H
-#define DF_CUDA_COLUMNS_H
+/* reduce/columns.h: columns of floats that lie side by side, each worked on by some threads of a
+ * block. */
+#ifndef DF_CUDA_REDUCE_COLUMNS_H
+#define DF_CUDA_REDUCE_COLUMNS_H
 #include "reduce/rows.h"
 
 /* Blocks of df_columns threads, |across| neighbouring columns side by side and

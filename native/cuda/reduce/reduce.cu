@@ -1,4 +1,5 @@
-/* reduce.cu: reduce_sum, _mean, _max, _min, _prod over any axes of a tensor with any strides.
+/* reduce/reduce.cu: reduce_sum, _mean, _max, _min, _prod over any axes of a tensor with any
+ * strides.
  *
  * The kept axes and the reduced axes are merged apart. A group of threads then joins the elements
  * of one output ("by rows"), or threads stand side by side on neighbouring outputs and go through
@@ -19,7 +20,7 @@ enum {
   SHORT_ROW = 1024 /* elements up to which a warp joins a row */
 };
 
-/* ---- Types and ops: T elements, A joins a few of them, W joins the rest ---------------------- */
+/* ---- Types and ops: T elements, A joins a few of them, W joins the rest --------------------- */
 
 template <typename T_, typename A_, typename W_> struct sum_of {
   using T = T_;
@@ -52,7 +53,7 @@ template <typename T_> struct min_of {
   __device__ T operator()(T a, T b) const { return a < b || a != a ? a : b; }
 };
 
-/* ---- The plan: follows from shape, strides and axes, but for |vector| ------------------------ */
+/* ---- The plan: follows from shape, strides and axes, but for |vector| ----------------------- */
 
 struct plan {
   df_walk<1> kept, reduced;

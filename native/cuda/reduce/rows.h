@@ -1,12 +1,12 @@
-/* rows.h: rows of floats, each worked on by a group of threads that keeps it in registers.
+/* reduce/rows.h: rows of floats, each worked on by a group of threads that keeps it in registers.
  *
  * A group has a power of two of threads: up to a warp, with several groups in a block, or a whole
  * block. A thread holds DF_HELD elements at a time; a row that is longer than what its group holds
  * takes several rounds and is read again for the second pass, mostly from the cache. Few long rows
  * are cut into parts, a block each, whose results meet in the workspace.
  */
-#ifndef DF_CUDA_ROWS_H
-#define DF_CUDA_ROWS_H
+#ifndef DF_CUDA_REDUCE_ROWS_H
+#define DF_CUDA_REDUCE_ROWS_H
 #include "kernels.h"
 
 enum {

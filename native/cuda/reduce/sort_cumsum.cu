@@ -1,5 +1,5 @@
-/* cumsum.cu: y[i] = x[0] + ... + x[i] along an axis, without x[i] when exclusive, from the end when
- * reverse. x is seen as (outer, size, inner); sums are made in double.
+/* reduce/sort_cumsum.cu: y[i] = x[0] + ... + x[i] along an axis, without x[i] when exclusive, from
+ * the end when reverse. x is seen as (outer, size, inner); sums are made in double.
  *
  * Many lines side by side have a thread each. Otherwise a warp or a block goes along a line, and
  * few long lines are cut into parts: a first launch sums the parts up. y may overwrite x: what a
@@ -32,7 +32,7 @@ struct job {
   __device__ int64_t offset(int64_t i) const { return (reverse ? size - 1 - i : i) * inner; }
 };
 
-/* ---- A thread per line ----------------------------------------------------------------------- */
+/* ---- A thread per line ---------------------------------------------------------------------- */
 
 __global__ void __launch_bounds__(DF_BLOCK) sum_lines(job j) {
   const int64_t line = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
@@ -55,8 +55,7 @@ __global__ void __launch_bounds__(DF_BLOCK) sum_lines(job j) {
   }
 }
 
-/* ---- A group of threads per line --------------------------------------------------------------
- */
+/* ---- A group of threads per line ------------------------------------------------------------ */
 
 /* A thread's line and part; none: nothing to do, but it takes part. */
 struct place {
@@ -213,4 +212,4 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
 
 static const df_kernel records[] = {DF_CUDA_KERNEL(
     "cumsum", "f32", "f32->f32", "0<0", .prepare = prepare, .run = run, .capturable = 1)};
-DF_CUDA_FAMILY(cumsum, records);
+DF_CUDA_FAMILY(sort_cumsum, records);

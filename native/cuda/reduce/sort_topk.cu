@@ -1,6 +1,6 @@
-/* topk.cu: topk(x; k, axis, largest, sorted) -> values, indices: the k largest (or smallest)
- * elements of each line in order. NaN counts as the largest, equal ones keep their order. x is seen
- * as (outer, size, inner); a line is the elements along the axis.
+/* reduce/sort_topk.cu: topk(x; k, axis, largest, sorted) -> values, indices: the k largest (or
+ * smallest) elements of each line in order. NaN counts as the largest, equal ones keep their order.
+ * x is seen as (outer, size, inner); a line is the elements along the axis.
  *
  * An element and its index are one 64-bit key, so that no two are equal and the order in which keys
  * are looked at does not matter. Up to MOST_HELD of them are wanted: a block goes along a line,
@@ -79,8 +79,7 @@ static __device__ __forceinline__ void deliver(const job &j, int64_t line, int64
   j.places[to] = place;
 }
 
-/* ---- k is small: a block per line -------------------------------------------------------------
- */
+/* ---- k is small: a block per line ----------------------------------------------------------- */
 
 /* |capacity| keys of shared memory, a power of two of at least k + SORT_BLOCK, or of |size|. */
 __global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
@@ -120,8 +119,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
     deliver(j, line, rank, keys[rank]);
 }
 
-/* ---- k is large: all keys of a line are sorted ------------------------------------------------
- */
+/* ---- k is large: all keys of a line are sorted ---------------------------------------------- */
 
 /* The keys of KEYS elements, sorted: falling and rising in turns. */
 __global__ void __launch_bounds__(SORT_BLOCK) make_keys(job j) {
@@ -245,4 +243,4 @@ static const char *accepts(const df_node *node) {
 static const df_kernel records[] = {DF_CUDA_KERNEL("topk", "f32", "f32->f32,i64", nullptr,
                                                    .accepts = accepts, .prepare = prepare,
                                                    .run = run, .capturable = 1)};
-DF_CUDA_FAMILY(topk, records);
+DF_CUDA_FAMILY(sort_topk, records);

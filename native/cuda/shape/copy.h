@@ -1,6 +1,7 @@
-/* copy.h: copies a box of elements between two strided places; the kernels are in movement.cu. */
-#ifndef DF_CUDA_COPY_H
-#define DF_CUDA_COPY_H
+/* shape/copy.h: copies a box of elements between two strided places; the kernels are in
+ * shape/shape.cu. */
+#ifndef DF_CUDA_SHAPE_COPY_H
+#define DF_CUDA_SHAPE_COPY_H
 #include "map/map.h"
 
 /* to[i, j, ...] = from[i, j, ...] for |shape|; strides in elements of |item| bytes (1 to 16). Does

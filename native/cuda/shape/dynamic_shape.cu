@@ -1,5 +1,5 @@
-/* nonzero.cu: nonzero(x; count) -> y (rank, count): the places of the elements that are not zero,
- * in row-major order. Both zeros of a float are zero.
+/* shape/dynamic_shape.cu: nonzero(x; count) -> y (rank, count): the places of the elements that are
+ * not zero, in row-major order. Both zeros of a float are zero.
  *
  * Elements are cut into parts, a block each. A first launch counts the hits of the parts; in the
  * second each block knows how many come before it and writes its own in order. Another number of
@@ -141,4 +141,4 @@ static const char *accepts(const df_node *node) {
 static const df_kernel records[] = {DF_CUDA_KERNEL("nonzero", "any", "f32|f64|i32|i64|bool|u8->i64",
                                                    nullptr, .accepts = accepts, .prepare = prepare,
                                                    .run = run, .capturable = 1)};
-DF_CUDA_FAMILY(nonzero, records);
+DF_CUDA_FAMILY(dynamic_shape, records);

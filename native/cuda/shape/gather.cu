@@ -1,5 +1,5 @@
-/* index.cu: ops that take or give positions: gather, index_add, one_hot; and tensors made from
- * numbers alone: full, range. */
+/* shape/gather.cu: ops that take or give positions: gather, index_add, one_hot; and tensors made
+ * from numbers alone: full, range. */
 #include "map/number.h"
 #include "shape/copy.h"
 
@@ -210,4 +210,4 @@ static const df_kernel records[] = {
     RECORD("one_hot", "any", "i32|i64->" DF_NUMBERS, nullptr, one_hot_run),
     RECORD("full", "any", "->" DF_NUMBERS, nullptr, full_run),
     RECORD("range_", "any", "->" DF_NUMBERS, nullptr, range_run)};
-DF_CUDA_FAMILY(index, records);
+DF_CUDA_FAMILY(gather, records);

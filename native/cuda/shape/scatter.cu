@@ -1,4 +1,4 @@
-/* scatter.cu: reading and writing by tensors of indices: gather_elements, scatter_elements,
+/* shape/scatter.cu: reading and writing by tensors of indices: gather_elements, scatter_elements,
  * gather_nd, scatter_nd.
  *
  * Each is a list of entries, and an entry names a row of |row| neighbouring elements of the data: a

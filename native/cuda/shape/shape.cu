@@ -1,4 +1,4 @@
-/* movement.cu: ops that only move elements: copy, concat, pad, slice_grad.
+/* shape/shape.cu: ops that only move elements: copy, concat, pad, slice_grad.
  *
  * Each reads and writes every element once. Rows that are dense on both sides move 16 bytes at a
  * time; where the two sides are dense along different axes, squares of 32 by 32 elements go through
@@ -283,4 +283,4 @@ static const char *accepts(const df_node *node) {
 static const df_kernel records[] = {
     MOVES("copy", "~any->any", copy_run), MOVES("concat", "~any*->any", concat_run),
     MOVES("slice_grad", "~any->any", slice_grad_run), MOVES("pad", "any,any?->any", pad_run)};
-DF_CUDA_FAMILY(movement, records);
+DF_CUDA_FAMILY(shape, records);

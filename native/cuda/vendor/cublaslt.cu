@@ -1,6 +1,6 @@
-/* cublaslt.cu: matrix products by the vendor's library, when it is installed. Bias and relu are its
- * epilogues, the algorithm is chosen when a plan is made. What it can't express (a matrix with
- * neither stride 1, a batch of many axes) our own kernel does. */
+/* vendor/cublaslt.cu: matrix products by the vendor's library, when it is installed. Bias and relu
+ * are its epilogues, the algorithm is chosen when a plan is made. What it can't express (a matrix
+ * with neither stride 1, a batch of many axes) our own kernel does. */
 #include "gemm/linalg.h"
 #include "vendor/cublaslt_api.h"
 #include "vendor/library.h"

@@ -1,7 +1,7 @@
-/* cublaslt_api.h: what we use of cuBLASLt 13, declared by ourselves so that nothing of it is needed
- * to build. Names of functions, numbers and sizes are those of its header. */
-#ifndef DF_CUBLASLT_API_H
-#define DF_CUBLASLT_API_H
+/* vendor/cublaslt_api.h: what we use of cuBLASLt 13, declared by ourselves so that nothing of it is
+ * needed to build. Names of functions, numbers and sizes are those of its header. */
+#ifndef DF_CUDA_VENDOR_CUBLASLT_API_H
+#define DF_CUDA_VENDOR_CUBLASLT_API_H
 #include <cuda_runtime.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,7 @@
-/* cudnn.cu: convolutions and their gradients by the vendor's library, when it is installed. Bias,
- * addend and relu follow in one pass of our own. The algorithm is chosen when a plan is made, among
- * those that give the same bits every time; where the library has none our own kernel runs. */
+/* vendor/cudnn.cu: convolutions and their gradients by the vendor's library, when it is installed.
+ * Bias, addend and relu follow in one pass of our own. The algorithm is chosen when a plan is made,
+ * among those that give the same bits every time; where the library has none our own kernel runs.
+ */
 #include "conv/conv.h"
 #include "vendor/cudnn_api.h"
 #include "vendor/library.h"

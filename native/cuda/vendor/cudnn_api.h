@@ -1,7 +1,7 @@
-/* cudnn_api.h: what we use of cuDNN 9, declared by ourselves so that nothing of it is needed to
- * build. Names of functions, numbers and sizes are those of its header. */
-#ifndef DF_CUDNN_API_H
-#define DF_CUDNN_API_H
+/* vendor/cudnn_api.h: what we use of cuDNN 9, declared by ourselves so that nothing of it is needed
+ * to build. Names of functions, numbers and sizes are those of its header. */
+#ifndef DF_CUDA_VENDOR_CUDNN_API_H
+#define DF_CUDA_VENDOR_CUDNN_API_H
 #include <cuda_runtime.h>
 #include <stddef.h>
 #include <stdint.h>

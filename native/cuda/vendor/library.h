@@ -1,6 +1,6 @@
-/* vendor.h: libraries of the card's maker, opened when they are first asked for. */
-#ifndef DF_CUDA_VENDOR_H
-#define DF_CUDA_VENDOR_H
+/* vendor/library.h: libraries of the card's maker, opened when they are first asked for. */
+#ifndef DF_CUDA_VENDOR_LIBRARY_H
+#define DF_CUDA_VENDOR_LIBRARY_H
 #include "dataflow_cuda.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* executor.c: runs a resolved segment. Between two kernels it reads the cancel word and counts;
- * nothing else. */
+/* executor/executor.c: runs a resolved segment. Between two kernels it reads the cancel word and
+ * counts; nothing else. */
 #include "executor/resolve.h"
 
 #include <stdio.h>

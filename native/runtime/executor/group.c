@@ -1,5 +1,5 @@
-/* group.c: steps in a row that one call can do. The step of an optimizer over each of hundreds of
- * parameters becomes one call, which a device can make one launch of. */
+/* executor/group.c: steps in a row that one call can do. The step of an optimizer over each of
+ * hundreds of parameters becomes one call, which a device can make one launch of. */
 #include "executor/resolve.h"
 
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* resolve.c: from operands (arena, offset) to the pointers of calls, once per prepared segment. */
+/* executor/resolve.c: from operands (arena, offset) to the pointers of calls, once per prepared
+ * segment. */
 #include "executor/resolve.h"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@ typedef struct context {
   int64_t step; /* index in the top segment */
 } context;
 
-/* ---- Memory that lives as long as the prepared segment --------------------------------------- */
+/* ---- Memory that lives as long as the prepared segment -------------------------------------- */
 
 typedef struct block {
   struct block *next;

@@ -1,7 +1,7 @@
-/* resolve.h: a segment with its operands resolved to addresses: made by resolve.c, run by
- * executor.c. */
-#ifndef DATAFLOW_RESOLVE_H
-#define DATAFLOW_RESOLVE_H
+/* executor/resolve.h: a segment with its operands resolved to addresses: made by
+ * executor/resolve.c, run by executor/executor.c. */
+#ifndef DF_RUNTIME_EXECUTOR_RESOLVE_H
+#define DF_RUNTIME_EXECUTOR_RESOLVE_H
 
 #include "host/internal.h"
 

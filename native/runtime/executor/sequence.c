@@ -1,4 +1,5 @@
-/* items.c: a program's segments, copies and waits in order, without coming back to Python. */
+/* executor/sequence.c: a program's segments, copies and waits in order, without coming back to
+ * Python. */
 #include "host/internal.h"
 
 static df_status copy_item(const df_item *item, const df_run *run, df_error *error) {

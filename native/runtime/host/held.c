@@ -1,4 +1,4 @@
-/* held.c: what objects of Python own, given back by C alone. A destructor in Python could be
+/* host/held.c: what objects of Python own, given back by C alone. A destructor in Python could be
  * interrupted, would swallow the Ctrl-C that it meets, and finds no modules when the interpreter
  * ends. */
 #define _GNU_SOURCE
@@ -12,8 +12,7 @@
 /* Whether a device's table is not of an older contract that had no such member. */
 #define HAS(device, member) ((device)->struct_size > offsetof(df_device, member))
 
-/* ---- Devices, their memory, their segments ----------------------------------------------------
- */
+/* ---- Devices, their memory, their segments -------------------------------------------------- */
 
 struct df_opened {
   const df_device *device;
@@ -99,8 +98,7 @@ void df_let_go(df_held *held) {
   leave(opened);
 }
 
-/* ---- States of kernels ------------------------------------------------------------------------
- */
+/* ---- States of kernels ---------------------------------------------------------------------- */
 
 df_status df_prepare_set(int64_t count, const df_kernel *const *kernels, const df_node *nodes,
                          df_prepared_set *set, df_error *error) {

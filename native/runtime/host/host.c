@@ -1,4 +1,4 @@
-/* host.c: the table that plugins get, the log, and how the runtime fills an error. */
+/* host/host.c: the table that plugins get, the log, and how the runtime fills an error. */
 #include "host/internal.h"
 
 #include <stdarg.h>

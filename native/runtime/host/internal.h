@@ -1,6 +1,6 @@
-/* internal.h: what the files of the runtime share and nobody else sees. */
-#ifndef DATAFLOW_INTERNAL_H
-#define DATAFLOW_INTERNAL_H
+/* host/internal.h: what the files of the runtime share and nobody else sees. */
+#ifndef DF_RUNTIME_HOST_INTERNAL_H
+#define DF_RUNTIME_HOST_INTERNAL_H
 
 #include "runtime.h"
 

@@ -1,4 +1,4 @@
-/* interrupt.c: lets Ctrl-C end a native run (see df_interrupt_begin). */
+/* host/interrupt.c: lets Ctrl-C end a native run (see df_interrupt_begin). */
 #define _GNU_SOURCE
 #include "host/internal.h"
 

@@ -1,4 +1,4 @@
-/* library.c: opens plugin libraries and refuses those that do not keep to the contract. */
+/* host/library.c: opens plugin libraries and refuses those that do not keep to the contract. */
 #define _GNU_SOURCE
 #include "host/internal.h"
 

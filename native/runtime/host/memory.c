@@ -1,4 +1,4 @@
-/* memory.c: memory for arenas, counted to the byte so that a plan can be compared with what it
+/* host/memory.c: memory for arenas, counted to the byte so that a plan can be compared with what it
  * took. */
 #define _DEFAULT_SOURCE
 #include "runtime.h"

@@ -1,4 +1,4 @@
-/* prepare.c: kernels at plan time. */
+/* host/prepare.c: kernels at plan time. */
 #include "host/internal.h"
 
 #include <stddef.h>

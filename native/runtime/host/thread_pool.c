@@ -1,4 +1,4 @@
-/* pool.c: the one thread pool of the process.
+/* host/thread_pool.c: the one thread pool of the process.
  *
  * A job is a row of pieces, cut into a stretch for each thread that may take part; whoever takes
  * part draws from a counter of its own stretch, then from those of the others. So pieces next to

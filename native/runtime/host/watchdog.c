@@ -1,6 +1,6 @@
-/* watchdog.c: ends runs whose time is over. One thread for all of them, started with the first; it
- * sleeps until the next deadline, so that a run pays for an entry in a list and nothing while it
- * goes on. */
+/* host/watchdog.c: ends runs whose time is over. One thread for all of them, started with the
+ * first; it sleeps until the next deadline, so that a run pays for an entry in a list and nothing
+ * while it goes on. */
 #define _GNU_SOURCE
 #include "runtime.h"
 

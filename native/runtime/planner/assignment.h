@@ -1,12 +1,12 @@
-/* packing.h: what the files of the offset search share: blocks over compressed time, and the best
- * packing found so far.
+/* planner/assignment.h: what the files of the offset search share: blocks over compressed time, and
+ * the best packing found so far.
  *
  * Time is cut into sections: a new one begins where something starts after something has stopped.
  * All blocks of a section live at one time, two blocks live at one time when they share a section,
  * and every largest set of blocks that live together is a section.
  */
-#ifndef DATAFLOW_PACKING_H
-#define DATAFLOW_PACKING_H
+#ifndef DF_RUNTIME_PLANNER_ASSIGNMENT_H
+#define DF_RUNTIME_PLANNER_ASSIGNMENT_H
 
 #include "host/internal.h"
 

@@ -1,4 +1,4 @@
-/* packing_tree.c: a k-d tree of blocks over (first, stop). */
+/* planner/block_tree.c: a k-d tree of blocks over (first, stop). */
 #include "planner/block_tree.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* packing_tree.h: blocks by their sections, for "the best block that lives within" and "... in" a
- * stretch of time. A k-d tree over (first, stop).
+/* planner/block_tree.h: blocks by their sections, for "the best block that lives within" and "...
+ * in" a stretch of time. A k-d tree over (first, stop).
  */
-#ifndef DATAFLOW_PACKING_TREE_H
-#define DATAFLOW_PACKING_TREE_H
+#ifndef DF_RUNTIME_PLANNER_BLOCK_TREE_H
+#define DF_RUNTIME_PLANNER_BLOCK_TREE_H
 
 #include "planner/assignment.h"
 

@@ -1,4 +1,4 @@
-/* packing_first_fit.c: each block at the lowest free offset, in several orders; then in orders in
+/* planner/first_fit.c: each block at the lowest free offset, in several orders; then in orders in
  * which what stood out at the top comes earlier. */
 #include "planner/assignment.h"
 
@@ -47,7 +47,7 @@ static int64_t pack(df_packing *packing, const df_ranked *order, placed *done, i
   return peak;
 }
 
-/* ---- Learned orders -------------------------------------------------------------------------- */
+/* ---- Learned orders ------------------------------------------------------------------------- */
 
 /* The next number of a linear congruential generator (Knuth's MMIX constants), below |limit|. */
 static int32_t next_below(uint64_t *state, int32_t limit) {
@@ -90,7 +90,7 @@ static void learn(df_packing *packing, df_ranked *order, placed *done, int64_t *
   }
 }
 
-/* ---- Orders by key --------------------------------------------------------------------------- */
+/* ---- Orders by key -------------------------------------------------------------------------- */
 
 /* The keys of an order, highest first. */
 typedef struct keys {

@@ -1,4 +1,5 @@
-/* offsets.c: checks lifetimes, cuts their time into sections, and lets the packers find offsets. */
+/* planner/offsets.c: checks lifetimes, cuts their time into sections, and lets the packers find
+ * offsets. */
 #include "planner/offsets.h"
 
 #include "planner/assignment.h"
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What the packers share ------------------------------------------------------------------ */
+/* ---- What the packers share ----------------------------------------------------------------- */
 
 static int by_rank(const void *left, const void *right) {
   const df_ranked *a = left, *b = right;
@@ -28,7 +29,7 @@ void df_packing_keep(df_packing *packing, const int64_t *offsets, int64_t peak) 
   memcpy(packing->offsets, offsets, (size_t)packing->count * sizeof *offsets);
 }
 
-/* ---- Lifetimes -> blocks --------------------------------------------------------------------- */
+/* ---- Lifetimes -> blocks -------------------------------------------------------------------- */
 
 static df_status refuse(df_error *error, int64_t index, const char *why) {
   return df_error_set(error, DF_INVALID, index, "lifetime %lld: %s", (long long)index, why);
@@ -119,7 +120,7 @@ static int fixed_fit(const df_block *blocks, int32_t count) {
   return 1;
 }
 
-/* ---- The search ------------------------------------------------------------------------------ */
+/* ---- The search ----------------------------------------------------------------------------- */
 
 static df_status search(df_packing *packing) {
   df_status status = df_pack_skyline(packing);

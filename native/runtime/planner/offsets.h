@@ -1,9 +1,9 @@
-/* offsets.h: the offset search of the memory planner. It knows sizes and times, no tensors.
+/* planner/offsets.h: the offset search of the memory planner. It knows sizes and times, no tensors.
  *
  * Read by a C compiler and by cffi: plain declarations only.
  */
-#ifndef DATAFLOW_OFFSETS_H
-#define DATAFLOW_OFFSETS_H
+#ifndef DF_RUNTIME_PLANNER_OFFSETS_H
+#define DF_RUNTIME_PLANNER_OFFSETS_H
 #include "dataflow.h"
 
 /* A buffer that needs |bytes| of memory at the times [start, stop), at a multiple of |alignment|, a

@@ -1,4 +1,4 @@
-/* packing_skyline.c: best fit on the skyline, for any number of blocks.
+/* planner/skyline.c: best fit on the skyline, for any number of blocks.
  *
  * The skyline is the top of what is placed, over time, cut into stretches of one height. The lowest
  * stretch takes the best of the blocks that live within it; when there is none, it is lifted to the

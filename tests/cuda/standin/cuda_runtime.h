@@ -17,7 +17,7 @@
 
 #define DF_STANDIN 1
 
-/* ---- The language -------------------------------------------------------------------------- */
+/* ---- The language --------------------------------------------------------------------------- */
 
 #define __global__
 #define __device__
@@ -158,7 +158,7 @@ static inline float __int_as_float(int bits) {
 }
 static inline float __uint_as_float(unsigned bits) { return __int_as_float((int)bits); }
 
-/* ---- The runtime --------------------------------------------------------------------------- */
+/* ---- The runtime ---------------------------------------------------------------------------- */
 
 enum cudaError_t {
   cudaSuccess = 0,
@@ -242,7 +242,7 @@ static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int bytes
   return bytes <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* ---- Launches ------------------------------------------------------------------------------ */
+/* ---- Launches ------------------------------------------------------------------------------- */
 
 /* Puts a launch into the stream, which runs |thread| once per thread of the grid. */
 void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,

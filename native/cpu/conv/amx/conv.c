@@ -1,4 +1,4 @@
-/* conv_amx.c: taps as steps of a product.
+/* conv/amx/conv.c: taps as steps of a product.
  *
  * The plain loop, in float32 from the sums of the parts, is plain_image below. The unit takes, for
  * each panel of 32 filters and 32 positions, a tile of weights and one of positions per part, block
@@ -18,7 +18,7 @@ enum {
   LINE = 64
 };
 
-/* ---- The choice ------------------------------------------------------------------------------ */
+/* ---- The choice ----------------------------------------------------------------------------- */
 
 int DF_NAME(df_unit_can)(const df_conv *conv) {
   const df_window *w = &conv->window;
@@ -47,7 +47,7 @@ int DF_NAME(df_unit_takes)(const df_conv *conv) {
   return unit < sums / (DF_NAME(df_winograd_takes)(conv) ? 80.0 : 29.0);
 }
 
-/* ---- Weights --------------------------------------------------------------------------------- */
+/* ---- Weights -------------------------------------------------------------------------------- */
 
 /* Behind the largest magnitude in each panel of filters: [panel][block][tap][tile][part][word]. */
 static int64_t head_words(const df_conv *conv) {
@@ -98,7 +98,7 @@ void DF_NAME(df_unit_pack)(const df_conv *conv, const df_weight *weight, int64_t
   }
 }
 
-/* ---- Running --------------------------------------------------------------------------------- */
+/* ---- Running -------------------------------------------------------------------------------- */
 
 typedef struct job {
   const df_direct *direct;

@@ -1,9 +1,10 @@
-/* conv_amx.h: convolution on the matrix unit, from operands in bfloat16 parts (see pack_amx.h).
+/* conv/amx/conv.h: convolution on the matrix unit, from operands in bfloat16 parts (see
+ * gemm/amx/pack.h).
  *
- * Functions as in conv_direct.h. Takes convolutions in a plane, without groups, where df_conv asks
+ * Functions as in conv/direct.h. Takes convolutions in a plane, without groups, where df_conv asks
  * for less than float32. */
-#ifndef DF_CPU_CONV_AMX_H
-#define DF_CPU_CONV_AMX_H
+#ifndef DF_CPU_CONV_AMX_CONV_H
+#define DF_CPU_CONV_AMX_CONV_H
 
 #include "conv/direct.h"
 

@@ -1,4 +1,4 @@
-/* conv_grid_amx.c: see conv_grid_amx.h. Per pair of elements 2 loads, 4 operations for the largest
+/* conv/amx/grid.c: see conv/amx/grid.h. Per pair of elements 2 loads, 4 operations for the largest
  * magnitude, and for each part a store and about 5 operations, 16 pairs at a time. */
 #include "conv/amx/grid.h"
 #include "gemm/amx/pack_row.h"

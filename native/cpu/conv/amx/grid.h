@@ -1,12 +1,12 @@
-/* conv_grid_amx.h: an image as the matrix unit reads it in a convolution.
+/* conv/amx/grid.h: an image as the matrix unit reads it in a convolution.
  *
  * Per block of 32 channels, part and phase of the strides lie 16 planes, one per pair of channels,
  * whose elements are pairs of bfloat16. A plane has zeros where the window reads padding. Flat
  * position q = y * span + x reads, for a tap, element q + shift of the tap's phase: so 16 positions
  * of 16 pairs are a tile, wherever they begin, and nothing is gathered. Positions in the last
  * columns of a row, where x is not below the width, are computed and dropped. */
-#ifndef DF_CPU_CONV_GRID_AMX_H
-#define DF_CPU_CONV_GRID_AMX_H
+#ifndef DF_CPU_CONV_AMX_GRID_H
+#define DF_CPU_CONV_AMX_GRID_H
 
 #include "conv/shape.h"
 #include "gemm/amx/pack.h"

@@ -1,4 +1,4 @@
-/* conv_outer_amx.c: dw[f][c][tap] = sum over images and flat positions q of
+/* conv/amx/outer.c: dw[f][c][tap] = sum over images and flat positions q of
  * x[c][q + shift(tap)] * dy[f][q].
  *
  * Channels of x are the rows of the product, with positions as its steps: words of a line lie as a
@@ -86,7 +86,7 @@ int64_t DF_NAME(df_unit_outer_workspace)(const df_conv *conv, int32_t threads) {
          threads * sums_floats(&j) * (int64_t)sizeof(float);
 }
 
-/* ---- Packing --------------------------------------------------------------------------------- */
+/* ---- Packing -------------------------------------------------------------------------------- */
 
 /* A panel of filters: 32 positions at a time, in the order of the planes of x. */
 static uint32_t pack_filters(uint16_t *out, const job *j, const float *from, int64_t filter) {
@@ -140,7 +140,7 @@ static void pack_piece(void *context, int64_t index, int64_t count, int32_t work
         j->dy + (j->first + image) * conv->filters * conv->window.out_size, filter * DF_AMX_PANEL);
 }
 
-/* ---- Products -------------------------------------------------------------------------------- */
+/* ---- Products ------------------------------------------------------------------------------- */
 
 /* Adds blocks [begin, end) of positions of an image to the sums of a piece. */
 static void add_chunk(const job *j, int64_t image, int64_t filter, int64_t channel, int64_t last,

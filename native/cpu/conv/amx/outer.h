@@ -1,6 +1,7 @@
-/* conv_outer_amx.h: the weight gradient of a convolution on the matrix unit (see pack_amx.h). */
-#ifndef DF_CPU_CONV_OUTER_AMX_H
-#define DF_CPU_CONV_OUTER_AMX_H
+/* conv/amx/outer.h: the weight gradient of a convolution on the matrix unit (see gemm/amx/pack.h).
+ */
+#ifndef DF_CPU_CONV_AMX_OUTER_H
+#define DF_CPU_CONV_AMX_OUTER_H
 
 #include "conv/shape.h"
 

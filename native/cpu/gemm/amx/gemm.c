@@ -1,4 +1,4 @@
-/* gemm_amx.c: packing and the loops around the tiles, as in gemm.c.
+/* gemm/amx/gemm.c: packing and the loops around the tiles, as in gemm/gemm.c.
  *
  * The plain loop, where parts(x) are the bfloat16 parts of a float:
  *   c[i][j] = sum over k blocks, kept pairs (q, r) of parts and p in the block of
@@ -40,7 +40,7 @@ static plan plan_of(int64_t m, int64_t n, int64_t k, int parts) {
   return plan;
 }
 
-/* ---- Cutting --------------------------------------------------------------------------------- */
+/* ---- Cutting -------------------------------------------------------------------------------- */
 
 /* Cycles of one thread, as measured, for a piece. */
 static double piece_cost(int64_t m, int64_t n, int64_t k, int parts) {
@@ -54,7 +54,7 @@ static double piece_cost(int64_t m, int64_t n, int64_t k, int parts) {
          packed * (double)k * packing[parts - 1];
 }
 
-/* The same for gemm.c. */
+/* The same for gemm/gemm.c. */
 static double float_cost(int64_t m, int64_t n, int64_t k) {
   return (double)(m * n * k) / 27.0 + (double)((m + n) * k) * 0.2 + (double)(m * n) * 0.2;
 }
@@ -101,7 +101,7 @@ df_gemm_cut DF_NAME(df_gemm_amx_cut)(int64_t m, int64_t n, int64_t k, int64_t ba
   return best;
 }
 
-/* ---- A constant b ---------------------------------------------------------------------------- */
+/* ---- A constant b --------------------------------------------------------------------------- */
 
 /* The largest magnitude in each panel, then the panels, each of all steps. */
 static int64_t head_bytes(int64_t n) {
@@ -150,7 +150,7 @@ static void unpack(float *out, const uint16_t *words, int64_t k, int64_t lanes) 
     }
 }
 
-/* ---- One piece ------------------------------------------------------------------------------- */
+/* ---- One piece ------------------------------------------------------------------------------ */
 
 /* A panel and whether all of it is ordinary. */
 typedef struct panel {

@@ -1,10 +1,10 @@
-/* gemm_amx.h: the product of gemm.h on the matrix unit, from operands in bfloat16 parts.
+/* gemm/amx/gemm.h: the product of gemm/gemm.h on the matrix unit, from operands in bfloat16 parts.
  *
- * Bounds of the errors are in pack_amx.h. A panel of an operand that is not ordinary there (numbers
- * near the ends of float32's range, infinities, NaN) makes the products that it takes part in go
- * the way of float32. */
-#ifndef DF_CPU_GEMM_AMX_H
-#define DF_CPU_GEMM_AMX_H
+ * Bounds of the errors are in gemm/amx/pack.h. A panel of an operand that is not ordinary there
+ * (numbers near the ends of float32's range, infinities, NaN) makes the products that it takes part
+ * in go the way of float32. */
+#ifndef DF_CPU_GEMM_AMX_GEMM_H
+#define DF_CPU_GEMM_AMX_GEMM_H
 
 #include "gemm/gemm.h"
 

@@ -1,4 +1,4 @@
-/* pack_amx.c: see pack_amx.h.
+/* gemm/amx/pack.c: see gemm/amx/pack.h.
  *
  * What lies together decides: two vectors of 16 floats are rounded by one instruction to 32 words.
  * Where steps lie together that is a row of a tile of a; where lanes do, the words of two steps are
@@ -129,7 +129,7 @@ uint32_t DF_NAME(df_amx_pack)(uint16_t *out, const df_amx_source *source, int pa
   return packers[parts - 1][way][form](out, source);
 }
 
-/* ---- What is not ordinary -------------------------------------------------------------------- */
+/* ---- What is not ordinary ------------------------------------------------------------------- */
 
 /* |x| rounded to bfloat16; |cut|: towards zero. */
 static uint16_t round_word(float x, int cut) {

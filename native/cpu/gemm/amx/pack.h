@@ -1,4 +1,5 @@
-/* pack_amx.h: floats as sums of bfloat16 parts, in the order in which the matrix unit reads them.
+/* gemm/amx/pack.h: floats as sums of bfloat16 parts, in the order in which the matrix unit reads
+ * them.
  *
  * The unit multiplies bfloat16 and adds float32. A float x is split, by rounding to nearest even,
  *
@@ -22,8 +23,8 @@
  * read with an error of up to 2^-126, and products likewise. This is nothing beside the other
  * errors while the largest magnitudes are ordinary: who multiplies asks df_amx_ordinary for each
  * panel, and goes another way where one is not. */
-#ifndef DF_CPU_PACK_AMX_H
-#define DF_CPU_PACK_AMX_H
+#ifndef DF_CPU_GEMM_AMX_PACK_H
+#define DF_CPU_GEMM_AMX_PACK_H
 
 #include "cpu.h"
 

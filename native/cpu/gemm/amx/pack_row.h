@@ -1,6 +1,6 @@
-/* pack_row_amx.h: 32 floats to a row of a tile. */
-#ifndef DF_CPU_PACK_ROW_AMX_H
-#define DF_CPU_PACK_ROW_AMX_H
+/* gemm/amx/pack_row.h: 32 floats to a row of a tile. */
+#ifndef DF_CPU_GEMM_AMX_PACK_ROW_H
+#define DF_CPU_GEMM_AMX_PACK_ROW_H
 
 #include "gemm/amx/pack.h"
 #include "simd/vector.h"

@@ -1,4 +1,5 @@
-/* tile_amx.c: see tile_amx.h. Registers 0 to 3 are sums, 4 and 5 tiles of a, 6 and 7 of b. */
+/* gemm/amx/tile.c: see gemm/amx/tile.h. Registers 0 to 3 are sums, 4 and 5 tiles of a, 6 and 7 of
+ * b. */
 #include "gemm/amx/tile.h"
 #include "gemm/amx/pack_row.h"
 

@@ -1,11 +1,11 @@
-/* tile_amx.h: the innermost loop of products on the matrix unit.
+/* gemm/amx/tile.h: the innermost loop of products on the matrix unit.
  *
  * Two tiles of a and two of b, each of 16 lanes x 32 steps in up to three parts, give four tiles of
  * sums that stay in the unit while k passes. Per block of steps and part that is 4 loads of 1 KiB,
  * 8 cycles each from the first cache, to 4 products of 16 cycles; more parts load less than that.
  */
-#ifndef DF_CPU_TILE_AMX_H
-#define DF_CPU_TILE_AMX_H
+#ifndef DF_CPU_GEMM_AMX_TILE_H
+#define DF_CPU_GEMM_AMX_TILE_H
 
 #include "gemm/amx/pack.h"
 #include "gemm/gemm.h"
