@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from dataflow.ceilings import Ceilings, measure
-from dataflow.plan import Plan
-from dataflow.profile import work
+from dataflow.cli.roofline import Ceilings, measure
+from dataflow.execute.profile import work
+from dataflow.ir.plan import Plan
 
 
 @functools.cache

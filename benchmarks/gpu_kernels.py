@@ -16,8 +16,8 @@ import numpy as np
 from report import write
 
 import dataflow as df
-from dataflow.graph import Value
-from dataflow.registry import default_registry
+from dataflow.ir.graph import Value
+from dataflow.plugin.registry import default_registry
 
 GOAL = 0.85  # of the copy's bandwidth
 NODES = 10_000

@@ -18,7 +18,7 @@ from gpu_kernels import card
 from report import interleaved, ratio, write
 
 import dataflow as df
-from dataflow.registry import default_registry
+from dataflow.plugin.registry import default_registry
 
 # network: batch, shape of a sample (None: words), classes, steps in one turn
 NETWORKS: dict[str, tuple[int, tuple[int, ...], int | None, int, int]] = {

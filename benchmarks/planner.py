@@ -17,8 +17,8 @@ import onnx
 from report import write
 
 import dataflow as df
-from dataflow.hostmemory import allocated
-from dataflow.memory import Lifetime, plan_memory
+from dataflow.cdevice.host_memory import allocated
+from dataflow.planning.offsets import Lifetime, plan_memory
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 RECORDINGS = Path(__file__).parents[1] / "tests/recordings"

@@ -26,7 +26,7 @@ from report import interleaved, ratio, said, write
 from works import WORKS
 
 import dataflow as df
-from dataflow.device import Precision
+from dataflow.plugin.device import Precision
 
 LEVELS: tuple[Precision, ...] = get_args(Precision)
 INFERENCE, TRAINING = ("bert", "resnet50"), ("encoder", "mlp", "resnet50")

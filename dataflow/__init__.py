@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .builder import GraphBuilder as GraphBuilder
 from .errors import (
     Cancelled as Cancelled,
 )
@@ -36,88 +35,65 @@ from .errors import (
 from .errors import (
     PluginError as PluginError,
 )
-from .graph import Graph as Graph
-from .graph import Node as Node
-from .graph import Value as Value
-from .op import Op as Op
-from .op import Pattern as Pattern
-from .types import (
-    Dim as Dim,
-)
-from .types import (
-    DType as DType,
-)
-from .types import (
-    TensorType as TensorType,
-)
-from .types import (
-    bfloat16 as bfloat16,
-)
-from .types import (
-    bool_ as bool_,
-)
-from .types import (
-    float16 as float16,
-)
-from .types import (
-    float32 as float32,
-)
-from .types import (
-    float64 as float64,
-)
-from .types import (
-    int8 as int8,
-)
-from .types import (
-    int16 as int16,
-)
-from .types import (
-    int32 as int32,
-)
-from .types import (
-    int64 as int64,
-)
-from .types import (
-    uint8 as uint8,
-)
-from .types import (
-    uint16 as uint16,
-)
-from .types import (
-    uint32 as uint32,
-)
-from .types import (
-    uint64 as uint64,
-)
+from .ir.builder import GraphBuilder as GraphBuilder
+from .ir.graph import Graph as Graph
+from .ir.graph import Node as Node
+from .ir.graph import Value as Value
+from .ir.op import Op as Op
+from .ir.op import Pattern as Pattern
+from .ir.types import Dim as Dim
+from .ir.types import DType as DType
+from .ir.types import TensorType as TensorType
+from .ir.types import bfloat16 as bfloat16
+from .ir.types import bool_ as bool_
+from .ir.types import float16 as float16
+from .ir.types import float32 as float32
+from .ir.types import float64 as float64
+from .ir.types import int8 as int8
+from .ir.types import int16 as int16
+from .ir.types import int32 as int32
+from .ir.types import int64 as int64
+from .ir.types import uint8 as uint8
+from .ir.types import uint16 as uint16
+from .ir.types import uint32 as uint32
+from .ir.types import uint64 as uint64
 
 __version__ = "0.1.0"
 
 # Submodules, and names that live in one: loaded at first use.
 _MODULES = ("losses", "ops", "optim", "schedules", "testing")
 _NAMES = {
-    "Algorithms": "algorithms",
-    "CDevice": "cdevice",
+    "Algorithms": "planning.algorithms",
+    "CDevice": "cdevice.library",
     "Dataset": "train.dataset",
-    "Device": "device",
+    "Device": "plugin.device",
     "EarlyStop": "train.callbacks",
     "History": "train.history",
-    "Kernel": "device",
-    "Limits": "limits",
+    "Kernel": "plugin.device",
+    "Limits": "host.limits",
     "Model": "model",
     "NonFiniteLoss": "train.nonfinite",
     "Parameter": "model",
-    "Plan": "plan",
-    "Profile": "profile",
+    "Plan": "ir.plan",
+    "Profile": "execute.profile",
     "Session": "session",
-    "StepTime": "profile",
+    "StepTime": "execute.profile",
     "Trainer": "train.trainer",
-    "empty": "hostmemory",
-    "kernels_of": "cdevice",
+    "empty": "cdevice.host_memory",
+    "kernels_of": "cdevice.library",
     "load": "model",
-    "replace_head": "head",
+    "replace_head": "head_replacement",
     "save": "model",
-    "vjp": "differentiate",
+    "vjp": "gradients",
 }
+# Data types that few models have.
+_NAMES |= dict.fromkeys(
+    (
+        "complex64", "complex128", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0",
+        "float4e2m1", "int4", "uint4", "int2", "uint2", "string",
+    ),
+    "ir.types",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

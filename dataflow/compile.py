@@ -8,19 +8,27 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
-from . import arguments
-from .algorithms import Algorithms
-from .device import HOST, Precision
 from .errors import InputError
-from .graph import Graph
-from .limits import Limits, account_of
-from .lower import Lowered, LoweredNode, Pins, Root, fuse, fuse_elementwise, lower
-from .machine import Machine
-from .numbers import whole
-from .passes import fold, join_scales, turn_products, without_dead, without_inactive
-from .plan import Plan
-from .planning import make_plan
-from .registry import LAST_RESORT, Registry
+from .execute.devices import Machine
+from .host import checks
+from .host.limits import Limits, account_of
+from .host.numbers import whole
+from .ir.graph import Graph
+from .ir.lowered import Lowered, LoweredNode, Root
+from .ir.plan import Plan
+from .lower.lowering import lower
+from .lower.placement import Pins
+from .passes.constant_folding import fold
+from .passes.dead_code import without_dead
+from .passes.dropout import without_inactive
+from .passes.fold_affine import join_scales
+from .passes.fuse import fuse
+from .passes.fuse_elementwise import fuse_elementwise
+from .passes.transposed_matmul import turn_products
+from .planning.algorithms import Algorithms
+from .planning.planner import make_plan
+from .plugin.device import HOST, Precision
+from .plugin.registry import LAST_RESORT, Registry
 
 MOST_THREADS = 1024  # of the native pool
 
@@ -83,8 +91,8 @@ def _listed(devices: Sequence[DeviceChoice] | DeviceChoice) -> list[tuple[str, M
     found: list[tuple[str, Mapping[str, Any]]] = []
     for choice in (devices,) if single else several:
         name, options = choice if isinstance(choice, tuple) and len(choice) == 2 else (choice, MappingProxyType({}))
-        arguments.mapping("devices: the options of a device", options)
-        found.append((arguments.text("devices: an id", name).removesuffix(":0"), options))
+        checks.mapping("devices: the options of a device", options)
+        found.append((checks.text("devices: an id", name).removesuffix(":0"), options))
     return found
 
 
@@ -103,8 +111,8 @@ def open_machine(
         InputError: a precision that there is not, or limits that are none.
     """
     account = account_of(limits)
-    arguments.text("precision", precision, get_args(Precision))
-    arguments.optional("algorithms", algorithms, Algorithms)
+    checks.text("precision", precision, get_args(Precision))
+    checks.optional("algorithms", algorithms, Algorithms)
     options = {} if devices is None else dict(_listed(devices))
     backends = {d: registry.devices[d].open(options.get(d, MappingProxyType({})), precision) for d in placement.devices}
     memories = {d: registry.devices[d].memory for d in placement.devices}
@@ -183,7 +191,7 @@ def compile_graph(
     lowered = lower(graph, placement.pins, registry, homes)
 
     def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:
-        from .tuning import time_algorithms
+        from .execute.autotune import time_algorithms
 
         return time_algorithms(node, names, constant, machine, registry)
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import arguments
 from .errors import InputError, ModelError
-from .fork import renew_in_child
-from .graph import Array, Graph, Value
-from .limits import Limits, account_of, limited
-from .pause import collection_paused
-from .types import TensorType
+from .host import checks
+from .host.fork import renew_in_child
+from .host.garbage_collection import collection_paused
+from .host.limits import Limits, account_of, limited
+from .ir.graph import Array, Graph, Value
+from .ir.types import TensorType
 
 if TYPE_CHECKING:
-    from .registry import Registry
+    from .plugin.registry import Registry
 
 
 class Parameter:
@@ -57,7 +57,7 @@ class Parameter:
         """
         if self._model._owner is not None:
             raise InputError(f"parameter {self.name!r}: a Trainer owns the model's weights; close it first")
-        found = arguments.array(f"parameter {self.name!r}: the value", array)
+        found = checks.array(f"parameter {self.name!r}: the value", array)
         wanted = self.type
         if found.dtype != wanted.dtype.numpy or found.shape != wanted.sizes:
             raise InputError(
@@ -259,7 +259,7 @@ def save(model: Model, path: str, *, registry: Registry | None = None, **options
         registry: of plugins; the installed ones by default.
         options: the format's own.
     """
-    arguments.instance("model", model, Model)
+    checks.instance("model", model, Model)
     form = _format(path, registry)
     if form.save is None:
         raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
@@ -267,9 +267,9 @@ def save(model: Model, path: str, *, registry: Registry | None = None, **options
 
 
 def _format(path: str, registry: Registry | None) -> Any:
-    from .registry import registry_of
+    from .plugin.registry import registry_of
 
-    registry, path = registry_of(registry), arguments.path("path", path)
+    registry, path = registry_of(registry), checks.path("path", path)
     suffix = Path(path).suffix.lower()
     if suffix not in registry.formats:
         raise InputError(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .train.optim import SGD as SGD
-from .train.optim import AdamW as AdamW
-from .train.optim import Optimizer as Optimizer
+from .train.optimizers import SGD as SGD
+from .train.optimizers import AdamW as AdamW
+from .train.optimizers import Optimizer as Optimizer

@@ -13,30 +13,31 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from . import arguments
-from .algorithms import Algorithms
-from .budget import check_budget
 from .compile import DeviceChoice, compile_graph, open_machine, place
-from .device import Precision
 from .errors import Cancelled, InputError, ModelError
-from .execute import Program
-from .feeds import check_result, checked_inputs, result_arrays, sizes_of
-from .fork import renew_in_child
-from .graph import Array, Graph, Node
-from .limits import Limits, limited
-from .lower import Loop, Lowered, LoweredNode, Move
+from .execute.arguments import check_result, checked_inputs, result_arrays, sizes_of
+from .execute.program import Program
+from .execute.variables import Store
+from .host import checks
+from .host.fork import renew_in_child
+from .host.garbage_collection import collection_paused
+from .host.limits import Limits, limited
+from .host.numbers import whole
+from .ir.graph import Array, Graph, Node
+from .ir.lowered import Loop, Lowered, LoweredNode, Move
+from .ir.plan import Plan
+from .ir.types import MOST_AXES, MOST_BYTES, Dim, TensorType
 from .model import Model
-from .numbers import whole
-from .passes import bind, dims_of, without_dead
-from .pause import collection_paused
-from .plan import Plan
-from .regions import Region, cut, depends_on_data
-from .registry import Registry, registry_of
-from .store import Store
-from .types import MOST_AXES, MOST_BYTES, Dim, TensorType
+from .passes.bind_shapes import bind, dims_of
+from .passes.dead_code import without_dead
+from .passes.dynamic_regions import Region, cut, depends_on_data
+from .planning.algorithms import Algorithms
+from .planning.budget import check_budget
+from .plugin.device import Precision
+from .plugin.registry import Registry, registry_of
 
 if TYPE_CHECKING:
-    from .profile import Profile
+    from .execute.profile import Profile
 
 log = logging.getLogger("dataflow")
 
@@ -87,7 +88,7 @@ class Session:
         fold: compute at compile time what depends on constants alone.
         fuse: let one kernel compute a chain of ops where a device has one for it.
         precision: how products of float32 may be computed; ``"bf16x6"``, ``"tf32"`` and ``"bf16"`` are for devices that
-            are faster so (others compute as float32). See ``dataflow.device.Precision``.
+            are faster so (others compute as float32). See ``dataflow.plugin.device.Precision``.
         algorithms: which one a kernel goes by where it has several; by default what it finds best. See ``Algorithms``.
         pin: device ids by pattern: where nodes of that name, or that compute a value or read a parameter of that
             name, run if the device takes them.
@@ -116,10 +117,10 @@ class Session:
         registry: Registry | None = None,
         limits: Limits | None = None,
     ) -> None:
-        arguments.instance("model", model, Model, Graph)
+        checks.instance("model", model, Model, Graph)
         self.model = model if isinstance(model, Model) else Model(model)
         self._registry = registry_of(registry)
-        arguments.text("fallback", fallback, ("warn", "error"))
+        checks.text("fallback", fallback, ("warn", "error"))
         self._concurrency = whole("concurrency", concurrency)
         self._placement = place(devices, self._registry, pin)
         self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
@@ -261,7 +262,7 @@ class Session:
             InputError: as ``run``.
             ModelError: shapes depend on data, so that there is no plan before it runs.
         """
-        from .profile import profile_program
+        from .execute.profile import profile_program
 
         loaded = self._loaded()
         feeds = checked_inputs(loaded.graph, inputs)
@@ -302,7 +303,7 @@ class Session:
                 f"{node.origin or node.describe()}: what follows has a shape that depends on data, so it has no plan "
                 "before it runs; session.plans has those of the runs so far"
             )
-        names = () if outputs is None else arguments.texts("outputs", outputs)
+        names = () if outputs is None else checks.texts("outputs", outputs)
         key: Key = (names, tuple(np.shape(a) for a in feeds.values()))
         return self._cached(loaded, key, lambda: self._compile(loaded, feeds, names))
 
@@ -422,7 +423,7 @@ def _shapes(graph: Graph, inputs: Any) -> dict[str, Array]:
     if inputs is None:
         inputs = {}
     if isinstance(inputs, Mapping):
-        arguments.mapping("inputs", inputs)
+        checks.mapping("inputs", inputs)
     else:
         if not hasattr(inputs, "shape") and not isinstance(inputs, (tuple, list)):
             raise InputError(f"expected shapes or arrays by name or in order, got {inputs!r}")

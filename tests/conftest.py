@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dataflow as df
-from dataflow.registry import default_registry, load
+from dataflow.plugin.registry import default_registry, load
 
 FOLDER = Path(__file__).parent / "devices"
 
@@ -64,7 +64,7 @@ def refusing():
 def every_plan_is_checked():
     """Whatever plan a test makes is proved right, or the test fails; those of very large arenas take too long."""
     from dataflow import compile as stage
-    from dataflow.check import check_plan
+    from dataflow.planning.verify import check_plan
 
     make = stage.make_plan
 

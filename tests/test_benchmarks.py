@@ -74,7 +74,7 @@ def test_the_goal_of_a_row_is_a_tenth_above_the_floor_where_that_is_more(shared)
 
 def test_floors_count_declared_work_and_given_bytes(shared, monkeypatch):
     import dataflow as df
-    from dataflow.ceilings import Ceilings
+    from dataflow.cli.roofline import Ceilings
 
     floors = shared("floors")
     monkeypatch.setattr(floors, "ceilings", lambda threads: Ceilings(1e9 * threads, 1e8))

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow import cli, ops, registry
-from dataflow.hookspecs import Format
+from dataflow import ops
+from dataflow.cli import main as cli
+from dataflow.plugin import registry
+from dataflow.plugin.hookspecs import Format
 from dataflow.testing import conformance
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dataflow as df
-from dataflow.hookspecs import HOOKS
+from dataflow.plugin.hookspecs import HOOKS
 
 ROOT = Path(__file__).parents[1]
 RECIPES = (ROOT / "CONTRIBUTING.md").read_text()
@@ -43,16 +43,16 @@ def test_the_recipe_for_an_op(tmp_path):
     """The op is declared in copies of the files, as the recipe says, and passes the gradient check and the kit."""
     for package in ("dataflow", "plugins", "importers"):
         shutil.copytree(ROOT / package, tmp_path / package)
-    ops = tmp_path / "dataflow/ops/elementwise.py"
+    ops = tmp_path / "dataflow/ops/activation.py"
     text = ops.read_text().replace("\nOPS = (", f"\n{block('op')}\n\nOPS = (\n    softcap,", 1)
     ops.write_text(text)
-    reference = tmp_path / "plugins/dataflow_numpy/elementwise.py"
+    reference = tmp_path / "plugins/dataflow_numpy/arithmetic.py"
     reference.write_text(
         reference.read_text().replace(
             "KERNELS: dict[str, Code] = {", "KERNELS: dict[str, Code] = {\n    " + block("reference"), 1
         )
     )
-    samples = tmp_path / "dataflow/testing/samples.py"
+    samples = tmp_path / "dataflow/testing/samples/arithmetic.py"
     head, tail = samples.read_text().split("def _unary()", 1)
     body, rest = tail.split("    return rows\n", 1)
     samples.write_text(f"{head}def _unary(){body}    {block('samples')}    return rows\n{rest}")
@@ -60,7 +60,7 @@ def test_the_recipe_for_an_op(tmp_path):
     code = (
         "import sys, dataflow_numpy, dataflow_cpu\n"
         "import dataflow; assert dataflow.__file__.startswith(sys.argv[1]), dataflow.__file__\n"
-        "from dataflow.registry import load\n"
+        "from dataflow.plugin.registry import load\n"
         "from dataflow.testing import check_device, SAMPLES\n"
         "own = [s for s in SAMPLES if s.op.name == 'softcap']\n"
         "assert len(own) == 8\n"
@@ -96,7 +96,7 @@ def kit(folder):
     subprocess.run(["sh", "build.sh"], cwd=folder, env=environment, check=True)
     code = (
         "import dataflow_abacus, collections\n"
-        "from dataflow.registry import load\n"
+        "from dataflow.plugin.registry import load\n"
         "from dataflow.testing import check_device\n"
         "found = list(check_device('abacus', registry=load([dataflow_abacus])))\n"
         "print(dict(collections.Counter(o.status for o in found)))\n"

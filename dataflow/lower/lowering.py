@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..device import HOST
+from ..cdevice.abi import is_contiguous
 from ..errors import ModelError
-from ..graph import Graph, Initializer, Node, Value
-from ..limits import poll
-from ..native import is_contiguous
-from ..op import Op
-from ..registry import Registry
-from ..types import TensorType, contiguous_strides, element_count
-from . import bodies
-from .concats import place
-from .lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
-from .pins import Pins
+from ..host.limits import poll
+from ..ir.graph import Graph, Initializer, Node, Value
+from ..ir.lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
+from ..ir.op import Op
+from ..ir.types import TensorType, contiguous_strides, element_count
+from ..plugin.device import HOST
+from ..plugin.registry import Registry
+from . import control_flow
+from .concat import place
+from .placement import Pins
 from .select import Selection, select
 
 
@@ -108,7 +108,9 @@ class Lowering:
         elif node in self.wholes:
             self.concat(node)
         elif self.choices[node].kernel is None:
-            {"scan": bodies.scan, "if_": bodies.branches, "loop": bodies.loop}[node.op.name](self, node)
+            {"scan": control_flow.scan, "if_": control_flow.branches, "loop": control_flow.loop}[node.op.name](
+                self, node
+            )
         else:
             self.kernel(node)
 

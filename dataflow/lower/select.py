@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..builder import GraphBuilder
-from ..device import Kernel, has_work
 from ..errors import ModelError, PluginError
-from ..graph import Graph, Node, Value
-from ..passes.dead import without_dead
-from ..passes.rewrite import rewrite
-from ..registry import Registry
-from .pins import Pins
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node, Value
+from ..ir.rewrite import rewrite
+from ..passes.dead_code import without_dead
+from ..plugin.device import Kernel, has_work
+from ..plugin.registry import Registry
+from .placement import Pins
 
 LOOPS = frozenset({"scan", "if_", "loop"})  # a device can run their bodies
 

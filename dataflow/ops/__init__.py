@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
-from ..op import Op
-from . import (
-    attending,
-    binary,
-    control,
-    convolution,
-    datadims,
-    elementwise,
-    index,
-    layernorm,
-    linalg,
-    loss,
-    movement,
-    norm,
-    optim,
-    ordering,
-    patterns,
-    pool,
-    probability,
-    random,
-    recurrent,
-    reduce,
-    resampling,
-    scattering,
-)
+from ..ir.op import Op
+from .activation import OPS as ACTIVATION
+from .arithmetic import OPS as ARITHMETIC
+from .attention import OPS as ATTENTION
+from .attention import attention as attention
+from .control_flow import OPS as CONTROL_FLOW
+from .control_flow import fused as fused
+from .conv import OPS as CONV
+from .conv import conv as conv
+from .dynamic_shape import OPS as DYNAMIC_SHAPE
+from .fused import OPS as FUSED
+from .gather import OPS as GATHER
+from .gather import gather as gather
+from .layer_norm import OPS as LAYER_NORM
+from .layer_norm import layer_norm as layer_norm
+from .linalg import OPS as LINALG
+from .loss import OPS as LOSS
+from .norm import OPS as NORM
+from .optimizer import OPS as OPTIMIZER
+from .pool import OPS as POOL
+from .random import OPS as RANDOM
+from .recurrent import OPS as RECURRENT
+from .reduce import OPS as REDUCE
+from .resize import OPS as RESIZE
+from .resize import resize as resize
+from .scatter import OPS as SCATTER
+from .shape import OPS as SHAPE
+from .softmax import OPS as SOFTMAX
+from .softmax import softmax as softmax
+from .sort import OPS as SORT
 
 _FAMILIES = (
-    elementwise, binary, reduce, movement, index, datadims, scattering, ordering, linalg, convolution, pool, norm,
-    layernorm, probability, loss, optim, random, recurrent, resampling, control, patterns,
-    attending,
-)  # fmt: skip
+    ACTIVATION,
+    ARITHMETIC,
+    REDUCE,
+    SHAPE,
+    GATHER,
+    DYNAMIC_SHAPE,
+    SCATTER,
+    SORT,
+    LINALG,
+    CONV,
+    POOL,
+    NORM,
+    LAYER_NORM,
+    SOFTMAX,
+    LOSS,
+    OPTIMIZER,
+    RANDOM,
+    RECURRENT,
+    RESIZE,
+    CONTROL_FLOW,
+    FUSED,
+    ATTENTION,
+)
 
-ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family.OPS)
+ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family)
 _BY_NAME = {op.name: op for op in ALL}
+# Where an op has the name of a family's file, the name means the op, as the imports above say to type checkers.
+globals().update({name: op for name, op in _BY_NAME.items() if name in globals()})
 
 
 def __getattr__(name: str) -> Op:

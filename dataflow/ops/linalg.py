@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..errors import InputError
-from ..graph import Node, Value
-from ..op import Op
-from ..types import Dim, Size, TensorType
-from .movement import reshape, transpose
-from .rules import broadcast_shape, product, same_dtype
+from ..ir.graph import Node, Value
+from ..ir.op import Op
+from ..ir.types import Dim, Size, TensorType
+from .infer import broadcast_shape, product, same_dtype
+from .shape import reshape, transpose
 
 
 def _matmul_infer(a: TensorType, b: TensorType) -> TensorType:

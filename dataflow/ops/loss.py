@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph import Node, Value
-from ..op import Op
-from ..types import TensorType
-from .rules import alike, need, need_float, need_no_cotangent, normal_axis
+from ..ir.graph import Node, Value
+from ..ir.op import Op
+from ..ir.types import TensorType
+from .infer import alike, need, need_float, need_no_cotangent, normal_axis
 
 _ATTRIBUTES: dict[str, Any] = {"axis": 1, "ignore_index": -100, "label_smoothing": 0.0}
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InputError
-from ..graph import Node, Value
-from ..op import REQUIRED, Op
-from ..types import Dim, TensorType
-from .binary import add, mul, sub
-from .convolution import MOST
-from .elementwise import neg, reciprocal, sqrt
-from .movement import reshape
+from ..ir.graph import Node, Value
+from ..ir.op import REQUIRED, Op
+from ..ir.types import Dim, TensorType
+from .activation import neg, reciprocal, sqrt
+from .arithmetic import add, mul, sub
+from .conv import MOST
+from .infer import alike, floats_alike, need, need_float, need_no_cotangent
 from .reduce import reduce_sum
-from .rules import alike, floats_alike, need, need_float, need_no_cotangent
+from .shape import reshape
 
 
 def _check_channels(name: str, x: TensorType, **vectors: TensorType) -> None:

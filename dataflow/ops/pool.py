@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..graph import Node, Value
-from ..op import REQUIRED, Op
-from ..types import Dim, Shape, Size, TensorType, int32, least_size
-from .convolution import check_window, window_size
-from .rules import alike, need, need_float, need_number, need_real, need_shape
+from ..ir.graph import Node, Value
+from ..ir.op import REQUIRED, Op
+from ..ir.types import Dim, Shape, Size, TensorType, int32, least_size
+from .conv import check_window, window_size
+from .infer import alike, need, need_float, need_number, need_real, need_shape
 
 _WINDOW: dict[str, Any] = {
     "kernel": REQUIRED,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph import Node, Value
-from ..op import REQUIRED, Op
-from ..types import DType, Shape, TensorType, float32, uint64
-from .rules import need, need_float
+from ..ir.graph import Node, Value
+from ..ir.op import REQUIRED, Op
+from ..ir.types import DType, Shape, TensorType, float32, uint64
+from .infer import need, need_float
 
 KEY = TensorType(uint64, (2,))
 

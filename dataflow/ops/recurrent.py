@@ -14,21 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import GradientError
-from ..graph import Node, Value
-from ..op import Op
-from ..types import TensorType
-from .binary import add
+from ..ir.graph import Node, Value
+from ..ir.op import Op
+from ..ir.types import TensorType
+from .arithmetic import add
+from .infer import alike, need, need_float, need_no_cotangent, product
 from .linalg import matmul, swapped
-from .movement import reshape, slice
-from .recurrent_steps import (
-    gru_grad_steps,
-    gru_steps,
-    lstm_grad_steps,
-    lstm_steps,
-    rnn_grad_steps,
-    rnn_steps,
-)
-from .rules import alike, need, need_float, need_no_cotangent, product
+from .recurrent_cells import gru_grad_steps, gru_steps, lstm_grad_steps, lstm_steps, rnn_grad_steps, rnn_steps
+from .shape import reshape, slice
 
 # ---- shapes -------------------------------------------------------------------------------------------
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph import Node, Value
-from ..op import REQUIRED, Op
-from ..types import Dim, Shape, TensorType, int64
-from .binary import add, div, equal, mul, sub, where
-from .elementwise import cast
-from .rules import need, need_float, normal_axes, normal_axis, product, reduced, reduced_shape
+from ..ir.graph import Node, Value
+from ..ir.op import REQUIRED, Op
+from ..ir.types import Dim, Shape, TensorType, int64
+from .activation import cast
+from .arithmetic import add, div, equal, mul, sub, where
+from .infer import need, need_float, normal_axes, normal_axis, product, reduced, reduced_shape
 
 _AXES: dict[str, Any] = {"axes": REQUIRED, "keepdims": 1}
 
 
 def _spread(node: Node, value: Value) -> Value:
     """A reduced value broadcast back to the shape of the node's input."""
-    from .movement import broadcast_to, reshape
+    from .shape import broadcast_to, reshape
 
     x = node.inputs[0]
     assert x is not None
@@ -30,7 +30,7 @@ def _spread(node: Node, value: Value) -> Value:
 
 
 def _mean_gradient(node: Node, dy: Value) -> Value:
-    from .movement import broadcast_to
+    from .shape import broadcast_to
 
     x = node.inputs[0]
     assert x is not None and x.builder is not None
@@ -113,7 +113,7 @@ def _sum_to_infer(x: TensorType, *, shape: Shape) -> TensorType:
 
 
 def _sum_to(x: Value, *, shape: Shape) -> Value:
-    from .movement import reshape
+    from .shape import reshape
 
     lead = x.type.rank - len(shape)
     axes = [*range(lead)]
@@ -125,7 +125,7 @@ def _sum_to(x: Value, *, shape: Shape) -> Value:
 
 
 def _sum_to_gradient(node: Node, dy: Value) -> Value:
-    from .movement import broadcast_to
+    from .shape import broadcast_to
 
     assert node.inputs[0] is not None
     spread: Value = broadcast_to(dy, shape=node.inputs[0].type.shape)

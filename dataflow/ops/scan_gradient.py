@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..builder import GraphBuilder
-from ..graph import Graph, Node, Value
-from ..types import Size
-from .binary import add
-from .bodies import inline, parts, zeros
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Size
+from .arithmetic import add
+from .infer import product
 from .linalg import matmul, swapped
-from .movement import reshape
-from .rules import product
+from .shape import reshape
+from .subgraph import inline, parts, zeros
 
 
 def scan_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
@@ -23,7 +23,7 @@ def scan_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
     rows the saved carries, the scanned inputs and the cotangents of the stacked results. The weight of a product has
     no sum: both factors of its gradient are stacked, and multiplied once behind the loop.
     """
-    from ..autodiff import add_gradients, decompose_for_gradient
+    from ..passes.autodiff import add_gradients, decompose_for_gradient
 
     n_carries, n_xs = node.attributes["n_carries"], node.attributes["n_xs"]
     first = n_carries + n_xs  # of the captures
@@ -145,8 +145,8 @@ class _Taken:
 
 def _take_out(body: Graph, first: int) -> _Taken:
     """Takes the weights out of a body: matrices that depend on captures alone, those inputs from ``first`` on."""
-    from ..passes.dead import without_dead
-    from ..passes.rewrite import rewrite
+    from ..ir.rewrite import rewrite
+    from ..passes.dead_code import without_dead
 
     fixed, active = (
         {*body.inputs[first:], *body.initializers},

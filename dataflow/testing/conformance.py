@@ -9,16 +9,16 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ..algorithms import Algorithms
-from ..device import Precision
 from ..errors import DataflowError
-from ..graph import Array, Graph, Initializer
-from ..registry import LAST_RESORT, Registry, default_registry
+from ..ir.graph import Array, Graph, Initializer
+from ..ir.types import float32, float64
+from ..planning.algorithms import Algorithms
+from ..plugin.device import Precision
+from ..plugin.registry import LAST_RESORT, Registry, default_registry
 from ..session import Session
-from ..types import float32, float64
 from .layouts import Along, Layouts, Variant, combinations, every, same
 from .sample import Sample
-from .samples import SAMPLES
+from .samples.arithmetic import SAMPLES
 
 Status = Literal["passed", "failed", "not claimed", "untested"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import ops
-from ..builder import GraphBuilder
-from ..graph import Array, Value
-from ..types import DType
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Array, Value
+from ..ir.types import DType
 
 
 @dataclass(frozen=True, slots=True)

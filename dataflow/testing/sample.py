@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..builder import GraphBuilder
-from ..graph import Array, Graph, Value
-from ..op import Op
-from ..types import DType, bool_, float32, int64
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Array, Graph, Value
+from ..ir.op import Op
+from ..ir.types import DType, bool_, float32, int64
 from .layouts import Layouts
 
 Kind = Literal["normal", "positive", "unit", "away", "distinct", "bool", "range"]

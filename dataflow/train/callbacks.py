@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..arguments import number, text
 from ..errors import InputError
-from ..numbers import whole
+from ..host.checks import number, text
+from ..host.numbers import whole
 
 if TYPE_CHECKING:
     from .trainer import Trainer

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from .. import arguments
 from ..errors import DataflowError, InputError
-from ..graph import Array
-from ..numbers import whole
+from ..host import checks
+from ..host.numbers import whole
+from ..ir.graph import Array
 
 _CHUNK = 1 << 22
 _END: Any = object()
@@ -61,10 +61,10 @@ class Dataset:
         rename: Mapping[str, str | None] | None = None,
         keys: Sequence[str] | None = None,
     ) -> None:
-        self._rename = {} if rename is None else dict(arguments.mapping("rename", rename))
+        self._rename = {} if rename is None else dict(checks.mapping("rename", rename))
         for new in self._rename.values():
-            arguments.optional("rename: a new key", new, str)
-        self._keys = None if keys is None else arguments.texts("keys", keys)
+            checks.optional("rename: a new key", new, str)
+        self._keys = None if keys is None else checks.texts("keys", keys)
         self._arrays: dict[str, Array] | None = None
         self._samples: Any = None
         self._stream: Any = None

@@ -15,8 +15,8 @@ import numpy as np
 
 from .. import ops
 from ..errors import InputError
-from ..graph import Value
-from ..types import Dim, TensorType, float32, int64
+from ..ir.graph import Value
+from ..ir.types import Dim, TensorType, float32, int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import DataflowError
-from ..graph import Array
+from ..ir.graph import Array
 
 
 class NonFiniteLoss(DataflowError):

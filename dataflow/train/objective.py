@@ -11,11 +11,11 @@ from typing import Any, Union
 import numpy as np
 
 from .. import ops
-from ..builder import GraphBuilder
 from ..errors import InputError
-from ..graph import Array, Graph, Value
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Array, Graph, Value
+from ..ir.types import TensorType, dtype, float32
 from ..model import Model
-from ..types import TensorType, dtype, float32
 from . import losses, metrics
 from .dataset import refuse_nan
 from .losses import CrossEntropy, Loss, OutputLoss, Target

@@ -9,24 +9,26 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..algorithms import Algorithms
-from ..budget import check_budget
 from ..compile import DeviceChoice, compile_graph, open_machine, place, to_differentiate
-from ..device import HOST, Precision
 from ..errors import Cancelled
-from ..execute import Program, Scratch
-from ..feeds import checked_array, checked_inputs, result_arrays, sizes_of
-from ..graph import Array, Graph, Value
-from ..limits import Limits, limited
+from ..execute.arguments import checked_array, checked_inputs, result_arrays, sizes_of
+from ..execute.profile import Profile, profile_program
+from ..execute.program import Program, Scratch
+from ..execute.variables import Store
+from ..host.limits import Limits, limited
+from ..ir.graph import Array, Graph, Value
+from ..ir.plan import Plan
+from ..ir.types import TensorType
 from ..model import Model
 from ..ops.random import KEY
-from ..passes import bind, dims_of, with_dropout, without_dead
-from ..plan import Plan
-from ..profile import Profile, profile_program
-from ..registry import Registry, registry_of
-from ..store import Store
-from ..types import TensorType
-from .graphs import (
+from ..passes.bind_shapes import bind, dims_of
+from ..passes.dead_code import without_dead
+from ..passes.dropout import with_dropout
+from ..planning.algorithms import Algorithms
+from ..planning.budget import check_budget
+from ..plugin.device import HOST, Precision
+from ..plugin.registry import Registry, registry_of
+from .joint import (
     ACCUMULATOR,
     HYPER,
     PENDING,
@@ -37,7 +39,7 @@ from .graphs import (
     optimizer_graph,
     with_batch_statistics,
 )
-from .ties import Tie, tied
+from .tied_weights import Tie, tied
 
 KEY_INPUT = "dropout/key"
 PLANS = 16  # per program; the least recently used goes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from ..errors import InputError
-from .optim import Schedule
+from .optimizers import Schedule
 
 
 @dataclass(frozen=True)

@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from .. import arguments
-from ..algorithms import Algorithms
-from ..device import Precision
 from ..errors import InputError, ModelError
-from ..graph import Array
-from ..limits import Limits
+from ..host import checks
+from ..host.limits import Limits
+from ..host.numbers import whole
+from ..ir.graph import Array
 from ..model import Model
-from ..numbers import whole
-from ..passes import has_inactive
-from ..regions import without_data
-from ..registry import Registry
+from ..passes.dropout import has_inactive
+from ..passes.dynamic_regions import without_data
+from ..planning.algorithms import Algorithms
+from ..plugin.device import Precision
+from ..plugin.registry import Registry
 from . import schedules
 from .callbacks import Callback, EarlyStop
 from .dataset import Batch, Dataset, as_array, as_dataset, check_keys
-from .graphs import SQUARES
 from .history import History
 from .interrupts import InterruptsHeld
+from .joint import SQUARES
 from .metrics import Tally, figures
 from .nonfinite import NonFiniteLoss
 from .objective import SAMPLE_WEIGHT, LossChoice, MetricChoice, Objective
-from .optim import AdamW, Optimizer
-from .ties import find_ties
-from .trainable import select
+from .optimizers import AdamW, Optimizer
+from .parameters import select
+from .tied_weights import find_ties
 
 if TYPE_CHECKING:
-    from ..profile import Profile
+    from ..execute.profile import Profile
     from .programs import Programs
 
 _log = logging.getLogger("dataflow")
@@ -96,17 +96,17 @@ class Trainer:
         accumulate, seed = whole("accumulate", accumulate), whole("seed", seed, 0)
         if clip_norm is not None and not (isinstance(clip_norm, (int, float, np.number)) and clip_norm > 0):
             raise InputError(f"clip_norm is {clip_norm!r}; expected a number above 0")
-        arguments.instance("model", model, Model)
-        arguments.text("batch_norm", batch_norm, ("fixed", "update"))
+        checks.instance("model", model, Model)
+        checks.text("batch_norm", batch_norm, ("fixed", "update"))
         for name, flag in (("dropout", dropout), ("tie", tie), ("fuse", fuse)):
-            arguments.instance(name, flag, bool, np.bool_)
+            checks.instance(name, flag, bool, np.bool_)
         for name in ("slots", "hyper_size", "hyper", "build", "lr", "schedule"):
             if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, name)):
-                raise InputError(f"optimizer is {arguments.shown(optimizer)}; expected one of df.optim, e.g. AdamW()")
-        arguments.optional("output", output, str)
-        for metric in arguments.optional("metrics", metrics, list, tuple) or ():
+                raise InputError(f"optimizer is {checks.shown(optimizer)}; expected one of df.optim, e.g. AdamW()")
+        checks.optional("output", output, str)
+        for metric in checks.optional("metrics", metrics, list, tuple) or ():
             if not isinstance(metric, str) and not callable(metric):
-                raise InputError(f"metrics: {arguments.shown(metric)} is neither a name nor a function")
+                raise InputError(f"metrics: {checks.shown(metric)} is neither a name nor a function")
         if dropout and not has_inactive(model.graph):
             raise InputError("dropout=True: the model has no dropout node; exporters leave it out in inference mode")
         self.model, self.dropout = model, dropout
@@ -167,7 +167,7 @@ class Trainer:
             InputError: keys, dtypes, shapes or labels that don't fit.
             NonFiniteLoss: the loss or a gradient is NaN or infinite.
         """
-        arrays = {key: as_array(value, repr(key)) for key, value in arguments.mapping("batch", batch).items()}
+        arrays = {key: as_array(value, repr(key)) for key, value in checks.mapping("batch", batch).items()}
         tally = Tally()
         with self.model.lock:
             self.micro_batch(Batch(arrays, None), {"loss": tally})
@@ -323,19 +323,17 @@ class Trainer:
             InputError: data or options that don't fit, or a checkpoint of another model.
             NonFiniteLoss: the loss or a gradient became NaN or infinite.
         """
-        from .fit import Fit, Saving
+        from .loop import Fit, Saving
 
         self._check_open()
-        arguments.number("val_split", val_split, 0.0, 1.0)
-        arguments.optional("early_stop", early_stop, EarlyStop)
+        checks.number("val_split", val_split, 0.0, 1.0)
+        checks.optional("early_stop", early_stop, EarlyStop)
         if isinstance(callbacks, np.ndarray) or not isinstance(callbacks, Iterable):
-            raise InputError(f"callbacks is {arguments.shown(callbacks)}; expected functions of an event")
+            raise InputError(f"callbacks is {checks.shown(callbacks)}; expected functions of an event")
         callbacks = tuple(callbacks)
         for callback in callbacks:
             if not callable(callback):
-                raise InputError(
-                    f"callbacks: {arguments.shown(callback)} can't be called; expected functions of an event"
-                )
+                raise InputError(f"callbacks: {checks.shown(callback)} can't be called; expected functions of an event")
         dataset = as_dataset(data)
         held: Dataset | None = None
         if validation is not None:

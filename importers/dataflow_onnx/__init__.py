@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dataflow.hookspecs import Format, hookimpl
 from dataflow.model import Model
+from dataflow.plugin.hookspecs import Format, hookimpl
 
 
 def load(path: str, **options: Any) -> Model:
@@ -37,7 +37,7 @@ def save(model: Model, path: str, **options: Any) -> None:
         path: of the file; appears whole or not at all.
         options: ``overwrite=True`` replaces an existing file.
     """
-    from .writer import save_file
+    from .file.writer import save_file
 
     save_file(model, path, **options)
 

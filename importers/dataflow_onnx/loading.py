@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
+from dataflow.ir.types import TensorType
 from dataflow.model import Model
-from dataflow.types import TensorType
 
-from .batches import check_free, freed_of
-from .importing import Importer
-from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord
-from .table import find
+from .converters import find
+from .file.records import Array, Content, GraphRecord, ModelRecord, NodeRecord
+from .free_batch import check_free, freed_of
+from .importer import Importer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def load_file(path: str, outputs: Sequence[str] | None = None, batch: str | None
     if batch not in (None, "free"):
         raise InputError(f"batch is {batch!r}; expected 'free', or nothing")
     with _named(path):
-        from .reader import read_file
+        from .file.reader import read_file
 
         return import_model(read_file(path), path, outputs, batch == "free")
 
@@ -49,7 +49,7 @@ def load_file(path: str, outputs: Sequence[str] | None = None, batch: str | None
 def load_bytes(data: bytes, outputs: Sequence[str] | None = None) -> Model:
     """The model in serialized form."""
     with _named("model"):
-        from .reader import read_bytes
+        from .file.reader import read_bytes
 
         return import_model(read_bytes(data), "model", outputs)
 

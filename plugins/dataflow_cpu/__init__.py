@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dataflow.cdevice import devices_of
-from dataflow.device import Device
-from dataflow.hookspecs import hookimpl
+from dataflow.cdevice.library import devices_of
+from dataflow.plugin.device import Device
+from dataflow.plugin.hookspecs import hookimpl
 
 LIBRARY = Path(__file__).parent / "_cpu.so"
 

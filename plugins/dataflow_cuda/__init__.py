@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from dataflow.cdevice import devices_of
-from dataflow.device import Device, Unavailable
-from dataflow.hookspecs import hookimpl
+from dataflow.cdevice.library import devices_of
+from dataflow.plugin.device import Device, Unavailable
+from dataflow.plugin.hookspecs import hookimpl
 
 LIBRARY = Path(__file__).parent / "_cuda.so"
 NOT_BUILT = (

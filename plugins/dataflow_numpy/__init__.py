@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dataflow.device import Device
-from dataflow.hookspecs import hookimpl
+from dataflow.plugin.device import Device
+from dataflow.plugin.hookspecs import hookimpl
 
 from .device import NumpyDevice
 

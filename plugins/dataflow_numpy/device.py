@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.device import HOST, Kernel, OperandSpec, PackRequest, Precision
+from dataflow.cdevice.abi import Operand
+from dataflow.cdevice.host_memory import array_at
 from dataflow.errors import Cancelled, DataflowError, InputError
-from dataflow.hostmemory import array_at
-from dataflow.limits import limited
-from dataflow.lower import LoweredNode, Root
-from dataflow.native import Operand
-from dataflow.plan import Segment, Step
+from dataflow.host.limits import limited
+from dataflow.ir.lowered import LoweredNode, Root
+from dataflow.ir.plan import Segment, Step
+from dataflow.plugin.device import HOST, Kernel, OperandSpec, PackRequest, Precision
 
 from .kernels import KERNELS
 
@@ -23,7 +23,7 @@ _ANY = OperandSpec(None, strided=True, optional=True, repeated=True)
 
 
 class NumpyDevice:
-    """See ``dataflow.device.Device``."""
+    """See ``dataflow.plugin.device.Device``."""
 
     name = "numpy"
     ordinal = 0
@@ -60,7 +60,7 @@ class Nothing:
 
 
 class NumpyBackend:
-    """See ``dataflow.device.Backend``; the host's memory is the core's own."""
+    """See ``dataflow.plugin.device.Backend``; the host's memory is the core's own."""
 
     def alloc(self, bytes: int) -> Any:
         """Never called: the core allocates on the host."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from dataflow import Graph, Value
 from dataflow.errors import DataflowError
-from dataflow.limits import poll
+from dataflow.host.limits import poll
 
 from .kernels import KERNELS
 
@@ -58,6 +58,6 @@ def evaluate(graph: Graph, feeds: Mapping[str, Any], *, dtype: Any = None, state
 def _wider(attribute: Any, dtype: Any) -> Any:
     """A float dtype among the attributes (of cast or full) becomes ``dtype``."""
     from dataflow import DType
-    from dataflow.types import dtype as as_dtype
+    from dataflow.ir.types import dtype as as_dtype
 
     return as_dtype(dtype) if isinstance(attribute, DType) and attribute.is_float else attribute

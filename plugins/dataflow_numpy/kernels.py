@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from . import (
-    control,
-    elementwise,
-    indexing,
-    layernorm,
-    networks,
-    patterns,
-    random,
-    recurrent,
-    resampling,
-    tensors,
-    windows,
-)
-from .elementwise import Code
+from . import arithmetic, control_flow, fused, gather, networks, norm, pool, random, recurrent, resize, shape
+from .arithmetic import Code
 
 KERNELS: dict[str, Code] = {
-    **elementwise.KERNELS,
-    **tensors.KERNELS,
-    **indexing.KERNELS,
-    **windows.KERNELS,
+    **arithmetic.KERNELS,
+    **shape.KERNELS,
+    **gather.KERNELS,
+    **pool.KERNELS,
     **networks.KERNELS,
-    **layernorm.KERNELS,
+    **norm.KERNELS,
     **random.KERNELS,
     **recurrent.KERNELS,
-    **resampling.KERNELS,
-    **control.KERNELS,
-    **patterns.KERNELS,
+    **resize.KERNELS,
+    **control_flow.KERNELS,
+    **fused.KERNELS,
 }

@@ -6,7 +6,7 @@ import numpy as np
 
 from dataflow.errors import InputError
 
-from .elementwise import Array, Attributes, Code, wide
+from .arithmetic import Array, Attributes, Code, wide
 
 
 def _channels(vector: Array, rank: int) -> Array:

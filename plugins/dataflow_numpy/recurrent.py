@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .elementwise import Array, Attributes, Code, sigmoid, wide
+from .arithmetic import Array, Attributes, Code, sigmoid, wide
 
 
 def _steps(x: Array, reverse: int, lengths: Array | None) -> Iterator[tuple[int, Array]]:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.check import PlanViolation, check_plan
-from dataflow.execute import Bound, Program
-from dataflow.plan import Wait
+from dataflow.execute.program import Bound, Program
+from dataflow.ir.plan import Wait
+from dataflow.planning.verify import PlanViolation, check_plan
 from dataflow.testing import SAMPLES
 from dataflow.testing.conformance import trials
 from tests.fuzz.plan_mutations import moved, reordered

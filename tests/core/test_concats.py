@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.check import check_plan
+from dataflow.planning.verify import check_plan
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops

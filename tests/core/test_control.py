@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.autodiff import decompose_for_gradient, vjp_graph
-from dataflow.check import PlanViolation, check_plan
-from dataflow.execute import Bound
-from dataflow.testing.samples_control import cell
+from dataflow.execute.program import Bound
+from dataflow.passes.autodiff import decompose_for_gradient, vjp_graph
+from dataflow.planning.verify import PlanViolation, check_plan
+from dataflow.testing.samples.control_flow import cell
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops

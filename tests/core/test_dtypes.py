@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import dataflow as df
+from dataflow.ir.types import DTYPES
 from dataflow.testing.sample import Sample
-from dataflow.testing.samples import SAMPLES
-from dataflow.types import DTYPES
+from dataflow.testing.samples.arithmetic import SAMPLES
 
 ops = df.ops
 SMALL_TYPES = [d for d in DTYPES if d.bits in (2, 4)]
-POOLED = [df.bfloat16, df.float16, df.types.float8e4m3fn, df.types.int4, df.int8, df.types.uint8]
+POOLED = [df.bfloat16, df.float16, df.float8e4m3fn, df.int4, df.int8, df.uint8]
 
 
 def smallest_samples() -> dict[str, Sample]:
@@ -68,9 +68,7 @@ def test_an_op_computes_with_a_dtype_or_refuses_it_when_the_node_is_made(op: str
             assert {k: a.dtype for k, a in found.items()} == {k: v.type.dtype.numpy for k, v in graph.outputs.items()}
 
 
-@pytest.mark.parametrize(
-    "dtype", [df.bfloat16, df.float16, df.types.float8e4m3fn, df.types.int4, df.int8, df.types.uint8]
-)
+@pytest.mark.parametrize("dtype", [df.bfloat16, df.float16, df.float8e4m3fn, df.int4, df.int8, df.uint8])
 def test_maxima_and_their_indices_in_every_dtype(dtype: df.DType) -> None:
     random = np.random.default_rng(0)
     values = random.integers(0 if dtype.kind == "u" else -8, 8, (2, 3, 6, 5)).astype(dtype.numpy)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.check import check_plan
-from dataflow.ops.patterns import PROGRAM_OPS, REDUCTIONS
+from dataflow.ops.fused import PROGRAM_OPS, REDUCTIONS
+from dataflow.planning.verify import check_plan
 
 UNARY = ("neg", "abs", "tanh", "relu", "sigmoid", "exp", "erf", "softplus")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "div")

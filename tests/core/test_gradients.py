@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
+from dataflow.passes.autodiff import vjp_graph
 from dataflow.testing import SAMPLES
 from dataflow_numpy.evaluate import evaluate
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow import systemmemory
-from dataflow.hostmemory import allocated
-from dataflow.limits import Account, limited
+from dataflow.cdevice.host_memory import allocated
+from dataflow.host import system_memory as systemmemory
+from dataflow.host.limits import Account, limited
 
 MIB = 1 << 20
 
@@ -159,7 +159,7 @@ def test_results_larger_than_the_machine_are_refused():
 def test_what_the_system_lends_is_the_least_of_its_limits():
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
-        "import dataflow as df; from dataflow.systemmemory import available_memory\n"
+        "import dataflow as df; from dataflow.host.system_memory import available_memory\n"
         "left, total = available_memory(); assert 0 < left < total == 3 << 30, (left, total)\n"
         "try: df.empty((3 << 30,), df.uint8)\n"
         "except df.OutOfMemoryError as error: print(error)\n"
@@ -181,7 +181,7 @@ def test_the_limit_of_a_control_group_counts(tmp_path, monkeypatch):
     assert systemmemory._control_groups() == [((2 << 30) - (1 << 29), 2 << 30)]
 
 
-@pytest.mark.parametrize("given", [((-1,), df.float32), ((1 << 62, 0), df.float32), ((3,), df.types.string)])
+@pytest.mark.parametrize("given", [((-1,), df.float32), ((1 << 62, 0), df.float32), ((3,), df.string)])
 def test_empty_refuses_what_has_no_memory(given):
     with pytest.raises(df.InputError):
         df.empty(*given)
@@ -254,7 +254,7 @@ def test_deadlines_work_in_a_forked_child():
 
 def test_time_of_a_plan_is_looked_at(monkeypatch):
     """A clock that makes great steps stands for a slow compile."""
-    from dataflow import limits
+    from dataflow.host import limits
 
     ticks = iter(range(0, 1 << 40, 1000))
     monkeypatch.setattr(limits.time, "monotonic", lambda: next(ticks))
@@ -263,7 +263,7 @@ def test_time_of_a_plan_is_looked_at(monkeypatch):
 
 
 def test_time_of_a_load_is_looked_at(monkeypatch, tmp_path):
-    from dataflow import limits
+    from dataflow.host import limits
 
     path = tmp_path / "model.onnx"
     df.save(chain(), str(path))
@@ -300,8 +300,8 @@ def constants(build, size):
 
 def folded(graph):
     """How many nodes folding leaves, and the most bytes that its results held at one time."""
-    from dataflow.passes.fold import fold
-    from dataflow.registry import default_registry
+    from dataflow.passes.constant_folding import fold
+    from dataflow.plugin.registry import default_registry
 
     seen, held = [0], [0]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
+from dataflow.passes.autodiff import vjp_graph
 from dataflow_numpy.evaluate import evaluate
 
 RANDOM = np.random.default_rng(7)

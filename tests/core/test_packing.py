@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.memory import Lifetime, plan_memory
+from dataflow.planning.offsets import Lifetime, plan_memory
 
 
 def live_peak(lifetimes: list[Lifetime]) -> int:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.check import PlanViolation, check_plan
-from dataflow.hostmemory import allocated
-from dataflow.plan import Segment
+from dataflow.cdevice.host_memory import allocated
+from dataflow.ir.plan import Segment
+from dataflow.planning.verify import PlanViolation, check_plan
 
 WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
 RANDOM = np.random.default_rng(5)

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.check import check_plan
-from dataflow.hookspecs import hookimpl
-from dataflow.lower import Pins, fuse
-from dataflow.registry import load
+from dataflow.lower.placement import Pins
+from dataflow.passes.fuse import fuse
+from dataflow.planning.verify import check_plan
+from dataflow.plugin.hookspecs import hookimpl
+from dataflow.plugin.registry import load
 from dataflow.testing import SAMPLES
 
 ops = df.ops

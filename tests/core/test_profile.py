@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 import dataflow as df
-from dataflow import bench as command
 from dataflow import ops
-from dataflow.ceilings import Ceilings, measure
-from dataflow.trace import trace_events
+from dataflow.cli import bench as command
+from dataflow.cli.roofline import Ceilings, measure
+from dataflow.cli.trace import trace_events
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MODELS = ("mlp", "cnn", "resnet", "lstm")
@@ -157,8 +157,8 @@ def test_transfers_and_waits_are_on_the_track_of_their_device(remote):
 
 
 def test_ceilings_are_what_a_product_and_a_copy_reach(monkeypatch, remote):
-    monkeypatch.setattr("dataflow.ceilings.LONG", 1e-9)
-    monkeypatch.setattr("dataflow.ceilings.COPIED", 1 << 20)
+    monkeypatch.setattr("dataflow.cli.roofline.LONG", 1e-9)
+    monkeypatch.setattr("dataflow.cli.roofline.COPIED", 1 << 20)
     found = measure("cpu", 1, rounds=2)
     assert found.flops > 0
     assert found.bandwidth > 0
@@ -176,7 +176,9 @@ def test_ceilings_are_what_a_product_and_a_copy_reach(monkeypatch, remote):
 def run(monkeypatch):
     """Runs ``dataflow bench`` on a recorded model without measuring ceilings."""
     measured = []
-    monkeypatch.setattr("dataflow.ceilings.measure", lambda d, t, p: measured.append((d, t)) or Ceilings(1e11, 1e10))
+    monkeypatch.setattr(
+        "dataflow.cli.roofline.measure", lambda d, t, p: measured.append((d, t)) or Ceilings(1e11, 1e10)
+    )
 
     def call(name, *arguments):
         path = str(RECORDINGS / f"{name}.onnx")

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
-from dataflow.check import check_plan
-from dataflow.passes import bind
-from dataflow.plan import Segment
+from dataflow.ir.plan import Segment
+from dataflow.passes.autodiff import vjp_graph
+from dataflow.passes.bind_shapes import bind
+from dataflow.planning.verify import check_plan
 from tests.fuzz.comparing import wrong
 from tests.fuzz.gradients import WITHOUT, differences
 from tests.fuzz.making import make_graph

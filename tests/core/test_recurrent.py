@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
-from dataflow.check import check_plan
-from dataflow.passes.dead import without_dead
-from dataflow.passes.rewrite import rewrite
-from dataflow.testing.samples_recurrent import RECURRENT
+from dataflow.ir.rewrite import rewrite
+from dataflow.passes.autodiff import vjp_graph
+from dataflow.passes.dead_code import without_dead
+from dataflow.planning.verify import check_plan
+from dataflow.testing.samples.recurrent import RECURRENT
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops

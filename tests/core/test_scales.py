@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.hostmemory import data_of
-from dataflow.passes import join_scales
+from dataflow.cdevice.host_memory import data_of
+from dataflow.passes.fold_affine import join_scales
 
 WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 2}
 RANDOM = np.random.default_rng(3)

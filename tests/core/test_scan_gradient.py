@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
-from dataflow.check import check_plan
+from dataflow.passes.autodiff import vjp_graph
+from dataflow.planning.verify import check_plan
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops

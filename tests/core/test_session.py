@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.hostmemory import allocated
+from dataflow.cdevice.host_memory import allocated
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 

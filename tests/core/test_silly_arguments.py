@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.registry import default_registry
+from dataflow.plugin.registry import default_registry
 
 SILLY = {
     "none": None,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
+from dataflow.ir.types import Dim, TensorType
+from dataflow.passes.autodiff import vjp_graph
 from dataflow.testing.sample import Sample
-from dataflow.testing.samples import SAMPLES
-from dataflow.types import Dim, TensorType
+from dataflow.testing.samples.arithmetic import SAMPLES
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops
@@ -258,7 +258,7 @@ def test_attributes_that_no_kernel_could_compute_with_are_refused() -> None:
     assert "gets less" in refused(lambda: ops.resize(x, sizes=(2, 3), scales=(1.0, 1e-9), mode="linear", antialias=1))
     for value in (float("inf"), float("nan"), 300, -1):
         assert "no number of uint8" in refused(
-            lambda value=value: g.add(ops.full, (), {"shape": (2,), "value": value, "dtype": df.types.uint8})
+            lambda value=value: g.add(ops.full, (), {"shape": (2,), "value": value, "dtype": df.uint8})
         )
     assert "64 bits" in refused(lambda: g.add(ops.range_, (), {"limit": float("inf")}))
     assert "addressed" in refused(lambda: g.add(ops.range_, (), {"start": -(2**63), "limit": 2**63 - 1}))

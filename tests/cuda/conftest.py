@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.registry import default_registry, load
+from dataflow.plugin.registry import default_registry, load
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.plan import Segment, Transfer
+from dataflow.ir.plan import Segment, Transfer
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 DEVICES = ["cuda", "cpu"]

@@ -21,7 +21,7 @@ CHECK = """
 import collections, sys
 import dataflow as df
 import dataflow_swish
-from dataflow.registry import load
+from dataflow.plugin.registry import load
 from dataflow.testing import check_device
 registry = load([dataflow_swish])
 for device in sys.argv[1:]:

@@ -11,10 +11,10 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
-from dataflow.registry import default_registry, load
+from dataflow.ir.types import float32, int32
+from dataflow.plugin.registry import default_registry, load
 from dataflow.testing import SAMPLES, Sample, check_device
 from dataflow.testing.sample import Operand
-from dataflow.types import float32, int32
 
 CONVOLVING = ("conv", "conv_relu", "conv_add_relu", "conv_grad_input", "conv_grad_weight")
 MULTIPLYING = ("matmul", "matmul_bias", "matmul_bias_relu")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
+from dataflow.passes.autodiff import vjp_graph
 from tests.fuzz.comparing import wrong
 from tests.fuzz.making import make_graph
 

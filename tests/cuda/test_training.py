@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dataflow.plan import Segment
+from dataflow.ir.plan import Segment
 
 TESTS = Path(__file__).parents[1]
 DEVICES = ["cuda", "cpu"]

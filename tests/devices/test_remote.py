@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.plan import Segment, Transfer, Wait
+from dataflow.ir.plan import Segment, Transfer, Wait
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 DEVICES = ["remote", "cpu"]

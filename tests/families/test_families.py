@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import dataflow as df
-from dataflow.hostmemory import allocated
+from dataflow.cdevice.host_memory import allocated
 
 FOLDER = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("family_data", FOLDER / "data.py")

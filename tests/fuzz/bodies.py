@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import dataflow as df
-from dataflow.graph import Value
+from dataflow.ir.graph import Value
+from dataflow.ir.types import TensorType
 from dataflow.testing import Operand
-from dataflow.types import TensorType
 
 from .making import Maker, ops
 

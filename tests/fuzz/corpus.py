@@ -57,8 +57,8 @@ def write() -> None:
 def _node_tests() -> dict[str, bytes]:
     from onnx.backend.test.case.node import collect_testcases
 
+    from dataflow_onnx.converters import find
     from dataflow_onnx.loading import load_bytes
-    from dataflow_onnx.table import find
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -114,7 +114,7 @@ def _wire(data: bytes) -> str:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from dataflow_onnx import wire
+    from dataflow_onnx.file import wire
 
     wire.WORTH_SHARING = 8
     content = wire.content_of(data)
@@ -145,12 +145,12 @@ def _process(name: str, folder: Path, arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["dataflow_onnx"]):
+        import dataflow_onnx.converters
+        import dataflow_onnx.file.reader
+        import dataflow_onnx.file.wire
         import dataflow_onnx.loading
-        import dataflow_onnx.reader
-        import dataflow_onnx.table
-        import dataflow_onnx.wire
 
-        dataflow_onnx.table.table()
+        dataflow_onnx.converters.table()
     check: Callable[[bytes], str] = {"wire": _wire, "reader": _reader}[name]
     words: Counter[str] = Counter()
     findings: dict[str, list[str]] = {}

@@ -15,9 +15,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 import dataflow as df
-from dataflow.passes import bind, without_dead
-from dataflow.regions import depends_on_data
-from dataflow.types import Dim, TensorType
+from dataflow.ir.types import Dim, TensorType
+from dataflow.passes.bind_shapes import bind
+from dataflow.passes.dead_code import without_dead
+from dataflow.passes.dynamic_regions import depends_on_data
 
 from .comparing import wrong
 from .corpus import corpus

@@ -38,7 +38,7 @@ class Outcome:
 
 def allowed(error: BaseException) -> bool:
     """True for what may leave a public call: a DataflowError but for a wrong plan, an OSError, a sized MemoryError."""
-    from dataflow.check import PlanViolation
+    from dataflow.planning.verify import PlanViolation
 
     if isinstance(error, MemoryError):
         return bool(re.search(r"\d", str(error)))
@@ -47,7 +47,7 @@ def allowed(error: BaseException) -> bool:
 
 def finding_of(error: BaseException, doing: str) -> Finding:
     """The finding that an exception is."""
-    from dataflow.check import PlanViolation
+    from dataflow.planning.verify import PlanViolation
 
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_PACKAGES)]
     last = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "outside"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
+from dataflow.passes.autodiff import vjp_graph
 
 from .comparing import evaluate_noisy
 from .findings import Finding, Outcome, allowed, finding_of

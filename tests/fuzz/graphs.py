@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import dataflow as df
-from dataflow.check import check_plan
-from dataflow.passes import bind
+from dataflow.passes.bind_shapes import bind
+from dataflow.planning.verify import check_plan
 
 from .comparing import wrong
 from .findings import Finding, Outcome, allowed, finding_of

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import dataflow as df
-from dataflow.hostmemory import allocated
+from dataflow.cdevice.host_memory import allocated
 
 ROUNDS = 20
 WARM = 8  # rounds until pools and caches are full

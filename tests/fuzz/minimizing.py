@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 import dataflow as df
-from dataflow.graph import Node, Value
-from dataflow.passes import without_dead
+from dataflow.ir.graph import Node, Value
+from dataflow.passes.dead_code import without_dead
 
 from .making import Array
 

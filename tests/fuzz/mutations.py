@@ -71,7 +71,7 @@ def _names(graph: GraphProto) -> list[str]:
 
 
 def _operator(random: Random, graph: GraphProto) -> None:
-    from dataflow_onnx.table import table
+    from dataflow_onnx.converters import table
 
     if graph.node:
         node = random.choice(graph.node)

@@ -6,9 +6,9 @@ import random as standard
 from typing import Any
 
 import dataflow as df
-from dataflow.graph import Node, Value
-from dataflow.passes.rewrite import rewrite
-from dataflow.types import Dim, TensorType
+from dataflow.ir.graph import Node, Value
+from dataflow.ir.rewrite import rewrite
+from dataflow.ir.types import Dim, TensorType
 
 _SHAPES = ("shape", "sizes", "input_shape", "weight_shape", "stops", "depth", "limit", "count")
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from dataflow.plan import Plan, Segment, Transfer, Wait
+from dataflow.ir.plan import Plan, Segment, Transfer, Wait
 
 
 def moved(plan: Plan, random: np.random.Generator) -> Plan:

@@ -6,10 +6,10 @@ import random as standard
 
 import numpy as np
 
-from dataflow.check import PlanViolation, check_plan
-from dataflow.lower import Loop
-from dataflow.memory import Lifetime, plan_memory
-from dataflow.plan import Segment
+from dataflow.ir.lowered import Loop
+from dataflow.ir.plan import Segment
+from dataflow.planning.offsets import Lifetime, plan_memory
+from dataflow.planning.verify import PlanViolation, check_plan
 
 from .findings import Finding, Outcome, finding_of
 from .plan_mutations import moved, reordered

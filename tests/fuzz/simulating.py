@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.lower import Loop, Lowered, LoweredNode, Move, Root, Storage
-from dataflow.native import Operand
-from dataflow.plan import Arena, Body, Pack, Plan, Segment, Step, Transfer, Wait
-from dataflow.types import contiguous_strides
+from dataflow.cdevice.abi import Operand
+from dataflow.ir.lowered import Loop, Lowered, LoweredNode, Move, Root, Storage
+from dataflow.ir.plan import Arena, Body, Pack, Plan, Segment, Step, Transfer, Wait
+from dataflow.ir.types import contiguous_strides
 
 Array = np.ndarray[Any, Any]
 Result = Mapping[str, bytes]

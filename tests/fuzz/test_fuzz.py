@@ -48,8 +48,8 @@ def test_plans_of_random_programs_are_right_and_wrong_ones_are_not_accepted():
 
 
 def test_the_corpus_is_valid_and_has_every_operator():
+    from dataflow_onnx.converters import table
     from dataflow_onnx.loading import load_bytes
-    from dataflow_onnx.table import table
 
     seen = set()
     for name, data in corpus():

@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 _HEAD = """import numpy as np
 
 import dataflow as df
-from dataflow.check import check_plan
+from dataflow.planning.verify import check_plan
 from tests.fuzz.comparing import wrong
 
 

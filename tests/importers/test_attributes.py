@@ -8,9 +8,9 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 import dataflow as df
-from dataflow_onnx.arguments import arguments_of
+from dataflow_onnx.converters import table
 from dataflow_onnx.loading import load_bytes
-from dataflow_onnx.table import table
+from dataflow_onnx.signatures import arguments_of
 
 KINDS = {
     "int": AttributeProto.INT,

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
+from dataflow.passes.autodiff import vjp_graph
 from dataflow_onnx.loading import load_bytes
 
 node = helper.make_node

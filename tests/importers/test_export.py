@@ -273,7 +273,7 @@ def test_saving_in_place_again_and_again(tmp_path):
 
 
 def test_a_save_that_fails_leaves_the_old_model_and_its_data(tmp_path, monkeypatch):
-    from dataflow_onnx import storing
+    from dataflow_onnx.file import saving as storing
 
     weights = two_layers(tmp_path / "m.onnx")
     model = df.load(str(tmp_path / "m.onnx"))
@@ -293,7 +293,7 @@ def test_a_new_head_of_a_model_with_a_data_file(tmp_path):
 
 
 def test_a_model_too_large_for_one_file_gets_a_data_file(tmp_path, monkeypatch):
-    from dataflow_onnx import storing
+    from dataflow_onnx.file import saving as storing
 
     monkeypatch.setattr(storing, "LARGEST", 800)
     monkeypatch.setattr(storing, "WORTH_MOVING", 500)

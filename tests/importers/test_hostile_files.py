@@ -190,7 +190,7 @@ def test_tensors_may_be_one_part_of_a_file_but_not_overlap(tmp_path):
     "raised", [AttributeError("a"), RecursionError(), AssertionError(), OSError("b"), KeyError("c")]
 )
 def test_what_is_foreign_becomes_our_own_and_names_the_node(monkeypatch, raised):
-    from dataflow_onnx import table
+    from dataflow_onnx import converters as table
 
     def broken(c, x):
         raise raised
@@ -244,7 +244,7 @@ def loops(depth, stored=()):
 
 
 def test_loops_within_loops_are_converted_once(monkeypatch):
-    from dataflow_onnx.importing import Importer
+    from dataflow_onnx.importer import Importer
 
     count = 0
     convert = Importer.convert

@@ -11,11 +11,11 @@ from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
 import dataflow as df
-from dataflow.regions import depends_on_data
+from dataflow.passes.dynamic_regions import depends_on_data
 from dataflow_numpy.evaluate import evaluate
+from dataflow_onnx.converters import find, table
+from dataflow_onnx.file.reader import inlined
 from dataflow_onnx.loading import load_bytes
-from dataflow_onnx.reader import inlined
-from dataflow_onnx.table import find, table
 
 # Cases of converted operators that are refused: pattern of names, why, and what the message says.
 REFUSED = [

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import dataflow as df
-from dataflow.autodiff import vjp_graph
-from dataflow.graph import Initializer
+from dataflow.ir.graph import Initializer
+from dataflow.passes.autodiff import vjp_graph
 from dataflow_numpy.evaluate import evaluate
 from dataflow_onnx.loading import load_bytes
 

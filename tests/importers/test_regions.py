@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
-from dataflow.regions import cut
+from dataflow.passes.dynamic_regions import cut
 from dataflow_onnx.loading import load_bytes
 
 node = helper.make_node

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
-from dataflow.hostmemory import allocated
-from dataflow_onnx.reader import read_bytes
-from dataflow_onnx.wire import WORTH_SHARING, content_of, read_content
+from dataflow.cdevice.host_memory import allocated
+from dataflow_onnx.file.reader import read_bytes
+from dataflow_onnx.file.wire import WORTH_SHARING, content_of, read_content
 
 
 def model(sizes, *, typed=()):

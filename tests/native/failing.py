@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import dataflow as df
-from dataflow.hostmemory import allocated
+from dataflow.cdevice.host_memory import allocated
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 preloaded = ctypes.CDLL(None)

@@ -19,7 +19,7 @@ spec.loader.exec_module(sanitized)
 
 CODE = """
 import json, sys
-from dataflow.registry import default_registry
+from dataflow.plugin.registry import default_registry
 from dataflow.testing import SAMPLES, check_device
 device = default_registry().devices["cpu"]
 if device.unavailable: print(json.dumps(None)); sys.exit()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.registry import default_registry
+from dataflow.plugin.registry import default_registry
 from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import VARIANTS
 
@@ -21,7 +21,7 @@ HOST_DRIVEN = {"if_", "loop", "fused"}
 def test_every_kernel_agrees_with_the_reference(isa):
     code = (
         "import json, sys\n"
-        "from dataflow.registry import default_registry\n"
+        "from dataflow.plugin.registry import default_registry\n"
         "from dataflow.testing import check_device\n"
         "device = default_registry().devices['cpu']\n"
         "if device.unavailable: print(json.dumps(None)); sys.exit()\n"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
-from dataflow.check import check_plan
+from dataflow.planning.verify import check_plan
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops

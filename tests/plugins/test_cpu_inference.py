@@ -327,7 +327,7 @@ def test_short_rows_are_reduced(kind, n):
 @pytest.mark.parametrize("isa", ["avx2", "portable"])
 def test_the_same_on_other_instruction_sets(isa):
     """This file again, in a process that uses another instruction set."""
-    code = "import json\nfrom dataflow.registry import default_registry\n"
+    code = "import json\nfrom dataflow.plugin.registry import default_registry\n"
     code += "d = default_registry().devices['cpu']\nprint(json.dumps([d.unavailable, d.version]))"
     environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
     asked = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

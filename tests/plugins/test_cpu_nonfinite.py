@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.registry import default_registry
+from dataflow.plugin.registry import default_registry
 from dataflow.testing import SAMPLES
 from dataflow_numpy.evaluate import evaluate
 

@@ -13,7 +13,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 TABLE = """
 import collections
-from dataflow.registry import default_registry
+from dataflow.plugin.registry import default_registry
 from dataflow.testing import check_device
 device = default_registry().devices["cpu"]
 assert not device.unavailable, device.unavailable
@@ -30,7 +30,7 @@ import numpy as np
 spec = importlib.util.spec_from_file_location("families", sys.argv[1])
 families = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(families)
-from dataflow.registry import default_registry
+from dataflow.plugin.registry import default_registry
 assert default_registry().devices["cpu"].version.endswith("ISA")
 fused = {True: set(), False: set()}
 for file in ("mobile", "gpt_script", "unet"):
@@ -50,7 +50,7 @@ assert fused[True] and not fused[False], fused
 
 
 def can_run(isa):
-    code = "from dataflow.registry import default_registry as r; print(r().devices['cpu'].unavailable or '')"
+    code = "from dataflow.plugin.registry import default_registry as r; print(r().devices['cpu'].unavailable or '')"
     environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip()

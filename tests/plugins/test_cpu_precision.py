@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.registry import default_registry
+from dataflow.plugin.registry import default_registry
 
 PRECISIONS = ("float32", "bf16x6", "tf32", "bf16")
 VERSION = default_registry().devices["cpu"].version
@@ -416,7 +416,7 @@ def test_every_precision_is_float32_without_the_unit(isa):
 import sys
 import numpy as np
 import dataflow as df
-from dataflow.registry import default_registry
+from dataflow.plugin.registry import default_registry
 device = default_registry().devices["cpu"]
 if device.unavailable:
     sys.exit(77)

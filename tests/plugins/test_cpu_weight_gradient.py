@@ -84,7 +84,7 @@ def test_weight_gradient(case):
 
 @pytest.mark.parametrize("isa", ["avx2", "portable"])
 def test_other_instruction_sets(isa):
-    code = "from dataflow.registry import default_registry as r; print(r().devices['cpu'].unavailable or '')"
+    code = "from dataflow.plugin.registry import default_registry as r; print(r().devices['cpu'].unavailable or '')"
     environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     if found.stdout.strip():

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.op import Op
-from dataflow.train.graphs import SQUARES
+from dataflow.ir.op import Op
+from dataflow.ir.types import TensorType
+from dataflow.train.joint import SQUARES
 from dataflow.train.trainer import Trainer
-from dataflow.types import TensorType
 
 LINEAR = Op(
     "test_linear", ("x", "w", "b"), lambda x, w, b: TensorType(x.dtype, (x.shape[0], w.shape[1])), doc="x @ w + b"

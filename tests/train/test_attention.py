@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.check import check_plan
+from dataflow.planning.verify import check_plan
 
 ops = df.ops
 ROWS, WIDTH, HEADS = 48, 32, 2
@@ -113,7 +113,7 @@ def test_a_device_without_the_kernels_runs_the_parts(remote):
 
 def test_the_log_sums_have_a_gradient_too():
     """By differences in float64, through both results."""
-    from dataflow.autodiff import vjp_graph
+    from dataflow.passes.autodiff import vjp_graph
     from dataflow_numpy.evaluate import evaluate
 
     g = df.GraphBuilder()

@@ -10,8 +10,8 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
-from dataflow.autodiff import vjp_graph
-from dataflow.passes import bind
+from dataflow.passes.autodiff import vjp_graph
+from dataflow.passes.bind_shapes import bind
 from dataflow.train.objective import Objective
 from dataflow_numpy.evaluate import evaluate
 

@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 
 import dataflow as df
-from dataflow.check import check_plan
-from dataflow.feeds import sizes_of
-from dataflow.passes.bind import bind
+from dataflow.execute.arguments import sizes_of
+from dataflow.passes.bind_shapes import bind
+from dataflow.planning.verify import check_plan
 from dataflow_numpy.evaluate import evaluate
 
 FOLDER = Path(__file__).parents[1] / "recordings"

@@ -5,7 +5,7 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
-from dataflow.train.trainable import select
+from dataflow.train.parameters import select
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 import dataflow as df
-from dataflow.device import Kernel, OperandSpec
-from dataflow.hookspecs import hookimpl
-from dataflow.op import Op
+from dataflow.ir.op import Op
+from dataflow.plugin.device import Kernel, OperandSpec
+from dataflow.plugin.hookspecs import hookimpl
 from dataflow.testing import Operand, Sample
 
 LIBRARY = Path(__file__).parent / "swish.so"

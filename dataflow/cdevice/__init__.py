@@ -1,0 +1,1 @@
+"""Devices behind the C contract of dataflow.h."""

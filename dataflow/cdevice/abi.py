@@ -1,0 +1,225 @@
+"""Tables of the C contract, made from Python values: operands, attributes, node descriptions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .._runtime import ffi, lib
+from ..errors import Cancelled, DataflowError, DeviceError, InputError, OutOfMemoryError
+from ..ir.graph import Attribute
+from ..ir.types import DType, TensorType, contiguous_strides
+
+CData = Any
+
+# The layout of df_operand, field by field.
+_OPERAND = np.dtype(
+    [(n, np.int32) for n in ("arena", "dtype", "rank", "layout")]
+    + [(n, np.int64) for n in ("offset", "bytes", "trip_stride", "value", "origin", "shape", "strides")]
+)
+assert _OPERAND.itemsize == ffi.sizeof("df_operand")
+assert all(_OPERAND.fields[n][1] == ffi.offsetof("df_operand", n) for n in _OPERAND.names)  # type: ignore[index, union-attr]
+
+_ERRORS: Mapping[int, type[DataflowError]] = {
+    1: InputError,
+    3: OutOfMemoryError,
+    5: Cancelled,
+}
+
+
+BodyKind = Literal["repeat", "when", "while"]
+BODY_KINDS: Mapping[BodyKind, int] = {"repeat": lib.DF_REPEAT, "when": lib.DF_WHEN, "while": lib.DF_WHILE}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor as a plan names it: a place in an arena.
+
+    Attributes:
+        arena: index into the plan's arenas; -1 before placement.
+        offset: bytes from the arena's begin.
+        type: bound dtype and shape.
+        strides: in elements.
+        value: number of the root value whose bytes these are.
+        origin: where in the root it begins, in bytes.
+        trip_stride: bytes that it moves per trip in a loop's body.
+        flip: bytes that it moves on odd trips only.
+    """
+
+    arena: int
+    offset: int
+    type: TensorType
+    strides: tuple[int, ...]
+    value: int
+    origin: int = 0
+    trip_stride: int = 0
+    flip: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """From the first to the last element; negative strides reach below the offset and count too."""
+        low, high = _span(self.type.sizes, self.strides, self.type.dtype.nbytes(1))
+        return high - low
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First and one-past-last byte, relative to the offset."""
+        return _span(self.type.sizes, self.strides, self.type.dtype.nbytes(1))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Row-major without gaps."""
+        return is_contiguous(self.type.shape, self.strides)
+
+
+@functools.lru_cache(4096)
+def _span(sizes: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
+    """First and one-past-last byte of a tensor, relative to its first element; nothing for one without elements."""
+    if 0 in sizes:
+        return 0, 0
+    reach = [(d - 1) * s * size for d, s in zip(sizes, strides, strict=True)]
+    return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + size
+
+
+def is_contiguous(shape: Sequence[Any], strides: Sequence[int]) -> bool:
+    """True when the strides are row-major without gaps; axes of size one don't count."""
+    if strides == contiguous_strides(tuple(shape)):
+        return True
+    return 0 in shape or all(
+        d == 1 or s == e for d, s, e in zip(shape, strides, contiguous_strides(tuple(shape)), strict=True)
+    )
+
+
+def raise_error(status: int, error: CData, where: str) -> None:
+    """Raises the error of a status that isn't DF_OK, with ``where`` before its text."""
+    if status == 0:
+        return
+    text = ffi.string(error.text).decode("utf-8", "replace") or f"status {status}"
+    raise _ERRORS.get(status, DeviceError)(f"{where}: {text}")
+
+
+def member(record: CData, name: str) -> Any:
+    """A member that a table of an older contract may lack: then, or when it is null, None."""
+    kind = ffi.typeof(record).item if ffi.typeof(record).kind == "pointer" else ffi.typeof(record)
+    begin = ffi.offsetof(kind, name)
+    found = getattr(record, name) if record.struct_size > begin else ffi.NULL
+    return None if found == ffi.NULL else found
+
+
+def text_of(chars: CData) -> str:
+    """A string of a table; empty where there is none."""
+    return "" if chars == ffi.NULL else ffi.string(chars).decode(errors="replace")
+
+
+class Tables:
+    """Makes C structures and keeps what they point to alive. One per plan."""
+
+    def __init__(self) -> None:
+        self._lists: dict[tuple[int, ...], CData] = {}
+        self._attributes: dict[tuple[Attribute, ...], tuple[CData, int]] = {}
+        self._keep: list[Any] = []
+        self._rows: dict[int, tuple[int, ...]] = {}
+        self._addresses: dict[tuple[int, ...], int] = {}
+
+    def ints(self, numbers: Sequence[int]) -> CData:
+        """A lasting ``int64_t[]`` with these numbers."""
+        key = tuple(numbers)
+        found = self._lists.get(key)
+        if found is None:
+            found = self._lists[key] = ffi.new("int64_t[]", key or (0,))
+        return found
+
+    def attributes(self, values: Mapping[str, Attribute]) -> tuple[CData, int]:
+        """A lasting ``df_attribute[]`` in the order of ``values``, and its length."""
+        if not values:
+            return ffi.NULL, 0
+        key = tuple((type(v).__name__, v) for v in values.values())
+        found = self._attributes.get(key)
+        if found is None:
+            table = ffi.new("df_attribute[]", len(values))
+            for entry, value in zip(table, values.values(), strict=True):
+                self._attribute(entry, value)
+            found = self._attributes[key] = (table, len(values))
+        return found
+
+    def _attribute(self, entry: CData, value: Attribute) -> None:
+        if value is None:
+            entry.kind = lib.DF_ATTR_ABSENT
+        elif isinstance(value, DType):
+            entry.kind, entry.i = lib.DF_ATTR_INT, value.code
+        elif isinstance(value, (bool, int)):
+            entry.kind, entry.i = lib.DF_ATTR_INT, int(value)
+        elif isinstance(value, float):
+            entry.kind, entry.f = lib.DF_ATTR_FLOAT, value
+        elif isinstance(value, str):
+            text = ffi.new("char[]", value.encode())
+            self._keep.append(text)
+            entry.kind, entry.count, entry.s = lib.DF_ATTR_STRING, len(text) - 1, text
+        elif any(isinstance(v, float) for v in value):
+            floats = ffi.new("double[]", list(value))
+            self._keep.append(floats)
+            entry.kind, entry.count, entry.floats = lib.DF_ATTR_FLOATS, len(value), floats
+        else:
+            entry.kind, entry.count, entry.ints = lib.DF_ATTR_INTS, len(value), self.ints(value)
+
+    def operands(self, given: Sequence[Operand | None]) -> CData:
+        """A lasting ``df_operand[]``; it is filled as one array, since setting field by field is slow."""
+        known = self._rows
+        rows = []
+        for operand in given:
+            row = known.get(id(operand))
+            if row is None:
+                row = known[id(operand)] = self._row(operand)
+                self._keep.append(operand)  # so that its id stays its own
+            rows.append(row)
+        table = np.array(rows or [self._row(None)], _OPERAND)
+        self._keep.append(table)
+        return ffi.cast("df_operand *", table.ctypes.data)
+
+    def _row(self, operand: Operand | None) -> tuple[int, ...]:
+        """The fields of a ``df_operand``."""
+        if operand is None:
+            return (-1, *[0] * 10)
+        type_ = operand.type
+        sizes = type_.sizes
+        return (
+            operand.arena,
+            type_.dtype.code,
+            len(sizes),
+            0,
+            operand.offset,
+            operand.bytes,
+            operand.trip_stride,
+            operand.value,
+            operand.origin,
+            self.address(sizes),
+            self.address(operand.strides),
+        )
+
+    def address(self, numbers: Sequence[int]) -> int:
+        """The address of a lasting list of numbers."""
+        key = tuple(numbers)
+        found = self._addresses.get(key)
+        if found is None:
+            found = self._addresses[key] = int(ffi.cast("intptr_t", self.ints(key)))
+        return found
+
+    def node(
+        self,
+        into: CData,
+        inputs: Sequence[Operand | None],
+        outputs: Sequence[Operand | None],
+        attributes: Mapping[str, Attribute],
+        threads: int,
+    ) -> None:
+        """Fills a ``df_node``."""
+        operands = self.operands([*inputs, *outputs])
+        into.struct_size = ffi.sizeof("df_node")
+        into.n_inputs, into.n_outputs = len(inputs), len(outputs)
+        into.inputs, into.outputs = operands, operands + len(inputs)
+        into.attributes, into.n_attributes = self.attributes(attributes)
+        into.threads = threads

@@ -1,0 +1,354 @@
+"""CBackend: an open device behind the C contract: its memory, its kernels at plan time, its segments."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from .._runtime import ffi, lib
+from ..errors import DeviceError
+from ..host.weak import WeakList
+from ..ir.graph import Array
+from ..plugin.device import PackRequest, Precision
+from .abi import BODY_KINDS, CData, Tables, member, raise_error, text_of
+from .host_memory import address_of
+from .sequence import CopyItem, NativeItems
+
+if TYPE_CHECKING:
+    from ..ir.lowered import LoweredNode, Root, Storage
+    from ..ir.plan import Body, Segment, Step
+
+PRECISIONS: Mapping[str, int] = {
+    "float32": lib.DF_EXACT,
+    "bf16x6": lib.DF_BF16X6,
+    "tf32": lib.DF_TF32,
+    "bf16": lib.DF_BF16,
+}
+
+
+def _held() -> CData:
+    """An empty ``df_held``; what it is filled with is given back with it, by a function of C."""
+    return ffi.gc(ffi.new("df_held *"), lib.df_let_go)
+
+
+class CBuffer:
+    """Memory of a C device; given back when nobody holds it any more.
+
+    Attributes:
+        handle: the device's ``df_buffer``.
+        bytes: its size.
+    """
+
+    __slots__ = ("__weakref__", "_held", "bytes", "handle")
+
+    def __init__(self, held: CData, bytes: int) -> None:
+        self._held, self.handle, self.bytes = held, ffi.addressof(held, "buffer"), bytes
+
+    @property
+    def base(self) -> CData:
+        """Address or handle."""
+        return self.handle.base
+
+    def free(self) -> None:
+        """Gives the memory back, once."""
+        lib.df_let_go(self._held)
+
+
+class _PreparedKernels:
+    """The prepared states of some kernels; released together."""
+
+    def __init__(self, set: CData, tables: Tables, nodes: CData) -> None:
+        self.set, self.tables, self.nodes = set, tables, nodes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedKernel:
+    """What a kernel answered at plan time."""
+
+    workspace: int
+    packs: tuple[PackRequest, ...]
+    state: CData
+    owner: _PreparedKernels | None
+    algorithms: tuple[str, ...] = ()
+    algorithm: str = ""
+
+
+def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
+    """What kernel ``index`` asked for; each request keeps the kernel's state alive."""
+    answer = owner.set.prepared[index]
+    for number in range(answer.n_packs):
+        pack = answer.packs[number]
+
+        def fill(source: CData, packed: CData, number: int = number) -> None:
+            answer = owner.set.prepared[index]
+            answer.packs[number].pack(owner.nodes + index, answer.state, source, packed)
+
+        replaces = bool(answer.replaced >> pack.input & 1)
+        yield PackRequest(int(pack.input), int(pack.kind), int(pack.bytes), fill, replaces)
+
+
+def _number(answer: CData, name: str) -> int:
+    """Of the algorithm ``name``, which the kernel has."""
+    return next(i for i in range(answer.n_algorithms) if _name(answer.algorithms[i]) == name)
+
+
+def _algorithms(answer: CData) -> tuple[tuple[str, ...], str]:
+    """Those that are possible, and the one that will be used."""
+    if not answer.n_algorithms:
+        return (), ""
+    possible = [i for i in range(answer.n_algorithms) if answer.possible >> i & 1]
+    return tuple(_name(answer.algorithms[i]) for i in possible), _name(answer.algorithms[answer.algorithm])
+
+
+@functools.cache
+def _name(text: CData) -> str:
+    """A name in a plugin's table, which stays as long as the process."""
+    return text_of(text)
+
+
+def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:
+    return storage is not None and storage.root in constants and not storage.trip_stride and not storage.flip
+
+
+class CBackend:
+    """An open C device."""
+
+    def __init__(self, device: CData, name: str, values: CData, precision: Precision) -> None:
+        self.device = device
+        self._precision = PRECISIONS[precision]
+        self.name = name
+        self.held, error = _held(), ffi.new("df_error *")
+        raise_error(lib.df_hold_device(device, values, self.held, error), error, f"device {name!r}")
+        self.handle = self.held.self
+        self.segments: WeakList[BoundCSegment] = WeakList()  # for messages
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that can still be allocated and bytes in all; None where the device doesn't tell."""
+        ask = member(self.device, "memory")
+        if ask is None:
+            return None
+        available, total, error = ffi.new("int64_t *"), ffi.new("int64_t *"), ffi.new("df_error *")
+        raise_error(ask(self.handle, available, total, error), error, f"device {self.name!r}")
+        return int(available[0]), int(total[0])
+
+    def alloc(self, bytes: int) -> CBuffer:
+        """Memory for an arena; raises OutOfMemoryError."""
+        held, error = _held(), ffi.new("df_error *")
+        status = lib.df_hold_memory(self.held, bytes, held, error)
+        raise_error(status, error, f"device {self.name!r}: allocating {bytes} bytes")
+        return CBuffer(held, bytes)
+
+    def free(self, buffer: Any) -> None:
+        """Gives memory back."""
+        buffer.free()
+
+    def write(self, buffer: Any, offset: int, array: Array) -> None:
+        """Copies a contiguous host array into device memory."""
+        self._copy(lib.DF_COPY_TO_DEVICE, buffer.handle.base, offset, _address(array), 0, array.nbytes)
+
+    def read(self, array: Array, buffer: Any, offset: int) -> None:
+        """Copies device memory into a contiguous host array."""
+        self._copy(lib.DF_COPY_TO_HOST, _address(array), 0, buffer.handle.base, offset, array.nbytes)
+        self.sync()
+
+    def receive(self, buffer: Any, offset: int, source: Any, source_offset: int, bytes: int) -> None:
+        """Copies from the memory of another device of the same name."""
+        self._copy(lib.DF_COPY_WITHIN, buffer.handle.base, offset, source.handle.base, source_offset, bytes)
+
+    def _copy(self, direction: int, to: CData, to_offset: int, source: CData, from_offset: int, size: int) -> None:
+        copy, error = ffi.new("df_copy *"), ffi.new("df_error *")
+        copy.struct_size, copy.direction = ffi.sizeof("df_copy"), direction
+        copy.to, copy.to_offset = to, to_offset
+        setattr(copy, "from", source)
+        copy.from_offset, copy.bytes = from_offset, size
+        raise_error(self.device.copy(self.handle, copy, error), error, f"device {self.name!r}: copy")
+
+    def sync(self) -> None:
+        """Waits for all that was started."""
+        if self.device.sync != ffi.NULL:
+            error = ffi.new("df_error *")
+            self.check(self.device.sync(self.handle, error), error)
+
+    native = 0
+
+    def fill(self, entry: CData) -> None:
+        """Fills a ``df_item`` that waits for the device."""
+        entry.kind, entry.device, entry.self = lib.DF_ITEM_WAIT, self.device, self.handle
+
+    def check(self, status: int, error: CData) -> None:
+        """Raises what a status of a wait means; names the node that failed."""
+        if status:
+            failed = member(self.device, "failed")
+            prepared = 0 if failed is None else int(ffi.cast("intptr_t", failed(self.handle)))
+            segment = next((s for s in self.segments.alive() if s.prepared == prepared), None)
+            raise_error(status, error, f"device {self.name!r}" if segment is None else segment.where(error.step))
+
+    def copying(self, direction: int, buffer: Any, offset: int, host: tuple[CData | int, int], size: int) -> CopyItem:
+        """A copy between the device and the host as an item.
+
+        Args:
+            direction: ``lib.DF_COPY_TO_DEVICE`` or ``lib.DF_COPY_TO_HOST``.
+            buffer: the device's.
+            offset: in it.
+            host: address or number of a slot, and an offset in it.
+            size: bytes.
+        """
+        return CopyItem(
+            self.device, self.handle, direction, (buffer.base, offset), host, size, f"device {self.name!r}: copy"
+        )
+
+    def prepare(
+        self,
+        nodes: Sequence[LoweredNode],
+        threads: int,
+        constants: Collection[Root] = (),
+        algorithms: Mapping[int, str] = MappingProxyType({}),
+    ) -> list[PreparedKernel]:
+        """Workspace, packs and state for each node, chosen by its kernel; see ``dataflow.plugin.device.Backend``."""
+        plain = PreparedKernel(0, (), ffi.NULL, None)
+        prepares = {kernel: kernel.code.prepare != ffi.NULL for kernel in {n.kernel for n in nodes}}
+        chosen = [i for i, n in enumerate(nodes) if prepares[n.kernel]]
+        found = [plain] * len(nodes)
+        if chosen:
+            wanted = [algorithms.get(i) for i in chosen]
+            answers = self._prepare([nodes[i] for i in chosen], threads, constants, wanted)
+            for index, answer in zip(chosen, answers, strict=True):
+                found[index] = answer
+        return found
+
+    def _prepare(
+        self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root], wanted: Sequence[str | None]
+    ) -> list[PreparedKernel]:
+        count = len(nodes)
+        kernels = ffi.new("df_kernel *[]", count)
+        described = ffi.new("df_node[]", count)
+        tables = Tables()
+        for index, node in enumerate(nodes):
+            kernels[index] = node.kernel.code
+            inputs = [None if s is None else s.operand() for s in node.inputs]
+            outputs = [None if s is None else s.operand() for s in node.outputs]
+            tables.node(described[index], inputs, outputs, node.node.attributes, threads)
+            described[index].precision = self._precision
+            described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
+        made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
+        error = ffi.new("df_error *")
+        self._check_prepared(lib.df_prepare_set(count, kernels, described, made, error), error, nodes)
+        owner = _PreparedKernels(made, tables, described)
+        for index, name in enumerate(wanted):
+            if name is not None:
+                kernel, node, prepared = kernels + index, described + index, made.prepared + index
+                node.algorithm = _number(prepared[0], name) + 1
+                lib.df_release_kernels(1, kernel, prepared)
+                status = lib.df_prepare_kernels(1, kernel, node, prepared, error)
+                self._check_prepared(status, error, nodes[index : index + 1])
+        return [
+            PreparedKernel(int(answer.workspace), tuple(_packs(owner, i)), answer.state, owner, *_algorithms(answer))
+            for i, answer in enumerate(made.prepared[0:count])
+        ]
+
+    def _check_prepared(self, status: int, error: CData, nodes: Sequence[LoweredNode]) -> None:
+        if status:
+            where = nodes[error.step].node.describe() if 0 <= error.step < len(nodes) else f"device {self.name!r}"
+            raise_error(status, error, where)
+
+    def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundCSegment:
+        """The segment with addresses.
+
+        Args:
+            segment: steps whose operands have places.
+            arenas: per arena of the plan: buffer or None, bytes, number of the slot or -1.
+            threads: the session's.
+        """
+        return BoundCSegment(self, segment, arenas, threads)
+
+
+class BoundCSegment:
+    """A segment that the device has prepared; one native call runs it."""
+
+    native = 1
+
+    def __init__(
+        self,
+        backend: CBackend,
+        segment: Segment,
+        arenas: Sequence[tuple[Any, int, int]],
+        threads: int,
+    ) -> None:
+        self._backend, self._segment = backend, segment
+        table = ffi.new("df_arena[]", max(len(arenas), 1))
+        for entry, (buffer, size, slot) in zip(table, arenas, strict=False):
+            entry.bytes, entry.slot = size, slot
+            entry.base = ffi.NULL if buffer is None else buffer.base
+        native = ffi.new("df_segment *")
+        tables = Tables()
+        self._keep: list[Any] = [tables, table, native, [b for b, _, _ in arenas]]
+        self._fill(native, segment.steps, tables, table, len(arenas), threads)
+        self._held, self._error = _held(), ffi.new("df_error *")
+        self.check(lib.df_hold_segment(backend.held, native, self._held, self._error), self._error)
+        self.prepared = int(ffi.cast("intptr_t", self._held.prepared))
+        backend.segments.add(self)
+
+    def _fill(
+        self, into: CData, planned: Sequence[Step], tables: Tables, arenas: CData, count: int, threads: int
+    ) -> list[tuple[int, int]]:
+        """Fills a ``df_segment`` with steps; returns index and distance of each operand that flips."""
+        steps = ffi.new("df_step[]", max(len(planned), 1))
+        listed = [o for step in planned for o in (*step.inputs, *step.outputs, step.workspace, *step.packs)]
+        operands = tables.operands(listed)
+        self._keep += [steps, listed]
+        at = 0
+        for entry, step in zip(steps, planned, strict=False):
+            entry.first_operand = at
+            entry.n_inputs, entry.n_outputs = len(step.inputs), len(step.outputs)
+            if step.body is not None:
+                entry.body = self._body(step.body, tables, arenas, count, threads)
+            else:
+                assert step.kernel is not None
+                entry.kernel, entry.state = step.kernel.code, step.prepared.state
+                entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
+                entry.n_packs = len(step.packs)
+            at += len(step.inputs) + len(step.outputs) + 1 + len(step.packs)
+        flips = [(index, o.flip) for index, o in enumerate(listed) if o is not None and o.flip]
+        into.struct_size, into.n_steps, into.n_operands = ffi.sizeof("df_segment"), len(planned), at
+        into.n_arenas, into.steps, into.operands, into.arenas = count, steps, operands, arenas
+        into.threads = threads
+        return flips
+
+    def _body(self, body: Body, tables: Tables, arenas: CData, count: int, threads: int) -> CData:
+        native = ffi.new("df_body *")
+        flips = self._fill(ffi.addressof(native, "segment"), body.steps, tables, arenas, count, threads)
+        moved = ffi.new("df_flip[]", max(len(flips), 1))
+        for entry, (operand, distance) in zip(moved, flips, strict=False):
+            entry.operand, entry.distance = operand, distance
+        native.trips, native.n_flips, native.flips = body.trips, len(flips), moved
+        native.kind, native.when = BODY_KINDS[body.kind], body.when
+        self._keep += [native, moved]
+        return native
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        """Runs the steps; ``slots`` is a ``void *[]`` with an address per slot."""
+        NativeItems([self]).run(slots, count, cancel, calls)
+
+    def fill(self, entry: CData) -> None:
+        """See ``NativeItem``."""
+        entry.kind, entry.prepared = lib.DF_ITEM_SEGMENT, self._held.prepared
+        entry.device, entry.self = self._backend.device, self._backend.handle
+
+    def check(self, status: int, error: CData) -> None:
+        """See ``NativeItem``; names the node."""
+        if status:
+            raise_error(status, error, self.where(error.step))
+
+    def where(self, step: int) -> str:
+        """The node of a step, for messages; the device when there is none of that number."""
+        known = 0 <= step < len(self._segment.steps)
+        return self._segment.steps[step].node.describe() if known else f"device {self._backend.name!r}"
+
+
+def _address(array: Array) -> CData:
+    if not array.flags.c_contiguous:
+        raise DeviceError("only contiguous arrays are copied to or from a device")
+    return ffi.cast("void *", address_of(array))

@@ -1,0 +1,148 @@
+"""CDevice: a device in a shared library, found through df_plugin_entry, and the kernels that it offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._runtime import ffi, lib
+from ..errors import DeviceError, InputError, PluginError
+from ..ir.graph import Node
+from ..ir.types import TensorType, contiguous_strides
+from ..plugin.device import HOST, Kernel, Precision, parse_operands
+from .abi import CData, Operand, Tables, member, text_of
+from .backend import CBackend
+
+
+def devices_of(path: str | Path) -> list[CDevice]:
+    """The devices that a plugin library offers.
+
+    Raises:
+        PluginError: the library can't be opened or is built for another contract.
+    """
+    plugin = _opened(path)
+    return [CDevice(path, index, plugin) for index in range(plugin.n_devices)]
+
+
+def kernels_of(path: str | Path) -> list[Kernel]:
+    """The kernels for devices of other plugins that a library offers; for the hook ``dataflow_kernels``.
+
+    Raises:
+        PluginError: the library can't be opened or is built for another contract.
+    """
+    plugin = _opened(path)
+    return [_kernel(plugin.kernels[i]) for i in range(plugin.n_kernels)] if member(plugin, "kernels") else []
+
+
+def _opened(path: str | Path) -> CData:
+    error = ffi.new("df_error *")
+    plugin = lib.df_library_open(str(path).encode(), error)
+    if plugin == ffi.NULL:
+        raise PluginError(f"{Path(path).name}: {ffi.string(error.text).decode(errors='replace')}")
+    return plugin
+
+
+class CDevice:
+    """A device behind the C contract.
+
+    Attributes: see ``dataflow.plugin.device.Device``.
+    """
+
+    def __init__(self, path: str | Path, index: int = 0, plugin: CData | None = None) -> None:
+        if plugin is None:
+            devices = devices_of(path)
+            if index >= len(devices):
+                raise PluginError(f"{Path(path).name} has {len(devices)} devices, not one with index {index}")
+            plugin = devices[index]._plugin
+        self._plugin: CData = plugin
+        self._device = plugin.devices[index]
+        self.name = text_of(self._device.name)
+        self.version = text_of(plugin.version)
+        self.ordinal = int(self._device.ordinal)
+        self.alignment = int(self._device.alignment) or 64
+        self.asynchronous = bool(self._device.flags & lib.DF_ASYNCHRONOUS)
+        self.bodies = bool(self._device.flags & lib.DF_BODIES)
+        self.peers = self.name if self._device.flags & lib.DF_PEERS else None
+        host = bool(self._device.flags & lib.DF_MEMORY_HOST)
+        self.memory = HOST if host else f"{self.name}:{self.ordinal}"
+        self.unavailable = text_of(self._device.unavailable) or None
+
+    def kernels(self) -> list[Kernel]:
+        """A record for each of the library's kernels."""
+        return [_kernel(self._device.kernels[i]) for i in range(self._device.n_kernels)]
+
+    def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> CBackend:
+        """The open device.
+
+        Raises:
+            DeviceError: it is unavailable.
+            InputError: an option that it doesn't have, or a value that is no whole number.
+        """
+        if self.unavailable:
+            raise DeviceError(f"device {self.name!r} is unavailable: {self.unavailable}")
+        names = text_of(self._member("options")).split(",") if self._member("options") else []
+        for name, value in options.items():
+            if name not in names:
+                has = f"it has {', '.join(names)}" if names else "it has none"
+                raise InputError(f"device {self.name!r} has no option {name!r}; {has}")
+            if not isinstance(value, (int, np.integer)):
+                raise InputError(f"device {self.name!r}, option {name!r}: expected a whole number, got {value!r}")
+        values = ffi.new("int64_t[]", [int(options.get(name, _NOT_GIVEN)) for name in names] or 1)
+        return CBackend(self._device, self.name, values, precision)
+
+    def _member(self, name: str) -> Any:
+        return member(self._device, name)
+
+
+_NOT_GIVEN = -(2**63)
+_MOST_ANSWERS = 1024  # that are remembered, per kernel
+_UNKNOWN = "unknown"
+
+
+class _Accepts:
+    """Why a kernel of a library can't take a node, or None; remembers answers, for the same node is asked about often.
+
+    An answer depends on types and attributes alone.
+    """
+
+    def __init__(self, record: CData) -> None:
+        self._record = record
+        self._known: dict[Any, str | None] = {}
+
+    def __call__(self, node: Node) -> str | None:
+        types = [None if v is None else v.type for v in (*node.inputs, *node.outputs)]
+        kinds = tuple((type(a), a) for a in node.attributes.values())
+        key = (len(node.inputs), tuple(None if t is None else (t.dtype.code, t.shape) for t in types), kinds)
+        answer = self._known.get(key, _UNKNOWN)
+        if answer == _UNKNOWN:
+            if len(self._known) >= _MOST_ANSWERS:
+                self._known.clear()
+            answer = self._known[key] = self._ask(node, types)
+        return answer
+
+    def _ask(self, node: Node, types: Sequence[TensorType | None]) -> str | None:
+        into = ffi.new("df_node *")
+        tables = Tables()
+        values = [None if t is None else Operand(-1, 0, t, contiguous_strides(t.sizes), 0) for t in types]
+        count = len(node.inputs)
+        tables.node(into, values[:count], values[count:], node.attributes, 1)
+        return text_of(lib.df_accepts(self._record, into)) or None
+
+
+def _kernel(record: CData) -> Kernel:
+    inputs, outputs = parse_operands(text_of(record.operands))
+    pairs = [p.split("<") for p in text_of(record.inplace).replace(" ", "").split(",") if p]
+    return Kernel(
+        op=text_of(record.op),
+        name=text_of(record.name),
+        inputs=inputs,
+        outputs=outputs,
+        code=record,
+        inplace=tuple((int(a), int(b)) for a, b in pairs),
+        priority=int(record.priority),
+        accepts=_Accepts(record) if record.accepts != ffi.NULL else None,
+        capturable=bool(record.capturable),
+    )

@@ -1,0 +1,172 @@
+"""``dataflow finetune``: options as texts and numbers become a Trainer and a run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..model import Model
+from ..train.callbacks import EarlyStop, Event
+from ..train.dataset import Dataset
+from ..train.losses import CrossEntropy, Loss
+from ..train.losses import named as named_loss
+from ..train.optimizers import SGD, AdamW, Optimizer
+from ..train.schedules import named as named_schedule
+from ..train.trainer import Trainer
+
+_log = logging.getLogger("dataflow")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line gives, each as its help says."""
+
+    data: str
+    val: str | None
+    val_split: float
+    classes: int | None
+    trainable: Sequence[str]
+    loss: str
+    value: str | None
+    epochs: int
+    batch_size: int
+    accumulate: int
+    optimizer: str
+    lr: float | None
+    weight_decay: float | None
+    schedule: str
+    seed: int
+    renames: Sequence[str]
+    class_weights: str | None
+    patience: int | None
+    checkpoint: str | None
+    resume: str | None
+    log: str | None
+    execution: Mapping[str, Any]
+
+
+def finetune(model: Model, write: Callable[[Model], None], options: Options) -> dict[str, Any]:
+    """The figures of the last epoch; the trained model has been given to ``write``.
+
+    Args:
+        model: what to train.
+        write: saves a model; also called when the run is interrupted without a checkpoint folder.
+        options: of the command.
+
+    Raises:
+        InputError: options that don't fit the model, the data or each other.
+    """
+    if options.patience is not None and options.val is None and not options.val_split:
+        raise InputError("--patience needs --val or --val-split")
+    rename = _renames(options.renames)
+    dataset = Dataset(options.data, rename=rename)
+    validation = None if options.val is None else Dataset(options.val, rename=rename)
+    if options.classes is not None:
+        from ..head_replacement import replace_head
+
+        model = replace_head(model, classes=options.classes, seed=options.seed)
+    trainer = Trainer(
+        model,
+        _loss(options.loss, options.class_weights, options.data, rename),
+        _optimizer(options.optimizer, options.lr, options.weight_decay, options.schedule),
+        output=options.value,
+        trainable=list(options.trainable) or None,
+        accumulate=options.accumulate,
+        seed=options.seed,
+        **options.execution,
+    )
+    callbacks = [] if options.log is None else [_Log(Path(options.log), fresh=options.resume is None)]
+    try:
+        history = trainer.fit(
+            dataset,
+            validation,
+            val_split=options.val_split,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            callbacks=callbacks,
+            checkpoint=options.checkpoint,
+            resume=options.resume,
+            early_stop=None if options.patience is None else EarlyStop(patience=options.patience),
+        )
+    except KeyboardInterrupt:
+        if options.checkpoint is None and trainer.steps:
+            trainer.close()
+            write(model)
+            _log.warning("interrupted after %d optimizer steps; the model was written as it is", trainer.steps)
+        raise
+    trainer.close()
+    write(model)
+    return {
+        "epochs": len(history.epochs.get("epoch", ())),
+        "steps": trainer.steps,
+        "trained": list(trainer.trainable),
+        "figures": {name: column[-1] for name, column in history.epochs.items() if column},
+    }
+
+
+def _renames(given: Sequence[str]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for text in given:
+        old, equals, new = text.partition("=")
+        if not equals or not old:
+            raise InputError(f"--map {text}: expected OLD=NEW, or OLD= to leave the key out")
+        found[old] = new or None
+    return found
+
+
+def _loss(name: str, class_weights: str | None, data: str, rename: dict[str, str | None]) -> Loss:
+    loss = named_loss(name)
+    if class_weights is None:
+        return loss
+    if not isinstance(loss, CrossEntropy):
+        raise InputError(f"--class-weights fits the loss cross_entropy, not {name}")
+    if class_weights == "balanced":
+        return CrossEntropy(class_weights=_balanced(data, rename))
+    try:
+        return CrossEntropy(class_weights=[float(w) for w in class_weights.split(",")])
+    except ValueError:
+        raise InputError(f"--class-weights {class_weights}: expected numbers between commas, or balanced") from None
+
+
+def _balanced(data: str, rename: dict[str, str | None]) -> list[float]:
+    """Samples / (classes * samples of the class): rare classes weigh more, and the mean over samples is 1."""
+    arrays = next(Dataset(data, rename=rename).batches(1 << 62)).arrays
+    labels = arrays.get("labels")
+    if labels is None or labels.dtype.kind not in "iu":
+        raise InputError("--class-weights balanced needs 'labels' of an integer type in the data")
+    counts = np.bincount(labels[labels >= 0].ravel().astype(np.int64))
+    if not counts.all():
+        raise InputError(f"--class-weights balanced: no sample has the class {int(np.argmin(counts))}")
+    return [float(w) for w in counts.sum() / (len(counts) * counts)]
+
+
+def _optimizer(name: str, lr: float | None, weight_decay: float | None, schedule: str) -> Optimizer:
+    settings: dict[str, Any] = {"schedule": named_schedule(schedule)}
+    if lr is not None:
+        settings["lr"] = lr
+    if weight_decay is not None:
+        settings["weight_decay"] = weight_decay
+    return AdamW(**settings) if name == "adamw" else SGD(momentum=0.9, **settings)
+
+
+class _Log:
+    """Writes a line of JSON per event."""
+
+    def __init__(self, path: Path, *, fresh: bool) -> None:
+        self._path = path
+        if fresh:
+            path.write_text("")
+
+    def __call__(self, event: Event) -> None:
+        figures = {k: v if math.isfinite(v) else None for k, v in event.metrics.items()}
+        line = {"kind": event.kind, "step": event.step, "epoch": event.epoch, **figures}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")

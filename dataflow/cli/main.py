@@ -1,0 +1,378 @@
+"""The command line: ``dataflow run | finetune | inspect | plan | bench | devices | plugin test``.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a test failed, 2 the user's input, 3 device or
+memory, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import numpy as np
+
+from .. import __version__
+from ..errors import DataflowError, DeviceError, InputError, ModelError
+from ..model import Model, save
+from .bench import bench
+from .options import (
+    DEVICE,
+    EXECUTION,
+    FAILED,
+    INTERRUPTED,
+    USER,
+    batch_option,
+    device_option,
+    execution,
+    execution_options,
+    input_shapes,
+    json_option,
+    limits_of,
+    model_argument,
+    print_json,
+    read_feeds,
+    read_model,
+    shape_option,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command and exits with its code."""
+    log, shown = logging.getLogger("dataflow"), logging.StreamHandler(sys.stderr)
+    log.addHandler(shown)
+    log.setLevel(logging.INFO)
+    try:
+        code = commands.main(args=arguments, prog_name="dataflow", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = USER
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        code = INTERRUPTED
+    except (DataflowError, OSError, MemoryError) as error:
+        click.echo(f"error: {error}", err=True)
+        code = DEVICE if isinstance(error, (DeviceError, MemoryError)) else USER
+    finally:
+        log.removeHandler(shown)
+    sys.exit(code or 0)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="dataflow")
+def commands() -> None:
+    """Runs and trains computation graphs, ONNX models first."""
+
+
+commands.add_command(bench)
+
+
+# ---- run ---------------------------------------------------------------------------------------------
+
+
+@commands.command()
+@model_argument
+@click.option("--input", "inputs", multiple=True, metavar="[NAME=]FILE", help="npy, or npz with input names.")
+@click.option("--output", "target", type=click.Path(dir_okay=False), help="npz with all outputs, or npy with one.")
+@batch_option
+@execution_options
+@json_option
+def run(
+    model: str,
+    inputs: tuple[str, ...],
+    target: str | None,
+    batch: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Runs MODEL once."""
+    from ..session import Session
+
+    loaded = read_model(model, batch, limits_of(options))
+    feeds = read_feeds(loaded, inputs)
+    outputs = Session(loaded, **execution(options)).run(feeds)
+    if target is not None:
+        _write_arrays(Path(target), outputs)
+    summary = {name: _summary(array) for name, array in outputs.items()}
+    if as_json:
+        print_json({"outputs": summary, "file": target})
+        return
+    for name, figures in summary.items():
+        click.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in figures.items()))
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    if path.suffix == ".npy":
+        if len(arrays) != 1:
+            raise InputError(f"{path}: the model has {len(arrays)} outputs, a npy file holds one; write a .npz")
+        np.save(path, next(iter(arrays.values())))
+    elif path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        raise InputError(f"{path}: outputs are written as .npz or .npy")
+
+
+def _summary(array: Any) -> dict[str, Any]:
+    figures: dict[str, Any] = {"dtype": str(array.dtype), "shape": list(array.shape)}
+    if array.size and array.dtype.kind in "fiub":
+        wide = array.astype(np.float64)
+        figures |= {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
+    return figures
+
+
+# ---- finetune ----------------------------------------------------------------------------------------
+
+
+@commands.command()
+@model_argument
+@click.option("--data", required=True, type=click.Path(exists=True, dir_okay=False), help="npz: inputs and labels.")
+@click.option("--val", type=click.Path(exists=True, dir_okay=False), help="npz to validate on.")
+@click.option("--val-split", type=float, default=0.0, help="Part of the data to validate on instead.")
+@click.option("--classes", type=click.IntRange(min=1), help="Give the model a new last layer of so many classes.")
+@click.option("--trainable", multiple=True, metavar="PATTERN", help="Names, globs, head, bias, norm, last:N, !PATTERN.")
+@click.option("--loss", default="cross_entropy", show_default=True)
+@click.option("--output", "value", metavar="NAME", help="The value that the loss reads.")
+@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Of a micro-batch.")
+@click.option("--accumulate", type=click.IntRange(min=1), default=1, help="Micro-batches per optimizer step.")
+@click.option("--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True)
+@click.option("--lr", type=float, help="Learning rate.")
+@click.option("--weight-decay", type=float)
+@click.option("--schedule", default="constant", show_default=True, help="constant, cosine or linear.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--map", "renames", multiple=True, metavar="OLD=NEW", help="Rename a key of the data, e.g. y=labels.")
+@click.option("--class-weights", metavar="W,W,...|balanced", help="One per class, or from how often each occurs.")
+@click.option("--patience", type=click.IntRange(min=1), help="Epochs without a better validation before it ends.")
+@click.option("--checkpoint", type=click.Path(file_okay=False), help="Folder.")
+@click.option("--resume", metavar="auto|FILE", help="Go on from a checkpoint.")
+@click.option("--log", type=click.Path(dir_okay=False), metavar="FILE.jsonl", help="A line per step and epoch.")
+@click.option("-o", "target", required=True, type=click.Path(dir_okay=False), help="The trained model.")
+@click.option("--force", is_flag=True, help="Replace an existing output.")
+@batch_option
+@execution_options
+@json_option
+def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any) -> None:
+    """Trains MODEL on data and writes it."""
+    from .finetune import Options
+    from .finetune import finetune as train
+
+    if Path(target).exists() and not force:
+        raise InputError(f"{target} exists; --force replaces it")
+    how = execution({name: options.pop(name) for name in EXECUTION})
+    loaded = read_model(model, options.pop("batch"), how["limits"])
+    try:
+        result = train(loaded, lambda m: save(m, target, overwrite=force), Options(execution=how, **options))
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    result["model"] = target
+    if as_json:
+        print_json(result)
+        return
+    for key, figure in result["figures"].items():
+        click.echo(f"{key}: {figure:.6g}")
+    click.echo(f"wrote {target}")
+
+
+# ---- inspect, plan -----------------------------------------------------------------------------------
+
+
+@commands.command()
+@model_argument
+@shape_option
+@batch_option
+@device_option
+@json_option
+def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tuple[str, ...], as_json: bool) -> None:
+    """Says what MODEL takes, gives and holds, and which device runs what."""
+    loaded = read_model(model, batch)
+    described: dict[str, Any] = {
+        "inputs": {name: str(type_) for name, type_ in loaded.inputs.items()},
+        "outputs": {name: str(type_) for name, type_ in loaded.outputs.items()},
+        "parameters": [
+            {
+                "name": name,
+                "type": str(p.type),
+                "role": p.role,
+                "trainable": p.trainable,
+                "aliases": list(p.aliases),
+            }
+            for name, p in loaded.parameters.items()
+        ],
+        "ops": dict(Counter(node.op.name for node in loaded.graph.nodes).most_common()),
+    }
+    try:
+        described |= _placement(loaded, shapes, devices)
+    except InputError as error:
+        if shapes or devices:
+            raise
+        described["placement_unknown"] = str(error)
+    except ModelError as error:  # it depends on data
+        described["placement_unknown"] = str(error)
+    if as_json:
+        print_json(described)
+    else:
+        _print_inspection(described)
+
+
+def _placement(model: Model, shapes: Sequence[str], devices: Sequence[str]) -> dict[str, Any]:
+    """How many nodes each device runs, and why some do not run on an earlier one."""
+    from ..session import Session
+
+    given = input_shapes(model, shapes)
+    placed = Session(model, list(devices) or None).placement(given)
+    return {
+        "shapes": {name: list(shape) for name, shape in given.items()},
+        "devices": dict(Counter(p.device for p in placed)),
+        "fallbacks": [
+            {"node": p.node, "op": p.op, "device": p.device, "reasons": dict(p.refusals)} for p in placed if p.refusals
+        ],
+    }
+
+
+def _print_inspection(described: Mapping[str, Any]) -> None:
+    for side in ("inputs", "outputs"):
+        click.echo(f"{side}:")
+        for name, type_ in described[side].items():
+            click.echo(f"  {name}: {type_}")
+    click.echo("parameters:")
+    for p in described["parameters"]:
+        kind = "trainable" if p["trainable"] else p["role"]
+        aliases = f"  ({', '.join(p['aliases'])})" if p["aliases"] else ""
+        click.echo(f"  {p['name']}: {p['type']}, {kind}{aliases}")
+    click.echo("ops: " + ", ".join(f"{count} {name}" for name, count in described["ops"].items()))
+    if "devices" not in described:
+        click.echo(f"devices: not known: {described['placement_unknown']}")
+        return
+    sizes = ", ".join(f"{name} {tuple(shape)}" for name, shape in described["shapes"].items())
+    click.echo(f"devices for {sizes or 'no inputs'}:")
+    for device, count in described["devices"].items():
+        click.echo(f"  {device}: {count} nodes")
+    for node in described["fallbacks"]:
+        reasons = "; ".join(f"{device}: {reason}" for device, reason in node["reasons"].items())
+        click.echo(f"  {node['op']} {node['node']!r} runs on {node['device']}: {reasons}")
+
+
+@commands.command()
+@model_argument
+@shape_option
+@click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a drawing.")
+@batch_option
+@execution_options
+@json_option
+def plan(
+    model: str,
+    shapes: tuple[str, ...],
+    page: str | None,
+    batch: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Shows what runs where, in what order, at which offset."""
+    from ..planning.html import plan_page
+    from ..session import Session
+
+    loaded = read_model(model, batch, limits_of(options))
+    made = Session(loaded, **execution(options)).plan(input_shapes(loaded, shapes))
+    if page is not None:
+        Path(page).write_text(plan_page(made, Path(model).name), encoding="utf-8")
+    if as_json:
+        print_json(
+            {
+                "peak_bytes": made.peak_bytes,
+                "lower_bound_bytes": made.lower_bound_bytes,
+                "memory": made.memory,
+                "segments": [{"device": s.device, "steps": len(s.steps)} for s in made.segments],
+                "html": page,
+            }
+        )
+    elif page is None:
+        click.echo(str(made))
+    else:
+        click.echo(f"wrote {page}")
+
+
+# ---- devices, plugins --------------------------------------------------------------------------------
+
+
+@commands.command()
+@json_option
+def devices(as_json: bool) -> None:
+    """Lists plugins and devices, and what failed to load."""
+    from ..plugin.registry import default_registry
+
+    registry = default_registry()
+    found: dict[str, Any] = {
+        "version": __version__,
+        "plugins": [
+            {"name": p.name, "distribution": p.distribution, "version": p.version, "problem": p.problem}
+            for p in registry.plugins
+        ],
+        "devices": [
+            {
+                "id": key,
+                "memory": d.memory,
+                "kernels": sum(map(len, registry.kernels[key].values())),
+                "unavailable": why,
+            }
+            for key, d in registry.devices.items()
+            for why in [d.unavailable]
+        ],
+        "formats": sorted(registry.formats),
+    }
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"dataflow {__version__}")
+    for p in found["plugins"]:
+        click.echo(f"plugin {p['name']}: {p['distribution']} {p['version']}" + _reason("set aside", p["problem"]))
+    for d in found["devices"]:
+        click.echo(f"device {d['id']}: {d['kernels']} kernels" + _reason("unavailable", d["unavailable"]))
+    click.echo(f"formats: {', '.join(found['formats']) or 'none'}")
+
+
+def _reason(what: str, reason: str | None) -> str:
+    return f", {what}: {reason}" if reason else ""
+
+
+@commands.group()
+def plugin() -> None:
+    """Tools for plugin authors."""
+
+
+@plugin.command("test")
+@click.argument("name")
+@click.option("--sample", metavar="NAME", help="Only samples whose name begins so.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every outcome.")
+@json_option
+def plugin_test(name: str, sample: str | None, verbose: bool, as_json: bool) -> None:
+    """Runs the conformance kit on the device NAME: every sample that it claims, against the reference."""
+    from collections import Counter
+
+    from ..plugin.registry import default_registry
+    from ..testing.conformance import check_device, selected
+
+    default_registry().device(name)
+    counts: Counter[str] = Counter()
+    bad: list[str] = []
+    unclaimed: set[str] = set()
+    claimed: set[str] = set()
+    for outcome in check_device(name, samples=selected(sample), complete=sample is None):
+        counts[outcome.status] += 1
+        (unclaimed if outcome.status == "not claimed" else claimed).add(outcome.op)
+        if outcome.status in ("failed", "untested"):
+            bad.append(str(outcome))
+        if not as_json and (verbose or outcome.status in ("failed", "untested")):
+            click.echo(str(outcome))
+    missing = sorted(unclaimed - claimed)
+    if as_json:
+        print_json({"device": name, "outcomes": dict(counts), "bad": bad, "not_claimed": missing})
+    else:
+        click.echo(f"{name}: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+        if missing:
+            click.echo("ops that it does not claim: " + ", ".join(missing))
+    if bad:
+        raise click.exceptions.Exit(FAILED)

@@ -1,0 +1,71 @@
+"""What a device can do at most: short runs of its own kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import ops
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Array
+from ..ir.op import Op
+from ..ir.types import float32
+from ..plugin.device import Precision
+from ..plugin.registry import Registry
+from ..session import Session
+
+LONG = 0.02  # seconds; a product that takes so long keeps every device busy
+COPIED = 64 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The most that a device does.
+
+    Attributes:
+        flops: floating-point operations per second.
+        bandwidth: bytes per second, read and written together.
+    """
+
+    flops: float
+    bandwidth: float
+
+
+def measure(
+    device: str,
+    threads: int | None = None,
+    precision: Precision = "float32",
+    rounds: int = 15,
+    registry: Registry | None = None,
+) -> Ceilings:
+    """The ceilings of a device: the fastest of some matrix products, and a copy of 64 MB; nan where it has no kernel.
+
+    Args:
+        device: id.
+        threads: as for Session.
+        precision: as for Session.
+        rounds: how often each runs; the fastest counts.
+        registry: of plugins; the installed ones by default.
+
+    Raises:
+        InputError: there is no such device.
+        DeviceError: it is unavailable.
+    """
+
+    def fastest(op: Op, x: tuple[int, ...], *more: Array) -> float:
+        """Seconds of a node on the device."""
+        g = GraphBuilder()
+        given = [g.parameter(f"w{index}", array) for index, array in enumerate(more)]
+        g.output("y", op(g.input("x", float32, x), *given))
+        session = Session(g.build(), [device], threads=threads, precision=precision, registry=registry)
+        steps = session.profile(np.full(x, 0.5, np.float32), rounds=rounds).steps
+        return min((step.fastest for step in steps if step.kernel and step.device == device), default=math.nan)
+
+    rates, size, seconds = [], 256, 0.0
+    while seconds < LONG:
+        seconds = fastest(ops.matmul, (size, size), np.full((size, size), 0.5, np.float32))
+        rates.append(2 * size**3 / seconds)
+        size *= 2
+    return Ceilings(max(rates), 2 * COPIED / fastest(ops.neg, (COPIED // 4,)))

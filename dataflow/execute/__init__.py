@@ -1,0 +1,1 @@
+"""Plan -> results: opened devices, variables and replayed programs."""

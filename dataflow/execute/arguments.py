@@ -1,0 +1,174 @@
+"""Checks what users feed, and makes room for results."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..cdevice.abi import Operand
+from ..errors import InputError, OutOfMemoryError
+from ..host import checks
+from ..host.limits import hold
+from ..host.system_memory import require_memory
+from ..ir.graph import Array, Graph, Value
+from ..ir.types import Dim, Size, TensorType
+
+
+def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
+    """Contiguous, aligned arrays of the declared dtypes, one per graph input, in order.
+
+    Args:
+        graph: declares the inputs.
+        inputs: a mapping, a tuple or list of arrays in order, or one array where there is one input.
+
+    Raises:
+        InputError: unknown and missing names (all at once), a wrong dtype or shape.
+    """
+    declared = graph.inputs
+    if inputs is None:
+        inputs = {}
+    if not isinstance(inputs, Mapping):
+        several = isinstance(inputs, tuple) and all(hasattr(item, "shape") for item in inputs)
+        given = list(inputs) if several or (isinstance(inputs, (tuple, list)) and len(declared) != 1) else [inputs]
+        if len(given) != len(declared):
+            names = ", ".join(v.name for v in declared)
+            raise InputError(f"got {len(given)} inputs, the model has {len(declared)}: {names}")
+        inputs = {v.name: array for v, array in zip(declared, given, strict=True)}
+    known = {v.name for v in declared}
+    unknown = [str(n) for n in inputs if n not in known]
+    missing = [v.name for v in declared if v.name not in inputs]
+    if unknown or missing:
+        near = [m for n in unknown for m in difflib.get_close_matches(n, known, 1)]
+        parts = [f"unknown inputs: {', '.join(unknown)}"] if unknown else []
+        parts += [f"missing inputs: {', '.join(missing)}"] if missing else []
+        parts += [f"nearest: {', '.join(near)}"] if near else []
+        raise InputError(
+            "; ".join(parts) + f". The model's inputs: {', '.join(f'{v.name}: {v.type}' for v in declared)}"
+        )
+    feeds = {v.name: checked_array(v.name, v.type, inputs[v.name]) for v in declared}
+    sizes_of(graph, feeds)
+    return feeds
+
+
+def checked_array(name: str, type_: TensorType, given: Any) -> Array:
+    """``given`` as a contiguous, aligned array of the declared dtype; the shape is not looked at.
+
+    Raises:
+        InputError: another dtype, or numbers that don't fit it.
+    """
+    wanted = type_.dtype
+    if isinstance(given, (bool, int, float, list, tuple)):  # Python numbers take the input's dtype
+        try:
+            array = np.asarray(given, wanted.numpy)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise InputError(f"input {name!r}: expected {type_}, got numbers that don't fit: {error}") from None
+    elif isinstance(given, np.ndarray):
+        array = given
+    elif hasattr(given, "__dlpack__"):
+        array = np.from_dlpack(given)
+    else:
+        array = np.asarray(given)
+    if array.dtype != wanted.numpy:
+        raise InputError(
+            f"input {name!r}: expected {type_}, got dtype {array.dtype}; convert it with .astype(np.{wanted})"
+        )
+    if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+        return array
+    return np.array(array, wanted.numpy, order="C")
+
+
+def sizes_of(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
+    """The size of each named dim, from the shapes of the inputs.
+
+    Raises:
+        InputError: a shape doesn't fit its declaration or another input.
+    """
+    sizes: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    for value in graph.inputs:
+        shape = feeds[value.name].shape
+        if len(shape) != value.type.rank:
+            raise _unfit(value, shape, f"rank {value.type.rank} is expected")
+        for axis, (dim, size) in enumerate(zip(value.type.shape, shape, strict=True)):
+            if isinstance(dim, Dim):
+                name = str(dim)
+                if dim.names == {name}:
+                    if sizes.setdefault(name, size) != size:
+                        raise _unfit(value, shape, f"{name} is {sizes[name]} in {origin[name]}")
+                    origin.setdefault(name, repr(value.name))
+            elif dim != size:
+                raise _unfit(value, shape, f"axis {axis} must be {dim}")
+    for value in graph.inputs:  # what is computed from other sizes
+        bound = value.type.bind(sizes)
+        if bound.is_bound and bound.sizes != feeds[value.name].shape:
+            raise _unfit(value, feeds[value.name].shape, f"with {sizes} it must be {bound}")
+    return sizes
+
+
+def _unfit(value: Value, shape: Sequence[Size], why: str) -> InputError:
+    got = TensorType(value.type.dtype, tuple(shape))
+    return InputError(f"input {value.name!r}: expected {value.type}, got {got}: {why}")
+
+
+def check_result(name: str, array: object) -> None:
+    """Refuses what results can't be written into."""
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"out[{name!r}]: expected a numpy array, got {type(array).__name__}")
+    if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
+        raise InputError(f"out[{name!r}]: expected a contiguous, aligned array that can be written")
+
+
+def result_arrays(
+    outputs: Mapping[str, Operand], out: Mapping[str, Array] | None, feeds: Mapping[str, Array] = MappingProxyType({})
+) -> dict[str, Array]:
+    """An array per output: the caller's where given, else a new one.
+
+    Args:
+        outputs: what is computed.
+        out: the caller's arrays.
+        feeds: what the run reads, contiguous; results in ``out`` must lie elsewhere.
+
+    Raises:
+        InputError: an array in ``out`` has no such output, or another dtype or shape, or can't be written, or shares
+            bytes with an input or another one.
+        OutOfMemoryError: there is not so much memory.
+    """
+    given = {} if out is None else checks.mapping("out", out)
+    for name, array in given.items():
+        if name not in outputs:
+            raise InputError(f"out: there is no output {name!r}; there are: {', '.join(outputs)}")
+        check_result(name, array)
+    if given:
+        _refuse_overlap(given, feeds)
+    results: dict[str, Array] = {}
+    new = sum(operand.type.nbytes for name, operand in outputs.items() if name not in given)
+    require_memory(new, "the results")
+    hold(new, "the results")
+    for name, operand in outputs.items():
+        dtype, shape = operand.type.dtype.numpy, operand.type.sizes
+        if name not in given:
+            try:
+                array = np.empty(shape, dtype)
+            except MemoryError:
+                raise OutOfMemoryError(f"result {name!r}: {operand.type.nbytes} bytes could not be had") from None
+        else:
+            array = given[name]
+            if array.dtype != dtype or array.shape != shape:
+                raise InputError(f"out[{name!r}]: expected {operand.type}, got {array.dtype}{list(array.shape)}")
+        results[name] = array
+    return results
+
+
+def _refuse_overlap(out: Mapping[str, Array], feeds: Mapping[str, Array]) -> None:
+    """A step may read an input, or write another result, after a result that shares its bytes was written."""
+    names = list(out)
+    for index, name in enumerate(names):
+        others = [(f"input {n!r}", a) for n, a in feeds.items()]
+        others += [(f"out[{n!r}]", out[n]) for n in names[:index]]
+        for other, array in others:
+            if np.may_share_memory(out[name], array):  # exact: all are contiguous
+                raise InputError(f"out[{name!r}] shares memory with {other}; give it an array of its own")

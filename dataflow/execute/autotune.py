@@ -1,0 +1,111 @@
+"""How long a node takes by each of its kernel's algorithms: timed alone, in turns."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Array, Graph, Value
+from ..ir.lowered import LoweredNode, Root
+from ..ir.types import TensorType
+from ..lower.lowering import lower
+from ..lower.placement import Pins
+from ..planning.planner import make_plan
+from ..plugin.registry import Registry
+from .arguments import result_arrays
+from .devices import Machine
+from .program import Program
+from .variables import Store
+
+SECONDS = 0.1  # for a node
+LEAST, MOST = 3, 50  # rounds
+
+
+def time_algorithms(
+    node: LoweredNode, names: Sequence[str], constant: Collection[int], machine: Machine, registry: Registry
+) -> dict[str, float]:
+    """Seconds of the fastest run by each algorithm; empty where the node alone gets another kernel.
+
+    Args:
+        node: its kernel has these algorithms.
+        names: of them.
+        constant: which inputs are constants, so that packs of them are kept.
+        machine: its devices.
+        registry: where its kernel comes from.
+    """
+    graph, feeds = _alone(node, constant)
+    lowered = lower(graph, Pins([node.device]), registry, {})
+    if [getattr(item, "kernel", None) for item in lowered.items] != [node.kernel]:
+        return {}
+    store = Store(machine)
+    alignment = {d: registry.devices[d].alignment for d in machine.backends}
+    asynchronous = frozenset(d for d in machine.backends if registry.devices[d].asynchronous)
+    programs = {}
+    for name in names:
+
+        def prepare(
+            device: str, nodes: Sequence[LoweredNode], constants: Collection[Root], name: str = name
+        ) -> Sequence[Any]:
+            return machine.backends[device].prepare(nodes, machine.threads, constants, {0: name})
+
+        plan = make_plan(lowered, prepare, alignment, asynchronous)
+        store.require(plan, lowered, lambda name: None)
+        programs[name] = Program(plan, lowered, machine, store)
+    try:
+        return _race(programs, feeds)
+    finally:
+        for program in programs.values():
+            program.close()
+        store.close()
+
+
+def _race(programs: dict[str, Program], feeds: dict[str, Array]) -> dict[str, float]:
+    """The least seconds of a run of each; they take turns, since the machine's speed changes with time."""
+    results = {name: result_arrays(program.plan.outputs, None) for name, program in programs.items()}
+    best = dict.fromkeys(programs, math.inf)
+    for name, program in programs.items():
+        program.run(feeds, results[name])
+    begin = time.perf_counter()
+    for done in range(MOST):
+        if done >= LEAST and time.perf_counter() - begin > SECONDS:
+            break
+        for name, program in programs.items():
+            start = time.perf_counter()
+            program.run(feeds, results[name])
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def _alone(node: LoweredNode, constant: Collection[int]) -> tuple[Graph, dict[str, Array]]:
+    """A graph of the node with made-up operands, and what it is fed."""
+    builder = GraphBuilder("alone")
+    random = np.random.default_rng(0)
+    inputs: list[Value | None] = []
+    feeds: dict[str, Array] = {}
+    for index, value in enumerate(node.node.inputs):
+        if value is None:
+            inputs.append(None)
+            continue
+        array = _random(value.type, random)
+        if index in constant:
+            inputs.append(builder.initializer(f"input{index}", array))
+        else:
+            inputs.append(builder.input(f"input{index}", value.type.dtype, value.type.sizes))
+            feeds[f"input{index}"] = array
+    made = builder.add(node.node.op, inputs, node.node.attributes, bodies=node.node.bodies, name="node")
+    for index, result in enumerate(made.outputs):
+        if result is not None:
+            builder.output(f"output{index}", result)
+    return builder.build(), feeds
+
+
+def _random(type_: TensorType, random: np.random.Generator) -> Array:
+    """Normal numbers of a floating type; ones of others, which most ops take."""
+    if type_.dtype.kind == "f":
+        return random.standard_normal(type_.sizes, np.float32).astype(type_.dtype.numpy)
+    return np.ones(type_.sizes, type_.dtype.numpy)

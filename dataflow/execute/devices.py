@@ -1,0 +1,82 @@
+"""The open devices of a session or trainer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from ..cdevice.host_memory import HostBuffer
+from ..host.fork import renew_in_child
+from ..host.limits import Account
+from ..host.system_memory import available_memory
+from ..planning.algorithms import Algorithms
+from ..plugin.device import HOST, Backend, Buffer, Precision
+
+
+class Machine:
+    """The open devices of a session or trainer, in order of preference.
+
+    Attributes:
+        backends: by device id.
+        memories: device id to the name of the memory it addresses.
+        threads: the most that a kernel may use.
+        algorithms: which one a kernel goes by where it has several.
+        precision: with which the devices were opened.
+        account: what is taken of the session's limits; None where it has none.
+    """
+
+    def __init__(
+        self,
+        backends: Mapping[str, Backend],
+        memories: Mapping[str, str],
+        threads: int,
+        algorithms: Algorithms | None = None,
+        precision: Precision = "float32",
+        account: Account | None = None,
+    ) -> None:
+        self.backends = backends
+        self.memories = memories
+        self.threads = threads
+        self.algorithms = algorithms or Algorithms()
+        self.precision = precision
+        self.account = account
+        self.failed: str | None = None
+        # What a device that works asynchronously has to tell, it tells whoever waits for it next.
+        self.turn = threading.RLock()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """In a forked child: devices whose memory is not the host's belong to the parent."""
+        self.turn = threading.RLock()
+        away = sorted(device for device, memory in self.memories.items() if memory != HOST)
+        if away:
+            self.failed = f"{', '.join(away)} was opened before this process was forked"
+
+    def allocate(self, memory: str, bytes: int) -> Buffer:
+        """Memory of that name; on the host it is counted."""
+        if memory == HOST:
+            return HostBuffer(bytes, self.account)
+        if self.account is not None:
+            self.account.require(bytes, f"a buffer in {memory}")
+        buffer = self.backend_of(memory).alloc(bytes)
+        if self.account is not None:
+            self.account.charge(buffer, f"a buffer in {memory}")
+        return buffer
+
+    def free(self, memory: str, buffer: Buffer) -> None:
+        """Gives memory back; the host's goes with its object."""
+        if memory != HOST:
+            self.backend_of(memory).free(buffer)
+
+    def available(self) -> dict[str, tuple[int, int]]:
+        """Bytes that can still be allocated and bytes in all, by memory, where it is known."""
+        found = {HOST: available_memory()}
+        for memory in set(self.memories.values()) - {HOST}:
+            told = self.backend_of(memory).memory()
+            if told is not None:
+                found[memory] = told
+        return found
+
+    def backend_of(self, memory: str) -> Backend:
+        """A device that addresses ``memory``."""
+        return next(self.backends[d] for d, m in self.memories.items() if m == memory)

@@ -1,0 +1,230 @@
+"""Where the time of a plan goes: every step timed by itself, in the plan's order."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..cdevice.abi import Operand
+from ..host.numbers import whole as whole_number
+from ..ir.graph import Array
+from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
+from ..plugin.device import HOST
+from .arguments import result_arrays
+from .devices import Machine
+from .program import Bound, Program
+
+TRANSFER, WAIT = "transfer", "wait"
+WARM = 2  # rounds that don't count
+MOST_ROUNDS = 1_000_000
+
+Span = tuple[float, float]  # begin and end in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What one step of a plan costs.
+
+    Attributes:
+        node: its name; of a transfer the value's.
+        op: the op's name; ``transfer`` and ``wait`` are steps between segments.
+        device: id; of a transfer the side that is not the host.
+        kernel: its name, with the algorithm where it has several; empty for a body, a transfer and a wait.
+        segment: which of the plan's items it belongs to.
+        seconds: the median over the rounds.
+        fastest: the least of them.
+        operations: floating-point operations by the op's declaration; a kernel that needs fewer still counts these.
+        bytes: every operand once: what it reads and writes at least.
+    """
+
+    node: str
+    op: str
+    device: str
+    kernel: str
+    segment: int
+    seconds: float
+    fastest: float
+    operations: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """The steps of one op on one device together; see StepTime."""
+
+    op: str
+    device: str
+    count: int
+    seconds: float
+    operations: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """The time of a plan, as one piece and by steps.
+
+    Attributes:
+        steps: in the plan's order.
+        spans: begin and end of each step in the round of median length, in seconds from the round's begin.
+        seconds: the whole plan run as always, the median over the rounds.
+        rounds: how many there were.
+        outputs: the results by name.
+    """
+
+    steps: tuple[StepTime, ...]
+    spans: tuple[Span, ...]
+    seconds: float
+    rounds: int
+    outputs: Mapping[str, Array]
+
+    @property
+    def step_seconds(self) -> float:
+        """The sum over the steps; what ``seconds`` has beyond it is lost between them."""
+        return sum(step.seconds for step in self.steps)
+
+    def by_op(self) -> list[OpTime]:
+        """Sums per op and device, the longest first."""
+        groups: dict[tuple[str, str], list[StepTime]] = {}
+        for step in self.steps:
+            groups.setdefault((step.op, step.device), []).append(step)
+        found = [
+            OpTime(
+                op,
+                device,
+                len(steps),
+                sum(s.seconds for s in steps),
+                sum(s.operations for s in steps),
+                sum(s.bytes for s in steps),
+            )
+            for (op, device), steps in groups.items()
+        ]
+        return sorted(found, key=lambda row: -row.seconds)
+
+
+def profile_program(program: Program, machine: Machine, feeds: Mapping[str, Array], rounds: int) -> Profile:
+    """The profile of a program.
+
+    Each step is bound as a segment of its own, so that one native call runs it, and the whole plan is run in order in
+    every round: each step finds memory and caches as the steps before it leave them. What a call of a segment without
+    steps takes is subtracted. Rounds of the plan as it is take turns with them.
+
+    Args:
+        program: what is measured.
+        machine: its devices.
+        feeds: contiguous, aligned arrays of the planned types, by name.
+        rounds: how often; two more warm up.
+
+    Raises:
+        InputError: fewer than one round.
+    """
+    rounds = whole_number("rounds", rounds, 1, MOST_ROUNDS)
+    plan = program.plan
+    numbered = _single_steps(plan)
+    empty = {s.device: Segment(s.device, ()) for s in plan.segments}
+    items = (*(item for _, item in numbered), *empty.values())
+    bound = Bound(dataclasses.replace(plan, items=items, boundary=None), machine, program._persistent, apart=True)
+    try:
+        timed = [_Timed(b, _waiting(machine, plan, item)) for b, item in zip(bound._items, items, strict=True)]
+        bound._items = timed
+        outputs = result_arrays(plan.outputs, None)
+        whole = []
+        for _ in range(rounds + WARM):
+            begin = time.perf_counter()
+            program.run(feeds, outputs)
+            whole.append(time.perf_counter() - begin)
+            bound.run(feeds, outputs)
+    finally:
+        bound.close()
+    spans = [item.spans[WARM:] for item in timed]
+    idle = dict(zip(empty, map(_median, spans[len(numbered) :]), strict=True))
+    steps = tuple(
+        _step_time(item, index, found, idle, machine) for (index, item), found in zip(numbered, spans, strict=False)
+    )
+    return Profile(steps, _usual_round(spans[: len(numbered)]), statistics.median(whole[WARM:]), rounds, outputs)
+
+
+class _Timed:
+    """A bound item that notes when it began and ended."""
+
+    def __init__(self, item: Any, wait: Callable[[], None]) -> None:
+        self.native: int = item.native
+        self.spans: list[Span] = []
+        self._item, self._wait = item, wait
+
+    def run(self, slots: Any, count: int, cancel: Any, calls: Any) -> None:
+        begin = time.perf_counter()
+        self._item.run(slots, count, cancel, calls)
+        self._wait()
+        self.spans.append((begin, time.perf_counter()))
+
+
+def _single_steps(plan: Plan) -> list[tuple[int, Item]]:
+    """The plan's items, each step as a segment of its own, with the number of the item that it belongs to."""
+    found: list[tuple[int, Item]] = []
+    for index, item in enumerate(plan.items):
+        if isinstance(item, Segment):
+            found += [(index, Segment(item.device, (step,))) for step in item.steps]
+        else:
+            found.append((index, item))
+    return found
+
+
+def _waiting(machine: Machine, plan: Plan, item: Item) -> Callable[[], None]:
+    """What ends an item: nothing, or on a device that works asynchronously that it has done its work."""
+    device = _device(item, machine)
+    return machine.backends[device].sync if device in plan.asynchronous else lambda: None
+
+
+def _device(item: Item, machine: Machine) -> str:
+    if not isinstance(item, Transfer):
+        return item.device
+    return item.from_device if machine.memories[item.from_device] != HOST else item.to_device
+
+
+def _median(spans: Sequence[Span]) -> float:
+    return statistics.median(end - begin for begin, end in spans)
+
+
+def _usual_round(spans: Sequence[Sequence[Span]]) -> tuple[Span, ...]:
+    """The spans of the round of median length, from its begin."""
+    rounds = sorted(zip(*spans, strict=True), key=lambda round: sum(end - begin for begin, end in round))
+    if not rounds:
+        return ()
+    usual = rounds[len(rounds) // 2]
+    start = usual[0][0]
+    return tuple((begin - start, end - start) for begin, end in usual)
+
+
+def _step_time(item: Item, index: int, spans: Sequence[Span], idle: Mapping[str, float], machine: Machine) -> StepTime:
+    device = _device(item, machine)
+    median, fastest = _median(spans), min(end - begin for begin, end in spans)
+    if isinstance(item, Wait):
+        return StepTime("", WAIT, device, "", index, median, fastest, 0, 0)
+    if isinstance(item, Transfer):
+        return StepTime(item.name, TRANSFER, device, "", index, median, fastest, 0, 2 * item.source.type.nbytes)
+    (step,) = item.steps
+    kernel = "" if step.kernel is None else f"{step.kernel.name} {step.prepared.algorithm}".rstrip()
+    tick = time.get_clock_info("perf_counter").resolution  # the least that is known to be more than nothing
+    seconds, fastest = (max(found - idle[device], tick) for found in (median, fastest))
+    return StepTime(step.node.name, step.node.op.name, device, kernel, index, seconds, fastest, *work(step))
+
+
+def work(step: Step) -> tuple[int, int]:
+    """Operations and bytes of a step, see StepTime; of a body as often as it runs at most."""
+    if step.body is not None:
+        inner = [work(s) for s in step.body.steps]
+        return step.body.trips * sum(o for o, _ in inner), step.body.trips * sum(b for _, b in inner)
+    written = [o for o in step.outputs if o is not None]
+    cost = step.node.op.cost
+    operations = sum(o.type.elements for o in written) if cost is None else int(cost(step.node))
+    return operations, sum(map(_bytes, written)) + sum(_bytes(o) for o in step.inputs if o is not None)
+
+
+def _bytes(operand: Operand) -> int:
+    """Of its elements; what is repeated by a stride of zero counts once."""
+    return min(operand.type.nbytes, operand.bytes)

@@ -1,0 +1,234 @@
+"""Persistent tensors by name: weights, state and packed copies, shared by the programs of a session or trainer."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .._runtime import ffi
+from ..cdevice.abi import Operand
+from ..cdevice.host_memory import Lent, Part, array_at, can_lend, data_of
+from ..host.limits import Account
+from ..ir.graph import Array, Initializer
+from ..ir.lowered import Lowered
+from ..ir.plan import Pack, Plan
+from ..plugin.device import HOST, Buffer
+from .devices import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A tensor in a memory."""
+
+    memory: str
+    buffer: Buffer
+    operand: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A packed copy; packs are kept for weights on the host only."""
+
+    source: str  # the key of the tensor that it is made from
+    memory: str
+    buffer: Buffer
+    pack: Pack
+
+
+class Store:
+    """Tensors that outlive a run.
+
+    Args:
+        machine: the open devices.
+        borrows: constants that nobody can change stay where they lie, instead of being copied.
+    """
+
+    def __init__(self, machine: Machine, borrows: bool = False) -> None:
+        self._machine, self._borrows = machine, borrows
+        self._tensors: dict[str, _Tensor] = {}
+        self._copies: dict[str, _Copy] = {}
+        self._constants: set[str] = set()  # what a compile made or found constant: programs may each have their own
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._tensors
+
+    def require(self, plan: Plan, lowered: Lowered, newest: Callable[[str], Array | None]) -> None:
+        """Allocates and fills what ``plan`` needs and the store doesn't have.
+
+        Args:
+            plan: names the tensors.
+            lowered: has their first data, which is taken out of it: what is only packed can go one by one.
+            newest: data by name that comes before the graph's, or None.
+        """
+        wanted: dict[str, list[str]] = {}  # tensor -> copies to be made
+        for name, pack in plan.packs.items():
+            if name not in self._copies:
+                wanted.setdefault(plan.arenas[pack.source.arena].name, []).append(name)
+        sources: list[tuple[Initializer, str, list[str]]] = []
+        for key, operand in plan.stored.items():
+            stored = lowered.stored.pop(key)
+            known = self._tensors.get(key)
+            newer = newest(stored.name)
+            data = stored.data if newer is None else Initializer(newer)
+            if known is None and stored.data.role == "constant":
+                self._constants.add(key)
+            if known is None and plan.arenas[operand.arena].kind != "source":
+                made = None if data.factor is None else self._machine.account  # what is lent belongs to the model
+                self._tensors[key] = known = self._kept(plan, operand, data_of(data), newer is None, made)
+            if key in wanted:
+                sources.append((data if known is None else Initializer(self._array(known)), key, wanted[key]))
+            del stored, data, newer
+        self._pack(sources, plan)
+
+    def lent(self, plan: Plan, lowered: Lowered) -> frozenset[str]:
+        """Keys of tensors that ``require`` would use where they lie."""
+        if not self._borrows:
+            return frozenset()
+        found = {
+            k for k, stored in lowered.stored.items() if stored.data.factor is None and can_lend(stored.data.array)
+        }
+        return frozenset(k for k in found if plan.arenas[plan.stored[k].arena].memory == HOST)
+
+    def _kept(self, plan: Plan, operand: Operand, array: Array, constant: bool, account: Account | None) -> _Tensor:
+        arena = plan.arenas[operand.arena]
+        if self._borrows and constant and arena.memory == HOST and arena.kind == "weights" and can_lend(array):
+            return _Tensor(HOST, Lent(array, account), operand)
+        tensor = _Tensor(arena.memory, self._machine.allocate(arena.memory, operand.type.nbytes), operand)
+        self._write(tensor, array)
+        return tensor
+
+    def _pack(self, sources: list[tuple[Initializer, str, list[str]]], plan: Plan) -> None:
+        """Makes packed copies, on as many threads as kernels may use; lets go of a source once it is packed.
+
+        This thread takes the largest that is left, the others the smallest: one that has to wait for a processor keeps
+        little waiting.
+
+        Args:
+            sources: tensors, their keys, and the names of the copies of each.
+            plan: has the copies.
+        """
+        failures: list[BaseException] = []
+        places = self._places([name for _, _, names in sources for name in names], plan)
+        copies: dict[str, _Copy] = {}
+
+        most = max((data.array.nbytes for data, _, _ in sources if data.factor is not None), default=0)
+
+        def work(which: int) -> None:
+            try:
+                room = np.empty(most, np.uint8)  # for one after the other: pages that are there are not made again
+                while sources:
+                    try:
+                        data, key, names = sources.pop(which)
+                    except IndexError:
+                        return
+                    array = data_of(data, room)
+                    for name in names:
+                        _fill(plan.packs[name], array, places[name])
+                        copies[name] = _Copy(key, HOST, places[name], plan.packs[name])
+                    del array, data
+            except BaseException as error:
+                failures.append(error)
+                sources.clear()  # what is begun ends, nothing more begins
+
+        sources.sort(key=lambda entry: entry[0].array.nbytes)
+        helpers = [
+            threading.Thread(target=work, args=(0,))
+            for _ in range(min(self._machine.threads, os.cpu_count() or 1, len(sources)) - 1)
+        ]
+        try:
+            for helper in helpers:
+                helper.start()
+            work(-1)
+        except RuntimeError:  # the system lends no more threads
+            work(-1)
+        finally:
+            sources.clear()
+            for helper in helpers:
+                if helper.ident is not None:
+                    helper.join()
+        if failures:
+            raise failures[0]
+        self._copies.update(copies)
+
+    def _places(self, names: Sequence[str], plan: Plan) -> dict[str, Part]:
+        """Memory for packed copies, in one block: it is made of large pages, which the system makes sooner."""
+        sizes = [plan.arenas[plan.packs[name].operand.arena].bytes for name in names]
+        if not sizes:
+            return {}
+        block = self._machine.allocate(HOST, sum(sizes))
+        offsets = itertools.accumulate(sizes, initial=0)
+        return {name: Part(block, at, size) for name, at, size in zip(names, offsets, sizes, strict=False)}
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Names of all tensors and packed copies."""
+        return frozenset({*self._tensors, *self._copies})
+
+    def buffer(self, key: str) -> Buffer:
+        """The memory of a tensor or of a packed copy."""
+        return self._copies[key].buffer if key in self._copies else self._tensors[key].buffer
+
+    def drop_constants(self, plans: Iterable[Plan]) -> None:
+        """Forgets constants that none of ``plans`` reads; a run that still uses them keeps their memory."""
+        kept = {key for plan in plans for key in (*plan.stored, *plan.packs)}
+        for key in self._constants - kept:
+            self._tensors.pop(key, None)
+        self._constants &= kept
+        for name in [n for n, c in self._copies.items() if n not in kept and c.source not in self._tensors]:
+            del self._copies[name]
+
+    def names(self) -> frozenset[str]:
+        """Names of all tensors, also of those of which only packed copies are kept."""
+        return frozenset({*self._tensors, *(copy.source for copy in self._copies.values())})
+
+    def write(self, key: str, array: Array) -> None:
+        """Copies ``array`` into a tensor of the same dtype and shape."""
+        if key in self._tensors:
+            self._write(self._tensors[key], array)
+        for copy in self._copies.values():
+            if copy.source == key:
+                _fill(copy.pack, array, copy.buffer)
+
+    def _write(self, tensor: _Tensor, array: Array) -> None:
+        if tensor.operand.type.elements == 0:
+            return
+        assert not isinstance(tensor.buffer, Lent), "a tensor that is borrowed can't be written"
+        if tensor.memory == HOST:
+            self._array(tensor)[...] = array
+            return
+        data = np.ascontiguousarray(array)  # must live until the device has read it
+        backend = self._machine.backend_of(tensor.memory)
+        backend.write(tensor.buffer, 0, data)
+        backend.sync()
+
+    def _array(self, tensor: _Tensor) -> Array:
+        """An array over a tensor on the host."""
+        return array_at(tensor.buffer.base, tensor.operand.type.nbytes, replace(tensor.operand, offset=0))
+
+    def read(self, key: str) -> Array:
+        """A copy of a tensor."""
+        tensor = self._tensors[key]
+        if tensor.operand.type.elements == 0 or tensor.memory == HOST:
+            return self._array(tensor).copy()
+        array = np.empty(tensor.operand.type.sizes, tensor.operand.type.dtype.numpy)
+        self._machine.backend_of(tensor.memory).read(array, tensor.buffer, 0)
+        return array
+
+    def close(self) -> None:
+        """Gives device memory back."""
+        for tensor in self._tensors.values():
+            self._machine.free(tensor.memory, tensor.buffer)
+        self._tensors.clear()
+        self._copies.clear()
+
+
+def _fill(pack: Pack, array: Array, buffer: Any) -> None:
+    data = np.ascontiguousarray(array)
+    base = ffi.cast("char *", data.__array_interface__["data"][0])
+    pack.fill(ffi.cast("void *", base + pack.source.offset), buffer.base)

@@ -1,0 +1,114 @@
+"""What callers give: checked where it comes in, so that no stage below meets a value of another kind."""
+
+from __future__ import annotations
+
+import math
+import os
+import reprlib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+
+
+def shown(value: object) -> str:
+    """A value in a message: short, and of an array its dtype and shape alone."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}{list(value.shape)}"
+    try:
+        return reprlib.repr(value)
+    except Exception:  # its own repr may do anything
+        return f"a {type(value).__name__}"
+
+
+def instance(name: str, value: Any, *kinds: type) -> Any:
+    """The value, which is one of ``kinds``.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if not isinstance(value, kinds):
+        raise InputError(f"{name} is {shown(value)}; expected a {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
+
+
+def optional(name: str, value: Any, *kinds: type) -> Any:
+    """As ``instance``, or None."""
+    return None if value is None else instance(name, value, *kinds)
+
+
+def text(name: str, value: Any, choices: Collection[str] = ()) -> str:
+    """The value, a str, and one of ``choices`` where there are any.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if not isinstance(value, str) or (choices and value not in choices):
+        raise InputError(f"{name} is {shown(value)}; expected {', '.join(map(repr, choices)) or 'a text'}")
+    return value
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """Texts: one, or an iterable of them.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if isinstance(value, str):
+        return (value,)
+    found = tuple(value) if isinstance(value, Iterable) and not isinstance(value, (bytes, np.ndarray)) else (value,)
+    return tuple(text(f"{name}: an entry", entry) for entry in found)
+
+
+def mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """A mapping with texts as keys.
+
+    Raises:
+        InputError: it is something else.
+    """
+    instance(name, value, Mapping)
+    for key in value:
+        text(f"{name}: a key", key)
+    return value  # type: ignore[no-any-return]
+
+
+def number(name: str, value: Any, least: float = 0.0, below: float = math.inf) -> float:
+    """A finite number in ``[least, below)``.
+
+    Raises:
+        InputError: it is something else.
+    """
+    fits = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not fits or not (least <= value < below):
+        wanted = f"a finite number from {least:g} on" if below == math.inf else f"a number from {least:g} to {below:g}"
+        raise InputError(f"{name} is {shown(value)}; expected {wanted}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{name} is {shown(value)}, which no float can hold") from None
+
+
+def path(name: str, value: Any) -> str:
+    """The path of a file as a str.
+
+    Raises:
+        InputError: it is none.
+    """
+    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(found, str) or not found:
+        raise InputError(f"{name} is {shown(value)}; expected the path of a file")
+    return found
+
+
+def array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    """The value as an array.
+
+    Raises:
+        InputError: it can't be one: rows of different lengths, or an object that refuses.
+    """
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} is {shown(value)}, which is no array: {error}") from None

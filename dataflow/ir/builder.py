@@ -1,0 +1,388 @@
+"""GraphBuilder: makes graphs by hand, in the importer, and in gradient rules."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..errors import DataflowError, InputError, ModelError
+from ..host import checks
+from ..host.limits import poll
+from ..host.numbers import whole
+from .graph import Array, Attribute, Graph, Initializer, Node, State, Value
+from .types import MOST_AXES, MOST_BYTES, Dim, DType, Shape, Size, TensorType, element_count
+from .types import dtype as as_dtype
+
+if TYPE_CHECKING:
+    from .op import Op
+
+_HERE = str(Path(__file__).parent)
+
+
+class GraphBuilder:
+    """Collects values and nodes; ``build`` freezes them.
+
+    Ops called on its values (``df.ops.relu(x)``, ``x @ w``) add their nodes here. Numbers and arrays among
+    the operands become constants of the other operand's dtype.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = checks.text("the name of a graph", name)
+        self.origin = ""  # given to new nodes; set by importers
+        self._scope: list[str] = []
+        self._names: dict[str, int] = {}  # of values; nodes have names of their own
+        self._reserved: set[str] = set()  # names that only who asks for them gets
+        self._node_names: dict[str, int] = {}
+        self._inputs: list[Value] = []
+        self._outputs: dict[str, Value] = {}
+        self._nodes: list[Node] = []
+        self._initializers: dict[Value, Initializer] = {}
+        self._states: list[State] = []
+        self._scalars: dict[tuple[DType, float, str], Value] = {}
+        self._built = False
+
+    # ---- what a graph begins with -------------------------------------------------------------------
+
+    def input(self, name: str, dtype: DType | str | type, shape: Sequence[int | str | Size]) -> Value:
+        """A value fed at each run; a string in ``shape`` is a named dim."""
+        if not isinstance(shape, (tuple, list)):
+            raise InputError(f"input {name!r}: the shape is {checks.shown(shape)}; expected sizes and names")
+        dims: Shape = tuple(Dim(d) if isinstance(d, str) else d for d in shape)
+        for dim in dims:
+            if not isinstance(dim, Dim) and whole(f"input {name!r}: a size", dim, -MOST_BYTES, MOST_BYTES) < 0:
+                raise InputError(f"input {name!r}: dim {dim} of shape {shape} is negative; name it, e.g. 'batch'")
+        _check_axes(f"input {name!r}", dims)
+        value = self.value(name, TensorType(as_dtype(dtype), dims), exact=True)
+        self._inputs.append(value)
+        return value
+
+    def parameter(self, name: str, array: Any, *, trainable: bool = True) -> Value:
+        """A stored tensor that training may change."""
+        return self.initializer(name, array, role="parameter", trainable=trainable)
+
+    def constant(self, array: Any, name: str = "constant") -> Value:
+        """A stored tensor that never changes."""
+        return self._initialize(self.value(name, _type_of(array)), array, "constant", False)
+
+    def initializer(
+        self,
+        name: str,
+        array: Any,
+        *,
+        role: Literal["parameter", "constant", "statistic"] = "constant",
+        trainable: bool = False,
+    ) -> Value:
+        """A stored tensor; the array is kept without a copy and made read-only as a view."""
+        return self._initialize(self.value(name, _type_of(array), exact=True), array, role, trainable)
+
+    def _initialize(
+        self, value: Value, array: Any, role: Literal["parameter", "constant", "statistic"], trainable: bool
+    ) -> Value:
+        data = checks.array(f"the data of {value.name!r}", array).view()
+        data.flags.writeable = False
+        self._initializers[value] = Initializer(data, role, trainable)
+        return value
+
+    def keep(self, name: str, data: Initializer) -> Value:
+        """A stored tensor of another graph."""
+        value = self.value(name, _type_of(data.array), exact=True)
+        self._initializers[value] = data
+        return value
+
+    def scalar(self, number: float, dtype: DType) -> Value:
+        """A rank-0 constant, one per number and dtype."""
+        if dtype.is_int and (not math.isfinite(number) or number != int(number)):
+            raise InputError(
+                f"{number} is no whole number, and the other operand is {dtype}; cast that to a float first"
+            )
+        key = (dtype, number, str(number))  # -0.0 and 0.0 differ
+        found = self._scalars.get(key)
+        if found is None:
+            try:
+                with np.errstate(over="ignore"):  # beyond the type's range it is infinite
+                    array = np.asarray(number, dtype.numpy)
+            except (OverflowError, ValueError, TypeError) as error:
+                raise InputError(f"{checks.shown(number)} is no {dtype}: {error}") from None
+            found = self._scalars[key] = self.constant(array, "scalar")
+        return found
+
+    # ---- nodes --------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        op: Op,
+        inputs: Sequence[Value | float | Array | None],
+        attributes: Mapping[str, Attribute],
+        *,
+        bodies: tuple[Graph, ...] = (),
+        name: str | None = None,
+        output_names: Sequence[str | None] | None = None,
+    ) -> Node:
+        """The node that computes ``op``.
+
+        Args:
+            op: the declaration.
+            inputs: values; numbers and arrays become constants.
+            attributes: by name; defaults are filled in.
+            bodies: the graphs that the node carries.
+            name: the node's; made from the op's when None.
+            output_names: names for the outputs; None leaves one to the builder.
+
+        Raises:
+            InputError: the inputs or attributes don't fit the declaration.
+        """
+        poll(op.name)
+        if self._built:
+            raise ModelError(f"{op.name}: the graph {self.name!r} is built already; make a new GraphBuilder")
+        operands = self._operands(op, inputs)
+        origin = self.origin or _user_line()
+        node_name = _unique(self._node_names, name or "/".join([*self._scope, op.name]))
+        try:
+            if len(operands) != len(op.inputs) or None in operands:
+                op.check_arity(len(operands), [v is None for v in operands])
+            complete = op.plain(op.complete(attributes))
+            types = [None if v is None else v.type for v in operands]
+            inferred = op.infer(*types, bodies=bodies, **complete) if op.bodies else op.infer(*types, **complete)
+            results = inferred if isinstance(inferred, tuple) else (inferred,)
+            for type_ in results:
+                _check_axes(f"{op.name}: the result", type_.shape)
+                if type_.is_bound:
+                    element_count(type_.shape)  # refuses sizes that overflow, here where they are first computed
+        except DataflowError as error:
+            where = f" ({origin})" if origin else ""
+            raise type(error)(f"{error} [node {node_name!r}{where}]") from None
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            where = f" ({origin})" if origin else ""
+            shown = ", ".join(f"{key}={checks.shown(value)}" for key, value in attributes.items())
+            raise InputError(
+                f"{op.name}: its operands or attributes ({shown}) don't fit: {error} [node {node_name!r}{where}]"
+            ) from error
+        names = list(output_names or [])
+        outputs = []
+        for index, type_ in enumerate(results):
+            given = names[index] if index < len(names) else None
+            made_up = node_name if index == 0 else f"{node_name}:{index}"
+            if given is None and made_up in self._reserved:
+                made_up += "'"
+            outputs.append(self.value(given or made_up, type_, exact=bool(given)))
+        node = Node(op, node_name, operands, tuple(outputs), complete, bodies, origin)
+        self._nodes.append(node)
+        return node
+
+    def again(self, node: Node, inputs: Sequence[Value | None]) -> Node:
+        """A node of another graph, with inputs of this one that have the types of its own: nothing is inferred anew."""
+        name = _unique(self._node_names, node.name)
+        outputs = tuple(None if v is None else self.value(v.name, v.type, exact=True) for v in node.outputs)
+        made = Node(node.op, name, tuple(inputs), outputs, node.attributes, node.bodies, self.origin)
+        self._nodes.append(made)
+        return made
+
+    def value(self, name: str, type: TensorType, *, exact: bool = False) -> Value:
+        """A new value that belongs to this builder; ``exact`` refuses a name that is taken."""
+        checks.text("the name of a value", name)
+        if exact and name in self._names:
+            raise ModelError(f"the graph has a value {name!r} already; names are unique")
+        return Value(self.unique(name), type, self)
+
+    def rename(self, value: Value, name: str) -> None:
+        """Gives a value of this builder another name.
+
+        Raises:
+            ModelError: it belongs to another builder, or the name is taken.
+        """
+        if value.builder is not self:
+            raise ModelError(f"value {value.name!r} belongs to another graph")
+        if value.name != name:
+            if name in self._names:
+                raise ModelError(f"the graph has a value {name!r} already; names are unique")
+            del self._names[value.name]
+            value.name = self.unique(name)
+
+    def output(self, name: str, value: Value) -> None:
+        """Names ``value`` as a result of the graph."""
+        checks.instance(f"output {checks.text('the name of an output', name)!r}", value, Value)
+        if name in self._outputs:
+            raise ModelError(f"the graph has an output {name!r} already")
+        self._outputs[name] = value
+
+    def state(self, name: str, before: Value, after: Value) -> None:
+        """Declares that ``after`` is kept in the place of ``before`` from run to run."""
+        if before.type != after.type:
+            raise ModelError(f"state {name!r}: its type changes from {before.type} to {after.type}")
+        self._states.append(State(name, before, after))
+
+    def adopt(self, graph: Graph) -> dict[Value, Value]:
+        """Copies a graph's inputs, initializers, nodes and states into this builder.
+
+        Returns:
+            The new value of each old one. Outputs are not declared.
+        """
+        new: dict[Value, Value] = {}
+        for value in graph.inputs:
+            new[value] = self.value(value.name, value.type, exact=True)
+            self._inputs.append(new[value])
+        for value, data in graph.initializers.items():
+            new[value] = self.value(value.name, value.type, exact=True)
+            self._initializers[new[value]] = data
+        for node in graph.nodes:
+            outputs = []
+            for value_ in node.outputs:
+                if value_ is not None:
+                    new[value_] = self.value(value_.name, value_.type)
+                outputs.append(None if value_ is None else new[value_])
+            inputs = tuple(None if v is None else new[v] for v in node.inputs)
+            self._nodes.append(
+                Node(
+                    node.op,
+                    _unique(self._node_names, node.name),
+                    inputs,
+                    tuple(outputs),
+                    node.attributes,
+                    node.bodies,
+                    node.origin,
+                )
+            )
+        self._states += [State(s.name, new[s.before], new[s.after]) for s in graph.states]
+        return new
+
+    def scope(self, name: str) -> _Scope:
+        """A context in which new nodes and parameters are named ``name/...``."""
+        return _Scope(self._scope, name)
+
+    def scoped(self, name: str) -> str:
+        """``name`` with the current scope before it."""
+        return "/".join([*self._scope, name])
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes so far."""
+        return tuple(self._nodes)
+
+    def outputs(self) -> dict[str, Value]:
+        """The outputs named so far."""
+        return dict(self._outputs)
+
+    def initializers(self) -> tuple[Value, ...]:
+        """The stored tensors so far."""
+        return tuple(self._initializers)
+
+    def initializer_of(self, value: Value) -> Initializer | None:
+        """The stored tensor that a value is, if it is one."""
+        return self._initializers.get(value)
+
+    def build(self, boundary: int | None = None) -> Graph:
+        """The finished graph; the builder takes no more nodes afterwards.
+
+        Args:
+            boundary: of a joint graph: how many of its nodes are the forward program.
+
+        Raises:
+            ModelError: the graph has no output, or an output is not its own value.
+        """
+        if not self._outputs:
+            raise ModelError(f"graph {self.name!r} has no output; call output(name, value) first")
+        graph = Graph(
+            tuple(self._inputs),
+            self._outputs,
+            tuple(self._nodes),
+            self._initializers,
+            tuple(self._states),
+            self.name,
+            boundary,
+        )
+        # Nodes are in order by construction: an operand must belong to this builder. What is named must too.
+        named = [*self._outputs.items(), *((s.name, v) for s in self._states for v in (s.before, s.after))]
+        for name, value in named:
+            if value.builder is not self:
+                raise ModelError(f"{name!r} names value {value.name!r}, which belongs to another graph")
+        self._built = True
+        return graph
+
+    def finish(self, boundary: int | None = None) -> Graph:
+        """The same, once: the graph alone keeps the data then, where its values would keep them with the builder."""
+        graph = self.build(boundary)
+        self._initializers = {}
+        return graph
+
+    # ---- names --------------------------------------------------------------------------------------
+
+    def unique(self, name: str) -> str:
+        """``name``, with a number behind it when a value has it already; takes it."""
+        return _unique(self._names, name, self._reserved)
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keeps names for values that will be given them; those that the builder makes up avoid them."""
+        self._reserved.update(names)
+
+    def _operands(self, op: Op, inputs: Iterable[Value | float | Array | None]) -> tuple[Value | None, ...]:
+        given = list(inputs)
+        like = next((v.type.dtype for v in given if isinstance(v, Value)), None)
+        operands: list[Value | None] = []
+        for item in given:
+            if item is None or isinstance(item, Value):
+                if item is not None and item.builder is not self:
+                    raise ModelError(f"{op.name}: value {item.name!r} belongs to another graph")
+                operands.append(item)
+            elif isinstance(item, (bool, int, float)) and like is not None:
+                operands.append(self.scalar(item, like))
+            else:
+                operands.append(self.constant(checks.array(f"{op.name}: an operand", item)))
+        return tuple(operands)
+
+
+def _check_axes(what: str, shape: Shape) -> None:
+    if len(shape) > MOST_AXES:
+        raise InputError(f"{what} has {len(shape)} axes; at most {MOST_AXES} are supported")
+
+
+def _type_of(array: Any) -> TensorType:
+    data = checks.array("stored data", array)
+    return TensorType(as_dtype(data), tuple(data.shape))
+
+
+def _unique(names: dict[str, int], name: str, reserved: Collection[str] = ()) -> str:
+    """``name`` or the first free ``name.1``, ``name.2``, ... that isn't reserved; enters it into ``names``."""
+    if name not in names:
+        names[name] = 0
+        return name
+    count = names[name]
+    while True:
+        count += 1
+        candidate = f"{name}.{count}"
+        if candidate not in names and candidate not in reserved:
+            names[name] = count
+            names[candidate] = 0
+            return candidate
+
+
+class _Scope:
+    def __init__(self, stack: list[str], name: str) -> None:
+        self._stack, self._name = stack, name
+
+    def __enter__(self) -> None:
+        self._stack.append(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.pop()
+
+
+def builder_of(op: Op, inputs: Iterable[object]) -> GraphBuilder:
+    """The builder of the first value among ``inputs``."""
+    for item in inputs:
+        if isinstance(item, Value):
+            if item.builder is None:
+                raise ModelError(f"{op.name}: value {item.name!r} belongs to a finished graph")
+            return item.builder
+    raise InputError(f"{op.name}: none of its inputs is a value of a graph; use the builder's add() for a source")
+
+
+def _user_line() -> str:
+    """File and line of the caller outside this package."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else ""

@@ -1,0 +1,358 @@
+"""The graph: values, nodes and their order. Immutable; a pass returns a new one.
+
+A graph is in SSA form: every value is a graph input, an initializer or an output of exactly one node. Nodes
+stand in topological order. Values and nodes compare by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from ..errors import ModelError
+from .types import Size, TensorType
+
+if TYPE_CHECKING:
+    from ..ops.overloads import Operand
+    from .builder import GraphBuilder
+    from .op import Op
+
+Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
+Array = np.ndarray[Any, Any]
+
+
+class Value:
+    """An SSA edge: one tensor, computed once.
+
+    Attributes:
+        name: unique in its graph.
+        type: dtype and shape.
+        builder: the builder that made it, where operators on it add their nodes.
+    """
+
+    __slots__ = ("builder", "name", "type")
+
+    def __init__(self, name: str, type: TensorType, builder: GraphBuilder | None = None) -> None:
+        self.name = name
+        self.type = type
+        self.builder = builder
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The dims of the type."""
+        return self.type.shape
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"value {self.name!r} is a node's result and has no truth value while a graph is built; "
+            "use df.ops.where(condition, a, b) to choose between tensors"
+        )
+
+    # Operators build nodes, by ops that stand floors above. NumPy leaves them to us; a value is no sequence.
+    __array_ufunc__: ClassVar[None] = None
+    __iter__: ClassVar[None] = None
+    __contains__: ClassVar[None] = None
+
+    def __add__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("add", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("add", other, self)
+
+    def __sub__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.divided(self, other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.divided(other, self)
+
+    def __pow__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("pow", self, other)
+
+    def __rpow__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("pow", other, self)
+
+    def __matmul__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("matmul", self, other)
+
+    def __rmatmul__(self, other: Operand) -> Value:
+        from ..ops import overloads
+
+        return overloads.binary("matmul", other, self)
+
+    def __neg__(self) -> Value:
+        from ..ops import overloads
+
+        return overloads.negated(self)
+
+    def __getitem__(self, key: Any) -> Value:
+        from ..ops import overloads
+
+        return overloads.sliced(self, key)
+
+    def reshape(self, *shape: Size | Sequence[Size]) -> Value:
+        """The elements under another shape, given as sizes or one tuple; a size of -1 is what is left."""
+        from ..ops import overloads
+
+        return overloads.reshaped(self, shape)
+
+    def transpose(self, *perm: int | Sequence[int]) -> Value:
+        """The axes in the order ``perm``, given as axes or one tuple; in reverse order without."""
+        from ..ops import overloads
+
+        return overloads.transposed(self, perm)
+
+    def sum(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """The sum over ``axes``, over all by default."""
+        from ..ops import overloads
+
+        return overloads.reduced("reduce_sum", self, axes, keepdims)
+
+    def mean(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """The mean over ``axes``, over all by default; of floats."""
+        from ..ops import overloads
+
+        return overloads.reduced("reduce_mean", self, axes, keepdims)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One use of an op.
+
+    Attributes:
+        op: the declaration.
+        name: for messages; unique in its graph.
+        inputs: values; None for an optional input that is absent.
+        outputs: values; None for an extra output that nobody reads.
+        attributes: constants by name, complete (defaults filled in), in the order of the declaration.
+        bodies: graphs that belong to the node (If, Loop, Scan, Fused).
+        origin: where it came from, for errors: a line of the user's code or an ONNX node and opset.
+    """
+
+    op: Op
+    name: str
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value | None, ...]
+    attributes: Mapping[str, Attribute]
+    bodies: tuple[Graph, ...] = ()
+    origin: str = ""
+
+    def __repr__(self) -> str:
+        return format_node(self)
+
+    def describe(self) -> str:
+        """Op, name and origin, as errors begin."""
+        where = f" ({self.origin})" if self.origin else ""
+        return f"{self.op.name} {self.name!r}{where}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Initializer:
+    """Data attached to a value: a parameter or a constant.
+
+    Attributes:
+        array: read-only; its dtype and shape are the value's.
+        role: ``parameter`` may be trained; ``constant`` never is; ``statistic`` is updated by its own op.
+        factor: where there is one, the data are ``array`` times it; the product is made when it is needed, see
+            ``hostmemory.data_of``, so that of a weight that is only packed there is no second copy.
+    """
+
+    array: Array
+    role: Literal["parameter", "constant", "statistic"] = "constant"
+    trainable: bool = False
+    factor: Array | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A pair of values that share one place: ``before`` is read, ``after`` is written over it.
+
+    Attributes:
+        name: of the persistent memory that holds it.
+    """
+
+    name: str
+    before: Value
+    after: Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Nodes in topological order, with ordered inputs and outputs.
+
+    Attributes:
+        inputs: values fed at each run.
+        outputs: values returned, by the name users see.
+        nodes: in topological order.
+        initializers: data for values that are neither inputs nor computed.
+        states: pairs of values kept from run to run.
+        boundary: of a joint graph: how many of its nodes are the forward program.
+    """
+
+    inputs: tuple[Value, ...]
+    outputs: Mapping[str, Value]
+    nodes: tuple[Node, ...]
+    initializers: Mapping[Value, Initializer] = field(default_factory=dict)
+    states: tuple[State, ...] = ()
+    name: str = ""
+    boundary: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outputs", MappingProxyType(dict(self.outputs)))
+        object.__setattr__(self, "initializers", MappingProxyType(dict(self.initializers)))
+
+    def values(self) -> Iterator[Value]:
+        """Every value: inputs, initializers, then what nodes compute in order."""
+        yield from self.inputs
+        yield from self.initializers
+        for node in self.nodes:
+            for value in node.outputs:
+                if value is not None:
+                    yield value
+
+    def producers(self) -> dict[Value, Node]:
+        """The node that computes each computed value."""
+        return {v: node for node in self.nodes for v in node.outputs if v is not None}
+
+    def readers(self) -> dict[Value, list[Node]]:
+        """The nodes that read each value, in order; a value that nobody reads is absent."""
+        found: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in node.inputs:
+                if value is not None:
+                    reading = found.get(value)
+                    if reading is None:
+                        found[value] = [node]
+                    elif reading[-1] is not node:  # it may read a value twice
+                        reading.append(node)
+        return found
+
+    def find(self, name: str) -> Value:
+        """The value called ``name``.
+
+        Raises:
+            ModelError: there is none; the message has the nearest names.
+        """
+        for value in self.values():
+            if value.name == name:
+                return value
+        import difflib
+
+        near = difflib.get_close_matches(name, [v.name for v in self.values()], 3)
+        raise ModelError(f"the graph has no value {name!r}; nearest: {', '.join(map(repr, near)) or 'none'}")
+
+    def check(self) -> None:
+        """Raises ModelError where the graph is not in SSA form or not in topological order."""
+        known: dict[Value, str] = {}
+        names: set[str] = set()
+
+        def define(value: Value, by: str) -> None:
+            if value in known:
+                raise ModelError(f"value {value.name!r} is defined twice: by {known[value]} and by {by}")
+            if value.name in names:
+                raise ModelError(f"two values are called {value.name!r}; the second comes from {by}")
+            known[value] = by
+            names.add(value.name)
+
+        for value in self.inputs:
+            define(value, "the inputs")
+        for value in self.initializers:
+            define(value, "the initializers")
+        for node in self.nodes:
+            for read in node.inputs:
+                if read is not None and read not in known:
+                    raise ModelError(
+                        f"{node.describe()}: input {read.name!r} is not defined before it; "
+                        "nodes must stand in topological order"
+                    )
+            for written in node.outputs:
+                if written is not None:
+                    define(written, node.describe())
+            for body in node.bodies:
+                body.check()
+        for name, value in self.outputs.items():
+            if value not in known:
+                raise ModelError(f"output {name!r} reads {value.name!r}, which nothing computes")
+        for state in self.states:
+            for value in (state.before, state.after):
+                if value not in known:
+                    raise ModelError(f"state {state.name!r} names {value.name!r}, which nothing computes")
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.name}".rstrip()]
+        lines += [f"  input {v!r}" for v in self.inputs]
+        for value, data in self.initializers.items():
+            role = "trainable " + data.role if data.trainable else data.role
+            lines.append(f"  {role} {value!r}")
+        lines += ["  " + line for node in self.nodes for line in format_node(node).splitlines()]
+        lines += [f"  state {s.name}: %{s.before.name} -> %{s.after.name}" for s in self.states]
+        lines += [f"  output {name} = %{v.name}" for name, v in self.outputs.items()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def format_node(node: Node) -> str:
+    """One line for a node, with types; its bodies are indented below it."""
+    results = ", ".join("_" if v is None else repr(v) for v in node.outputs)
+    operands = ", ".join("_" if v is None else f"%{v.name}" for v in node.inputs)
+    attributes = "".join(f", {key}={value}" for key, value in node.attributes.items())
+    text = f"{results} = {node.op.name}({operands}{attributes})"
+    for body in node.bodies:
+        text += "\n" + "\n".join("    " + line for line in str(body).splitlines())
+    return text
+
+
+def live_nodes(nodes: Iterable[Node], wanted: Iterable[Value]) -> list[Node]:
+    """The nodes, in order, that the wanted values depend on; nodes with host effects stay."""
+    needed = set(wanted)
+    kept: list[Node] = []
+    for node in reversed(list(nodes)):
+        if node.op.effects == "host" or any(v in needed for v in node.outputs if v is not None):
+            kept.append(node)
+            needed.update(v for v in node.inputs if v is not None)
+    kept.reverse()
+    return kept

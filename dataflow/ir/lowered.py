@@ -1,0 +1,135 @@
+"""The same SSA form as a graph, where nodes have kernels and values have storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Union
+
+from ..cdevice.abi import BodyKind, Operand
+from ..plugin.device import Kernel
+from .graph import Initializer, Node
+from .types import TensorType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Root:
+    """The bytes of one value that is no view. Compares by identity.
+
+    Attributes:
+        kind: ``input`` is fed, ``stored`` is an initializer or state, ``computed`` is what a node writes.
+    """
+
+    number: int
+    name: str
+    type: TensorType
+    memory: str
+    kind: Literal["input", "stored", "computed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a value lies: in a root, from ``offset`` bytes, with strides in elements.
+
+    In a loop's body it moves by ``trip_stride`` bytes per trip, and by ``flip`` bytes on odd trips.
+    """
+
+    root: Root
+    offset: int
+    strides: tuple[int, ...]
+    type: TensorType
+    trip_stride: int = 0
+    flip: int = 0
+
+    def operand(self, arena: int = -1, base: int = 0) -> Operand:
+        """The operand, once the root has a place."""
+        return Operand(
+            arena,
+            base + self.offset,
+            self.type,
+            self.strides,
+            self.root.number,
+            self.offset,
+            self.trip_stride,
+            self.flip,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredNode:
+    """A node with its kernel, on a device."""
+
+    node: Node
+    device: str
+    kernel: Kernel
+    inputs: tuple[Storage | None, ...]
+    outputs: tuple[Storage | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A node whose body runs on one device; see ``plan.Body`` for how often.
+
+    Attributes:
+        items: the body; what it computes for itself lies in roots that nothing else uses.
+        inputs, outputs: storage outside the body that it reads and writes, also to know how often it runs.
+        control, counts: of these, what tells how often, and what says how often it was.
+    """
+
+    node: Node
+    device: str
+    items: tuple[LoweredNode, ...]
+    trips: int
+    inputs: tuple[Storage, ...]
+    outputs: tuple[Storage, ...]
+    kind: BodyKind = "repeat"
+    when: bool = True
+    control: tuple[Storage, ...] = ()
+    counts: tuple[Storage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """A contiguous copy of a whole root into another memory."""
+
+    source: Storage
+    target: Storage
+    from_device: str
+    to_device: str
+    name: str
+
+
+Item = Union[LoweredNode, Loop, Move]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """An initializer in a memory."""
+
+    name: str
+    storage: Storage
+    data: Initializer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """What a plan is made from.
+
+    Attributes:
+        items: nodes, loops and moves, in order.
+        inputs: storage of each fed value.
+        outputs: storage of each result; contiguous and, unless the value is a result twice, a root of its own.
+        stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's;
+            the store takes them out.
+        states: pairs of roots (after, before) that share a place.
+        boundary: of a joint graph: how many items are the forward program.
+        fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
+    """
+
+    items: tuple[Item, ...]
+    inputs: Mapping[str, Storage]
+    outputs: Mapping[str, Storage]
+    stored: dict[str, Stored]
+    states: tuple[tuple[Root, Root], ...]
+    boundary: int | None
+    fallbacks: Mapping[tuple[str, str], str]

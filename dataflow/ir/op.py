@@ -1,0 +1,210 @@
+"""What an op is: one declaration of inputs, attributes, outputs, shapes, gradient and memory behaviour.
+
+An op knows no device. Kernels are elsewhere and are found by its name.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..errors import InputError
+from ..host import checks
+from .types import Dim, DType, TensorType
+
+if TYPE_CHECKING:
+    from .graph import Attribute, Graph, Node, Value
+
+REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
+
+_SIMPLE = frozenset({type(None), bool, float, str, DType, Dim})  # types of attributes that are kept as they are
+
+Infer = Callable[..., "TensorType | tuple[TensorType, ...]"]
+"""``infer(*input_types, **attributes)``: the type of each declared output; absent inputs are None. An op with
+bodies gets ``bodies=`` too."""
+Gradient = Callable[..., "Value | Sequence[Value | None] | None"]
+"""``gradient(node, *cotangents)``: a cotangent (or None) per input, built from nodes; a missing tail counts as None.
+The walker undoes broadcasts."""
+Decompose = Callable[..., "Value | Sequence[Value]"]
+"""``decompose(*inputs, **attributes)``: the outputs in terms of smaller ops."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where a view's elements lie in its source: strides in elements, the offset too."""
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """A small graph in whose place a fused op may stand, for devices that have a kernel for it.
+
+    It is built as a decomposition is, from the op's inputs, with None for optional ones that are absent, and the op's
+    attributes: ``Pattern(lambda x, w, b: relu(add(matmul(x, w), b)))``. One graph serves all types, so it must not ask
+    for them. An attribute that it passes on, to a node or as an operand, is taken from where the graph is found (a
+    scalar operand must be a constant there); everything else must be found as it is written. The operands of add, mul,
+    maximum and minimum may change places. The graph has one result, and nothing else in it has a reader outside.
+    What it computes is what the op computes, for all inputs that the op's ``infer`` takes.
+
+    Attributes:
+        build: ``build(*inputs, **constants)``: the result.
+        attributes: ``attributes(**constants)``: the op's attributes by name, where they are not the constants
+            themselves: its parameters name those that ``build`` is given.
+    """
+
+    build: Decompose
+    attributes: Callable[..., Mapping[str, Attribute]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A declaration.
+
+    Attributes:
+        name: unique, snake_case.
+        inputs: operand names; ``"b?"`` may be absent, ``"xs*"`` (the last) repeats any number of times.
+        outputs: result names; ``"+stats"`` is an extra output that backward may read, ``"ys*"`` repeats.
+        attributes: name to default, in order; ``REQUIRED`` has none.
+        infer: see ``Infer``.
+        gradient: see ``Gradient``; None with a decomposition: that is differentiated; None without: the op
+            is not differentiable.
+        decompose: see ``Decompose``.
+        effects: ``none``, ``random`` (reads a key) or ``host`` (must not be removed or repeated).
+        inplace: pairs (output, input) that a kernel may let share memory.
+        view: ``view(node, input_strides)``: the View of its first input that its output is, or None when it cannot be
+            one for these strides.
+        cheap: recomputing it in backward costs less than keeping its result.
+        cost: floating-point operations of a node; by default one per output element.
+        bodies: names of the graphs that a node carries.
+        pattern: of a fused op: see ``Pattern``; mostly one, of its decomposition.
+        doc: formula and shapes.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    infer: Infer
+    outputs: tuple[str, ...] = ("y",)
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    gradient: Gradient | None = None
+    decompose: Decompose | None = None
+    effects: Literal["none", "random", "host"] = "none"
+    inplace: tuple[tuple[int, int], ...] = ()
+    view: Callable[[Node, tuple[int, ...]], View | None] | None = None
+    cheap: bool = False
+    cost: Callable[[Node], int] | None = None
+    bodies: tuple[str, ...] = ()
+    pattern: tuple[Pattern, ...] = ()
+    doc: str = ""
+
+    def __call__(
+        self,
+        *inputs: Value | float | Any | None,
+        bodies: tuple[Graph, ...] = (),
+        name: str | None = None,
+        **attributes: Attribute,
+    ) -> Any:
+        """Adds a node to the builder of its inputs.
+
+        Returns:
+            The output value, or a tuple of them where the op has several that are not extra.
+
+        Raises:
+            InputError: a wrong number of inputs, an unknown or missing attribute, or types that don't fit.
+        """
+        node = _builder_of()(self, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
+        if len(self.outputs) == 1 == len(node.outputs) and self.outputs[0][-1] != "*":
+            return node.outputs[0]
+        results = [v for v, declared in zip(node.outputs, self.output_names(node), strict=True) if declared[0] != "+"]
+        return results[0] if len(results) == 1 and not self.outputs[0].endswith("*") else tuple(results)
+
+    def output_names(self, node: Node) -> list[str]:
+        """A declared name per output of ``node``; a repeated one as often as it occurs."""
+        if len(node.outputs) == len(self.outputs):
+            return list(self.outputs)
+        names: list[str] = []
+        spare = len(node.outputs) - len(self.outputs)
+        for declared in self.outputs:
+            names += [declared] * (spare + 1 if declared.endswith("*") and spare > 0 else 1)
+        return (
+            names[: len(node.outputs)]
+            if len(names) >= len(node.outputs)
+            else names + names[-1:] * (len(node.outputs) - len(names))
+        )
+
+    def complete(self, given: Mapping[str, Attribute]) -> dict[str, Attribute]:
+        """The attributes in order, with defaults.
+
+        Raises:
+            InputError: an attribute is unknown or missing.
+        """
+        if not given.keys() <= self.attributes.keys():
+            unknown = next(key for key in given if key not in self.attributes)
+            known = ", ".join(self.attributes) or "none"
+            raise InputError(f"{self.name}: unknown attribute {unknown!r}; it has: {known}")
+        out: dict[str, Attribute] = {}
+        for key, default in self.attributes.items():
+            value = given.get(key, default)
+            if value is REQUIRED:
+                raise InputError(f"{self.name}: attribute {key!r} is missing")
+            if isinstance(default, float) and isinstance(value, int):  # kernels read it as a float
+                value = checks.number(f"{self.name}: attribute {key!r}", int(value), -math.inf)
+            elif isinstance(value, list):
+                value = tuple(value)
+            out[key] = value
+        return out
+
+    def plain(self, given: Mapping[str, Any]) -> dict[str, Attribute]:
+        """The attributes as kernels can read them: numbers of Python, text, dtypes, and tuples of these.
+
+        Raises:
+            InputError: one is something else, or a whole number of more than 64 bits.
+        """
+        return {key: value if type(value) in _SIMPLE else self._plain(key, value) for key, value in given.items()}
+
+    def _plain(self, key: str, value: Any) -> Attribute:
+        if isinstance(value, (list, tuple)):
+            return tuple(entry if type(entry) in _SIMPLE else self._plain(key, entry) for entry in value)
+        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+            if not -(1 << 63) <= value < 1 << 63:
+                raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}, which takes over 64 bits")
+            return int(value)
+        if isinstance(value, np.floating):
+            return float(value)
+        if value is None or isinstance(value, (bool, float, str, DType, Dim)):
+            return value
+        raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}; expected numbers, text or a dtype")
+
+    def check_arity(self, count: int, absent: Sequence[bool]) -> None:
+        """Raises InputError when ``count`` inputs, some absent, don't fit the declaration."""
+        variadic = bool(self.inputs) and self.inputs[-1].endswith("*")
+        if count > len(self.inputs) and not variadic:
+            raise InputError(f"{self.name}: takes {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {count}")
+        for index, declared in enumerate(self.inputs):
+            missing = index >= count or absent[index]
+            if missing and not declared.endswith(("?", "*")):
+                raise InputError(f"{self.name}: input {declared!r} is missing")
+
+
+@functools.cache
+def _builder_of() -> Callable[..., Any]:
+    """The builder's function of that name, which is a floor above."""
+    from .builder import builder_of
+
+    return builder_of
+
+
+def same_type(x: TensorType, *others: TensorType | None, **_: Attribute) -> TensorType:
+    """The first input's type."""
+    return x
+
+
+def as_dtype(dtype: DType) -> Callable[[TensorType], TensorType]:
+    """A function from a type to the same shape with ``dtype``."""
+    return lambda x: TensorType(dtype, x.shape)

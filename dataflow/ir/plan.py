@@ -1,0 +1,204 @@
+"""The plan: what runs where, in what order, at what offset. Immutable and printable; holds no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, Union
+
+from ..cdevice.abi import BodyKind, Operand
+from ..planning.offsets import Lifetime
+from ..plugin.device import HOST, Kernel
+from .graph import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """One allocation, or a slot that gets its address at each run.
+
+    Attributes:
+        name: of the stored tensor, input or output; ``arena`` for scratch memory.
+        memory: name of the memory that it lies in.
+        kind: ``weights`` and ``state`` (what programs change) keep their contents from run to run, as do ``packs``,
+            copies of weights in the form that a kernel wants; ``source`` is a weight of which only packs are read: it
+            has no memory; ``arena`` is for the values of one run; ``input`` and ``output`` are slots.
+    """
+
+    name: str
+    memory: str
+    bytes: int
+    kind: Literal["weights", "state", "packs", "source", "arena", "input", "output"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """Steps that run more or less often than once; in a loop their operands move by ``trip_stride`` and ``flip``.
+
+    Attributes:
+        trips: how often; the most for ``while``.
+        kind: ``repeat``; ``when``: once, if the step's input is ``when``; ``while``: as long as its second input is
+            true, as often as the first says at most.
+    """
+
+    steps: tuple[Step, ...]
+    trips: int
+    kind: BodyKind = "repeat"
+    when: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One call of a kernel, or a body.
+
+    Attributes:
+        kernel: None for a body; its operands tell how often that runs.
+        workspace: scratch memory of this step, or None.
+        prepared: what the device answered at plan time: algorithm and state.
+        packs: where the packed copies of inputs lie that the kernel asked for; None where it gets none.
+    """
+
+    node: Node
+    kernel: Kernel | None
+    inputs: tuple[Operand | None, ...]
+    outputs: tuple[Operand | None, ...]
+    workspace: Operand | None
+    prepared: Any
+    body: Body | None = None
+    packs: tuple[Operand | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pack:
+    """A packed copy of a weight.
+
+    Attributes:
+        operand: where it lies, as bytes.
+        source: what it is made from.
+        fill: ``fill(source, packed)`` makes it; both are ``void *``.
+    """
+
+    operand: Operand
+    source: Operand
+    fill: Callable[[Any, Any], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Steps that run on one device with one call."""
+
+    device: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfer:
+    """A contiguous copy of one value from one memory to another."""
+
+    source: Operand
+    target: Operand
+    from_device: str
+    to_device: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The host waits until a device that works asynchronously has done all it was given."""
+
+    device: str
+
+
+Item = Union[Segment, Transfer, Wait]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A program for bound shapes.
+
+    Attributes:
+        items: segments, transfers and waits, in order.
+        arenas: allocations and slots; operands name them by index.
+        inputs, outputs: the operand of each input and output.
+        stored: where initializers and state lie: name to operand.
+        packs: packed copies of weights, by the name of their arena.
+        kept: what must lie in the place of a state at the end, by the state's name.
+        lifetimes: per scratch arena, the names and lifetimes that were packed, with their offsets (for drawings).
+        asynchronous: devices whose segments and transfers may still run when the next item begins.
+        boundary: of a joint program: how many items are the forward program.
+        peak_bytes: scratch bytes in all memories.
+        lower_bound_bytes: the largest sum of sizes alive at one step, over all memories.
+    """
+
+    items: tuple[Item, ...]
+    arenas: tuple[Arena, ...]
+    inputs: Mapping[str, Operand]
+    outputs: Mapping[str, Operand]
+    stored: Mapping[str, Operand]
+    packs: Mapping[str, Pack]
+    kept: Mapping[str, Operand]
+    lifetimes: Mapping[int, tuple[tuple[str, Lifetime, int], ...]]
+    asynchronous: frozenset[str]
+    boundary: int | None
+    peak_bytes: int
+    lower_bound_bytes: int
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "outputs", "stored", "packs", "kept", "lifetimes"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, in order."""
+        return tuple(item for item in self.items if isinstance(item, Segment))
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes by name of memory; their sum is all that the program allocates, or uses where the model has it."""
+        out: dict[str, int] = {}
+        for arena in self.arenas:
+            if arena.kind not in ("input", "output", "source"):
+                key = arena.kind if arena.memory == HOST else f"{arena.memory} {arena.kind}"
+                out[key] = out.get(key, 0) + arena.bytes
+        return out
+
+    def save_html(self, path: str, title: str = "plan") -> None:
+        """Writes a drawing of the plan, offset against time, as one page without outside parts."""
+        from pathlib import Path
+
+        from ..planning.html import plan_page
+
+        Path(path).write_text(plan_page(self, title), encoding="utf-8")
+
+    def __str__(self) -> str:
+        bound = self.lower_bound_bytes
+        lines = [f"peak {self.peak_bytes} bytes, lower bound {bound}, ratio {self.peak_bytes / max(bound, 1):.4f}"]
+        lines += [f"memory {name}: {size} bytes" for name, size in self.memory.items()]
+        for index, item in enumerate(self.items):
+            if index == self.boundary:
+                lines.append("backward:")
+            if isinstance(item, Wait):
+                lines.append(f"wait for {item.device}")
+                continue
+            if isinstance(item, Transfer):
+                lines.append(f"transfer {item.name}: {item.from_device} -> {item.to_device}, {item.source.bytes} bytes")
+                continue
+            lines.append(f"segment on {item.device}: {len(item.steps)} steps")
+            lines += [line for step in item.steps for line in self._step_lines(step, "  ")]
+        return "\n".join(lines)
+
+    def _step_lines(self, step: Step, indent: str) -> list[str]:
+        if step.body is not None:
+            often = {"repeat": f"{step.body.trips} trips", "when": f"when {step.body.when}", "while": "while true"}
+            lines = [f"{indent}{step.node.name}: {often[step.body.kind]} of"]
+            return lines + [line for inner in step.body.steps for line in self._step_lines(inner, indent + "  ")]
+        assert step.kernel is not None
+        places = ", ".join(_place(self, o) for o in step.outputs)
+        reads = ", ".join(_place(self, i) for i in step.inputs)
+        return [f"{indent}{step.node.name}: {step.kernel.name}({reads}) -> {places}"]
+
+
+def _place(plan: Plan, operand: Operand | None) -> str:
+    if operand is None:
+        return "_"
+    return f"{operand.type}@{plan.arenas[operand.arena].name}+{operand.offset}"

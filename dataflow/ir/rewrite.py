@@ -1,0 +1,68 @@
+"""Rebuilds a graph node by node; the one place where passes copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ..host.limits import poll
+from .builder import GraphBuilder
+from .graph import Graph, Initializer, Node, Value
+from .types import TensorType
+
+Replace = Callable[[GraphBuilder, Node, "list[Value | None]"], "Sequence[Value | None] | None"]
+"""``replace(builder, node, inputs)``: values that stand for the node's outputs, or None to copy the node."""
+
+
+def rewrite(
+    graph: Graph,
+    replace: Replace,
+    *,
+    input_type: Callable[[TensorType], TensorType] = lambda type_: type_,
+    initializers: Mapping[Value, Initializer] | None = None,
+) -> Graph:
+    """The graph with some nodes replaced; names, states and the boundary of a joint graph stay.
+
+    Args:
+        graph: any.
+        replace: see ``Replace``.
+        input_type: the new type of each input.
+        initializers: data that replaces the graph's own for these values, of any shape.
+    """
+    builder = GraphBuilder(graph.name)
+    builder.reserve(value.name for value in graph.values())
+    new: dict[Value, Value] = {}
+    for value in graph.inputs:
+        type_ = input_type(value.type)
+        new[value] = builder.input(value.name, type_.dtype, type_.shape)
+    for value, data in graph.initializers.items():
+        given = (initializers or {}).get(value)
+        if given is None:
+            new[value] = builder.keep(value.name, data)
+        else:
+            new[value] = builder.initializer(value.name, given.array, role=given.role, trainable=given.trainable)
+    boundary = None
+    for index, node in enumerate(graph.nodes):
+        poll(node)
+        if index == graph.boundary:
+            boundary = len(builder.nodes())
+        inputs = [None if v is None else new[v] for v in node.inputs]
+        builder.origin = node.origin or node.name
+        results = replace(builder, node, inputs)
+        if results is None and _types(inputs) == _types(node.inputs):
+            results = builder.again(node, inputs).outputs
+        elif results is None:
+            names = [None if v is None else v.name for v in node.outputs]
+            made = builder.add(node.op, inputs, node.attributes, bodies=node.bodies, name=node.name, output_names=names)
+            results = made.outputs
+        new.update({old: v for old, v in zip(node.outputs, results, strict=False) if old is not None and v is not None})
+    if graph.boundary is not None and boundary is None:
+        boundary = len(builder.nodes())
+    for name, value in graph.outputs.items():
+        builder.output(name, new[value])
+    for state in graph.states:
+        builder.state(state.name, new[state.before], new[state.after])
+    return builder.finish(boundary)
+
+
+def _types(values: Sequence[Value | None]) -> list[TensorType | None]:
+    return [None if v is None else v.type for v in values]

@@ -1,0 +1,87 @@
+"""Concat without copies: its parts are computed where they lie in the whole.
+
+This works where the parts are contiguous in the whole, every axis before the one of the concat having size
+one, and where every part can be computed there, or is another shape of what can: a view of all of it, in its order.
+With one part that can't (an input, a part of another value, the result of another concat) the whole would be held from
+the first part on and copied into all the same, so then it stays a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from ..cdevice.abi import is_contiguous
+from ..ir.graph import Graph, Node, Value
+from ..ir.lowered import Storage
+from ..ir.types import TensorType, contiguous_strides
+
+
+def is_outermost(node: Node) -> bool:
+    """True for a concat whose parts lie one behind the other."""
+    if node.op.name != "concat" or node.outputs[0] is None or len(node.inputs) < 2:
+        return False
+    type_ = node.outputs[0].type
+    axis = node.attributes["axis"] % type_.rank
+    return type_.elements > 0 and all(d == 1 for d in type_.sizes[:axis])
+
+
+def parts(node: Node, whole: Storage) -> Iterator[tuple[Value, Storage]]:
+    """Each operand of a concat with its place in the whole."""
+    offset = whole.offset
+    for value in node.inputs:
+        assert value is not None
+        type_ = TensorType(value.type.dtype, value.type.shape)
+        yield value, Storage(whole.root, offset, contiguous_strides(type_.sizes), type_)
+        offset += type_.nbytes
+
+
+def source(value: Value, makers: Mapping[Value, Node]) -> Value:
+    """The computed value that has the bytes of ``value``, all and in order; itself where no other has."""
+    chain: list[Node] = []
+    first = value
+    while first in makers and makers[first].op.view is not None and makers[first].inputs[0] is not None:
+        chain.append(makers[first])
+        first = makers[first].inputs[0]  # type: ignore[assignment]
+    strides = contiguous_strides(first.type.sizes)
+    for node in reversed(chain):
+        view = node.op.view(node, strides) if node.op.view is not None else None
+        if view is None or view.offset:
+            return value
+        strides = view.strides
+    same = first.type.nbytes == value.type.nbytes and is_contiguous(value.type.sizes, strides)
+    return first if same else value
+
+
+def place(
+    graph: Graph, make_root: Callable[[Value, Node], Storage], fits: Callable[[Node, Storage], bool]
+) -> tuple[dict[Node, Storage], dict[Value, Storage]]:
+    """Where concats lie, and values that are computed right there.
+
+    Args:
+        graph: bound.
+        make_root: a place for the result of a concat.
+        fits: whether the node that makes a value can write it to a storage.
+
+    Returns:
+        The whole of each concat that needs no step, and the place of each value that is a part of one.
+    """
+    makers = graph.producers()
+    wholes: dict[Node, Storage] = {}
+    wanted: dict[Value, Storage] = {}
+    for node in graph.nodes:
+        if not is_outermost(node) or node.outputs[0] is None:
+            continue
+        whole = make_root(node.outputs[0], node)
+        placed: dict[Value, Storage] = {}
+        count = 0
+        for value, part in parts(node, whole):
+            if value.type.elements:
+                count += 1
+                first = source(value, makers)
+                placed[first] = replace(part, strides=contiguous_strides(first.type.sizes), type=first.type)
+        free = all(v in makers and v not in wanted and not is_outermost(makers[v]) for v in placed)
+        if len(placed) == count and free and all(fits(makers[v], storage) for v, storage in placed.items()):
+            wholes[node] = whole
+            wanted.update(placed)
+    return wholes, wanted

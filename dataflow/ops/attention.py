@@ -1,0 +1,217 @@
+"""Attention as one op: softmax(scale * q k' + mask) v.
+
+Nobody writes it by hand: it is found where exporters left its parts; see lower/fuse.py. A device without a kernel for
+it runs these.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..ir.graph import Node, Value
+from ..ir.op import Op, Pattern
+from ..ir.types import Shape, TensorType
+from .activation import exp, log
+from .arithmetic import add, div, mul, sub
+from .infer import broadcast_shape, need, need_float, same_dtype
+from .linalg import matmul, swapped
+from .reduce import reduce_max, reduce_sum
+from .shape import reshape, transpose
+from .softmax import softmax
+
+_TURN = (0, 2, 1, 3)  # (batch, heads, rows, size) <-> (batch, rows, heads, size)
+
+
+def _scores(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None) -> Shape:
+    """The shape of the scores.
+
+    Raises:
+        InputError: the operands don't fit each other.
+    """
+    need_float("attention", q)
+    scores = matmul.infer(q, kt)
+    assert isinstance(scores, TensorType)
+    y = matmul.infer(scores, v)
+    assert isinstance(y, TensorType)
+    fits = y.shape[:-2] == scores.shape[:-2]
+    if mask is not None:
+        same_dtype("attention", q, mask)
+        fits = fits and broadcast_shape("attention", scores.shape, mask.shape) == scores.shape
+    need(fits, f"attention: v is {v} and mask {mask}; they must not have more entries than the scores, {scores}")
+    return scores.shape
+
+
+def _infer(
+    q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, turned: int
+) -> tuple[TensorType, TensorType]:
+    shape = _scores(q, kt, v, mask)
+    y = (*shape[:-1], v.shape[-1])
+    if turned:
+        need(len(y) == 4, f"attention: turned is for four axes; the result is {y}")
+        y = tuple(y[axis] for axis in _TURN)
+    return TensorType(q.dtype, y), TensorType(q.dtype, shape[:-1])
+
+
+def _decompose(q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, turned: int) -> Any:
+    scores = _scored(q, kt, mask, scale)
+    y = matmul(softmax(scores, axis=-1), v)
+    most = reduce_max(scores, axes=(-1,), keepdims=1)
+    total = log(reduce_sum(exp(sub(scores, most)), axes=(-1,), keepdims=1))
+    logsum = reshape(add(most, total), shape=scores.type.shape[:-1])
+    return (transpose(y, perm=_TURN) if turned else y), logsum
+
+
+def _scored(q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
+    scores: Value = mul(matmul(q, kt), scale)
+    return scores if mask is None else add(scores, mask)
+
+
+def _errors(
+    dy: Value, y: Value, logsum: Value, q: Value, kt: Value, v: Value, mask: Value | None, scale: float, turned: int
+) -> tuple[Value, Value, Value]:
+    """The weights, the cotangent of the scores, and dy with heads before rows."""
+    if turned:
+        dy, y = transpose(dy, perm=_TURN), transpose(y, perm=_TURN)
+    column = (*logsum.type.shape, 1)
+    weights = exp(sub(_scored(q, kt, mask, scale), reshape(logsum, shape=column)))
+    delta = reduce_sum(mul(dy, y), axes=(-1,), keepdims=1)
+    return weights, mul(weights, sub(matmul(dy, swapped(v)), delta)), dy
+
+
+def _gradient(node: Node, dy: Value | None, dlogsum: Value | None = None) -> tuple[Value, ...]:
+    q, kt, v, mask = (*node.inputs, None)[:4]
+    y, logsum = node.outputs
+    assert q is not None and kt is not None and v is not None and y is not None and logsum is not None
+    scale, turned = node.attributes["scale"], node.attributes["turned"]
+    if dy is None:
+        dy = mul(y, 0.0)
+    dq, dk, dv = attention_grad(dy, y, logsum, q, kt, v, mask, scale=scale, turned=turned)
+    weights, ds, _ = _errors(dy, y, logsum, q, kt, v, mask, scale, turned)  # dead where the mask needs no gradient
+    dkt = swapped(dk)
+    if dlogsum is not None:
+        more = mul(weights, reshape(dlogsum, shape=(*dlogsum.type.shape, 1)))
+        ds = add(ds, more)
+        dq = add(dq, mul(matmul(more, swapped(kt)), scale))
+        dkt = add(dkt, mul(matmul(swapped(q), more), scale))
+    return (dq, dkt, dv) if mask is None else (dq, dkt, dv, ds)
+
+
+def _grad_infer(
+    dy: TensorType,
+    y: TensorType,
+    logsum: TensorType,
+    q: TensorType,
+    kt: TensorType,
+    v: TensorType,
+    mask: TensorType | None = None,
+    *,
+    scale: float,
+    turned: int,
+) -> tuple[TensorType, ...]:
+    expected = _infer(q, kt, v, mask, scale=scale, turned=turned)
+    given = f"attention_grad: dy is {dy}, y {y}, logsum {logsum}; expected {expected[0]} and {expected[1]}"
+    need((y, logsum) == expected and dy == y, given)
+    lead = logsum.shape[:-1]
+    shapes = (q.shape[-2:], (kt.shape[-1], kt.shape[-2]), v.shape[-2:])
+    return tuple(TensorType(q.dtype, (*lead, *shape)) for shape in shapes)
+
+
+def _grad_decompose(
+    dy: Value,
+    y: Value,
+    logsum: Value,
+    q: Value,
+    kt: Value,
+    v: Value,
+    mask: Value | None = None,
+    *,
+    scale: float,
+    turned: int,
+) -> tuple[Value, ...]:
+    weights, ds, dy = _errors(dy, y, logsum, q, kt, v, mask, scale, turned)
+    ds = mul(ds, scale)
+    return matmul(ds, swapped(kt)), matmul(swapped(ds), q), matmul(swapped(weights), dy)
+
+
+def _grad_cost(node: Node) -> int:
+    """Five products, and what is done with each score."""
+    q, kt, v = node.inputs[3:6]
+    assert q is not None and kt is not None and v is not None
+    scores = TensorType(q.type.dtype, _scores(q.type, kt.type, v.type, None)).elements
+    return scores * (6 * int(q.type.shape[-1]) + 4 * int(v.type.shape[-1]) + 10)
+
+
+def _cost(node: Node) -> int:
+    """Two products, and the softmax as its own op counts it."""
+    q, kt, v = node.inputs[:3]
+    assert q is not None and kt is not None and v is not None
+    scores = TensorType(q.type.dtype, _scores(q.type, kt.type, v.type, None)).elements
+    return scores * (2 * int(q.type.shape[-1]) + 2 * int(v.type.shape[-1]) + 10)
+
+
+def _pattern(scores: Callable[..., Any], scale: Callable[..., float], turned: int) -> Pattern:
+    """The pattern with these scores, which are made with constants of which the scale is a function."""
+
+    def build(q: Value, kt: Value, v: Value, mask: Value | None = None, **constants: Any) -> Any:
+        made = scores(q, kt, **constants)
+        y = matmul(softmax(made if mask is None else add(made, mask), axis=-1), v)
+        return transpose(y, perm=_TURN) if turned else y
+
+    @functools.wraps(scale)
+    def attributes(**constants: float) -> dict[str, float]:
+        return {"scale": scale(**constants), "turned": turned}
+
+    return Pattern(build, attributes)
+
+
+def _inverse(a: float) -> float:
+    """1 / a; by zero an infinity, as the division of the scores gives."""
+    return 1 / a if a else math.copysign(math.inf, a)
+
+
+def _patterns() -> Iterator[Pattern]:
+    """The scale behind the product, on its operands, as factor or divisor, or none; the result turned, or as it is."""
+    places: tuple[tuple[Callable[..., Any], Callable[..., float]], ...] = (
+        (lambda q, kt, a: mul(matmul(q, kt), a), lambda a: a),
+        (lambda q, kt, a: div(matmul(q, kt), a), _inverse),
+        (lambda q, kt, a, b: matmul(mul(q, a), mul(kt, b)), lambda a, b: a * b),
+        (lambda q, kt, a: matmul(mul(q, a), kt), lambda a: a),
+        (lambda q, kt, a: matmul(div(q, a), kt), _inverse),
+        (matmul, lambda: 1.0),
+    )
+    for scores, scale in places:
+        for turned in (1, 0):
+            yield _pattern(scores, scale, turned)
+
+
+attention: Op = Op(
+    "attention",
+    ("q", "kt", "v", "mask?"),
+    _infer,
+    outputs=("y", "+logsum"),
+    attributes={"scale": 1.0, "turned": 0},
+    gradient=_gradient,
+    decompose=_decompose,
+    cost=_cost,
+    pattern=tuple(_patterns()),
+    doc="y (..., M, E) = softmax(scale * q kt + mask) v with q (..., M, D), kt (..., D, N), v (..., N, E) and a mask "
+    "that broadcasts to (..., M, N); turned: y is (batch, M, heads, E). logsum (..., M): the logarithm of the sum of "
+    "e^scores along rows",
+)
+
+attention_grad: Op = Op(
+    "attention_grad",
+    ("dy", "y", "logsum", "q", "kt", "v", "mask?"),
+    _grad_infer,
+    outputs=("dq", "dk", "dv"),
+    attributes={"scale": 1.0, "turned": 0},
+    decompose=_grad_decompose,
+    cost=_grad_cost,
+    doc="the gradients by q (..., M, D), the transpose of kt (..., N, D) and v (..., N, E), for every entry of the "
+    "scores' leading axes, from a cotangent dy and both results of attention",
+)
+
+OPS = (attention, attention_grad)

@@ -1,0 +1,208 @@
+"""Nodes with bodies: loops, branches, and what one kernel computes whole.
+
+A body has no free variables: what it reads from outside is among its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import GradientError
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import REQUIRED, Op
+from ..ir.types import Dim, Size, TensorType, bool_, int64
+from .arithmetic import add
+from .infer import need
+from .scan_gradient import scan_gradient
+from .subgraph import inline, parts, zeros
+
+# ---- scan ---------------------------------------------------------------------------------------------
+
+
+def _scan_infer(
+    *types: TensorType, n_carries: int, n_xs: int, reverse: int, bodies: tuple[Graph, ...]
+) -> tuple[TensorType, ...]:
+    (body,) = bodies
+    carries, xs, captures = types[:n_carries], types[n_carries : n_carries + n_xs], types[n_carries + n_xs :]
+    need(n_xs >= 1, "scan: without a scanned input the number of trips is not known; use loop")
+    trips: Size | None = None
+    for x in xs:
+        need(x.rank >= 1, f"scan: the scanned input {x} has no axis to scan")
+        if trips is None or isinstance(trips, Dim):
+            trips = x.shape[0]
+        need(
+            x.shape[0] == trips or isinstance(x.shape[0], Dim),
+            f"scan: scanned inputs have {trips} and {x.shape[0]} rows",
+        )
+    assert trips is not None
+    expected = [*carries, *(TensorType(x.dtype, x.shape[1:]) for x in xs), *captures]
+    _check_body("scan", body, expected, [v.type for v in body.inputs])
+    results = [v.type for v in body.outputs.values()]
+    _check_body("scan", body, list(carries), results[:n_carries], "carried value", "comes out")
+    rows = [TensorType(t.dtype, (trips, *t.shape)) for t in results[n_carries:]]
+    saved = [TensorType(t.dtype, (trips, *t.shape)) for t in carries]
+    return (*carries, *rows, *saved)
+
+
+def _check_body(
+    name: str,
+    body: Graph,
+    given: Sequence[TensorType],
+    declared: Sequence[TensorType],
+    what: str = "input",
+    verb: str = "is declared",
+) -> None:
+    need(len(given) <= len(declared), f"{name}: body {body.name!r} has {len(declared)} {what}s, {len(given)} are given")
+    for index, (a, b) in enumerate(zip(given, declared, strict=False)):
+        need(
+            a == b or not (a.is_bound and b.is_bound),
+            f"{name}: {what} {index} of body {body.name!r} is {a} and {verb} as {b}",
+        )
+
+
+scan: Op = Op(
+    "scan",
+    ("operands*",),
+    _scan_infer,
+    outputs=("results*",),
+    attributes={"n_carries": REQUIRED, "n_xs": REQUIRED, "reverse": 0},
+    gradient=scan_gradient,
+    bodies=("body",),
+    doc="operands: carries, scanned values, captures. Trip t gets the carries and row t and gives new carries and a "
+    "row of each stacked result. Results: final carries, stacked rows, and per carry its value before each trip",
+)
+
+# ---- branches -----------------------------------------------------------------------------------------
+
+
+def _if_infer(condition: TensorType, *captures: TensorType, bodies: tuple[Graph, ...]) -> tuple[TensorType, ...]:
+    need(condition == TensorType(bool_, ()), f"if_: the condition is {condition}; expected bool[]")
+    results = [[v.type for v in body.outputs.values()] for body in bodies]
+    for body in bodies:
+        need(
+            len(body.inputs) == len(captures),
+            f"if_: body {body.name!r} has {len(body.inputs)} inputs, not {len(captures)}",
+        )
+        _check_body("if_", body, captures, [v.type for v in body.inputs])
+    need(len(results[0]) == len(results[1]), "if_: the branches have different numbers of outputs")
+    for a, b in zip(*results, strict=True):
+        need(a == b or not (a.is_bound and b.is_bound), f"if_: the branches give {a} and {b}")
+    return tuple(results[0])
+
+
+def _if_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
+    """A branch again: each body's vjp under the same condition."""
+    from ..passes.autodiff import add_gradients, decompose_for_gradient
+
+    condition, *captures = [v for v in node.inputs if v is not None]
+    present = [i for i, c in enumerate(cotangents) if c is not None]
+    floats = [i for i, v in enumerate(captures) if v.type.dtype.is_float]
+    branches = []
+    for body in node.bodies:
+        body = decompose_for_gradient(body, body.inputs)
+        g = GraphBuilder(f"{body.name}.backward")
+        inputs = [g.input(v.name, *parts(v.type)) for v in body.inputs]
+        outputs = list(body.outputs.values())
+        given = {i: g.input(f"d.{i}", *parts(outputs[i].type)) for i in present}
+        new = inline(g, body, inputs)
+        seeds: dict[Value, Value] = {}
+        for i in present:
+            value = new[outputs[i]]
+            seeds[value] = add(seeds[value], given[i]) if value in seeds else given[i]
+        found = add_gradients(g, seeds, [inputs[i] for i in floats])
+        for i in floats:
+            cotangent = found[inputs[i]]
+            g.output(f"g{i}", cotangent if cotangent is not None else zeros(g, inputs[i].type))
+        branches.append(g.build())
+    assert condition.builder is not None
+    operands = [condition, *captures, *[cotangents[i] for i in present]]
+    made = condition.builder.add(if_, operands, {}, bodies=tuple(branches)).outputs
+    results: list[Value | None] = [None] * (len(captures) + 1)
+    for place, i in enumerate(floats):
+        results[i + 1] = made[place]
+    return results
+
+
+if_: Op = Op(
+    "if_",
+    ("condition", "captures*"),
+    _if_infer,
+    outputs=("results*",),
+    gradient=_if_gradient,
+    bodies=("then", "else"),
+    doc="the outputs of one of two bodies, which get the captures",
+)
+
+# ---- loops that end by a condition --------------------------------------------------------------------
+
+
+def _loop_infer(
+    *types: TensorType, n_carries: int, max_trips: int, bodies: tuple[Graph, ...]
+) -> tuple[TensorType, ...]:
+    (body,) = bodies
+    need(len(types) >= 2, "loop: the trip count and the condition come first")
+    count, condition, *rest = types
+    need(count == TensorType(int64, ()), f"loop: the trip count is {count}; expected int64[]")
+    need(condition == TensorType(bool_, ()), f"loop: the condition is {condition}; expected bool[]")
+    need(max_trips >= 0, f"loop: max_trips is {max_trips}")
+    given = [TensorType(int64, ()), TensorType(bool_, ()), *rest]
+    _check_body("loop", body, given, [v.type for v in body.inputs])
+    results = [v.type for v in body.outputs.values()]
+    need(len(results) >= 1 + n_carries, f"loop: body {body.name!r} gives {len(results)} results; expected a condition "
+         f"and {n_carries} carried values")  # fmt: skip
+    need(results[0] == condition, f"loop: the body's first result is {results[0]}; expected a condition, bool[]")
+    _check_body("loop", body, rest[:n_carries], results[1 : 1 + n_carries], "carried value", "comes out")
+    rows = [TensorType(t.dtype, (max_trips, *t.shape)) for t in results[1 + n_carries :]]
+    return (TensorType(int64, ()), *rest[:n_carries], *rows)
+
+
+def _loop_gradient(node: Node, *cotangents: Value | None) -> None:
+    raise GradientError(
+        f"{node.describe()}: a loop whose number of trips depends on data has no gradient; express it as a scan over "
+        "as many rows as it makes trips"
+    )
+
+
+loop: Op = Op(
+    "loop",
+    ("operands*",),
+    _loop_infer,
+    outputs=("trips", "results*"),
+    attributes={"n_carries": REQUIRED, "max_trips": REQUIRED},
+    gradient=_loop_gradient,
+    bodies=("body",),
+    doc="operands: trip count, condition, carries, captures. The body gets the trip's number, the condition, carries "
+    "and captures, and gives a condition, carries and rows. More than max_trips trips are an error. Results: "
+    "the number of trips, final carries, and rows, zero behind the last trip",
+)
+
+# ---- fused bodies -------------------------------------------------------------------------------------
+
+
+def _fused_infer(*types: TensorType, pattern: str, bodies: tuple[Graph, ...]) -> tuple[TensorType, ...]:
+    (body,) = bodies
+    _check_body(f"fused {pattern}", body, types, [v.type for v in body.inputs])
+    return tuple(v.type for v in body.outputs.values())
+
+
+def _fused_decompose(*inputs: Value, pattern: str, bodies: tuple[Graph, ...]) -> tuple[Value, ...]:
+    (body,) = bodies
+    builder = inputs[0].builder
+    assert builder is not None
+    new = inline(builder, body, inputs)
+    return tuple(new[v] for v in body.outputs.values())
+
+
+fused: Op = Op(
+    "fused",
+    ("inputs*",),
+    _fused_infer,
+    outputs=("results*",),
+    attributes={"pattern": REQUIRED},
+    decompose=_fused_decompose,
+    bodies=("body",),
+    doc="a body that one kernel computes whole; a device without it runs the body's nodes",
+)
+
+OPS = (scan, if_, loop, fused)

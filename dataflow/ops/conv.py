@@ -1,0 +1,181 @@
+"""Convolution over one to three spatial axes: x is (N, C, spatial...), w is (O, C / groups, kernel...)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import InputError
+from ..ir.graph import Node, Value
+from ..ir.op import REQUIRED, Op
+from ..ir.types import Dim, Shape, Size, TensorType
+from .infer import need, product, same_dtype
+from .reduce import reduce_sum
+
+_ATTRIBUTES: dict[str, Any] = {"strides": REQUIRED, "pads": REQUIRED, "dilations": REQUIRED, "groups": 1}
+
+
+def window_size(size: Size, kernel: int, stride: int, pads: int, dilation: int, ceil_mode: bool = False) -> Size:
+    """Windows along an axis of ``size`` elements with ``pads`` more in all."""
+    span = size + pads - (dilation * (kernel - 1) + 1)
+    if isinstance(span, Dim):
+        return (span + (stride - 1 if ceil_mode else 0)) // stride + 1 if stride != 1 else span + 1
+    if span < 0:
+        return 0
+    return (span + (stride - 1 if ceil_mode else 0)) // stride + 1
+
+
+MOST = 2**31 - 1
+"""The largest stride, dilation, pad, kernel and number of groups, so that products of two fit in 63 bits."""
+
+
+def check_window(name: str, spatial: int, *lists: tuple[str, Sequence[int], int]) -> None:
+    """Raises InputError unless each list has ``factor`` entries per spatial axis, from 0 or 1 to ``MOST``."""
+    for label, values, factor in lists:
+        if len(values) != factor * spatial:
+            raise InputError(
+                f"{name}: {label} {tuple(values)} has {len(values)} entries; {factor * spatial} are needed for "
+                f"{spatial} spatial axes"
+            )
+        least = 0 if label == "pads" else 1
+        if any(v < least for v in values):
+            raise InputError(f"{name}: {label} {tuple(values)} must be at least {least}")
+        if any(v > MOST for v in values):
+            raise InputError(f"{name}: {label} {tuple(values)} must be at most {MOST}")
+
+
+def _check(
+    name: str, x: Shape, w: Shape, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], groups: int
+) -> tuple[Size, ...]:
+    """The spatial sizes of the result."""
+    spatial = len(x) - 2
+    if not 1 <= spatial <= 3:
+        raise InputError(f"{name}: the input has {len(x)} axes; expected 3 to 5")
+    if len(w) != len(x):
+        raise InputError(f"{name}: the weight has {len(w)} axes, the input {len(x)}")
+    kernel = tuple(int(d) for d in w[2:])
+    check_window(
+        name,
+        spatial,
+        ("kernel", kernel, 1),
+        ("strides", strides, 1),
+        ("pads", pads, 2),
+        ("dilations", dilations, 1),
+    )
+    if not 1 <= groups <= MOST:
+        raise InputError(f"{name}: groups is {groups}; expected 1 to {MOST}")
+    channels, filters = x[1], w[0]
+    if not isinstance(channels, Dim) and channels != w[1] * groups:
+        raise InputError(f"{name}: the input has {channels} channels, the weight takes {w[1]} x {groups} groups")
+    if filters % groups != 0:
+        raise InputError(f"{name}: {filters} filters don't divide into {groups} groups")
+    sizes = []
+    for i in range(spatial):
+        size = window_size(x[2 + i], kernel[i], strides[i], pads[i] + pads[i + spatial], dilations[i])
+        if not (isinstance(size, Dim) or size > 0 or x[2 + i] == 0 or x[0] == 0):
+            raise InputError(
+                f"{name}: the kernel {kernel} is larger than the padded input ({', '.join(map(str, x[2:]))})"
+            )
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def _infer(x: TensorType, w: TensorType, bias: TensorType | None = None, **attributes: Any) -> TensorType:
+    dtype = same_dtype("conv", x, w)
+    sizes = _check("conv", x.shape, w.shape, **attributes)
+    if bias is not None and (bias.shape != (w.shape[0],) or bias.dtype != dtype):
+        raise InputError(f"conv: bias is {bias}; expected {dtype}[{w.shape[0]}]")
+    return TensorType(dtype, (x.shape[0], w.shape[0], *sizes))
+
+
+def _gradient(node: Node, dy: Value) -> tuple[Value | None, ...]:
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    dx = conv_grad_input(dy, w, input_shape=x.type.shape, **node.attributes)
+    dw = conv_grad_weight(x, dy, weight_shape=w.type.shape, **node.attributes)
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return dx, dw
+    axes = (0, *range(2, dy.type.rank))
+    return dx, dw, reduce_sum(dy, axes=axes, keepdims=0)
+
+
+def _cost(node: Node) -> int:
+    """Two operations per weight and element of the result, or of dy for the gradients."""
+    if node.op.name == "conv":
+        result, weight = node.outputs[0], node.inputs[1]
+        assert result is not None and weight is not None
+        return 2 * result.type.elements * int(product(weight.type.shape[1:]))
+    if node.op.name == "conv_grad_input":
+        dy, weight = node.inputs[:2]
+        assert dy is not None and weight is not None
+        return 2 * dy.type.elements * int(product(weight.type.shape[1:]))
+    dy = node.inputs[1]
+    assert dy is not None
+    return 2 * dy.type.elements * int(product(node.attributes["weight_shape"][1:]))
+
+
+conv: Op = Op(
+    "conv",
+    ("x", "w", "bias?"),
+    _infer,
+    attributes=_ATTRIBUTES,
+    gradient=_gradient,
+    cost=_cost,
+    doc="y[n, o] = bias[o] + sum over c of x[n, c] correlated with w[o, c]; pads are (before..., after...)",
+)
+
+
+def _grad_input_infer(dy: TensorType, w: TensorType, *, input_shape: Shape, **attributes: Any) -> TensorType:
+    dtype = same_dtype("conv_grad_input", dy, w)
+    sizes = _check("conv_grad_input", input_shape, w.shape, **attributes)
+    fits = dy.shape == (input_shape[0], w.shape[0], *sizes)
+    need(fits or not dy.is_bound, f"conv_grad_input: dy is {dy}, the result of the convolution has {sizes} positions")
+    return TensorType(dtype, tuple(input_shape))
+
+
+def _window(node: Node) -> dict[str, Any]:
+    return {key: node.attributes[key] for key in _ATTRIBUTES}
+
+
+def _grad_input_gradient(node: Node, g: Value) -> tuple[Value, Value]:
+    dy, w = node.inputs[:2]
+    assert w is not None
+    return conv(g, w, **_window(node)), conv_grad_weight(g, dy, weight_shape=w.type.shape, **_window(node))
+
+
+conv_grad_input: Op = Op(
+    "conv_grad_input",
+    ("dy", "w"),
+    _grad_input_infer,
+    attributes={"input_shape": REQUIRED, **_ATTRIBUTES},
+    gradient=_grad_input_gradient,
+    cost=_cost,
+    doc="the gradient of conv by x; also a transposed convolution",
+)
+
+
+def _grad_weight_infer(x: TensorType, dy: TensorType, *, weight_shape: Shape, **attributes: Any) -> TensorType:
+    dtype = same_dtype("conv_grad_weight", x, dy)
+    sizes = _check("conv_grad_weight", x.shape, weight_shape, **attributes)
+    fits = dy.shape == (x.shape[0], weight_shape[0], *sizes)
+    need(fits or not dy.is_bound, f"conv_grad_weight: dy is {dy}, the result of the convolution has {sizes} positions")
+    return TensorType(dtype, tuple(weight_shape))
+
+
+def _grad_weight_gradient(node: Node, g: Value) -> tuple[Value, Value]:
+    x, dy = node.inputs[:2]
+    assert x is not None
+    return conv_grad_input(dy, g, input_shape=x.type.shape, **_window(node)), conv(x, g, **_window(node))
+
+
+conv_grad_weight: Op = Op(
+    "conv_grad_weight",
+    ("x", "dy"),
+    _grad_weight_infer,
+    attributes={"weight_shape": REQUIRED, **_ATTRIBUTES},
+    gradient=_grad_weight_gradient,
+    cost=_cost,
+    doc="the gradient of conv by w",
+)
+
+OPS = (conv, conv_grad_input, conv_grad_weight)

@@ -1,0 +1,272 @@
+"""Fused ops: small graphs that a device may compute with one kernel.
+
+Their patterns are found in finished graphs when a device offers a kernel for them (see lower/fuse.py); a device without
+one runs the graph. Nobody writes them by hand, and autodiff never sees them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import InputError
+from ..ir.graph import Value
+from ..ir.op import REQUIRED, Op, Pattern
+from ..ir.types import TensorType, float32
+from . import activation, arithmetic, reduce
+from .activation import relu
+from .arithmetic import add
+from .conv import conv
+from .infer import broadcast_shape, need
+from .linalg import matmul
+from .pool import max_pool
+
+
+def _matmul_bias_infer(a: TensorType, b: TensorType, bias: TensorType) -> TensorType:
+    y = matmul.infer(a, b)
+    assert isinstance(y, TensorType)
+    fits = bias.dtype == y.dtype and bias.rank <= y.rank and bias.rank >= 1 and bias.shape[-1] == y.shape[-1]
+    if not (fits and all(d == 1 for d in bias.shape[:-1])):
+        raise InputError(f"matmul_bias: bias is {bias}; expected one element per column")
+    return y
+
+
+def _matmul_bias(a: Value, b: Value, bias: Value) -> Any:
+    return add(matmul(a, b), bias)
+
+
+def _matmul_bias_relu(a: Value, b: Value, bias: Value) -> Any:
+    return relu(add(matmul(a, b), bias))
+
+
+def _conv_relu_infer(x: TensorType, w: TensorType, bias: TensorType | None = None, **window: Any) -> Any:
+    return conv.infer(x, w, bias, **window)
+
+
+def _conv_relu(x: Value, w: Value, bias: Value | None = None, **window: Any) -> Any:
+    return relu(conv(x, w, bias, **window))
+
+
+def _conv_add_relu_infer(x: TensorType, w: TensorType, bias: TensorType, z: TensorType, **window: Any) -> Any:
+    y = conv.infer(x, w, bias, **window)
+    if z != y:
+        raise InputError(f"conv_add_relu: z is {z}; expected what the convolution gives, {y}")
+    return y
+
+
+def _conv_add_relu(x: Value, w: Value, bias: Value, z: Value, **window: Any) -> Any:
+    return relu(add(conv(x, w, bias, **window), z))
+
+
+_OF_POOL = {key: f"pool_{key}" for key in max_pool.attributes}
+
+
+def _parted(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The attributes of the convolution, and of the pool under its own names."""
+    window = {key: attributes[key] for key in conv.attributes}
+    return window, {key: attributes[name] for key, name in _OF_POOL.items()}
+
+
+def _conv_relu_max_pool_infer(x: TensorType, w: TensorType, bias: TensorType | None = None, **attributes: Any) -> Any:
+    window, pool = _parted(attributes)
+    planes = conv.infer(x, w, bias, **window)
+    assert isinstance(planes, TensorType)
+    found = max_pool.infer(planes, **pool)
+    assert isinstance(found, tuple)
+    return found[0]
+
+
+def _conv_relu_max_pool(x: Value, w: Value, bias: Value | None = None, **attributes: Any) -> Any:
+    window, pool = _parted(attributes)
+    return max_pool(_conv_relu(x, w, bias, **window), **pool)
+
+
+def _add_relu(a: Value, b: Value) -> Any:
+    return relu(add(a, b))
+
+
+matmul_bias = Op(
+    "matmul_bias",
+    ("a", "b", "bias"),
+    _matmul_bias_infer,
+    decompose=_matmul_bias,
+    cost=matmul.cost,
+    pattern=(Pattern(_matmul_bias),),
+    doc="y = a b + bias; the bias has one element per column",
+)
+matmul_bias_relu = Op(
+    "matmul_bias_relu",
+    ("a", "b", "bias"),
+    _matmul_bias_infer,
+    decompose=_matmul_bias_relu,
+    cost=matmul.cost,
+    pattern=(Pattern(_matmul_bias_relu),),
+    doc="y = max(a b + bias, 0)",
+)
+conv_relu = Op(
+    "conv_relu",
+    conv.inputs,
+    _conv_relu_infer,
+    attributes=conv.attributes,
+    decompose=_conv_relu,
+    cost=lambda node: _conv_cost(node),
+    pattern=(Pattern(_conv_relu),),
+    doc="y = max(conv(x, w, bias), 0)",
+)
+conv_add_relu = Op(
+    "conv_add_relu",
+    ("x", "w", "bias", "z"),
+    _conv_add_relu_infer,
+    attributes=conv.attributes,
+    decompose=_conv_add_relu,
+    cost=lambda node: _conv_cost(node),
+    inplace=((0, 3),),
+    pattern=(Pattern(_conv_add_relu),),
+    doc="y = max(conv(x, w, bias) + z, 0)",
+)
+conv_relu_max_pool = Op(
+    "conv_relu_max_pool",
+    conv.inputs,
+    _conv_relu_max_pool_infer,
+    attributes={**conv.attributes, **{_OF_POOL[key]: value for key, value in max_pool.attributes.items()}},
+    decompose=_conv_relu_max_pool,
+    cost=lambda node: _conv_pool_cost(node),
+    pattern=(Pattern(_conv_relu_max_pool),),
+    doc="y = max_pool(max(conv(x, w, bias), 0)); the pool's attributes begin with pool_",
+)
+add_relu = Op(
+    "add_relu",
+    ("a", "b"),
+    add.infer,
+    decompose=_add_relu,
+    inplace=((0, 0), (0, 1)),
+    pattern=(Pattern(_add_relu),),
+    doc="y = max(a + b, 0)",
+)
+
+
+def _conv_cost(node: Any) -> int:
+    """As the convolution's: two operations per weight and element of the result."""
+    result, weight = node.outputs[0], node.inputs[1]
+    per = 1
+    for size in weight.type.sizes[1:]:
+        per *= size
+    return 2 * int(result.type.elements) * per
+
+
+def _conv_pool_cost(node: Any) -> int:
+    """As the convolution's: of the windows, without strides, that the pool reads."""
+    x, w, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    window, _ = _parted(node.attributes)
+    planes = conv.infer(x.type, w.type, **window)
+    assert isinstance(planes, TensorType)
+    return 2 * planes.elements * int(math.prod(w.type.sizes[1:])) + int(y.type.elements)
+
+
+# ---- programs -----------------------------------------------------------------------------------------
+
+_UNARY = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor",
+    "hard_swish", "log", "mish", "neg", "reciprocal", "relu", "round", "sigmoid", "sign", "sin", "sinh", "softplus",
+    "softsign", "sqrt", "tan", "tanh",
+)  # fmt: skip
+_BINARY = ("add", "div", "maximum", "minimum", "mul", "relu_grad", "sub")
+PROGRAM_OPS: Mapping[str, Op] = MappingProxyType(
+    {op.name: op for op in (*activation.OPS, *arithmetic.OPS) if op.name in (*_UNARY, *_BINARY)}
+)
+
+
+REDUCTIONS: Mapping[str, Op] = MappingProxyType(
+    {
+        op.name: op
+        for op in reduce.OPS
+        if op.name in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
+    }
+)
+
+
+def _steps(program: str, inputs: int) -> list[tuple[Op, list[int]]]:
+    """Each elementwise step's op and operands.
+
+    Raises:
+        InputError: the program names what is not there.
+    """
+    steps = []
+    for index, text in enumerate(program.split(";")):
+        name, *numbers = text.split()
+        need(name in PROGRAM_OPS, f"fused_elementwise: {name!r} can't be a step")
+        operands = [int(number) for number in numbers]
+        there = len(operands) == len(PROGRAM_OPS[name].inputs) and all(0 <= o < inputs + index for o in operands)
+        need(there, f"fused_elementwise: step {text!r} doesn't fit {inputs} inputs and {index} steps before it")
+        steps.append((PROGRAM_OPS[name], operands))
+    return steps
+
+
+def _reduction(program: str, inputs: int, trailing: int) -> tuple[str, Op | None]:
+    """The elementwise steps, and the op of the reduction behind them, if there is one.
+
+    Raises:
+        InputError: the last step is no reduction of what the step before it gives.
+    """
+    if not trailing:
+        return program, None
+    steps, _, last = program.rpartition(";")
+    name, *operands = last.split()
+    fits = steps and name in REDUCTIONS and operands == [str(inputs + steps.count(";"))]
+    need(bool(fits), f"fused_elementwise: {last!r} is no reduction of what the step before it gives")
+    return steps, REDUCTIONS[name]
+
+
+def _reduced(trailing: int, keepdims: int, rank: int) -> dict[str, Any]:
+    """The attributes of a reduction over the last axes."""
+    return {"axes": tuple(range(rank - trailing, rank)), "keepdims": keepdims}
+
+
+def _program_infer(*types: TensorType, program: str, trailing: int, keepdims: int) -> TensorType:
+    known = list(types)
+    program, last = _reduction(program, len(types), trailing)
+    for op, operands in _steps(program, len(types)):
+        result = op.infer(*(known[o] for o in operands))
+        assert isinstance(result, TensorType)
+        known.append(result)
+    whole = broadcast_shape("fused_elementwise", *(t.shape for t in types))
+    need(
+        all(t.shape == whole for t in known[len(types) :]), "fused_elementwise: all steps must have the result's shape"
+    )
+    if last is None:
+        return known[-1]
+    need(trailing <= len(whole), f"fused_elementwise: {trailing} axes can't be reduced of {whole}")
+    result = last.infer(known[-1], **_reduced(trailing, keepdims, len(whole)))
+    assert isinstance(result, TensorType)
+    return result
+
+
+def _program(*inputs: Value, program: str, trailing: int, keepdims: int) -> Any:
+    values = list(inputs)
+    program, last = _reduction(program, len(inputs), trailing)
+    for op, operands in _steps(program, len(inputs)):
+        values.append(op(*(values[o] for o in operands)))
+    return values[-1] if last is None else last(values[-1], **_reduced(trailing, keepdims, values[-1].type.rank))
+
+
+def _program_cost(node: Any) -> int:
+    """One operation per element and step."""
+    whole = TensorType(float32, broadcast_shape("fused_elementwise", *(v.type.shape for v in node.inputs)))
+    return int(whole.elements) * len(node.attributes["program"].split(";"))
+
+
+fused_elementwise = Op(
+    "fused_elementwise",
+    ("inputs*",),
+    _program_infer,
+    attributes={"program": REQUIRED, "trailing": 0, "keepdims": 0},
+    decompose=_program,
+    cost=lambda node: _program_cost(node),
+    doc="elementwise ops one after another, ``op a b;op a;...``: a and b are numbers of inputs and, behind them, of "
+    "earlier steps; every step has the shape of the result, which is the last one's. With trailing axes the last step "
+    "is a reduction over so many, of what the step before it gives",
+)
+
+OPS = (matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, conv_relu_max_pool, add_relu, fused_elementwise)

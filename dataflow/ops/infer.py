@@ -1,0 +1,218 @@
+"""Shape rules that several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import GradientError, InputError
+from ..ir.graph import Node, Value
+from ..ir.types import Dim, DType, Shape, Size, TensorType, bool_, broadcast_size
+
+
+def broadcast_shape(name: str, *shapes: Shape) -> Shape:
+    """The shape that NumPy's broadcasting gives; of several named dims on an axis it is known when they are bound.
+
+    Raises:
+        InputError: the shapes don't fit.
+    """
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    result: list[Size] = []
+    for axis, sizes in enumerate(zip(*padded, strict=True)):
+        fixed = {n for n in sizes if not isinstance(n, Dim) and n != 1}
+        if len(fixed) > 1:
+            listed = " and ".join(f"({', '.join(map(str, s))})" for s in shapes)
+            first, second = [n for n in dict.fromkeys(sizes) if n in fixed][:2]
+            raise InputError(f"{name}: shapes {listed} don't broadcast: axis {axis} is {first} and {second}")
+        result.append(sizes[0] if len(set(sizes)) == 1 else broadcast_size(sizes))
+    return tuple(result)
+
+
+def same_dtype(name: str, *types: TensorType) -> DType:
+    """The dtype that all have.
+
+    Raises:
+        InputError: they differ.
+    """
+    first = types[0].dtype
+    for type_ in types[1:]:
+        if type_.dtype != first:
+            raise InputError(f"{name}: operands are {types[0]} and {type_}; give both one dtype with cast")
+    return first
+
+
+def broadcast(name: str) -> Callable[..., TensorType]:
+    """The rule of a binary op: numbers of one dtype, broadcast shapes."""
+
+    def infer(a: TensorType, b: TensorType, **_: Any) -> TensorType:
+        need_number(name, a, b)
+        return TensorType(same_dtype(name, a, b), broadcast_shape(name, a.shape, b.shape))
+
+    return infer
+
+
+def compare(name: str) -> Callable[..., TensorType]:
+    """The rule of a comparison: bool, broadcast shapes."""
+
+    def infer(a: TensorType, b: TensorType, **_: Any) -> TensorType:
+        same_dtype(name, a, b)
+        return TensorType(bool_, broadcast_shape(name, a.shape, b.shape))
+
+    return infer
+
+
+def logical(name: str) -> Callable[..., TensorType]:
+    """The rule of a connective: of bools, broadcast shapes."""
+
+    def infer(a: TensorType, b: TensorType, **_: Any) -> TensorType:
+        need_bool(name, a, b)
+        return TensorType(bool_, broadcast_shape(name, a.shape, b.shape))
+
+    return infer
+
+
+def alike(name: str, *types: TensorType) -> TensorType:
+    """The type that all have.
+
+    Raises:
+        InputError: dtypes or shapes differ; a named dim counts as fitting until it is bound.
+    """
+    first = types[0]
+    for other in types[1:]:
+        dims = zip(first.shape, other.shape, strict=False)
+        fits = first.rank == other.rank and all(isinstance(a, Dim) or isinstance(b, Dim) or a == b for a, b in dims)
+        need(fits and first.dtype == other.dtype, f"{name}: operands are {first} and {other}; expected one type")
+    return first
+
+
+def numbers_alike(name: str) -> Callable[..., TensorType]:
+    """The rule of an elementwise op on numbers, whose operands and result have one type."""
+
+    def infer(*types: TensorType, **_: Any) -> TensorType:
+        need_number(name, *types)
+        return alike(name, *types)
+
+    return infer
+
+
+def floats_alike(name: str) -> Callable[..., TensorType]:
+    """The rule of an elementwise op on floats, whose operands and result have one type."""
+
+    def infer(*types: TensorType, **_: Any) -> TensorType:
+        need_float(name, *types)
+        return alike(name, *types)
+
+    return infer
+
+
+def normal_axis(name: str, axis: int, rank: int) -> int:
+    """The axis counted from the front.
+
+    Raises:
+        InputError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise InputError(f"{name}: axis {axis} of a tensor of rank {rank}; expected {-rank} to {rank - 1}")
+    return axis % rank
+
+
+def normal_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Sorted axes counted from the front.
+
+    Raises:
+        InputError: axes is no sequence of axes, or one doesn't exist or comes twice.
+    """
+    # Not None for all of them: kernels read the attribute as it is, and would reduce over no axis.
+    if not isinstance(axes, Sequence):
+        raise InputError(f"{name}: axes is {axes!r}; expected all that are meant, e.g. axes=(0, 1)")
+    found = sorted(normal_axis(name, a, rank) for a in axes)
+    if len(set(found)) != len(found):
+        raise InputError(f"{name}: axes {tuple(axes)} name an axis twice")
+    return tuple(found)
+
+
+def reduced(name: str) -> Callable[..., TensorType]:
+    """The rule of a reduction over ``axes``."""
+
+    def infer(x: TensorType, *, axes: Sequence[int], keepdims: int) -> TensorType:
+        gone = normal_axes(name, axes, x.rank)
+        return TensorType(x.dtype, reduced_shape(x.shape, gone, bool(keepdims)))
+
+    return infer
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    """``shape`` without ``axes``, or with ones there."""
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def product(sizes: Sequence[Size]) -> Size:
+    """The product of sizes; 1 for none."""
+    total: Size = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def need(condition: bool, text: str) -> None:
+    """Raises InputError with ``text`` unless the condition holds."""
+    if not condition:
+        raise InputError(text)
+
+
+def varies(value: Value) -> bool:
+    """False for a constant: what nobody trains or feeds needs no gradient."""
+    assert value.builder is not None
+    stored = value.builder.initializer_of(value)
+    return stored is None or stored.trainable
+
+
+def need_no_cotangent(node: Node, *cotangents: Value | None) -> None:
+    """Raises GradientError where a cotangent came for one of the last outputs, which have no gradient.
+
+    Args:
+        node: its rule is asked.
+        cotangents: of its last outputs, those that it keeps for backward.
+    """
+    names = node.op.output_names(node)[len(node.outputs) - len(cotangents) :]
+    asked = [name.removeprefix("+") for name, cotangent in zip(names, cotangents, strict=True) if cotangent is not None]
+    if asked:
+        raise GradientError(
+            f"{node.describe()}: its extra output {' and '.join(asked)} has no gradient, and the loss depends on it; "
+            "compute it by other ops where it is to be differentiated"
+        )
+
+
+def need_bool(name: str, *types: TensorType) -> None:
+    """Raises InputError where a type is not bool."""
+    for type_ in types:
+        need(type_.dtype == bool_, f"{name}: expected bool, got {type_}; compare first, e.g. with df.ops.equal")
+
+
+def need_shape(name: str, shape: Shape) -> None:
+    """Raises InputError where ``shape``, an attribute, has a negative size."""
+    wrong = [d for d in shape if not isinstance(d, Dim) and d < 0]
+    if wrong:
+        raise InputError(f"{name}: shape ({', '.join(map(str, shape))}) has a negative size; give every size")
+
+
+def need_number(name: str, *types: TensorType) -> None:
+    """Raises InputError where a type is bool or string."""
+    for type_ in types:
+        need(type_.dtype.kind not in "bs", f"{name}: expected numbers, got {type_}; use cast first")
+
+
+def need_real(name: str, *types: TensorType) -> None:
+    """Raises InputError where a type is no integer and no real float."""
+    for type_ in types:
+        need(type_.dtype.kind in "fiu", f"{name}: expected real numbers, got {type_}; use cast first")
+
+
+def need_float(name: str, *types: TensorType | None) -> None:
+    """Raises InputError where a given type is no float."""
+    for type_ in types:
+        if type_ is not None and not type_.dtype.is_float:
+            raise InputError(f"{name}: expected a float type, got {type_}; use cast first")

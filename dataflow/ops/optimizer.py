@@ -1,0 +1,90 @@
+"""Optimizer steps: parameters and their state, in place; and what the norm of gradients is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir.graph import Value
+from ..ir.op import Op
+from ..ir.types import TensorType, float32
+from .activation import cast
+from .arithmetic import add, mul
+from .infer import alike, need, need_float
+from .reduce import reduce_sum
+from .shape import reshape
+
+
+def _check(name: str, size: int, param: TensorType, grad: TensorType, hyper: TensorType, scale: TensorType) -> None:
+    need_float(name, param)
+    need(grad == param, f"{name}: the gradient is {grad}, the parameter {param}")
+    need(hyper == TensorType(float32, (size,)), f"{name}: hyper is {hyper}; expected float32[{size}]")
+    need(scale == TensorType(float32, ()), f"{name}: scale is {scale}; expected float32[]")
+
+
+def _sgd_infer(
+    param: TensorType, grad: TensorType, velocity: TensorType | None, hyper: TensorType, scale: TensorType, **_: Any
+) -> TensorType | tuple[TensorType, TensorType]:
+    _check("sgd_step", 2, param, grad, hyper, scale)
+    return param if velocity is None else (param, alike("sgd_step: param and velocity", velocity, param))
+
+
+sgd_step: Op = Op(
+    "sgd_step",
+    ("param", "grad", "velocity?", "hyper", "scale"),
+    _sgd_infer,
+    outputs=("new_param", "new_velocity"),
+    attributes={"momentum": 0.0, "nesterov": 0},
+    inplace=((0, 0), (1, 2)),
+    doc="g = grad scale + decay param; v = momentum v + g; param - rate (v, or g + momentum v); hyper: rate, decay",
+)
+
+
+def _adamw_infer(
+    param: TensorType,
+    grad: TensorType,
+    m: TensorType,
+    v: TensorType,
+    hyper: TensorType,
+    scale: TensorType,
+    **_: Any,
+) -> tuple[TensorType, TensorType, TensorType]:
+    _check("adamw_step", 4, param, grad, hyper, scale)
+    alike("adamw_step: param, m and v", param, m, v)
+    return param, m, v
+
+
+adamw_step: Op = Op(
+    "adamw_step",
+    ("param", "grad", "m", "v", "hyper", "scale"),
+    _adamw_infer,
+    outputs=("new_param", "new_m", "new_v"),
+    attributes={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+    inplace=((0, 0), (1, 2), (2, 3)),
+    doc="Loshchilov and Hutter 2019: decoupled decay; hyper: rate, decay, 1 - beta1^t, 1 - beta2^t",
+)
+
+
+def _square_infer(x: TensorType, before: TensorType | None) -> TensorType:
+    need_float("square_sum", x)
+    need(before in (None, TensorType(float32, ())), f"square_sum: before is {before}; expected float32[]")
+    return TensorType(float32, ())
+
+
+def _square_sum(x: Value, before: Value | None) -> Value:
+    flat = reshape(x, shape=(x.type.elements,))
+    wide = flat if x.type.dtype.bits >= 32 else cast(flat, to=float32)
+    total: Value = reduce_sum(mul(wide, wide), axes=(0,), keepdims=0)
+    if total.type.dtype != float32:
+        total = cast(total, to=float32)
+    return total if before is None else add(before, total)
+
+
+square_sum: Op = Op(
+    "square_sum",
+    ("x", "before?"),
+    _square_infer,
+    decompose=_square_sum,
+    doc="before + the sum of x^2 over all elements, float32[]: not finite where an element of x isn't",
+)
+
+OPS = (sgd_step, adamw_step, square_sum)

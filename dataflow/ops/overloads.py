@@ -1,0 +1,211 @@
+"""Operators, slicing and the few methods of a Value: each adds nodes to its builder.
+
+What they take is what NumPy takes: numbers and arrays beside a value become constants of its dtype, and slices
+are clamped to the axis.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from .. import ops
+from ..errors import InputError
+from ..ir.graph import Array, Value
+from ..ir.types import Dim, Size
+from .infer import normal_axis, product
+
+Operand = Value | complex | np.generic | Array | Sequence[Any]
+
+
+def binary(name: str, a: Operand, b: Operand) -> Value:
+    """The op called ``name`` of two operands, one of which is a value.
+
+    Raises:
+        InputError: the other has a number that the value's dtype doesn't hold, or the op refuses their types.
+    """
+    like = a if isinstance(a, Value) else b
+    assert isinstance(like, Value)
+    return cast("Value", getattr(ops, name)(_operand(name, a, like), _operand(name, b, like)))
+
+
+def divided(a: Operand, b: Operand) -> Value:
+    """The quotient a / b, of floats.
+
+    Raises:
+        InputError: they are whole numbers, whose quotient has another dtype in Python than here.
+    """
+    for side in (a, b):
+        if isinstance(side, Value) and not side.type.dtype.is_float:
+            raise InputError(
+                f"/ of {side.name!r}, which is {side.type}: expected a float; cast it first, or use df.ops.div, "
+                "which rounds towards zero"
+            )
+    return binary("div", a, b)
+
+
+def negated(x: Value) -> Value:
+    """-x."""
+    return cast("Value", ops.neg(x))
+
+
+def _operand(name: str, item: Operand, like: Value) -> Value:
+    """``item``, as a constant of the dtype of ``like`` if it is no value yet."""
+    if isinstance(item, Value):
+        return item
+    assert like.builder is not None
+    dtype = like.type.dtype
+    try:
+        given = np.asarray(item)
+    except ValueError:  # rows of different lengths
+        given = np.empty((), object)
+    known = given.dtype.kind in "biuf" or given.dtype == dtype.numpy
+    with np.errstate(all="ignore"):
+        array = given.astype(dtype.numpy) if known else given
+    # Floats may be rounded; whole numbers and bools are kept exactly or refused.
+    if not known or not (dtype.is_float or np.array_equal(array, given)):
+        raise InputError(
+            f"{name} of {like.name!r}, which is {like.type}, and {item!r}: expected what {dtype} can hold; "
+            "cast the value first"
+        )
+    return like.builder.scalar(array.item(), dtype) if array.ndim == 0 else like.builder.constant(array)
+
+
+# ---- x[...] -------------------------------------------------------------------------------------------
+
+
+def sliced(x: Value, key: Any) -> Value:
+    """``x[key]`` for ints, slices, None (a new axis) and Ellipsis, as in NumPy.
+
+    Along an axis of a named size nothing can be clamped: a range that leaves it is an error when the size is known.
+
+    Raises:
+        InputError: too many indices, one outside its axis, or one that is something else.
+    """
+    items = _expanded(x, key if isinstance(key, tuple) else (key,))
+    ranges: list[tuple[Size, Size, int]] = []
+    for item in items:
+        if item is not None:
+            ranges.append(_range(x, len(ranges), item))
+    read = x
+    if any(r != (0, size, 1) for r, size in zip(ranges, x.shape, strict=True)):
+        starts, stops, steps = zip(*ranges, strict=True)
+        read = ops.slice(x, starts=starts, stops=stops, steps=steps)
+    sizes, shape = iter(read.shape), []
+    for item in items:
+        size = 1 if item is None else next(sizes)
+        if item is None or isinstance(item, slice):  # the axis of a single index goes
+            shape.append(size)
+    return read if tuple(shape) == read.shape else cast("Value", ops.reshape(read, shape=tuple(shape)))
+
+
+def _expanded(x: Value, items: tuple[Any, ...]) -> list[Any]:
+    """The items with full slices for Ellipsis and for the axes that are left over."""
+    count = sum(item is not None and item is not Ellipsis for item in items)
+    places = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(places) > 1:
+        raise InputError(f"slice of {x.name!r}: '...' comes {len(places)} times; expected once at most")
+    if count > x.type.rank:
+        raise InputError(f"slice of {x.name!r}: {count} indices for {x.type}, which has {x.type.rank} axes")
+    at = places[0] if places else len(items)
+    return [*items[:at], *[slice(None)] * (x.type.rank - count), *items[at + 1 :]]
+
+
+def _whole(x: Value, axis: int, item: Any) -> int:
+    """``item`` as an int."""
+    where = f"slice of {x.name!r}, axis {axis}"
+    if isinstance(item, Value):
+        raise InputError(f"{where}: index {item!r} is a value; use df.ops.gather(x, indices, axis={axis})")
+    if isinstance(item, (bool, np.bool_, list, tuple, np.ndarray)):
+        raise InputError(
+            f"{where}: got {item!r}; expected an int, a slice, None or ...; use df.ops.gather(x, indices, axis={axis}) "
+            "for several indices and df.ops.where for a mask"
+        )
+    try:
+        return operator.index(item)
+    except TypeError:
+        raise InputError(f"{where}: got {item!r}; expected an int, a slice, None or ...") from None
+
+
+def _range(x: Value, axis: int, item: Any) -> tuple[Size, Size, int]:
+    """Start, stop and step as the slice op takes them: from the front, stop -1 before the first element."""
+    size = x.shape[axis]
+    if not isinstance(item, slice):
+        at = _whole(x, axis, item)
+        if not isinstance(size, Dim) and not -size <= at < size:
+            raise InputError(f"slice of {x.name!r}, axis {axis}: index {at} is outside {x.type}; its size is {size}")
+        first = size + at if at < 0 else at
+        return first, first + 1, 1
+    start, stop, step = (None if part is None else _whole(x, axis, part) for part in (item.start, item.stop, item.step))
+    if step == 0:
+        raise InputError(f"slice of {x.name!r}, axis {axis}: the step is 0")
+    step = 1 if step is None else step
+    if isinstance(size, Dim):
+        ends: tuple[Size, Size] = (0, size) if step > 0 else (size - 1, -1)
+        return _from_front(start, size, ends[0]), _from_front(stop, size, ends[1]), step
+    begin, end, _ = slice(start, stop, step).indices(size)
+    return (begin, end, step) if range(begin, end, step) else (0, 0, 1)
+
+
+def _from_front(at: int | None, size: Dim, default: Size) -> Size:
+    if at is None:
+        return default
+    return size + at if at < 0 else at
+
+
+# ---- methods ------------------------------------------------------------------------------------------
+
+
+def reshaped(x: Value, shape: Sequence[Any]) -> Value:
+    """``x`` under another shape, of which one size may be -1: what is left.
+
+    Raises:
+        InputError: the sizes don't fit.
+    """
+    sizes: list[Size] = [d if isinstance(d, Dim) else _int("reshape", x, d) for d in _spelt_out(shape)]
+    unknown = [i for i, d in enumerate(sizes) if d == -1]
+    listed = f"({', '.join(map(str, sizes))})"
+    if len(unknown) > 1:
+        raise InputError(f"reshape of {x.name!r}: -1 comes {len(unknown)} times in {listed}; expected once at most")
+    if unknown:
+        total, rest = product(x.shape), product([d for d in sizes if d != -1])
+        if rest == 0 or (isinstance(total, int) and isinstance(rest, int) and total % rest):
+            raise InputError(f"reshape of {x.name!r}: no size instead of -1 in {listed} gives the elements of {x.type}")
+        sizes[unknown[0]] = total // rest
+    return cast("Value", ops.reshape(x, shape=tuple(sizes)))
+
+
+def transposed(x: Value, perm: Sequence[Any]) -> Value:
+    """``x`` with its axes in the order ``perm``; in reverse order for none.
+
+    Raises:
+        InputError: ``perm`` is no order of the axes.
+    """
+    order = tuple(normal_axis("transpose", _int("transpose", x, p), x.type.rank) for p in _spelt_out(perm))
+    return cast("Value", ops.transpose(x, perm=order if perm else tuple(reversed(range(x.type.rank)))))
+
+
+def reduced(name: str, x: Value, axes: int | Sequence[int] | None, keepdims: bool) -> Value:
+    """The reduction called ``name`` over ``axes``; over all of them for None.
+
+    Raises:
+        InputError: an axis doesn't exist or comes twice.
+    """
+    given = range(x.type.rank) if axes is None else axes if isinstance(axes, Sequence) else (axes,)
+    over = tuple(_int(name, x, a) for a in given)
+    return cast("Value", getattr(ops, name)(x, axes=over, keepdims=int(keepdims)))
+
+
+def _spelt_out(given: Sequence[Any]) -> Sequence[Any]:
+    """The numbers themselves, or the one sequence of them."""
+    return given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+
+
+def _int(name: str, x: Value, number: Any) -> int:
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise InputError(f"{name} of {x.name!r}: got {number!r}; expected an int") from None

@@ -1,0 +1,181 @@
+"""Ops whose indices are a tensor as large as what they read or write: by element, and by rows of coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import GradientError
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Node, Value
+from ..ir.op import Op
+from ..ir.types import Dim, Size, TensorType
+from .arithmetic import equal, where
+from .gather import range_
+from .infer import alike, need, normal_axis, product
+from .shape import reshape
+from .subgraph import zeros
+
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+def _need_indices(name: str, indices: TensorType) -> None:
+    need(indices.dtype.name in ("int32", "int64"), f"{name}: indices are {indices}; expected int32 or int64")
+
+
+def zeros_like(value: Value) -> Value:
+    """Zeros of the same type."""
+    return zeros(_builder(value), value.type)
+
+
+def _builder(value: Value) -> GraphBuilder:
+    assert value.builder is not None
+    return value.builder
+
+
+# ---- by element -----------------------------------------------------------------------------------------
+
+
+def _check_elements(name: str, data: TensorType, indices: TensorType, axis: int) -> int:
+    _need_indices(name, indices)
+    need(data.rank == indices.rank and data.rank > 0, f"{name}: data is {data}, indices are {indices}: ranks differ")
+    at = normal_axis(name, axis, data.rank)
+    for i, (have, want) in enumerate(zip(data.shape, indices.shape, strict=True)):
+        fits = i == at or isinstance(have, Dim) or isinstance(want, Dim) or want <= have
+        need(fits, f"{name}: indices {indices} reach beyond {data} along axis {i}")
+    return at
+
+
+def _gather_elements_infer(x: TensorType, indices: TensorType, *, axis: int) -> TensorType:
+    _check_elements("gather_elements", x, indices, axis)
+    return TensorType(x.dtype, indices.shape)
+
+
+def _gather_elements_gradient(node: Node, dy: Value) -> tuple[Value, None]:
+    x, indices = node.inputs
+    assert x is not None
+    axis = node.attributes["axis"]
+    dx: Value = scatter_elements(zeros_like(x), indices, dy, axis=axis, reduction="add")
+    return dx, None
+
+
+gather_elements: Op = Op(
+    "gather_elements",
+    ("x", "indices"),
+    _gather_elements_infer,
+    attributes={"axis": 0},
+    gradient=_gather_elements_gradient,
+    doc="y[i][j] = x[indices[i][j]][j] for axis 0; negative indices count from the end; checked at run time",
+)
+
+
+def _scatter_elements_infer(
+    data: TensorType, indices: TensorType, updates: TensorType, *, axis: int, reduction: str
+) -> TensorType:
+    _check_elements("scatter_elements", data, indices, axis)
+    _check_updates("scatter_elements", data, updates, indices.shape, reduction)
+    return data
+
+
+def _check_updates(
+    name: str, data: TensorType, updates: TensorType, expected: tuple[Size, ...], reduction: str
+) -> None:
+    need(reduction in REDUCTIONS, f"{name}: reduction {reduction!r}; expected one of {', '.join(REDUCTIONS)}")
+    need(updates.dtype == data.dtype, f"{name}: data is {data}, updates are {updates}: give both one dtype")
+    fits = updates.shape == expected or not updates.is_bound or any(isinstance(n, Dim) for n in expected)
+    need(fits, f"{name}: updates are {updates}; expected {TensorType(data.dtype, expected)}")
+
+
+def _scatter_gradient(node: Node, dy: Value) -> tuple[Value, None, Value]:
+    """Without a reduction what was replaced gets none: elements of the data, and updates that a later one replaced."""
+    _, indices, updates = node.inputs
+    assert updates is not None
+    given = dict(node.attributes)
+    reduction = given.pop("reduction")
+    if reduction not in ("none", "add"):
+        raise GradientError(f"{node.describe()}: a scatter that keeps the {reduction} has no gradient")
+    elements = node.op.name == "scatter_elements"
+    kept = dy if reduction == "add" else node.op(dy, indices, zeros_like(updates), reduction="none", **given)
+    gathered = gather_elements if elements else gather_nd
+    taken = gathered(dy, indices, **given)
+    if reduction == "none":
+        numbers = _numbered(updates)
+        places = zeros(_builder(updates), TensorType(numbers.type.dtype, dy.type.shape))
+        last = gathered(node.op(places, indices, numbers, reduction="none", **given), indices, **given)
+        taken = where(equal(last, numbers), taken, zeros_like(taken))
+    return kept, None, taken
+
+
+def _numbered(updates: Value) -> Value:
+    """A number for each element."""
+    (flat,) = _builder(updates).add(range_, (), {"limit": product(updates.type.shape)}).outputs
+    assert flat is not None
+    numbers: Value = reshape(flat, shape=updates.type.shape)
+    return numbers
+
+
+scatter_elements: Op = Op(
+    "scatter_elements",
+    ("data", "indices", "updates"),
+    _scatter_elements_infer,
+    attributes={"axis": 0, "reduction": "none"},
+    gradient=_scatter_gradient,
+    inplace=((0, 0),),
+    doc="data with y[indices[i][j]][j] = updates[i][j] for axis 0, or what the reduction makes of both; one after the "
+    "other, so the last of equal indices stays",
+)
+
+# ---- by rows of coordinates -------------------------------------------------------------------------------
+
+
+def _rows_of(name: str, data: TensorType, indices: TensorType, batch_dims: int) -> tuple[Size, ...]:
+    """The shape of what the coordinates choose."""
+    _need_indices(name, indices)
+    need(indices.rank >= 1 and not isinstance(indices.shape[-1], Dim), f"{name}: indices are {indices}")
+    count = int(indices.shape[-1])
+    need(0 <= batch_dims < indices.rank, f"{name}: batch_dims is {batch_dims}, indices are {indices}")
+    need(batch_dims + count <= data.rank, f"{name}: {count} coordinates into {data}, behind {batch_dims} shared axes")
+    shared = (TensorType(data.dtype, t.shape[:batch_dims]) for t in (data, indices))
+    alike(f"{name}: the {batch_dims} shared axes", *shared)
+    return (*indices.shape[:-1], *data.shape[batch_dims + count :])
+
+
+def _gather_nd_infer(x: TensorType, indices: TensorType, *, batch_dims: int) -> TensorType:
+    return TensorType(x.dtype, _rows_of("gather_nd", x, indices, batch_dims))
+
+
+def _gather_nd_gradient(node: Node, dy: Value) -> tuple[Value, None]:
+    x, indices = node.inputs
+    assert x is not None
+    dx: Value = scatter_nd(zeros_like(x), indices, dy, batch_dims=node.attributes["batch_dims"], reduction="add")
+    return dx, None
+
+
+gather_nd: Op = Op(
+    "gather_nd",
+    ("x", "indices"),
+    _gather_nd_infer,
+    attributes={"batch_dims": 0},
+    gradient=_gather_nd_gradient,
+    doc="y[i, ...] = x[indices[i, 0], indices[i, 1], ...]: the last axis of indices holds coordinates",
+)
+
+
+def _scatter_nd_infer(
+    data: TensorType, indices: TensorType, updates: TensorType, *, batch_dims: int, reduction: str
+) -> TensorType:
+    _check_updates("scatter_nd", data, updates, _rows_of("scatter_nd", data, indices, batch_dims), reduction)
+    return data
+
+
+_SCATTER_ND: dict[str, Any] = {"batch_dims": 0, "reduction": "none"}
+scatter_nd: Op = Op(
+    "scatter_nd",
+    ("data", "indices", "updates"),
+    _scatter_nd_infer,
+    attributes=_SCATTER_ND,
+    gradient=_scatter_gradient,
+    inplace=((0, 0),),
+    doc="data with y[indices[i, 0], indices[i, 1], ...] = updates[i, ...], or what the reduction makes of both",
+)
+
+OPS = (gather_elements, scatter_elements, gather_nd, scatter_nd)

@@ -1,0 +1,74 @@
+"""Softmax along one axis."""
+
+from __future__ import annotations
+
+from ..ir.graph import Node, Value
+from ..ir.op import Op
+from ..ir.types import TensorType
+from .infer import alike, need_float, normal_axis
+
+
+def _infer(x: TensorType, *, axis: int) -> TensorType:
+    need_float("softmax", x)
+    normal_axis("softmax", axis, x.rank)
+    return x
+
+
+def _grad_infer(dy: TensorType, y: TensorType, *, axis: int) -> TensorType:
+    return _infer(alike("softmax_grad", y, dy), axis=axis)
+
+
+def _cost(node: Node) -> int:
+    value = node.outputs[0]
+    assert value is not None
+    return 10 * value.type.elements
+
+
+def _gradient(node: Node, dy: Value) -> Value:
+    rule = softmax_grad if node.op.name == "softmax" else log_softmax_grad
+    dx: Value = rule(dy, node.outputs[0], **node.attributes)
+    return dx
+
+
+softmax: Op = Op(
+    "softmax",
+    ("x",),
+    _infer,
+    attributes={"axis": -1},
+    gradient=_gradient,
+    inplace=((0, 0),),
+    cost=_cost,
+    doc="y = e^(x - max x) / sum e^(x - max x) along axis",
+)
+softmax_grad: Op = Op(
+    "softmax_grad",
+    ("dy", "y"),
+    _grad_infer,
+    outputs=("dx",),
+    attributes={"axis": -1},
+    inplace=((0, 0), (0, 1)),
+    cost=_cost,
+    doc="dx = y (dy - sum(dy y)) along axis",
+)
+log_softmax: Op = Op(
+    "log_softmax",
+    ("x",),
+    _infer,
+    attributes={"axis": -1},
+    gradient=_gradient,
+    inplace=((0, 0),),
+    cost=_cost,
+    doc="y = x - max x - ln sum e^(x - max x) along axis",
+)
+log_softmax_grad: Op = Op(
+    "log_softmax_grad",
+    ("dy", "y"),
+    _grad_infer,
+    outputs=("dx",),
+    attributes={"axis": -1},
+    inplace=((0, 0), (0, 1)),
+    cost=_cost,
+    doc="dx = dy - e^y sum(dy) along axis",
+)
+
+OPS = (softmax, softmax_grad, log_softmax, log_softmax_grad)

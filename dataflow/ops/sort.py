@@ -1,0 +1,56 @@
+"""Ops that go along an axis in order: running sums, and the largest or smallest elements."""
+
+from __future__ import annotations
+
+from ..ir.graph import Node, Value
+from ..ir.op import REQUIRED, Op
+from ..ir.types import Dim, Size, TensorType, int64
+from .infer import need, normal_axis
+from .scatter import scatter_elements, zeros_like
+
+
+def _cumsum_infer(x: TensorType, *, axis: int, exclusive: int, reverse: int) -> TensorType:
+    normal_axis("cumsum", axis, x.rank)
+    return x
+
+
+cumsum: Op = Op(
+    "cumsum",
+    ("x",),
+    _cumsum_infer,
+    attributes={"axis": REQUIRED, "exclusive": 0, "reverse": 0},
+    gradient=lambda node, dy: cumsum(dy, **{**node.attributes, "reverse": 1 - int(bool(node.attributes["reverse"]))}),
+    inplace=((0, 0),),
+    doc="the sum of all elements up to each one along axis; exclusive leaves it out, reverse begins at the end",
+)
+
+
+def _topk_infer(x: TensorType, *, k: Size, axis: int, largest: int, sorted: int) -> tuple[TensorType, TensorType]:
+    at = normal_axis("topk", axis, x.rank)
+    size = x.shape[at]
+    fits = isinstance(k, Dim) or (k >= 0 and (isinstance(size, Dim) or k <= size))
+    need(fits, f"topk: k is {k}, the axis of {x} has {size} elements")
+    shape = (*x.shape[:at], k, *x.shape[at + 1 :])
+    return TensorType(x.dtype, shape), TensorType(int64, shape)
+
+
+def _topk_gradient(node: Node, dy: Value | None, _: Value | None) -> Value | None:
+    x, places = node.inputs[0], node.outputs[1]
+    if dy is None:
+        return None
+    assert x is not None
+    dx: Value = scatter_elements(zeros_like(x), places, dy, axis=node.attributes["axis"], reduction="add")
+    return dx
+
+
+topk: Op = Op(
+    "topk",
+    ("x",),
+    _topk_infer,
+    outputs=("values", "indices"),
+    attributes={"k": REQUIRED, "axis": -1, "largest": 1, "sorted": 1},
+    gradient=_topk_gradient,
+    doc="the k largest (or smallest) elements along axis in order, and where they are; of equal ones the first",
+)
+
+OPS = (cumsum, topk)

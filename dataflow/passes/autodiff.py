@@ -1,0 +1,223 @@
+"""Reverse-mode differentiation as one pass over a finished forward graph.
+
+A value gets a cotangent when it lies on a path from a value that is differentiated by to one with a seed. Rules
+build nodes; what broadcasting did to a shape is undone here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import GradientError
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node, Value
+from ..ir.rewrite import rewrite
+from ..ir.types import TensorType
+
+
+def add_gradients(
+    builder: GraphBuilder, seeds: Mapping[Value, Value], wrt: Sequence[Value]
+) -> dict[Value, Value | None]:
+    """The cotangent of each value of ``wrt``; None where no seed depends on it.
+
+    Args:
+        builder: has the forward nodes; the gradient's are added to it.
+        seeds: a cotangent for each value that is differentiated, of its type.
+        wrt: what is differentiated by.
+
+    Raises:
+        GradientError: nodes on the way have no gradient; names them all.
+    """
+    forward = builder.nodes()
+    active = _reachable(forward, wrt)
+    parts: dict[Value, list[Value]] = {value: [seed] for value, seed in seeds.items()}
+    totals: dict[Value, Value] = {}
+    placed: dict[Value, tuple[Node, Value]] = {}  # what a slice's rule gave -> the slice, and its own cotangent
+    problems: list[str] = []
+
+    def total(value: Value | None) -> Value | None:
+        if value is None or value not in parts:
+            return None
+        if value not in totals:
+            summed = _joined([placed.get(part) for part in parts[value]], value.type)
+            if summed is None:
+                summed = parts[value][0]
+                for part in parts[value][1:]:
+                    summed = _op("add")(summed, part)
+            totals[value] = summed
+        return totals[value]
+
+    for node in reversed(forward):
+        if not any(v in active and v in parts for v in node.outputs if v is not None):
+            continue
+        if not any(v in active for v in node.inputs if v is not None):
+            continue
+        builder.origin = f"gradient of {node.name}" + (f", {node.origin}" if node.origin else "")
+        with builder.scope(f"grad/{node.name}"):
+            try:
+                found = _apply(node, [total(v) for v in node.outputs], active)
+            except GradientError as error:
+                problems.append(str(error))
+                found = [_any(builder, v) if v in active else None for v in node.inputs]  # to see the others
+            results = (found,) if found is None or isinstance(found, Value) else tuple(found)
+            for value, cotangent in zip(node.inputs, results, strict=False):
+                if value is None or cotangent is None or value not in active:
+                    continue
+                if cotangent.type.shape != value.type.shape:
+                    cotangent = _summed(cotangent, value.type)
+                if cotangent.type != value.type:
+                    raise GradientError(
+                        f"{node.describe()}: its rule gave {cotangent.type} for {value.name!r}, which is {value.type}"
+                    )
+                parts.setdefault(value, []).append(cotangent)
+                given = total(node.outputs[0]) if node.op.name == "slice" else None
+                if given is not None:
+                    placed[cotangent] = node, given
+    builder.origin = ""
+    if len(problems) > 1:
+        raise GradientError(f"{len(problems)} nodes have no gradient:\n  " + "\n  ".join(reversed(problems)))
+    if problems:
+        raise GradientError(problems[0])
+    return {value: total(value) for value in wrt}
+
+
+def _joined(parts: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Value | None:
+    """The cotangents of slices as one, where together they are the whole side by side along one axis."""
+    found: dict[int, tuple[int, Value]] = {}  # by the begin: the end, and what lies between
+    along: set[int] = set()
+    for part in parts:
+        if part is None:
+            return None
+        node, cotangent = part
+        ranges = list(zip(node.attributes["starts"], node.attributes["stops"], type_.shape, strict=True))
+        partial = [axis for axis, (start, stop, size) in enumerate(ranges) if (start, stop) != (0, size)]
+        if len(partial) != 1 or any(step != 1 for step in node.attributes["steps"]):
+            return None
+        along.add(partial[0])
+        start, stop, size = ranges[partial[0]]
+        if not all(isinstance(number, int) for number in (start, stop, size)) or start in found:
+            return None
+        found[start] = stop, cotangent
+    axis, end = along.pop(), 0
+    pieces = []
+    while not along and end in found:
+        end, cotangent = found.pop(end)
+        pieces.append(cotangent)
+    if along or found or end != type_.shape[axis]:
+        return None
+    whole: Value = _op("concat")(*pieces, axis=axis)
+    return whole
+
+
+def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> Any:
+    """What the node's rule gives; raises GradientError where it has none."""
+    if node.op.gradient is None:
+        raise GradientError(
+            f"{node.describe()}: this op has no gradient, and it lies between the loss and "
+            f"{_names(v for v in node.inputs if v in active)}; leave what it depends on out of what is trained"
+        )
+    return node.op.gradient(node, *cotangents)
+
+
+def _summed(cotangent: Value, wanted: TensorType) -> Value:
+    """A cotangent summed over the axes that broadcasting added or stretched."""
+    op = _op("sum_to")
+    if cotangent.type.is_bound and wanted.is_bound:  # the axes are known: the parts at once
+        made: Value = op.decompose(cotangent, shape=wanted.shape)
+        return made
+    found: Value = op(cotangent, shape=wanted.shape)
+    return found
+
+
+def _any(builder: GraphBuilder, value: Value | None) -> Value | None:
+    """Some value of the same type."""
+    if value is None:
+        return None
+    attributes = {"shape": value.type.shape, "value": 0.0, "dtype": value.type.dtype}
+    return builder.add(_op("full"), (), attributes).outputs[0]
+
+
+def decompose_for_gradient(graph: Graph, wrt: Sequence[Value]) -> Graph:
+    """The graph where nodes without a gradient of their own, but with a decomposition, are decomposed.
+
+    Only nodes that depend on ``wrt`` change, so the others keep their fused kernels.
+    """
+    active = _reachable(graph.nodes, wrt)
+
+    def wanted(node: Node) -> bool:
+        lacks = node.op.gradient is None and node.op.decompose is not None
+        return lacks and any(v in active for v in node.inputs if v is not None)
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if not wanted(node):
+            return None
+        assert node.op.decompose is not None
+        extra = {"bodies": node.bodies} if node.op.bodies else {}
+        with builder.scope(node.name):
+            found = node.op.decompose(*inputs, **extra, **node.attributes)
+        return (found,) if isinstance(found, Value) else tuple(found)
+
+    while any(wanted(node) for node in graph.nodes):
+        names = {v.name for v in wrt}
+        graph = rewrite(graph, replace)
+        active = _reachable(graph.nodes, [v for v in (*graph.inputs, *graph.initializers) if v.name in names])
+    return graph
+
+
+def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
+    """The graph with its vector-Jacobian product.
+
+    Its inputs are the graph's and ``grad.<output>`` for each float output: a cotangent of its type. Its outputs are
+    the graph's and ``grad.<name>`` for each value of ``wrt``, inputs or initializers; zeros where no output
+    depends on it.
+
+    Raises:
+        GradientError: an op on the way has no gradient, or a value of ``wrt`` is computed.
+    """
+    computed = [v for v in wrt if v not in graph.inputs and v not in graph.initializers]
+    if computed:
+        raise GradientError(
+            f"vjp by {_names(computed)}: expected inputs or initializers of the graph; for the cotangent of a value "
+            "that it computes use add_gradients, or cut the graph there"
+        )
+    names = [v.name for v in wrt]
+    graph = decompose_for_gradient(graph, wrt)
+    builder = GraphBuilder(graph.name)
+    new = builder.adopt(graph)
+    by_name = {v.name: new[v] for v in (*graph.inputs, *graph.initializers)}
+    seeds: dict[Value, Value] = {}
+    for name, old in graph.outputs.items():
+        if old.type.dtype.is_float:
+            seed = builder.input(f"grad.{name}", old.type.dtype, old.type.shape)
+            seeds[new[old]] = _op("add")(seeds[new[old]], seed) if new[old] in seeds else seed
+        builder.output(name, new[old])
+    found = add_gradients(builder, seeds, [by_name[n] for n in names])
+    for name in names:
+        value = by_name[name]
+        gradient = found[value]
+        if gradient is None:
+            gradient = _any(builder, value)
+        assert gradient is not None
+        builder.output(f"grad.{name}", gradient)
+    return builder.build()
+
+
+def _reachable(nodes: Iterable[Node], wrt: Iterable[Value]) -> set[Value]:
+    """Float values that depend on ``wrt``, with it."""
+    active = {v for v in wrt if v.type.dtype.is_float}
+    for node in nodes:
+        if any(v in active for v in node.inputs if v is not None):
+            active.update(v for v in node.outputs if v is not None and v.type.dtype.is_float)
+    return active
+
+
+def _names(values: Iterable[Value | None]) -> str:
+    return ", ".join(repr(v.name) for v in values if v is not None)
+
+
+def _op(name: str):  # type: ignore[no-untyped-def]
+    """An op by name; looked up late, since the ops' own rules use this module."""
+    from .. import ops
+
+    return getattr(ops, name)

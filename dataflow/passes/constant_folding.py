@@ -1,0 +1,116 @@
+"""Computes at compile time what depends on constants alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from ..host.limits import hold, poll
+from ..ir.graph import Array, Graph, Initializer, Node, Value
+from ..plugin.device import Kernel
+
+LIMIT = 1 << 24  # bytes; a larger result is computed at each run instead of kept
+# The most that a compile may spend on folding beside what the model stores: a small file must not cost more than that.
+_GROWTH = 16 * LIMIT  # bytes
+_WORK = 1 << 28  # operations
+_WORK_PER_ELEMENT = 32  # of what is stored: products of weights are worth folding
+
+
+def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str] = ()) -> Graph:
+    """The graph with nodes of constant inputs replaced by their results.
+
+    Views are not folded: they cost nothing. A node stays where an input is named in ``keep`` (what is
+    trained or updated), where it has effects, where its result is larger than its inputs and ``LIMIT``, or where
+    folding has become too much work: it is then computed at each run.
+
+    Args:
+        graph: bound.
+        kernels: the reference's, by op.
+        keep: names of initializers whose data may change.
+    """
+    folding = _Folding(graph, keep)
+    kept = []
+    boundary = graph.boundary
+    for index, node in enumerate(graph.nodes):
+        poll(node)
+        kernel = kernels.get(node.op.name)
+        if kernel is None or not folding.allows(node):
+            kept.append(node)
+            continue
+        folding.compute(node, kernel[0])
+        if node.op.view is not None:
+            kept.append(node)  # a reader that stays sees the view; one that was folded has used the array
+        elif boundary is not None and graph.boundary is not None and index < graph.boundary:
+            boundary -= 1
+    stored = {**graph.initializers, **folding.made}
+    return dataclasses.replace(graph, nodes=tuple(kept), initializers=stored, boundary=boundary)
+
+
+class _Folding:
+    """What is known while nodes are folded.
+
+    Attributes:
+        made: results that somebody may still read: the others go as soon as their last reader was folded.
+    """
+
+    def __init__(self, graph: Graph, keep: Collection[str]) -> None:
+        self.made: dict[Value, Initializer] = {}
+        self._known: dict[Value, Array] = {
+            value: data.array for value, data in graph.initializers.items() if value.name not in keep
+        }
+        self._readers = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
+        self._readers.update(graph.outputs.values())
+        self._readers.update(v for state in graph.states for v in (state.before, state.after))
+        stored = graph.initializers.values()
+        self._growth = _GROWTH + sum(data.array.nbytes for data in stored)
+        self._work = _WORK + _WORK_PER_ELEMENT * sum(data.array.size for data in stored)
+
+    def allows(self, node: Node) -> bool:
+        """Whether a node is constant, and may be folded."""
+        inputs = [v for v in node.inputs if v is not None]
+        if node.bodies or not inputs or node.op.effects != "none" or any(v not in self._known for v in inputs):
+            return False
+        if node.op.view is not None:
+            return True
+        size = sum(v.type.nbytes for v in node.outputs if v is not None)
+        read = sum(v.type.nbytes for v in inputs)
+        if size > max(LIMIT, read) or size - read > self._growth or (work := _work(node)) > self._work:
+            return False
+        self._growth -= max(size - read, 0)
+        self._work -= work
+        return True
+
+    def compute(self, node: Node, kernel: Kernel) -> None:
+        """Enters the results of a node."""
+        arrays = [None if v is None else self._known[v] for v in node.inputs]
+        results = kernel.code(node.attributes, *arrays)
+        found = results if isinstance(results, tuple) else (results,)
+        for value, array in zip(node.outputs, found, strict=False):
+            if value is not None:
+                data = np.asarray(array, value.type.dtype.numpy).view()
+                data.flags.writeable = False
+                self._known[value] = data
+                if node.op.view is None:
+                    self.made[value] = Initializer(data)
+                    hold(data.nbytes, node)
+        if node.op.view is None:
+            self._read(node)
+
+    def _read(self, node: Node) -> None:
+        """Forgets results of which this node was the last reader."""
+        for value in node.inputs:
+            if value is None:
+                continue
+            self._readers[value] -= 1
+            if not self._readers[value] and value in self.made:
+                hold(-self.made.pop(value).array.nbytes, node)
+                del self._known[value]
+
+
+def _work(node: Node) -> int:
+    """Operations of a node: by its declaration, at least one per element that it reads or writes."""
+    touched = sum(v.type.elements for v in (*node.inputs, *node.outputs) if v is not None)
+    return touched if node.op.cost is None else max(touched, int(node.op.cost(node)))

@@ -1,0 +1,42 @@
+"""Removes nodes that nothing depends on, extra outputs that nobody reads, and initializers without a reader."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..ir.graph import Graph, Value
+
+
+def without_dead(graph: Graph) -> Graph:
+    """The graph without dead nodes, dead extra outputs and unread initializers.
+
+    Nodes with host effects stay. An extra output (``+name`` in the declaration) or a repeated one (``ys*``) that nobody
+    reads becomes None: it is not computed and takes no memory.
+    """
+    needed: set[Value | None] = {
+        *graph.outputs.values(),
+        *(s.after for s in graph.states),
+        *(s.before for s in graph.states),
+    }
+    kept = []
+    boundary = graph.boundary
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[index]
+        if node.op.effects != "host" and needed.isdisjoint(node.outputs):
+            if graph.boundary is not None and boundary is not None and index < graph.boundary:
+                boundary -= 1
+            continue
+        needed.update(node.inputs)
+        needed.discard(None)
+        if len(node.outputs) == 1:  # it is read, or the node would have gone
+            kept.append(node)
+            continue
+        declared = node.op.output_names(node)
+        outputs = tuple(
+            None if value is not None and value not in needed and (name[0] == "+" or name[-1] == "*") else value
+            for value, name in zip(node.outputs, declared, strict=True)
+        )
+        kept.append(node if outputs == node.outputs else dataclasses.replace(node, outputs=outputs))
+    kept.reverse()
+    stored = {value: data for value, data in graph.initializers.items() if value in needed}
+    return Graph(graph.inputs, graph.outputs, tuple(kept), stored, graph.states, graph.name, boundary)

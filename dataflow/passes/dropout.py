@@ -1,0 +1,51 @@
+"""Dropout in training and out of it: a node without a key passes its operand on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node, Value
+from ..ir.rewrite import rewrite
+from ..ir.types import TensorType
+
+
+def without_inactive(graph: Graph) -> Graph:
+    """The graph without nodes that only pass their operand on."""
+    if not any(_is_inactive(node) for node in graph.nodes):
+        return graph
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        return (inputs[0],) if _is_inactive(node) else None
+
+    return rewrite(graph, replace)
+
+
+def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
+    """The graph whose dropout nodes drop, by the random numbers of a key that is its last input.
+
+    Args:
+        graph: any.
+        name: of the new input.
+        key: its type.
+    """
+    made: list[Value] = []
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if not _is_inactive(node):
+            return None
+        if not made:
+            made.append(builder.input(name, key.dtype, key.shape))
+        names = [None if v is None else v.name for v in node.outputs]
+        return builder.add(node.op, (inputs[0], made[0]), node.attributes, name=node.name, output_names=names).outputs
+
+    return rewrite(graph, replace)
+
+
+def has_inactive(graph: Graph) -> bool:
+    """Whether there is a node that drops in training."""
+    return any(_is_inactive(node) for node in graph.nodes)
+
+
+def _is_inactive(node: Node) -> bool:
+    return node.op.name == "dropout" and (len(node.inputs) < 2 or node.inputs[1] is None)

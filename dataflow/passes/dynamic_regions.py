@@ -1,0 +1,141 @@
+"""Graphs whose shapes depend on data, cut into regions that can be planned one after the other.
+
+A region holds the nodes whose sizes are known once the regions before it have run. What crosses from one to another is
+an input and an output of theirs, with an allocation of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import ModelError
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Dim, TensorType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """A part of a graph.
+
+    Attributes:
+        graph: reads and gives values of the whole under their own names.
+        measures: sizes that are read off its results, or off inputs of the whole: the node that says so, and the value.
+    """
+
+    graph: Graph
+    measures: tuple[tuple[Node, Value], ...]
+
+
+def depends_on_data(graph: Graph) -> bool:
+    """Whether some sizes are read off tensors."""
+    return any(node.op.name == "measure" and measured(node) for node in graph.nodes)
+
+
+def measured(node: Node) -> tuple[Dim, ...]:
+    """The sizes that a measuring node gives names to."""
+    return tuple(size for size in node.attributes["sizes"] if isinstance(size, Dim))
+
+
+def cut(graph: Graph) -> tuple[Region, ...]:
+    """The regions in the order in which they run; nodes that no result needs are left out."""
+    kept, levels = _needed(graph), dict.fromkeys((*graph.inputs, *graph.initializers), 0)
+    known: dict[str, int] = {}  # level at which a size can be used
+    parts: dict[int, list[Node]] = {0: []}
+    measures: dict[int, list[tuple[Node, Value]]] = {}
+    for node in graph.nodes:
+        if node not in kept:
+            continue
+        inputs = [v for v in node.inputs if v is not None]
+        level = max([0, *(levels[v] for v in inputs), *(known.get(name, 0) for name in _names(node))])
+        if node.op.name == "measure":
+            measures.setdefault(level, []).append((node, inputs[0]))
+            known.update({name: level + 1 for dim in measured(node) for name in dim.names})
+            parts.setdefault(level + 1, [])
+            # As a view of its operand it stays; the names mean nothing to the region that it is in.
+            node = dataclasses.replace(node, attributes={"sizes": (0,) * len(node.attributes["sizes"])})
+        parts.setdefault(level, []).append(node)
+        levels.update({v: level for v in node.outputs if v is not None})
+    results = set(graph.outputs.values())
+    read = {v: level for level, nodes in parts.items() for n in nodes for v in n.inputs if v is not None}
+    for level, nodes in parts.items():  # the last level that reads a value
+        for node in nodes:
+            for value in node.inputs:
+                if value is not None:
+                    read[value] = max(read[value], level)
+    given = {value for found in measures.values() for _, value in found}
+    regions = []
+    for level in sorted(parts):
+        nodes = parts[level]
+        made = {v for n in nodes for v in n.outputs if v is not None}
+        used = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in made)
+        stored = {v: graph.initializers[v] for v in used if v in graph.initializers}
+        outputs = {v.name: v for v in _ordered(nodes) if v in results or v in given or read.get(v, -1) > level}
+        if level == 0:  # results that no node computes
+            passed = [v for v in results if v in graph.inputs or v in graph.initializers]
+            outputs |= {v.name: v for v in passed}
+            used |= dict.fromkeys(v for v in passed if v in graph.inputs)
+            stored |= {v: graph.initializers[v] for v in passed if v in graph.initializers}
+        inputs_of = tuple(v for v in used if v not in graph.initializers)
+        part = Graph(inputs_of, outputs, tuple(nodes), stored, (), f"{graph.name}/{level}")
+        regions.append(Region(part, tuple(measures.get(level, ()))))
+    return tuple(regions)
+
+
+def without_data(graph: Graph, needed: Iterable[str]) -> Graph:
+    """The graph with the results whose shapes don't depend on data, and what they need.
+
+    Args:
+        graph: any.
+        needed: names of results that must be among them.
+
+    Raises:
+        ModelError: one of ``needed`` isn't; names every node that reads a size off a tensor for it.
+    """
+    if not depends_on_data(graph):
+        return graph
+    single = {name: cut(dataclasses.replace(graph, outputs={name: value})) for name, value in graph.outputs.items()}
+    sources = [node for name in needed for region in single[name] for node, _ in region.measures]
+    if sources:
+        listed = ", ".join(dict.fromkeys(node.origin or node.describe() for node in sources))
+        raise ModelError(
+            f"the loss reads what has a shape that depends on data, which can't be trained through: {listed}; choose a "
+            "value before them with output="
+        )
+    free = {name: graph.outputs[name] for name, regions in single.items() if not any(r.measures for r in regions)}
+    (part,) = cut(dataclasses.replace(graph, outputs=free))
+    return dataclasses.replace(graph, outputs=free, nodes=part.graph.nodes, initializers=part.graph.initializers)
+
+
+def _ordered(nodes: Iterable[Node]) -> Iterable[Value]:
+    return (v for n in nodes for v in n.outputs if v is not None)
+
+
+def _needed(graph: Graph) -> set[Node]:
+    """The nodes that a result depends on, through values or sizes."""
+    values, sizes = set(graph.outputs.values()), {n for v in graph.outputs.values() for n in _dims(v.type)}
+    kept = set()
+    for node in reversed(graph.nodes):
+        names = {name for dim in measured(node) for name in dim.names} if node.op.name == "measure" else set()
+        if names & sizes or not values.isdisjoint(v for v in node.outputs if v is not None):
+            kept.add(node)
+            values.update(v for v in node.inputs if v is not None)
+            if node.op.name != "measure":
+                sizes |= _names(node)
+    return kept
+
+
+def _dims(type_: TensorType) -> set[str]:
+    return {name for dim in type_.shape if isinstance(dim, Dim) for name in dim.names}
+
+
+def _names(node: Node) -> set[str]:
+    """The named sizes that a node cannot run without."""
+    found = {name for v in (*node.inputs, *node.outputs) if v is not None for name in _dims(v.type)}
+    if node.op.name != "measure":
+        for attribute in node.attributes.values():
+            for item in attribute if isinstance(attribute, tuple) else (attribute,):
+                if isinstance(item, Dim):
+                    found |= item.names
+    return found

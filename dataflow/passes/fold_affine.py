@@ -1,0 +1,196 @@
+"""Joins constant scales and shifts per channel: into the convolution before them, or else into one op.
+
+A batch norm with fixed statistics, a product and a sum with a constant per channel are each y = a x + b. A chain of
+them behind a convolution whose weight is constant costs nothing once the weight is scaled; elsewhere it is one batch
+norm with mean 0 and variance 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir.graph import Array, Graph, Initializer, Node, Value
+from ..ir.types import TensorType
+from ..ir.types import dtype as as_dtype
+from ..ops.conv import conv
+from ..ops.norm import batch_norm
+from ..plugin.device import Kernel
+from .dead_code import without_dead
+
+_Readers = Mapping[Value, Sequence[Node]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chain:
+    """Neighbouring scales and shifts: the nodes, from the value that they read on, and what they are together."""
+
+    source: Value
+    nodes: tuple[Node, ...]
+    scale: Array
+    shift: Array
+
+
+def join_scales(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str] = ()) -> Graph:
+    """The graph with scales and shifts per channel joined; one with states or a backward part is left as it is.
+
+    Args:
+        graph: bound.
+        kernels: the reference's, by op; they compute views of constants.
+        keep: names of initializers whose data may change.
+    """
+    if graph.states or graph.boundary is not None:
+        return graph
+    known = _constants(graph, kernels, keep)
+    makers, readers = graph.producers(), graph.readers()
+    chains = _chains(graph, readers, known)
+    into: dict[Node, tuple[_Chain, Node | None]] = {}  # the last node of a chain -> what it becomes
+    for chain in chains:
+        head = makers.get(chain.source)
+        if head is not None and _takes(head, readers, known) and chain.source not in graph.outputs.values():
+            into[chain.nodes[-1]] = chain, head
+        elif len(chain.nodes) > 1:
+            into[chain.nodes[-1]] = chain, None
+    if not into:
+        return graph
+    constants = _Constants(graph)
+    nodes = tuple(_joined(node, *into[node], constants, known) if node in into else node for node in graph.nodes)
+    return without_dead(dataclasses.replace(graph, nodes=nodes, initializers=constants.all))
+
+
+class _Constants:
+    """The initializers of a graph and those that are added.
+
+    Attributes:
+        all: by value.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.all = dict(graph.initializers)
+        self._names = {value.name for value in graph.values()}
+
+    def add(self, name: str, array: Array, factor: Array | None = None) -> Value:
+        """A value for an array that doesn't change any more, or for its product with a factor."""
+        free = next(n for n in (f"{name}.{i}" for i in range(len(self._names) + 1)) if n not in self._names)
+        self._names.add(free)
+        value = Value(free, TensorType(as_dtype(array), array.shape))
+        data = array.view()
+        data.flags.writeable = False
+        self.all[value] = Initializer(data, factor=factor)
+        return value
+
+
+def _constants(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str]) -> dict[Value, Array]:
+    """Initializers that stay as they are, and views of them."""
+    known = {value: data.array for value, data in graph.initializers.items() if value.name not in keep}
+    for node in graph.nodes:
+        value, result = (node.inputs[0] if node.inputs else None), node.outputs[0]
+        if node.op.view is not None and value in known and result is not None and len(node.inputs) == 1:
+            known[result] = kernels[node.op.name][0].code(node.attributes, known[value])
+    return known
+
+
+def _chains(graph: Graph, readers: _Readers, known: Mapping[Value, Array]) -> list[_Chain]:
+    """The longest chains, in the order of their first nodes."""
+    kept = {*graph.outputs.values()}
+    taken: set[Node] = set()
+    found = []
+    for node in graph.nodes:
+        first = _affine(node, known) if node not in taken else None
+        if first is None:
+            continue
+        source, factor, summand = first
+        channels = node.outputs[0].type.sizes[1]  # type: ignore[union-attr]
+        scale, shift = np.full(channels, factor), np.full(channels, summand)
+        nodes = [node]
+        while True:
+            result = nodes[-1].outputs[0]
+            next_ = readers[result][0] if result is not None and len(readers.get(result, ())) == 1 else None
+            more = _affine(next_, known) if next_ is not None and result not in kept else None
+            if next_ is None or more is None or more[0] is not result:
+                break
+            _, factor, summand = more
+            scale, shift = scale * factor, shift * factor + summand
+            nodes.append(next_)
+        taken.update(nodes)
+        found.append(_Chain(source, tuple(nodes), scale, shift))
+    return found
+
+
+def _affine(node: Node, known: Mapping[Value, Array]) -> tuple[Value, Array | float, Array | float] | None:
+    """The value that a scale or shift reads, with its factor and summand in float64, per channel or one for all."""
+    y = node.outputs[0]
+    if y is None or y.type.rank < 3 or y.type.dtype.kind != "f":
+        return None
+    if node.op.name == "batch_norm" and all(v in known for v in node.inputs[1:]):
+        scale, bias, mean, variance = (known[v].astype(np.float64) for v in node.inputs[1:] if v is not None)
+        scale = scale / np.sqrt(variance + node.attributes["epsilon"])
+        assert node.inputs[0] is not None
+        return node.inputs[0], scale, bias - mean * scale
+    if node.op.name not in ("mul", "add", "sub"):
+        return None
+    a, b = node.inputs
+    assert a is not None and b is not None
+    if a in known and node.op.name != "sub":
+        a, b = b, a
+    vector = _per_channel(known[b], y.type.sizes) if b in known and a not in known and a.type == y.type else None
+    if vector is None:
+        return None
+    if node.op.name == "mul":
+        return a, vector, 0.0
+    return a, 1.0, vector if node.op.name == "add" else -vector
+
+
+def _per_channel(array: Array, sizes: Sequence[int]) -> Array | None:
+    """A constant that broadcasts to ``sizes`` as one number per channel, axis 1, or for all; None if it is else."""
+    shape = (1,) * (len(sizes) - array.ndim) + array.shape
+    if any(d != 1 for axis, d in enumerate(shape) if axis != 1):
+        return None
+    return array.reshape(-1).astype(np.float64)
+
+
+def _takes(head: Node, readers: _Readers, known: Mapping[Value, Array]) -> bool:
+    """Whether ``head`` is a convolution of constant weight and bias, with one reader, that alone reads its weight."""
+    if head.op is not conv or head.outputs[0] is None or head.inputs[1] is None:
+        return False
+    alone = len(readers[head.outputs[0]]) == 1 and len(readers[head.inputs[1]]) == 1
+    return alone and all(v is None or v in known for v in head.inputs[1:])
+
+
+def _joined(last: Node, chain: _Chain, head: Node | None, constants: _Constants, known: Mapping[Value, Array]) -> Node:
+    """What computes the result of a chain that ends with ``last``: the convolution before it, or a norm."""
+    result = last.outputs[0]
+    assert result is not None
+    if head is None:
+        return _as_norm(last, chain, result, constants)
+    return _as_conv(last, chain, head, result, constants, known)
+
+
+def _as_conv(
+    last: Node, chain: _Chain, head: Node, result: Value, constants: _Constants, known: Mapping[Value, Array]
+) -> Node:
+    weight, bias = head.inputs[1], (*head.inputs, None)[2]
+    assert weight is not None
+    dtype = result.type.dtype.numpy
+    shift = chain.shift + (0 if bias is None else known[bias] * chain.scale)
+    if (chain.scale != 1).any():
+        wide = np.float64 if dtype == np.float64 else np.float32  # float64 would take twice the time for half a place
+        factor = chain.scale.astype(wide).reshape(-1, *[1] * (weight.type.rank - 1))
+        weight = constants.add(f"{weight.name}.scaled", known[weight], factor)
+    inputs = (head.inputs[0], weight, constants.add(f"{result.name}.shift", shift.astype(dtype)))
+    return Node(conv, head.name, inputs, (result,), head.attributes, (), last.origin)
+
+
+def _as_norm(last: Node, chain: _Chain, result: Value, constants: _Constants) -> Node:
+    dtype, count = result.type.dtype.numpy, len(chain.scale)
+    arrays = {
+        "scale": chain.scale,
+        "shift": chain.shift,
+        "mean": np.zeros(count),
+        "variance": np.ones(count),
+    }
+    vectors = [constants.add(f"{result.name}.{key}", a.astype(dtype)) for key, a in arrays.items()]
+    return Node(batch_norm, last.name, (chain.source, *vectors), (result,), {"epsilon": 0.0}, (), last.origin)

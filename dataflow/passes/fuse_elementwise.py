@@ -1,0 +1,111 @@
+"""Graph -> Graph: elementwise ops that feed each other, and perhaps a reduction, become one op.
+
+Where a device computes them in one pass.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import float32
+from ..lower.placement import Pins
+from ..ops.fused import PROGRAM_OPS, REDUCTIONS, fused_elementwise
+from ..plugin.registry import Registry
+from .grouping import Groups
+
+MOST_STEPS, MOST_INPUTS = 12, 6  # of one pass
+
+
+def fuse_elementwise(graph: Graph, pins: Pins, registry: Registry) -> Graph:
+    """The graph with groups of elementwise ops as one op each, with equal results.
+
+    A group has one result; all that is computed on the way has one shape and no reader elsewhere, so it needs no
+    memory. That shape is the result's, or what a reduction over trailing axes makes the result from. A group does not
+    span the boundary of a joint graph.
+    """
+    if not any(fused_elementwise.name in registry.kernels[device] for device in pins.devices):
+        return graph
+    search = _Search(graph, pins, registry)
+    for node in reversed(graph.nodes):
+        if node not in search.taken and (search.fits(node) or search.reduced(node)):
+            search.grow(node)
+    return search.result()
+
+
+class _Search(Groups):
+    def fits(self, node: Node) -> bool:
+        """Whether a node can be part of a program."""
+        result = node.outputs[0]
+        return (
+            node.op.name in PROGRAM_OPS
+            and result is not None
+            and result.type.dtype == float32
+            and not node.attributes
+            and all(v is not None and v.type.dtype == float32 for v in node.inputs)
+        )
+
+    def reduced(self, node: Node) -> int:
+        """How many trailing axes of floats a node reduces; 0 where it is something else."""
+        value, result = (*node.inputs, None)[0], node.outputs[0]
+        if node.op.name not in REDUCTIONS or value is None or result is None or value.type.dtype != float32:
+            return 0
+        rank = value.type.rank
+        axes = sorted({axis % rank for axis in node.attributes["axes"]}) if rank else []
+        return len(axes) if axes == [*range(rank - len(axes), rank)] else 0
+
+    def grow(self, last: Node) -> None:
+        """Replaces ``last`` and what feeds it alone."""
+        group = {last}
+        waiting: list[int] = []  # places of nodes that may join, the latest first: their readers are decided by then
+        self.enqueue(last, waiting)
+        outer = set(last.inputs)
+        while waiting and len(group) < MOST_STEPS:
+            node = self.graph.nodes[-heapq.heappop(waiting)]
+            if node in group or not self.joins(node, group, last):
+                continue
+            inputs = (outer - {node.outputs[0]}) | set(node.inputs)
+            if len(inputs) <= MOST_INPUTS:
+                outer = inputs
+                group.add(node)
+                self.enqueue(node, waiting)
+        if len(group) < 2:
+            return
+        made = self.make(sorted(group, key=self.place.__getitem__))
+        if self.taker(made, last) is not None:
+            self.take(group, last, made, last)
+
+    def enqueue(self, node: Node, waiting: list[int]) -> None:
+        for value in node.inputs:
+            maker = self.makers.get(value) if value is not None else None
+            if maker is not None:
+                heapq.heappush(waiting, -self.place[maker])
+
+    def joins(self, node: Node, group: set[Node], last: Node) -> bool:
+        """Whether only the group reads the node's result, which is like the group's."""
+        result, wanted = node.outputs[0], last.inputs[0] if last.op.name in REDUCTIONS else last.outputs[0]
+        assert wanted is not None
+        return (
+            node not in self.taken
+            and self.fits(node)
+            and result is not None
+            and result.type == wanted.type
+            and result not in self.kept
+            and all(reader in group for reader in self.readers[result])
+            and self.together((node, last))
+        )
+
+    def make(self, group: list[Node]) -> Node:
+        """The node that stands for the group."""
+        last = group[-1]
+        inside = {node.outputs[0] for node in group}
+        inputs = list(dict.fromkeys(v for node in group for v in node.inputs if v not in inside))
+        number: dict[Value | None, int] = {v: i for i, v in enumerate(inputs)}
+        steps = []
+        for node in group:
+            steps.append(" ".join([node.op.name, *(str(number[v]) for v in node.inputs)]))
+            number[node.outputs[0]] = len(number)
+        trailing = self.reduced(last)
+        keepdims = int(last.attributes["keepdims"]) if trailing else 0
+        attributes = {"program": ";".join(steps), "trailing": trailing, "keepdims": keepdims}
+        return Node(fused_elementwise, last.name, tuple(inputs), last.outputs, attributes, (), last.origin)

@@ -1,0 +1,1 @@
+"""Lowered -> Plan: segments, lifetimes and the offset of every value."""

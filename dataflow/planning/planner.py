@@ -1,0 +1,337 @@
+"""Lowered -> Plan: segments, lifetimes, in-place reuse and an offset for every value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..cdevice.abi import Operand
+from ..host.limits import poll
+from ..ir.lowered import Item as LoweredItem
+from ..ir.lowered import Loop, Lowered, LoweredNode, Move, Root, Storage
+from ..ir.plan import Arena, Body, Item, Pack, Plan, Segment, Step, Transfer, Wait
+from ..ir.types import TensorType, contiguous_strides, uint8
+from ..plugin.device import HOST
+from .liveness import lifetimes, share_in_place
+from .offsets import EFFORT, Lifetime, MemoryPlan, plan_memory
+
+Prepare = Callable[[str, Sequence[LoweredNode], Collection[Root]], Sequence[Any]]
+"""``prepare(device, nodes, constants)``: the device's answer for each node (``dataflow.plugin.device.Prepared``)."""
+
+ALIGNMENT = 64
+SHORT_EFFORT = EFFORT // 100  # a fifth of a millisecond
+
+
+def make_plan(
+    lowered: Lowered,
+    prepare: Prepare,
+    alignment: Mapping[str, int],
+    asynchronous: frozenset[str] = frozenset(),
+    changed: Collection[str] = (),
+) -> Plan:
+    """A plan with every offset fixed.
+
+    Args:
+        lowered: nodes and moves in the order in which they run.
+        prepare: asks a device for workspace, packs and algorithm.
+        alignment: bytes, by device id.
+        asynchronous: ids of devices that may return before they are done.
+        changed: names of initializers that this or another program changes.
+    """
+    return _Planning(lowered, prepare, alignment, asynchronous, changed).run()
+
+
+_Row = tuple[str, Lifetime, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entry:
+    """Something that needs a place: roots that share it, a workspace, or what a loop's body needs."""
+
+    name: str
+    life: Lifetime
+    roots: tuple[Root, ...] = ()
+    node: LoweredNode | None = None
+    inner: tuple[tuple[_Entry, ...], tuple[int, ...]] | None = None
+
+
+class _Planning:
+    def __init__(
+        self,
+        lowered: Lowered,
+        prepare: Prepare,
+        alignment: Mapping[str, int],
+        asynchronous: frozenset[str],
+        changed: Collection[str],
+    ) -> None:
+        self.asynchronous = asynchronous
+        self.changed = {*changed}
+        self.lowered = lowered
+        self.prepare = prepare
+        self.alignment = max([ALIGNMENT, *alignment.values()])
+        self.arenas: list[Arena] = []
+        self.place: dict[Root, tuple[int, int]] = {}  # arena, offset
+        self.workspace: dict[LoweredNode, Operand] = {}
+        self.packs: dict[str, Pack] = {}
+        self.read: set[Root] = set()  # other than by their packs
+        self.made: dict[int, Operand] = {}  # by id of a storage, which the lowered items keep alive
+        self.count = 0
+
+    def run(self) -> Plan:
+        written = {before for _, before in self.lowered.states}
+        self.constants = {
+            stored.storage.root
+            for stored in self.lowered.stored.values()
+            if stored.storage.root not in written and stored.name not in self.changed
+        }
+        prepared = self.prepare_nodes()
+        for name, storage in self.lowered.inputs.items():
+            self.slot(name, storage.root, "input")
+        for name, storage in self.lowered.outputs.items():
+            self.slot(name, storage.root, "output")
+        self.persistent()
+        for after, before in self.lowered.states:
+            self.place[after] = self.place[before]
+        scratch = self.pack(prepared)
+        peak = sum(p for _, p, _ in scratch.values())
+        bound = sum(b for _, _, b in scratch.values())
+        items, boundary = self.segments(prepared)
+        self.without_memory()
+        return Plan(
+            tuple(items),
+            tuple(self.arenas),
+            self.operands(self.lowered.inputs),
+            self.operands(self.lowered.outputs),
+            self.operands({key: stored.storage for key, stored in self.lowered.stored.items()}),
+            self.packs,
+            {before.name: self.whole(after) for after, before in self.lowered.states},
+            {arena: rows for arena, (rows, _, _) in scratch.items()},
+            self.asynchronous,
+            boundary,
+            peak,
+            bound,
+        )
+
+    def prepare_nodes(self) -> dict[LoweredNode, Any]:
+        by_device: dict[str, list[LoweredNode]] = {}
+        for item in self.lowered.items:
+            if isinstance(item, LoweredNode) and _does_work(item):
+                by_device.setdefault(item.device, []).append(item)
+            elif isinstance(item, Loop) and _does_work(item):
+                by_device.setdefault(item.device, []).extend(n for n in item.items if _does_work(n))
+        found: dict[LoweredNode, Any] = {}
+        packable = {root for root in self.constants if root.memory == HOST}
+        for device, nodes in by_device.items():
+            found.update(zip(nodes, self.prepare(device, nodes, packable), strict=True))
+        return found
+
+    def arena(self, name: str, memory: str, bytes_: int, kind: str) -> int:
+        self.arenas.append(Arena(name, memory, bytes_, kind))  # type: ignore[arg-type]
+        return len(self.arenas) - 1
+
+    def slot(self, name: str, root: Root, kind: str) -> None:
+        self.place[root] = (self.arena(name, HOST, root.type.nbytes, kind), 0)
+
+    def persistent(self) -> None:
+        """An allocation for each stored tensor, so that programs with different plans can share it."""
+        for key, stored in self.lowered.stored.items():
+            root = stored.storage.root
+            kind = "weights" if root in self.constants else "state"
+            self.place[root] = (self.arena(key, root.memory, root.type.nbytes, kind), 0)
+
+    def pack(self, prepared: Mapping[LoweredNode, Any]) -> dict[int, tuple[tuple[_Row, ...], int, int]]:
+        """Places everything that has no place yet: per arena the rows for drawings, peak and lower bound."""
+        found = {}
+        for memory, (entries, packed) in self.packed(self.lowered.items, prepared).items():
+            index = self.arena("arena", memory, packed.peak, "arena")
+            self.put(index, 0, entries, packed.offsets)
+            drawn = tuple((e.name, e.life, offset) for e, offset in zip(entries, packed.offsets, strict=True))
+            found[index] = (drawn, packed.peak, packed.lower_bound)
+        return found
+
+    def packed(
+        self, items: Sequence[LoweredItem], prepared: Mapping[LoweredNode, Any]
+    ) -> dict[str, tuple[list[_Entry], MemoryPlan]]:
+        """What ``items`` need beside what is placed, with offsets, by memory.
+
+        A loop is one item of its parent: what its body needs is one entry, alive while the loop runs.
+        """
+        alive = lifetimes(items, self.place)
+        owner = share_in_place(items, self.place, alive)
+        guests: dict[Root, list[Root]] = {}
+        for root, place in owner.items():
+            guests.setdefault(place, []).append(root)
+        entries: dict[str, list[_Entry]] = {}
+        for root, (start, last) in alive.items():
+            if root not in owner:
+                shared = guests.get(root, ())
+                life = Lifetime(start, last + 1, root.type.nbytes, self.alignment)
+                entries.setdefault(root.memory, []).append(_Entry(root.name, life, (root, *shared)))
+        for time, item in enumerate(items):
+            if isinstance(item, LoweredNode) and item in prepared and prepared[item].workspace:
+                memory = next(s.root.memory for s in item.outputs if s is not None)
+                life = Lifetime(time, time + 1, prepared[item].workspace, self.alignment)
+                entries.setdefault(memory, []).append(_Entry(f"{item.node.name}:workspace", life, node=item))
+            elif isinstance(item, Loop):
+                outside = {s.root: (0, 0) for s in (*item.inputs, *item.outputs)}
+                for memory, (inner, body) in self.packed_body(item, outside, prepared).items():
+                    life = Lifetime(time, time + 1, body.peak, self.alignment)
+                    entry = _Entry(f"{item.node.name}:body", life, inner=(tuple(inner), body.offsets))
+                    entries.setdefault(memory, []).append(entry)
+        return {memory: (found, _offsets([e.life for e in found])) for memory, found in entries.items()}
+
+    def packed_body(
+        self, loop: Loop, outside: Mapping[Root, tuple[int, int]], prepared: Mapping[LoweredNode, Any]
+    ) -> dict[str, tuple[list[_Entry], MemoryPlan]]:
+        """What a loop's body needs for itself, with offsets from the begin of its part of the arena."""
+        placed = self.place
+        self.place = {**outside, **placed}
+        try:
+            return self.packed(loop.items, prepared)
+        finally:
+            self.place = placed
+
+    def put(self, arena: int, base: int, entries: Sequence[_Entry], offsets: Sequence[int]) -> None:
+        for entry, offset in zip(entries, offsets, strict=True):
+            for root in entry.roots:
+                self.place[root] = (arena, base + offset)
+            if entry.node is not None:
+                self.workspace[entry.node] = self.bytes_at(arena, base + offset, entry.life.bytes)
+            if entry.inner is not None:
+                self.put(arena, base + offset, *entry.inner)
+
+    def bytes_at(self, arena: int, offset: int, size: int) -> Operand:
+        """Memory that holds no value of the graph."""
+        type_ = TensorType(uint8, (size,))
+        self.count -= 1  # no value has a number below zero
+        return Operand(arena, offset, type_, contiguous_strides(type_.sizes), self.count)
+
+    def packable(self, storage: Storage) -> bool:
+        """True for what is the same at every run and in every trip of a loop."""
+        return storage.root in self.constants and not storage.trip_stride and not storage.flip
+
+    def packs_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
+        """Where the packs lie that a node's kernel asked for; None for those of an input that is not constant."""
+        found: list[Operand | None] = []
+        for request in prepared.packs:
+            storage, source = item.inputs[request.input], inputs[request.input]
+            if storage is None or source is None or not request.bytes or not self.packable(storage):
+                found.append(None)
+                continue
+            place = (source.offset, source.type, source.strides)
+            alike = (item.kernel.name, *place, request.kind, request.bytes, item.node.attributes)
+            digest = hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()
+            name = f"{storage.root.name}:{request.input}:{digest}"
+            if name not in self.packs:
+                size = -(-request.bytes // ALIGNMENT) * ALIGNMENT  # packs lie one behind another
+                operand = self.bytes_at(self.arena(name, storage.root.memory, size, "packs"), 0, request.bytes)
+                self.packs[name] = Pack(operand, source, request.fill)
+            found.append(self.packs[name].operand)
+        return found if any(found) else []
+
+    def operands(self, storages: Mapping[str, Storage]) -> dict[str, Operand]:
+        return {name: s.operand(*self.place[s.root]) for name, s in storages.items()}
+
+    def whole(self, root: Root) -> Operand:
+        strides = contiguous_strides(root.type.sizes)
+        return Storage(root, 0, strides, root.type).operand(*self.place[root])
+
+    def operand(self, storage: Storage | None) -> Operand | None:
+        if storage is None:
+            return None
+        found = self.made.get(id(storage))
+        if found is None:
+            found = self.made[id(storage)] = storage.operand(*self.place[storage.root])
+        return found
+
+    def without_memory(self) -> None:
+        """Marks the weights of which only packs are read."""
+        self.read.update(s.root for s in self.lowered.outputs.values())
+        packed = {pack.source.arena for pack in self.packs.values()}
+        for root in self.constants - self.read:
+            index, _ = self.place[root]
+            if index in packed:
+                self.arenas[index] = replace(self.arenas[index], kind="source")
+
+    def step(self, item: LoweredNode | Loop, prepared: Mapping[LoweredNode, Any]) -> Step:
+        poll(item.node)
+        if isinstance(item, Loop):
+            self.read.update(s.root for s in (*item.inputs, *item.control, *item.counts))
+            steps = tuple(self.step(i, prepared) for i in item.items if _does_work(i))
+            body = Body(steps, item.trips, item.kind, item.when)
+            control, counts = (tuple(self.operand(s) for s in part) for part in (item.control, item.counts))
+            return Step(item.node, None, control, counts, None, None, body)
+        inputs = tuple(self.operand(s) for s in item.inputs)
+        outputs = tuple(self.operand(s) for s in item.outputs)
+        packs = tuple(self.packs_of(item, inputs, prepared[item]))
+        given = [request for request, pack in zip(prepared[item].packs, packs, strict=False) if pack is not None]
+        replaced = {request.input for request in given if request.replaces}
+        self.read.update(s.root for i, s in enumerate(item.inputs) if s is not None and i not in replaced)
+        return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item], None, packs)
+
+    def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], int | None]:
+        """The items in order, and how many of them are the forward program."""
+        items: list[Item] = []
+        steps: list[Step] = []
+        pending: set[str] = set()
+        device = ""
+        boundary = None
+
+        def close() -> None:
+            if steps:
+                items.append(Segment(device, tuple(steps)))
+                steps.clear()
+
+        def enter(queue: str) -> None:
+            """Waits for other queues: what they do may touch what the next item touches."""
+            for other in sorted(pending - {queue}):
+                items.append(Wait(other))
+                pending.discard(other)
+            if queue in self.asynchronous:
+                pending.add(queue)
+
+        for index, item in enumerate(self.lowered.items):
+            if index == self.lowered.boundary:
+                close()
+                boundary = len(items)
+            if isinstance(item, Move):
+                close()
+                device = ""
+                self.read.add(item.source.root)
+                source, target = self.operand(item.source), self.operand(item.target)
+                assert source is not None and target is not None
+                enter(item.from_device if item.target.root.memory == HOST else item.to_device)
+                items.append(Transfer(source, target, item.from_device, item.to_device, item.name))
+                continue
+            idle = item not in prepared if isinstance(item, LoweredNode) else not _does_work(item)
+            if idle:
+                continue  # of zero size: nothing to compute
+            if item.device != device:
+                close()
+                device = item.device
+            if not steps:
+                enter(device)
+            steps.append(self.step(item, prepared))
+        close()
+        enter("")
+        if self.lowered.boundary is not None and boundary is None:
+            boundary = len(items)
+        return items, boundary
+
+
+def _offsets(lives: Sequence[Lifetime]) -> MemoryPlan:
+    """Offsets; the long search is for what the short one leaves more than a hundredth above the bound."""
+    found = plan_memory(lives, SHORT_EFFORT)
+    return found if found.peak <= 1.01 * found.lower_bound else plan_memory(lives)
+
+
+def _does_work(item: LoweredNode | Loop) -> bool:
+    """False where every result is of zero size, or no trip is made."""
+    if isinstance(item, Loop):
+        return item.kind == "while" or (item.trips > 0 and any(_does_work(i) for i in item.items))
+    first = item.outputs[0]
+    if first is not None and 0 not in first.type.shape:
+        return True
+    return any(storage is not None and 0 not in storage.type.shape for storage in item.outputs)

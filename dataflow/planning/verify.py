@@ -1,0 +1,304 @@
+"""Proves that a plan is right by walking through it: what a step reads is what was written for it.
+
+It shares no code with the planner. It reads segments, their steps' operands, transfers and waits, and keeps a shadow
+of every arena: for each byte the value that lies there and where that value begins. What a loop carries is one value to
+it: it does not tell apart what lies there before the loop, after one iteration and after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cdevice.abi import Operand
+from ..errors import DataflowError
+from ..ir.graph import Array
+from ..ir.plan import Plan, Segment, Step, Transfer, Wait
+from ..plugin.device import PackRequest
+
+NOTHING = np.iinfo(np.int64).min
+
+
+class PlanViolation(DataflowError):
+    """A plan would compute something else than its graph says."""
+
+
+@dataclass(slots=True)
+class _Shadow:
+    """An arena: per byte the number of the value that lies there, and the place where that value begins."""
+
+    value: Array
+    base: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Touch:
+    """Bytes that something in a queue reads or writes."""
+
+    arena: int
+    low: int
+    high: int
+    writes: bool
+    by: str
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises PlanViolation, saying where, unless the plan is right.
+
+    Each operand must lie inside its arena; what is read must hold the whole of its value, written before in program
+    order; results share no byte with operands, workspace or each other, but for pairs that the kernel declares, in
+    the same place; weights and packs are never written, and a pack is one of the input that the kernel named; outputs
+    are complete at the end; and what another device's queue may still touch is waited for.
+    """
+    _Walk(plan).run()
+
+
+class _Walk:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.shadows: list[_Shadow | None] = []
+        for arena in plan.arenas:
+            if arena.kind in ("weights", "packs", "source"):
+                self.shadows.append(None)  # never written: only its bounds are looked at
+            else:
+                self.shadows.append(_Shadow(np.full(arena.bytes, NOTHING), np.zeros(arena.bytes, np.int64)))
+        self.weights: dict[int, tuple[int, int]] = {}  # arena -> value and base
+        for operand in (*plan.inputs.values(), *plan.stored.values()):
+            shadow = self.shadows[operand.arena]
+            if shadow is None:
+                self.weights[operand.arena] = (operand.value, operand.offset - operand.origin)
+            else:
+                shadow.value[:], shadow.base[:] = operand.value, operand.offset - operand.origin
+        for pack in plan.packs.values():
+            self.weights[pack.operand.arena] = (pack.operand.value, pack.operand.offset)
+        self.pending: dict[str, list[_Touch]] = {}
+
+    def run(self) -> None:
+        for item in self.plan.items:
+            if isinstance(item, Wait):
+                self.pending.pop(item.device, None)
+            elif isinstance(item, Transfer):
+                self.transfer(item)
+            else:
+                self.segment(item)
+        left = sorted(self.pending)
+        if left:
+            raise PlanViolation(f"the plan ends while {left[0]} may still be working; it must wait for it")
+        for name, operand in self.plan.outputs.items():
+            self.holds(operand, 0, f"output {name!r} at the end")
+        for name, operand in self.plan.kept.items():
+            self.holds(operand, 0, f"state {name!r} at the end")
+
+    # ---- items ----------------------------------------------------------------------------------------
+
+    def transfer(self, item: Transfer) -> None:
+        where = f"transfer {item.name!r}"
+        asynchronous = self.plan.asynchronous
+        queue = next((d for d in (item.to_device, item.from_device) if d in asynchronous), "")
+        self.enter(queue, [(item.source, 0, False, where), (item.target, 0, True, where)])
+        self.holds(item.source, 0, where)
+        if item.source.type != item.target.type:
+            raise PlanViolation(f"{where}: copies {item.source.type} to {item.target.type}")
+        self.write(item.target, 0, where)
+
+    def segment(self, item: Segment) -> None:
+        queue = item.device if item.device in self.plan.asynchronous else ""
+        for step in item.steps:
+            self.step(step, 0, queue)
+
+    def step(self, step: Step, trip: int, queue: str) -> None:
+        if step.body is not None:
+            self.body(step, trip, queue)
+            return
+        where = step.node.describe()
+        reads = [o for o in step.inputs if o is not None]
+        writes = [o for o in step.outputs if o is not None]
+        touched = [(o, trip, False, where) for o in reads] + [(o, trip, True, where) for o in writes]
+        if step.workspace is not None:
+            touched.append((step.workspace, trip, True, where))
+        for operand, *_ in touched:
+            self.inside(operand, trip, where)
+        self.enter(queue, touched)
+        for operand in reads:
+            self.holds(operand, trip, where)
+        self.packs(step, where)
+        self.with_memory(step, where)
+        self.apart(step, trip, where)
+        if step.workspace is not None:
+            self.write(step.workspace, trip, where)
+        for operand in writes:
+            self.write(operand, trip, where)
+
+    def body(self, step: Step, trip: int, queue: str) -> None:
+        """Every trip of a loop of known length, two of another; a branch as if it were taken."""
+        assert step.body is not None
+        where = step.node.describe()
+        reads = [o for o in step.inputs if o is not None]
+        writes = [o for o in step.outputs if o is not None]
+        self.enter(queue, [(o, trip, False, where) for o in reads] + [(o, trip, True, where) for o in writes])
+        for inner in range(min(step.body.trips, 2) if step.body.kind == "while" else step.body.trips):
+            for operand in reads:
+                self.holds(operand, trip, where)
+            for operand in writes[:1]:
+                self.write(operand, trip, where)
+            for part in step.body.steps:
+                self.step(part, inner, queue)
+        for operand in writes:
+            self.write(operand, trip, where)
+
+    # ---- rules ----------------------------------------------------------------------------------------
+
+    def enter(self, queue: str, touched: list[tuple[Operand, int, bool, str]]) -> None:
+        """Looks whether another queue may still touch the same bytes, and remembers what this one touches."""
+        mine = [t for operand, trip, writes, by in touched for t in self.touches(operand, trip, writes, by)]
+        for other, waiting in self.pending.items():
+            if other == queue:
+                continue
+            for a in mine:
+                for b in waiting:
+                    if a.arena == b.arena and a.low < b.high and b.low < a.high and (a.writes or b.writes):
+                        raise PlanViolation(f"{a.by}: {other} may still be working on the same memory, in {b.by}")
+        if queue:
+            self.pending.setdefault(queue, []).extend(mine)
+
+    def touches(self, operand: Operand, trip: int, writes: bool, by: str) -> Iterator[_Touch]:
+        if operand.type.elements:
+            low, high = self.span(operand, trip)
+            yield _Touch(operand.arena, low, high, writes, by)
+
+    def span(self, operand: Operand, trip: int) -> tuple[int, int]:
+        """First and one-past-last byte in the arena."""
+        size = operand.type.dtype.nbytes(1)
+        low = high = operand.offset + trip * operand.trip_stride + (operand.flip if trip % 2 else 0)
+        for dim, stride in zip(operand.type.sizes, operand.strides, strict=True):
+            reach = (dim - 1) * stride * size
+            low, high = low + min(reach, 0), high + max(reach, 0)
+        return low, high + size
+
+    def bytes_of(self, operand: Operand, trip: int, shadow: Array) -> Array:
+        """The shadow's entries for the operand's bytes: its shape, and one axis more."""
+        size = operand.type.dtype.nbytes(1)
+        low, high = self.span(operand, trip)
+        begin = operand.offset + trip * operand.trip_stride + (operand.flip if trip % 2 else 0)
+        part, item = shadow[low:high], shadow.itemsize
+        strides = tuple(s * size * item for s in operand.strides)
+        found: Array = np.lib.stride_tricks.as_strided(
+            part[begin - low :], (*operand.type.sizes, size), (*strides, item)
+        )
+        return found
+
+    def inside(self, operand: Operand, trip: int, where: str) -> None:
+        """The operand lies in its arena; asked before its shadow is looked at."""
+        if not operand.type.elements:
+            return
+        arena = self.plan.arenas[operand.arena]
+        low, high = self.span(operand, trip)
+        if low < 0 or high > arena.bytes:
+            raise PlanViolation(f"{where}: bytes {low} to {high} of {arena.name!r}, which has {arena.bytes}")
+
+    def holds(self, operand: Operand, trip: int, where: str) -> None:
+        """The operand's bytes hold its value, whole and in place."""
+        if not operand.type.elements:
+            return
+        self.inside(operand, trip, where)
+        shadow = self.shadows[operand.arena]
+        if shadow is None:
+            if self.weights.get(operand.arena) != (operand.value, operand.offset - operand.origin):
+                raise PlanViolation(f"{where}: reads value {operand.value} where other weights lie")
+            return
+        name = self.plan.arenas[operand.arena].name
+        found = self.bytes_of(operand, trip, shadow.value)
+        if (found != operand.value).any():
+            wrong = found[found != operand.value].flat[0]
+            held = "nothing" if wrong == NOTHING else f"value {wrong}"
+            raise PlanViolation(f"{where}: reads value {operand.value} in {name!r}, where {held} lies")
+        if (self.bytes_of(operand, trip, shadow.base) != operand.offset - operand.origin).any():
+            raise PlanViolation(f"{where}: reads value {operand.value} in {name!r}, parts of which lie elsewhere")
+
+    def write(self, operand: Operand, trip: int, where: str) -> None:
+        """The operand's bytes hold its value from now on."""
+        if not operand.type.elements:
+            return
+        self.inside(operand, trip, where)
+        shadow = self.shadows[operand.arena]
+        kind = self.plan.arenas[operand.arena].kind
+        if shadow is None or kind == "input":
+            raise PlanViolation(f"{where}: writes {self.plan.arenas[operand.arena].name!r}, which is {kind}")
+        self.bytes_of(operand, trip, shadow.value)[...] = operand.value
+        self.bytes_of(operand, trip, shadow.base)[...] = operand.offset - operand.origin
+
+    def packs(self, step: Step, where: str) -> None:
+        """Each pack is a copy of the input that the kernel asked for, which nobody writes."""
+        for number, operand in enumerate(step.packs):
+            if operand is None:
+                continue
+            request = step.prepared.packs[number]
+            self.inside(operand, 0, where)
+            self.holds(operand, 0, where)
+            pack = self.plan.packs[self.plan.arenas[operand.arena].name]
+            if operand.bytes != request.bytes:
+                raise PlanViolation(f"{where}: pack {number} has {operand.bytes} bytes, it needs {request.bytes}")
+            source = step.inputs[request.input]
+            if source is None or not _same_place(source, pack.source) or source.trip_stride or source.flip:
+                raise PlanViolation(f"{where}: pack {number} is a copy of something else than input {request.input}")
+            if self.plan.arenas[source.arena].kind not in ("weights", "source"):
+                raise PlanViolation(f"{where}: pack {number} is a copy of what a program changes")
+
+    def with_memory(self, step: Step, where: str) -> None:
+        """Inputs without memory are those that the kernel replaces by a pack that it gets."""
+        given = [request for request, pack in zip(_requests(step), step.packs, strict=False) if pack is not None]
+        replaced = {request.input for request in given if request.replaces}
+        for index, operand in enumerate(step.inputs):
+            if operand is not None and self.plan.arenas[operand.arena].kind == "source" and index not in replaced:
+                raise PlanViolation(f"{where}: reads input {index}, which has no memory")
+
+    def apart(self, step: Step, trip: int, where: str) -> None:
+        """Results share no byte with operands, workspace or each other, but for declared pairs in one place."""
+        assert step.kernel is not None
+        results = [(i, o) for i, o in enumerate(step.outputs) if o is not None and o.type.elements]
+        others: list[tuple[int, Operand]] = [
+            (i, o) for i, o in enumerate(step.inputs) if o is not None and o.type.elements
+        ]
+        for place, (result, out) in enumerate(results):
+            for index, operand in others:
+                pair = (result, index) in step.kernel.inplace and _same_place(out, operand)
+                if not pair and self.overlap(out, operand, trip):
+                    raise PlanViolation(f"{where}: result {result} overwrites operand {index} while it is read")
+            for other, second in results[:place]:
+                if self.overlap(out, second, trip):
+                    raise PlanViolation(f"{where}: results {other} and {result} share memory")
+        if step.workspace is not None and step.workspace.type.elements:
+            for _, operand in (*results, *others):
+                if self.overlap(step.workspace, operand, trip):
+                    raise PlanViolation(f"{where}: its workspace shares memory with an operand or result")
+
+    def overlap(self, a: Operand, b: Operand, trip: int) -> bool:
+        """True when two operands share a byte; gaps between elements count as apart."""
+        if a.arena != b.arena:
+            return False
+        (low, high), (first, last) = self.span(a, trip), self.span(b, trip)
+        if high <= first or last <= low:
+            return False
+        mask = np.zeros(self.plan.arenas[a.arena].bytes, np.bool_)
+        self.bytes_of(a, trip, mask)[...] = True
+        return bool(self.bytes_of(b, trip, mask).any())
+
+
+def _requests(step: Step) -> Sequence[PackRequest]:
+    """What the kernel of a step asked for."""
+    return () if step.prepared is None else tuple(step.prepared.packs)
+
+
+def _same_place(a: Operand, b: Operand) -> bool:
+    """True when two operands lie in the same bytes in the same order."""
+    return (
+        a.arena == b.arena
+        and a.offset == b.offset
+        and a.type.sizes == b.type.sizes
+        and a.type.dtype.nbytes(1) == b.type.dtype.nbytes(1)
+        and a.strides == b.strides
+        and a.trip_stride == b.trip_stride
+        and a.flip == b.flip
+    )

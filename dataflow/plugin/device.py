@@ -1,0 +1,316 @@
+"""What a device and a kernel are to the core: protocols and records, no implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ..errors import DeviceError, PluginError
+from ..ir.graph import Array, Node, Value
+from ..ir.types import DTYPES, DType
+
+if TYPE_CHECKING:
+    from ..ir.lowered import LoweredNode, Root
+    from ..ir.plan import Segment
+
+HOST = "host"
+"""Name of the memory that the CPU addresses; devices that share it need no copies between them."""
+
+Precision = Literal["float32", "bf16x6", "tf32", "bf16"]
+"""How products of float32 may be computed: as float32; from operands split in three bfloat16, of whose nine products
+the six largest count (errors as of float32, other bits); from operands rounded to TF32 (10 bits of mantissa) or better;
+from operands rounded to bfloat16 (7 bits). Sums and results are float32 in each. A device that has no such way computes
+as float32."""
+
+_BY_SHORT = {d.short: d for d in DTYPES}
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSpec:
+    """What a kernel takes at one operand.
+
+    Attributes:
+        dtypes: those it takes; None: every type that fits in an arena.
+        strided: any strides; otherwise contiguous.
+        optional: may be absent.
+        repeated: the last operand, any number of times.
+    """
+
+    dtypes: frozenset[DType] | None = None
+    strided: bool = False
+    optional: bool = False
+    repeated: bool = False
+
+    def refuses(self, value: Value | None) -> str | None:
+        """Why ``value`` can't stand here, or None."""
+        if value is None:
+            return None if self.optional else "an operand is absent"
+        if self.dtypes is not None and value.type.dtype not in self.dtypes:
+            return f"takes {'|'.join(sorted(d.short for d in self.dtypes))}, not {value.type.dtype.short}"
+        if value.type.dtype.kind == "s":
+            return "takes no strings"
+        return None
+
+
+def parse_operands(text: str) -> tuple[tuple[OperandSpec, ...], tuple[OperandSpec, ...]]:
+    """Input and output specs from a record's text, e.g. ``"~f32,i32|i64,f32?->f32"`` (see dataflow.h).
+
+    Raises:
+        PluginError: the text has not that form.
+    """
+    sides = text.replace(" ", "").split("->")
+    if len(sides) != 2:
+        raise PluginError(f"kernel operands {text!r}: expected 'inputs->outputs'")
+    return _parse_side(sides[0], text), _parse_side(sides[1], text)
+
+
+def _parse_side(side: str, text: str) -> tuple[OperandSpec, ...]:
+    specs = []
+    for item in filter(None, side.split(",")):
+        names = item.strip("~?*")
+        if names == "any":
+            dtypes = None
+        else:
+            unknown = [n for n in names.split("|") if n not in _BY_SHORT]
+            if unknown:
+                raise PluginError(f"kernel operands {text!r}: unknown dtype {unknown[0]!r}")
+            dtypes = frozenset(_BY_SHORT[n] for n in names.split("|"))
+        specs.append(OperandSpec(dtypes, item.startswith("~"), "?" in item, "*" in item))
+    return tuple(specs)
+
+
+def has_work(node: Node) -> bool:
+    """Whether a result of the node has elements; one without is planned, but not run."""
+    return any(value is not None and 0 not in value.type.shape for value in node.outputs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """Capability and code in one record.
+
+    Attributes:
+        op: name of the op or pattern.
+        name: for messages.
+        inputs, outputs: what each operand may be.
+        inplace: pairs (output, input) that may share memory when shape and strides agree.
+        priority: the highest accepted one wins; a tie is an error.
+        accepts: a reason why it can't take a node, or None.
+        code: what the device runs: a C record, or a Python callable for the numpy device.
+        capturable: may run inside a graph capture.
+    """
+
+    op: str
+    name: str
+    inputs: tuple[OperandSpec, ...]
+    outputs: tuple[OperandSpec, ...]
+    code: Any
+    inplace: tuple[tuple[int, int], ...] = ()
+    priority: int = 0
+    accepts: Callable[[Node], str | None] | None = None
+    capturable: bool = True
+
+    def refuses(self, node: Node) -> str | None:
+        """Why this kernel can't take ``node``, or None when it can, as every kernel can that has no work with it."""
+        for specs, values, side in (
+            (self.inputs, node.inputs, "input"),
+            (self.outputs, node.outputs, "output"),
+        ):
+            if len(values) > len(specs) and not (specs and specs[-1].repeated):
+                return f"{self.name}: {len(values)} {side}s, takes {len(specs)}"
+            for index, spec in enumerate(specs):
+                if spec.repeated:
+                    reasons = [spec.refuses(v) for v in values[index:]]
+                else:
+                    reasons = [spec.refuses(values[index] if index < len(values) else None)]
+                for reason in filter(None, reasons):
+                    return f"{self.name}: {side} {index}: {reason}"
+        # A node without work isn't run: no kernel is asked about sizes that it could only divide by zero.
+        return self.accepts(node) if self.accepts is not None and has_work(node) else None
+
+    def input_spec(self, index: int) -> OperandSpec:
+        """The spec of input ``index``, counting repeated ones."""
+        return self.inputs[min(index, len(self.inputs) - 1)]
+
+
+@dataclass(slots=True, eq=False)
+class Unavailable:
+    """A device that can't be used, and why; what a plugin offers where there is nothing to open.
+
+    Attributes: see ``Device``.
+    """
+
+    name: str
+    unavailable: str | None
+    ordinal: int = 0
+    memory: str = HOST
+    alignment: int = 64
+    asynchronous: bool = False
+    bodies: bool = False
+    peers: str | None = None
+
+    def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:
+        """Raises DeviceError with the reason."""
+        raise DeviceError(f"device {self.name!r} is unavailable: {self.unavailable}")
+
+    def kernels(self) -> Sequence[Kernel]:
+        """None."""
+        return ()
+
+
+class Buffer(Protocol):
+    """Memory of a device."""
+
+    @property
+    def base(self) -> Any:
+        """Address or handle, as a ``void *``."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackRequest:
+    """A packed copy of a constant input that a kernel wants kept.
+
+    Attributes:
+        input: which one.
+        kind: the kernel's own number of the form of the copy.
+        bytes: of the copy.
+        fill: ``fill(source, packed)`` makes it; both are ``void *``.
+        replaces: a run that gets the copy doesn't read the input.
+    """
+
+    input: int
+    kind: int
+    bytes: int
+    fill: Callable[[Any, Any], None]
+    replaces: bool = False
+
+
+class Prepared(Protocol):
+    """What a device answers for a kernel and a node at plan time."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory that each run of the step needs."""
+
+    @property
+    def packs(self) -> Sequence[PackRequest]:
+        """Packed copies of inputs that it wants, in their order."""
+
+    @property
+    def algorithms(self) -> Sequence[str]:
+        """Names of those that the kernel has for the node; empty where there is nothing to choose."""
+
+    @property
+    def algorithm(self) -> str:
+        """The one that it will go by."""
+
+
+class BoundSegment(Protocol):
+    """A segment with addresses: ready to run.
+
+    Attributes:
+        native: segments that a native call runs; 0: Python runs it.
+    """
+
+    native: int
+
+    def run(self, slots: Any, count: int, cancel: Any, calls: Any) -> None:
+        """Runs the steps.
+
+        Args:
+            slots: a ``void *[]`` with an address per slot.
+            count: of slots.
+            cancel: an ``int32_t *``; the run ends with Cancelled soon after it is set. Null: nothing ends it.
+            calls: an ``int64_t *`` that counts kernel calls.
+        """
+
+
+class Backend(Protocol):
+    """An open device. One that works on the host's memory is never asked to allocate or copy."""
+
+    def alloc(self, bytes: int) -> Buffer:
+        """Memory for an arena; raises OutOfMemoryError."""
+
+    def free(self, buffer: Buffer) -> None:
+        """Gives memory back."""
+
+    def write(self, buffer: Buffer, offset: int, array: Array) -> None:
+        """Copies a contiguous host array into device memory."""
+
+    def read(self, array: Array, buffer: Buffer, offset: int) -> None:
+        """Copies device memory into a contiguous host array."""
+
+    def receive(self, buffer: Buffer, offset: int, source: Buffer, source_offset: int, bytes: int) -> None:
+        """Copies from the memory of a peer (see ``Device.peers``)."""
+
+    def sync(self) -> None:
+        """Waits for all that was started."""
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that can still be allocated and bytes in all; None where that isn't known."""
+
+    def prepare(
+        self,
+        nodes: Sequence[LoweredNode],
+        threads: int,
+        constants: Collection[Root] = (),
+        algorithms: Mapping[int, str] = MappingProxyType({}),
+    ) -> Sequence[Prepared]:
+        """Workspace, packs and state for each node, chosen by its kernel.
+
+        Args:
+            nodes: with kernels of this device.
+            threads: the most that a kernel may use.
+            constants: roots of which packed copies can be kept: the host's, and no program of the plan's owner
+                changes them.
+            algorithms: by index of the node the one to go by, of those that its kernel named before.
+        """
+
+    def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundSegment:
+        """The segment with addresses.
+
+        Args:
+            segment: steps whose operands have places.
+            arenas: per arena of the plan: Buffer or None, bytes, number of the slot or -1.
+            threads: the most that a kernel may use.
+        """
+
+
+class Device(Protocol):
+    """A device that a plugin offers; making one opens nothing and never raises.
+
+    Attributes:
+        name: as users type it.
+        ordinal: its number among those of the name.
+        memory: name of the memory it addresses; ``HOST`` when it works on the host's.
+        alignment: of every operand, in bytes.
+        asynchronous: segments and copies may return before they are done.
+        bodies: segments may hold loops.
+        peers: devices of equal ``peers`` copy between their memories by themselves; None: through the host.
+        unavailable: why it can't be used, or None.
+    """
+
+    name: str
+    ordinal: int
+    memory: str
+    alignment: int
+    asynchronous: bool
+    bodies: bool
+    peers: str | None
+    unavailable: str | None
+
+    def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:
+        """An open device; raises DeviceError with the reason.
+
+        Args:
+            options: the device's own.
+            precision: the least with which it may compute products of float32.
+        """
+
+    def kernels(self) -> Sequence[Kernel]:
+        """Its own kernels."""

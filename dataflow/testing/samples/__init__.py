@@ -1,0 +1,1 @@
+"""Uses of every op at interesting shapes, one file per family."""

@@ -1,0 +1,208 @@
+"""The graphs of training: forward with loss, its joint graph with the gradients, and the optimizer's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from .. import ops
+from ..errors import GradientError
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node, Value
+from ..ir.rewrite import rewrite
+from ..ir.types import TensorType, float32
+from ..passes.autodiff import add_gradients, decompose_for_gradient
+
+Terms = Mapping[str, Value]
+"""Results of a loss or metric by name: sums and weights over the micro-batch, rank 0, float32."""
+Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Terms]
+"""``build(g, outputs, batch)``: adds a loss and metrics; ``loss`` and ``weight`` are among the results."""
+
+ACCUMULATOR = "gradients/"
+PENDING = "pending/"  # statistics as the micro-batches since the last optimizer step left them
+# No parameter has such a name: "weight" alone some have.
+HYPER, WEIGHT, SQUARES = "optimizer/hyper", "optimizer/weight", "optimizer/squares"
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Forward and backward in one graph.
+
+    Attributes:
+        graph: outputs are the terms, and SQUARES: the sum of the accumulators' squares, which is finite only where all
+            of them are; states are the accumulators and updated statistics.
+        reached: names of the trained parameters that the loss depends on.
+    """
+
+    graph: Graph
+    reached: tuple[str, ...]
+
+
+def forward_graph(model: Graph, entries: Mapping[str, TensorType], build: Build) -> Graph:
+    """The model's graph with a loss and metrics behind it; outputs are the terms.
+
+    Args:
+        model: bound.
+        entries: what the loss and metrics read from a batch beside the model's inputs.
+        build: adds them.
+    """
+    builder, _ = _with_terms(model, entries, build)
+    return builder.build()
+
+
+def joint_graph(
+    model: Graph, entries: Mapping[str, TensorType], build: Build, trained: Sequence[str], *, add: bool
+) -> Joint:
+    """Forward and backward in one graph, whose gradients go to accumulators.
+
+    Args:
+        model: bound.
+        entries: as in ``forward_graph``.
+        build: as in ``forward_graph``.
+        trained: names of parameters.
+        add: the gradients are added to the accumulators; otherwise they replace what is there.
+
+    Raises:
+        GradientError: an op between a trained parameter and the loss has no gradient.
+    """
+    wrt = [v for v in model.initializers if v.name in set(trained)]
+    model = decompose_for_gradient(model, wrt)
+    builder, terms = _with_terms(model, entries, build)
+    boundary = len(builder.nodes())
+    loss = terms["loss"]
+    values = {v.name: v for v in builder.initializers() if v.name in set(trained)}
+    seed = builder.constant(np.ones((), loss.type.dtype.numpy), "seed")
+    found = add_gradients(builder, {loss: seed}, list(values.values()))
+    reached = tuple(name for name, value in values.items() if found.get(value) is not None)
+    if not reached:
+        raise GradientError("the loss depends on none of the trained parameters: " + ", ".join(list(trained)[:5]))
+    behind = len(builder.nodes())
+    squares: Value | None = None
+    places = {value: place for place, node in enumerate(builder.nodes()) for value in node.outputs}
+    for name in sorted(reached, key=lambda name: places.get(found[values[name]], -1)):
+        gradient = found[values[name]]
+        assert gradient is not None
+        held = _zeros(builder, ACCUMULATOR + name, gradient.type)
+        gathered = ops.add(held, gradient) if add else gradient
+        builder.state(ACCUMULATOR + name, held, gathered)
+        squares = ops.square_sum(gathered, squares)
+    assert squares is not None
+    builder.output(SQUARES, squares)
+    return Joint(_sooner(builder.build(boundary), boundary, behind), reached)
+
+
+def _sooner(graph: Graph, boundary: int, start: int) -> Graph:
+    """The graph whose nodes from ``start`` on stand right behind what they read, and behind the forward program.
+
+    Accumulating and checking a gradient then finds it in the cache, and its memory is free sooner.
+    """
+    order: dict[Node, tuple[int, int]] = {}
+    producers = graph.producers()
+    for index, node in enumerate(graph.nodes):
+        read = [order[producers[value]][0] for value in node.inputs if value in producers]
+        order[node] = (index, -1) if index < start else (max([boundary - 1, *read]), index)
+    return dataclasses.replace(graph, nodes=tuple(sorted(graph.nodes, key=order.__getitem__)))
+
+
+def optimizer_graph(
+    parameters: Mapping[str, TensorType],
+    slots: Sequence[str],
+    step: Callable[..., Sequence[Value]],
+    hyper: int,
+    clip_norm: float | None,
+    statistics: Mapping[str, TensorType] = MappingProxyType({}),
+) -> Graph:
+    """One update of every parameter from its accumulator, and of every statistic from what waits for it.
+
+    Its inputs are HYPER, (K,) float32; WEIGHT, rank 0: by which the accumulated sums are divided; and with
+    ``clip_norm`` SQUARES, rank 0: the sum of the accumulators' squares.
+    Its output is ``norm``: of the averaged gradient over all parameters, before clipping.
+
+    Args:
+        parameters: name to type of what is trained.
+        slots: names of the optimizer's tensors per parameter.
+        step: ``step(g, parameter, gradient, slots, hyper, scale)``: the new parameter and slots.
+        hyper: length K of the hyperparameter tensor.
+        clip_norm: the largest norm that is let through, or None.
+        statistics: name to type of what micro-batches update and only an optimizer step makes last.
+    """
+    builder = GraphBuilder("optimizer")
+    hypers = builder.input(HYPER, float32, (hyper,))
+    weight = builder.input(WEIGHT, float32, ())
+    scale = ops.reciprocal(weight)
+    if clip_norm is not None:
+        norm = ops.mul(ops.sqrt(builder.input(SQUARES, float32, ())), scale)
+        # As torch.nn.utils.clip_grad_norm_: the factor is clip_norm / (norm + 1e-6), at most 1.
+        factor = ops.minimum(ops.div(builder.scalar(clip_norm, float32), ops.add(norm, 1e-6)), 1.0)
+        scale = ops.mul(scale, factor)
+        builder.output("norm", norm)
+    else:
+        builder.output("scale", scale)
+    for name, type_ in parameters.items():
+        before = _zeros(builder, name, type_, role="parameter")
+        gradient = _zeros(builder, ACCUMULATOR + name, type_)
+        held = [_zeros(builder, f"optimizer/{slot}/{name}", type_) for slot in slots]
+        results = step(builder, before, gradient, tuple(held), hypers, scale)
+        builder.state(name, before, results[0])
+        for slot, old, new in zip(slots, held, results[1:], strict=True):
+            builder.state(f"optimizer/{slot}/{name}", old, new)
+    for name, type_ in statistics.items():
+        builder.state(name, _zeros(builder, name, type_), ops.copy(_zeros(builder, PENDING + name, type_)))
+    return builder.build()
+
+
+def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -> Graph:
+    """The graph whose batch norms use the batch's statistics and update the running ones, in tensors that wait.
+
+    A batch norm whose statistics aren't initializers stays as it is.
+
+    Args:
+        graph: any.
+        first: of a logical batch: reads the running statistics; later micro-batches go on from those that wait. Either
+            writes the latter only, so that a logical batch that fails leaves no trace.
+        momentum: of batch norms that don't say.
+    """
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if node.op.name != "batch_norm" or not {node.inputs[3], node.inputs[4]} <= set(graph.initializers):
+            return None
+        attributes = {"epsilon": node.attributes["epsilon"], "momentum": node.attributes.get("momentum", momentum)}
+        running = [value for value in inputs[3:5] if value is not None]
+        waiting = [_zeros(builder, PENDING + value.name, value.type) for value in running]
+        read = running if first else waiting
+        made = builder.add(ops.batch_norm_train, (*inputs[:3], *read), attributes, name=node.name)
+        for before, after in zip(waiting, made.outputs[1:3], strict=True):
+            assert after is not None
+            builder.state(before.name, before, after)
+        return made.outputs[:1]
+
+    return rewrite(graph, replace)
+
+
+def _zeros(
+    builder: GraphBuilder, name: str, type_: TensorType, role: Literal["parameter", "statistic"] = "statistic"
+) -> Value:
+    """A stored tensor whose data is zeros, or what the trainer's store has by that name."""
+    zeros = np.broadcast_to(np.zeros((), type_.dtype.numpy), type_.sizes)
+    return builder.initializer(name, zeros, role=role)
+
+
+def _with_terms(model: Graph, entries: Mapping[str, TensorType], build: Build) -> tuple[GraphBuilder, dict[str, Value]]:
+    builder = GraphBuilder(model.name)
+    new = builder.adopt(model)
+    known = {v.name: new[v] for v in model.inputs}
+    batch = dict(known)
+    for name, type_ in entries.items():
+        if name not in known:
+            batch[name] = builder.input(name, type_.dtype, type_.shape)
+    builder.origin = "loss"
+    terms = dict(build(builder, {name: new[v] for name, v in model.outputs.items()}, batch))
+    builder.origin = ""
+    for name, value in terms.items():
+        builder.output(name, value)
+    return builder, terms

@@ -1,0 +1,373 @@
+"""One call of ``Trainer.fit``: epochs, validation, checkpoints, stopping early."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..errors import Cancelled, DataflowError, InputError
+from ..host.numbers import whole
+from ..ir.graph import Array
+from . import checkpoint as files
+from . import schedules
+from .callbacks import Callback, EarlyStop, Event
+from .checkpoint import Checkpoint
+from .dataset import Dataset
+from .history import History
+from .interrupts import InterruptsHeld
+from .metrics import Tally, figures
+from .progress import progress
+from .record import BEST, Record
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+_log = logging.getLogger("dataflow")
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Where and how often a run is saved.
+
+    Attributes:
+        folder: of the checkpoints.
+        every: ``"epoch"``, or a number of optimizer steps.
+        keep: how many files stay.
+    """
+
+    folder: Path
+    every: Literal["epoch"] | int
+    keep: int
+
+    def __post_init__(self) -> None:
+        whole("fit: keep", self.keep)
+        if self.every != "epoch":
+            whole("fit: without 'epoch' every", self.every)
+
+
+@dataclass(slots=True)
+class Mark:
+    """Where a run stands right after an optimizer step or an epoch: what a checkpoint can go on from.
+
+    Attributes:
+        epoch: passes done.
+        position: batches of the next pass that are done.
+        tallies: figures of that pass so far.
+    """
+
+    epoch: int
+    position: int
+    tallies: dict[str, Tally]
+
+
+class Fit:
+    """A run. See ``Trainer.fit`` for the arguments."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        data: Dataset,
+        validation: Dataset | None,
+        epochs: int,
+        batch_size: int,
+        shuffle: bool,
+        callbacks: Sequence[Callback],
+        saving: Saving | None,
+        early_stop: EarlyStop | None,
+        shown: bool | None,
+    ) -> None:
+        epochs, batch_size = whole("fit: epochs", epochs), whole("fit: batch_size", batch_size)
+        if trainer.pending:
+            raise InputError(f"fit: {trainer.pending} micro-batches of step() wait for the optimizer; call update()")
+        self.trainer, self.data, self.validation = trainer, data, validation
+        self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
+        self.callbacks, self.saving, self.early_stop = callbacks, saving, early_stop
+        self.progress = progress(shown)
+        self.history = History()
+        self.mark = Mark(0, 0, trainer.tallies())
+        self.saved: Mark | None = None
+        self.signature: dict[str, Any] = {}
+        self.spoiled: frozenset[str] = frozenset()  # tensors that were not finite before
+        self.stopping = False
+        self.best: float | None = None
+        self.best_state: dict[str, Array] = {}
+        self.waited = 0
+        batches = data.count(batch_size)
+        total = None if batches is None else trainer.steps + -(-batches // trainer.accumulate) * epochs
+        trainer.schedule = schedules.over(schedules.named(trainer.optimizer.schedule), total)
+
+    def run(self, resume: str | Path | None) -> History:
+        """The figures of the run, gone on from a checkpoint where ``resume`` says so."""
+        with contextlib.nullcontext() if self.saving is None else files.Claim(self.saving.folder):
+            return self._run(resume)
+
+    def _run(self, resume: str | Path | None) -> History:
+        self._begin(resume)
+        _log.info("%s", self.trainer.described())
+        self.progress.begin(self.epochs, self.data.count(self.batch_size), self.mark.epoch, self.mark.position)
+        try:
+            while self.mark.epoch < self.epochs and not self.stopping:
+                self._epoch()
+            self._save_last()
+        except BaseException as error:
+            self.trainer.discard()  # what the mark does not count
+            if isinstance(error, (KeyboardInterrupt, Cancelled)):
+                self._save_interrupted()
+            raise
+        finally:
+            self.progress.end()
+        self._finish()
+        return self.history
+
+    # ---- an epoch -------------------------------------------------------------------------------------
+
+    def _epoch(self) -> None:
+        trainer, number, position = self.trainer, self.mark.epoch, self.mark.position
+        tallies = copy.deepcopy(self.mark.tallies)
+        begun = time.perf_counter()
+        batches = self.data.batches(
+            self.batch_size,
+            seed=trainer.seed,
+            epoch=number,
+            shuffle=self.shuffle,
+            start=position,
+            tuple_keys=trainer.tuple_keys,
+        )
+        for batch in batches:
+            trainer.micro_batch(batch, tallies)
+            position += 1
+            self.progress.batch(number, position, figures(tallies))
+            if trainer.pending >= trainer.accumulate:
+                self._update(Mark(number, position, copy.deepcopy(tallies)))
+                if self.stopping:
+                    return
+        if trainer.pending:  # the last logical batch of the epoch is short
+            self._update(Mark(number, position, copy.deepcopy(tallies)))
+        if not position:
+            raise InputError(f"fit: epoch {number + 1} had no batches")
+        self._end_epoch(number + 1, tallies, time.perf_counter() - begun)
+
+    def _update(self, mark: Mark) -> None:
+        with InterruptsHeld():  # weights, mark and history advance together
+            row = self.trainer.update()
+            self.mark = mark
+            if row:
+                self.history.add_step({**row, "epoch": mark.epoch})
+        if not row:
+            return
+        self._tell("step", mark.epoch, row)
+        every = self.saving.every if self.saving is not None else None
+        if isinstance(every, int) and self.trainer.steps % every == 0:
+            self._save()
+
+    def _end_epoch(self, epoch: int, tallies: Mapping[str, Tally], seconds: float) -> None:
+        row = figures(tallies)
+        if self.validation is not None:
+            found = self.trainer.evaluate(self.validation, batch_size=self.batch_size)
+            row |= {f"val_{name}": figure for name, figure in found.items()}
+        rule = self.early_stop
+        better = rule is not None and rule.better(rule.figure(row), self.best)
+        weights = self._weights() if rule is not None and better and rule.restore_best else {}
+        with InterruptsHeld():  # mark, history and early stop advance together
+            self.mark = Mark(epoch, 0, self.trainer.tallies())
+            self.history.add_epoch({"epoch": epoch, **row, "seconds": seconds})
+            if rule is not None and better:
+                self.best, self.waited, self.best_state = rule.figure(row), 0, weights
+            elif rule is not None:
+                self.waited += 1
+            self._judge()
+        self.progress.epoch(epoch, row)
+        self._tell("epoch", epoch, row)
+        if self.saving is not None and self.saving.every == "epoch":
+            self._save()
+
+    def _weights(self) -> dict[str, Array]:
+        """Copies of the weights, named as those of the best epoch."""
+        return {BEST + k: v for k, v in self.trainer.programs.state().items() if _is_weight(k)}
+
+    def _judge(self) -> None:
+        """Stops when there was no better epoch for too long, here or before the run was resumed."""
+        rule = self.early_stop
+        if rule is not None and self.waited >= rule.patience:
+            best = "any" if self.best is None else f"{self.best:.6g}"
+            _log.info("%s has not become better than %s for %d epochs", rule.monitor, best, self.waited)
+            self.stopping = True
+
+    def _save_last(self) -> None:
+        """Saves what no checkpoint has yet, before the weights of the best epoch come back."""
+        if self.saving is not None and self.saved is not self.mark:
+            self._save()
+
+    def _save_interrupted(self) -> None:
+        """Saves at the mark; that it could not must not hide the interrupt."""
+        if self.saving is None:
+            return
+        try:
+            self._save()
+        except (OSError, DataflowError) as error:
+            _log.error("interrupted, and not saved: %s", error)
+        else:
+            _log.warning("interrupted; saved in %s", self.saving.folder)
+
+    def _finish(self) -> None:
+        """The weights of the best epoch come back, and callbacks are told."""
+        if self.best_state:
+            state = self.trainer.programs.state()
+            state |= {name.removeprefix(BEST): array for name, array in self.best_state.items()}
+            with InterruptsHeld():
+                self.trainer.programs.load_state(state)
+        self._tell("end", self.mark.epoch, {})
+
+    def _tell(self, kind: Literal["step", "epoch", "end"], epoch: int, metrics: Mapping[str, float]) -> None:
+        event = Event(kind, self.trainer, self.trainer.steps, epoch, metrics)
+        for callback in self.callbacks:
+            callback(event)
+        self.stopping |= event.stopping
+
+    # ---- checkpoints ----------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        assert self.saving is not None
+        trainer = self.trainer
+        with trainer.model.lock:
+            tensors = {**trainer.programs.state(), **self.best_state}
+            steps = trainer.steps
+        spoiled = [name for name in files.not_finite(tensors) if name not in self.spoiled]
+        if spoiled:
+            raise DataflowError(
+                f"{self.saving.folder}: not saved after {steps} optimizer steps: {', '.join(spoiled[:3])} not "
+                "finite, which the last updates made so; resume from the newest checkpoint with a lower learning rate, "
+                "or clip_norm"
+            )
+        record = Record(
+            steps=steps,
+            epoch=self.mark.epoch,
+            position=self.mark.position,
+            tallies=self.mark.tallies,
+            history=self.history,
+            best=self.best,
+            waited=self.waited,
+            trainable=trainer.trainable,
+            slots=trainer.optimizer.slots,
+            order=self._order(),
+            origin=_origin(trainer),
+            algorithms=trainer.algorithms.used,
+            optimizer=type(trainer.optimizer).__name__,
+            data=self.signature,
+        )
+        checkpoint = Checkpoint(tensors, record.counters(), files.fingerprint(trainer.model.graph))
+        files.save(self.saving.folder, steps, checkpoint, self.saving.keep)
+        self.saved = self.mark
+
+    def _begin(self, resume: str | Path | None) -> None:
+        """Goes on from a checkpoint where ``resume`` says so; looks at what the run begins with."""
+        if resume is None and self.saving is None:
+            return
+        trainer = self.trainer
+        self.signature = self.data.signature(trainer.tuple_keys)
+        if resume is not None:
+            self._resume(resume)
+        begun = {f"parameters/{name}": trainer.model.parameters[name].array for name in trainer.trainable}
+        self.spoiled = frozenset(files.not_finite({**begun, **trainer.programs.state()}))
+        known = [] if self.saving is None or resume == "auto" else files.files(self.saving.folder)
+        later = [path for path in known if files.step_of(path) > trainer.steps]
+        if later:
+            raise InputError(
+                f"fit: {later[-1]} is of a later step than {trainer.steps}, where this run begins, and would be taken "
+                "for its newest checkpoint; resume='auto' goes on from there; otherwise choose another folder"
+            )
+
+    def _resume(self, resume: str | Path) -> None:
+        if resume == "auto":
+            assert self.saving is not None
+            found = files.newest(self.saving.folder, Record.of)
+            if found is None:
+                return
+            path, state = found
+        else:
+            path, state = Path(resume), files.load(resume)
+        trainer = self.trainer
+        record = Record.of(state, path)
+        rule = trainer.optimizer
+        record.check(state, path, trainer.model.graph, trainer.trainable, rule.slots, type(rule).__name__)
+        position = self._position(record, path)
+        # Everything fits: from here on the trainer changes.
+        others = trainer.algorithms.adopt(record.algorithms)
+        if others:
+            _log.warning("%s: not bit for bit, since %d nodes go by other algorithms than there", path, len(others))
+        same = position and record.tallies.keys() == self.mark.tallies.keys()
+        with InterruptsHeld():
+            trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(BEST)})
+            trainer.steps = record.steps
+        self.mark = self.saved = Mark(record.epoch, position, dict(record.tallies) if same else trainer.tallies())
+        self.history, self.best, self.waited = record.history, record.best, record.waited
+        self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(BEST)}
+        self._judge()
+        _log.info("resumed from %s: step %d, epoch %d", path, trainer.steps, self.mark.epoch)
+
+    def _position(self, record: Record, path: Path) -> int:
+        """The batch to go on from, after a word on what changed since the checkpoint.
+
+        Raises:
+            InputError: within an epoch, and the data has another length.
+        """
+        order = {key: value for key, value in self._order().items() if value != record.order.get(key)}
+        if "samples" in order and record.position:
+            raise InputError(
+                f"{path}: it was saved within an epoch over {record.order.get('samples')} samples, and the data has "
+                f"{self.data.length} now, so its order can't go on; give the same data, or resume from a checkpoint of "
+                "the end of an epoch"
+            )
+        data = [
+            f"{key} ({record.data[key]} there, {value} here)"
+            for key, value in self.signature.items()
+            if key in record.data and record.data[key] != value
+        ]
+        if data:
+            _log.warning("%s: the data changed since: %s", path, "; ".join(data))
+        origin = [key for key, value in _origin(self.trainer).items() if value != record.origin.get(key)]
+        if order and record.position:
+            _log.warning("%s: %s changed, so the epoch begins again", path, ", ".join(order))
+        if origin or order:
+            _log.warning("%s: not bit for bit, since these changed: %s", path, ", ".join([*origin, *order]))
+        batches = self.data.count(self.batch_size)
+        if not order and batches is not None and record.position > batches:
+            raise InputError(f"{path}: damaged: it is at batch {record.position} of an epoch of {batches}")
+        return 0 if order else record.position
+
+    def _order(self) -> dict[str, Any]:
+        """What the order of the data depends on, beside the epoch."""
+        trainer = self.trainer
+        return {
+            "seed": trainer.seed,
+            "shuffle": self.shuffle,
+            "batch_size": self.batch_size,
+            "accumulate": trainer.accumulate,
+            "samples": self.data.length,
+        }
+
+
+def _is_weight(name: str) -> bool:
+    return name.startswith("parameters/")
+
+
+def _origin(trainer: Trainer) -> dict[str, Any]:
+    """What the bits of a result depend on, beside data and settings."""
+    from .. import __version__
+
+    return {
+        "version": __version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "devices": str(trainer.devices),
+        "threads": trainer.threads,
+    }

@@ -1,0 +1,150 @@
+"""Which parameters are trained: patterns over names, aliases and places in the graph."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from ..errors import InputError
+from ..host import checks
+from ..ir.graph import Graph
+from ..model import Model, Parameter
+
+_VIEWS = frozenset({"transpose", "reshape", "broadcast_to", "slice", "cast", "copy"})
+_NORM = re.compile(r"(^|[./_])((batch|layer|group|instance|rms)_?norm|norm|ln|bn)(_?\d+|_?f)?([./_]|$)", re.IGNORECASE)
+
+
+def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[str, ...]:
+    """The names of the parameters to train, in the model's order.
+
+    Args:
+        model: whose parameters.
+        patterns: a name or alias selects exactly that tensor, also one that isn't trained by default. Globs,
+            ``"head"`` (the last layer with a weight), ``"last:3"`` (from the third last layer on), ``"bias"`` and
+            ``"norm"`` choose among those trained by default. ``"!pattern"`` leaves out. None: all of the default.
+
+    Raises:
+        InputError: a pattern matches nothing; the message has the nearest names.
+    """
+    parameters = model.parameters
+    default = [name for name, parameter in parameters.items() if parameter.trainable]
+    given = [] if patterns is None else checks.texts("trainable", patterns)
+    wanted = [p for p in given if not p.startswith("!")]
+    chosen = set() if wanted else set(default)
+    for pattern in wanted:
+        chosen |= _matching(model, pattern, default)
+    for pattern in given:
+        if pattern.startswith("!"):
+            chosen -= _matching(model, pattern[1:], default)
+    names = tuple(name for name in parameters if name in chosen)
+    if not names:
+        raise InputError(
+            f"nothing is left to train: {_described(given)}; the model has {len(parameters)} stored tensors, "
+            f"{len(default)} of them trainable by default"
+        )
+    whole = [f"{name!r} is {parameters[name].type}" for name in names if not parameters[name].type.dtype.is_float]
+    if whole:
+        raise InputError(f"only float tensors can be trained: {', '.join(whole)}")
+    narrow = [f"{name!r} is {parameters[name].type}" for name in names if parameters[name].type.dtype.bits < 32]
+    if narrow:
+        more = f" and {len(narrow) - 3} more" if len(narrow) > 3 else ""
+        raise InputError(
+            f"parameters of 16 bits can't be trained: {', '.join(narrow[:3])}{more}; updates are smaller than they "
+            "resolve, and moments overflow; export the model in float32 (precision='bf16' then computes products in "
+            "bfloat16), or leave them out with trainable="
+        )
+    return names
+
+
+def _described(patterns: Sequence[str]) -> str:
+    return f"trainable={list(patterns)}" if patterns else "no parameter is trainable by default"
+
+
+def _matching(model: Model, pattern: str, default: Sequence[str]) -> set[str]:
+    parameters = model.parameters
+    exact = {name for name, p in parameters.items() if pattern == name or pattern in p.aliases}
+    if exact:
+        return exact
+    if pattern == "head" or re.fullmatch(r"last:\d+", pattern):
+        count = 1 if pattern == "head" else int(pattern[5:])
+        found = _last_layers(model.graph, set(default), count)
+    elif pattern == "bias":
+        found = _biases(model.graph, default)
+    elif pattern == "norm":
+        found = _norms(model, default)
+    else:
+        found = {name for name in default if _matches(parameters[name], pattern)}
+        outside = [name for name, p in parameters.items() if name not in default and _matches(p, pattern)]
+        if outside and not found:
+            raise InputError(
+                f"trainable pattern {pattern!r} matches only tensors that are not trained by default; to train one, "
+                f"give its exact name: {', '.join(map(repr, outside[:5]))}"
+            )
+    if not found:
+        names = [n for name, p in parameters.items() for n in (name, *p.aliases)]
+        near = difflib.get_close_matches(pattern, names, 3, cutoff=0.3)
+        raise InputError(
+            f"trainable pattern {pattern!r} matches no parameter; nearest names: "
+            f"{', '.join(map(repr, near)) or ', '.join(map(repr, names[:3])) or 'the model has none'}"
+        )
+    return found
+
+
+def _matches(parameter: Parameter, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (parameter.name, *parameter.aliases))
+
+
+def _readers(graph: Graph) -> dict[str, list[tuple[int, int]]]:
+    """For each stored tensor, (node, operand) of what reads it, through views."""
+    sources = {value: {value.name} for value in graph.initializers}
+    found: dict[str, list[tuple[int, int]]] = {}
+    for index, node in enumerate(graph.nodes):
+        for place, value in enumerate(node.inputs):
+            if value is None or value not in sources:
+                continue
+            if node.op.name in _VIEWS and place == 0:
+                for output in node.outputs:
+                    if output is not None:
+                        sources[output] = sources[value]
+                continue
+            for name in sources[value]:
+                found.setdefault(name, []).append((index, place))
+    return found
+
+
+def _last_layers(graph: Graph, names: set[str], count: int) -> set[str]:
+    """What is first read by the ``count`` last nodes with a weight of rank two or more, or after them."""
+    readers = {name: places for name, places in _readers(graph).items() if name in names}
+    rank = {value.name: value.type.rank for value in graph.initializers}
+    layers = sorted({places[0][0] for name, places in readers.items() if rank[name] >= 2})
+    if not layers or count < 1:
+        return set()
+    first = layers[-min(count, len(layers))]
+    return {name for name, places in readers.items() if places[0][0] >= first}
+
+
+def _biases(graph: Graph, names: Sequence[str]) -> set[str]:
+    """Vectors (all dims but one are 1) that are added, or stand where an op declares a bias."""
+    vectors = {value.name for value in graph.initializers if sum(d != 1 for d in value.type.shape) <= 1}
+    readers = _readers(graph)
+    found = set()
+    for name in names:
+        for index, place in readers.get(name, ()):
+            op = graph.nodes[index].op
+            declared = op.inputs[place] if place < len(op.inputs) else ""
+            if name in vectors and (op.name == "add" or declared.startswith("bias")):
+                found.add(name)
+    return found
+
+
+def _norms(model: Model, names: Sequence[str]) -> set[str]:
+    """What an op with "norm" in its name reads, or what is called after a normalization."""
+    readers = _readers(model.graph)
+    found = set()
+    for name in names:
+        called = any(_NORM.search(n) for n in (name, *model.parameters[name].aliases))
+        if called or any("norm" in model.graph.nodes[index].op.name for index, _ in readers.get(name, ())):
+            found.add(name)
+    return found

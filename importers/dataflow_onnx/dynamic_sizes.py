@@ -1,0 +1,121 @@
+"""Sizes that are known late: conditions on named ones, and nodes that work out those that depend on data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dataflow import Value, ops
+from dataflow.errors import ModelError
+from dataflow.ir.types import Dim, float64, int64
+
+from .importer import Importer, Tensor
+from .shape_eval import axes_in, product
+
+T = Tensor
+
+
+def required(value: Value, left: Any, right: Any, text: str, equal: int = 1) -> Any:
+    """``value`` where two sizes are equal, or differ with ``equal`` = 0; named ones are compared once they are known.
+
+    Raises:
+        ModelError: they are known, and that doesn't hold.
+    """
+    if not isinstance(left, Dim) and not isinstance(right, Dim):
+        if (left == right) != bool(equal):
+            raise ModelError(text)
+        return value
+    return value if equal and left == right else ops.require(value, left=left, right=right, text=text, equal=equal)
+
+
+def within(operand: Value, shape: Sequence[Any]) -> Any:
+    """``operand`` where it broadcasts to ``shape``, so that what is computed with it keeps that shape.
+
+    Raises:
+        ModelError: it doesn't; where named sizes decide, an error follows once they are known.
+    """
+    own = (1,) * (len(shape) - operand.type.rank) + operand.type.shape
+    pairs = list(zip(own, shape, strict=False))
+    known = [(n, size) for n, size in pairs if not isinstance(n, Dim) and not isinstance(size, Dim)]
+    if len(own) != len(shape) or any(n not in (1, size) for n, size in known):
+        raise ModelError(f"{operand.type} does not broadcast to shape ({', '.join(map(str, shape))})")
+    if all(n == size or (not isinstance(n, Dim) and n == 1) for n, size in pairs):
+        return operand
+    return ops.broadcast_to(operand, shape=tuple(shape))
+
+
+def size_value(c: Importer, size: Any) -> Any:
+    """A size as an int64 scalar of the graph; a named one is the length of a range."""
+    if not isinstance(size, Dim):
+        return c.builder.constant(np.array(size, np.int64))
+    ones = c.builder.add(ops.full, (), {"shape": (size,), "value": 1, "dtype": int64}).outputs[0]
+    return ops.reduce_sum(ones, axes=(0,), keepdims=0)
+
+
+def ends_of_data(c: Importer, x: T, starts: T, ends: T, axes: Any, steps: Any) -> tuple[list[Any], list[Any]]:
+    """Starts and ends, of which some are computed: moved into their axes by nodes, then read off."""
+    if any(step < 1 for step in steps or ()):
+        raise ModelError("it goes backwards, and its ends depend on data; that is not supported")
+    chosen = axes_in(range(starts.type.elements) if axes is None else axes, len(x.type.shape))
+    sizes = [ops.reshape(size_value(c, x.type.shape[axis]), shape=(1,)) for axis in chosen]
+    size = sizes[0] if len(sizes) == 1 else ops.concat(*sizes, axis=0)
+    zero, placed = c.builder.constant(np.array(0)), []
+    for tensor in (starts, ends):
+        at = c.value(tensor)
+        at = at if at.type.dtype == int64 else ops.cast(at, to=int64)
+        at = ops.where(ops.less(at, zero), ops.add(at, size), at)
+        placed.append(ops.minimum(ops.maximum(at, zero), size))
+    placed[1] = ops.maximum(*placed)
+    names = [f"{what} of {c.node.describe()}" for what in ("start", "end")]
+    found = [c.measured(Tensor(name, value), name) for name, value in zip(names, placed, strict=True)]
+    return list(found[0].numbers), list(found[1].numbers)
+
+
+def _vector(c: Importer, sizes: Sequence[Any]) -> Any:
+    """Sizes as an int64 vector of the graph."""
+    if not any(isinstance(n, Dim) for n in sizes):
+        return c.builder.constant(np.array(sizes, np.int64))
+    parts = [ops.reshape(size_value(c, n), shape=(1,)) for n in sizes]
+    return parts[0] if len(parts) == 1 else ops.concat(*parts, axis=0)
+
+
+def target_of_data(c: Importer, value: Value, shape: T, allowzero: int) -> list[Any]:
+    """The computed shape of a reshape, with what 0 copies and -1 leaves open worked out by nodes."""
+    wanted = c.value(shape)
+    if wanted.type.rank != 1 or not wanted.type.is_bound or wanted.type.dtype != int64 or not wanted.type.elements:
+        return c.sizes(shape, "the shape")  # which says what is wrong
+    count = wanted.type.elements
+    zero, one = c.builder.constant(np.array(0)), c.builder.constant(np.array(1))
+    if not allowzero:
+        own = [*value.type.shape[:count], *(0,) * (count - value.type.rank)]
+        wanted = ops.where(ops.equal(wanted, zero), _vector(c, own), wanted)
+    open_ = ops.equal(wanted, c.builder.constant(np.array(-1)))
+    rest = ops.reduce_prod(ops.where(open_, one, wanted), axes=(0,), keepdims=0)
+    total = size_value(c, product(value.type.shape)) if value.type.rank else one
+    left = ops.div(total, ops.maximum(rest, one))
+    name = f"shape of {c.node.describe()}"
+    return list(c.measured(Tensor(name, ops.where(open_, left, wanted)), name).numbers)
+
+
+def expansion_of_data(c: Importer, x: T, shape: T) -> list[Any]:
+    """The computed target of an expansion: where it is 1, the operand's own size."""
+    wanted, own = c.value(shape), x.type.shape
+    if wanted.type.rank != 1 or not wanted.type.is_bound or wanted.type.dtype != int64 or not wanted.type.elements:
+        return c.sizes(shape, "the shape")
+    count = wanted.type.elements
+    tail = [*(1,) * (count - len(own)), *own[max(0, len(own) - count) :]]
+    name = f"shape of {c.node.describe()}"
+    one = c.builder.constant(np.array(1))
+    return list(c.measured(Tensor(name, ops.where(ops.equal(wanted, one), _vector(c, tail), wanted)), name).numbers)
+
+
+def range_of_data(c: Importer, start: Value, limit: Value, delta: Value) -> Any:
+    """Its length is computed by nodes and read off; so are its elements."""
+    dtype = start.type.dtype
+    first, last, step = (ops.cast(ops.reshape(v, shape=()), to=float64) for v in (start, limit, delta))
+    count = ops.maximum(ops.ceil(ops.div(ops.sub(last, first), step)), 0.0)
+    length = c.count(ops.cast(count, to=int64), "length")
+    places = c.builder.add(ops.range_, (), {"start": 0, "limit": length, "delta": 1, "dtype": int64}).outputs[0]
+    return ops.add(ops.reshape(start, shape=()), ops.mul(ops.cast(places, to=dtype), ops.reshape(delta, shape=())))

@@ -1,0 +1,1 @@
+"""ONNX files: records, the reader and the writer."""

@@ -1,0 +1,330 @@
+"""ONNX file -> records. Files are hostile until checked: sizes, places and names are looked at before use."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+from dataflow.errors import ModelError
+from dataflow.ir.types import DTYPES, MOST_AXES, Dim, DType, Size, TensorType
+
+from .external import ExternalData
+from .functions import check_functions
+from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord
+from .wire import content_of, read_content
+
+OLDEST_OPSET = 7
+MAIN = "the main graph"
+_ONNX_NAMES = {
+    "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
+    "FLOAT8E5M2": "float8_e5m2", "FLOAT8E5M2FNUZ": "float8_e5m2fnuz", "FLOAT8E8M0": "float8_e8m0fnu",
+    "FLOAT4E2M1": "float4_e2m1fn",
+}  # fmt: skip
+_BY_NAME = {d.name: d for d in DTYPES}
+DTYPE_OF: dict[int, DType] = {
+    number: _BY_NAME[_ONNX_NAMES.get(name, name.lower())]
+    for name, number in TensorProto.DataType.items()
+    if _ONNX_NAMES.get(name, name.lower()) in _BY_NAME
+}
+CODE_OF = {dtype: number for number, dtype in DTYPE_OF.items()}
+
+
+_PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
+    AttributeProto.INT: lambda a: a.i,
+    AttributeProto.FLOAT: lambda a: a.f,
+    AttributeProto.STRING: lambda a: a.s.decode("utf-8", "replace"),
+    AttributeProto.INTS: lambda a: tuple(a.ints),
+    AttributeProto.FLOATS: lambda a: tuple(a.floats),
+    AttributeProto.STRINGS: lambda a: tuple(s.decode("utf-8", "replace") for s in a.strings),
+}
+
+
+def read_file(path: str) -> ModelRecord:
+    """The records of a file.
+
+    Raises:
+        ModelError: it can't be read, or isn't a valid ONNX model; says where and what to do.
+    """
+    try:
+        content = read_content(path)
+    except (OSError, ValueError) as error:  # a name with a zero byte
+        raise ModelError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    if not content.size:
+        raise ModelError(f"{path}: the file is empty; expected an ONNX model")
+    return _records(content, path)
+
+
+def read_bytes(data: bytes, path: str = "model") -> ModelRecord:
+    """The records of a serialized model; ``path`` is for messages and says where external data lies."""
+    return _records(content_of(data), path)
+
+
+def _records(content: Content, path: str) -> ModelRecord:
+    proto = onnx.ModelProto()
+    large = content.large
+    try:
+        proto.ParseFromString(content.small)
+        if large and proto.functions:  # they are replaced by their nodes, with all that the file has
+            proto.ParseFromString(content.whole())
+            large = {}
+    except DecodeError:
+        raise ModelError(
+            f"{path}: not an ONNX model, or cut short: its {content.size} bytes can't be decoded"
+        ) from None
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelError(f"{path}: not an ONNX model: it has no graph or no opset; was the file cut short?")
+    proto = inlined(proto, path)
+    reader = _Reader(path)
+    opsets = {reader.text("the domain of an opset", _domain(o.domain)): int(o.version) for o in proto.opset_import}
+    version = opsets.get("")
+    if version is not None and version < OLDEST_OPSET:
+        raise ModelError(
+            f"{path}: opset {version}; dataflow reads opset {OLDEST_OPSET} and later: convert the file with "
+            "onnx.version_converter.convert_version"
+        )
+    graph = reader.graph(proto.graph, MAIN, large)
+    folder, external = str(reader.external.folder), reader.external.used
+    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external)
+
+
+def inlined(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
+    """The model with its local functions replaced by their nodes; itself where it has none.
+
+    Raises:
+        ModelError: a function calls itself, they stand for too much, or can't be replaced.
+    """
+    if not proto.functions:
+        return proto
+    from onnx import inliner
+
+    try:
+        check_functions(proto)
+        return inliner.inline_local_functions(proto)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    except Exception as error:  # whatever the inliner makes of a malformed function
+        names = ", ".join(str(f.name) for f in proto.functions[:5])
+        raise ModelError(f"{path}: the local functions ({names}) can't be replaced by their nodes: {error}") from None
+
+
+def external_bytes(proto: TensorProto, folder: str) -> bytes:
+    """The data of a tensor that lies in another file of ``folder``, checked as when a model is read."""
+    reader = _Reader(str(Path(folder) / "model"))
+    shape = tuple(int(d) for d in proto.dims)
+    return reader.external_bytes(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}").tobytes()
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _scope(proto: NodeProto) -> str:
+    """The module that a node comes from, dotted: of the exporter's notes, or of a name like ``/encoder/fc/MatMul``."""
+    for entry in proto.metadata_props:
+        if entry.key == "pkg.torch.onnx.name_scopes":  # "['', 'encoder', 'encoder.fc', 'linear']": the last is the op
+            try:
+                scopes = ast.literal_eval(entry.value[:10_000])
+            except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError):
+                return ""
+            return scopes[-2] if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str) else ""
+    name = proto.name
+    return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
+
+
+def _label(proto: NodeProto, index: int) -> str:
+    """A node that is not read yet, for messages."""
+    return f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"
+
+
+class _Reader:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.external = ExternalData(Path(path).resolve().parent)
+
+    def fail(self, text: str) -> ModelError:
+        return ModelError(f"{self.path}: {text}")
+
+    def text(self, what: str, name: str) -> str:
+        """A name; protobuf gives bytes where it is no UTF-8."""
+        if type(name) is not str:
+            raise self.fail(f"{what} is no text: {name!r:.200}; names are UTF-8")
+        return name
+
+    def name(self, what: str, name: str) -> str:
+        """A name that isn't empty."""
+        if not name:
+            raise self.fail(f"{what} has no name")
+        return self.text(f"the name of {what}", name)
+
+    def graph(self, proto: GraphProto, where: str, large: Mapping[int, Array] = MappingProxyType({})) -> GraphRecord:
+        """The records of a graph; ``large`` has the data of initializers that were left out, by their number."""
+        initializers: dict[str, Array] = {}
+        for index, tensor in enumerate(proto.initializer):
+            name = self.text(f"the name of initializer {index} of {where}", tensor.name)
+            if name in initializers:
+                raise self.fail(f"{where} has two initializers called {name!r}")
+            initializers[name] = self.tensor(tensor, f"initializer {name!r}", large.get(index))
+        if proto.sparse_initializer:
+            raise self.fail(f"{where} has sparse initializers, which are not supported; make them dense")
+        nodes = tuple(self.node(node, index) for index, node in enumerate(proto.node))
+        inputs: dict[str, TensorType | None] = {}
+        for index, value in enumerate(proto.input):
+            if self.name(f"input {index} of {where}", value.name) in inputs:
+                raise self.fail(f"{where} has two inputs called {value.name!r}")
+            if value.name not in initializers:
+                in_body = where != MAIN and not value.type.WhichOneof("value")  # it has the type of what it is given
+                inputs[value.name] = None if in_body else self.type(value, where, in_body=where != MAIN)
+        outputs = tuple(self.name(f"output {i} of {where}", value.name) for i, value in enumerate(proto.output))
+        if not outputs:
+            raise self.fail(f"{where} has no outputs")
+        record = GraphRecord(self.text(f"the name of {where}", proto.name), nodes, inputs, outputs, initializers)
+        self.check_order(record, where)
+        return record
+
+    def type(self, value: onnx.ValueInfoProto, where: str, in_body: bool = False) -> TensorType | None:
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise self.fail(f"input {value.name!r} of {where} is a {kind or 'value without type'}; expected a tensor")
+        tensor = value.type.tensor_type
+        dtype = DTYPE_OF.get(tensor.elem_type)
+        if dtype is None:
+            raise self.fail(f"input {value.name!r} of {where} has element type {tensor.elem_type}, which is not known")
+        if in_body and not tensor.HasField("shape"):
+            return None
+        if not tensor.HasField("shape"):
+            raise self.fail(f"input {value.name!r} of {where} has no shape; give it one with named dims")
+        if len(tensor.shape.dim) > MOST_AXES:
+            raise self.fail(f"input {value.name!r} has {len(tensor.shape.dim)} axes; at most {MOST_AXES} are supported")
+        shape: list[Size] = []
+        for axis, dim in enumerate(tensor.shape.dim):
+            if dim.HasField("dim_value"):
+                if not 0 <= dim.dim_value < 1 << 40:
+                    raise self.fail(f"input {value.name!r}: axis {axis} has size {dim.dim_value}")
+                shape.append(int(dim.dim_value))
+            else:
+                given = self.text(f"input {value.name!r}: the name of axis {axis}", dim.dim_param)
+                shape.append(Dim(given or f"{value.name}_{axis}"))
+        return TensorType(dtype, tuple(shape))
+
+    def node(self, proto: NodeProto, index: int) -> NodeRecord:
+        op, domain, name = proto.op_type, _domain(proto.domain), proto.name
+        inputs, outputs = tuple(proto.input), tuple(proto.output)
+        for text in (op, domain, name, *inputs, *outputs):
+            if type(text) is not str:
+                self.text(f"a name of {_label(proto, index)}", text)
+        attributes: dict[str, Any] = {}
+        for given in proto.attribute:
+            key = given.name
+            if type(key) is not str or key in attributes or given.ref_attr_name:
+                self.refuse_attribute(given, proto, index)
+            plain = _PLAIN.get(given.type)
+            attributes[key] = self.attribute(given, proto, index) if plain is None else plain(given)
+        if not outputs:
+            raise self.fail(f"{_label(proto, index)} has no outputs")
+        return NodeRecord(op, domain, name, inputs, outputs, attributes, _scope(proto))
+
+    def refuse_attribute(self, proto: AttributeProto, node: NodeProto, index: int) -> None:
+        label = _label(node, index)
+        key = self.text(f"the name of an attribute of {label}", proto.name)
+        if proto.ref_attr_name:
+            raise self.fail(f"{label}: attribute {key!r} is that of a function around it, but there is none")
+        raise self.fail(f"{label} has two attributes called {key!r}")
+
+    def attribute(self, proto: AttributeProto, node: NodeProto, index: int) -> Any:
+        """A tensor or a graph."""
+        where = f"{_label(node, index)}, attribute {proto.name!r}"
+        if proto.type == AttributeProto.TENSOR:
+            return self.tensor(proto.t, where)
+        if proto.type == AttributeProto.GRAPH:
+            return self.graph(proto.g, f"the body in {where}")
+        raise self.fail(f"{where}: attributes of kind {proto.type} are not supported")
+
+    # ---- tensors --------------------------------------------------------------------------------------
+
+    def tensor(self, proto: TensorProto, where: str, left_out: Array | None = None) -> Array:
+        dtype = DTYPE_OF.get(proto.data_type)
+        if dtype is None:
+            raise self.fail(f"{where}: element type {proto.data_type} is not known")
+        shape = tuple(proto.dims)
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or count >= 1 << 48:
+            raise self.fail(f"{where}: shape {shape} can't be: a size is negative or the product overflows")
+        if len(shape) > MOST_AXES:
+            raise self.fail(f"{where} has {len(shape)} axes; at most {MOST_AXES} are supported")
+        if dtype.name == "string":
+            strings = [s.decode("utf-8", "replace") for s in proto.string_data]
+            return self.shaped(np.array(strings, object), shape, where)
+        if proto.data_location == TensorProto.EXTERNAL:
+            return self.shaped(self.decode(self.external_bytes(proto, dtype, shape, where), dtype), shape, where)
+        if left_out is not None or proto.HasField("raw_data"):
+            wanted, raw = dtype.packed_nbytes(count), proto.raw_data if left_out is None else left_out
+            if len(raw) != wanted:
+                raise self.fail(f"{where}: {dtype}{list(shape)} needs {wanted} bytes, the file has {len(raw)}")
+            return self.shaped(self.decode(raw, dtype), shape, where)
+        try:
+            array = onnx.numpy_helper.to_array(proto)
+        except Exception as error:  # whatever the decoder of typed fields finds wrong
+            raise self.fail(f"{where}: its data can't be decoded as {dtype}{list(shape)}: {error}") from None
+        return self.shaped(np.asarray(array).reshape(-1), shape, where)
+
+    def decode(self, raw: bytes | Array, dtype: DType) -> Array:
+        """The elements of little-endian, packed data."""
+        if dtype.bits >= 8:
+            return np.frombuffer(raw, dtype.numpy) if isinstance(raw, bytes) else raw.view(dtype.numpy)
+        packed = np.frombuffer(raw, np.uint8)
+        per = 8 // dtype.bits
+        parts = [(packed >> (i * dtype.bits)) & ((1 << dtype.bits) - 1) for i in range(per)]
+        flat = np.stack(parts, axis=-1).reshape(-1).astype(np.uint8)
+        if dtype.kind == "i":
+            sign = 1 << (dtype.bits - 1)
+            return ((flat.astype(np.int8) ^ sign) - sign).astype(dtype.numpy)
+        return flat.astype(dtype.numpy) if dtype.kind == "u" else flat.view(dtype.numpy)
+
+    def shaped(self, flat: Array, shape: tuple[int, ...], where: str) -> Array:
+        count = math.prod(shape)
+        if flat.size < count:
+            raise self.fail(f"{where}: shape {shape} has {count} elements, the data has {flat.size}")
+        return (flat if flat.size == count else flat[:count]).reshape(shape)
+
+    def external_bytes(self, proto: TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
+        """The bytes of a tensor that lies in another file of the model's folder."""
+        entries = {entry.key: entry.value for entry in proto.external_data}
+        try:
+            return self.external.bytes(entries, dtype.packed_nbytes(math.prod(shape)))
+        except ModelError as error:
+            raise self.fail(f"{where}: {dtype}{list(shape)}: {error}") from None
+
+    # ---- order ----------------------------------------------------------------------------------------
+
+    def check_order(self, graph: GraphRecord, where: str) -> None:
+        """Refuses names that are defined twice, or read before they are defined or never."""
+        known = {*graph.inputs, *graph.initializers}
+        made = {name for node in graph.nodes for name in node.outputs if name}
+        if where == MAIN and len(set(graph.outputs)) < len(graph.outputs):
+            twice = next(name for name in graph.outputs if graph.outputs.count(name) > 1)
+            raise self.fail(f"{where} has two outputs called {twice!r}")
+        for node in graph.nodes:
+            for name in node.inputs if where == MAIN else ():  # a body reads names of the graph around it too
+                if name and name not in known:
+                    if name in made:
+                        raise self.fail(
+                            f"{node.describe()} reads {name!r} before it is computed: the nodes are not sorted, or the "
+                            "graph has a cycle"
+                        )
+                    raise self.fail(f"{node.describe()} reads {name!r}, which nothing defines")
+            for name in node.outputs:
+                if name and name in known:
+                    raise self.fail(f"{node.describe()} defines {name!r}, which is defined already")
+                known.add(name)
+        for name in graph.outputs if where == MAIN else ():
+            if name not in known:
+                raise self.fail(f"output {name!r} is computed by no node")

@@ -1,0 +1,110 @@
+"""An ONNX model as plain records: what the reader gives and the importer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dataflow.ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node of the file.
+
+    Attributes:
+        inputs, outputs: names; "" where one is left out.
+        attributes: Python values; graphs are GraphRecords, tensors are arrays.
+        scope: the dotted name of the module that it comes from, where the exporter noted it.
+    """
+
+    op: str
+    domain: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    scope: str = ""
+
+    @property
+    def bodies(self) -> tuple[GraphRecord, ...]:
+        """Its attributes that are graphs."""
+        return tuple(a for a in self.attributes.values() if isinstance(a, GraphRecord))
+
+    def reads(self) -> tuple[str, ...]:
+        """Names of its operands, and of what its bodies read of the graphs around them."""
+        bodies = self.bodies
+        return (*self.inputs, *(n for b in bodies for n in free_names(b))) if bodies else self.inputs
+
+    def describe(self) -> str:
+        """For messages."""
+        label = self.name or (self.outputs[0] if self.outputs else "")
+        return f"{self.domain + '.' if self.domain else ''}{self.op} {label!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """A graph of the file: the main one or a body.
+
+    Attributes:
+        inputs: None where a body doesn't say the type.
+    """
+
+    name: str
+    nodes: tuple[NodeRecord, ...]
+    inputs: Mapping[str, TensorType | None]
+    outputs: tuple[str, ...]
+    initializers: Mapping[str, Array]
+
+
+def free_names(graph: GraphRecord) -> tuple[str, ...]:
+    """What a body reads and doesn't define, in order."""
+    own = {*graph.inputs, *graph.initializers, *(n for node in graph.nodes for n in node.outputs)}
+    names = [*(n for node in graph.nodes for n in node.reads()), *graph.outputs]
+    return tuple(dict.fromkeys(n for n in names if n and n not in own))
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A serialized model, unchecked.
+
+    Attributes:
+        small: the model without the data of its large initializers.
+        large: these data, as bytes, by the initializer's number; they don't change.
+        pieces: all bytes of the model, in order.
+    """
+
+    small: bytes = field(repr=False)
+    large: Mapping[int, Array]
+    pieces: Sequence[bytes | memoryview] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole."""
+        return sum(map(len, self.pieces))
+
+    def whole(self) -> bytes:
+        """All bytes, as one copy."""
+        return b"".join(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A file.
+
+    Attributes:
+        opsets: domain to version; "" is ONNX's own domain.
+        content: the bytes of the file.
+    """
+
+    graph: GraphRecord
+    opsets: Mapping[str, int]
+    ir_version: int
+    content: Content = field(repr=False)
+    folder: str
+    external: bool

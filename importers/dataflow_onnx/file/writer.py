@@ -1,0 +1,221 @@
+"""Model -> ONNX file. An imported model is patched: what did not change keeps its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from dataflow.errors import InputError, ModelError
+from dataflow.ir.types import Dim, TensorType
+from dataflow.model import Model
+
+from ..loading import Source
+from .reader import CODE_OF, external_bytes, inlined, read_bytes
+from .records import Array
+from .saving import is_external, store, tensors, write
+
+_DATA_FIELDS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data", "external_data",
+)  # fmt: skip
+
+
+def save_file(
+    model: Model, path: str, *, overwrite: bool = False, opset: int | None = None, ir_version: int | None = None
+) -> None:
+    """Writes ``model`` and reads it back; the file appears whole or not at all.
+
+    Args:
+        model: imported, or built by hand from ops that ONNX can express.
+        path: of the file.
+        overwrite: replaces a file that exists.
+        opset: of a model built by hand; the lowest that can express it by default.
+        ir_version: of a model built by hand; the lowest that fits by default.
+
+    Raises:
+        InputError: the file exists, or can't be written.
+        ModelError: an op has no ONNX form.
+    """
+    target = Path(path)
+    if _exists(target) and not overwrite:
+        raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
+    arrays = model.arrays()
+    source = model.source if isinstance(model.source, Source) else None
+    if source is None:
+        from .to_onnx import build_proto
+
+        proto = build_proto(model, opset, ir_version)
+    elif opset is not None or ir_version is not None:
+        raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
+    else:
+        changed = patched(model, source)
+        if changed is None and _copied(source, target):
+            return
+        proto = changed if changed is not None else onnx.ModelProto.FromString(source.content.whole())
+
+    def data_of(tensor: TensorProto, initializer: bool) -> bytes:
+        assert source is not None  # only an imported model begins with data in other files
+        array = arrays.get(tensor.name, source.tensors.get(tensor.name)) if initializer else None
+        return external_bytes(tensor, source.folder) if array is None else _raw(array)
+
+    def check(data: bytes) -> Mapping[str, Array]:
+        if source is None and not any(map(is_external, tensors(proto.graph))):
+            try:
+                onnx.checker.check_model(data)  # which looks for data files in the working directory
+            except (onnx.checker.ValidationError, ValueError) as error:
+                raise ModelError(f"{path}: what would be written is no valid ONNX model: {error}") from None
+        return read_bytes(data, str(target)).graph.initializers
+
+    store(proto, target, data_of, check, arrays)
+
+
+def _exists(target: Path) -> bool:
+    """Whether there is such a file.
+
+    Raises:
+        InputError: there can't be one.
+    """
+    try:
+        target.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:  # a name too long, or with a zero byte
+        raise InputError(f"{target}: cannot be written: {getattr(error, 'strerror', error)}") from None
+    return True
+
+
+def _copied(source: Source, target: Path) -> bool:
+    """Writes an unchanged model with every byte it had; False where its data files would fall on others."""
+    places = set()
+    if source.external:
+        proto = onnx.ModelProto.FromString(source.content.whole())
+        entries = [{e.key: e.value for e in t.external_data} for t in tensors(proto.graph) if is_external(t)]
+        places = {entry["location"] for entry in entries}
+    for place in places:
+        old, new = Path(source.folder) / place, target.parent / place
+        if not old.is_file() or (new.exists() and not new.samefile(old)) or not new.parent.is_dir():
+            return False
+    # Its data files still hold what they must.
+    read_bytes(source.content.whole(), str(Path(source.folder) / target.name))
+    made: list[Path] = []
+    try:
+        for place in places:
+            old, new = Path(source.folder) / place, target.parent / place
+            if not new.exists():
+                with old.open("rb") as file:
+                    made.append(write(new, iter(lambda: file.read(1 << 24), b"")))
+        write(target, source.content.pieces)
+    except BaseException:
+        for new in made:
+            new.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def patched(model: Model, source: Source) -> onnx.ModelProto | None:
+    """The file's model with the newest data, or None when nothing changed; large tensors stay in their files."""
+    graph_types = {value.name: value.type for value in model.graph.initializers}
+    arrays = {name: array for name, array in model.arrays().items() if name in source.types}
+    changed = {n for n in model.newest_names() if n in source.types}
+    changed |= {name for name, type_ in source.types.items() if graph_types.get(name, type_) != type_}
+    if not changed:
+        return None
+    proto = onnx.ModelProto()
+    proto.ParseFromString(source.content.whole())
+    left = set(changed)
+    for tensor in proto.graph.initializer:
+        if tensor.name in left:
+            _fill(tensor, arrays[tensor.name])
+            left.discard(tensor.name)
+    if left:
+        if proto.functions and not left <= {name for node in proto.graph.node for name in node.output}:
+            proto = inlined(proto, "the model")  # a function may be called twice: its constants differ now
+        _replace_nodes(proto, left, arrays)
+    for value in proto.graph.input:  # before IR 4 stored tensors are inputs too
+        if value.name in changed:
+            _set_shape(value, graph_types[value.name])
+    _patch_types(proto, model)
+    return proto
+
+
+def _replace_nodes(proto: onnx.ModelProto, names: set[str], arrays: Mapping[str, Array]) -> None:
+    """Stored tensors that nodes made (Constant, ConstantOfShape) become initializers."""
+    for index in range(len(proto.graph.node) - 1, -1, -1):
+        node = proto.graph.node[index]
+        if len(node.output) == 1 and node.output[0] in names:
+            name = node.output[0]
+            del proto.graph.node[index]
+            proto.graph.initializer.append(_tensor(name, arrays[name]))
+            if proto.ir_version < 4:
+                code = CODE_OF[_type(arrays[name]).dtype]
+                proto.graph.input.append(onnx.helper.make_tensor_value_info(name, code, arrays[name].shape))
+            names = names - {name}
+    if names:
+        raise ModelError(f"the file holds no tensor {sorted(names)[0]!r} any more; load it again and repeat the change")
+
+
+def _patch_types(proto: onnx.ModelProto, model: Model) -> None:
+    """Declared shapes of outputs and inner values that differ from the graph's."""
+    types = {value.name: value.type for value in model.graph.values()} | dict(model.outputs)
+    for value in (*proto.graph.output, *proto.graph.value_info):
+        type_ = types.get(value.name)
+        if type_ is not None and value.type.tensor_type.HasField("shape"):
+            dims = value.type.tensor_type.shape.dim
+            differs = len(dims) != type_.rank or any(
+                dim.HasField("dim_value") and not isinstance(size, Dim) and dim.dim_value != size
+                for dim, size in zip(dims, type_.shape, strict=False)
+            )
+            if differs:
+                _set_shape(value, type_)
+
+
+def _set_shape(value: onnx.ValueInfoProto, type_: TensorType) -> None:
+    del value.type.tensor_type.shape.dim[:]
+    for size in type_.shape:
+        dim = value.type.tensor_type.shape.dim.add()
+        if isinstance(size, Dim):
+            dim.dim_param = str(size)
+        else:
+            dim.dim_value = int(size)
+
+
+def _type(array: Array) -> TensorType:
+    from dataflow.ir.types import dtype
+
+    return TensorType(dtype(array), array.shape)
+
+
+def _tensor(name: str, array: Array) -> TensorProto:
+    proto = TensorProto(name=name)
+    _fill(proto, array)
+    return proto
+
+
+def _fill(proto: TensorProto, array: Array) -> None:
+    """Gives a tensor new data; one whose data lies in another file stays so, and gets it when the file is written."""
+    external = is_external(proto)
+    for field in _DATA_FIELDS:
+        proto.ClearField(field)
+    proto.data_type = CODE_OF[_type(array).dtype]
+    del proto.dims[:]
+    proto.dims.extend(array.shape)
+    if not external:
+        proto.raw_data = _raw(array)
+
+
+def _raw(array: Array) -> bytes:
+    """The elements little-endian and packed."""
+    dtype = _type(array).dtype
+    if dtype.bits < 8:
+        per = 8 // dtype.bits
+        flat = array.reshape(-1).view(np.uint8) & ((1 << dtype.bits) - 1)
+        flat = np.pad(flat, (0, -len(flat) % per)).reshape(-1, per)
+        packed = np.zeros(len(flat), np.uint8)
+        for index in range(per):
+            packed |= flat[:, index] << (index * dtype.bits)
+        return packed.tobytes()
+    little = array.dtype.newbyteorder("<") if array.dtype.kind != "V" else array.dtype
+    return np.ascontiguousarray(array).astype(little, copy=False).tobytes()

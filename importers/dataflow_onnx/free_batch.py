@@ -1,0 +1,153 @@
+"""A fixed batch size made free: of the inputs, and where exporters baked it into constants.
+
+What the constants mean can't be known for sure, so a freed model counts only once it was run: a batch of two must give
+what its samples give alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dataflow import Model, Session, Value
+from dataflow.errors import DataflowError, ModelError
+from dataflow.ir.types import Dim, Size, TensorType
+
+from .file.records import Array, GraphRecord
+from .shape_eval import product
+
+NAME = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """A leading size of all inputs that becomes a named one."""
+
+    old: int
+    dim: Dim
+
+    def input(self, type_: TensorType) -> TensorType:
+        """The type of an input."""
+        return TensorType(type_.dtype, (self.dim, *type_.shape[1:])) if type_.rank else type_
+
+    def reshaped(self, source: Sequence[Size], wanted: Sequence[Size]) -> list[Any]:
+        """A stored target of a reshape, with the batch where the source has it."""
+        place = next((i for i, n in enumerate(source) if isinstance(n, Dim) and NAME in n.names), None)
+        if place is None or any(isinstance(n, Dim) for n in wanted):
+            return list(wanted)
+        before, sizes = product(source[:place]), list(wanted)
+        if isinstance(before, Dim):
+            return sizes
+        passed = 1
+        for axis, size in enumerate(sizes):
+            if size in (0, -1) or isinstance(size, Dim):
+                return sizes  # copied from the source, or worked out from it
+            if passed == before and size % self.old == 0:
+                sizes[axis] = size // self.old * self.dim
+                return sizes
+            passed *= size
+        return sizes
+
+    def expanded(self, wanted: Sequence[Size], rank: int) -> list[Any]:
+        """A stored target of an expansion to at least the rank of its operand."""
+        found = list(wanted)
+        if self.old > 1 and found and found[0] == self.old and len(found) >= rank:
+            found[0] = self.dim
+        return found
+
+    def alike(self, values: Sequence[Value], axis: int) -> list[Any]:
+        """Operands of a concat; those of one sample for all are repeated."""
+        from dataflow import ops
+
+        open_ = [i for v in values for i, n in enumerate(v.type.shape) if isinstance(n, Dim) and NAME in n.names]
+        found = []
+        for value in values:
+            shape = list(value.type.shape)
+            for place in set(open_) - {axis % max(len(shape), 1)}:
+                if shape[place] == 1:
+                    shape[place] = self.dim
+            found.append(value if tuple(shape) == value.type.shape else ops.broadcast_to(value, shape=tuple(shape)))
+        return found
+
+
+def freed_of(graph: GraphRecord, path: str) -> Freed | None:
+    """What to free; None where the leading size is free already.
+
+    Raises:
+        ModelError: the inputs differ in it.
+    """
+    types = {name: t for name, t in graph.inputs.items() if t is not None and t.rank}
+    leading = {t.shape[0] for t in types.values()}
+    if all(isinstance(n, Dim) for n in leading):
+        return None
+    if len(leading) != 1:
+        listed = ", ".join(f"{name!r} is {t}" for name, t in types.items())
+        raise ModelError(f"{path}: batch='free': the inputs differ in their first size: {listed}")
+    (old,) = leading
+    if not isinstance(old, int) or old < 1:
+        raise ModelError(f"{path}: batch='free': the first size of the inputs is {old}")
+    return Freed(old, Dim(NAME))
+
+
+def check_free(freed: Model, fixed: Model, was: Freed, path: str) -> None:
+    """Runs a freed model.
+
+    Raises:
+        ModelError: a batch of two isn't what two single runs give, or a batch of the old size what the file gives;
+            names the first node where they part.
+    """
+    random = np.random.default_rng(0)
+    two = {name: _random(t.bind({NAME: 2}), random) for name, t in freed.inputs.items()}
+    ones = [{name: a[i : i + 1] if a.ndim else a for name, a in two.items()} for i in range(2)]
+    try:
+        session = Session(freed)
+        together, apart = session.run(two), [session.run(one) for one in ones]
+        old = {name: _random(t.bind({NAME: was.old}), random) for name, t in freed.inputs.items()}
+        same = Session(fixed).run(old), session.run(old)
+    except DataflowError as error:
+        raise ModelError(f"{path}: batch='free': the freed model can't be run: {error}") from None
+    wrong = [n for n, a in together.items() if not _joined(a, [one[n] for one in apart], freed.outputs[n])]
+    wrong += [name for name, array in same[0].items() if not _close(array, same[1][name])]
+    if wrong:
+        raise ModelError(
+            f"{path}: batch='free': the output {wrong[0]!r} for a batch of two is not what its samples give alone, "
+            f"from {_parting(freed, session, two, ones)} on; export the model with a free batch size instead"
+        )
+
+
+def _parting(model: Model, session: Session, two: Mapping[str, Array], ones: Sequence[Mapping[str, Array]]) -> str:
+    """The first node whose results differ."""
+    values = [(v, n) for n in model.graph.nodes for v in n.outputs if v is not None and n.op.view is None]
+    names = [v.name for v, _ in values]
+    together, apart = session.run(two, outputs=names), [session.run(one, outputs=names) for one in ones]
+    for value, node in values:
+        if not _joined(together[value.name], [one[value.name] for one in apart], value.type):
+            return str(node.origin or node.describe())
+    return "its end"
+
+
+def _random(type_: TensorType, random: np.random.Generator) -> Array:
+    """Data that most models take: tokens are 0 and 1."""
+    found: Array = random.integers(0, 2, type_.sizes)
+    if type_.dtype.is_float:
+        found = random.standard_normal(type_.sizes)
+    return found.astype(type_.dtype.numpy)
+
+
+def _joined(whole: Array, parts: Sequence[Array], type_: TensorType) -> bool:
+    """Whether a result for all is the results for each, along the axis that has the batch."""
+    place = next((i for i, n in enumerate(type_.shape) if isinstance(n, Dim) and NAME in n.names), None)
+    if place is None:
+        return all(_close(whole, part) for part in parts)
+    return _close(whole, np.concatenate(parts, axis=place))
+
+
+def _close(a: Array, b: Array) -> bool:
+    if a.shape != b.shape or a.dtype.kind not in "fV":
+        return a.shape == b.shape and bool((a == b).all())
+    wide, other = a.astype(np.float64), b.astype(np.float64)
+    scale = np.abs(other[np.isfinite(other)]).max(initial=1e-30)
+    return bool(np.allclose(wide, other, rtol=1e-3, atol=1e-4 * scale, equal_nan=True))

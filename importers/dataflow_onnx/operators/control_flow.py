@@ -1,0 +1,180 @@
+"""Converters of operators with bodies: Scan, Loop and If."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dataflow import Graph, Value, ops
+from dataflow.errors import ModelError
+from dataflow.ir.types import TensorType, bool_, int64
+
+from ..converters import operator
+from ..file.records import GraphRecord
+from ..importer import Importer, Tensor
+from ..shape_eval import Known, axis_in
+from ..subgraphs import Body, inlined
+
+T = Tensor
+
+
+def _captures(c: Importer, *bodies: Body) -> list[Value]:
+    """What bodies read of the graph around them; each body gets all of it."""
+    names = list(dict.fromkeys(name for body in bodies for name in body.captured))
+    for body in bodies:
+        body.take(names)
+    return [c.value(c.tensors[name]) for name in names]
+
+
+def _moved(value: Value, source: int, target: int) -> Any:
+    """With an axis in another place."""
+    order = list(range(value.type.rank))
+    order.insert(target, order.pop(source))
+    return value if source == target else ops.transpose(value, perm=tuple(order))
+
+
+def _turned(value: Value, axis: int) -> Any:
+    """With the elements along an axis in reverse order."""
+    shape = value.type.shape
+    at = [i == axis for i in range(len(shape))]
+    starts = tuple(n - 1 if turn else 0 for n, turn in zip(shape, at, strict=True))
+    stops = tuple(-1 if turn else n for n, turn in zip(shape, at, strict=True))
+    return ops.slice(value, starts=starts, stops=stops, steps=tuple(-1 if turn else 1 for turn in at))
+
+
+def _directions(given: Sequence[int] | None, count: int, what: str) -> list[int]:
+    found = [0] * count if given is None else list(given)
+    if len(found) != count or any(d not in (0, 1) for d in found):
+        raise ModelError(f"{what} is {tuple(found)}; expected {count} times 0 or 1")
+    return found
+
+
+def _axes(given: Sequence[int] | None, count: int, what: str) -> list[int]:
+    found = [0] * count if given is None else list(given)
+    if len(found) != count:
+        raise ModelError(f"{what} is {tuple(found)}; expected {count} axes")
+    return found
+
+
+@operator("Scan", 9)
+def Scan(
+    c: Importer,
+    *operands: T,
+    body: GraphRecord,
+    num_scan_inputs: int,
+    scan_input_axes: Sequence[int] | None = None,
+    scan_input_directions: Sequence[int] | None = None,
+    scan_output_axes: Sequence[int] | None = None,
+    scan_output_directions: Sequence[int] | None = None,
+) -> Any:
+    carried = len(operands) - num_scan_inputs
+    rows = len(body.outputs) - carried
+    if num_scan_inputs < 1 or carried < 0 or rows < 0:
+        raise ModelError(
+            f"num_scan_inputs is {num_scan_inputs}, with {len(operands)} inputs and {len(body.outputs)} results of the "
+            "body; expected at least one, and a result for every carried value"
+        )
+    carries, xs = [c.value(t) for t in operands[:carried]], [c.value(t) for t in operands[carried:]]
+    forth = _directions(scan_input_directions, len(xs), "scan_input_directions")
+    back = _directions(scan_output_directions, rows, "scan_output_directions")
+    places = _axes(scan_input_axes, len(xs), "scan_input_axes")
+    xs = [_moved(x, axis_in(place, x.type.rank), 0) for x, place in zip(xs, places, strict=True)]
+    reverse = int(all(forth))  # what the op turns by itself needs no copy
+    xs = [x if d == reverse else _turned(x, 0) for x, d in zip(xs, forth, strict=True)]
+    row_types = [TensorType(x.type.dtype, x.type.shape[1:]) for x in xs]
+    inner = Body(c, body, [*(v.type for v in carries), *row_types])
+    captures = _captures(c, inner)
+    attributes = {"n_carries": carried, "n_xs": len(xs), "reverse": reverse}
+    results = _results(c, ops.scan, [*carries, *xs, *captures], attributes, [inner.graph()])
+    targets = _axes(scan_output_axes, rows, "scan_output_axes")
+    stacked = []
+    for value, direction, place in zip(results[carried : carried + rows], back, targets, strict=True):
+        straight = value if direction == reverse else _turned(value, 0)
+        stacked.append(_moved(straight, 0, axis_in(place, value.type.rank)))
+    return (*results[:carried], *stacked)
+
+
+def _results(
+    c: Importer, op: Any, operands: Sequence[Value], attributes: dict[str, Any], bodies: Sequence[Graph]
+) -> list[Any]:
+    return list(c.builder.add(op, operands, attributes, bodies=tuple(bodies)).outputs)
+
+
+@operator("Loop")
+def Loop(c: Importer, trips: T | None = None, condition: T | None = None, *operands: T, body: GraphRecord) -> Any:
+    carries = [c.value(t) for t in operands]
+    rows = len(body.outputs) - 1 - len(carries)
+    if rows < 0 or len(body.inputs) != 2 + len(carries):
+        raise ModelError(
+            f"the body has {len(body.inputs)} inputs and {len(body.outputs)} results for {len(carries)} carried values"
+        )
+    types = [TensorType(int64, ()), *(v.type for v in carries)]
+    count = None if trips is None or trips.known is None else c.sizes(trips, "the trip count")[0]
+    if isinstance(count, int):
+        count = max(count, 0)
+    if count is not None and (condition is None or _is(condition, True)) and _goes_on(c, body, types):
+        inner = Body(c, body, types, always=1)
+        captures = _captures(c, inner)
+        numbers = {"start": 0, "limit": count, "delta": 1, "dtype": int64}
+        index = c.builder.add(ops.range_, (), numbers).outputs[0]
+        assert index is not None
+        attributes = {"n_carries": len(carries), "n_xs": 1, "reverse": 0}
+        graph = inner.graph(results=[*range(1, len(body.outputs))], order=[*range(1, len(types)), 0])
+        found = _results(c, ops.scan, [*carries, index, *captures], attributes, [graph])
+        return tuple(found[: len(carries) + rows])
+    if rows:
+        raise ModelError("its number of trips depends on data and it stacks results; only one of them is supported")
+    inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
+    captures = _captures(c, inner)
+    most = count if isinstance(count, int) else (1 << 31) - 1
+    first = c.value(trips) if trips is not None else c.builder.constant(np.array(most, np.int64))
+    go = c.value(condition) if condition is not None else c.builder.constant(np.array(True))
+    start = [ops.reshape(v, shape=()) if v.type.rank else v for v in (first, go)]
+    attributes = {"n_carries": len(carries), "max_trips": most}
+    found = _results(c, ops.loop, [*start, *carries, *captures], attributes, [inner.graph()])
+    return tuple(found[1 : 1 + len(carries)])
+
+
+def _goes_on(c: Importer, body: GraphRecord, types: Sequence[TensorType]) -> bool:
+    """Whether the condition of a loop holds after every trip that it held before, as far as is known at load.
+
+    Only what the condition is computed from is looked at, and no loops in it: to convert the whole body for this would
+    convert loops within loops within loops twice each time.
+    """
+    wanted, kept = {body.outputs[0]}, []
+    for node in reversed(body.nodes):
+        if not wanted.isdisjoint(node.outputs):
+            kept.append(node)
+            wanted.update(node.inputs)
+    if any(node.bodies for node in kept):
+        return False
+    arrays = {name: array for name, array in body.initializers.items() if name in wanted}
+    part = dataclasses.replace(body, nodes=tuple(reversed(kept)), outputs=body.outputs[:1], initializers=arrays)
+    return _is(Body(c, part, types, always=1).results[0], True)
+
+
+def _is(tensor: Tensor, wanted: bool) -> bool:
+    """Whether a condition is known, and this."""
+    known: Known | None = tensor.known
+    return known is not None and known.numbers.size == 1 and bool(known.numbers.reshape(())[()]) is wanted
+
+
+@operator("If")
+def If(c: Importer, condition: T, *, then_branch: GraphRecord, else_branch: GraphRecord) -> Any:
+    for branch in (then_branch, else_branch):
+        if branch.inputs or len(branch.outputs) != len(c.node.outputs):
+            raise ModelError(
+                f"the branch {branch.name!r} has {len(branch.inputs)} inputs and {len(branch.outputs)} results; "
+                f"expected none, and {len(c.node.outputs)}"
+            )
+    if condition.known is not None:
+        return tuple(inlined(c, then_branch if _is(condition, True) else else_branch))
+    yes, no = Body(c, then_branch, []), Body(c, else_branch, [])
+    captures = _captures(c, yes, no)
+    value = c.value(condition)
+    if value.type.rank:
+        value = ops.reshape(value, shape=())
+    return tuple(_results(c, ops.if_, [value, *captures], {}, [yes.graph(), no.graph()]))

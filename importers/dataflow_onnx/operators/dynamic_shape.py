@@ -1,0 +1,42 @@
+"""Converters of operators whose results are as many as there are hits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow import Value, ops
+from dataflow.errors import ModelError
+from dataflow.ir.types import bool_, int64
+
+from ..converters import operator
+from ..importer import Importer, Tensor
+from ..shape_eval import axis_in
+
+T = Tensor
+
+
+def _places(c: Importer, x: Value) -> Any:
+    """Where ``x`` is not zero: (rank, count)."""
+    hits = x if x.type.dtype == bool_ else ops.cast(x, to=bool_)
+    count = ops.reduce_sum(ops.cast(hits, to=int64), axes=tuple(range(x.type.rank)), keepdims=0)
+    return ops.nonzero(x, count=c.count(count, "number of hits"))
+
+
+@operator("NonZero", 9)
+def NonZero(c: Importer, x: T) -> Any:
+    return _places(c, c.value(x))
+
+
+@operator("Compress", 9)
+def Compress(c: Importer, x: T, condition: T, *, axis: int | None = None) -> Any:
+    value, chosen = c.value(x), c.value(condition)
+    if chosen.type.rank != 1 or chosen.type.dtype != bool_:
+        raise ModelError(f"its condition is {chosen.type}; expected a list of bools")
+    if axis is None:
+        size = 1
+        for n in value.type.shape:
+            size = size * n  # type: ignore[assignment]
+        value, axis = ops.reshape(value, shape=(size,)), 0
+    found = _places(c, chosen)
+    count = found.type.shape[1]
+    return ops.gather(value, ops.reshape(found, shape=(count,)), axis=axis_in(axis, value.type.rank))

@@ -1,0 +1,67 @@
+"""Converters of operators that read and write by tensors of indices, of running sums and of the largest elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow import Value, ops
+from dataflow.errors import ModelError
+from dataflow.ir.types import Dim
+
+from ..converters import operator
+from ..importer import Importer, Tensor
+from ..shape_eval import axis_in
+
+T = Tensor
+
+
+@operator("GatherElements", 11)
+def GatherElements(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
+    return ops.gather_elements(c.value(x), c.value(indices), axis=axis)
+
+
+@operator("GatherND", 11)
+def GatherND(c: Importer, x: T, indices: T, *, batch_dims: int = 0) -> Any:
+    return ops.gather_nd(c.value(x), c.value(indices), batch_dims=batch_dims)
+
+
+def _scatter_elements(c: Importer, data: T, indices: T, updates: T, axis: int, reduction: str) -> Any:
+    return ops.scatter_elements(c.value(data), c.value(indices), c.value(updates), axis=axis, reduction=reduction)
+
+
+@operator("Scatter", 9)
+def Scatter(c: Importer, data: T, indices: T, updates: T, *, axis: int = 0) -> Any:
+    return _scatter_elements(c, data, indices, updates, axis, "none")
+
+
+@operator("ScatterElements", 11)
+def ScatterElements(c: Importer, data: T, indices: T, updates: T, *, axis: int = 0, reduction: str = "none") -> Any:
+    return _scatter_elements(c, data, indices, updates, axis, reduction)
+
+
+@operator("ScatterND", 11)
+def ScatterND(c: Importer, data: T, indices: T, updates: T, *, reduction: str = "none") -> Any:
+    return ops.scatter_nd(c.value(data), c.value(indices), c.value(updates), reduction=reduction)
+
+
+@operator("CumSum", 11)
+def CumSum(c: Importer, x: T, axis: T, *, exclusive: int = 0, reverse: int = 0) -> Any:
+    (at,) = c.ints(axis, "the axis")
+    return ops.cumsum(c.value(x), axis=at, exclusive=exclusive, reverse=reverse)
+
+
+def _topk(value: Value, k: Any, axis: int, largest: int, ordered: int) -> Any:
+    at = axis_in(axis, value.type.rank)
+    if not isinstance(k, Dim) and k < 0:
+        raise ModelError(f"k is {k}; expected at least 0")
+    return ops.topk(value, k=k, axis=at, largest=largest, sorted=ordered)
+
+
+@operator("TopK")
+def TopK_1(c: Importer, x: T, *, k: int, axis: int = -1) -> Any:
+    return _topk(c.value(x), k, axis, 1, 1)
+
+
+@operator("TopK", 10)
+def TopK(c: Importer, x: T, k: T, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
+    return _topk(c.value(x), c.sizes(k, "k")[0], axis, largest, sorted)

@@ -1,0 +1,180 @@
+"""Converters of Resize and of what it was before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dataflow import Value, ops
+from dataflow.errors import ModelError
+from dataflow.ir.types import Dim
+
+from ..converters import operator
+from ..importer import Importer, Tensor
+from ..shape_eval import axes_in
+
+T = Tensor
+
+
+def _scaled(size: Any, scale: float) -> Any:
+    """The size of an axis, rounded down; of a named one by the fraction that the scale stands for."""
+    if not np.isfinite(scale) or scale <= 0:
+        raise ModelError(f"a scale is {scale}; expected a number above 0")
+    if not isinstance(size, Dim):
+        return int(np.floor(size * scale))
+    ratio = Fraction(scale).limit_denominator(4096)
+    if abs(float(ratio) - scale) > 1e-6 * scale:
+        raise ModelError(f"the size {size} is scaled by {scale}; fix it when exporting")
+    return size * ratio.numerator // ratio.denominator
+
+
+def _numbers(c: Importer, tensor: T | None, what: str) -> list[float] | None:
+    """Stored floats; None where the operand is left out or empty."""
+    if tensor is None or 0 in tensor.type.shape:
+        return None
+    if tensor.array is None:
+        raise ModelError(f"{what} {tensor.name!r} must be a stored number for each axis; give sizes instead")
+    return [float(n) for n in tensor.array.reshape(-1)]
+
+
+def _kept_ratio(
+    shape: Sequence[Any], sizes: list[Any], axes: Sequence[int], policy: str
+) -> tuple[list[Any], list[float]]:
+    """Sizes that scale all of ``axes`` alike: as large as fits within those wanted, or as small as covers them.
+
+    Returns:
+        The sizes, and the scale of each axis before rounding; none where the sizes give them.
+    """
+    if policy == "stretch":
+        return sizes, []
+    if policy not in ("not_larger", "not_smaller"):
+        raise ModelError(f"keep_aspect_ratio_policy {policy!r} is not known")
+    if any(isinstance(n, Dim) for n in (*(shape[a] for a in axes), *(sizes[a] for a in axes))):
+        raise ModelError(f"keep_aspect_ratio_policy {policy!r} needs fixed sizes; one is named, or depends on data")
+    ratios = [Fraction(sizes[a], shape[a]) for a in axes]
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    found = list(sizes)
+    for axis in axes:
+        found[axis] = int(ratio * shape[axis] + Fraction(1, 2))  # halves go up
+    return found, [float(ratio) if axis in axes else 1.0 for axis in range(len(shape))]
+
+
+def _resize(
+    c: Importer, x: Value, sizes: Sequence[Any], scales: Sequence[float], extrapolation: float, **how: Any
+) -> Any:
+    y = ops.resize(x, sizes=tuple(sizes), scales=tuple(scales), **how)
+    if how["coordinates"] != "tf_crop_and_resize":
+        return y
+    if any(isinstance(n, Dim) for n in (*x.type.shape, *sizes)):
+        raise ModelError("tf_crop_and_resize needs fixed sizes; fix them when exporting")
+    from dataflow.ops.resize import coordinates_of
+
+    inside = np.ones((), bool)
+    rank, roi = x.type.rank, how["roi"]
+    for axis, (size, result) in enumerate(zip(x.type.sizes, sizes, strict=True)):
+        at = coordinates_of(size, result, 1.0, "tf_crop_and_resize", roi[axis], roi[axis + rank])
+        good = (at >= 0) & (at <= size - 1)
+        inside = inside & good.reshape([-1 if i == axis else 1 for i in range(rank)])
+    if inside.all():
+        return y
+    outside = c.builder.constant(np.asarray(extrapolation, x.type.dtype.numpy))
+    return ops.where(c.builder.constant(inside), y, outside)
+
+
+@operator("Resize", 10)
+def Resize_10(c: Importer, x: T, scales: T, *, mode: str = "nearest") -> Any:
+    """Asymmetric, and nearest rounds down."""
+    return _by_scales(c, x, scales, mode)
+
+
+@operator("Upsample", 7)
+def Upsample_7(c: Importer, x: T, *, scales: Sequence[float], mode: str = "nearest") -> Any:
+    return _simple(c, c.value(x), list(scales), mode)
+
+
+@operator("Upsample", 9)
+def Upsample(c: Importer, x: T, scales: T, *, mode: str = "nearest") -> Any:
+    return _by_scales(c, x, scales, mode)
+
+
+def _by_scales(c: Importer, x: T, scales: T, mode: str) -> Any:
+    found = _numbers(c, scales, "scales")
+    if found is None:
+        raise ModelError("the scales are left out")
+    return _simple(c, c.value(x), found, mode)
+
+
+def _simple(c: Importer, value: Value, scales: list[float], mode: str) -> Any:
+    if len(scales) != value.type.rank:
+        raise ModelError(f"{len(scales)} scales for {value.type}")
+    sizes = [_scaled(n, s) for n, s in zip(value.type.shape, scales, strict=True)]
+    kind = "linear" if mode == "bilinear" else mode
+    return _resize(c, value, sizes, scales, 0.0, mode=kind, coordinates="asymmetric", nearest="floor")
+
+
+@operator("Resize", 11)
+def Resize(
+    c: Importer,
+    x: T,
+    roi: T | None = None,
+    scales: T | None = None,
+    sizes: T | None = None,
+    *,
+    antialias: int = 0,
+    axes: Sequence[int] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Any:
+    value = c.value(x)
+    rank, shape = value.type.rank, list(value.type.shape)
+    chosen = list(range(rank)) if axes is None else axes_in(axes, rank)
+    factors = _numbers(c, scales, "scales")
+    wanted: list[Any] = list(shape)
+    full_scales: list[float] = []
+    if factors is not None:
+        if len(factors) != len(chosen):
+            raise ModelError(f"{len(factors)} scales for {len(chosen)} axes")
+        full_scales = [1.0] * rank
+        for axis, factor in zip(chosen, factors, strict=True):
+            full_scales[axis], wanted[axis] = factor, _scaled(shape[axis], factor)
+    elif sizes is not None:
+        given = c.sizes(sizes, "sizes")
+        if len(given) != len(chosen):
+            raise ModelError(f"{len(given)} sizes for {len(chosen)} axes")
+        for axis, size in zip(chosen, given, strict=True):
+            wanted[axis] = size if isinstance(size, Dim) else int(size)
+        wanted, full_scales = _kept_ratio(shape, wanted, chosen, keep_aspect_ratio_policy)
+    else:
+        raise ModelError("neither scales nor sizes are given")
+    region: tuple[float, ...] = ()
+    if coordinate_transformation_mode == "tf_crop_and_resize":
+        corners = _numbers(c, roi, "roi")
+        if corners is None or len(corners) != 2 * len(chosen):
+            raise ModelError(f"roi has {len(corners or ())} numbers; expected {2 * len(chosen)}")
+        starts, ends = [0.0] * rank, [1.0] * rank
+        for place, axis in enumerate(chosen):
+            starts[axis], ends[axis] = corners[place], corners[place + len(chosen)]
+        region = (*starts, *ends)
+    coordinates = coordinate_transformation_mode
+    if coordinates == "tf_half_pixel_for_nn":  # opset 11 only
+        coordinates = "half_pixel"
+    wide = value if value.type.dtype.is_float else None
+    if wide is None and mode != "nearest":
+        raise ModelError(f"its input is {value.type}; only floats are interpolated")
+    if wide is None:
+        from dataflow.ir.types import float64
+
+        wide = ops.cast(value, to=float64)
+    y = _resize(
+        c, wide, wanted, full_scales, extrapolation_value, mode=mode, coordinates=coordinates, nearest=nearest_mode,
+        cubic_a=cubic_coeff_a, exclude_outside=exclude_outside, antialias=antialias, roi=region,
+    )  # fmt: skip
+    return y if wide is value else ops.cast(y, to=value.type.dtype)

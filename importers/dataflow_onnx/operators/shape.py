@@ -1,0 +1,397 @@
+"""Converters of operators that make, move and choose elements, and of computations with sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dataflow import Value, ops
+from dataflow.errors import ModelError
+from dataflow.ir.types import Dim, bool_, broadcast_size, float32, int64
+from dataflow.ir.types import dtype as as_dtype
+
+from ..converters import operator
+from ..dynamic_sizes import ends_of_data, expansion_of_data, range_of_data, required, target_of_data
+from ..file.records import Array
+from ..importer import Importer, Tensor
+from ..shape_eval import Known, axes_in, axis_in, filled, objects, product
+
+T = Tensor
+_FAR = 1 << 31  # ends beyond this mean: up to the end
+
+
+@operator("Shape")
+def Shape(c: Importer, x: T, *, start: int = 0, end: int | None = None) -> Any:
+    return Known(objects(x.type.shape[start:end]), int64)
+
+
+@operator("Size")
+def Size(c: Importer, x: T) -> Any:
+    return Known(filled((), product(x.type.shape)), int64)
+
+
+@operator("Constant")
+def Constant(
+    c: Importer,
+    *,
+    value: Array | None = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
+) -> Any:
+    if value is not None:
+        return value
+    if value_float is not None:
+        return np.asarray(value_float, np.float32)
+    if value_floats is not None:
+        return np.asarray(value_floats, np.float32)
+    if value_int is not None:
+        return np.asarray(value_int, np.int64)
+    if value_ints is not None:
+        return np.asarray(value_ints, np.int64)
+    raise ModelError("a constant of strings, or without a value, is not supported")
+
+
+@operator("ConstantOfShape")
+def ConstantOfShape(c: Importer, shape: T, *, value: Array | None = None) -> Any:
+    fill = np.zeros(1, np.float32) if value is None else value
+    if fill.size != 1:
+        raise ModelError(f"its value has {fill.size} elements; expected one")
+    sizes = c.sizes(shape, "the shape")
+    if any(isinstance(n, Dim) for n in sizes):
+        attributes = {"shape": tuple(sizes), "value": float(fill.item()), "dtype": as_dtype(fill)}
+        return c.builder.add(ops.full, (), attributes).outputs[0]
+    if any(n < 0 for n in sizes) or product(sizes) >= 1 << 48:
+        raise ModelError(f"shape {sizes} can't be: a size is negative or the product overflows")
+    return np.broadcast_to(fill.reshape(()), tuple(int(n) for n in sizes))
+
+
+@operator("Reshape")
+def Reshape(c: Importer, x: T, shape: T, *, allowzero: int = 0) -> Any:
+    value = c.value(x)
+    wanted = target_of_data(c, value, shape, allowzero) if shape.known is None else c.sizes(shape, "the shape")
+    if c.freed is not None:
+        wanted = c.freed.reshaped(value.type.shape, wanted)
+    return reshaped(value, wanted, bool(allowzero))
+
+
+def reshaped(value: Value, wanted: Sequence[Any], allowzero: bool = False) -> Any:
+    """``value`` in a shape where 0 copies a size and -1 is worked out."""
+    source = value.type.shape
+    shape = list(wanted)
+    for axis, size in enumerate(shape):
+        if not isinstance(size, Dim) and size == 0 and not allowzero:
+            if axis >= len(source):
+                raise ModelError(f"shape {shape} copies axis {axis} of {value.type}")
+            shape[axis] = source[axis]
+    unknown = [i for i, n in enumerate(shape) if not isinstance(n, Dim) and n == -1]
+    if len(unknown) > 1:
+        raise ModelError(f"shape {shape} leaves more than one size open")
+    if unknown:
+        rest = product([n for i, n in enumerate(shape) if i != unknown[0]])
+        total = product(source)
+        if not isinstance(rest, Dim) and rest == 0:
+            raise ModelError(f"shape {shape} leaves a size open that any number fits")
+        shape[unknown[0]] = total // rest
+    shape = [n if isinstance(n, Dim) else int(n) for n in shape]
+    if any(not isinstance(n, Dim) and n < 0 for n in shape):
+        raise ModelError(f"shape {shape} has a negative size")
+    return ops.reshape(value, shape=tuple(shape))
+
+
+@operator("Flatten")
+def Flatten(c: Importer, x: T, *, axis: int = 1) -> Any:
+    value = c.value(x)
+    at = value.type.rank if axis == value.type.rank else axis_in(axis, value.type.rank)
+    return ops.reshape(value, shape=(product(value.type.shape[:at]), product(value.type.shape[at:])))
+
+
+def _squeeze(c: Importer, x: T, axes: Sequence[int] | None) -> Any:
+    shape, value = x.type.shape, c.value(x)
+    if axes is None:
+        gone = {i for i, n in enumerate(shape) if not isinstance(n, Dim) and n == 1}
+        for axis, size in enumerate(shape):
+            if axis not in gone:
+                value = required(value, size, 1, f"axis {axis} of {x.type} must not be 1: give axes", equal=0)
+    else:
+        gone = set(axes_in(axes, len(shape)))
+    if any(not isinstance(shape[i], Dim) and shape[i] != 1 for i in gone):
+        raise ModelError(f"axes {tuple(axes or ())} of {x.type} are not all of size 1")
+    left = tuple(n for i, n in enumerate(shape) if i not in gone)
+    return ops.reshape(value, shape=left)
+
+
+@operator("Squeeze")
+def Squeeze_1(c: Importer, x: T, *, axes: Sequence[int] | None = None) -> Any:
+    return _squeeze(c, x, axes)
+
+
+@operator("Squeeze", 13)
+def Squeeze(c: Importer, x: T, axes: T | None = None) -> Any:
+    return _squeeze(c, x, None if axes is None else c.ints(axes, "axes"))
+
+
+def _unsqueeze(c: Importer, x: T, axes: Sequence[int]) -> Any:
+    rank = len(x.type.shape) + len(axes)
+    new = set(axes_in(axes, rank))
+    old = iter(x.type.shape)
+    shape = tuple(1 if i in new else next(old) for i in range(rank))
+    return ops.reshape(c.value(x), shape=shape)
+
+
+@operator("Unsqueeze")
+def Unsqueeze_1(c: Importer, x: T, *, axes: Sequence[int]) -> Any:
+    return _unsqueeze(c, x, axes)
+
+
+@operator("Unsqueeze", 13)
+def Unsqueeze(c: Importer, x: T, axes: T) -> Any:
+    return _unsqueeze(c, x, c.ints(axes, "axes"))
+
+
+@operator("Transpose")
+def Transpose(c: Importer, x: T, *, perm: Sequence[int] | None = None) -> Any:
+    value = c.value(x)
+    return ops.transpose(value, perm=tuple(reversed(range(value.type.rank))) if perm is None else tuple(perm))
+
+
+@operator("Concat", 4)
+def Concat(c: Importer, *xs: T, axis: int) -> Any:
+    values = [c.value(x) for x in xs]
+    if c.freed is not None:
+        values = c.freed.alike(values, axis)
+    return ops.concat(*values, axis=axis) if len(values) > 1 else xs[0]
+
+
+@operator("Expand", 8)
+def Expand(c: Importer, x: T, shape: T) -> Any:
+    wanted = expansion_of_data(c, x, shape) if shape.known is None else c.sizes(shape, "the shape")
+    # A learned token is given to every sample so; masks have two values.
+    learned = x.array is not None and x.array.dtype.kind == "f" and len(np.unique(x.array.reshape(-1)[:4096])) > 2
+    value = c.weight(x) if learned else c.value(x)
+    own: list[Any] = list(value.type.shape)
+    if c.freed is not None:
+        wanted = c.freed.expanded(wanted, len(own))
+    rank = max(len(own), len(wanted))
+    own, wanted = [1] * (rank - len(own)) + own, [1] * (rank - len(wanted)) + wanted
+    result = [broadcast_size(pair) for pair in zip(own, wanted, strict=True)]
+    return ops.broadcast_to(value, shape=tuple(n if isinstance(n, Dim) else int(n) for n in result))
+
+
+def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Any:
+    shape = x.type.shape
+    chosen = axes_in(range(len(starts)) if axes is None else axes, len(shape))
+    strides = [1] * len(starts) if steps is None else list(steps)
+    if not len(starts) == len(ends) == len(chosen) == len(strides):
+        raise ModelError("starts, ends, axes and steps have different lengths")
+    begin: list[Any] = [0] * len(shape)
+    stop: list[Any] = list(shape)
+    step = [1] * len(shape)
+    for start, end, axis, stride in zip(starts, ends, chosen, strides, strict=True):
+        if stride == 0:
+            raise ModelError("a step is 0")
+        begin[axis], stop[axis] = _clamped(start, end, stride, shape[axis])
+        step[axis] = int(stride)
+    return ops.slice(c.value(x), starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
+
+
+def _clamped(start: Any, end: Any, step: int, size: Any) -> tuple[Any, Any]:
+    """Both ends inside an axis, as ops.slice wants them."""
+
+    def place(at: Any, low: int, high: Any) -> Any:
+        if isinstance(at, Dim):
+            return at
+        at = int(at)
+        if at <= -_FAR:
+            return low
+        if at >= _FAR:
+            return high
+        if at < 0:
+            at = size + at
+            return at if isinstance(at, Dim) else max(at, low)
+        return at if isinstance(high, Dim) else min(at, high)
+
+    if step > 0:
+        begin = place(start, 0, size)
+        stop = place(end, 0, size)
+        both = not isinstance(begin, Dim) and not isinstance(stop, Dim)
+        return begin, max(stop, begin) if both else stop
+    begin, stop = place(start, -1, size - 1), place(end, -1, size - 1)
+    both = not isinstance(begin, Dim) and not isinstance(stop, Dim)
+    return begin, min(stop, begin) if both else stop
+
+
+@operator("Slice")
+def Slice_1(c: Importer, x: T, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> Any:
+    return _slice(c, x, starts, ends, axes, None)
+
+
+@operator("Slice", 10)
+def Slice(c: Importer, x: T, starts: T, ends: T, axes: T | None = None, steps: T | None = None) -> Any:
+    chosen = None if axes is None else c.ints(axes, "axes")
+    strides = None if steps is None else c.ints(steps, "steps")
+    if starts.known is None or ends.known is None:
+        begin, stop = ends_of_data(c, x, starts, ends, chosen, strides)
+        return _slice(c, x, begin, stop, chosen, strides)
+    return _slice(c, x, c.sizes(starts, "starts"), c.sizes(ends, "ends"), chosen, strides)
+
+
+def _split(c: Importer, x: T, axis: int, parts: Sequence[Any]) -> tuple[Any, ...]:
+    value = c.value(x)
+    at = axis_in(axis, value.type.rank)
+    if len(parts) != len(c.node.outputs):
+        raise ModelError(f"{len(parts)} parts for {len(c.node.outputs)} outputs")
+    if any(not isinstance(part, Dim) and part < 0 for part in parts):
+        raise ModelError(f"split {list(parts)} has a negative size")
+    total = sum(parts)
+    text = f"axis {at} of {value.type} has the size {value.type.shape[at]}; its parts {list(parts)} add up to {total}"
+    value = required(value, value.type.shape[at], total, text)
+    results, begin = [], 0
+    for part in parts:
+        starts = tuple(begin if i == at else 0 for i in range(value.type.rank))
+        stops = tuple(begin + part if i == at else n for i, n in enumerate(value.type.shape))
+        results.append(ops.slice(value, starts=starts, stops=stops, steps=(1,) * value.type.rank))
+        begin = begin + part
+    return tuple(results)
+
+
+def _even(c: Importer, x: T, axis: int, count: int, uneven: bool = False) -> list[Any]:
+    """The sizes of ``count`` equal parts; with ``uneven`` the last may be smaller."""
+    size: Any = x.type.shape[axis_in(axis, len(x.type.shape))]
+    if not 0 < count <= len(c.node.outputs):
+        raise ModelError(f"num_outputs is {count}; the node has {len(c.node.outputs)} outputs")
+    if not isinstance(size, Dim):
+        most = -(-size // count)
+        return [max(0, min(most, size - i * most)) for i in range(count)]
+    if not uneven or size - size // count * count == 0:
+        return [size // count] * count
+    most = (size + (count - 1)) // count
+    return [most] * (count - 1) + [size - most * (count - 1)]
+
+
+@operator("Split")
+def Split_2(c: Importer, x: T, *, axis: int = 0, split: Sequence[int] | None = None) -> Any:
+    return _split(c, x, axis, split or _even(c, x, axis, len(c.node.outputs)))
+
+
+@operator("Split", 13)
+def Split(c: Importer, x: T, split: T | None = None, *, axis: int = 0, num_outputs: int | None = None) -> Any:
+    count = len(c.node.outputs) if num_outputs is None else num_outputs
+    parts = _even(c, x, axis, count, num_outputs is not None) if split is None else c.sizes(split, "split")
+    return _split(c, x, axis, parts)
+
+
+@operator("Gather")
+def Gather(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
+    return ops.gather(c.weight(x), c.value(indices), axis=axis)
+
+
+@operator("Pad")
+def Pad_2(c: Importer, x: T, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
+    data = c.value(x)
+    return ops.pad(data, c.builder.scalar(value, data.type.dtype), pads=tuple(pads), mode=mode)
+
+
+@operator("Pad", 11)
+def Pad(c: Importer, x: T, pads: T, value: T | None = None, axes: T | None = None, *, mode: str = "constant") -> Any:
+    data = c.value(x)
+    given, rank = c.ints(pads, "pads"), data.type.rank
+    chosen = list(range(rank)) if axes is None else axes_in(c.ints(axes, "axes"), rank)
+    if len(given) != 2 * len(chosen):
+        raise ModelError(f"{len(given)} pads for {len(chosen)} axes; expected {2 * len(chosen)}")
+    whole = [0] * (2 * rank)
+    for index, axis in enumerate(chosen):
+        whole[axis], whole[axis + rank] = given[index], given[index + len(chosen)]
+    if mode == "wrap":
+        raise ModelError("mode 'wrap' is not supported")
+    fill = None if value is None else c.value(value)
+    if fill is not None and fill.type.rank:
+        fill = ops.reshape(fill, shape=())
+    return ops.pad(data, fill, pads=tuple(whole), mode=mode)
+
+
+def _end(c: Importer, tensor: T, what: str) -> Any:
+    """A stored number, or a size, which may be named."""
+    known = tensor.known
+    if known is not None and known.numbers.size == 1 and isinstance(known.numbers.reshape(())[()], Dim):
+        return known.numbers.reshape(())[()]
+    return c.scalar(tensor, what)
+
+
+@operator("Range", 11)
+def Range(c: Importer, start: T, limit: T, delta: T, *, stash_type: int = 1) -> Any:
+    if any(t.known is None and t.array is None for t in (start, limit, delta)):
+        return range_of_data(c, *(c.value(t) for t in (start, limit, delta)))
+    first, last, step = _end(c, start, "start"), _end(c, limit, "limit"), c.scalar(delta, "delta")
+    dtype = start.type.dtype
+    attributes = {"start": first, "limit": last, "delta": step, "dtype": dtype}
+    if dtype.is_int:
+        attributes = {key: int(v) if isinstance(v, float) else v for key, v in attributes.items()}
+    return c.builder.add(ops.range_, (), attributes).outputs[0]
+
+
+@operator("Trilu", 14)
+def Trilu(c: Importer, x: T, k: T | None = None, *, upper: int = 1) -> Any:
+    value = c.value(x)
+    if value.type.rank < 2:
+        raise ModelError(f"its input is {value.type}; expected a matrix, or several")
+    offset = 0 if k is None else c.ints(k, "k")[0]
+    rows, columns = value.type.shape[-2:]
+    kinds = {"delta": 1, "dtype": int64}
+    down = c.builder.add(ops.range_, (), {"start": offset, "limit": rows + offset, **kinds}).outputs[0]
+    across = c.builder.add(ops.range_, (), {"start": 0, "limit": columns, **kinds}).outputs[0]
+    row, column = ops.reshape(down, shape=(rows, 1)), ops.reshape(across, shape=(1, columns))
+    kept = ops.less_equal(row, column) if upper else ops.less_equal(column, row)
+    if value.type.dtype.name == "bool":
+        return ops.logical_and(kept, value)
+    return ops.where(kept, value, c.builder.constant(np.zeros((), value.type.dtype.numpy)))
+
+
+@operator("OneHot", 9)
+def OneHot(c: Importer, indices: T, depth: T, values: T, *, axis: int = -1) -> Any:
+    count = c.ints(depth, "depth")[0] if depth.known is not None else int(c.scalar(depth, "depth"))
+    pair = c.value(values)
+    at = c.value(indices)
+    if not at.type.dtype.is_int:
+        at = ops.cast(at, to=int64)
+    hot = ops.cast(ops.one_hot(at, depth=count, axis=axis, dtype=float32), to=bool_)
+    off, on = (ops.reshape(ops.slice(pair, starts=(i,), stops=(i + 1,), steps=(1,)), shape=()) for i in (0, 1))
+    return ops.where(hot, on, off)
+
+
+@operator("Tile", 6)
+def Tile(c: Importer, x: T, repeats: T) -> Any:
+    value, counts = c.value(x), c.ints(repeats, "repeats")
+    shape = value.type.shape
+    if len(counts) != len(shape) or any(n < 0 for n in counts):
+        raise ModelError(f"repeats {counts} for {value.type}: expected one number, not negative, per axis")
+    apart = ops.reshape(value, shape=tuple(n for size in shape for n in (1, size)))
+    wide = ops.broadcast_to(apart, shape=tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
+    return ops.reshape(wide, shape=tuple(n * size for n, size in zip(counts, shape, strict=True)))
+
+
+@operator("DepthToSpace")
+def DepthToSpace(c: Importer, x: T, *, blocksize: int, mode: str = "DCR") -> Any:
+    value = c.value(x)
+    B, C, H, W = value.type.shape
+    s = blocksize
+    if mode == "DCR":
+        value = ops.transpose(ops.reshape(value, shape=(B, s, s, C // (s * s), H, W)), perm=(0, 3, 4, 1, 5, 2))
+    else:
+        value = ops.transpose(ops.reshape(value, shape=(B, C // (s * s), s, s, H, W)), perm=(0, 1, 4, 2, 5, 3))
+    return ops.reshape(value, shape=(B, C // (s * s), H * s, W * s))
+
+
+@operator("SpaceToDepth")
+def SpaceToDepth(c: Importer, x: T, *, blocksize: int, mode: str = "DCR") -> Any:
+    value = c.value(x)
+    B, C, H, W = value.type.shape
+    s = blocksize
+    parts = ops.reshape(value, shape=(B, C, H // s, s, W // s, s))
+    parts = ops.transpose(parts, perm=(0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    return ops.reshape(parts, shape=(B, C * s * s, H // s, W // s))

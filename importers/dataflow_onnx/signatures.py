@@ -1,0 +1,183 @@
+"""What operands and attributes a converter takes; checked before it is called, so that it meets nothing else.
+
+A converter declares them by its signature: operands by position, attributes by keyword, their kinds by annotation.
+``_VALUES`` adds which values ONNX knows, so that none is taken for another in silence.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dataflow.errors import ModelError
+
+from .file.records import GraphRecord
+
+_KINDS: Mapping[str, tuple[type, type | None, str]] = {  # of the value, of its elements
+    "int": (int, None, "an integer"),
+    "float": (float, None, "a float"),
+    "str": (str, None, "a string"),
+    "Sequence[int]": (tuple, int, "integers"),
+    "Sequence[float]": (tuple, float, "floats"),
+    "Sequence[str]": (tuple, str, "strings"),
+    "GraphRecord": (GraphRecord, None, "a graph"),
+    "Array": (np.ndarray, None, "a tensor"),
+}
+_ANY = 1 << 30  # operands
+_Values = Sequence[Any]  # a range of integers or a tuple of choices
+_FLAG = range(2)
+_COUNT = range(1, 1 << 63)
+_WINDOW = range(1, 1 << 31)
+_REDUCTIONS = ("none", "add", "mul", "max", "min")
+_LOSSES = ("none", "mean", "sum")
+_VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of lists, what each element may be
+    **dict.fromkeys(
+        [
+            "allowzero", "antialias", "ceil_mode", "count_include_pad", "detect_negative", "detect_positive",
+            "exclude_outside", "exclusive", "fmod", "input_forget", "interleaved", "is_causal", "keepdims", "largest",
+            "layout", "linear_before_reset", "noop_with_empty_axes", "periodic", "reverse", "saturate",
+            "scan_input_directions", "scan_output_directions", "select_last_index", "sorted", "spatial",
+            "storage_order", "training_mode", "transA", "transB", "upper",
+        ],
+        _FLAG,
+    ),
+    **dict.fromkeys(
+        ["blocksize", "group", "hidden_size", "kv_num_heads", "num_groups", "num_scan_inputs", "p", "q_num_heads"],
+        _COUNT,
+    ),
+    **dict.fromkeys(["dilations", "kernel_shape", "strides"], _WINDOW),
+    "LpNormalization.p": (1, 2),
+    "LRN.size": _COUNT,
+    "approximate": ("none", "tanh"),
+    "auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"),
+    "direction": ("forward", "reverse", "bidirectional"),
+    "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
+    "DepthToSpace.mode": ("DCR", "CRD"),
+    "SpaceToDepth.mode": ("DCR", "CRD"),
+    "Pad.mode": ("constant", "reflect", "edge", "wrap"),
+    "Resize.mode": ("nearest", "linear", "cubic"),
+    "TensorScatter.mode": ("linear", "circular"),
+    "NegativeLogLikelihoodLoss.reduction": _LOSSES,
+    "SoftmaxCrossEntropyLoss.reduction": _LOSSES,
+    "ScatterElements.reduction": _REDUCTIONS,
+    "ScatterND.reduction": _REDUCTIONS,
+    "round_mode": ("up", "down", "nearest"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """What an attribute may be.
+
+    Attributes:
+        kind: type of the value.
+        element: type of what it holds, where it is a list.
+        text: both, for messages.
+        values: which it may be, or each of its elements; None allows all.
+    """
+
+    kind: type
+    element: type | None
+    text: str
+    values: _Values | None
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises ModelError when ``value`` is another kind, or one that ONNX doesn't know."""
+        items = value if type(value) is tuple else (value,)
+        if type(value) is not self.kind or (self.element and items and type(items[0]) is not self.element):
+            raise ModelError(f"attribute {name!r} is {_described(value)}; expected {self.text}")
+        if self.values is not None:
+            for item in items:
+                if item not in self.values:
+                    raise ModelError(f"attribute {name!r} is {value!r}; expected {_choice(self.values)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a converter takes.
+
+    Attributes:
+        least, most: how many operands.
+        attributes: by name.
+        required: those without a default.
+        others: what it takes besides, under any name; None where it takes none.
+    """
+
+    least: int
+    most: int
+    attributes: Mapping[str, Attribute]
+    required: tuple[str, ...]
+    others: Attribute | None
+
+    def check(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> None:
+        """Raises ModelError when a node's operands or attributes don't fit."""
+        if not self.least <= len(operands) <= self.most:
+            most = "more" if self.most == _ANY else self.most
+            raise ModelError(
+                f"its inputs or attributes don't fit the operator: it has {len(operands)} inputs; expected {self.least}"
+                + (f" to {most}" if most != self.least else "")
+            )
+        for index, operand in enumerate(operands[: self.least]):
+            if operand is None:
+                raise ModelError(f"its input {index} is left out, but the operator needs it")
+        for name, value in attributes.items():
+            declared = self.attributes.get(name, self.others)
+            if declared is None:
+                known = ", ".join(self.attributes) or "none"
+                raise ModelError(
+                    f"its inputs or attributes don't fit the operator: attribute {name!r}; it has: {known}"
+                )
+            declared.check(name, value)
+        for name in self.required:
+            if name not in attributes:
+                raise ModelError(f"attribute {name!r} is missing; expected {self.attributes[name].text}")
+
+
+@functools.cache
+def arguments_of(converter: Callable[..., Any], op: str) -> Arguments:
+    """What a converter of the operator takes."""
+    least = most = 0
+    attributes: dict[str, Attribute] = {}
+    required: list[str] = []
+    others = None
+    for parameter in list(inspect.signature(converter).parameters.values())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            others = _attribute(parameter, op)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            most = _ANY
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            attributes[parameter.name] = _attribute(parameter, op)
+            if parameter.default is parameter.empty:
+                required.append(parameter.name)
+        else:
+            most += 1
+            least += parameter.default is parameter.empty
+    return Arguments(least, most, attributes, tuple(required), others)
+
+
+def _attribute(parameter: inspect.Parameter, op: str) -> Attribute:
+    kind, element, text = _KINDS[parameter.annotation.removesuffix(" | None")]
+    values = _VALUES.get(f"{op}.{parameter.name}", _VALUES.get(parameter.name))
+    return Attribute(kind, element, text, values)
+
+
+def _described(value: Any) -> str:
+    """The kind of a value and, where it is short, the value."""
+    if isinstance(value, np.ndarray):
+        return f"a tensor {value.dtype}{list(value.shape)}"
+    if isinstance(value, GraphRecord):
+        return "a graph"
+    if isinstance(value, tuple):
+        return f"{len(value)} {'elements' if not value else type(value[0]).__name__ + 's'}"
+    return f"the {type(value).__name__} {value!r:.60}"
+
+
+def _choice(values: _Values) -> str:
+    if isinstance(values, range):
+        return f"{values[0]} or {values[1]}" if len(values) == 2 else f"{values[0]} to {values[-1]}"
+    return " or ".join(map(repr, values))

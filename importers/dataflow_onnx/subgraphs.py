@@ -1,0 +1,125 @@
+"""Bodies of the file as graphs: what they read of the graph around them becomes inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataflow import Graph, GraphBuilder, Value, ops
+from dataflow.errors import ModelError
+from dataflow.ir.types import TensorType, bool_
+
+from .file.records import Array, GraphRecord, free_names
+from .importer import Importer, Tensor
+from .shape_eval import Known
+
+
+class Body:
+    """A body that is being imported.
+
+    Attributes:
+        results: its outputs.
+        captured: names of what it reads of the graph around it, apart from sizes.
+    """
+
+    def __init__(self, outer: Importer, record: GraphRecord, types: Sequence[TensorType], always: int | None = None):
+        """Converts the nodes.
+
+        Args:
+            outer: importer of the graph around it.
+            record: the body of the file.
+            types: of its inputs, as they are given.
+            always: place of an input that is true whenever the body runs, and not among ``types``.
+
+        Raises:
+            ModelError: it doesn't fit, or reads what nobody defines.
+        """
+        self.outer, self.record = outer, record
+        self.inner = Importer(outer.record, outer.path, outer, outer.freed)
+        self.builder = self.inner.builder = GraphBuilder(record.name or "body")
+        self.captured: list[str] = []
+        names = list(record.inputs)
+        if always is not None:
+            true: Array = np.full((), True, object)
+            name = names.pop(always)
+            self.inner.tensors[name] = Tensor(name, None, None, Known(true, bool_))
+        if len(names) != len(types):
+            raise ModelError(f"the body {record.name!r} has {len(names)} inputs; {len(types)} are given")
+        self.inputs: list[Value] = []
+        for name, type_ in zip(names, types, strict=True):
+            self.inputs.append(self.builder.input(name, type_.dtype, type_.shape))
+            self.inner.tensors[name] = Tensor(name, self.inputs[-1])
+            self.inner.claimed.add(self.inputs[-1])
+        for name, array in record.initializers.items():
+            self._hoist(name, array)
+        for name in free_names(record):
+            self._capture(name)
+        self.inner.convert_all(record.nodes)
+        for name in record.outputs:
+            if name not in self.inner.tensors:
+                raise ModelError(f"the result {name!r} of the body {record.name!r} is computed by no node")
+        self.results = [self.inner.tensors[name] for name in record.outputs]
+
+    def _hoist(self, name: str, array: Array) -> None:
+        """Stored tensors of a body belong to the graph around it, where they can be trained."""
+        tensor = self.outer.stored(name, array)
+        if tensor.known is not None:
+            self.inner.tensors[name] = tensor
+            return
+        self.outer.define(name, tensor)
+        self._capture(name)
+
+    def _capture(self, name: str) -> None:
+        if name in self.inner.tensors:
+            return
+        outer = self.outer.tensors.get(name)
+        if outer is None:
+            raise ModelError(f"the body {self.record.name!r} reads {name!r}, which nothing before it defines")
+        if outer.known is not None:
+            self.inner.tensors[name] = Tensor(name, None, outer.array, outer.known)
+            return
+        type_ = self.outer.value(outer).type
+        value = self.builder.input(name, type_.dtype, type_.shape)
+        self.inner.tensors[name] = Tensor(name, value, outer=outer)
+        self.inner.claimed.add(value)
+        self.captured.append(name)
+
+    def take(self, names: Sequence[str]) -> None:
+        """Gives the body the inputs of ``names`` too, behind its own and in this order."""
+        for name in names:
+            if name not in self.captured:
+                type_ = self.outer.value(self.outer.tensors[name]).type
+                value = self.builder.input(name, type_.dtype, type_.shape)
+                self.inner.tensors.setdefault(name, Tensor(name, value))
+        self.captured = list(names)
+
+    def graph(self, results: Sequence[int] | None = None, order: Sequence[int] | None = None) -> Graph:
+        """The body as a graph.
+
+        Args:
+            results: places of the outputs that it has; all by default.
+            order: places of its own inputs; captures follow.
+        """
+        made = {v for node in self.builder.nodes() for v in node.outputs}
+        for place in range(len(self.results)) if results is None else results:
+            value = self.inner.value(self.results[place])
+            if value not in made:  # passed on, or given twice: each result has a place of its own
+                value = ops.copy(value)
+            made.discard(value)
+            self.builder.output(f"{place}.{self.record.outputs[place]}", value)
+        built = self.inner.finish()
+        by_name = {value.name: value for value in built.inputs}
+        own = [self.inputs[i] for i in (range(len(self.inputs)) if order is None else order)]
+        return dataclasses.replace(built, inputs=(*own, *(by_name[name] for name in self.captured)))
+
+
+def inlined(outer: Importer, record: GraphRecord) -> list[Tensor]:
+    """The outputs of a body without inputs, its nodes in the graph around it."""
+    at, opset = outer.node, outer.opset
+    for name, array in record.initializers.items():
+        outer.define(name, outer.stored(name, array))
+    outer.convert_all(record.nodes)
+    outer.node, outer.opset = at, opset
+    return [outer.tensors[name] for name in record.outputs]

@@ -1,0 +1,73 @@
+"""Reference of nodes with bodies: the body is evaluated node by node, trip by trip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataflow import Graph
+from dataflow.errors import InputError
+
+from .arithmetic import Array, Attributes, Code
+
+
+def _run(body: Graph, operands: Sequence[Array]) -> list[Array]:
+    from .evaluate import evaluate
+
+    feeds = {value.name: array for value, array in zip(body.inputs, operands, strict=True)}
+    wider = any(a.dtype == np.float64 != v.type.dtype.numpy for a, v in zip(operands, body.inputs, strict=True))
+    results = evaluate(body, feeds, dtype=np.float64 if wider else None)
+    return [results[name] for name in body.outputs]
+
+
+def _scan(attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
+    (body,) = bodies
+    n_carries, n_xs = attributes["n_carries"], attributes["n_xs"]
+    carries = list(operands[:n_carries])
+    xs, captures = operands[n_carries : n_carries + n_xs], operands[n_carries + n_xs :]
+    trips = len(xs[0])
+    types = [v.type for v in body.outputs.values()][n_carries:]
+    rows = [np.empty((trips, *t.sizes), t.dtype.numpy) for t in types]
+    if carries and types and all(a.dtype == np.float64 for a in carries):
+        rows = [r.astype(np.float64) if r.dtype.kind == "f" else r for r in rows]
+    saved = [np.empty((trips, *c.shape), c.dtype) for c in carries]
+    for trip in reversed(range(trips)) if attributes["reverse"] else range(trips):
+        for kept, carry in zip(saved, carries, strict=True):
+            kept[trip] = carry
+        results = _run(body, [*carries, *(x[trip] for x in xs), *captures])
+        carries = results[:n_carries]
+        for row, result in zip(rows, results[n_carries:], strict=True):
+            row[trip] = result
+    return (*carries, *rows, *saved)
+
+
+def _if(attributes: Attributes, condition: Array, *captures: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
+    return tuple(_run(bodies[0] if condition else bodies[1], captures))
+
+
+def _loop(attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
+    (body,) = bodies
+    n_carries, limit = attributes["n_carries"], attributes["max_trips"]
+    wanted, condition = int(operands[0]), bool(operands[1])
+    carries, captures = list(operands[2 : 2 + n_carries]), operands[2 + n_carries :]
+    types = [v.type for v in body.outputs.values()][1 + n_carries :]
+    rows = [np.zeros((limit, *t.sizes), t.dtype.numpy) for t in types]
+    trip = 0
+    while trip < wanted and condition:
+        if trip >= limit:
+            raise InputError(f"the loop makes more than {limit} trips; raise max_trips, or correct its condition")
+        start = [np.asarray(trip, np.int64), np.asarray(condition, np.bool_)]
+        results = _run(body, [*start, *carries, *captures])
+        condition, carries = bool(results[0]), results[1 : 1 + n_carries]
+        for row, result in zip(rows, results[1 + n_carries :], strict=True):
+            row[trip] = result
+        trip += 1
+    return (np.asarray(trip, np.int64), *carries, *rows)
+
+
+def _fused(attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
+    return tuple(_run(bodies[0], operands))
+
+
+KERNELS: dict[str, Code] = {"scan": _scan, "if_": _if, "loop": _loop, "fused": _fused}
