@@ -74,7 +74,7 @@ def test_the_recipe_for_an_op(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "numpy ['passed'] 47" in done.stdout
     assert "cpu ['not claimed'] 8" in done.stdout
-    check = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/core/test_gradients.py")]
+    check = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/test_gradients.py")]
     check += ["-k", "softcap", "--import-mode=importlib", "--rootdir", str(tmp_path)]
     done = subprocess.run(check, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout

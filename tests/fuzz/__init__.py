@@ -6,7 +6,7 @@
     python -m tests.fuzz plans --count 1000000
     python -m tests.fuzz coverage --minutes 60 [--keep]
     python -m tests.fuzz files --seed 1 --case 4711 --reproducer bug.onnx
-    python -m tests.fuzz graphs --seed 1 --case 4711 --reproducer tests/core/test_bug.py
+    python -m tests.fuzz graphs --seed 1 --case 4711 --reproducer tests/test_bug.py
 
 Each prints its progress, writes a report as JSON and ends with status 1 when it has findings. A case is a number: the
 target and the seed make the same input from it on every machine, so a finding needs no more than its number.

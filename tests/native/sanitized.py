@@ -1,7 +1,7 @@
 """Builds the native libraries with sanitizers in a copy of the sources, and runs commands over it.
 
-    python tests/native/sanitized.py python -m pytest tests/core
-    python tests/native/sanitized.py --kind thread python -m pytest tests/core/test_threads.py
+    python tests/native/sanitized.py python -m pytest tests/ops
+    python tests/native/sanitized.py --kind thread python -m pytest tests/execute/test_threads.py
 
 The copy lies in ``build/sanitized``, and only what changed is built again. Fresh memory is full of NaN there, so that
 a kernel that reads what nobody wrote gives a wrong result; leaks are not looked for, since Python's own would be found.

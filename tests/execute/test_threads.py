@@ -157,7 +157,7 @@ import os, sys, threading, time, warnings
 import numpy as np
 import dataflow as df
 warnings.simplefilter("ignore")
-from tests.core.test_threads import WIDTH, scaled
+from tests.execute.test_threads import WIDTH, scaled
 """
 
 FORKS = """

@@ -9,7 +9,7 @@ import pytest
 import dataflow as df
 from dataflow.cdevice.host_memory import allocated
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
+RECORDINGS = Path(__file__).parent / "recordings"
 
 
 def small(batch="batch"):
