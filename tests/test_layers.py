@@ -111,17 +111,6 @@ def test_plugins_use_public_names_of_the_core_and_not_each_other(package):
                 assert not [p for p in parts if p.startswith("_")], f"{path.name} imports {name}"
 
 
-@pytest.mark.parametrize("plugin", ["cpu", "cuda"])
-def test_the_native_plugins_include_only_the_contract(plugin):
-    for path in (ROOT / "native" / plugin).rglob("*.[ch]*"):
-        for line in path.read_text().splitlines():
-            if line.startswith('#include "'):
-                name = line.split('"')[1]
-                beside = (ROOT / "native" / plugin / name).exists()
-                contract = ("dataflow.h", "dataflow_inline.h", *(["dataflow_cuda.h"] if plugin == "cuda" else []))
-                assert beside or name in contract, f"{path.name}: {line}"
-
-
 def test_importing_dataflow_loads_nothing_heavy():
     code = (
         "import sys, dataflow\n"

@@ -20,7 +20,8 @@
  * Few rows (decoding has one) would not earn what packing costs, which is a load and a store for
  * each element that they multiply once: kt and v are read as they lie, by gemm/thin.h. All columns
  * are one block then. */
-#include "attention/attention.h"
+#include "attention/matrix.h"
+#include "attention/rows.h"
 #include "gemm/pack.h"
 #include "gemm/thin.h"
 #include "gemm/tile.h"
@@ -57,9 +58,7 @@ typedef struct plan {
   int64_t scratch; /* floats per worker */
 } plan;
 
-static int64_t round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
-
-static int64_t packed_floats(int64_t floats) { return round_up(floats + DF_LANES, ALIGN); }
+static int64_t packed_floats(int64_t floats) { return df_round_up(floats + DF_LANES, ALIGN); }
 
 /* Pieces per batch entry: few enough that packing, which each does, stays small beside the tiles,
  * and so many that threads end together. In steps of packing a float: a tile's row is 1/32. */
@@ -88,7 +87,8 @@ static int64_t even_rows(int64_t rows, int64_t most) {
 /* The floats of a worker, from those of its parts that are packed, and its rows of scores. */
 static void plan_scratch(plan *p, int64_t score_rows) {
   p->scores_floats = (score_rows + 1) * p->scores_row; /* and one of a mask */
-  p->sums_floats = round_up(p->rows * (int64_t)(sizeof(df_attention_sum) / sizeof(float)), ALIGN);
+  p->sums_floats =
+      df_round_up(p->rows * (int64_t)(sizeof(df_attention_sum) / sizeof(float)), ALIGN);
   p->scratch = p->kt_floats + p->v_floats + p->q_floats + p->scores_floats + p->sums_floats;
 }
 
@@ -109,14 +109,14 @@ static void plan_blocks(plan *p, int32_t threads, int32_t precision) {
   const int64_t most =
       df_max(1, df_min(PANELS / df_max(1, p->d + p->e), SCORES / DF_TILE_ROWS) / DF_TILE_COLUMNS);
   const int64_t blocks = df_max(1, df_divide_up(p->n, most * DF_TILE_COLUMNS));
-  p->columns = df_max(1, round_up(df_divide_up(p->n, blocks), DF_TILE_COLUMNS));
+  p->columns = df_max(1, df_round_up(df_divide_up(p->n, blocks), DF_TILE_COLUMNS));
   const int64_t down = pieces_down(p->m, p->batch, p->batch * p->m * p->n * (p->d + p->e), threads);
   p->rows = df_max(1, df_divide_up(p->m, down));
   p->down = df_divide_up(p->m, p->rows);
   p->height = even_rows(p->rows, DF_TILE_ROWS);
   p->scores_row = p->columns + ALIGN;
-  p->kt_floats = packed_floats(p->d * round_up(p->columns, DF_TILE_COLUMNS));
-  p->v_floats = packed_floats(p->columns * round_up(p->e, DF_TILE_COLUMNS));
+  p->kt_floats = packed_floats(p->d * df_round_up(p->columns, DF_TILE_COLUMNS));
+  p->v_floats = packed_floats(p->columns * df_round_up(p->e, DF_TILE_COLUMNS));
   p->q_floats = packed_floats(p->d * DF_TILE_ROWS);
   const int64_t tall = even_rows(p->rows, BLOCK / p->scores_row);
   p->first = df_matrix_cut(tall, p->columns, p->d, precision);

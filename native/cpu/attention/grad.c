@@ -13,7 +13,8 @@
  * 2 e), and 4 m n bytes from forward to backward. Blocks of rows of p and ds stay in the second
  * cache. A piece of work is a batch entry: dk and dv are summed over its blocks in order, so the
  * bits are the same whatever the number of threads. */
-#include "attention/attention.h"
+#include "attention/matrix.h"
+#include "attention/rows.h"
 
 enum {
   SCORES = 128 * 1024, /* floats of p and ds in the second cache */
@@ -39,13 +40,11 @@ typedef struct plan {
   int64_t scratch;          /* floats per worker */
 } plan;
 
-static int64_t round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
-
 static void plan_blocks(plan *p, int32_t precision) {
   const int64_t fits = SCORES / (2 * df_max(1, p->n)) / LEAST_ROWS * LEAST_ROWS;
   const int64_t most = df_max(LEAST_ROWS, fits);
   p->rows = df_max(1, df_divide_up(p->m, df_max(1, df_divide_up(p->m, most))));
-  p->scores_row = round_up(p->n, ALIGN) + ALIGN;
+  p->scores_row = df_round_up(p->n, ALIGN) + ALIGN;
   p->block = p->rows * p->scores_row;
   p->scores = df_matrix_cut(p->rows, p->n, p->d, precision);
   p->weights = df_matrix_cut(p->rows, p->n, p->e, precision);

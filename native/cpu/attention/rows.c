@@ -5,7 +5,7 @@
  * so that the result after each block is the attention over its columns and those before: nothing
  * overflows that the whole wouldn't. Per score 3 loads and stores, one of the mask, and an
  * exponential of 16 operations. */
-#include "attention/attention.h"
+#include "attention/rows.h"
 #include "simd/vector.h"
 #include "simd/vmath.h"
 

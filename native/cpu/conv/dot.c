@@ -31,8 +31,6 @@ typedef struct plan {
   int64_t scratch;     /* floats of a piece's workspace */
 } plan;
 
-static int64_t round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
-
 /* Size of the parts when |total| is cut into |count| parts, all about equal. */
 static int64_t part_of(int64_t total, int64_t count) {
   return df_divide_up(total, df_max(1, df_min(total, count)));
@@ -67,7 +65,7 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   p.image_parts = df_max(1, df_divide_up(conv->batch, df_max(1, p.steps)));
   missing = df_divide_up(missing, p.image_parts);
   p.filters = part_of(conv->filters, missing);
-  p.filters = df_min(conv->filters, round_up(p.filters, DF_DOT_ROWS));
+  p.filters = df_min(conv->filters, df_round_up(p.filters, DF_DOT_ROWS));
   p.filter_parts = df_divide_up(conv->filters, p.filters);
 
   int64_t per_row = spread_floats(&p, 1) - spread_floats(&p, 0) + p.filters * p.span;
@@ -75,12 +73,12 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   p.band = part_of(p.down.grid, df_divide_up(p.down.grid, df_max(1, most)));
   p.bands = df_divide_up(p.down.grid, df_max(1, p.band));
   p.plane = p.down.phases * p.across.phases * (p.band + p.down.reach) * p.span;
-  p.line = round_up(p.band * p.span, DF_LANES);
+  p.line = df_round_up(p.band * p.span, DF_LANES);
   int64_t image = spread_floats(&p, p.band) + p.filters * p.line;
   p.images = df_max(1, p.bands > 1 ? 1 : df_min(p.steps, SPREAD_FLOATS / df_max(1, image)));
   p.images = df_max(1, part_of(p.steps, df_divide_up(p.steps, p.images)));
-  p.scratch = round_up(p.k, 16) + p.images * image + p.span + DF_LANES;
-  p.scratch = round_up(p.scratch, 16);
+  p.scratch = df_round_up(p.k, 16) + p.images * image + p.span + DF_LANES;
+  p.scratch = df_round_up(p.scratch, 16);
   return p;
 }
 
@@ -187,7 +185,7 @@ static void add_dots(const piece *s, float *dw) {
                     .left_image = s->filters * p->line,
                     .right_image = x_image,
                     .images = s->images,
-                    .count = round_up(s->rows * p->span, DF_LANES)};
+                    .count = df_round_up(s->rows * p->span, DF_LANES)};
       int64_t rows = df_min(DF_DOT_ROWS, s->filters - filter);
       int64_t columns = df_min(DF_DOT_COLUMNS, p->k - k);
       DF_NAME(df_dot_tiles)[rows - 1][columns - 1](&dot, dw + filter * p->k + k, p->k);
@@ -206,7 +204,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   int64_t part = index / p->conv.groups;
   int64_t end = df_min(p->conv.batch, (part + 1) * p->steps);
   s.shift = (int32_t *)(job->workspace + worker * p->scratch);
-  s.dy = (float *)s.shift + round_up(p->k, 16);
+  s.dy = (float *)s.shift + df_round_up(p->k, 16);
   s.x = s.dy + p->images * p->filters * p->line;
   float *dw = (job->copies ? job->copies + part * weight_floats(p) : job->dw) +
               (s.group * p->conv.filters + s.filter) * p->k;
@@ -240,7 +238,7 @@ static void add_copies(void *context, int64_t index, int64_t count, int32_t work
 }
 
 static int64_t copies_floats(const plan *p) {
-  return p->image_parts > 1 ? round_up(p->image_parts * weight_floats(p), 16) : 0;
+  return p->image_parts > 1 ? df_round_up(p->image_parts * weight_floats(p), 16) : 0;
 }
 
 int64_t DF_NAME(df_dot_floats)(const df_conv *conv, int32_t threads) {

@@ -10,6 +10,7 @@
 #include "conv/depthwise.h"
 #include "conv/dot.h"
 #include "conv/outer.h"
+#include "conv/outer_plan.h"
 
 enum { FIRST_ATTRIBUTE = 1 /* after weight_shape */ };
 

@@ -4,9 +4,6 @@
 
 #include "conv/shape.h"
 
-/* Whether filters fill the lanes well enough, and there is enough to do for each of them. */
-int DF_NAME(df_outer_takes)(const df_conv *conv);
-
 /* Floats of workspace for |threads|. */
 int64_t DF_NAME(df_outer_floats)(const df_conv *conv, int32_t threads);
 

@@ -1,7 +1,6 @@
 /* conv/outer_plan.c: blocks of positions that fit the caches, and pieces for the threads, chosen by
  * counted cycles. */
 #include "conv/outer_plan.h"
-#include "conv/outer.h"
 #include "conv/outer_tile.h"
 
 enum {

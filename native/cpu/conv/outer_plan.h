@@ -27,19 +27,14 @@ typedef struct df_outer_plan {
   int64_t scratch; /* floats of a piece's workspace */
 } df_outer_plan;
 
+/* Whether filters fill the lanes well enough, and there is enough to do for each of them. */
+int DF_NAME(df_outer_takes)(const df_conv *conv);
+
 df_outer_plan DF_NAME(df_outer_make_plan)(const df_conv *conv, int32_t threads);
 
 /* Floats of a spread plane of the left for |rows| of the output. */
 static inline int64_t df_outer_plane(const df_outer_plan *p, int64_t rows) {
   return p->down.phases * p->across.phases * (rows + p->down.reach) * p->span;
-}
-
-static inline int64_t df_round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
-
-/* Size of equal parts of |total| of at most |most|. */
-static inline int64_t df_even_part(int64_t total, int64_t most) {
-  int64_t count = df_divide_up(total, df_max(1, most));
-  return df_divide_up(total, df_max(1, count));
 }
 
 #endif

@@ -33,8 +33,6 @@ typedef struct plan {
   int64_t scratch; /* floats of a piece's workspace */
 } plan;
 
-static int64_t round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
-
 /* Size of the parts when |total| is cut into |count| parts, all about equal. */
 static int64_t part_of(int64_t total, int64_t count) {
   return df_divide_up(total, df_max(1, df_min(total, count)));
@@ -86,13 +84,13 @@ static plan make_plan(const df_apply *a, int32_t threads) {
   p.parts = df_divide_up(a->rows, p.part);
 
   p.plane = plane_floats(&p, p.band);
-  p.pitch = round_up(p.band * p.span, DF_LANES) + DF_SHIFT_COLUMNS;
-  p.scratch = K_BLOCK * DF_SHIFT_ROWS + DF_LANES                   /* panel of weights */
-              + round_up(p.most_k, 16) + 2 * round_up(w->taps, 16) /* shifts and terms */
-              + DF_SHIFT_ROWS * p.images * p.pitch                 /* buffer */
+  p.pitch = df_round_up(p.band * p.span, DF_LANES) + DF_SHIFT_COLUMNS;
+  p.scratch = K_BLOCK * DF_SHIFT_ROWS + DF_LANES                         /* panel of weights */
+              + df_round_up(p.most_k, 16) + 2 * df_round_up(w->taps, 16) /* shifts and terms */
+              + DF_SHIFT_ROWS * p.images * p.pitch                       /* buffer */
               + p.images * planes * p.plane + p.span +
               DF_SHIFT_COLUMNS; /* spread source and slack */
-  p.scratch = round_up(p.scratch, 16);
+  p.scratch = df_round_up(p.scratch, 16);
   return p;
 }
 
@@ -306,9 +304,9 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
 
   s.panel = job->workspace + worker * p->scratch;
   s.shift = (int32_t *)(s.panel + K_BLOCK * DF_SHIFT_ROWS + DF_LANES);
-  s.term_shift = s.shift + round_up(p->most_k, 16);
-  s.term_weight = s.term_shift + round_up(a->window.taps, 16);
-  s.buffer = (float *)(s.term_weight + round_up(a->window.taps, 16));
+  s.term_shift = s.shift + df_round_up(p->most_k, 16);
+  s.term_weight = s.term_shift + df_round_up(a->window.taps, 16);
+  s.buffer = (float *)(s.term_weight + df_round_up(a->window.taps, 16));
   s.spread = s.buffer + DF_SHIFT_ROWS * p->images * p->pitch;
 
   spread_source(&s);

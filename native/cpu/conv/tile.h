@@ -2,7 +2,7 @@
 #ifndef DF_CPU_CONV_TILE_H
 #define DF_CPU_CONV_TILE_H
 
-#include "gemm/gemm.h"
+#include "gemm/product.h"
 #include "simd/vector.h"
 
 /* out[i * pitch + q] (+)= sum over p < k of a[p * rows + i] * source[shift[p] + q] for the rows of

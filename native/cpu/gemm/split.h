@@ -2,13 +2,7 @@
 #ifndef DF_CPU_GEMM_SPLIT_H
 #define DF_CPU_GEMM_SPLIT_H
 
-#include "gemm/gemm.h"
-
-/* Size of the parts when |total| is cut into the fewest parts of at most |most|, all about equal.
- */
-static inline int64_t df_even_part(int64_t total, int64_t most) {
-  return total <= most ? total : df_divide_up(total, df_divide_up(total, most));
-}
+#include "gemm/product.h"
 
 /* The part of |gemm| in columns [j, j + columns). */
 static inline df_gemm df_gemm_columns(const df_gemm *gemm, int64_t j, int64_t columns) {

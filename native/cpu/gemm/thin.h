@@ -2,7 +2,7 @@
 #ifndef DF_CPU_GEMM_THIN_H
 #define DF_CPU_GEMM_THIN_H
 
-#include "gemm/gemm.h"
+#include "gemm/product.h"
 
 /* Whether a product of these sizes and distances is one. */
 int DF_NAME(df_thin_takes)(int64_t m, int64_t a_col, int64_t b_row, int64_t b_col);

@@ -6,7 +6,7 @@
 #ifndef DF_CPU_GEMM_TILE_H
 #define DF_CPU_GEMM_TILE_H
 
-#include "gemm/gemm.h"
+#include "gemm/product.h"
 #include "simd/vector.h"
 
 #if DF_LANES == 16

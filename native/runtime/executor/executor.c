@@ -1,6 +1,7 @@
 /* executor/executor.c: runs a resolved segment. Between two kernels it reads the cancel word and
  * counts; nothing else. */
 #include "executor/resolve.h"
+#include "host/internal.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* executor/group.c: steps in a row that one call can do. The step of an optimizer over each of
  * hundreds of parameters becomes one call, which a device can make one launch of. */
-#include "executor/resolve.h"
+#include "executor/group.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* executor/resolve.c: from operands (arena, offset) to the pointers of calls, once per prepared
  * segment. */
 #include "executor/resolve.h"
+#include "executor/group.h"
+#include "host/internal.h"
 
 #include <stdlib.h>
 

@@ -56,15 +56,13 @@ typedef struct job {
   float *sums; /* for each worker */
 } job;
 
-static int64_t round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
-
 static job job_of(const df_conv *conv, int32_t threads) {
   job j = {.conv = conv, .filter_panels = df_divide_up(conv->filters, DF_AMX_PANEL)};
   const int parts = df_amx_parts(conv->precision);
   DF_NAME(df_grid_make)(&j.grid, conv, parts);
   j.blocks = df_divide_up(j.grid.positions, DF_AMX_STEPS);
   j.dy_words = j.filter_panels * df_amx_words(j.grid.positions, parts);
-  j.x_words = round_up(j.grid.image_words, LINE);
+  j.x_words = df_round_up(j.grid.image_words, LINE);
   j.images = df_max(1, df_min(conv->batch, GROUP_BYTES / 2 / (j.dy_words + j.x_words)));
   const int64_t most = df_max(1, SUM_TILES / j.grid.taps);
   const int64_t wanted = threads > 1 ? df_divide_up(2 * threads, j.filter_panels) : 1;
@@ -74,8 +72,8 @@ static job job_of(const df_conv *conv, int32_t threads) {
 }
 
 static int64_t largest_bytes(const job *j) {
-  return round_up(j->images * (j->grid.blocks + j->filter_panels) * (int64_t)sizeof(uint32_t),
-                  LINE);
+  return df_round_up(j->images * (j->grid.blocks + j->filter_panels) * (int64_t)sizeof(uint32_t),
+                     LINE);
 }
 
 static int64_t sums_floats(const job *j) { return j->channels * j->grid.taps * PANEL; }

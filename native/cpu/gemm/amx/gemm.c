@@ -1,4 +1,4 @@
-/* gemm/amx/gemm.c: packing and the loops around the tiles, as in gemm/gemm.c.
+/* gemm/amx/gemm.c: packing and the loops around the tiles, as in gemm/float32.c.
  *
  * The plain loop, where parts(x) are the bfloat16 parts of a float:
  *   c[i][j] = sum over k blocks, kept pairs (q, r) of parts and p in the block of
@@ -11,6 +11,7 @@
  * of k go in blocks, for which c is read and written once more. */
 #include "gemm/amx/gemm.h"
 #include "gemm/amx/tile.h"
+#include "gemm/float32.h"
 #include "gemm/split.h"
 
 enum {
@@ -36,7 +37,7 @@ static plan plan_of(int64_t m, int64_t n, int64_t k, int parts) {
   plan.stay = plan.rows_stay ? m : df_even_part(n, lanes);
   plan.stay = df_divide_up(plan.stay, DF_AMX_PANEL) * DF_AMX_PANEL;
   plan.words = df_amx_words(plan.k, parts);
-  plan.float_cut = DF_NAME(df_gemm_cut)(DF_AMX_PANEL, DF_AMX_PANEL, plan.k, 1, 1);
+  plan.float_cut = DF_NAME(df_gemm_float32_cut)(DF_AMX_PANEL, DF_AMX_PANEL, plan.k, 1, 1);
   return plan;
 }
 
@@ -90,7 +91,7 @@ df_gemm_cut DF_NAME(df_gemm_amx_cut)(int64_t m, int64_t n, int64_t k, int64_t ba
         if (cut_cost(&cut, k, batch, threads) < cut_cost(&best, k, batch, threads))
           best = cut;
       }
-  const df_gemm_cut other = DF_NAME(df_gemm_cut)(m, n, k, batch, threads);
+  const df_gemm_cut other = DF_NAME(df_gemm_float32_cut)(m, n, k, batch, threads);
   if (cut_cost(&other, k, batch, threads) <= cut_cost(&best, k, batch, threads))
     return (df_gemm_cut){0};
   const plan plan = plan_of(best.rows, best.columns, k, parts);
@@ -209,7 +210,7 @@ static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel 
       g.b_col = 1;
       g.packed = NULL;
     }
-    DF_NAME(df_gemm_piece)(&g, &w->plan->float_cut, 0, w->scratch);
+    DF_NAME(df_gemm_float32_piece)(&g, &w->plan->float_cut, 0, w->scratch);
     return;
   }
   for (int64_t row = 0; row < g.m; row++) { /* written when the sums are there */

@@ -1,4 +1,5 @@
-/* gemm/amx/gemm.h: the product of gemm/gemm.h on the matrix unit, from operands in bfloat16 parts.
+/* gemm/amx/gemm.h: the product of gemm/product.h on the matrix unit, from operands in bfloat16
+ * parts.
  *
  * Bounds of the errors are in gemm/amx/pack.h. A panel of an operand that is not ordinary there
  * (numbers near the ends of float32's range, infinities, NaN) makes the products that it takes part
@@ -6,7 +7,7 @@
 #ifndef DF_CPU_GEMM_AMX_GEMM_H
 #define DF_CPU_GEMM_AMX_GEMM_H
 
-#include "gemm/gemm.h"
+#include "gemm/product.h"
 
 /* Whether the plugin may use the unit; the same during all of a process. */
 __attribute__((visibility("hidden"))) int df_amx_granted(void);

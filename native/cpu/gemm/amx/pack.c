@@ -5,6 +5,7 @@
  * interleaved, a row of a tile of b. The other order is the same square of pairs turned. Per 32
  * floats: 2 loads, 4 operations for the largest magnitude, and for each part a store, 2 to 4
  * operations and 4 for the rest. */
+#include "gemm/amx/pack.h"
 #include "gemm/amx/pack_row.h"
 
 #define PACK_INLINE static inline __attribute__((always_inline))

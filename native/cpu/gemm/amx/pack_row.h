@@ -2,7 +2,6 @@
 #ifndef DF_CPU_GEMM_AMX_PACK_ROW_H
 #define DF_CPU_GEMM_AMX_PACK_ROW_H
 
-#include "gemm/amx/pack.h"
 #include "simd/vector.h"
 
 #define DF_AMX_INLINE static inline __attribute__((always_inline))

@@ -8,7 +8,7 @@
 #define DF_CPU_GEMM_AMX_TILE_H
 
 #include "gemm/amx/pack.h"
-#include "gemm/gemm.h"
+#include "gemm/product.h"
 
 /* One factor: block s of its steps begins at data + (offsets ? offsets[s] : s * block), in it are
  * tiles |tile| words apart, each of parts |part| words apart, of rows |row| words apart. */

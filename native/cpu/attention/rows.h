@@ -1,0 +1,53 @@
+/* attention/rows.h: rows of scores of attention, and the weights that they become. */
+#ifndef DF_CPU_ATTENTION_ROWS_H
+#define DF_CPU_ATTENTION_ROWS_H
+
+#include "cpu.h"
+
+/* The scores of a row of a block of columns. */
+typedef struct df_attention_row {
+  float *scores;
+  int64_t n;
+  float scale;
+  const float *mask; /* null for none */
+  int64_t mask_step; /* 0 or 1 */
+} df_attention_row;
+
+/* A row's maximum and its sum of e^(s - maximum) over the blocks so far; before the first one
+ * -infinity and 0. */
+typedef struct df_attention_sum {
+  double sum;
+  float most;
+} df_attention_sum;
+
+/* Scores -> weights, normalized over all blocks up to this one. Returns by what the results of the
+ * blocks before are to be multiplied. A row that is -infinity throughout gives NaN, as softmax
+ * does, with its last block. */
+float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_sum *sum, int last);
+
+/* Scores -> weights e^(s - logsum), and |ds|, in which their gradients stand, -> the gradients of
+ * what the scores were before they were scaled: scale * weight * (ds - delta). */
+void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum,
+                                  float delta);
+
+/* Sum of x[i * x_step] y[i * y_step]. */
+float DF_NAME(df_attention_dot)(const float *x, int64_t x_step, const float *y, int64_t y_step,
+                                int64_t n);
+
+/* maximum + log sum. */
+float DF_NAME(df_attention_logsum)(const df_attention_sum *sum);
+
+/* Gives a row its mask, from |from| on with |step| between elements; |room| for n floats where they
+ * don't lie together. */
+static inline void df_attention_mask(df_attention_row *row, const float *from, int64_t step,
+                                     float *room) {
+  row->mask = from;
+  row->mask_step = step != 0;
+  if (step == 0 || step == 1)
+    return;
+  for (int64_t j = 0; j < row->n; j++)
+    room[j] = from[j * step];
+  row->mask = room;
+}
+
+#endif

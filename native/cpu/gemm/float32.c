@@ -1,0 +1,211 @@
+/* gemm/float32.c: packing and the loops around the tiles.
+ *
+ * One operand stays packed in the second cache, the other passes over it panel by panel. With many
+ * rows a block of b stays, up to K_BLOCK x N_BLOCK in panels of DF_TILE_COLUMNS columns, and a
+ * panel of a, DF_TILE_ROWS rows, is packed into the first cache for each pass. With few rows all of
+ * a stays, and b, which is then most of what is read, comes from memory once while tiles compute.
+ * Per multiply-add the packing costs 1/n of a load and store for a, 1/m for b. */
+#include "gemm/float32.h"
+#include "gemm/pack.h"
+#include "gemm/split.h"
+#include "gemm/tile.h"
+
+enum {
+  K_BLOCK = 384,     /* a panel of a is 21 KiB, a panel of b 48 */
+  M_BLOCK = 420,     /* rows that can stay: 630 KiB */
+  N_BLOCK = 512,     /* a block of b is 768 KiB */
+  SMALL = 64 * 1024, /* multiply-adds below which a second thread does not pay */
+  ONE_SET = 1024,    /* floats from one line to the next of the same set */
+  ALIGN = 16
+};
+
+/* ---- Blocks --------------------------------------------------------------------------------- */
+
+static int64_t panel_width(int64_t columns) {
+  return columns > DF_LANES ? DF_TILE_COLUMNS : DF_LANES;
+}
+
+/* How a is read. */
+typedef enum form {
+  PACKED,
+  BY_ROWS, /* as it lies, the steps of a row together */
+  BY_STEPS /* as it lies, the rows of a step together */
+} form;
+
+/* Rows can be read as they lie, unless all of a tile's fall into one set of the first cache;
+ * columns are read so when there is only one panel of b to make up for packing them. */
+static form form_of(const df_gemm *gemm) {
+  if (gemm->a_col == 1 && gemm->a_row % ONE_SET != 0)
+    return BY_ROWS;
+  return gemm->a_row == 1 && gemm->n <= DF_TILE_COLUMNS ? BY_STEPS : PACKED;
+}
+
+/* A product with k in one part, and where its packed operands go. */
+typedef struct work {
+  df_gemm gemm;
+  int64_t height; /* rows of a panel of a; panels are about equal */
+  form form;
+  const float *later; /* where b goes on behind its last step; null at the end */
+  float *a, *b;
+} work;
+
+/* The panel of a at |row|: packed to |to|, or as it lies. */
+static const float *panel_of(const work *w, float *to, int64_t row) {
+  const df_gemm *g = &w->gemm;
+  const float *from = g->a + row * g->a_row;
+  if (w->form != PACKED)
+    return from;
+  df_pack_tile(to, from, g->a_row, g->a_col, df_min(w->height, g->m - row), g->k, DF_TILE_ROWS);
+  return to;
+}
+
+/* Steps [p, end) of a panel of b. */
+static void pack_columns(const work *w, float *to, int64_t j, int64_t p, int64_t end) {
+  const df_gemm *g = &w->gemm;
+  int64_t columns = df_min(DF_TILE_COLUMNS, g->n - j), width = panel_width(columns);
+  if (p >= end)
+    return; /* where there are no steps b may have no memory */
+  DF_ASSUME(g->b);
+  df_pack_panel(to + p * width, g->b + p * g->b_row + j * g->b_col, g->b_row, g->b_col, columns,
+                width, end - p);
+}
+
+static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a, const float *b,
+                          df_gemm_ahead ahead) {
+  const df_gemm *g = &w->gemm;
+  int64_t rows = df_min(w->height, g->m - row), columns = df_min(DF_TILE_COLUMNS, g->n - j);
+  df_gemm_end end = g->end;
+  end.row_bias = end.row_bias ? end.row_bias + row : NULL;
+  end.column_bias = end.column_bias ? end.column_bias + j : NULL;
+  end.ahead = ahead;
+  end.a_row = g->a_row;
+  end.a_step = w->form == BY_STEPS ? g->a_col : DF_TILE_ROWS;
+  int32_t vectors = (int32_t)(panel_width(columns) / DF_LANES);
+  df_tile tile = w->form == BY_ROWS ? DF_NAME(df_row_tiles)[rows - 1][vectors - 1]
+                                    : DF_NAME(df_tiles)[rows - 1][vectors - 1];
+  tile(g->k, a, b, g->c + row * g->c_row + j, g->c_row, columns, &end);
+}
+
+/* All panels of b stay in the second cache, each panel of a in the first while it passes over them.
+ */
+static void pass_over_columns(const work *w) {
+  const df_gemm *g = &w->gemm;
+  for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS)
+    pack_columns(w, w->b + j * g->k, j, 0, g->k);
+  for (int64_t row = 0; row < g->m; row += w->height) {
+    const float *panel = panel_of(w, w->a, row);
+    for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS)
+      multiply_tile(w, row, j, panel, w->b + j * g->k, (df_gemm_ahead){0});
+  }
+}
+
+/* All panels of a stay in the second cache. A panel of b is used for all rows, and never needed
+ * again. The next one comes from memory meanwhile: each tile fetches some steps of it, which are
+ * packed behind the tile, since many rows a power of two apart would drive each other out of the
+ * cache. */
+static void pass_over_rows(const work *w) {
+  const df_gemm *g = &w->gemm;
+  int64_t panels = df_divide_up(g->m, w->height);
+  int64_t panel = w->form == PACKED ? g->k * DF_TILE_ROWS : w->height * g->a_row;
+  int64_t share = df_round_up(df_divide_up(g->k, panels), DF_LANES);
+  float *strip = w->b, *other = w->b + g->k * DF_TILE_COLUMNS;
+  const float *a = panel_of(w, w->a, 0);
+  for (int64_t i = 1; i < panels; i++)
+    (void)panel_of(w, w->a + i * panel, i * w->height);
+  pack_columns(w, strip, 0, 0, g->k);
+  for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS) {
+    int64_t next = j + DF_TILE_COLUMNS;
+    const float *from = next < g->n ? g->b + next * g->b_col : w->later;
+    for (int64_t i = 0; i < panels; i++) {
+      int64_t p = df_min(g->k, i * share), end = df_min(g->k, p + share);
+      df_gemm_ahead ahead = {0};
+      if (from && p < end)
+        ahead = (df_gemm_ahead){from + p * g->b_row, g->b_col == 1 ? g->b_row : g->b_col};
+      multiply_tile(w, i * w->height, j, a + i * panel, strip, ahead);
+      if (next < g->n)
+        pack_columns(w, other, next, p, end);
+    }
+    float *used = strip;
+    strip = other;
+    other = used;
+  }
+}
+
+/* ---- Cutting -------------------------------------------------------------------------------- */
+
+/* How a piece is done: k, then either its columns or none go in parts. */
+typedef struct blocks {
+  int64_t k, n;
+  int64_t a, b; /* floats of what is packed at a time */
+  int32_t rows_stay;
+} blocks;
+
+static int64_t packed_floats(int64_t floats) { return df_round_up(floats + DF_LANES, ALIGN); }
+
+static blocks blocks_of(int64_t m, int64_t n, int64_t k) {
+  blocks by = {.k = df_even_part(k, K_BLOCK), .n = n, .rows_stay = m <= M_BLOCK && n > m};
+  if (!by.rows_stay)
+    by.n = df_round_up(df_even_part(n, N_BLOCK), DF_TILE_COLUMNS);
+  by.a = packed_floats(by.k * (by.rows_stay ? df_round_up(m, DF_TILE_ROWS) : DF_TILE_ROWS));
+  by.b = packed_floats(by.k * (by.rows_stay ? 2 * DF_TILE_COLUMNS : by.n));
+  return by;
+}
+
+/* Time of the longest row of pieces, in steps of one vector: work of a tile, and packing. */
+static double cut_cost(int64_t tiles_down, int64_t tiles_across, int64_t down, int64_t across,
+                       int64_t batch, int32_t threads) {
+  int64_t rounds = df_divide_up(down * across * batch, threads);
+  double high = (double)df_divide_up(tiles_down, down);
+  double wide = (double)df_divide_up(tiles_across, across);
+  double tile = DF_TILE_ROWS * DF_TILE_VECTORS * 0.5;
+  return (double)rounds * (high * wide * tile + high * 6.0 + wide * 12.0);
+}
+
+df_gemm_cut DF_NAME(df_gemm_float32_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                         int32_t threads) {
+  df_gemm_cut cut = {.rows = m, .columns = n, .down = 1, .across = 1};
+  int64_t tiles_down = df_divide_up(m, DF_TILE_ROWS);
+  int64_t tiles_across = df_divide_up(n, DF_TILE_COLUMNS);
+  if (threads > 1 && m * n * k > SMALL) {
+    double best = 0.0;
+    for (int64_t down = 1; down <= df_min(tiles_down, 2 * threads); down++)
+      for (int64_t across = 1; across <= df_min(tiles_across, 2 * threads); across++) {
+        double cost = cut_cost(tiles_down, tiles_across, down, across, batch, threads);
+        if (best == 0.0 || cost < best) {
+          best = cost;
+          cut.down = down;
+          cut.across = across;
+        }
+      }
+  }
+  cut.rows = df_divide_up(tiles_down, cut.down) * DF_TILE_ROWS;
+  cut.columns = df_divide_up(tiles_across, cut.across) * DF_TILE_COLUMNS;
+  cut.down = df_divide_up(m, cut.rows);
+  cut.across = df_divide_up(n, cut.columns);
+  blocks by = blocks_of(cut.rows, cut.columns, k);
+  cut.scratch = by.a + by.b;
+  return cut;
+}
+
+void DF_NAME(df_gemm_float32_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
+                                    float *scratch) {
+  int64_t i = index / cut->across * cut->rows;
+  int64_t j = index % cut->across * cut->columns;
+  df_gemm rows = df_gemm_rows(gemm, i, df_min(cut->rows, gemm->m - i));
+  df_gemm piece = df_gemm_columns(&rows, j, df_min(cut->columns, gemm->n - j));
+  blocks by = blocks_of(cut->rows, cut->columns, gemm->k);
+  for (int64_t from = 0; from < piece.n; from += by.n)
+    for (int64_t p = 0; p < piece.k || p == 0; p += df_max(1, by.k)) {
+      work w = {.gemm = df_gemm_columns(&piece, from, df_min(by.n, piece.n - from)),
+                .height = df_divide_up(piece.m, df_divide_up(piece.m, DF_TILE_ROWS)),
+                .form = form_of(&piece),
+                .later = p + by.k < piece.k ? piece.b + (p + by.k) * piece.b_row : NULL,
+                .a = scratch,
+                .b = scratch + by.a};
+      df_gemm_steps(&w.gemm, p, df_min(by.k, piece.k - p));
+      if (by.rows_stay)
+        pass_over_rows(&w);
+      else
+        pass_over_columns(&w);
+    }
+}

@@ -1,0 +1,15 @@
+/* gemm/float32.h: products computed in float32 throughout. */
+#ifndef DF_CPU_GEMM_FLOAT32_H
+#define DF_CPU_GEMM_FLOAT32_H
+
+#include "gemm/product.h"
+
+/* The cut of each of |batch| products of the same size. */
+df_gemm_cut DF_NAME(df_gemm_float32_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                         int32_t threads);
+
+/* Computes piece |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
+void DF_NAME(df_gemm_float32_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
+                                    float *scratch);
+
+#endif

@@ -1,0 +1,55 @@
+/* gemm/product.h: a product of two float matrices, and how it is cut.
+ *
+ *   c[i][j] = relu(sum over p of a[i][p] * b[p][j] + row_bias[i] + column_bias[j] (+ c[i][j]))
+ *
+ * a: (m, k) and b: (k, n) with any strides, c: (m, n) with contiguous rows. */
+#ifndef DF_CPU_GEMM_PRODUCT_H
+#define DF_CPU_GEMM_PRODUCT_H
+
+#include "cpu.h"
+
+/* What is read later, and fetched meanwhile into the second cache: every DF_AHEAD_STEPS steps of k
+ * a row of DF_TILE_COLUMNS floats. */
+typedef struct df_gemm_ahead {
+  const float *next; /* null for nothing */
+  int64_t row;       /* floats from one row to the next */
+} df_gemm_ahead;
+
+/* What a tile does beside its sums: to them before they are stored, where a null bias is none, and
+ * for the tiles that follow. */
+typedef struct df_gemm_end {
+  const float *row_bias;    /* one per row of c */
+  const float *column_bias; /* one per column of c */
+  const float *add;         /* like c, added before relu; may be c */
+  int32_t accumulate;       /* c is added to, not overwritten */
+  int32_t relu;
+  df_gemm_ahead ahead;
+  union {           /* what a tile reads as it lies, a by rows or b */
+    int64_t a_row;  /* distance of two rows of a whose steps lie together */
+    int64_t b_step; /* distance of two steps of b */
+  };
+  int64_t a_step; /* distance of two steps of a whose rows lie together, which may be 0 */
+} df_gemm_end;
+
+typedef struct df_gemm {
+  float *c;
+  const float *a;
+  const float *b;
+  int64_t m, n, k;
+  int64_t c_row; /* distance of two rows of c, in elements */
+  int64_t a_row, a_col;
+  int64_t b_row, b_col;
+  df_gemm_end end;
+  const void *packed; /* what df_gemm_pack made of all of b, which is not read then; may be null */
+} df_gemm;
+
+/* How a product is cut into pieces: |down| x |across| of at most |rows| x |columns|. Depends on
+ * sizes and on the number of threads only. */
+typedef struct df_gemm_cut {
+  int64_t rows, columns;
+  int64_t down, across;
+  int64_t scratch; /* floats that a piece needs, a multiple of 16 */
+  int32_t parts;   /* of each operand, for the matrix unit; 0: float32 */
+} df_gemm_cut;
+
+#endif
