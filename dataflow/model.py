@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from .errors import InputError, ModelError
 from .host import checks
@@ -16,9 +16,7 @@ from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
 from .ir.graph import Array, Graph, Value
 from .ir.types import TensorType
-
-if TYPE_CHECKING:
-    from .plugin.registry import Registry
+from .plugin.registry import Registry, registry_of
 
 
 class Parameter:
@@ -239,6 +237,7 @@ def load(path: str, *, registry: Registry | None = None, limits: Limits | None =
         InputError: no plugin reads this suffix.
         LimitExceeded: ``limits`` don't allow the memory or the time.
     """
+    registry = registry_of(registry)
     form = _format(path, registry)
     if form.load is None:
         raise InputError(f"{path}: files with suffix {form.suffix!r} can be written but not read")
@@ -246,7 +245,7 @@ def load(path: str, *, registry: Registry | None = None, limits: Limits | None =
     with limited(account, "loading"):
         if account is not None and Path(path).is_file():  # else its format says what is wrong
             account.require(Path(path).stat().st_size, f"{path}, which is read whole")
-        model: Model = collection_paused(lambda: form.load(str(path), **options))
+        model: Model = collection_paused(lambda: form.load(str(path), converters=registry.converters, **options))
     return model
 
 
@@ -260,16 +259,14 @@ def save(model: Model, path: str, *, registry: Registry | None = None, **options
         options: the format's own.
     """
     checks.instance("model", model, Model)
-    form = _format(path, registry)
+    form = _format(path, registry_of(registry))
     if form.save is None:
         raise InputError(f"{path}: files with suffix {form.suffix!r} can be read but not written")
     form.save(model, str(path), **options)
 
 
-def _format(path: str, registry: Registry | None) -> Any:
-    from .plugin.registry import registry_of
-
-    registry, path = registry_of(registry), checks.path("path", path)
+def _format(path: str, registry: Registry) -> Any:
+    path = checks.path("path", path)
     suffix = Path(path).suffix.lower()
     if suffix not in registry.formats:
         raise InputError(

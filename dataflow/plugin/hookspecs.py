@@ -6,7 +6,7 @@ decorated with ``dataflow.plugin.hookspecs.hookimpl``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,11 +19,35 @@ hookspec = pluggy.HookspecMarker("dataflow")
 hookimpl = pluggy.HookimplMarker("dataflow")
 
 
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """How a file format's importer turns an operator into nodes of a graph.
+
+    Attributes:
+        domain: of the operator; ``""`` is the format's own.
+        operator: its name in files.
+        since: the version of the domain from which on it holds, until the next higher ``since``.
+        function: ``function(importer, *operands, **attributes)`` gives a result per output; what an importer offers
+            and takes is said by the format.
+    """
+
+    domain: str
+    operator: str
+    since: int
+    function: Callable[..., Any]
+
+
 class Load(Protocol):
     """Reads a model file."""
 
-    def __call__(self, path: str, **options: Any) -> Any:
-        """The model; raises ModelError."""
+    def __call__(self, path: str, *, converters: Sequence[Converter] = (), **options: Any) -> Any:
+        """The model; raises ModelError.
+
+        Args:
+            path: of the file.
+            converters: what plugins offer for operators, for formats that have any.
+            options: the format's own.
+        """
 
 
 class Save(Protocol):
@@ -67,10 +91,16 @@ def dataflow_samples() -> Iterable[Any]:  # type: ignore[empty-body]
     """Samples (dataflow.testing.Sample) of the ops that this plugin declares, for the conformance kit."""
 
 
+@hookspec
+def onnx_converters() -> Iterable[Converter]:  # type: ignore[empty-body]
+    """Converters of ONNX operators that the importer doesn't have, e.g. of a domain of one's own."""
+
+
 HOOKS: Mapping[str, Any] = {
     "dataflow_ops": dataflow_ops,
     "dataflow_devices": dataflow_devices,
     "dataflow_kernels": dataflow_kernels,
     "dataflow_formats": dataflow_formats,
     "dataflow_samples": dataflow_samples,
+    "onnx_converters": onnx_converters,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from ..host import checks
 from ..ir.op import Op
 from . import hookspecs
 from .device import Device, Kernel
-from .hookspecs import Format
+from .hookspecs import Converter, Format
 
 GROUP = "dataflow"
 LAST_RESORT = "numpy"
@@ -51,11 +51,21 @@ class Registry:
     kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]]
     formats: Mapping[str, Format]
     load_samples: Callable[[], tuple[Any, ...]] = tuple
+    load_converters: Callable[[], tuple[Converter, ...]] = tuple
 
     @property
     def samples(self) -> tuple[Any, ...]:
         """Samples that plugins brought for their own ops; asked for only here."""
         return self.load_samples()
+
+    @property
+    def converters(self) -> tuple[Converter, ...]:
+        """Converters that plugins brought for operators of files; asked for only here.
+
+        Raises:
+            PluginError: two plugins offer the same operator since the same version.
+        """
+        return self.load_converters()
 
     def device(self, name: str) -> Device:
         """The device that a user named.
@@ -186,7 +196,21 @@ def _collect(manager: pluggy.PluginManager, plugins: list[Plugin]) -> Registry:
         MappingProxyType(kernels),
         MappingProxyType(formats),
         lambda: tuple(sample for name in names for sample in ask(name, "dataflow_samples")),
+        functools.cache(lambda: tuple(_converters(names, ask))),
     )
+
+
+def _converters(names: Iterable[str], ask: Callable[..., list[Any]]) -> Iterator[Converter]:
+    """What plugins offer, each operator once."""
+    owner: dict[tuple[str, str, int], str] = {}
+    for name in names:
+        for converter in ask(name, "onnx_converters"):
+            key = converter.domain, converter.operator, converter.since
+            if key in owner:
+                text = f"operator {key[1]!r} of the domain {key[0]!r} since {key[2]}"
+                raise PluginError(f"{text} is offered twice: by {owner[key]} and by {name}")
+            owner[key] = name
+            yield converter
 
 
 def _check_references(ops: Mapping[str, Op], kernels: Mapping[str, Mapping[str, Any]]) -> None:

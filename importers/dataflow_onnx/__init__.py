@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dataflow.model import Model
-from dataflow.plugin.hookspecs import Format, hookimpl
+from dataflow.plugin.hookspecs import Converter, Format, hookimpl
 
 
-def load(path: str, **options: Any) -> Model:
+def load(path: str, *, converters: Sequence[Converter] = (), **options: Any) -> Model:
     """The model in an ONNX file.
 
     Args:
         path: of the file; external data lies in its folder.
+        converters: what plugins offer for operators.
         options: ``outputs``: names of values; only what they need is imported. ``batch="free"``: a fixed first size of
             all inputs becomes free, also where it is baked into constants; accepted only if a batch of two gives what
             two single runs give.
