@@ -66,7 +66,6 @@ class _Lib:
     DF_FLOAT8E5M2: int
     DF_FLOAT8E5M2FNUZ: int
     DF_FLOAT8E8M0: int
-    DF_HANDLES: int
     DF_PEERS: int
     DF_INT16: int
     DF_INT2: int

@@ -18,16 +18,16 @@ CData = Any
 
 # The layout of df_operand, field by field.
 _OPERAND = np.dtype(
-    [(n, np.int32) for n in ("arena", "dtype", "rank", "layout")]
+    [(n, np.int32) for n in ("arena", "dtype", "rank", "reserved")]
     + [(n, np.int64) for n in ("offset", "bytes", "trip_stride", "value", "origin", "shape", "strides")]
 )
 assert _OPERAND.itemsize == ffi.sizeof("df_operand")
 assert all(_OPERAND.fields[n][1] == ffi.offsetof("df_operand", n) for n in _OPERAND.names)  # type: ignore[index, union-attr]
 
 _ERRORS: Mapping[int, type[DataflowError]] = {
-    1: InputError,
-    3: OutOfMemoryError,
-    5: Cancelled,
+    lib.DF_INVALID: InputError,
+    lib.DF_OUT_OF_MEMORY: OutOfMemoryError,
+    lib.DF_CANCELLED: Cancelled,
 }
 
 
@@ -96,7 +96,7 @@ def is_contiguous(shape: Sequence[Any], strides: Sequence[int]) -> bool:
 
 def raise_error(status: int, error: CData, where: str) -> None:
     """Raises the error of a status that isn't DF_OK, with ``where`` before its text."""
-    if status == 0:
+    if status == lib.DF_OK:
         return
     text = ffi.string(error.text).decode("utf-8", "replace") or f"status {status}"
     raise _ERRORS.get(status, DeviceError)(f"{where}: {text}")

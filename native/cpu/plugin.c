@@ -235,7 +235,6 @@ EXPORT const df_plugin *df_plugin_entry(const df_host *host) {
                        .flags = DF_MEMORY_HOST | DF_BODIES,
                        .name = "cpu",
                        .alignment = ALIGNMENT,
-                       .total_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE),
                        .alloc = cpu_alloc,
                        .free = cpu_free,
                        .copy = cpu_copy,

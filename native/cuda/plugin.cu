@@ -170,12 +170,8 @@ static void fill(found_plugin &found, const df_host *host) {
   df_cuda_host = host;
   found.kernels = gather_kernels();
   find_cards(found);
-  for (df_card &card : found.cards) {
-    cudaDeviceProp properties;
+  for (df_card &card : found.cards)
     found.devices.push_back(device_of(found, &card));
-    if (cudaGetDeviceProperties(&properties, card.ordinal) == cudaSuccess)
-      found.devices.back().total_bytes = static_cast<int64_t>(properties.totalGlobalMem);
-  }
   if (found.devices.empty()) {
     found.devices.push_back(device_of(found, nullptr));
     found.devices[0].unavailable = found.unavailable;

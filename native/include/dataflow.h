@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* Version of this contract: major * 65536 + minor. */
-enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 3 };
+enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 4 };
 
 /* Element types. An element of a 4-bit or 2-bit type is the low bits of a byte of its own. */
 enum {
@@ -100,7 +100,7 @@ typedef struct df_operand {
   int32_t arena;
   int32_t dtype;
   int32_t rank;
-  int32_t layout;      /* 0: plain strides; others are private layouts, numbered by the session */
+  int32_t reserved;
   int64_t offset;      /* bytes */
   int64_t bytes;       /* first to last element */
   int64_t trip_stride; /* bytes */
@@ -381,7 +381,6 @@ enum {
   DF_MEMORY_HOST =
       1, /* the host can read and write it: shares the host's memory, needs no copies */
   DF_ASYNCHRONOUS = 2, /* run and copy may return before they are done; sync waits */
-  DF_HANDLES = 4,      /* df_buffer.base is a handle, not an address */
   DF_BODIES =
       8,        /* segments may hold steps with bodies: loops run without coming back to the host */
   DF_PEERS = 16 /* copies within may come from the memory of another device of the same name */
@@ -394,8 +393,7 @@ typedef struct df_device {
   const char *name; /* "cpu", "cuda", ... as users type it */
   int32_t ordinal;
   int32_t alignment;       /* bytes, of every buffer and operand; 0: 64 */
-  int64_t max_bytes;       /* largest allocation, 0: no limit known */
-  int64_t total_bytes;     /* memory it has, 0: not known */
+  int64_t reserved[2];     /* sizes of memory before ABI 1.4, which no host read: see |memory| */
   const char *unavailable; /* null, or the reason why it can't be used */
   void *self;
   df_status (*alloc)(void *self, int64_t bytes, df_buffer *out, df_error *error);

@@ -273,7 +273,7 @@ static const df_kernel *const kernels[] = {&copy_kernel, &relu_kernel, &relu_gra
                                            &add_kernel, &matmul_kernel};
 
 static const df_device device = {.struct_size = sizeof device,
-                                 .flags = DF_ASYNCHRONOUS | DF_HANDLES,
+                                 .flags = DF_ASYNCHRONOUS,
                                  .name = "remote",
                                  .alignment = 128,
                                  .alloc = remote_alloc,

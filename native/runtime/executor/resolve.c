@@ -87,7 +87,7 @@ static int is_empty(const df_operand *operand) {
  */
 static int64_t bytes_below(const df_operand *operand) {
   int64_t elements = 0;
-  for (int32_t axis = 0; axis < operand->rank && operand->layout == 0 && operand->strides; axis++)
+  for (int32_t axis = 0; axis < operand->rank && operand->strides; axis++)
     if (operand->strides[axis] < 0)
       elements -= operand->strides[axis] * (operand->shape[axis] - 1);
   return elements * item_bytes(operand->dtype);

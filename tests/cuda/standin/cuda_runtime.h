@@ -199,7 +199,6 @@ typedef struct standin_graph *cudaGraph_t;
 typedef struct standin_graph *cudaGraphExec_t;
 struct cudaDeviceProp {
   char name[256];
-  size_t totalGlobalMem;
   int major, minor;
   int multiProcessorCount;
 };
