@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Model, Session, Value
+from dataflow import Model, Session, Value, ops
 from dataflow.errors import DataflowError, ModelError
 from dataflow.ir.types import Dim, Size, TensorType
 
@@ -60,8 +60,6 @@ class Freed:
 
     def alike(self, values: Sequence[Value], axis: int) -> list[Any]:
         """Operands of a concat; those of one sample for all are repeated."""
-        from dataflow import ops
-
         open_ = [i for v in values for i, n in enumerate(v.type.shape) if isinstance(n, Dim) and NAME in n.names]
         found = []
         for value in values:

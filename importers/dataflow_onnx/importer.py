@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from dataflow.ir.graph import Graph, Initializer
 from dataflow.ir.types import Dim, TensorType
 from dataflow.ir.types import dtype as as_dtype
 
-from .converters import find
+from .converters import Function, Table
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .shape_eval import MOST_KNOWN, Known, compute, taken_as_different
@@ -63,6 +63,7 @@ class Importer:
     """Builds the graph of one file; converters call its methods.
 
     Attributes:
+        table: of converters.
         builder: where nodes go.
         opset: the version of the domain of the node that is converted.
         node: which that is.
@@ -71,9 +72,14 @@ class Importer:
     """
 
     def __init__(
-        self, record: ModelRecord, path: str, around: Importer | None = None, freed: Freed | None = None
+        self,
+        record: ModelRecord,
+        path: str,
+        table: Table,
+        around: Importer | None = None,
+        freed: Freed | None = None,
     ) -> None:
-        self.record, self.path, self.around, self.freed = record, path, around, freed
+        self.record, self.path, self.table, self.around, self.freed = record, path, table, around, freed
         self.builder = GraphBuilder(record.graph.name or "onnx")
         self.opset = 0
         self.node: NodeRecord
@@ -135,7 +141,7 @@ class Importer:
         """Adds a node of the file to the graph."""
         poll(node)
         self.node, self.opset = node, self.record.opsets[node.domain]
-        converter = find(node.domain, node.op, self.opset)
+        converter = self.table.find(node.domain, node.op, self.opset)
         assert converter is not None
         where = f"{node.describe()}, opset {self.opset}"
         undefined = [name for name in node.inputs if name and name not in self.tensors]
@@ -144,8 +150,8 @@ class Importer:
         inputs = [self.tensors[name] if name else None for name in node.inputs]
         self.builder.origin = where
         try:
-            arguments_of(converter, node.op).check(inputs, node.attributes)
-            results = self.sizes_of(node, inputs) or self.call(converter, inputs, node)
+            arguments_of(converter.function, node.op).check(inputs, node.attributes)
+            results = self.sizes_of(node, inputs) or self.call(converter.function, inputs, node)
             self.enter(node, inputs, results)
         except (Cancelled, LimitExceeded, MemoryError, OutOfMemoryError, RecursionError):
             raise  # not the node's alone
@@ -190,9 +196,9 @@ class Importer:
         """The importer of the main graph."""
         return self if self.around is None else self.around.outermost
 
-    def call(self, converter: Callable[..., Any], inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
+    def call(self, function: Function, inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
         """The converter's results."""
-        found = converter(self, *inputs, **node.attributes)
+        found = function(self, *inputs, **node.attributes)
         return found if isinstance(found, tuple) else (found,)
 
     def define(self, name: str, tensor: Tensor) -> None:

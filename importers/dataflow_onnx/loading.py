@@ -3,55 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
-from dataflow.ir.types import TensorType
 from dataflow.model import Model
 
-from .converters import find
-from .file.records import Array, Content, GraphRecord, ModelRecord, NodeRecord
+from .converters import Table
+from .file.reader import read_bytes, read_file
+from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .free_batch import check_free, freed_of
 from .importer import Importer
+from .operators import STANDARD
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What saving needs of the file that a model came from.
-
-    Attributes:
-        content: its bytes.
-        folder: where it lay.
-        external: it has data in other files.
-        types: of its stored tensors, by name.
-        tensors: those of the file, when it has data in other files: these may be gone when it is saved.
-    """
-
-    content: Content = dataclasses.field(repr=False)
-    folder: str
-    external: bool
-    types: dict[str, TensorType] = dataclasses.field(repr=False)
-    tensors: Mapping[str, Array] = dataclasses.field(repr=False)
-
-
-def load_file(path: str, outputs: Sequence[str] | None = None, batch: str | None = None) -> Model:
+def load_file(
+    path: str, outputs: Sequence[str] | None = None, batch: str | None = None, table: Table = STANDARD
+) -> Model:
     """The model in a file; with ``outputs``, only what these values need; with ``batch="free"``, for any batch size."""
     if batch not in (None, "free"):
         raise InputError(f"batch is {batch!r}; expected 'free', or nothing")
     with _named(path):
-        from .file.reader import read_file
-
-        return import_model(read_file(path), path, outputs, batch == "free")
+        return import_model(read_file(path), path, table, outputs, batch == "free")
 
 
-def load_bytes(data: bytes, outputs: Sequence[str] | None = None) -> Model:
+def load_bytes(data: bytes, outputs: Sequence[str] | None = None, table: Table = STANDARD) -> Model:
     """The model in serialized form."""
     with _named("model"):
-        from .file.reader import read_bytes
-
-        return import_model(read_bytes(data), "model", outputs)
+        return import_model(read_bytes(data), "model", table, outputs)
 
 
 @contextlib.contextmanager
@@ -75,7 +53,7 @@ def _named(path: str) -> Iterator[None]:
 
 
 def import_model(
-    record: ModelRecord, path: str, outputs: Sequence[str] | None = None, free_batch: bool = False
+    record: ModelRecord, path: str, table: Table, outputs: Sequence[str] | None = None, free_batch: bool = False
 ) -> Model:
     """The model of a file's records.
 
@@ -83,9 +61,9 @@ def import_model(
         ModelError: operators are not known (all are listed), or a node doesn't fit.
     """
     nodes = _needed(record.graph, outputs, path) if outputs is not None else record.graph.nodes
-    _refuse_unknown(record, nodes, path)
+    _refuse_unknown(record, nodes, path, table)
     freed = freed_of(record.graph, path) if free_batch else None
-    importer = Importer(record, path, freed=freed)
+    importer = Importer(record, path, table, freed=freed)
     importer.run(record.graph, nodes, outputs or record.graph.outputs)
     graph = importer.finish()
     types = {value.name: value.type for value in graph.initializers}
@@ -93,7 +71,7 @@ def import_model(
     source = Source(record.content, record.folder, record.external, types, kept)
     model = Model(graph, aliases=importer.aliases(), source=source)
     if freed is not None:
-        check_free(model, import_model(record, path, outputs), freed, path)
+        check_free(model, import_model(record, path, table, outputs), freed, path)
     return model
 
 
@@ -111,12 +89,12 @@ def _needed(graph: GraphRecord, outputs: Sequence[str], path: str) -> tuple[Node
     return tuple(reversed(kept))
 
 
-def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str) -> None:
+def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str, table: Table) -> None:
     """Lists every operator without a converter at once."""
     missing: dict[tuple[str, str], list[str]] = {}
     for node in _with_bodies(nodes):
         version = record.opsets.get(node.domain)
-        if version is None or find(node.domain, node.op, version) is None:
+        if version is None or table.find(node.domain, node.op, version) is None:
             missing.setdefault((node.domain, node.op), []).append(node.describe())
     if not missing:
         return

@@ -37,7 +37,7 @@ class Body:
             ModelError: it doesn't fit, or reads what nobody defines.
         """
         self.outer, self.record = outer, record
-        self.inner = Importer(outer.record, outer.path, outer, outer.freed)
+        self.inner = Importer(outer.record, outer.path, outer.table, outer, outer.freed)
         self.builder = self.inner.builder = GraphBuilder(record.name or "body")
         self.captured: list[str] = []
         names = list(record.inputs)

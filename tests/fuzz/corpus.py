@@ -57,8 +57,8 @@ def write() -> None:
 def _node_tests() -> dict[str, bytes]:
     from onnx.backend.test.case.node import collect_testcases
 
-    from dataflow_onnx.converters import find
     from dataflow_onnx.loading import load_bytes
+    from dataflow_onnx.operators import STANDARD
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -68,7 +68,7 @@ def _node_tests() -> dict[str, bytes]:
     for case in sorted(cases, key=lambda c: (c.model.ByteSize(), c.name)):
         versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in case.model.opset_import}
         keys = {(n.domain, n.op_type) for n in case.model.graph.node}
-        if any(find(d, op, versions.get(d, 0)) is None for d, op in keys):
+        if any(STANDARD.find(d, op, versions.get(d, 0)) is None for d, op in keys):
             continue
         if all(counts.get(key, 0) >= PER_OPERATOR for key in keys):
             continue

@@ -145,12 +145,7 @@ def _process(name: str, folder: Path, arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["dataflow_onnx"]):
-        import dataflow_onnx.converters
-        import dataflow_onnx.file.reader
-        import dataflow_onnx.file.wire
-        import dataflow_onnx.loading
-
-        dataflow_onnx.converters.table()
+        pass
     check: Callable[[bytes], str] = {"wire": _wire, "reader": _reader}[name]
     words: Counter[str] = Counter()
     findings: dict[str, list[str]] = {}

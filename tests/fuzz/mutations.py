@@ -71,11 +71,11 @@ def _names(graph: GraphProto) -> list[str]:
 
 
 def _operator(random: Random, graph: GraphProto) -> None:
-    from dataflow_onnx.converters import table
+    from dataflow_onnx.operators import STANDARD
 
     if graph.node:
         node = random.choice(graph.node)
-        node.domain, node.op_type = random.choice(sorted(table()))
+        node.domain, node.op_type = random.choice(sorted(STANDARD.versions))
 
 
 def _order(random: Random, graph: GraphProto) -> None:

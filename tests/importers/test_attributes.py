@@ -8,8 +8,8 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 import dataflow as df
-from dataflow_onnx.converters import table
 from dataflow_onnx.loading import load_bytes
+from dataflow_onnx.operators import STANDARD
 from dataflow_onnx.signatures import arguments_of
 
 KINDS = {
@@ -51,12 +51,12 @@ def attribute(name, kind, value):
 
 def converters():
     """Operator, its opset, converter and number of operands."""
-    for (domain, op), versions in sorted(table().items()):
+    for (domain, op), versions in sorted(STANDARD.versions.items()):
         assert domain == ""
-        for index, (since, converter) in enumerate(versions):
-            opset = versions[index + 1][0] - 1 if index + 1 < len(versions) else max(since, 23)
+        for index, converter in enumerate(versions):
+            opset = versions[index + 1].since - 1 if index + 1 < len(versions) else max(converter.since, 23)
             if opset >= 7:
-                yield op, opset, converter
+                yield op, opset, converter.function
 
 
 def declared(converter):

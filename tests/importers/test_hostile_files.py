@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
+from dataflow_onnx.converters import Collector, Table
 from dataflow_onnx.loading import load_bytes
 
 F = TensorProto.FLOAT
@@ -30,10 +31,10 @@ def ints(name, *values):
     return numpy_helper.from_array(np.array(values, np.int64), name)
 
 
-def refused(proto, *parts):
+def refused(proto, *parts, **options):
     data = proto if isinstance(proto, bytes) else proto.SerializeToString()
     with pytest.raises(df.ModelError) as caught:
-        load_bytes(data)
+        load_bytes(data, **options)
     for part in ("model: ", *parts):
         assert part in str(caught.value), caught.value
 
@@ -189,20 +190,15 @@ def test_tensors_may_be_one_part_of_a_file_but_not_overlap(tmp_path):
 @pytest.mark.parametrize(
     "raised", [AttributeError("a"), RecursionError(), AssertionError(), OSError("b"), KeyError("c")]
 )
-def test_what_is_foreign_becomes_our_own_and_names_the_node(monkeypatch, raised):
-    from dataflow_onnx import converters as table
+def test_what_is_foreign_becomes_our_own_and_names_the_node(raised):
+    operator = Collector()
 
+    @operator("Relu")
     def broken(c, x):
         raise raised
 
-    entries = {**table.table(), ("", "Relu"): [(1, broken)]}
-    monkeypatch.setattr(table, "table", lambda: entries)
-    table.find.cache_clear()
-    try:
-        where = "nested too deeply" if isinstance(raised, RecursionError) else "Relu 'it', opset 18"
-        refused(model([N("Relu", ["x"], ["y"], name="it")]), where)
-    finally:
-        table.find.cache_clear()
+    where = "nested too deeply" if isinstance(raised, RecursionError) else "Relu 'it', opset 18"
+    refused(model([N("Relu", ["x"], ["y"], name="it")]), where, table=Table(operator.converters))
 
 
 def test_types_nested_ten_thousand_deep():

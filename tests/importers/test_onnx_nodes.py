@@ -13,9 +13,9 @@ from onnx.backend.test.case.node import collect_testcases
 import dataflow as df
 from dataflow.passes.dynamic_regions import depends_on_data
 from dataflow_numpy.evaluate import evaluate
-from dataflow_onnx.converters import find, table
 from dataflow_onnx.file.reader import inlined
 from dataflow_onnx.loading import load_bytes
+from dataflow_onnx.operators import STANDARD
 
 # Cases of converted operators that are refused: pattern of names, why, and what the message says.
 REFUSED = [
@@ -53,7 +53,7 @@ def cases():
         found = collect_testcases(None)
     for case in found:
         used = list(operators(inlined(case.model, "model")))
-        known = all(v is not None and find(d, op, v) is not None for d, op, v in used)
+        known = all(v is not None and STANDARD.find(d, op, v) is not None for d, op, v in used)
         old = any(d == "" and v is not None and v < 7 for d, _, v in used)
         if used and known and not old and case.data_sets and not re.fullmatch(RANDOM, case.name):
             yield case
@@ -140,7 +140,7 @@ UNCONVERTED = {("Scan", 8)}  # it has a batch axis, and no exporter wrote it
 
 def schemas():
     """Every schema that holds in some opset from 7 on, of the operators with a converter."""
-    names = {name for domain, name in table() if domain == ""}
+    names = {name for domain, name in STANDARD.versions if domain == ""}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "" and schema.name in names and not schema.deprecated:
             version = max(7, schema.since_version)
@@ -153,9 +153,9 @@ def schemas():
     ("schema", "version"), list(schemas()), ids=lambda v: f"{v.name}" if hasattr(v, "name") else str(v)
 )
 def test_converters_take_what_the_schema_has(schema, version):
-    converter = find("", schema.name, version)
+    converter = STANDARD.find("", schema.name, version)
     assert converter is not None
-    parameters = list(inspect.signature(converter).parameters.values())[1:]
+    parameters = list(inspect.signature(converter.function).parameters.values())[1:]
     named = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         assert set(schema.attributes) - UNREAD.get(schema.name, set()) <= set(named)

@@ -108,3 +108,22 @@ class ModelRecord:
     content: Content = field(repr=False)
     folder: str
     external: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What saving needs of the file that a model came from.
+
+    Attributes:
+        content: its bytes.
+        folder: where it lay.
+        external: it has data in other files.
+        types: of its stored tensors, by name.
+        tensors: those of the file, when it has data in other files: these may be gone when it is saved.
+    """
+
+    content: Content = field(repr=False)
+    folder: str
+    external: bool
+    types: dict[str, TensorType] = field(repr=False)
+    tensors: Mapping[str, Array] = field(repr=False)

@@ -7,10 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 
 from dataflow.errors import ModelError
 from dataflow.ir.graph import Graph, Node, Value
+from dataflow.ir.types import Dim
 from dataflow.model import Model
+
+from .reader import CODE_OF
 
 LOWEST_OPSET = 17
 IR_VERSION = 8  # of opset 17; newer opsets ask for more, see IR_OF
@@ -73,8 +77,6 @@ def build_proto(model: Model, opset: int | None, ir_version: int | None) -> Any:
     Raises:
         ModelError: an op has no ONNX form, or not in this opset.
     """
-    import onnx
-
     builder = _Builder(model.graph)
     nodes = builder.nodes()
     needed = max(builder.opset, LOWEST_OPSET)
@@ -129,16 +131,12 @@ class _Builder:
 
     def see(self, values: Sequence[Value]) -> None:
         """Notes where named sizes can be read off."""
-        from dataflow.ir.types import Dim
-
         for value in values:
             for axis, size in enumerate(value.type.shape):
                 if isinstance(size, Dim):
                     self.axes.setdefault(size, (value.name, axis))
 
     def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str = "", **attributes: Any) -> None:
-        import onnx
-
         self.made.append(onnx.helper.make_node(kind, inputs, outputs, name=name, **attributes))
 
     def node(self, node: Node) -> None:
@@ -164,8 +162,6 @@ class _Builder:
             self.opset = max(self.opset, 20)
             add("Gelu", inputs, approximate=a["approximate"])
         elif name == "cast":
-            from .reader import CODE_OF
-
             add("Cast", inputs, to=CODE_OF[a["to"]])
         elif name == "reshape":
             shape, kept = self.reshaped(node, outputs[0])
@@ -187,8 +183,6 @@ class _Builder:
 
     def slice_parts(self, node: Node, name: str) -> list[str]:
         """Starts, ends, axes and steps of a slice; whole axes are left out."""
-        from dataflow.ir.types import Dim
-
         assert node.inputs[0] is not None and node.outputs[0] is not None
         a = node.attributes
         sizes = zip(node.inputs[0].type.shape, node.outputs[0].type.shape, strict=True)
@@ -216,8 +210,6 @@ class _Builder:
 
         Where no size is 0, a named one is copied from its place, and one more is worked out.
         """
-        from dataflow.ir.types import Dim
-
         assert node.inputs[0] is not None
         shape, source = node.attributes["shape"], node.inputs[0].type.shape
         if 0 in shape:
@@ -234,8 +226,6 @@ class _Builder:
 
     def expanded(self, node: Node, name: str) -> str:
         """The shape of an expansion; the operand's own named sizes are 1."""
-        from dataflow.ir.types import Dim
-
         assert node.inputs[0] is not None
         shape, source = node.attributes["shape"], node.inputs[0].type.shape
         own = (1,) * (len(shape) - len(source)) + source
@@ -249,8 +239,6 @@ class _Builder:
         Raises:
             ModelError: a named size can't be read off any value.
         """
-        from dataflow.ir.types import Dim
-
         if not any(isinstance(n, Dim) for n in sizes):
             return self.ints(name, sizes)
         parts = [self.size(n) if isinstance(n, Dim) else self.ints(f"{name}.{i}", [n]) for i, n in enumerate(sizes)]
@@ -285,26 +273,16 @@ class _Builder:
 
     @staticmethod
     def tensor(name: str, array: Any) -> Any:
-        import onnx
-
         return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(np.shape(array)), name)
 
     @staticmethod
     def info(name: str, value: Value) -> Any:
-        import onnx
-
-        from dataflow.ir.types import Dim
-
-        from .reader import CODE_OF
-
         shape = [str(d) if isinstance(d, Dim) else d for d in value.type.shape]
         return onnx.helper.make_tensor_value_info(name, CODE_OF[value.type.dtype], shape)
 
 
 def _from_the_end(at: Any, size: Any) -> Any:
     """A named start or end as ONNX counts from the end of an axis; itself where that can't be told."""
-    from dataflow.ir.types import Dim
-
     left = size - at
     if isinstance(left, Dim) or left < 0:
         return at

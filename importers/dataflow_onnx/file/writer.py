@@ -11,12 +11,13 @@ from onnx import TensorProto
 
 from dataflow.errors import InputError, ModelError
 from dataflow.ir.types import Dim, TensorType
+from dataflow.ir.types import dtype as as_dtype
 from dataflow.model import Model
 
-from ..loading import Source
 from .reader import CODE_OF, external_bytes, inlined, read_bytes
-from .records import Array
+from .records import Array, Source
 from .saving import is_external, store, tensors, write
+from .to_onnx import build_proto
 
 _DATA_FIELDS = (
     "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data", "external_data",
@@ -45,8 +46,6 @@ def save_file(
     arrays = model.arrays()
     source = model.source if isinstance(model.source, Source) else None
     if source is None:
-        from .to_onnx import build_proto
-
         proto = build_proto(model, opset, ir_version)
     elif opset is not None or ir_version is not None:
         raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
@@ -183,9 +182,7 @@ def _set_shape(value: onnx.ValueInfoProto, type_: TensorType) -> None:
 
 
 def _type(array: Array) -> TensorType:
-    from dataflow.ir.types import dtype
-
-    return TensorType(dtype(array), array.shape)
+    return TensorType(as_dtype(array), array.shape)
 
 
 def _tensor(name: str, array: Array) -> TensorProto:

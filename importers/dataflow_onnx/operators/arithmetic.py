@@ -12,11 +12,13 @@ from dataflow.errors import ModelError
 from dataflow.ir.graph import Value
 from dataflow.ir.types import Dim, DType, bool_, float32, float64
 
-from ..converters import operator
+from ..converters import Collector
+from ..file.reader import DTYPE_OF
 from ..importer import Importer, Tensor
 from ..shape_eval import Known, axes_in
 
 T = Tensor
+operator = Collector()
 
 
 def _unary(onnx_name: str, op: Any) -> None:
@@ -324,8 +326,6 @@ def _cast(c: Importer, x: T, dtype: Any) -> Any:
 
 def dtype_of(number: int) -> DType:
     """The element type of that number."""
-    from ..file.reader import DTYPE_OF
-
     dtype = DTYPE_OF.get(number)
     if dtype is None:
         raise ModelError(f"casting to element type {number} is not supported")

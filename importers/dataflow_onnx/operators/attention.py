@@ -12,13 +12,14 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import Dim, Size, int64
 
-from ..converters import operator
+from ..converters import Collector
 from ..dynamic_sizes import required, size_value
 from ..importer import Importer, Tensor
 from ..shape_eval import product
 from .arithmetic import dtype_of
 
 T = Tensor
+operator = Collector()
 
 
 def heads_of(x: Value, heads: int | None, what: str) -> Any:

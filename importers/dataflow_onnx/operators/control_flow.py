@@ -12,13 +12,14 @@ from dataflow import Graph, Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import TensorType, bool_, int64
 
-from ..converters import operator
+from ..converters import Collector
 from ..file.records import GraphRecord
 from ..importer import Importer, Tensor
 from ..shape_eval import Known, axis_in
 from ..subgraphs import Body, inlined
 
 T = Tensor
+operator = Collector()
 
 
 def _captures(c: Importer, *bodies: Body) -> list[Value]:

@@ -13,7 +13,7 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import Dim, DType, float32, float64, int64
 
-from ..converters import operator
+from ..converters import Collector
 from ..dynamic_sizes import size_value
 from ..importer import Importer, Tensor
 from ..shape_eval import axes_in, axis_in, product
@@ -21,6 +21,7 @@ from .arithmetic import dtype_of
 from .layers import window_of
 
 T = Tensor
+operator = Collector()
 
 
 def places(c: Importer, count: Any, dtype: DType = int64) -> Any:

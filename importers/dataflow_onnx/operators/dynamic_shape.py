@@ -8,11 +8,12 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import bool_, int64
 
-from ..converters import operator
+from ..converters import Collector
 from ..importer import Importer, Tensor
 from ..shape_eval import axis_in
 
 T = Tensor
+operator = Collector()
 
 
 def _places(c: Importer, x: Value) -> Any:

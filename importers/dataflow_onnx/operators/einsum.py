@@ -11,12 +11,13 @@ import numpy as np
 from dataflow import Value, ops
 from dataflow.errors import ModelError
 
-from ..converters import operator
+from ..converters import Collector
 from ..importer import Importer, Tensor
 from ..shape_eval import product
 from .derived import places
 
 T = Tensor
+operator = Collector()
 _SPARE = "αβγδεζηθικλμνξοπρστυφχψω"  # stand for the axes of an ellipsis, the last one for the last
 
 

@@ -8,11 +8,12 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import Dim
 
-from ..converters import operator
+from ..converters import Collector
 from ..importer import Importer, Tensor
 from ..shape_eval import axis_in
 
 T = Tensor
+operator = Collector()
 
 
 @operator("GatherElements", 11)

@@ -9,14 +9,15 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim
+from dataflow.ir.types import Dim, bool_
 
-from ..converters import operator
+from ..converters import Collector
 from ..importer import Importer, Tensor
 from ..shape_eval import axis_in
 from .shape import reshaped
 
 T = Tensor
+operator = Collector()
 
 
 # ---- products -------------------------------------------------------------------------------------------
@@ -325,8 +326,6 @@ def _kept(c: Importer, x: T, ratio: float) -> tuple[Any, ...]:
     y = ops.dropout(c.value(x), None, ratio=ratio, stream=count) if floats else x
     if len(c.node.outputs) < 2 or not c.node.outputs[1]:
         return (y,)
-    from dataflow.ir.types import bool_
-
     attributes = {"shape": c.value(x).type.shape, "value": 1.0, "dtype": bool_}
     return y, c.builder.add(ops.full, (), attributes).outputs[0]
 

@@ -9,12 +9,13 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import Dim, float32
 
-from ..converters import operator
+from ..converters import Collector
 from ..dynamic_sizes import within
 from ..importer import Importer, Tensor
 from ..shape_eval import axis_in, product
 
 T = Tensor
+operator = Collector()
 
 
 def _widely(value: Value, stash_type: int, compute: Callable[[Value], Any]) -> Any:

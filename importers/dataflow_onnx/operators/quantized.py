@@ -11,7 +11,7 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import Dim, DType, float32, float64, int32, uint8
 
-from ..converters import operator
+from ..converters import Collector
 from ..dynamic_sizes import within
 from ..importer import Importer, Tensor
 from ..shape_eval import axis_in, product
@@ -19,6 +19,7 @@ from .arithmetic import dtype_of
 from .layers import window_of
 
 T = Tensor
+operator = Collector()
 _EXACT = 1 << 24  # whole numbers up to here are float32's
 
 

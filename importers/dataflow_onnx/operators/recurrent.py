@@ -14,11 +14,12 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import Dim, int64
 
-from ..converters import operator
+from ..converters import Collector
 from ..importer import Importer, Tensor
 from .recurrent_cells import Activation, activations_of, gru_cell, lstm_cell, rnn_cell, scanned
 
 T = Tensor
+operator = Collector()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,15 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim
+from dataflow.ir.types import Dim, float64
+from dataflow.ops.resize import coordinates_of
 
-from ..converters import operator
+from ..converters import Collector
 from ..importer import Importer, Tensor
 from ..shape_eval import axes_in
 
 T = Tensor
+operator = Collector()
 
 
 def _scaled(size: Any, scale: float) -> Any:
@@ -70,8 +72,6 @@ def _resize(
         return y
     if any(isinstance(n, Dim) for n in (*x.type.shape, *sizes)):
         raise ModelError("tf_crop_and_resize needs fixed sizes; fix them when exporting")
-    from dataflow.ops.resize import coordinates_of
-
     inside = np.ones((), bool)
     rank, roi = x.type.rank, how["roi"]
     for axis, (size, result) in enumerate(zip(x.type.sizes, sizes, strict=True)):
@@ -170,8 +170,6 @@ def Resize(
     if wide is None and mode != "nearest":
         raise ModelError(f"its input is {value.type}; only floats are interpolated")
     if wide is None:
-        from dataflow.ir.types import float64
-
         wide = ops.cast(value, to=float64)
     y = _resize(
         c, wide, wanted, full_scales, extrapolation_value, mode=mode, coordinates=coordinates, nearest=nearest_mode,

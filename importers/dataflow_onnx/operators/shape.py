@@ -12,13 +12,14 @@ from dataflow.errors import ModelError
 from dataflow.ir.types import Dim, bool_, broadcast_size, float32, int64
 from dataflow.ir.types import dtype as as_dtype
 
-from ..converters import operator
+from ..converters import Collector
 from ..dynamic_sizes import ends_of_data, expansion_of_data, range_of_data, required, target_of_data
 from ..file.records import Array
 from ..importer import Importer, Tensor
 from ..shape_eval import Known, axes_in, axis_in, filled, objects, product
 
 T = Tensor
+operator = Collector()
 _FAR = 1 << 31  # ends beyond this mean: up to the end
 
 
