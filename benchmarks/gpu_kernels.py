@@ -16,7 +16,7 @@ import numpy as np
 from report import write
 
 import dataflow as df
-from dataflow.ir.graph import Value
+from dataflow.ir.value import Value
 from dataflow.plugin.registry import default_registry
 
 GOAL = 0.85  # of the copy's bandwidth

@@ -18,7 +18,8 @@ from report import write
 
 import dataflow as df
 from dataflow.cdevice.host_memory import allocated
-from dataflow.planning.offsets import Lifetime, plan_memory
+from dataflow.ir.plan import Lifetime
+from dataflow.planning.offsets import plan_memory
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 RECORDINGS = Path(__file__).parents[1] / "tests/recordings"

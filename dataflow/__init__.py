@@ -36,12 +36,11 @@ from .errors import (
     PluginError as PluginError,
 )
 from .ir.builder import GraphBuilder as GraphBuilder
+from .ir.dims import Dim as Dim
 from .ir.graph import Graph as Graph
 from .ir.graph import Node as Node
-from .ir.graph import Value as Value
 from .ir.op import Op as Op
 from .ir.op import Pattern as Pattern
-from .ir.types import Dim as Dim
 from .ir.types import DType as DType
 from .ir.types import TensorType as TensorType
 from .ir.types import bfloat16 as bfloat16
@@ -57,8 +56,13 @@ from .ir.types import uint8 as uint8
 from .ir.types import uint16 as uint16
 from .ir.types import uint32 as uint32
 from .ir.types import uint64 as uint64
+from .ir.value import Value as Value
+from .ir.value import install_operators
+from .version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
+
+install_operators(lambda: importlib.import_module("dataflow.ops.overloads"))
 
 # Submodules, and names that live in one: loaded at first use.
 _MODULES = ("losses", "ops", "optim", "schedules", "testing")
@@ -69,7 +73,7 @@ _NAMES = {
     "Device": "plugin.device",
     "EarlyStop": "train.callbacks",
     "History": "train.history",
-    "Kernel": "plugin.device",
+    "Kernel": "ir.kernel",
     "Limits": "host.limits",
     "Model": "model",
     "NonFiniteLoss": "train.nonfinite",

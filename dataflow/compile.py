@@ -14,6 +14,7 @@ from .host import checks
 from .host.limits import Limits, account_of
 from .host.numbers import whole
 from .ir.graph import Graph
+from .ir.kernel import HOST
 from .ir.lowered import Lowered, LoweredNode, Root
 from .ir.plan import Plan
 from .lower.lowering import lower
@@ -27,7 +28,7 @@ from .passes.fuse_elementwise import fuse_elementwise
 from .passes.transposed_matmul import turn_products
 from .planning.algorithms import Algorithms
 from .planning.planner import make_plan
-from .plugin.device import HOST, Precision
+from .plugin.device import Precision
 from .plugin.registry import LAST_RESORT, Registry
 
 MOST_THREADS = 1024  # of the native pool

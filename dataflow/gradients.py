@@ -7,7 +7,7 @@ from typing import Any
 
 from .execute.arguments import checked_inputs
 from .host import checks
-from .ir.graph import Array
+from .ir.types import Array
 from .model import Model
 from .passes.autodiff import vjp_graph
 from .session import Session

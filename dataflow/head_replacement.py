@@ -12,8 +12,10 @@ import numpy as np
 from .errors import InputError, ModelError
 from .host import checks
 from .host.numbers import whole
-from .ir.graph import Array, Graph, Initializer, Node, Value
+from .ir.graph import Graph, Initializer, Node
 from .ir.rewrite import rewrite
+from .ir.types import Array
+from .ir.value import Value
 from .model import Model
 
 MOST_CLASSES = 1 << 31

@@ -14,9 +14,11 @@ from .host import checks
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
-from .ir.graph import Array, Graph, Value
-from .ir.types import TensorType
+from .ir.graph import Graph
+from .ir.types import Array, TensorType
+from .ir.value import Value
 from .plugin.registry import Registry, registry_of
+from .session import Session
 
 
 class Parameter:
@@ -155,8 +157,6 @@ class Model:
 
     def __call__(self, inputs: Any, **options: Any) -> dict[str, Array]:
         """The outputs of one run, by name; a Session is faster for several."""
-        from .session import Session
-
         return Session(self, **options).run(inputs)
 
     def __repr__(self) -> str:

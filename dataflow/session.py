@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, limited
 from .host.numbers import whole
-from .ir.graph import Array, Graph, Node
+from .ir.dims import Dim
+from .ir.graph import Graph, Node
 from .ir.lowered import Loop, Lowered, LoweredNode, Move
 from .ir.plan import Plan
-from .ir.types import MOST_AXES, MOST_BYTES, Dim, TensorType
-from .model import Model
+from .ir.types import MOST_AXES, MOST_BYTES, Array, TensorType
 from .passes.bind_shapes import bind, dims_of
 from .passes.dead_code import without_dead
 from .passes.dynamic_regions import Region, cut, depends_on_data
@@ -42,6 +42,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("dataflow")
 
 Key = tuple[tuple[str, ...], Any]  # names of results, and what the plan was made for
+
+
+@runtime_checkable
+class Weighted(Protocol):
+    """What a session runs: see ``Model``."""
+
+    @property
+    def graph(self) -> Graph:
+        """Immutable."""
+
+    def graph_with_data(self) -> Graph:
+        """The graph with today's data in its initializers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """A graph whose data never change."""
+
+    graph: Graph
+
+    def graph_with_data(self) -> Graph:
+        """The graph."""
+        return self.graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +125,7 @@ class Session:
 
     def __init__(
         self,
-        model: Model | Graph,
+        model: Weighted | Graph,
         devices: Sequence[DeviceChoice] | DeviceChoice | None = None,
         *,
         threads: int | None = None,
@@ -117,8 +140,7 @@ class Session:
         registry: Registry | None = None,
         limits: Limits | None = None,
     ) -> None:
-        checks.instance("model", model, Model, Graph)
-        self.model = model if isinstance(model, Model) else Model(model)
+        self.model: Weighted = _Fixed(model) if isinstance(model, Graph) else _checked(model)
         self._registry = registry_of(registry)
         checks.text("fallback", fallback, ("warn", "error"))
         self._concurrency = whole("concurrency", concurrency)
@@ -373,6 +395,13 @@ class Session:
             raise ModelError(text + "; name the device, or leave out fallback='error'")
         self._warned = True
         log.warning(text)
+
+
+def _checked(model: Any) -> Weighted:
+    """The model; raises InputError where it is something else."""
+    if not isinstance(model, Weighted):
+        raise InputError(f"model is {checks.shown(model)}; expected a Model or a Graph")
+    return model
 
 
 def _take_sizes(node: Node, array: Array, sizes: dict[str, int]) -> None:

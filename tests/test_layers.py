@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Room by room: a module of the core imports from its own room and from those before it, late imports included.
 ROOMS = (
-    "errors", "_runtime", "host", "ir", "ops", "passes", "plugin", "lower", "planning", "cdevice", "execute", "compile",
-    "model", "head_replacement", "session", "gradients", "train", "losses", "optim", "schedules", "testing", "cli",
-    "__main__", "__init__",
+    "version", "errors", "_runtime", "host", "ir", "ops", "passes", "plugin", "lower", "planning", "cdevice", "execute",
+    "compile", "session", "model", "head_replacement", "gradients", "train", "losses", "optim", "schedules", "testing",
+    "cli", "__main__", "__init__",
 )  # fmt: skip
 OTHERS = ("dataflow_cpu", "dataflow_cuda", "dataflow_numpy", "dataflow_onnx", "onnx")
 
@@ -41,13 +41,14 @@ def imports(path, root):
 def edges(package, root):
     """Per module the modules of the same package that it imports: the longest prefix of each name that is one."""
     known = {module_name(path, root): path for path in modules(root.relative_to(ROOT) / package)}
+    compiled = {f"{package}.{path.stem}" for path in (root / package).glob("*.pyi")}
 
     def resolved(name):
-        while name and name not in known:
+        while name and name not in known and name not in compiled:
             name = name.rpartition(".")[0]
         return name
 
-    return {name: {resolved(n) for n in imports(path, root)} - {name, ""} for name, path in known.items()}
+    return {name: {resolved(n) for n in imports(path, root)} - {name, "", *compiled} for name, path in known.items()}
 
 
 def components(graph):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from .._runtime import ffi, lib
 from ..errors import Cancelled, DataflowError, DeviceError, InputError, OutOfMemoryError
-from ..ir.graph import Attribute
-from ..ir.types import DType, TensorType, contiguous_strides
+from ..ir.op import Attribute
+from ..ir.operand import BodyKind, Operand
+from ..ir.types import DType
 
 CData = Any
 
@@ -31,67 +30,7 @@ _ERRORS: Mapping[int, type[DataflowError]] = {
 }
 
 
-BodyKind = Literal["repeat", "when", "while"]
 BODY_KINDS: Mapping[BodyKind, int] = {"repeat": lib.DF_REPEAT, "when": lib.DF_WHEN, "while": lib.DF_WHILE}
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A tensor as a plan names it: a place in an arena.
-
-    Attributes:
-        arena: index into the plan's arenas; -1 before placement.
-        offset: bytes from the arena's begin.
-        type: bound dtype and shape.
-        strides: in elements.
-        value: number of the root value whose bytes these are.
-        origin: where in the root it begins, in bytes.
-        trip_stride: bytes that it moves per trip in a loop's body.
-        flip: bytes that it moves on odd trips only.
-    """
-
-    arena: int
-    offset: int
-    type: TensorType
-    strides: tuple[int, ...]
-    value: int
-    origin: int = 0
-    trip_stride: int = 0
-    flip: int = 0
-
-    @property
-    def bytes(self) -> int:
-        """From the first to the last element; negative strides reach below the offset and count too."""
-        low, high = _span(self.type.sizes, self.strides, self.type.dtype.nbytes(1))
-        return high - low
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """First and one-past-last byte, relative to the offset."""
-        return _span(self.type.sizes, self.strides, self.type.dtype.nbytes(1))
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Row-major without gaps."""
-        return is_contiguous(self.type.shape, self.strides)
-
-
-@functools.lru_cache(4096)
-def _span(sizes: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
-    """First and one-past-last byte of a tensor, relative to its first element; nothing for one without elements."""
-    if 0 in sizes:
-        return 0, 0
-    reach = [(d - 1) * s * size for d, s in zip(sizes, strides, strict=True)]
-    return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + size
-
-
-def is_contiguous(shape: Sequence[Any], strides: Sequence[int]) -> bool:
-    """True when the strides are row-major without gaps; axes of size one don't count."""
-    if strides == contiguous_strides(tuple(shape)):
-        return True
-    return 0 in shape or all(
-        d == 1 or s == e for d, s, e in zip(shape, strides, contiguous_strides(tuple(shape)), strict=True)
-    )
 
 
 def raise_error(status: int, error: CData, where: str) -> None:

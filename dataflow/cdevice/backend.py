@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._runtime import ffi, lib
 from ..errors import DeviceError
 from ..host.weak import WeakList
-from ..ir.graph import Array
+from ..ir.types import Array
 from ..plugin.device import PackRequest, Precision
 from .abi import BODY_KINDS, CData, Tables, member, raise_error, text_of
 from .host_memory import address_of

@@ -12,11 +12,11 @@ from ..host import checks
 from ..host.limits import Account, hold
 from ..host.numbers import whole
 from ..host.system_memory import require_memory
-from ..ir.graph import Array, Initializer
-from ..ir.types import MOST_AXES, DType, TensorType
+from ..ir.graph import Initializer
+from ..ir.operand import Operand
+from ..ir.types import MOST_AXES, Array, DType, TensorType
 from ..ir.types import dtype as as_dtype
 from ..plugin.device import Buffer
-from .abi import Operand
 
 LINE = 64  # bytes; how buffers are aligned
 

@@ -11,9 +11,11 @@ import numpy as np
 from .._runtime import ffi, lib
 from ..errors import DeviceError, InputError, PluginError
 from ..ir.graph import Node
+from ..ir.kernel import HOST, Kernel, parse_operands
+from ..ir.operand import Operand
 from ..ir.types import TensorType, contiguous_strides
-from ..plugin.device import HOST, Kernel, Precision, parse_operands
-from .abi import CData, Operand, Tables, member, text_of
+from ..plugin.device import Precision
+from .abi import CData, Tables, member, text_of
 from .backend import CBackend
 
 

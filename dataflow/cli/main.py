@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import click
 import numpy as np
 
-from .. import __version__
 from ..errors import DataflowError, DeviceError, InputError, ModelError
 from ..model import Model, save
+from ..version import VERSION
 from .bench import bench
 from .options import (
     DEVICE,
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="dataflow")
+@click.version_option(VERSION, prog_name="dataflow")
 def commands() -> None:
     """Runs and trains computation graphs, ONNX models first."""
 
@@ -272,13 +272,12 @@ def plan(
     **options: Any,
 ) -> None:
     """Shows what runs where, in what order, at which offset."""
-    from ..planning.html import plan_page
     from ..session import Session
 
     loaded = read_model(model, batch, limits_of(options))
     made = Session(loaded, **execution(options)).plan(input_shapes(loaded, shapes))
     if page is not None:
-        Path(page).write_text(plan_page(made, Path(model).name), encoding="utf-8")
+        made.save_html(page, Path(model).name)
     if as_json:
         print_json(
             {
@@ -306,7 +305,7 @@ def devices(as_json: bool) -> None:
 
     registry = default_registry()
     found: dict[str, Any] = {
-        "version": __version__,
+        "version": VERSION,
         "plugins": [
             {"name": p.name, "distribution": p.distribution, "version": p.version, "problem": p.problem}
             for p in registry.plugins
@@ -326,7 +325,7 @@ def devices(as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    click.echo(f"dataflow {__version__}")
+    click.echo(f"dataflow {VERSION}")
     for p in found["plugins"]:
         click.echo(f"plugin {p['name']}: {p['distribution']} {p['version']}" + _reason("set aside", p["problem"]))
     for d in found["devices"]:

@@ -9,9 +9,8 @@ import numpy as np
 
 from .. import ops
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Array
 from ..ir.op import Op
-from ..ir.types import float32
+from ..ir.types import Array, float32
 from ..plugin.device import Precision
 from ..plugin.registry import Registry
 from ..session import Session

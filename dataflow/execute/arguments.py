@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..cdevice.abi import Operand
 from ..errors import InputError, OutOfMemoryError
 from ..host import checks
 from ..host.limits import hold
 from ..host.system_memory import require_memory
-from ..ir.graph import Array, Graph, Value
-from ..ir.types import Dim, Size, TensorType
+from ..ir.dims import Dim, Size
+from ..ir.graph import Graph
+from ..ir.operand import Operand
+from ..ir.types import Array, TensorType
+from ..ir.value import Value
 
 
 def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:

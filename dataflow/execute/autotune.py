@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Array, Graph, Value
+from ..ir.graph import Graph
 from ..ir.lowered import LoweredNode, Root
-from ..ir.types import TensorType
+from ..ir.types import Array, TensorType
+from ..ir.value import Value
 from ..lower.lowering import lower
 from ..lower.placement import Pins
 from ..planning.planner import make_plan

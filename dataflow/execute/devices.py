@@ -9,8 +9,9 @@ from ..cdevice.host_memory import HostBuffer
 from ..host.fork import renew_in_child
 from ..host.limits import Account
 from ..host.system_memory import available_memory
+from ..ir.kernel import HOST
 from ..planning.algorithms import Algorithms
-from ..plugin.device import HOST, Backend, Buffer, Precision
+from ..plugin.device import Backend, Buffer, Precision
 
 
 class Machine:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..cdevice.abi import Operand
 from ..host.numbers import whole as whole_number
-from ..ir.graph import Array
+from ..ir.kernel import HOST
+from ..ir.operand import Operand
 from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
-from ..plugin.device import HOST
+from ..ir.types import Array
 from .arguments import result_arrays
 from .devices import Machine
 from .program import Bound, Program

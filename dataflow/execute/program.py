@@ -14,10 +14,11 @@ from ..errors import Cancelled, DeviceError, OutOfMemoryError
 from ..host import limits
 from ..host.fork import renew_in_child
 from ..host.garbage_collection import collection_paused
-from ..ir.graph import Array
+from ..ir.kernel import HOST
 from ..ir.lowered import Lowered
 from ..ir.plan import Plan, Segment, Transfer, Wait
-from ..plugin.device import HOST, Backend, Buffer
+from ..ir.types import Array
+from ..plugin.device import Backend, Buffer
 from .devices import Machine
 from .variables import Store
 

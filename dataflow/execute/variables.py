@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from .._runtime import ffi
-from ..cdevice.abi import Operand
 from ..cdevice.host_memory import Lent, Part, array_at, can_lend, data_of
 from ..host.limits import Account
-from ..ir.graph import Array, Initializer
+from ..ir.graph import Initializer
+from ..ir.kernel import HOST
 from ..ir.lowered import Lowered
+from ..ir.operand import Operand
 from ..ir.plan import Pack, Plan
-from ..plugin.device import HOST, Buffer
+from ..ir.types import Array
+from ..plugin.device import Buffer
 from .devices import Machine
 
 

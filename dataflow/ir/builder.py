@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,14 +14,14 @@ from ..errors import DataflowError, InputError, ModelError
 from ..host import checks
 from ..host.limits import poll
 from ..host.numbers import whole
-from .graph import Array, Attribute, Graph, Initializer, Node, State, Value
-from .types import MOST_AXES, MOST_BYTES, Dim, DType, Shape, Size, TensorType, element_count
+from .dims import Dim, Shape, Size
+from .graph import Graph, Initializer, Node, State
+from .op import Attribute, Op
+from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, element_count
 from .types import dtype as as_dtype
+from .value import Value
 
-if TYPE_CHECKING:
-    from .op import Op
-
-_HERE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class GraphBuilder:
@@ -254,10 +254,6 @@ class GraphBuilder:
         """A context in which new nodes and parameters are named ``name/...``."""
         return _Scope(self._scope, name)
 
-    def scoped(self, name: str) -> str:
-        """``name`` with the current scope before it."""
-        return "/".join([*self._scope, name])
-
     def nodes(self) -> tuple[Node, ...]:
         """The nodes so far."""
         return tuple(self._nodes)
@@ -370,19 +366,9 @@ class _Scope:
         self._stack.pop()
 
 
-def builder_of(op: Op, inputs: Iterable[object]) -> GraphBuilder:
-    """The builder of the first value among ``inputs``."""
-    for item in inputs:
-        if isinstance(item, Value):
-            if item.builder is None:
-                raise ModelError(f"{op.name}: value {item.name!r} belongs to a finished graph")
-            return item.builder
-    raise InputError(f"{op.name}: none of its inputs is a value of a graph; use the builder's add() for a source")
-
-
 def _user_line() -> str:
     """File and line of the caller outside this package."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back  # type: ignore[assignment]
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else ""

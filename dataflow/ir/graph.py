@@ -1,4 +1,4 @@
-"""The graph: values, nodes and their order. Immutable; a pass returns a new one.
+"""The graph: nodes and their order. Immutable; a pass returns a new one.
 
 A graph is in SSA form: every value is a graph input, an initializer or an output of exactly one node. Nodes
 stand in topological order. Values and nodes compare by identity.
@@ -6,153 +6,15 @@ stand in topological order. Values and nodes compare by identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-import numpy as np
+from typing import Literal
 
 from ..errors import ModelError
-from .types import Size, TensorType
-
-if TYPE_CHECKING:
-    from ..ops.overloads import Operand
-    from .builder import GraphBuilder
-    from .op import Op
-
-Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
-Array = np.ndarray[Any, Any]
-
-
-class Value:
-    """An SSA edge: one tensor, computed once.
-
-    Attributes:
-        name: unique in its graph.
-        type: dtype and shape.
-        builder: the builder that made it, where operators on it add their nodes.
-    """
-
-    __slots__ = ("builder", "name", "type")
-
-    def __init__(self, name: str, type: TensorType, builder: GraphBuilder | None = None) -> None:
-        self.name = name
-        self.type = type
-        self.builder = builder
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """The dims of the type."""
-        return self.type.shape
-
-    def __repr__(self) -> str:
-        return f"%{self.name}: {self.type}"
-
-    def __bool__(self) -> bool:
-        raise TypeError(
-            f"value {self.name!r} is a node's result and has no truth value while a graph is built; "
-            "use df.ops.where(condition, a, b) to choose between tensors"
-        )
-
-    # Operators build nodes, by ops that stand floors above. NumPy leaves them to us; a value is no sequence.
-    __array_ufunc__: ClassVar[None] = None
-    __iter__: ClassVar[None] = None
-    __contains__: ClassVar[None] = None
-
-    def __add__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("add", self, other)
-
-    def __radd__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("add", other, self)
-
-    def __sub__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.divided(self, other)
-
-    def __rtruediv__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.divided(other, self)
-
-    def __pow__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("pow", self, other)
-
-    def __rpow__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("pow", other, self)
-
-    def __matmul__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("matmul", self, other)
-
-    def __rmatmul__(self, other: Operand) -> Value:
-        from ..ops import overloads
-
-        return overloads.binary("matmul", other, self)
-
-    def __neg__(self) -> Value:
-        from ..ops import overloads
-
-        return overloads.negated(self)
-
-    def __getitem__(self, key: Any) -> Value:
-        from ..ops import overloads
-
-        return overloads.sliced(self, key)
-
-    def reshape(self, *shape: Size | Sequence[Size]) -> Value:
-        """The elements under another shape, given as sizes or one tuple; a size of -1 is what is left."""
-        from ..ops import overloads
-
-        return overloads.reshaped(self, shape)
-
-    def transpose(self, *perm: int | Sequence[int]) -> Value:
-        """The axes in the order ``perm``, given as axes or one tuple; in reverse order without."""
-        from ..ops import overloads
-
-        return overloads.transposed(self, perm)
-
-    def sum(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
-        """The sum over ``axes``, over all by default."""
-        from ..ops import overloads
-
-        return overloads.reduced("reduce_sum", self, axes, keepdims)
-
-    def mean(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
-        """The mean over ``axes``, over all by default; of floats."""
-        from ..ops import overloads
-
-        return overloads.reduced("reduce_mean", self, axes, keepdims)
+from .op import Attribute, Op
+from .types import Array
+from .value import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -344,15 +206,3 @@ def format_node(node: Node) -> str:
     for body in node.bodies:
         text += "\n" + "\n".join("    " + line for line in str(body).splitlines())
     return text
-
-
-def live_nodes(nodes: Iterable[Node], wanted: Iterable[Value]) -> list[Node]:
-    """The nodes, in order, that the wanted values depend on; nodes with host effects stay."""
-    needed = set(wanted)
-    kept: list[Node] = []
-    for node in reversed(list(nodes)):
-        if node.op.effects == "host" or any(v in needed for v in node.outputs if v is not None):
-            kept.append(node)
-            needed.update(v for v in node.inputs if v is not None)
-    kept.reverse()
-    return kept

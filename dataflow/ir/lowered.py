@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Union
 
-from ..cdevice.abi import BodyKind, Operand
-from ..plugin.device import Kernel
 from .graph import Initializer, Node
+from .kernel import Kernel
+from .operand import BodyKind, Operand
 from .types import TensorType
 
 

@@ -5,32 +5,31 @@ An op knows no device. Kernels are elsewhere and are found by its name.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import InputError
 from ..host import checks
-from .types import Dim, DType, TensorType
+from .dims import Dim
+from .types import DType, TensorType
+from .value import Use, Value, builder_of
 
-if TYPE_CHECKING:
-    from .graph import Attribute, Graph, Node, Value
-
+Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 
 _SIMPLE = frozenset({type(None), bool, float, str, DType, Dim})  # types of attributes that are kept as they are
 
-Infer = Callable[..., "TensorType | tuple[TensorType, ...]"]
+Infer = Callable[..., TensorType | tuple[TensorType, ...]]
 """``infer(*input_types, **attributes)``: the type of each declared output; absent inputs are None. An op with
 bodies gets ``bodies=`` too."""
-Gradient = Callable[..., "Value | Sequence[Value | None] | None"]
+Gradient = Callable[..., Value | Sequence[Value | None] | None]
 """``gradient(node, *cotangents)``: a cotangent (or None) per input, built from nodes; a missing tail counts as None.
 The walker undoes broadcasts."""
-Decompose = Callable[..., "Value | Sequence[Value]"]
+Decompose = Callable[..., Value | Sequence[Value]]
 """``decompose(*inputs, **attributes)``: the outputs in terms of smaller ops."""
 
 
@@ -96,9 +95,9 @@ class Op:
     decompose: Decompose | None = None
     effects: Literal["none", "random", "host"] = "none"
     inplace: tuple[tuple[int, int], ...] = ()
-    view: Callable[[Node, tuple[int, ...]], View | None] | None = None
+    view: Callable[[Any, tuple[int, ...]], View | None] | None = None
     cheap: bool = False
-    cost: Callable[[Node], int] | None = None
+    cost: Callable[[Any], int] | None = None
     bodies: tuple[str, ...] = ()
     pattern: tuple[Pattern, ...] = ()
     doc: str = ""
@@ -106,7 +105,7 @@ class Op:
     def __call__(
         self,
         *inputs: Value | float | Any | None,
-        bodies: tuple[Graph, ...] = (),
+        bodies: tuple[Any, ...] = (),
         name: str | None = None,
         **attributes: Attribute,
     ) -> Any:
@@ -118,13 +117,13 @@ class Op:
         Raises:
             InputError: a wrong number of inputs, an unknown or missing attribute, or types that don't fit.
         """
-        node = _builder_of()(self, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
+        node = builder_of(self.name, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
         if len(self.outputs) == 1 == len(node.outputs) and self.outputs[0][-1] != "*":
             return node.outputs[0]
         results = [v for v, declared in zip(node.outputs, self.output_names(node), strict=True) if declared[0] != "+"]
         return results[0] if len(results) == 1 and not self.outputs[0].endswith("*") else tuple(results)
 
-    def output_names(self, node: Node) -> list[str]:
+    def output_names(self, node: Use) -> list[str]:
         """A declared name per output of ``node``; a repeated one as often as it occurs."""
         if len(node.outputs) == len(self.outputs):
             return list(self.outputs)
@@ -190,14 +189,6 @@ class Op:
             missing = index >= count or absent[index]
             if missing and not declared.endswith(("?", "*")):
                 raise InputError(f"{self.name}: input {declared!r} is missing")
-
-
-@functools.cache
-def _builder_of() -> Callable[..., Any]:
-    """The builder's function of that name, which is a floor above."""
-    from .builder import builder_of
-
-    return builder_of
 
 
 def same_type(x: TensorType, *others: TensorType | None, **_: Attribute) -> TensorType:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Union
 
-from ..cdevice.abi import BodyKind, Operand
-from ..planning.offsets import Lifetime
-from ..plugin.device import HOST, Kernel
+from . import html
 from .graph import Node
+from .kernel import HOST, Kernel
+from .operand import BodyKind, Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A buffer: alive in ``[start, stop)``, ``bytes`` long."""
+
+    start: int
+    stop: int
+    bytes: int
+    alignment: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +175,20 @@ class Plan:
 
     def save_html(self, path: str, title: str = "plan") -> None:
         """Writes a drawing of the plan, offset against time, as one page without outside parts."""
-        from pathlib import Path
-
-        from ..planning.html import plan_page
-
-        Path(path).write_text(plan_page(self, title), encoding="utf-8")
+        figures = {
+            "peak": f"{self.peak_bytes:,} bytes",
+            "lower bound": f"{self.lower_bound_bytes:,} bytes",
+            "ratio": f"{self.peak_bytes / max(self.lower_bound_bytes, 1):.4f}",
+            **{f"memory {name}": f"{size:,} bytes" for name, size in self.memory.items()},
+        }
+        drawings = [
+            (
+                f"{self.arenas[index].name} in {self.arenas[index].memory}",
+                [html.Row(name, life.start, life.stop, offset, life.bytes) for name, life, offset in placed],
+            )
+            for index, placed in self.lifetimes.items()
+        ]
+        Path(path).write_text(html.page(title, figures, drawings, str(self)), encoding="utf-8")
 
     def __str__(self) -> str:
         bound = self.lower_bound_bytes

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..host.limits import poll
 from .builder import GraphBuilder
-from .graph import Graph, Initializer, Node, Value
+from .graph import Graph, Initializer, Node
 from .types import TensorType
+from .value import Value
 
 Replace = Callable[[GraphBuilder, Node, "list[Value | None]"], "Sequence[Value | None] | None"]
 """``replace(builder, node, inputs)``: values that stand for the node's outputs, or None to copy the node."""

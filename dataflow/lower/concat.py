@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from ..cdevice.abi import is_contiguous
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node
 from ..ir.lowered import Storage
+from ..ir.operand import is_contiguous
 from ..ir.types import TensorType, contiguous_strides
+from ..ir.value import Value
 
 
 def is_outermost(node: Node) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..ir.graph import Node, Value
+from ..ir.graph import Node
 from ..ir.lowered import LoweredNode, Storage
 from ..ir.types import TensorType
+from ..ir.value import Value
 from .storage import Scan, half, halves, make_loop, placeable, row
 
 if TYPE_CHECKING:

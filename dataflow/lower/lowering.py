@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..cdevice.abi import is_contiguous
 from ..errors import ModelError
 from ..host.limits import poll
-from ..ir.graph import Graph, Initializer, Node, Value
+from ..ir.graph import Graph, Initializer, Node
+from ..ir.kernel import HOST
 from ..ir.lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
 from ..ir.op import Op
+from ..ir.operand import is_contiguous
 from ..ir.types import TensorType, contiguous_strides, element_count
-from ..plugin.device import HOST
+from ..ir.value import Value
 from ..plugin.registry import Registry
 from . import control_flow
 from .concat import place

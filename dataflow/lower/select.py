@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from ..errors import ModelError, PluginError
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node
+from ..ir.kernel import Kernel, has_work
 from ..ir.rewrite import rewrite
+from ..ir.value import Value
 from ..passes.dead_code import without_dead
-from ..plugin.device import Kernel, has_work
 from ..plugin.registry import Registry
 from .placement import Pins
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..cdevice.abi import BodyKind, is_contiguous
-from ..ir.graph import Node, Value
+from ..ir.graph import Node
 from ..ir.lowered import Loop, LoweredNode, Storage
+from ..ir.operand import BodyKind, is_contiguous
 from ..ir.types import TensorType, contiguous_strides
+from ..ir.value import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.graph import Node, Value
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op, same_type
 from ..ir.types import DType, TensorType, bool_
+from ..ir.value import Value
 from .arithmetic import add, div, less, less_equal, logical_and, maximum, minimum, mul, sub, where
 from .infer import (
     alike,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir.graph import Node, Value
+from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
+from ..ir.value import Value
 from .infer import broadcast, broadcast_shape, compare, logical, need_bool, need_real, same_dtype
 
 _EITHER = ((0, 0), (0, 1))

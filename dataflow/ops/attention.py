@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..ir.graph import Node, Value
+from ..ir.dims import Shape
+from ..ir.graph import Node
 from ..ir.op import Op, Pattern
-from ..ir.types import Shape, TensorType
+from ..ir.types import TensorType
+from ..ir.value import Value
 from .activation import exp, log
 from .arithmetic import add, div, mul, sub
 from .infer import broadcast_shape, need, need_float, same_dtype

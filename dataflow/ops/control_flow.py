@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from ..errors import GradientError
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph, Node, Value
+from ..ir.dims import Dim, Size
+from ..ir.graph import Graph, Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import Dim, Size, TensorType, bool_, int64
+from ..ir.types import TensorType, bool_, int64
+from ..ir.value import Value
 from .arithmetic import add
 from .infer import need
 from .scan_gradient import scan_gradient

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..ir.graph import Node, Value
+from ..ir.dims import Dim, Shape, Size
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import Dim, Shape, Size, TensorType
+from ..ir.types import TensorType
+from ..ir.value import Value
 from .infer import need, product, same_dtype
 from .reduce import reduce_sum
 

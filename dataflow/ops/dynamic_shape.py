@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..ir.dims import Dim, Shape, Size
 from ..ir.op import REQUIRED, Op, View
-from ..ir.types import Dim, Shape, Size, TensorType, int64
+from ..ir.types import TensorType, int64
 from .infer import need
 
 

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import InputError
-from ..ir.graph import Value
 from ..ir.op import REQUIRED, Op, Pattern
 from ..ir.types import TensorType, float32
+from ..ir.value import Value
 from . import activation, arithmetic, reduce
 from .activation import relu
 from .arithmetic import add

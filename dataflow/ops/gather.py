@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir.graph import Node, Value
+from ..ir.dims import Dim, Shape, Size
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import Dim, DType, Shape, Size, TensorType, float32, int64
+from ..ir.types import DType, TensorType, float32, int64
+from ..ir.value import Value
 from .infer import need, need_shape, normal_axis
 
 

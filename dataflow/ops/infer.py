@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import GradientError, InputError
-from ..ir.graph import Node, Value
-from ..ir.types import Dim, DType, Shape, Size, TensorType, bool_, broadcast_size
+from ..ir.dims import Dim, Shape, Size, broadcast_size
+from ..ir.graph import Node
+from ..ir.types import DType, TensorType, bool_
+from ..ir.value import Value
 
 
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:

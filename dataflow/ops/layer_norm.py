@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir.graph import Node, Value
+from ..ir.dims import Shape
+from ..ir.graph import Node
 from ..ir.op import Op
-from ..ir.types import Shape, TensorType
+from ..ir.types import TensorType
+from ..ir.value import Value
 from .infer import alike, need, need_float, need_no_cotangent, normal_axis
 
 _ATTRIBUTES: dict[str, Any] = {"axis": -1, "epsilon": 1e-5, "center": 1}

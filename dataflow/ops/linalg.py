@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ..errors import InputError
-from ..ir.graph import Node, Value
+from ..ir.dims import Dim, Size
+from ..ir.graph import Node
 from ..ir.op import Op
-from ..ir.types import Dim, Size, TensorType
+from ..ir.types import TensorType
+from ..ir.value import Value
 from .infer import broadcast_shape, product, same_dtype
 from .shape import reshape, transpose
 

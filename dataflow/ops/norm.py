@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InputError
-from ..ir.graph import Node, Value
+from ..ir.dims import Dim
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import Dim, TensorType
+from ..ir.types import TensorType
+from ..ir.value import Value
 from .activation import neg, reciprocal, sqrt
 from .arithmetic import add, mul, sub
 from .conv import MOST

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir.graph import Value
 from ..ir.op import Op
 from ..ir.types import TensorType, float32
+from ..ir.value import Value
 from .activation import cast
 from .arithmetic import add, mul
 from .infer import alike, need, need_float

@@ -14,14 +14,12 @@ import numpy as np
 
 from .. import ops
 from ..errors import InputError
-from ..ir.graph import Array, Value
-from ..ir.types import Dim, Size
+from ..ir.dims import Dim, Size
+from ..ir.value import Value, ValueLike
 from .infer import normal_axis, product
 
-Operand = Value | complex | np.generic | Array | Sequence[Any]
 
-
-def binary(name: str, a: Operand, b: Operand) -> Value:
+def binary(name: str, a: ValueLike, b: ValueLike) -> Value:
     """The op called ``name`` of two operands, one of which is a value.
 
     Raises:
@@ -32,7 +30,7 @@ def binary(name: str, a: Operand, b: Operand) -> Value:
     return cast("Value", getattr(ops, name)(_operand(name, a, like), _operand(name, b, like)))
 
 
-def divided(a: Operand, b: Operand) -> Value:
+def divided(a: ValueLike, b: ValueLike) -> Value:
     """The quotient a / b, of floats.
 
     Raises:
@@ -52,7 +50,7 @@ def negated(x: Value) -> Value:
     return cast("Value", ops.neg(x))
 
 
-def _operand(name: str, item: Operand, like: Value) -> Value:
+def _operand(name: str, item: ValueLike, like: Value) -> Value:
     """``item``, as a constant of the dtype of ``like`` if it is no value yet."""
     if isinstance(item, Value):
         return item

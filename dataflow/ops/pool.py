@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..ir.graph import Node, Value
+from ..ir.dims import Dim, Shape, Size, least_size
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import Dim, Shape, Size, TensorType, int32, least_size
+from ..ir.types import TensorType, int32
+from ..ir.value import Value
 from .conv import check_window, window_size
 from .infer import alike, need, need_float, need_number, need_real, need_shape
 

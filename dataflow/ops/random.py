@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir.graph import Node, Value
+from ..ir.dims import Shape
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import DType, Shape, TensorType, float32, uint64
+from ..ir.types import DType, TensorType, float32, uint64
+from ..ir.value import Value
 from .infer import need, need_float
 
 KEY = TensorType(uint64, (2,))

@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import GradientError
-from ..ir.graph import Node, Value
+from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
+from ..ir.value import Value
 from .arithmetic import add
 from .infer import alike, need, need_float, need_no_cotangent, product
 from .linalg import matmul, swapped

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Value
-from ..ir.types import Size, int64
+from ..ir.dims import Size
+from ..ir.types import int64
+from ..ir.value import Value
 from .activation import cast, copy, sigmoid, tanh
 from .activation import relu as positive
 from .arithmetic import add, greater, less, mul, sub, where

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ir.graph import Node, Value
+from ..ir.dims import Dim, Shape
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import Dim, Shape, TensorType, int64
+from ..ir.types import TensorType, int64
+from ..ir.value import Value
 from .activation import cast
 from .arithmetic import add, div, equal, mul, sub, where
 from .infer import need, need_float, normal_axes, normal_axis, product, reduced, reduced_shape

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..host.system_memory import require_memory
-from ..ir.graph import Array, Node, Value
+from ..ir.dims import Dim, Shape, Size
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import Dim, Shape, Size, TensorType
+from ..ir.types import Array, TensorType
+from ..ir.value import Value
 from .infer import alike, need, need_float, need_shape, normal_axis
 
 COORDINATES = (

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph, Node, Value
-from ..ir.types import Size
+from ..ir.dims import Size
+from ..ir.graph import Graph, Node
+from ..ir.value import Builder, Value
 from .arithmetic import add
 from .infer import product
 from .linalg import matmul, swapped
@@ -135,7 +136,7 @@ class _Taken:
     products: Sequence[_Product]
     source: Graph | None
 
-    def weights_of(self, outer: GraphBuilder, captures: Sequence[Value]) -> list[Value]:
+    def weights_of(self, outer: Builder, captures: Sequence[Value]) -> list[Value]:
         """The weights, computed outside."""
         if self.source is None:
             return []

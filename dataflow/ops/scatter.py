@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import GradientError
-from ..ir.builder import GraphBuilder
-from ..ir.graph import Node, Value
+from ..ir.dims import Dim, Size
+from ..ir.graph import Node
 from ..ir.op import Op
-from ..ir.types import Dim, Size, TensorType
+from ..ir.types import TensorType
+from ..ir.value import Builder, Value
 from .arithmetic import equal, where
 from .gather import range_
 from .infer import alike, need, normal_axis, product
@@ -27,7 +28,7 @@ def zeros_like(value: Value) -> Value:
     return zeros(_builder(value), value.type)
 
 
-def _builder(value: Value) -> GraphBuilder:
+def _builder(value: Value) -> Builder:
     assert value.builder is not None
     return value.builder
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import InputError
-from ..ir.graph import Node, Value
+from ..ir.dims import Dim, Shape, Size
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op, View
-from ..ir.types import Dim, Shape, Size, TensorType, bool_, contiguous_strides
+from ..ir.types import TensorType, bool_, contiguous_strides
+from ..ir.value import Value
 from .infer import need, need_shape, normal_axis, product, varies
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..ir.graph import Node, Value
+from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
+from ..ir.value import Value
 from .infer import alike, need_float, normal_axis
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ..ir.graph import Node, Value
+from ..ir.dims import Dim, Size
+from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import Dim, Size, TensorType, int64
+from ..ir.types import TensorType, int64
+from ..ir.value import Value
 from .infer import need, normal_axis
 from .scatter import scatter_elements, zeros_like
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph
 from ..ir.types import TensorType
+from ..ir.value import Builder, Value
 from .gather import full
 
 
@@ -16,14 +16,14 @@ def parts(type_: TensorType) -> tuple[Any, Any]:
     return type_.dtype, type_.shape
 
 
-def zeros(builder: GraphBuilder, type_: TensorType) -> Value:
+def zeros(builder: Builder, type_: TensorType) -> Value:
     """A tensor of zeros."""
     made = builder.add(full, (), {"shape": type_.shape, "value": 0.0, "dtype": type_.dtype}).outputs[0]
     assert made is not None
     return made
 
 
-def inline(builder: GraphBuilder, body: Graph, inputs: Sequence[Value]) -> dict[Value, Value]:
+def inline(builder: Builder, body: Graph, inputs: Sequence[Value]) -> dict[Value, Value]:
     """Copies a body's nodes behind ``inputs``; the new value of each old one."""
     new: dict[Value, Value] = dict(zip(body.inputs, inputs, strict=True))
     for value, data in body.initializers.items():

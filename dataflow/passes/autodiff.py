@@ -11,14 +11,13 @@ from typing import Any
 
 from ..errors import GradientError
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import TensorType
+from ..ir.value import Builder, Value
 
 
-def add_gradients(
-    builder: GraphBuilder, seeds: Mapping[Value, Value], wrt: Sequence[Value]
-) -> dict[Value, Value | None]:
+def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[Value]) -> dict[Value, Value | None]:
     """The cotangent of each value of ``wrt``; None where no seed depends on it.
 
     Args:
@@ -130,7 +129,7 @@ def _summed(cotangent: Value, wanted: TensorType) -> Value:
     return found
 
 
-def _any(builder: GraphBuilder, value: Value | None) -> Value | None:
+def _any(builder: Builder, value: Value | None) -> Value | None:
     """Some value of the same type."""
     if value is None:
         return None

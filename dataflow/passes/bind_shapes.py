@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Attribute, Graph, Node, Value
+from ..ir.dims import Dim, bind_size
+from ..ir.graph import Graph, Node
+from ..ir.op import Attribute
 from ..ir.rewrite import rewrite
-from ..ir.types import Dim, bind_size
+from ..ir.value import Value
 
 
 def bind(graph: Graph, sizes: Mapping[str, int]) -> Graph:

@@ -9,8 +9,10 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ..host.limits import hold, poll
-from ..ir.graph import Array, Graph, Initializer, Node, Value
-from ..plugin.device import Kernel
+from ..ir.graph import Graph, Initializer, Node
+from ..ir.kernel import Kernel
+from ..ir.types import Array
+from ..ir.value import Value
 
 LIMIT = 1 << 24  # bytes; a larger result is computed at each run instead of kept
 # The most that a compile may spend on folding beside what the model stores: a small file must not cost more than that.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph
+from ..ir.value import Value
 
 
 def without_dead(graph: Graph) -> Graph:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import TensorType
+from ..ir.value import Value
 
 
 def without_inactive(graph: Graph) -> Graph:

@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import ModelError
-from ..ir.graph import Graph, Node, Value
-from ..ir.types import Dim, TensorType
+from ..ir.dims import Dim
+from ..ir.graph import Graph, Node
+from ..ir.types import TensorType
+from ..ir.value import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir.graph import Array, Graph, Initializer, Node, Value
-from ..ir.types import TensorType
+from ..ir.graph import Graph, Initializer, Node
+from ..ir.kernel import Kernel
+from ..ir.types import Array, TensorType
 from ..ir.types import dtype as as_dtype
+from ..ir.value import Value
 from ..ops.conv import conv
 from ..ops.norm import batch_norm
-from ..plugin.device import Kernel
 from .dead_code import without_dead
 
 _Readers = Mapping[Value, Sequence[Node]]

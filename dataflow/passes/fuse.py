@@ -6,9 +6,10 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from ..errors import InputError
 from ..host.limits import poll
-from ..ir.graph import Attribute, Graph, Node, Value
-from ..ir.op import Op
+from ..ir.graph import Graph, Node
+from ..ir.op import Attribute, Op
 from ..ir.types import TensorType
+from ..ir.value import Value
 from ..lower.placement import Pins
 from ..plugin.registry import Registry
 from .grouping import Groups

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import heapq
 
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node
 from ..ir.types import float32
+from ..ir.value import Value
 from ..lower.placement import Pins
 from ..ops.fused import PROGRAM_OPS, REDUCTIONS, fused_elementwise
 from ..plugin.registry import Registry

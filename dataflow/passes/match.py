@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, cast
 
 from ..errors import PluginError
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Array, Attribute, Graph, Node, Value
-from ..ir.op import Op, Pattern
-from ..ir.types import TensorType
+from ..ir.graph import Graph, Node
+from ..ir.op import Attribute, Op, Pattern
+from ..ir.types import Array, TensorType
+from ..ir.value import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

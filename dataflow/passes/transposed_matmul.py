@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
+from ..ir.value import Value
 from ..ops.linalg import matmul, swapped
 from .dead_code import without_dead
 

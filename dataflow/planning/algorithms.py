@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..errors import InputError
 from ..host.fork import renew_in_child
+from ..version import VERSION
 
 if TYPE_CHECKING:
     from ..ir.lowered import LoweredNode
@@ -145,15 +146,13 @@ def _describe(node: LoweredNode) -> str:
 
 def _machine() -> str:
     """What timings depend on beside the node."""
-    from .. import __version__
-
     model = platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
     except OSError:
         pass
-    return f"{model}, {os.cpu_count()} processors, dataflow {__version__}"
+    return f"{model}, {os.cpu_count()} processors, dataflow {VERSION}"
 
 
 def _read(file: Path) -> dict[str, dict[str, Seconds]]:

@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping
 
 from ..errors import OutOfMemoryError
 from ..host.limits import Account
-from ..ir.plan import Plan
-from ..plugin.device import HOST
-from .offsets import Lifetime
+from ..ir.kernel import HOST
+from ..ir.plan import Lifetime, Plan
 
 _NAMED = 3  # values named in the message
 

@@ -7,18 +7,9 @@ from dataclasses import dataclass
 
 from .._runtime import ffi, lib
 from ..errors import InputError, OutOfMemoryError
+from ..ir.plan import Lifetime
 
 EFFORT = 20_000_000  # visits of a buffer, about a nanosecond each; larger plans end after their first packings
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """A buffer: alive in ``[start, stop)``, ``bytes`` long."""
-
-    start: int
-    stop: int
-    bytes: int
-    alignment: int = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..cdevice.abi import Operand
 from ..host.limits import poll
+from ..ir.kernel import HOST
 from ..ir.lowered import Item as LoweredItem
 from ..ir.lowered import Loop, Lowered, LoweredNode, Move, Root, Storage
-from ..ir.plan import Arena, Body, Item, Pack, Plan, Segment, Step, Transfer, Wait
+from ..ir.operand import Operand
+from ..ir.plan import Arena, Body, Item, Lifetime, Pack, Plan, Segment, Step, Transfer, Wait
 from ..ir.types import TensorType, contiguous_strides, uint8
-from ..plugin.device import HOST
 from .liveness import lifetimes, share_in_place
-from .offsets import EFFORT, Lifetime, MemoryPlan, plan_memory
+from .offsets import EFFORT, MemoryPlan, plan_memory
 
 Prepare = Callable[[str, Sequence[LoweredNode], Collection[Root]], Sequence[Any]]
 """``prepare(device, nodes, constants)``: the device's answer for each node (``dataflow.plugin.device.Prepared``)."""

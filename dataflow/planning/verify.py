@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cdevice.abi import Operand
 from ..errors import DataflowError
-from ..ir.graph import Array
+from ..ir.operand import Operand
 from ..ir.plan import Plan, Segment, Step, Transfer, Wait
+from ..ir.types import Array
 from ..plugin.device import PackRequest
 
 NOTHING = np.iinfo(np.int64).min

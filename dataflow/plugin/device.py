@@ -5,133 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from ..errors import DeviceError, PluginError
-from ..ir.graph import Array, Node, Value
-from ..ir.types import DTYPES, DType
-
-if TYPE_CHECKING:
-    from ..ir.lowered import LoweredNode, Root
-    from ..ir.plan import Segment
-
-HOST = "host"
-"""Name of the memory that the CPU addresses; devices that share it need no copies between them."""
+from ..errors import DeviceError
+from ..ir.kernel import HOST, Kernel
+from ..ir.lowered import LoweredNode, Root
+from ..ir.plan import Segment
+from ..ir.types import Array
 
 Precision = Literal["float32", "bf16x6", "tf32", "bf16"]
 """How products of float32 may be computed: as float32; from operands split in three bfloat16, of whose nine products
 the six largest count (errors as of float32, other bits); from operands rounded to TF32 (10 bits of mantissa) or better;
 from operands rounded to bfloat16 (7 bits). Sums and results are float32 in each. A device that has no such way computes
 as float32."""
-
-_BY_SHORT = {d.short: d for d in DTYPES}
-
-
-@dataclass(frozen=True, slots=True)
-class OperandSpec:
-    """What a kernel takes at one operand.
-
-    Attributes:
-        dtypes: those it takes; None: every type that fits in an arena.
-        strided: any strides; otherwise contiguous.
-        optional: may be absent.
-        repeated: the last operand, any number of times.
-    """
-
-    dtypes: frozenset[DType] | None = None
-    strided: bool = False
-    optional: bool = False
-    repeated: bool = False
-
-    def refuses(self, value: Value | None) -> str | None:
-        """Why ``value`` can't stand here, or None."""
-        if value is None:
-            return None if self.optional else "an operand is absent"
-        if self.dtypes is not None and value.type.dtype not in self.dtypes:
-            return f"takes {'|'.join(sorted(d.short for d in self.dtypes))}, not {value.type.dtype.short}"
-        if value.type.dtype.kind == "s":
-            return "takes no strings"
-        return None
-
-
-def parse_operands(text: str) -> tuple[tuple[OperandSpec, ...], tuple[OperandSpec, ...]]:
-    """Input and output specs from a record's text, e.g. ``"~f32,i32|i64,f32?->f32"`` (see dataflow.h).
-
-    Raises:
-        PluginError: the text has not that form.
-    """
-    sides = text.replace(" ", "").split("->")
-    if len(sides) != 2:
-        raise PluginError(f"kernel operands {text!r}: expected 'inputs->outputs'")
-    return _parse_side(sides[0], text), _parse_side(sides[1], text)
-
-
-def _parse_side(side: str, text: str) -> tuple[OperandSpec, ...]:
-    specs = []
-    for item in filter(None, side.split(",")):
-        names = item.strip("~?*")
-        if names == "any":
-            dtypes = None
-        else:
-            unknown = [n for n in names.split("|") if n not in _BY_SHORT]
-            if unknown:
-                raise PluginError(f"kernel operands {text!r}: unknown dtype {unknown[0]!r}")
-            dtypes = frozenset(_BY_SHORT[n] for n in names.split("|"))
-        specs.append(OperandSpec(dtypes, item.startswith("~"), "?" in item, "*" in item))
-    return tuple(specs)
-
-
-def has_work(node: Node) -> bool:
-    """Whether a result of the node has elements; one without is planned, but not run."""
-    return any(value is not None and 0 not in value.type.shape for value in node.outputs)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
-    """Capability and code in one record.
-
-    Attributes:
-        op: name of the op or pattern.
-        name: for messages.
-        inputs, outputs: what each operand may be.
-        inplace: pairs (output, input) that may share memory when shape and strides agree.
-        priority: the highest accepted one wins; a tie is an error.
-        accepts: a reason why it can't take a node, or None.
-        code: what the device runs: a C record, or a Python callable for the numpy device.
-        capturable: may run inside a graph capture.
-    """
-
-    op: str
-    name: str
-    inputs: tuple[OperandSpec, ...]
-    outputs: tuple[OperandSpec, ...]
-    code: Any
-    inplace: tuple[tuple[int, int], ...] = ()
-    priority: int = 0
-    accepts: Callable[[Node], str | None] | None = None
-    capturable: bool = True
-
-    def refuses(self, node: Node) -> str | None:
-        """Why this kernel can't take ``node``, or None when it can, as every kernel can that has no work with it."""
-        for specs, values, side in (
-            (self.inputs, node.inputs, "input"),
-            (self.outputs, node.outputs, "output"),
-        ):
-            if len(values) > len(specs) and not (specs and specs[-1].repeated):
-                return f"{self.name}: {len(values)} {side}s, takes {len(specs)}"
-            for index, spec in enumerate(specs):
-                if spec.repeated:
-                    reasons = [spec.refuses(v) for v in values[index:]]
-                else:
-                    reasons = [spec.refuses(values[index] if index < len(values) else None)]
-                for reason in filter(None, reasons):
-                    return f"{self.name}: {side} {index}: {reason}"
-        # A node without work isn't run: no kernel is asked about sizes that it could only divide by zero.
-        return self.accepts(node) if self.accepts is not None and has_work(node) else None
-
-    def input_spec(self, index: int) -> OperandSpec:
-        """The spec of input ``index``, counting repeated ones."""
-        return self.inputs[min(index, len(self.inputs) - 1)]
 
 
 @dataclass(slots=True, eq=False)

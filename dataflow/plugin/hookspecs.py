@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import pluggy
 
+from ..ir.kernel import Kernel
 from ..ir.op import Op
-from .device import Device, Kernel
+from .device import Device
 
 hookspec = pluggy.HookspecMarker("dataflow")
 hookimpl = pluggy.HookimplMarker("dataflow")

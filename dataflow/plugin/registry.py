@@ -13,9 +13,10 @@ import pluggy
 
 from ..errors import DeviceError, InputError, PluginError
 from ..host import checks
+from ..ir.kernel import Kernel
 from ..ir.op import Op
 from . import hookspecs
-from .device import Device, Kernel
+from .device import Device
 from .hookspecs import Converter, Format
 
 GROUP = "dataflow"

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from ..errors import DataflowError
-from ..ir.graph import Array, Graph, Initializer
-from ..ir.types import float32, float64
+from ..ir.graph import Graph, Initializer
+from ..ir.types import Array, float32, float64
 from ..planning.algorithms import Algorithms
 from ..plugin.device import Precision
 from ..plugin.registry import LAST_RESORT, Registry, default_registry

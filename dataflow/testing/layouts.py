@@ -10,8 +10,8 @@ import numpy as np
 
 from .. import ops
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Array, Value
-from ..ir.types import DType
+from ..ir.types import Array, DType
+from ..ir.value import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Array, Graph, Value
+from ..ir.graph import Graph
 from ..ir.op import Op
-from ..ir.types import DType, bool_, float32, int64
+from ..ir.types import Array, DType, bool_, float32, int64
+from ..ir.value import Value
 from .layouts import Layouts
 
 Kind = Literal["normal", "positive", "unit", "away", "distinct", "bool", "range"]

@@ -25,8 +25,8 @@ import numpy as np
 import xxhash
 
 from ..errors import InputError
-from ..ir.graph import Array, Graph
-from ..ir.types import dtype
+from ..ir.graph import Graph
+from ..ir.types import Array, dtype
 from .interrupts import InterruptsHeld
 
 VERSION = 2  # 1 had no digest

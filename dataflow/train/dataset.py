@@ -16,7 +16,7 @@ import xxhash
 from ..errors import DataflowError, InputError
 from ..host import checks
 from ..host.numbers import whole
-from ..ir.graph import Array
+from ..ir.types import Array
 
 _CHUNK = 1 << 22
 _END: Any = object()

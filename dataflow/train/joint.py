@@ -13,9 +13,10 @@ import numpy as np
 from .. import ops
 from ..errors import GradientError
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import TensorType, float32
+from ..ir.value import Value
 from ..passes.autodiff import add_gradients, decompose_for_gradient
 
 Terms = Mapping[str, Value]

@@ -16,7 +16,8 @@ import numpy as np
 
 from ..errors import Cancelled, DataflowError, InputError
 from ..host.numbers import whole
-from ..ir.graph import Array
+from ..ir.types import Array
+from ..version import VERSION
 from . import checkpoint as files
 from . import schedules
 from .callbacks import Callback, EarlyStop, Event
@@ -362,10 +363,8 @@ def _is_weight(name: str) -> bool:
 
 def _origin(trainer: Trainer) -> dict[str, Any]:
     """What the bits of a result depend on, beside data and settings."""
-    from .. import __version__
-
     return {
-        "version": __version__,
+        "version": VERSION,
         "numpy": np.__version__,
         "machine": platform.machine(),
         "devices": str(trainer.devices),

@@ -15,8 +15,9 @@ import numpy as np
 
 from .. import ops
 from ..errors import InputError
-from ..ir.graph import Value
-from ..ir.types import Dim, TensorType, float32, int64
+from ..ir.dims import Dim
+from ..ir.types import TensorType, float32, int64
+from ..ir.value import Value
 
 
 @dataclass(frozen=True, slots=True)

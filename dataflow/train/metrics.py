@@ -9,8 +9,8 @@ from typing import Protocol
 
 from .. import ops
 from ..errors import InputError
-from ..ir.graph import Value
 from ..ir.types import bool_, float32
+from ..ir.value import Value
 from .losses import Target, ones, pair, summed, zero
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import DataflowError
-from ..ir.graph import Array
+from ..ir.types import Array
 
 
 class NonFiniteLoss(DataflowError):

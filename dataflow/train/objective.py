@@ -13,8 +13,9 @@ import numpy as np
 from .. import ops
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Array, Graph, Value
-from ..ir.types import TensorType, dtype, float32
+from ..ir.graph import Graph
+from ..ir.types import Array, TensorType, dtype, float32
+from ..ir.value import Value
 from ..model import Model
 from . import losses, metrics
 from .dataset import refuse_nan

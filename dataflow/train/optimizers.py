@@ -12,7 +12,7 @@ from .. import ops
 from ..errors import InputError
 from ..host import checks
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Value
+from ..ir.value import Value
 
 Schedule = Callable[[int], float]
 """Optimizer steps done so far -> the factor on the learning rate for the next one."""

@@ -16,9 +16,11 @@ from ..execute.profile import Profile, profile_program
 from ..execute.program import Program, Scratch
 from ..execute.variables import Store
 from ..host.limits import Limits, limited
-from ..ir.graph import Array, Graph, Value
+from ..ir.graph import Graph
+from ..ir.kernel import HOST
 from ..ir.plan import Plan
-from ..ir.types import TensorType
+from ..ir.types import Array, TensorType
+from ..ir.value import Value
 from ..model import Model
 from ..ops.random import KEY
 from ..passes.bind_shapes import bind, dims_of
@@ -26,7 +28,7 @@ from ..passes.dead_code import without_dead
 from ..passes.dropout import with_dropout
 from ..planning.algorithms import Algorithms
 from ..planning.budget import check_budget
-from ..plugin.device import HOST, Precision
+from ..plugin.device import Precision
 from ..plugin.registry import Registry, registry_of
 from .joint import (
     ACCUMULATOR,

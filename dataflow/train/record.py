@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..ir.graph import Array, Graph
-from ..ir.types import TensorType
+from ..ir.graph import Graph
+from ..ir.types import Array, TensorType
 from .checkpoint import Checkpoint, fingerprint
 from .history import History
 from .metrics import Tally

@@ -14,8 +14,10 @@ import numpy as np
 
 from .. import ops
 from ..ir.builder import GraphBuilder
-from ..ir.graph import Array, Graph, Node, Value
+from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
+from ..ir.types import Array
+from ..ir.value import Value
 from ..model import Model
 
 

@@ -15,7 +15,7 @@ from ..errors import InputError, ModelError
 from ..host import checks
 from ..host.limits import Limits
 from ..host.numbers import whole
-from ..ir.graph import Array
+from ..ir.types import Array
 from ..model import Model
 from ..passes.dropout import has_inactive
 from ..passes.dynamic_regions import without_data

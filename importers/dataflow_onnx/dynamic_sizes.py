@@ -9,7 +9,8 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim, float64, int64
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import float64, int64
 
 from .importer import Importer, Tensor
 from .shape_eval import axes_in, product

@@ -14,7 +14,8 @@ import numpy as np
 
 from dataflow import Model, Session, Value, ops
 from dataflow.errors import DataflowError, ModelError
-from dataflow.ir.types import Dim, Size, TensorType
+from dataflow.ir.dims import Dim, Size
+from dataflow.ir.types import TensorType
 
 from .file.records import Array, GraphRecord
 from .shape_eval import product

@@ -17,8 +17,9 @@ import numpy as np
 from dataflow import GraphBuilder, Value, ops
 from dataflow.errors import Cancelled, DataflowError, LimitExceeded, ModelError, OutOfMemoryError
 from dataflow.host.limits import poll
+from dataflow.ir.dims import Dim
 from dataflow.ir.graph import Graph, Initializer
-from dataflow.ir.types import Dim, TensorType
+from dataflow.ir.types import TensorType
 from dataflow.ir.types import dtype as as_dtype
 
 from .converters import Function, Table

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.cdevice.abi import Operand
 from dataflow.cdevice.host_memory import array_at
 from dataflow.errors import Cancelled, DataflowError, InputError
 from dataflow.host.limits import limited
+from dataflow.ir.kernel import HOST, Kernel, OperandSpec
 from dataflow.ir.lowered import LoweredNode, Root
+from dataflow.ir.operand import Operand
 from dataflow.ir.plan import Segment, Step
-from dataflow.plugin.device import HOST, Kernel, OperandSpec, PackRequest, Precision
+from dataflow.plugin.device import PackRequest, Precision
 
 from .kernels import KERNELS
 

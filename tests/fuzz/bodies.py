@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import dataflow as df
-from dataflow.ir.graph import Value
 from dataflow.ir.types import TensorType
+from dataflow.ir.value import Value
 from dataflow.testing import Operand
 
 from .making import Maker, ops

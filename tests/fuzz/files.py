@@ -15,7 +15,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 import dataflow as df
-from dataflow.ir.types import Dim, TensorType
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import TensorType
 from dataflow.passes.bind_shapes import bind
 from dataflow.passes.dead_code import without_dead
 from dataflow.passes.dynamic_regions import depends_on_data

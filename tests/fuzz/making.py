@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import dataflow as df
-from dataflow.ir.graph import Value
+from dataflow.ir.value import Value
 from dataflow.testing import SAMPLES, Operand, Sample
 
 ops = df.ops

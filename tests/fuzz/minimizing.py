@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 import dataflow as df
-from dataflow.ir.graph import Node, Value
+from dataflow.ir.graph import Node
+from dataflow.ir.value import Value
 from dataflow.passes.dead_code import without_dead
 
 from .making import Array

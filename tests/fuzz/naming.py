@@ -6,9 +6,11 @@ import random as standard
 from typing import Any
 
 import dataflow as df
-from dataflow.ir.graph import Node, Value
+from dataflow.ir.dims import Dim
+from dataflow.ir.graph import Node
 from dataflow.ir.rewrite import rewrite
-from dataflow.ir.types import Dim, TensorType
+from dataflow.ir.types import TensorType
+from dataflow.ir.value import Value
 
 _SHAPES = ("shape", "sizes", "input_shape", "weight_shape", "stops", "depth", "limit", "count")
 

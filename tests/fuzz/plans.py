@@ -7,8 +7,8 @@ import random as standard
 import numpy as np
 
 from dataflow.ir.lowered import Loop
-from dataflow.ir.plan import Segment
-from dataflow.planning.offsets import Lifetime, plan_memory
+from dataflow.ir.plan import Lifetime, Segment
+from dataflow.planning.offsets import plan_memory
 from dataflow.planning.verify import PlanViolation, check_plan
 
 from .findings import Finding, Outcome, finding_of

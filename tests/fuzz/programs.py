@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from dataflow.ir.graph import Initializer, Node
+from dataflow.ir.kernel import HOST, Kernel, OperandSpec
 from dataflow.ir.lowered import Lowered, LoweredNode, Move, Root, Storage, Stored
 from dataflow.ir.op import Op, same_type
 from dataflow.ir.plan import Plan
 from dataflow.ir.types import DType, TensorType, bfloat16, contiguous_strides, float32, float64, int8
 from dataflow.lower.storage import Scan, half, halves, make_loop, row
 from dataflow.planning.planner import make_plan
-from dataflow.plugin.device import HOST, Kernel, OperandSpec, PackRequest
+from dataflow.plugin.device import PackRequest
 
 WORK = Op("work", ("xs*",), same_type)
 ANY = OperandSpec(strided=True, repeated=True)

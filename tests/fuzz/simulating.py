@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.cdevice.abi import Operand
 from dataflow.ir.lowered import Loop, Lowered, LoweredNode, Move, Root, Storage
+from dataflow.ir.operand import Operand
 from dataflow.ir.plan import Arena, Body, Pack, Plan, Segment, Step, Transfer, Wait
 from dataflow.ir.types import contiguous_strides
 

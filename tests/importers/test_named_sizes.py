@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import dataflow as df
-from dataflow.ir.types import Dim, broadcast_size, least_size
+from dataflow.ir.dims import Dim, broadcast_size, least_size
 from dataflow.passes.autodiff import vjp_graph
 from dataflow_numpy.evaluate import evaluate
 from dataflow_onnx.loading import load_bytes

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.ir.types import Dim, TensorType
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import TensorType
 from dataflow.passes.autodiff import vjp_graph
 from dataflow.testing.sample import Sample
 from dataflow.testing.samples.arithmetic import SAMPLES

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.ir.types import BY_CODE, DTYPES, Dim, TensorType, contiguous_strides, dtype
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import BY_CODE, DTYPES, TensorType, contiguous_strides, dtype
 
 
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 9), st.integers(0, 9))

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import dataflow as df
-from dataflow.ir.graph import Node, Value
+from dataflow.ir.graph import Node
 from dataflow.ir.types import contiguous_strides
+from dataflow.ir.value import Value
 from dataflow.ops import activation, arithmetic, linalg, reduce
 from dataflow.ops.gather import OPS as GATHER
 from dataflow.ops.shape import OPS as SHAPE

@@ -103,7 +103,7 @@ def test_other_operands_are_refused(other):
 def test_dtypes_of_two_values_are_not_mixed():
     g = df.GraphBuilder()
     x, y = g.input("x", df.float32, (3,)), g.input("y", df.float64, (3,))
-    with pytest.raises(df.InputError, match=r"float32\[3\] and float64\[3\].*cast.*test_operators.py:\d+"):
+    with pytest.raises(df.InputError, match=r"float32\[3\] and float64\[3\].*cast.*test_overloads.py:\d+"):
         x + y
 
 
@@ -299,5 +299,5 @@ def test_nodes_of_operators_name_the_users_line():
     g = df.GraphBuilder()
     x = g.input("x", df.float32, (3, 4))
     y = x[1:] * 2
-    assert all("test_operators.py" in node.origin for node in g.nodes())
+    assert all("test_overloads.py" in node.origin for node in g.nodes())
     assert [n.op.name for n in g.nodes()] == ["slice", "mul"] and y.builder is g

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.planning.offsets import Lifetime, plan_memory
+from dataflow.ir.plan import Lifetime
+from dataflow.planning.offsets import plan_memory
 
 
 def live_peak(lifetimes: list[Lifetime]) -> int:

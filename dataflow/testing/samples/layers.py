@@ -9,8 +9,7 @@ import numpy as np
 
 from ... import ops
 from ...ir.builder import GraphBuilder
-from ...ir.graph import Array
-from ...ir.types import float32, float64, int32, int64
+from ...ir.types import Array, float32, float64, int32, int64
 from ..sample import Operand, Sample, i, x
 
 

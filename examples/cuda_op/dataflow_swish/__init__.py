@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 import dataflow as df
+from dataflow.ir.kernel import Kernel, OperandSpec
 from dataflow.ir.op import Op
-from dataflow.plugin.device import Kernel, OperandSpec
 from dataflow.plugin.hookspecs import hookimpl
 from dataflow.testing import Operand, Sample
 

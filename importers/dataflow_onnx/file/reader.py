@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from dataflow.errors import ModelError
-from dataflow.ir.types import DTYPES, MOST_AXES, Dim, DType, Size, TensorType
+from dataflow.ir.dims import Dim, Size
+from dataflow.ir.types import DTYPES, MOST_AXES, DType, TensorType
 
 from .external import ExternalData
 from .functions import check_functions

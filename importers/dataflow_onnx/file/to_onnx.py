@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 
 from dataflow.errors import ModelError
-from dataflow.ir.graph import Graph, Node, Value
-from dataflow.ir.types import Dim
+from dataflow.ir.dims import Dim
+from dataflow.ir.graph import Graph, Node
+from dataflow.ir.value import Value
 from dataflow.model import Model
 
 from .reader import CODE_OF

@@ -10,7 +10,8 @@ import onnx
 from onnx import TensorProto
 
 from dataflow.errors import InputError, ModelError
-from dataflow.ir.types import Dim, TensorType
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import TensorType
 from dataflow.ir.types import dtype as as_dtype
 from dataflow.model import Model
 

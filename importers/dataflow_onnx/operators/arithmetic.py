@@ -9,8 +9,9 @@ import numpy as np
 
 from dataflow import ops
 from dataflow.errors import ModelError
-from dataflow.ir.graph import Value
-from dataflow.ir.types import Dim, DType, bool_, float32, float64
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import DType, bool_, float32, float64
+from dataflow.ir.value import Value
 
 from ..converters import Collector
 from ..file.reader import DTYPE_OF

@@ -10,7 +10,8 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim, Size, int64
+from dataflow.ir.dims import Dim, Size
+from dataflow.ir.types import int64
 
 from ..converters import Collector
 from ..dynamic_sizes import required, size_value

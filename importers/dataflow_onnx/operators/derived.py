@@ -11,7 +11,8 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim, DType, float32, float64, int64
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import DType, float32, float64, int64
 
 from ..converters import Collector
 from ..dynamic_sizes import size_value

@@ -6,7 +6,7 @@ from typing import Any
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim
+from dataflow.ir.dims import Dim
 
 from ..converters import Collector
 from ..importer import Importer, Tensor

@@ -9,7 +9,8 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim, bool_
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import bool_
 
 from ..converters import Collector
 from ..importer import Importer, Tensor

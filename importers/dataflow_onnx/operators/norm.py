@@ -7,7 +7,8 @@ from typing import Any
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim, float32
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import float32
 
 from ..converters import Collector
 from ..dynamic_sizes import within

@@ -9,7 +9,8 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim, DType, float32, float64, int32, uint8
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import DType, float32, float64, int32, uint8
 
 from ..converters import Collector
 from ..dynamic_sizes import within

@@ -12,7 +12,8 @@ from typing import Any
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim, int64
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import int64
 
 from ..converters import Collector
 from ..importer import Importer, Tensor

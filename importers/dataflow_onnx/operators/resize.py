@@ -10,7 +10,8 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim, float64
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import float64
 from dataflow.ops.resize import coordinates_of
 
 from ..converters import Collector

@@ -9,7 +9,8 @@ import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import Dim, bool_, broadcast_size, float32, int64
+from dataflow.ir.dims import Dim, broadcast_size
+from dataflow.ir.types import bool_, float32, int64
 from dataflow.ir.types import dtype as as_dtype
 
 from ..converters import Collector

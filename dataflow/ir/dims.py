@@ -1,0 +1,245 @@
+"""Named sizes and integer expressions over them.
+
+A size is an int or a ``Dim``: a name ("batch"), or an expression over names, known when a plan is made. Expressions are
+integer polynomials over names, floor divisions, the least of sizes and what sizes broadcast to, kept in one canonical
+form, so that equal expressions compare equal.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Union
+
+from ..errors import InputError
+from ..host import checks
+
+Size = Union[int, "Dim"]
+Shape = tuple[Size, ...]
+
+_MOST_TEXT = 2000  # letters of an expression; sums and products of sums grow without end
+_MOST_TERMS = 4096  # of a product, before those that are alike become one
+
+Atom = Union[str, tuple[Any, ...]]  # a name, ("//", a, b), ("min", a, b, ...) or ("broadcast", a, b, ...)
+Monomial = tuple[Atom, ...]  # a sorted product of atoms; () is 1
+
+
+class Dim:
+    """A size known when a plan is made: a name, or an integer expression over names.
+
+    ``Dim("batch")`` makes a named size. ``+ - * //`` with ints and dims give a ``Dim``, or an int where the
+    names cancel. Equal expressions are equal and hash alike; order is not defined.
+    """
+
+    __slots__ = ("_terms", "_text")
+    _terms: tuple[tuple[Monomial, int], ...]
+    _text: str
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a named dim needs a name, got {checks.shown(name)}")
+        self._terms = (((name,), 1),)
+        self._text = name
+
+    @staticmethod
+    def _from(terms: Mapping[Monomial, int]) -> Size:
+        kept = {m: c for m, c in terms.items() if c}
+        if not kept:
+            return 0
+        if len(kept) == 1 and () in kept:
+            return kept[()]
+        dim = object.__new__(Dim)
+        dim._terms = tuple(sorted(kept.items(), key=lambda item: (len(item[0]), repr(item[0]))))
+        dim._text = _dim_text(dim._terms)
+        if len(dim._text) > _MOST_TEXT:
+            raise InputError(f"the size {dim._text[:80]}... grows too long; fix the named sizes")
+        return dim
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the expression contains."""
+        found: set[str] = set()
+        for monomial, _ in self._terms:
+            for atom in monomial:
+                if isinstance(atom, str):
+                    found.add(atom)
+                else:
+                    for part in atom[1:]:
+                        if isinstance(part, Dim):
+                            found |= part.names
+        return frozenset(found)
+
+    def bind(self, sizes: Mapping[str, int]) -> Size:
+        """The expression with names replaced by sizes; an int when all are given.
+
+        Raises:
+            InputError: with these sizes it divides by zero.
+        """
+        total: Size = 0
+        for monomial, factor in self._terms:
+            product: Size = factor
+            for atom in monomial:
+                if isinstance(atom, str):
+                    value: Size = sizes.get(atom, _named(atom))
+                elif atom[0] in _JOINED:
+                    value = _JOINED[atom[0]]([bind_size(part, sizes) for part in atom[1:]])
+                else:
+                    divisor = bind_size(atom[2], sizes)
+                    if divisor == 0:
+                        given = ", ".join(f"{name}={size}" for name, size in sizes.items() if name in self.names)
+                        raise InputError(f"the size {self}, with {given}, divides by {atom[2]}, which is 0")
+                    value = bind_size(atom[1], sizes) // divisor
+                product = product * value
+            total = total + product
+        return total
+
+    def __add__(self, other: Size) -> Size:
+        terms = dict(self._terms)
+        for monomial, factor in _terms_of(other):
+            terms[monomial] = terms.get(monomial, 0) + factor
+        return Dim._from(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Size:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Size:
+        return self + other * -1
+
+    def __rsub__(self, other: Size) -> Size:
+        return self * -1 + other
+
+    def __mul__(self, other: Size) -> Size:
+        terms: dict[Monomial, int] = {}
+        if len(self._terms) * len(_terms_of(other)) > _MOST_TERMS:
+            raise InputError(f"the size ({self})*({other}) grows too long; fix the named sizes")
+        for left, a in self._terms:
+            for right, b in _terms_of(other):
+                product = tuple(sorted(left + right, key=repr))
+                terms[product] = terms.get(product, 0) + a * b
+        return Dim._from(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Size) -> Size:
+        if other == 0:
+            raise InputError(f"the size ({self})//0: a size divided by zero")
+        exact = _divide(self._terms, _terms_of(other))
+        if exact is not None:
+            return exact
+        return Dim._from({(("//", self, other),): 1})
+
+    def __rfloordiv__(self, other: Size) -> Size:
+        if other == 0:
+            return 0
+        return Dim._from({(("//", other, self),): 1})
+
+    def __mod__(self, other: Size) -> Size:
+        return self - (self // other) * other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dim) and self._terms == other._terms
+
+    def __hash__(self) -> int:
+        return hash(self._terms)
+
+    def __index__(self) -> int:
+        raise InputError(f"the size {self} is not known yet; it is bound when inputs arrive")
+
+    def __bool__(self) -> bool:
+        return True  # a size that is not bound counts as non-zero
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Dim({self._text!r})"
+
+
+@functools.cache
+def _named(name: str) -> Dim:
+    return Dim(name)
+
+
+def _terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(size, Dim):
+        return size._terms
+    return (((), int(size)),) if size else ()
+
+
+def _divide(terms: Sequence[tuple[Monomial, int]], divisor: Sequence[tuple[Monomial, int]]) -> Size | None:
+    """The quotient where every term divides by a one-term divisor, else None."""
+    if len(divisor) != 1:
+        return 1 if tuple(terms) == tuple(divisor) else None
+    ((by, factor),) = divisor
+    out: dict[Monomial, int] = {}
+    for monomial, coefficient in terms:
+        rest = list(monomial)
+        for atom in by:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if coefficient % factor:
+            return None
+        out[tuple(rest)] = coefficient // factor
+    return Dim._from(out)
+
+
+def _dim_text(terms: Iterable[tuple[Monomial, int]]) -> str:
+    parts = []
+    for monomial, factor in terms:
+        atoms = [a if isinstance(a, str) else _atom_text(a) for a in monomial]
+        if factor != 1 or not atoms:
+            atoms.insert(0, str(factor))
+        parts.append("*".join(atoms))
+    return " + ".join(parts)
+
+
+def _atom_text(atom: tuple[Any, ...]) -> str:
+    if atom[0] in _JOINED:
+        return f"{atom[0]}({', '.join(map(str, atom[1:]))})"
+    return f"({atom[1]})//({atom[2]})"
+
+
+def _parts(size: Size, kind: str) -> tuple[Size, ...]:
+    """The sizes that were joined to this one; itself where it is of another kind."""
+    if isinstance(size, Dim) and len(size._terms) == 1:
+        ((atoms, factor),) = size._terms
+        if factor == 1 and len(atoms) == 1 and isinstance(atoms[0], tuple) and atoms[0][0] == kind:
+            return atoms[0][1:]
+    return (size,)
+
+
+def least_size(sizes: Iterable[Size]) -> Size:
+    """The smallest of them; known when they are."""
+    parts = dict.fromkeys(part for size in sizes for part in _parts(size, "min"))
+    fixed = [n for n in parts if not isinstance(n, Dim)]
+    kept: list[Size] = [*([min(fixed)] if fixed else []), *sorted((n for n in parts if isinstance(n, Dim)), key=str)]
+    return kept[0] if len(kept) == 1 else Dim._from({(("min", *kept),): 1})
+
+
+def broadcast_size(sizes: Iterable[Size]) -> Size:
+    """What an axis of these sizes broadcasts to: 1 gives way, and any others must be equal.
+
+    A fixed size other than 1 decides; of several that are not known yet, the result is known when they are.
+
+    Raises:
+        InputError: two known sizes differ, and neither is 1.
+    """
+    parts = dict.fromkeys(part for size in sizes for part in _parts(size, "broadcast"))
+    fixed = [n for n in parts if not isinstance(n, Dim) and n != 1]
+    if len(fixed) > 1:
+        raise InputError(f"sizes {' and '.join(map(str, fixed))} don't broadcast: they differ, and neither is 1")
+    named = sorted((n for n in parts if isinstance(n, Dim)), key=str)
+    if fixed or not named:
+        return fixed[0] if fixed else 1
+    return named[0] if len(named) == 1 else Dim._from({(("broadcast", *named),): 1})
+
+
+_JOINED = {"min": least_size, "broadcast": broadcast_size}
+
+
+def bind_size(size: Size, sizes: Mapping[str, int]) -> Size:
+    """``size`` with names replaced by their sizes."""
+    return size.bind(sizes) if isinstance(size, Dim) else size

@@ -1,0 +1,208 @@
+"""Values: the edges of a graph, with the operators that users write on them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from ..errors import InputError, ModelError
+from .dims import Size
+from .types import Array, DType, TensorType
+
+
+class Use(Protocol):
+    """A node as its op sees it; see ``graph.Node``."""
+
+    @property
+    def outputs(self) -> tuple[Value | None, ...]:
+        """One value per output."""
+
+
+class Builder(Protocol):
+    """Where the operators of a value and the rules of ops add nodes; see ``builder.GraphBuilder``."""
+
+    origin: str
+
+    def add(
+        self,
+        op: Any,
+        inputs: Sequence[Value | float | Array | None],
+        attributes: Mapping[str, Any],
+        *,
+        bodies: tuple[Any, ...] = (),
+        name: str | None = None,
+    ) -> Use:
+        """The node that computes ``op``."""
+
+    def constant(self, array: Any, name: str = "constant") -> Value:
+        """A stored tensor that never changes."""
+
+    def scalar(self, number: float, dtype: DType) -> Value:
+        """A rank-0 constant, one per number and dtype."""
+
+    def initializer_of(self, value: Value) -> Any:
+        """The stored tensor that a value is, or None."""
+
+    def nodes(self) -> tuple[Any, ...]:
+        """The nodes so far."""
+
+    def scope(self, name: str) -> AbstractContextManager[None]:
+        """A context in which new nodes are named ``name/...``."""
+
+
+class Value:
+    """An SSA edge: one tensor, computed once.
+
+    Attributes:
+        name: unique in its graph.
+        type: dtype and shape.
+        builder: the builder that made it, where operators on it add their nodes.
+    """
+
+    __slots__ = ("builder", "name", "type")
+
+    def __init__(self, name: str, type: TensorType, builder: Builder | None = None) -> None:
+        self.name = name
+        self.type = type
+        self.builder = builder
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The dims of the type."""
+        return self.type.shape
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"value {self.name!r} is a node's result and has no truth value while a graph is built; "
+            "use df.ops.where(condition, a, b) to choose between tensors"
+        )
+
+    # Operators build nodes of ops, which are declared above this room: see install_operators. NumPy leaves them to us;
+    # a value is no sequence.
+    __array_ufunc__: ClassVar[None] = None
+    __iter__: ClassVar[None] = None
+    __contains__: ClassVar[None] = None
+
+    def __add__(self, other: ValueLike) -> Value:
+        return _operators().binary("add", self, other)
+
+    def __radd__(self, other: ValueLike) -> Value:
+        return _operators().binary("add", other, self)
+
+    def __sub__(self, other: ValueLike) -> Value:
+        return _operators().binary("sub", self, other)
+
+    def __rsub__(self, other: ValueLike) -> Value:
+        return _operators().binary("sub", other, self)
+
+    def __mul__(self, other: ValueLike) -> Value:
+        return _operators().binary("mul", self, other)
+
+    def __rmul__(self, other: ValueLike) -> Value:
+        return _operators().binary("mul", other, self)
+
+    def __truediv__(self, other: ValueLike) -> Value:
+        return _operators().divided(self, other)
+
+    def __rtruediv__(self, other: ValueLike) -> Value:
+        return _operators().divided(other, self)
+
+    def __pow__(self, other: ValueLike) -> Value:
+        return _operators().binary("pow", self, other)
+
+    def __rpow__(self, other: ValueLike) -> Value:
+        return _operators().binary("pow", other, self)
+
+    def __matmul__(self, other: ValueLike) -> Value:
+        return _operators().binary("matmul", self, other)
+
+    def __rmatmul__(self, other: ValueLike) -> Value:
+        return _operators().binary("matmul", other, self)
+
+    def __neg__(self) -> Value:
+        return _operators().negated(self)
+
+    def __getitem__(self, key: Any) -> Value:
+        return _operators().sliced(self, key)
+
+    def reshape(self, *shape: Size | Sequence[Size]) -> Value:
+        """The elements under another shape, given as sizes or one tuple; a size of -1 is what is left."""
+        return _operators().reshaped(self, shape)
+
+    def transpose(self, *perm: int | Sequence[int]) -> Value:
+        """The axes in the order ``perm``, given as axes or one tuple; in reverse order without."""
+        return _operators().transposed(self, perm)
+
+    def sum(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """The sum over ``axes``, over all by default."""
+        return _operators().reduced("reduce_sum", self, axes, keepdims)
+
+    def mean(self, axes: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Value:
+        """The mean over ``axes``, over all by default; of floats."""
+        return _operators().reduced("reduce_mean", self, axes, keepdims)
+
+
+ValueLike = Value | complex | np.generic | Array | Sequence[Any]
+"""An operand as users write it."""
+
+
+class Operators(Protocol):
+    """What the operators and methods of a value call."""
+
+    def binary(self, name: str, a: ValueLike, b: ValueLike, /) -> Value:
+        """The op called ``name`` of two operands, one of which is a value."""
+
+    def divided(self, a: ValueLike, b: ValueLike, /) -> Value:
+        """The quotient of floats."""
+
+    def negated(self, x: Value, /) -> Value:
+        """-x."""
+
+    def sliced(self, x: Value, key: Any, /) -> Value:
+        """``x[key]``."""
+
+    def reshaped(self, x: Value, shape: Sequence[Any], /) -> Value:
+        """``x`` under another shape."""
+
+    def transposed(self, x: Value, perm: Sequence[Any], /) -> Value:
+        """``x`` with its axes in another order."""
+
+    def reduced(self, name: str, x: Value, axes: int | Sequence[int] | None, keepdims: bool, /) -> Value:
+        """The reduction called ``name``."""
+
+
+_source: Callable[[], Operators]
+
+
+def install_operators(load: Callable[[], Operators]) -> None:
+    """Gives values their operators, which build nodes of ops; ``load`` is called when the first one is used."""
+    global _source
+    _source = load
+    _operators.cache_clear()
+
+
+@functools.cache
+def _operators() -> Operators:
+    return _source()
+
+
+def builder_of(op: str, inputs: Iterable[object]) -> Builder:
+    """The builder of the first value among the inputs of ``op``.
+
+    Raises:
+        ModelError: that value belongs to a finished graph.
+        InputError: there is no value.
+    """
+    for item in inputs:
+        if isinstance(item, Value):
+            if item.builder is None:
+                raise ModelError(f"{op}: value {item.name!r} belongs to a finished graph")
+            return item.builder
+    raise InputError(f"{op}: none of its inputs is a value of a graph; use the builder's add() for a source")
