@@ -13,7 +13,7 @@ from .execute.devices import Machine
 from .host import checks
 from .host.limits import Limits, account_of
 from .host.numbers import whole
-from .ir.graph import Graph
+from .ir.graph import Graph, Initializer
 from .ir.kernel import HOST
 from .ir.lowered import Lowered, LoweredNode, Root
 from .ir.plan import Plan
@@ -51,9 +51,23 @@ class Placement:
     pins: Pins
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A plan, and what it was made from.
+
+    Attributes:
+        initial: the first data of each stored tensor, by key; of the caller, who may let go of it one by one.
+    """
+
+    plan: Plan
+    lowered: Lowered
+    initial: dict[str, Initializer]
+
+
 def place(
     devices: Sequence[DeviceChoice] | DeviceChoice | None,
     registry: Registry,
+    graph: Graph,
     pin: Mapping[str, str] | None = None,
 ) -> Placement:
     """The ordered device list: what the user named, or the best available, then the last resort.
@@ -61,10 +75,11 @@ def place(
     Args:
         devices: ids, each alone or with its options; None: the best available.
         registry: what plugins offer.
-        pin: device ids by pattern; see ``dataflow.lower.Pins``.
+        graph: the user's, to which patterns refer.
+        pin: device ids by pattern; see ``dataflow.lower.placement.Pins``.
 
     Raises:
-        InputError: there is no such device.
+        InputError: there is no such device, or nothing of the graph matches a pattern.
         DeviceError: a named device is unavailable; the message has the reason.
     """
     if devices is None:
@@ -82,7 +97,8 @@ def place(
         ordered.append("cpu")
     if LAST_RESORT in registry.devices and LAST_RESORT not in ordered:
         ordered.append(LAST_RESORT)
-    return Placement(tuple(ordered), named or frozenset(ordered), Pins(ordered, {} if pin is None else pin))
+    pins = Pins(tuple(ordered), {} if pin is None else pin).for_graph(graph)
+    return Placement(tuple(ordered), named or frozenset(ordered), pins)
 
 
 def _listed(devices: Sequence[DeviceChoice] | DeviceChoice) -> list[tuple[str, Mapping[str, Any]]]:
@@ -165,7 +181,7 @@ def compile_graph(
     homes: Mapping[str, str] = MappingProxyType({}),
     folding: bool = True,
     fusion: bool = True,
-) -> tuple[Plan, Lowered]:
+) -> Compiled:
     """The plan of a bound graph, and what it was made from.
 
     Args:
@@ -189,7 +205,7 @@ def compile_graph(
     if fusion:
         graph = fuse(graph, placement.pins, registry, changed)
         graph = fuse_elementwise(graph, placement.pins, registry)
-    lowered = lower(graph, placement.pins, registry, homes)
+    lowered, initial = lower(graph, placement.pins, registry, homes)
 
     def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:
         from .execute.autotune import time_algorithms
@@ -205,4 +221,5 @@ def compile_graph(
 
     alignment = {d: registry.devices[d].alignment for d in placement.devices}
     asynchronous = frozenset(d for d in placement.devices if registry.devices[d].asynchronous)
-    return make_plan(lowered, prepare, alignment, asynchronous, changed), lowered
+    plan = make_plan(lowered, prepare, alignment, asynchronous, changed)
+    return Compiled(plan, lowered, initial)

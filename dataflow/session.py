@@ -144,9 +144,8 @@ class Session:
         self._registry = registry_of(registry)
         checks.text("fallback", fallback, ("warn", "error"))
         self._concurrency = whole("concurrency", concurrency)
-        self._placement = place(devices, self._registry, pin)
+        self._placement = place(devices, self._registry, self.model.graph, pin)
         self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
-        self._placement.pins.apply(self.model.graph)
         self._fallback, self._plans = fallback, whole("plans", plans, 0)
         self._fold, self._fuse = fold, fuse
         self._warned = False
@@ -359,7 +358,7 @@ class Session:
 
     def _plan_for(self, loaded: _Loaded, graph: Graph, sizes: Mapping[str, int]) -> Program:
         def make() -> Program:
-            plan, lowered = compile_graph(
+            made = compile_graph(
                 bind(graph, sizes),
                 self._placement,
                 self._machine,
@@ -367,10 +366,11 @@ class Session:
                 folding=self._fold,
                 fusion=self._fuse,
             )
+            plan, lowered, initial = made.plan, made.lowered, made.initial
             self._report(lowered)
-            present = loaded.store.keys | loaded.store.lent(plan, lowered)
+            present = loaded.store.keys | loaded.store.lent(plan, initial)
             check_budget(plan, self._machine.available(), present, {}, self._machine.account)
-            loaded.store.require(plan, lowered, lambda name: None)
+            loaded.store.require(plan, lowered, initial, lambda name: None)
             return Program(plan, lowered, self._machine, loaded.store, self._concurrency)
 
         return collection_paused(make)

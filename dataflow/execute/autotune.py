@@ -40,7 +40,7 @@ def time_algorithms(
         registry: where its kernel comes from.
     """
     graph, feeds = _alone(node, constant)
-    lowered = lower(graph, Pins([node.device]), registry, {})
+    lowered, initial = lower(graph, Pins((node.device,)), registry)
     if [getattr(item, "kernel", None) for item in lowered.items] != [node.kernel]:
         return {}
     store = Store(machine)
@@ -55,7 +55,7 @@ def time_algorithms(
             return machine.backends[device].prepare(nodes, machine.threads, constants, {0: name})
 
         plan = make_plan(lowered, prepare, alignment, asynchronous)
-        store.require(plan, lowered, lambda name: None)
+        store.require(plan, lowered, dict(initial), lambda name: None)
         programs[name] = Program(plan, lowered, machine, store)
     try:
         return _race(programs, feeds)

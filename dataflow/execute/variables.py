@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,13 +60,17 @@ class Store:
     def __contains__(self, key: str) -> bool:
         return key in self._tensors
 
-    def require(self, plan: Plan, lowered: Lowered, newest: Callable[[str], Array | None]) -> None:
+    def require(
+        self, plan: Plan, lowered: Lowered, initial: dict[str, Initializer], newest: Callable[[str], Array | None]
+    ) -> None:
         """Allocates and fills what ``plan`` needs and the store doesn't have.
 
         Args:
-            plan: names the tensors.
-            lowered: has their first data, which is taken out of it: what is only packed can go one by one.
-            newest: data by name that comes before the graph's, or None.
+            plan: says where the tensors lie.
+            lowered: names them.
+            initial: their first data by key; is emptied, so that data of which only prepacked copies are kept go one
+                by one.
+            newest: data by name that comes before the first, or None.
         """
         wanted: dict[str, list[str]] = {}  # tensor -> copies to be made
         for name, pack in plan.packs.items():
@@ -74,27 +78,25 @@ class Store:
                 wanted.setdefault(plan.arenas[pack.source.arena].name, []).append(name)
         sources: list[tuple[Initializer, str, list[str]]] = []
         for key, operand in plan.stored.items():
-            stored = lowered.stored.pop(key)
+            first = initial.pop(key)
             known = self._tensors.get(key)
-            newer = newest(stored.name)
-            data = stored.data if newer is None else Initializer(newer)
-            if known is None and stored.data.role == "constant":
+            newer = newest(lowered.stored[key].name)
+            data = first if newer is None else Initializer(newer)
+            if known is None and first.role == "constant":
                 self._constants.add(key)
             if known is None and plan.arenas[operand.arena].kind != "source":
                 made = None if data.factor is None else self._machine.account  # what is lent belongs to the model
                 self._tensors[key] = known = self._kept(plan, operand, data_of(data), newer is None, made)
             if key in wanted:
                 sources.append((data if known is None else Initializer(self._array(known)), key, wanted[key]))
-            del stored, data, newer
+            del first, data, newer
         self._pack(sources, plan)
 
-    def lent(self, plan: Plan, lowered: Lowered) -> frozenset[str]:
+    def lent(self, plan: Plan, initial: Mapping[str, Initializer]) -> frozenset[str]:
         """Keys of tensors that ``require`` would use where they lie."""
         if not self._borrows:
             return frozenset()
-        found = {
-            k for k, stored in lowered.stored.items() if stored.data.factor is None and can_lend(stored.data.array)
-        }
+        found = {key for key, data in initial.items() if data.factor is None and can_lend(data.array)}
         return frozenset(k for k in found if plan.arenas[plan.stored[k].arena].memory == HOST)
 
     def _kept(self, plan: Plan, operand: Operand, array: Array, constant: bool, account: Account | None) -> _Tensor:

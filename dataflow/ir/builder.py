@@ -178,7 +178,7 @@ class GraphBuilder:
         """A node of another graph, with inputs of this one that have the types of its own: nothing is inferred anew."""
         name = _unique(self._node_names, node.name)
         outputs = tuple(None if v is None else self.value(v.name, v.type, exact=True) for v in node.outputs)
-        made = Node(node.op, name, tuple(inputs), outputs, node.attributes, node.bodies, self.origin)
+        made = Node(node.op, name, tuple(inputs), outputs, node.attributes, node.bodies, self.origin, node.pin)
         self._nodes.append(made)
         return made
 

@@ -29,6 +29,7 @@ class Node:
         attributes: constants by name, complete (defaults filled in), in the order of the declaration.
         bodies: graphs that belong to the node (If, Loop, Scan, Fused).
         origin: where it came from, for errors: a line of the user's code or an ONNX node and opset.
+        pin: id of the device that the user wants it on, where it replaces pinned nodes of other names; else empty.
     """
 
     op: Op
@@ -38,6 +39,7 @@ class Node:
     attributes: Mapping[str, Attribute]
     bodies: tuple[Graph, ...] = ()
     origin: str = ""
+    pin: str = ""
 
     def __repr__(self) -> str:
         return format_node(self)

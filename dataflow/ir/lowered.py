@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, Union
 
-from .graph import Initializer, Node
+from .graph import Node
 from .kernel import Kernel
 from .operand import BodyKind, Operand
 from .types import TensorType
@@ -108,7 +109,6 @@ class Stored:
 
     name: str
     storage: Storage
-    data: Initializer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,8 +119,7 @@ class Lowered:
         items: nodes, loops and moves, in order.
         inputs: storage of each fed value.
         outputs: storage of each result; contiguous and, unless the value is a result twice, a root of its own.
-        stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's;
-            the store takes them out.
+        stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's.
         states: pairs of roots (after, before) that share a place.
         boundary: of a joint graph: how many items are the forward program.
         fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
@@ -129,7 +128,11 @@ class Lowered:
     items: tuple[Item, ...]
     inputs: Mapping[str, Storage]
     outputs: Mapping[str, Storage]
-    stored: dict[str, Stored]
+    stored: Mapping[str, Stored]
     states: tuple[tuple[Root, Root], ...]
     boundary: int | None
     fallbacks: Mapping[tuple[str, str], str]
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "outputs", "stored", "fallbacks"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))

@@ -25,8 +25,13 @@ from .placement import Pins
 from .select import Selection, select
 
 
-def lower(graph: Graph, pins: Pins, registry: Registry, homes: Mapping[str, str] = MappingProxyType({})) -> Lowered:
+def lower(
+    graph: Graph, pins: Pins, registry: Registry, homes: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Lowered, dict[str, Initializer]]:
     """``graph`` with devices, kernels and storage; its types must be bound.
+
+    The data of its initializers come apart from it, by the keys of ``Lowered.stored``: whoever fills the stored tensors
+    lets go of the data one by one.
 
     Args:
         graph: bound, without dead nodes.
@@ -41,7 +46,8 @@ def lower(graph: Graph, pins: Pins, registry: Registry, homes: Mapping[str, str]
     for value in graph.values():
         if not value.type.is_bound:
             raise ModelError(f"value {value.name!r} has type {value.type}: bind its named dims first")
-    return Lowering(select(graph, pins, registry), pins.devices, registry, homes).run()
+    lowering = Lowering(select(graph, pins, registry), pins.devices, registry, homes)
+    return lowering.run(), lowering.data
 
 
 class Lowering:
@@ -64,6 +70,7 @@ class Lowering:
         self.device_of: dict[Root, str] = {}  # the device that computed it
         self.inputs: dict[str, Storage] = {}
         self.stored: dict[str, Stored] = {}
+        self.data: dict[str, Initializer] = {}  # of what is stored
         self.moved: dict[tuple[Root, str], Storage] = {}
         self.copied: dict[Any, Storage] = {}  # by place
         self.states: list[tuple[Root, Root]] = []
@@ -137,7 +144,7 @@ class Lowering:
         key = name if memory == HOST else f"{memory}/{name}"
         if key not in self.stored:
             storage = self.root(key, value.type, memory, "stored")
-            self.stored[key] = Stored(name, storage, data)
+            self.stored[key], self.data[key] = Stored(name, storage), data
         return self.stored[key].storage
 
     def view(self, node: Node) -> None:
@@ -219,7 +226,8 @@ class Lowering:
         """The lowering of a body, which shares what is stored."""
         choice = self.choices[node]
         inner = Lowering(choice.bodies[index], (choice.device,), self.registry, {})
-        inner.prefix, inner.stored = f"{node.name}/{index}/" if index else f"{node.name}/", self.stored
+        inner.prefix = f"{node.name}/{index}/" if index else f"{node.name}/"
+        inner.stored, inner.data = self.stored, self.data
         inner.count = self.count
         return inner
 

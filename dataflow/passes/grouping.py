@@ -52,8 +52,7 @@ class Groups:
     def take(self, nodes: Iterable[Node], last: Node, made: Node, first: Node) -> None:
         """Lets ``made`` stand for ``nodes``, in the place of ``last`` and where ``first`` is pinned."""
         self.taken.update(nodes)
-        self._stands[last] = made
-        self.pins.follow(made, first)
+        self._stands[last] = dataclasses.replace(made, pin=self.pins.pin_of(first))
 
     def result(self) -> Graph:
         """The graph with all groups replaced."""

@@ -119,9 +119,8 @@ class Programs:
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
         self._registry = registry_of(registry)
-        self._placement = place(devices, self._registry, pin)
+        self._placement = place(devices, self._registry, model.graph, pin)
         self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
-        self._placement.pins.apply(model.graph)
         self._trainable = tuple(trainable)
         self._clip_norm, self._fuse = clip_norm, fuse
         self._store = Store(self._machine)
@@ -317,7 +316,7 @@ class Programs:
         graph = self._joint(batch, sizes, add=False)
         if all(memory == HOST for memory in self._machine.memories.values()):
             return
-        _, lowered = compile_graph(
+        made = compile_graph(
             graph,
             self._placement,
             self._machine,
@@ -326,7 +325,7 @@ class Programs:
             homes={},
             fusion=self._fuse,
         )
-        for stored in lowered.stored.values():
+        for stored in made.lowered.stored.values():
             memory = stored.storage.root.memory
             if memory != HOST and stored.name in self._changed():
                 self._homes[stored.name] = memory
@@ -356,7 +355,7 @@ class Programs:
         assert not dims_of(graph)
         changed, homes = self._changed(), self._homes or {}
         homes = {**dict.fromkeys(changed, HOST), **homes}
-        plan, lowered = compile_graph(
+        made = compile_graph(
             graph,
             self._placement,
             self._machine,
@@ -365,8 +364,9 @@ class Programs:
             homes=homes,
             fusion=self._fuse,
         )
+        plan, lowered = made.plan, made.lowered
         check_budget(plan, self._machine.available(), self._store.keys, self._scratch.sizes, self._machine.account)
-        self._store.require(plan, lowered, self._initial)
+        self._store.require(plan, lowered, made.initial, self._initial)
         program = Program(plan, lowered, self._machine, self._store, 1, self._scratch)
         self._programs[key] = program
         same = [k for k in self._programs if k[0] == kind]

@@ -12,9 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from dataflow.ir.graph import Initializer, Node
+from dataflow.ir.graph import Node
 from dataflow.ir.kernel import HOST, Kernel, OperandSpec
 from dataflow.ir.lowered import Lowered, LoweredNode, Move, Root, Storage, Stored
 from dataflow.ir.op import Op, same_type
@@ -189,8 +187,7 @@ def random_program(random: standard.Random) -> tuple[Lowered, Program]:
     for index in range(random.randint(0, 3)):
         memory = MEMORIES[random.choice(program.devices)]
         value = program.root(memory, "stored")
-        array = np.zeros(value.type.sizes, value.type.dtype.numpy)
-        program.stored[f"w{index}"] = Stored(f"w{index}", value, Initializer(array))
+        program.stored[f"w{index}"] = Stored(f"w{index}", value)
         if random.random() < 0.4:
             states.append(value)
         program.written.append(value)

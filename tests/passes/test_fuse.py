@@ -235,7 +235,7 @@ def test_a_constant_that_may_change_is_no_constant():
 @pytest.mark.parametrize(("boundary", "expected"), [(0, ["gate"]), (1, ["sigmoid", "mul"]), (2, ["gate"])])
 def test_a_pattern_does_not_span_forward_and_backward(boundary, expected):
     graph, _ = around(lambda g, x: g.output("y", gate(x)), (2, 3))
-    made = fuse(dataclasses.replace(graph, boundary=boundary), Pins(["numpy"]), REGISTRY)
+    made = fuse(dataclasses.replace(graph, boundary=boundary), Pins(("numpy",)), REGISTRY)
     assert [node.op.name for node in made.nodes] == expected
     assert made.boundary == min(boundary, len(expected))
 

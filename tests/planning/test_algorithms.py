@@ -12,6 +12,9 @@ import pytest
 import dataflow as df
 from dataflow import ops
 from dataflow.errors import InputError
+from dataflow.execute import autotune
+from dataflow.ir.plan import Plan
+from dataflow.planning.verify import check_plan
 
 
 def planes(seed: int = 0) -> tuple[df.Model, dict[str, np.ndarray]]:
@@ -95,6 +98,29 @@ def test_what_was_timed_is_kept_and_not_timed_again(tmp_path: Path, caplog: pyte
     for key, seconds in nodes.items():
         assert again.used[key] in seconds
         assert all(s > 0 for s in seconds.values())
+
+
+def test_every_algorithm_is_timed_with_its_weight_constant_and_prepacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[Plan] = []
+
+    class Recorded(autotune.Program):
+        def __init__(self, plan: Plan, *rest: object) -> None:
+            timed.append(plan)
+            super().__init__(plan, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(autotune, "Program", Recorded)
+    model, feeds = planes()
+    df.Session(model, ["cpu"], algorithms=df.Algorithms(tmp_path / "algorithms.json")).run(feeds)
+    assert len(timed) > 3
+    for plan in timed:
+        check_plan(plan)
+        (weight,) = plan.stored.values()
+        assert plan.arenas[weight.arena].kind in ("weights", "source")
+        (step,) = plan.segments[0].steps
+        assert all(pack is not None for pack in step.packs)
+        assert len(step.packs) == len(step.prepared.packs)
 
 
 def test_the_file_decides(tmp_path: Path) -> None:
