@@ -245,7 +245,9 @@ def load(path: str, *, registry: Registry | None = None, limits: Limits | None =
     with limited(account, "loading"):
         if account is not None and Path(path).is_file():  # else its format says what is wrong
             account.require(Path(path).stat().st_size, f"{path}, which is read whole")
-        model: Model = collection_paused(lambda: form.load(str(path), converters=registry.converters, **options))
+        if form.converts:
+            options["converters"] = registry.converters
+        model: Model = collection_paused(lambda: form.load(str(path), **options))
     return model
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dataflow as df
+from dataflow.plugin.hookspecs import hookimpl
 from dataflow.plugin.registry import default_registry, load
 
 SLOTS = ("input", "output")
@@ -24,6 +25,7 @@ class Plugin:
     def __init__(self, path):
         self.path = path
 
+    @hookimpl
     def dataflow_devices(self):
         return [df.CDevice(self.path)]
 

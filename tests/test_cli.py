@@ -16,7 +16,7 @@ import dataflow as df
 from dataflow import ops
 from dataflow.cli import main as cli
 from dataflow.plugin import registry
-from dataflow.plugin.hookspecs import Format
+from dataflow.plugin.hookspecs import Format, hookimpl
 from dataflow.testing import conformance
 
 
@@ -43,6 +43,7 @@ def write(model: df.Model, path: str, overwrite: bool = False) -> None:
 
 
 class Plugin:
+    @hookimpl
     def dataflow_formats(self) -> list[Format]:
         return [Format(".mlp", read, write)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ..errors import DeviceError
 from ..ir.kernel import HOST, Kernel
@@ -167,6 +167,7 @@ class Backend(Protocol):
         """
 
 
+@runtime_checkable
 class Device(Protocol):
     """A device that a plugin offers; making one opens nothing and never raises.
 

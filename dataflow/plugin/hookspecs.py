@@ -6,7 +6,7 @@ decorated with ``dataflow.plugin.hookspecs.hookimpl``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,14 +41,8 @@ class Converter:
 class Load(Protocol):
     """Reads a model file."""
 
-    def __call__(self, path: str, *, converters: Sequence[Converter] = (), **options: Any) -> Any:
-        """The model; raises ModelError.
-
-        Args:
-            path: of the file.
-            converters: what plugins offer for operators, for formats that have any.
-            options: the format's own.
-        """
+    def __call__(self, path: str, **options: Any) -> Any:
+        """The model; raises ModelError."""
 
 
 class Save(Protocol):
@@ -60,11 +54,19 @@ class Save(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A file format: how models with a suffix are read and written. Either may be None."""
+    """A file format: how models with a suffix are read and written.
+
+    Attributes:
+        suffix: of its files, e.g. ``".onnx"``.
+        load: None where models are only written.
+        save: None where models are only read.
+        converts: ``load`` also gets ``converters=``, the sequence of Converters that plugins offer.
+    """
 
     suffix: str
     load: Load | None
     save: Save | None
+    converts: bool = False
 
 
 @hookspec

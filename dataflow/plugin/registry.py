@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType, ModuleType
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
-import pluggy
-
+from .. import ops as own
 from ..errors import DeviceError, InputError, PluginError
 from ..host import checks
 from ..ir.kernel import Kernel
 from ..ir.op import Op
-from . import hookspecs
 from .device import Device
+from .hooks import GROUP, Hooks
 from .hookspecs import Converter, Format
 
-GROUP = "dataflow"
 LAST_RESORT = "numpy"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,111 +113,110 @@ def registry_of(registry: Registry | None) -> Registry:
     return default_registry() if registry is None else checks.instance("registry", registry, Registry)
 
 
-def load(extra: Iterable[ModuleType | object] = ()) -> Registry:
+def load(extra: Iterable[object] = ()) -> Registry:
     """A registry of the installed plugins and of ``extra`` plugin objects.
 
-    A plugin that can't be imported or registered is set aside with its reason and stops nobody else.
+    A plugin that can't be imported or registered, or whose hooks fail or give records of another type, is set aside
+    with its first reason, with all that it offered, and stops nobody else.
+
+    Raises:
+        PluginError: two plugins offer an op, a device or a suffix of the same name; or an op lacks a reference.
     """
-    plugins: list[Plugin] = []
-    manager = pluggy.PluginManager(GROUP)
-    manager.add_hookspecs(hookspecs)
+    hooks, plugins = Hooks(), []
     for entry in importlib.metadata.entry_points(group=GROUP):
-        found = entry.dist
-        name, version = (found.name, found.version) if found is not None else ("?", "?")
-        problem = None
-        try:
-            manager.register(entry.load(), entry.name)
-        except Exception as error:  # anybody's code: whatever it raises is its reason
-            problem = f"{type(error).__name__}: {error}"
-        plugins.append(Plugin(entry.name, name, version, problem))
+        hooks.register(entry.name, entry.load)
+        distribution = entry.dist
+        name, version = (distribution.name, distribution.version) if distribution is not None else ("?", "?")
+        plugins.append(Plugin(entry.name, name, version))
     for plugin in extra:
-        manager.register(plugin)
-        plugins.append(Plugin(getattr(plugin, "__name__", repr(plugin)), "", ""))
-    return _collect(manager, plugins)
-
-
-def _collect(manager: pluggy.PluginManager, plugins: list[Plugin]) -> Registry:
-    from .. import ops as own
-
-    ops: dict[str, Op] = {op.name: op for op in own.ALL}
-    devices: dict[str, Device] = {}
-    formats: dict[str, Format] = {}
-    owner: dict[str, str] = dict.fromkeys(ops, "dataflow")
-    problems: dict[str, str] = {}
-
-    def ask(name: str, hook: str, **arguments: Any) -> list[Any]:
-        module = manager.get_plugin(name)
-        function = getattr(module, hook, None)
-        if function is None or name in problems:
-            return []
-        try:
-            return list(function(**arguments) or ())
-        except Exception as error:
-            problems[name] = f"{hook}: {type(error).__name__}: {error}"
-            return []
-
-    def claim(kind: str, key: str, by: str) -> None:
-        known = owner.get(f"{kind} {key}" if kind else key)
-        if known is not None:
-            raise PluginError(f"{kind or 'op'} {key!r} is offered twice: by {known} and by {by}")
-        owner[f"{kind} {key}" if kind else key] = by
-
-    names = [name for name, _ in manager.list_name_plugin()]
-    for name in names:
-        for op in ask(name, "dataflow_ops"):
-            claim("", op.name, name)
-            ops[op.name] = op
-        for device in ask(name, "dataflow_devices"):
-            claim("device", device_id(device), name)
-            devices[device_id(device)] = device
-        for form in ask(name, "dataflow_formats"):
-            claim("suffix", form.suffix, name)
-            formats[form.suffix] = form
-    kernels: dict[str, Mapping[str, tuple[Kernel, ...]]] = {}
-    for key, device in devices.items():
-        by_op: dict[str, list[Kernel]] = {}
-        if not device.unavailable:
-            offered = [*device.kernels()]
-            for name in names:
-                offered += ask(name, "dataflow_kernels", device=device)
-            for kernel in offered:
-                by_op.setdefault(kernel.op, []).append(kernel)
-        kernels[key] = {op: tuple(sorted(found, key=lambda k: -k.priority)) for op, found in by_op.items()}
-    _check_references(ops, kernels)
-    plugins = [Plugin(p.name, p.distribution, p.version, problems.get(p.name, p.problem)) for p in plugins]
-    for plugin in plugins:
-        if plugin.problem:
-            import logging
-
-            logging.getLogger("dataflow").warning("plugin %s was set aside: %s", plugin.name, plugin.problem)
-    return Registry(
-        tuple(plugins),
-        MappingProxyType(ops),
-        MappingProxyType(devices),
-        MappingProxyType(kernels),
-        MappingProxyType(formats),
-        lambda: tuple(sample for name in names for sample in ask(name, "dataflow_samples")),
-        functools.cache(lambda: tuple(_converters(names, ask))),
+        name = str(getattr(plugin, "__name__", repr(plugin)))
+        hooks.register(name, functools.partial(_itself, plugin))
+        plugins.append(Plugin(name, "", ""))
+    ops = [*hooks.offers("dataflow_ops", Op)]
+    formats = [*hooks.offers("dataflow_formats", Format)]
+    offered = [*hooks.offers("dataflow_devices", Device)]
+    kernels = {device_id(device): _kernels(hooks, name, device) for name, device in offered}
+    devices = _unique("device", offered, device_id, hooks)
+    found = Registry(
+        tuple(dataclasses.replace(plugin, problem=hooks.problems.get(plugin.name)) for plugin in plugins),
+        _unique("op", ops, lambda op: op.name, hooks, {op.name: op for op in own.ALL}),
+        devices,
+        MappingProxyType({key: _by_op(kernels[key], hooks) for key in devices}),
+        _unique("suffix", formats, lambda form: form.suffix, hooks),
+        lambda: tuple(sample for _, sample in hooks.offers("dataflow_samples", object)),
+        functools.cache(lambda: _converters(hooks)),
     )
+    _check_references(found)
+    return found
 
 
-def _converters(names: Iterable[str], ask: Callable[..., list[Any]]) -> Iterator[Converter]:
-    """What plugins offer, each operator once."""
-    owner: dict[tuple[str, str, int], str] = {}
-    for name in names:
-        for converter in ask(name, "onnx_converters"):
-            key = converter.domain, converter.operator, converter.since
-            if key in owner:
-                text = f"operator {key[1]!r} of the domain {key[0]!r} since {key[2]}"
-                raise PluginError(f"{text} is offered twice: by {owner[key]} and by {name}")
-            owner[key] = name
-            yield converter
+def _itself(plugin: object) -> object:
+    return plugin
 
 
-def _check_references(ops: Mapping[str, Op], kernels: Mapping[str, Mapping[str, Any]]) -> None:
-    known = kernels.get(LAST_RESORT)
+def _kernels(hooks: Hooks, name: str, device: Device) -> list[tuple[str, Kernel]]:
+    """A device's own kernels, offered by the plugin ``name``, and those that other plugins have for it."""
+    if device.unavailable:
+        return []
+    try:
+        kernels = [(name, kernel) for kernel in device.kernels()]
+    except Exception as error:  # anybody's code
+        hooks.set_aside(name, f"kernels of the device {device.name}: {type(error).__name__}: {error}")
+        return []
+    return [*kernels, *hooks.offers("dataflow_kernels", Kernel, device=device)]
+
+
+def _by_op(offered: Iterable[tuple[str, Kernel]], hooks: Hooks) -> Mapping[str, tuple[Kernel, ...]]:
+    """Kernels by op, highest priority first, without those of plugins that were set aside."""
+    found: dict[str, list[Kernel]] = {}
+    for name, kernel in offered:
+        if name not in hooks.problems:
+            found.setdefault(kernel.op, []).append(kernel)
+    return {op: tuple(sorted(kernels, key=lambda k: -k.priority)) for op, kernels in found.items()}
+
+
+def _unique(
+    kind: str,
+    offered: Iterable[tuple[str, T]],
+    key: Callable[[T], Any],
+    hooks: Hooks,
+    core: Mapping[Any, T] = MappingProxyType({}),
+) -> Mapping[Any, T]:
+    """Records by key, the core's first, without those of plugins that were set aside.
+
+    Raises:
+        PluginError: a key occurs twice.
+    """
+    found, owner = dict(core), dict.fromkeys(core, "dataflow")
+    for name, record in offered:
+        if name in hooks.problems:
+            continue
+        known = owner.setdefault(key(record), name)
+        if key(record) in found:
+            raise PluginError(f"{kind} {key(record)!r} is offered twice: by {known} and by {name}")
+        found[key(record)] = record
+    return MappingProxyType(found)
+
+
+def _converters(hooks: Hooks) -> tuple[Converter, ...]:
+    """Each operator once.
+
+    Raises:
+        PluginError: two plugins offer it.
+    """
+    offered = [*hooks.offers("onnx_converters", Converter)]
+    return tuple(_unique("operator", offered, _version, hooks).values())
+
+
+def _version(converter: Converter) -> str:
+    """What it converts, e.g. ``"com.example.Relu6, since 2"``."""
+    return f"{converter.domain}.{converter.operator}, since {converter.since}".lstrip(".")
+
+
+def _check_references(registry: Registry) -> None:
+    known = registry.kernels.get(LAST_RESORT)
     if known is None:
         return  # the reference itself was set aside, and that was said
-    missing = [o.name for o in ops.values() if o.name not in known and o.decompose is None and not o.bodies]
+    missing = [o.name for o in registry.ops.values() if o.name not in known and o.decompose is None and not o.bodies]
     if missing:
         raise PluginError(f"ops without a numpy kernel and without a decomposition: {', '.join(missing)}")

@@ -46,4 +46,4 @@ def save(model: Model, path: str, **options: Any) -> None:
 @hookimpl
 def dataflow_formats() -> Iterable[Format]:
     """Files with suffix .onnx."""
-    return [Format(".onnx", load, save)]
+    return [Format(".onnx", load, save, converts=True)]

@@ -33,5 +33,82 @@ def test_an_operator_that_two_plugins_offer_names_both():
     )
     with pytest.raises(df.PluginError) as caught:
         _ = registry.converters
-    text = "operator 'Twice' of the domain 'org.example' since 1 is offered twice: by a and by b"
+    text = "operator 'org.example.Twice, since 1' is offered twice: by a and by b"
     assert text in str(caught.value)
+
+
+class Lamp:
+    """A device of no use."""
+
+    name, ordinal, memory, alignment, asynchronous, bodies, peers, unavailable = "lamp", 0, "host", 64, 0, 0, None, None
+
+    def open(self, options, precision="float32"):
+        raise NotImplementedError
+
+    def kernels(self):
+        return []
+
+
+def shine(name="shine"):
+    return df.Op(name, ("x",), lambda x: x, decompose=df.ops.neg, doc="-x")
+
+
+def test_what_a_plugin_offers_twice_over_another_names_both():
+    class Format:
+        suffix = ".lamp"
+
+    one = plugin("one", dataflow_ops=lambda: [shine()], dataflow_devices=lambda: [Lamp()])
+    ops = plugin("ops", dataflow_ops=lambda: [shine()])
+    devices = plugin("devices", dataflow_devices=lambda: [Lamp()])
+    with pytest.raises(df.PluginError, match="op 'shine' is offered twice: by one and by ops"):
+        load([one, ops])
+    with pytest.raises(df.PluginError, match="device 'lamp' is offered twice: by one and by devices"):
+        load([one, devices])
+    with pytest.raises(df.PluginError, match="op 'relu' is offered twice: by dataflow and by relu"):
+        load([plugin("relu", dataflow_ops=lambda: [shine("relu")])])
+
+
+def problem(name, **hooks):
+    """Why a plugin is set aside; another one is not."""
+    registry = load([plugin(name, **hooks), plugin("good", dataflow_ops=lambda: [shine()])])
+    assert "shine" in registry.ops and "numpy" in registry.devices
+    problems = {p.name: p.problem for p in registry.plugins if p.problem}
+    assert set(problems) == {name}
+    return registry, problems[name]
+
+
+def test_a_plugin_that_fails_is_set_aside_with_all_that_it_offered():
+    def failing():
+        raise RuntimeError("no license")
+
+    registry, text = problem("bad", dataflow_ops=lambda: [shine("dim")], dataflow_formats=failing)
+    assert text == "dataflow_formats: RuntimeError: no license"
+    assert "dim" not in registry.ops
+
+
+def test_a_device_whose_kernels_fail_is_set_aside():
+    class Broken(Lamp):
+        def kernels(self):
+            raise RuntimeError("it is off")
+
+    registry, text = problem("bad", dataflow_devices=lambda: [Broken()])
+    assert text == "kernels of the device lamp: RuntimeError: it is off"
+    assert "lamp" not in registry.devices
+
+
+def test_hooks_are_called_with_the_arguments_that_they_take():
+    seen = []
+    load([plugin("none", dataflow_kernels=lambda: seen.append("none") or [])])
+    load([plugin("one", dataflow_kernels=lambda device: seen.append(device.name) or [])])
+    assert "none" in seen and "numpy" in seen
+
+
+def test_a_hook_that_is_none_or_takes_what_it_does_not_get_sets_its_plugin_aside():
+    assert "unknown hook 'dataflow_opps'" in problem("bad", dataflow_opps=lambda: None)[1]
+    assert "Argument(s) {'registry'}" in problem("bad", dataflow_ops=lambda registry: [])[1]
+    assert problem("bad", dataflow_ops=lambda: ["relu"])[1] == "dataflow_ops: TypeError: expected Op records, got str"
+    assert "'int' object is not iterable" in problem("bad", dataflow_ops=lambda: 1)[1]
+
+
+def test_a_hook_may_give_nothing():
+    assert load([plugin("quiet", dataflow_ops=lambda: None)]).plugins[-1].problem is None
