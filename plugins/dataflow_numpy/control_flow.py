@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from dataflow import Graph
 from dataflow.errors import InputError
 
-from .arithmetic import Array, Attributes, Code
+from .arrays import Array, Attributes, Code
+
+Evaluate = Callable[[Graph, Mapping[str, Array], Any], dict[str, Array]]
+"""The outputs of a body by name, from its inputs by name, in the dtype given for floats or in their own (None)."""
 
 
-def _run(body: Graph, operands: Sequence[Array]) -> list[Array]:
-    from .evaluate import evaluate
-
+def _run(evaluate: Evaluate, body: Graph, operands: Sequence[Array]) -> list[Array]:
     feeds = {value.name: array for value, array in zip(body.inputs, operands, strict=True)}
     wider = any(a.dtype == np.float64 != v.type.dtype.numpy for a, v in zip(operands, body.inputs, strict=True))
-    results = evaluate(body, feeds, dtype=np.float64 if wider else None)
+    results = evaluate(body, feeds, np.float64 if wider else None)
     return [results[name] for name in body.outputs]
 
 
-def _scan(attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
+def _scan(evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
     (body,) = bodies
     n_carries, n_xs = attributes["n_carries"], attributes["n_xs"]
     carries = list(operands[:n_carries])
@@ -35,18 +38,20 @@ def _scan(attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -
     for trip in reversed(range(trips)) if attributes["reverse"] else range(trips):
         for kept, carry in zip(saved, carries, strict=True):
             kept[trip] = carry
-        results = _run(body, [*carries, *(x[trip] for x in xs), *captures])
+        results = _run(evaluate, body, [*carries, *(x[trip] for x in xs), *captures])
         carries = results[:n_carries]
         for row, result in zip(rows, results[n_carries:], strict=True):
             row[trip] = result
     return (*carries, *rows, *saved)
 
 
-def _if(attributes: Attributes, condition: Array, *captures: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
-    return tuple(_run(bodies[0] if condition else bodies[1], captures))
+def _if(
+    evaluate: Evaluate, attributes: Attributes, condition: Array, *captures: Array, bodies: tuple[Graph, ...]
+) -> tuple[Array, ...]:
+    return tuple(_run(evaluate, bodies[0] if condition else bodies[1], captures))
 
 
-def _loop(attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
+def _loop(evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
     (body,) = bodies
     n_carries, limit = attributes["n_carries"], attributes["max_trips"]
     wanted, condition = int(operands[0]), bool(operands[1])
@@ -58,7 +63,7 @@ def _loop(attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -
         if trip >= limit:
             raise InputError(f"the loop makes more than {limit} trips; raise max_trips, or correct its condition")
         start = [np.asarray(trip, np.int64), np.asarray(condition, np.bool_)]
-        results = _run(body, [*start, *carries, *captures])
+        results = _run(evaluate, body, [*start, *carries, *captures])
         condition, carries = bool(results[0]), results[1 : 1 + n_carries]
         for row, result in zip(rows, results[1 + n_carries :], strict=True):
             row[trip] = result
@@ -66,8 +71,13 @@ def _loop(attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -
     return (np.asarray(trip, np.int64), *carries, *rows)
 
 
-def _fused(attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
-    return tuple(_run(bodies[0], operands))
+def _fused(
+    evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]
+) -> tuple[Array, ...]:
+    return tuple(_run(evaluate, bodies[0], operands))
 
 
-KERNELS: dict[str, Code] = {"scan": _scan, "if_": _if, "loop": _loop, "fused": _fused}
+def kernels(evaluate: Evaluate) -> dict[str, Code]:
+    """The kernels of nodes with bodies, which ``evaluate`` runs: it needs every kernel, these too."""
+    codes: dict[str, Code] = {"scan": _scan, "if_": _if, "loop": _loop, "fused": _fused}
+    return {name: partial(code, evaluate) for name, code in codes.items()}

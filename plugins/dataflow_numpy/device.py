@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from dataflow.cdevice.host_memory import array_at
-from dataflow.errors import Cancelled, DataflowError, InputError
+from dataflow.errors import Cancelled, InputError
 from dataflow.host.limits import limited
 from dataflow.ir.kernel import HOST, Kernel, OperandSpec
 from dataflow.ir.lowered import LoweredNode, Root
 from dataflow.ir.operand import Operand
-from dataflow.ir.plan import Segment, Step
+from dataflow.ir.plan import Segment
 from dataflow.plugin.device import PackRequest, Precision
 
+from .interpreter import call
 from .kernels import KERNELS
 
 _ANY = OperandSpec(None, strided=True, optional=True, repeated=True)
@@ -133,10 +132,11 @@ class BoundPython:
         for step, inputs, outputs in self._steps:
             if cancel and cancel[0]:
                 raise Cancelled(f"{step.node.describe()}: the run was cancelled before it")
+            assert step.kernel is not None
             calls[0] += 1
             read = [self._array(x, slots) for x in inputs]
             with limited(None, "the run", cancel or None):  # loops look at it too
-                results = self._call(step, read)
+                results = call(step.kernel.code, step.node, read)
             for target, result in zip(outputs, results, strict=False):
                 if target is not None:
                     self._array(target, slots)[...] = result
@@ -146,15 +146,3 @@ class BoundPython:
             return place
         _, size, slot = self._arenas[place.arena]
         return array_at(slots[slot], size, place)
-
-    @staticmethod
-    def _call(step: Step, inputs: list[Any]) -> tuple[Any, ...]:
-        node = step.node
-        assert step.kernel is not None
-        bodies = {"bodies": node.bodies} if node.op.bodies else {}
-        try:
-            with np.errstate(all="ignore"):
-                results = step.kernel.code(node.attributes, *inputs, **bodies)
-        except DataflowError as error:
-            raise type(error)(f"{node.describe()}: {error}") from None
-        return results if isinstance(results, tuple) else (results,)

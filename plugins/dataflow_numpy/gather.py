@@ -1,102 +1,51 @@
-"""Reference of ops that read and write by tensors of indices, of running sums and of the largest elements."""
+"""Reference of ops that read rows by index, and of sources."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .arithmetic import Array, Attributes, Code, wide
-from .shape import check_indices
-
-_REDUCE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+from .arrays import Array, Attributes, Code, check_indices, wide
 
 
-def _element_places(attributes: Attributes, shape: tuple[int, ...], indices: Array, what: str) -> tuple[Array, ...]:
-    axis = attributes["axis"] % len(shape)
-    places: list[Array] = list(np.indices(indices.shape, sparse=True))
-    places[axis] = check_indices(indices, shape[axis], what)
-    return tuple(np.broadcast_arrays(*places))
-
-
-def _row_places(attributes: Attributes, shape: tuple[int, ...], indices: Array, what: str) -> tuple[Array, ...]:
-    shared = attributes["batch_dims"]
-    entries = indices.shape[:-1]
-    places: list[Array] = list(np.indices(entries, sparse=True))[:shared]
-    places += [check_indices(indices[..., i], shape[shared + i], what) for i in range(indices.shape[-1])]
-    return tuple(np.broadcast_to(p, entries) for p in places)
-
-
-def _scattered(data: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
-    """One after the other, in row-major order of the entries."""
-    if reduction == "none":
-        out = data.copy()
-        for entry in np.ndindex(*places[0].shape) if places else [()]:
-            out[tuple(p[entry] for p in places)] = updates[entry]
-        return out
-    total = wide(data).copy()
-    if places:
-        _REDUCE[reduction].at(total, places, wide(updates))
-    else:
-        total = _REDUCE[reduction](total, wide(updates))
-    return np.asarray(total).astype(data.dtype)
-
-
-def _gather_elements(attributes: Attributes, x: Array, indices: Array) -> Array:
-    return np.asarray(x[_element_places(attributes, x.shape, indices, "gather_elements")]).reshape(indices.shape)
-
-
-def _scatter_elements(attributes: Attributes, data: Array, indices: Array, updates: Array) -> Array:
-    places = _element_places(attributes, data.shape, indices, "scatter_elements")
-    return _scattered(data, places, updates, attributes["reduction"])
-
-
-def _gather_nd(attributes: Attributes, x: Array, indices: Array) -> Array:
-    places = _row_places(attributes, x.shape, indices, "gather_nd")
-    if not places:
-        return np.broadcast_to(x, (*indices.shape[:-1], *x.shape)).copy()
-    return np.asarray(x[places])
-
-
-def _scatter_nd(attributes: Attributes, data: Array, indices: Array, updates: Array) -> Array:
-    places = _row_places(attributes, data.shape, indices, "scatter_nd")
-    if not places:  # no coordinates: every entry is all of it
-        for entry in np.ndindex(*indices.shape[:-1]):
-            data = (
-                updates[entry]
-                if attributes["reduction"] == "none"
-                else _scattered(data, (), updates[entry], attributes["reduction"])
-            )
-        return data.copy()
-    return _scattered(data, places, updates, attributes["reduction"])
-
-
-def _cumsum(attributes: Attributes, x: Array) -> Array:
+def _gather(attributes: Attributes, x: Array, indices: Array) -> Array:
     axis = attributes["axis"] % x.ndim
-    z = np.flip(wide(x), axis) if attributes["reverse"] else wide(x)
-    total = np.cumsum(z, axis=axis)
-    if attributes["exclusive"]:
-        total = np.roll(total, 1, axis)
-        total[tuple(slice(0, 1) if i == axis else slice(None) for i in range(x.ndim))] = 0
-    return (np.flip(total, axis) if attributes["reverse"] else total).astype(x.dtype)
+    return np.take(x, check_indices(indices, x.shape[axis], "gather"), axis=axis)
 
 
-def _topk(attributes: Attributes, x: Array) -> tuple[Array, Array]:
-    axis, k = attributes["axis"] % x.ndim, attributes["k"]
-    if attributes["largest"]:  # from the end, the first of equals first: NaN counts as the largest
-        back = np.flip(np.argsort(np.flip(wide(x), axis), axis=axis, kind="stable"), axis)
-        order = x.shape[axis] - 1 - back
-    else:
-        order = np.argsort(wide(x), axis=axis, kind="stable")
-    places = np.take(order, np.arange(k), axis=axis)
-    return np.take_along_axis(x, places, axis=axis), places.astype(np.int64)
+def _index_add(attributes: Attributes, indices: Array, updates: Array) -> Array:
+    size = attributes["size"]
+    rank = updates.ndim - indices.ndim + 1
+    axis = attributes["axis"] % rank
+    rows = check_indices(indices, size, "index_add").reshape(-1)
+    moved = updates.reshape(*updates.shape[:axis], rows.size, *updates.shape[axis + indices.ndim :])
+    moved = np.moveaxis(wide(moved), axis, 0)
+    out = np.zeros((size, *moved.shape[1:]), moved.dtype)
+    np.add.at(out, rows, moved)
+    return np.moveaxis(out, 0, axis).astype(updates.dtype)
+
+
+def _one_hot(attributes: Attributes, indices: Array) -> Array:
+    depth = attributes["depth"]
+    axis = attributes["axis"] % (indices.ndim + 1)
+    wrapped = np.where(indices < 0, indices + depth, indices)
+    hot = np.expand_dims(wrapped, axis) == np.arange(depth).reshape(
+        [depth if i == axis else 1 for i in range(indices.ndim + 1)]
+    )
+    found: Array = hot.astype(attributes["dtype"].numpy)
+    return found
+
+
+def _range(attributes: Attributes) -> Array:
+    start, limit, delta = attributes["start"], attributes["limit"], attributes["delta"]
+    count = max(0, int(-(-(limit - start) // delta)))
+    found: Array = (start + np.arange(count) * delta).astype(attributes["dtype"].numpy)
+    return found
 
 
 KERNELS: dict[str, Code] = {
-    "gather_elements": _gather_elements,
-    "scatter_elements": _scatter_elements,
-    "gather_nd": _gather_nd,
-    "scatter_nd": _scatter_nd,
-    "cumsum": _cumsum,
-    "topk": _topk,
+    "gather": _gather,
+    "index_add": _index_add,
+    "one_hot": _one_hot,
+    "full": lambda attributes: np.full(attributes["shape"], attributes["value"], attributes["dtype"].numpy),
+    "range_": _range,
 }

@@ -1,10 +1,75 @@
-"""Reference of layer norm and RMS norm."""
+"""Reference of normalizations: by batch, by neighbouring channels, by row."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .arithmetic import Array, Attributes, Code, wide
+from dataflow.errors import InputError
+
+from .arrays import Array, Attributes, Code, wide
+
+
+def _channels(vector: Array, rank: int) -> Array:
+    return wide(vector).reshape(1, -1, *[1] * (rank - 2))
+
+
+def _over(x: Array) -> tuple[int, ...]:
+    return (0, *range(2, x.ndim))
+
+
+def _batch_norm(attributes: Attributes, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Array:
+    scale, bias, mean, variance = (_channels(v, x.ndim) for v in (scale, bias, mean, variance))
+    y = (wide(x) - mean) / np.sqrt(variance + attributes["epsilon"]) * scale + bias
+    return np.asarray(y).astype(x.dtype)
+
+
+def _batch_norm_train(
+    attributes: Attributes, x: Array, scale: Array, bias: Array, running_mean: Array, running_variance: Array
+) -> tuple[Array, ...]:
+    z, momentum = wide(x), attributes["momentum"]
+    if z.size == 0:
+        raise InputError(f"batch_norm_train: a batch of shape {x.shape} has no mean")
+    mean, variance = z.mean(axis=_over(z)), z.var(axis=_over(z))
+    inverse = 1 / np.sqrt(variance + attributes["epsilon"])
+    y = (z - _channels(mean, z.ndim)) * _channels(inverse * wide(scale), z.ndim) + _channels(bias, z.ndim)
+    new = [wide(r) * momentum + b * (1 - momentum) for r, b in ((running_mean, mean), (running_variance, variance))]
+    dtype = running_mean.dtype
+    return y.astype(x.dtype), new[0].astype(dtype), new[1].astype(dtype), mean.astype(dtype), inverse.astype(dtype)
+
+
+def _batch_norm_train_grad(
+    attributes: Attributes, dy: Array, x: Array, scale: Array, mean: Array, inverse: Array
+) -> tuple[Array, ...]:
+    g = wide(dy)
+    normal = (wide(x) - _channels(mean, x.ndim)) * _channels(inverse, x.ndim)
+    dbias, dscale = g.sum(axis=_over(g)), (g * normal).sum(axis=_over(g))
+    count = max(g.size // max(g.shape[1], 1), 1)
+    dx = g - _channels(dbias / count, x.ndim) - normal * _channels(dscale / count, x.ndim)
+    dx = dx * _channels(wide(scale) * wide(inverse), x.ndim)
+    return dx.astype(x.dtype), dscale.astype(scale.dtype), dbias.astype(scale.dtype)
+
+
+def _window_sum(x: Array, size: int, before: int) -> Array:
+    """Sums over ``size`` channels, of which ``before`` stand before each one."""
+    padded = np.pad(x, [(0, 0), (before, size - 1 - before)] + [(0, 0)] * (x.ndim - 2))
+    total = np.zeros_like(x)
+    for i in range(size):
+        total += padded[:, i : i + x.shape[1]]
+    return total
+
+
+def _lrn(attributes: Attributes, x: Array) -> tuple[Array, Array]:
+    size = attributes["size"]
+    z = wide(x)
+    scale = attributes["bias"] + attributes["alpha"] / size * _window_sum(z * z, size, (size - 1) // 2)
+    return (z / scale ** attributes["beta"]).astype(x.dtype), scale.astype(x.dtype)
+
+
+def _lrn_grad(attributes: Attributes, dy: Array, x: Array, y: Array, scale: Array) -> Array:
+    size, beta = attributes["size"], attributes["beta"]
+    g, z, s = wide(dy), wide(x), wide(scale)
+    shared = _window_sum(g * wide(y) / s, size, size - 1 - (size - 1) // 2)
+    return (g / s**beta - 2 * attributes["alpha"] * beta / size * z * shared).astype(x.dtype)
 
 
 def _rows(attributes: Attributes, x: Array) -> tuple[int, tuple[int, ...]]:
@@ -57,4 +122,12 @@ def _layer_norm_grad(
     return g.astype(x.dtype), dscale.astype(x.dtype), dbias.astype(x.dtype)
 
 
-KERNELS: dict[str, Code] = {"layer_norm": _layer_norm, "layer_norm_grad": _layer_norm_grad}
+KERNELS: dict[str, Code] = {
+    "batch_norm": _batch_norm,
+    "batch_norm_train": _batch_norm_train,
+    "batch_norm_train_grad": _batch_norm_train_grad,
+    "lrn": _lrn,
+    "lrn_grad": _lrn_grad,
+    "layer_norm": _layer_norm,
+    "layer_norm_grad": _layer_norm_grad,
+}

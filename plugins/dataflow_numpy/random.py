@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .arithmetic import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, wide
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = 0x9E3779B9, 0xBB67AE85

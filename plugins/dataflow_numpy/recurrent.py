@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .arithmetic import Array, Attributes, Code, sigmoid, wide
+from .activation import sigmoid
+from .arrays import Array, Attributes, Code, wide
 
 
 def _steps(x: Array, reverse: int, lengths: Array | None) -> Iterator[tuple[int, Array]]:

@@ -6,8 +6,7 @@ import numpy as np
 
 from dataflow.ops.resize import taps
 
-from .arithmetic import Array, Attributes, Code, wide
-from .shape import check_indices
+from .arrays import Array, Attributes, Code, check_indices, wide
 
 
 def _resample(attributes: Attributes, x: Array, index: Array, weight: Array) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from ml_dtypes import finfo
 
 import dataflow as df
+from dataflow_numpy.interpreter import call
 from dataflow_numpy.kernels import KERNELS
 
 Array = np.ndarray[Any, Any]
@@ -27,10 +28,10 @@ def evaluate_noisy(graph: df.Graph, feeds: Results, random: np.random.Generator,
     known.update({v: _wide(data.array) for v, data in graph.initializers.items()})
     for node in graph.nodes:
         attributes = {k: df.float64 if _is_float(v) else v for k, v in node.attributes.items()}
-        extra = {"bodies": node.bodies} if node.op.bodies else {}
+        inputs = [None if v is None else known[v] for v in node.inputs]
+        results = call(KERNELS[node.op.name], node, inputs, attributes)
         with np.errstate(all="ignore"):
-            found = KERNELS[node.op.name](attributes, *[None if v is None else known[v] for v in node.inputs], **extra)
-            for value, result in zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=False):
+            for value, result in zip(node.outputs, results, strict=False):
                 array = np.asarray(result)
                 if array.dtype.kind == "f" and noise:
                     error = noise * random.standard_normal(array.shape)

@@ -1,0 +1,39 @@
+"""Reference of attention."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arrays import Array, Attributes, Code
+from .linalg import matmul
+
+
+def _scores(attributes: Attributes, q: Array, kt: Array, mask: Array | None) -> Array:
+    scores: Array = matmul({}, q, kt) * np.asarray(attributes["scale"], q.dtype)
+    return scores if mask is None else scores + mask
+
+
+def _attention(attributes: Attributes, q: Array, kt: Array, v: Array, mask: Array | None = None) -> tuple[Array, Array]:
+    scores = _scores(attributes, q, kt, mask)
+    most = scores.max(-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    y = matmul({}, weights / total, v)
+    return y.transpose(0, 2, 1, 3) if attributes["turned"] else y, (most + np.log(total))[..., 0]
+
+
+def _attention_grad(attributes: Attributes, *operands: Array) -> tuple[Array, ...]:
+    dy, y, logsum, q, kt, v = operands[:6]
+    mask = operands[6] if len(operands) > 6 else None
+    if attributes["turned"]:
+        dy, y = dy.transpose(0, 2, 1, 3), y.transpose(0, 2, 1, 3)
+    weights = np.exp(_scores(attributes, q, kt, mask) - logsum[..., None])
+    errors = weights * (dy @ np.swapaxes(v, -1, -2) - (dy * y).sum(-1, keepdims=True))
+    errors *= np.asarray(attributes["scale"], errors.dtype)
+    return errors @ np.swapaxes(kt, -1, -2), np.swapaxes(errors, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ dy
+
+
+KERNELS: dict[str, Code] = {
+    "attention": _attention,
+    "attention_grad": _attention_grad,
+}

@@ -1,0 +1,46 @@
+"""Reference of optimizer steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arrays import Array, Attributes, Code, wide
+
+
+def _sgd(
+    attributes: Attributes, param: Array, grad: Array, velocity: Array | None, hyper: Array, scale: Array
+) -> tuple[Array, ...]:
+    rate, decay = (float(h) for h in hyper)
+    p = wide(param)
+    g = wide(grad) * scale + decay * p
+    if velocity is None:
+        return ((p - rate * g).astype(param.dtype),)
+    v = attributes["momentum"] * wide(velocity) + g
+    step = g + attributes["momentum"] * v if attributes["nesterov"] else v
+    return (p - rate * step).astype(param.dtype), v.astype(param.dtype)
+
+
+def _adamw(
+    attributes: Attributes, param: Array, grad: Array, m: Array, v: Array, hyper: Array, scale: Array
+) -> tuple[Array, Array, Array]:
+    rate, decay, correction1, correction2 = (float(h) for h in hyper)
+    beta1, beta2 = attributes["beta1"], attributes["beta2"]
+    p, g = wide(param), wide(grad) * scale
+    m = beta1 * wide(m) + (1 - beta1) * g
+    v = beta2 * wide(v) + (1 - beta2) * g * g
+    step = (m / correction1) / (np.sqrt(v / correction2) + attributes["epsilon"])
+    p = p * (1 - rate * decay) - rate * step
+    return p.astype(param.dtype), m.astype(param.dtype), v.astype(param.dtype)
+
+
+def _square_sum(attributes: Attributes, x: Array, before: Array | None = None) -> Array:
+    with np.errstate(over="ignore"):  # an infinite sum is an answer
+        total = np.square(wide(x)).sum(dtype=np.float64) + (0.0 if before is None else wide(before))
+        return np.asarray(total, np.float32)
+
+
+KERNELS: dict[str, Code] = {
+    "sgd_step": _sgd,
+    "adamw_step": _adamw,
+    "square_sum": _square_sum,
+}

@@ -1,0 +1,58 @@
+"""Windows of convolutions and pools: one shifted, strided view of the input per kernel position."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, Attributes
+
+
+def positions(
+    kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], count: Sequence[int]
+) -> Iterator[tuple[Any, Any]]:
+    """Each kernel position, and the slices of the padded input that it meets, one element per window."""
+    for at in itertools.product(*map(range, kernel)):
+        starts = [k * d for k, d in zip(at, dilations, strict=True)]
+        parts = zip(starts, strides, count, strict=True)
+        yield at, tuple(slice(s, s + (n - 1) * t + 1 if n else s, t) for s, t, n in parts)
+
+
+def padded_input(x: Array, pads: Sequence[int], extra: Sequence[int], fill: Any) -> Array:
+    """X with ``pads``, and ``extra`` more behind (for windows that hang over the end)."""
+    spatial = x.ndim - 2
+    widths = [(0, 0), (0, 0)] + [(pads[i], pads[i + spatial] + extra[i]) for i in range(spatial)]
+    return np.pad(x, widths, constant_values=fill)
+
+
+def overhang(attributes: Attributes, size: Sequence[int], kernel: Sequence[int], count: Sequence[int]) -> list[int]:
+    """How far the last window reaches behind the padded input, per axis."""
+    pads, spatial = attributes["pads"], len(size)
+    found = []
+    for i in range(spatial):
+        reach = (count[i] - 1) * attributes["strides"][i] + attributes["dilations"][i] * (kernel[i] - 1) + 1
+        found.append(max(0, reach - size[i] - pads[i] - pads[i + spatial]))
+    return found
+
+
+def count_of(attributes: Attributes, size: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
+    """Windows per axis; see the ops' declarations."""
+    spatial = len(size)
+    found = []
+    for i in range(spatial):
+        before, after, stride = attributes["pads"][i], attributes["pads"][i + spatial], attributes["strides"][i]
+        span = size[i] + before + after - (attributes["dilations"][i] * (kernel[i] - 1) + 1)
+        ceil = bool(attributes.get("ceil_mode", 0))
+        count = (span + (stride - 1 if ceil else 0)) // stride + 1 if span >= 0 else 0
+        if ceil and count > 0 and (count - 1) * stride >= size[i] + before:
+            count -= 1
+        found.append(max(count, 0))
+    return tuple(found)
+
+
+def cropped(padded: Array, pads: Sequence[int], size: Sequence[int]) -> Array:
+    """The input without its padding."""
+    return padded[(slice(None), slice(None), *(slice(p, p + n) for p, n in zip(pads, size, strict=False)))]
