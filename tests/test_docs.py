@@ -46,16 +46,11 @@ def test_the_recipe_for_an_op(tmp_path):
     ops = tmp_path / "dataflow/ops/activation.py"
     text = ops.read_text().replace("\nOPS = (", f"\n{block('op')}\n\nOPS = (\n    softcap,", 1)
     ops.write_text(text)
-    reference = tmp_path / "plugins/dataflow_numpy/arithmetic.py"
-    reference.write_text(
-        reference.read_text().replace(
-            "KERNELS: dict[str, Code] = {", "KERNELS: dict[str, Code] = {\n    " + block("reference"), 1
-        )
-    )
-    samples = tmp_path / "dataflow/testing/samples/arithmetic.py"
-    head, tail = samples.read_text().split("def _unary()", 1)
-    body, rest = tail.split("    return rows\n", 1)
-    samples.write_text(f"{head}def _unary(){body}    {block('samples')}    return rows\n{rest}")
+    reference = tmp_path / "plugins/dataflow_numpy/activation.py"
+    table = "KERNELS: dict[str, Code] = {"
+    reference.write_text(reference.read_text().replace(table, f"{table}\n    {block('reference')}", 1))
+    samples = tmp_path / "dataflow/testing/samples/activation.py"
+    samples.write_text(f"{samples.read_text()}\n{block('samples')}")
     path = [tmp_path, tmp_path / "plugins", tmp_path / "importers"]
     code = (
         "import sys, dataflow_numpy, dataflow_cpu\n"
@@ -63,7 +58,7 @@ def test_the_recipe_for_an_op(tmp_path):
         "from dataflow.plugin.registry import load\n"
         "from dataflow.testing import check_device, SAMPLES\n"
         "own = [s for s in SAMPLES if s.op.name == 'softcap']\n"
-        "assert len(own) == 8\n"
+        "assert len(own) == 9\n"
         "for device in ('numpy', 'cpu'):\n"
         "    found = [o.status for o in check_device(device, samples=own, complete=False)]\n"
         "    print(device, sorted(set(found)), len(found))\n"
@@ -72,8 +67,8 @@ def test_the_recipe_for_an_op(tmp_path):
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "numpy ['passed'] 47" in done.stdout
-    assert "cpu ['not claimed'] 8" in done.stdout
+    assert "numpy ['passed'] 55" in done.stdout
+    assert "cpu ['not claimed'] 9" in done.stdout
     check = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/test_gradients.py")]
     check += ["-k", "softcap", "--import-mode=importlib", "--rootdir", str(tmp_path)]
     done = subprocess.run(check, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)

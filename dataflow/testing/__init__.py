@@ -4,4 +4,4 @@ from .conformance import Outcome as Outcome
 from .conformance import check_device as check_device
 from .sample import Operand as Operand
 from .sample import Sample as Sample
-from .samples.arithmetic import SAMPLES as SAMPLES
+from .samples import SAMPLES as SAMPLES

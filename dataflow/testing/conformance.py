@@ -18,7 +18,7 @@ from ..plugin.registry import LAST_RESORT, Registry, default_registry
 from ..session import Session
 from .layouts import Along, Layouts, Variant, combinations, every, same
 from .sample import Sample
-from .samples.arithmetic import SAMPLES
+from .samples import SAMPLES
 
 Status = Literal["passed", "failed", "not claimed", "untested"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)

@@ -12,7 +12,7 @@ import numpy as np
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph
 from ..ir.op import Op
-from ..ir.types import Array, DType, bool_, float32, int64
+from ..ir.types import Array, DType, bool_, float32, float64, int64
 from ..ir.value import Value
 from .layouts import Layouts
 
@@ -152,6 +152,9 @@ def i(*shape: int, low: int = 0, high: int, dtype: DType = int64) -> Operand:
     return Operand(shape, dtype, "range", low, high)
 
 
+LONG_SUM = 1e-4
+"""Tolerance for sums of thousands of elements of either sign."""
+
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (17,), (3, 0, 5), (3, 5, 7), (2, 33), (70001,))
 # Operands that broadcast.
 PAIRS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
@@ -159,3 +162,11 @@ PAIRS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((2, 3, 33), (3, 1)), ((70001,), (70001,)), ((70001,), (1,)), ((64, 8, 13, 13), (8, 1, 1)), ((3, 5, 16), (16,)),
     ((3, 5, 16), (3, 1, 1)), ((4, 1, 8), (5, 8)),
 )  # fmt: skip
+
+
+def at_every_shape(op: Op, kind: Kind = "normal", **attributes: Any) -> list[Sample]:
+    """A unary op on an operand of ``kind`` of each of ``SHAPES``, differentiated at one; and on float64."""
+    found = [
+        Sample(op, (x(*shape, kind=kind),), attributes, gradient=(0,) if shape == (3, 5, 7) else ()) for shape in SHAPES
+    ]
+    return [*found, Sample(op, (x(4, 9, kind=kind, dtype=float64),), attributes)]

@@ -11,7 +11,7 @@ import pytest
 import dataflow as df
 from dataflow.ir.types import DTYPES
 from dataflow.testing.sample import Sample
-from dataflow.testing.samples.arithmetic import SAMPLES
+from dataflow.testing.samples import SAMPLES
 
 ops = df.ops
 SMALL_TYPES = [d for d in DTYPES if d.bits in (2, 4)]

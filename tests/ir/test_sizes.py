@@ -14,7 +14,7 @@ from dataflow.ir.dims import Dim
 from dataflow.ir.types import TensorType
 from dataflow.passes.autodiff import vjp_graph
 from dataflow.testing.sample import Sample
-from dataflow.testing.samples.arithmetic import SAMPLES
+from dataflow.testing.samples import SAMPLES
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops

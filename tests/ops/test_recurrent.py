@@ -10,11 +10,11 @@ from dataflow.ir.rewrite import rewrite
 from dataflow.passes.autodiff import vjp_graph
 from dataflow.passes.dead_code import without_dead
 from dataflow.planning.verify import check_plan
-from dataflow.testing.samples.recurrent import RECURRENT
+from dataflow.testing.samples.recurrent import SAMPLES
 from dataflow_numpy.evaluate import evaluate
 
 ops = df.ops
-UNLIKE = [s for s in RECURRENT if s.inputs[0].shape[-1] < 40]
+UNLIKE = [s for s in SAMPLES if s.inputs[0].shape[-1] < 40]
 
 
 def decomposed(graph):

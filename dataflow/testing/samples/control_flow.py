@@ -70,4 +70,4 @@ def _control() -> list[Sample]:
     return rows
 
 
-CONTROL: list[Sample] = _control()
+SAMPLES: list[Sample] = _control()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import ops
-from ..sample import PAIRS, Operand, Sample, x
+from ..sample import LONG_SUM, PAIRS, Sample, x
 
 
 def _programs() -> list[Sample]:
@@ -64,25 +64,6 @@ def _patterns() -> list[Sample]:
     return rows
 
 
-def _attention() -> list[Sample]:
-    """Sizes around those of tiles and blocks, heads, operands that broadcast, masks of every shape, several blocks."""
-    rows = []
-    sizes = ((5, 7, 3, 4), (1, 1, 1, 1), (0, 3, 2, 2), (3, 4, 0, 2), (3, 4, 2, 0), (31, 67, 8, 33),
-             (128, 128, 64, 64), (17, 1200, 5, 16), (45, 613, 33, 2))  # fmt: skip
-    for m, n, d, e in sizes:
-        masks = (None, x(m, n), x(n)) if n < 100 else (x(1, n),)
-        for mask in masks:
-            operands = (x(2, m, d), x(2, d, n), x(2, n, e), *([mask] if mask else []))
-            every = tuple(range(len(operands))) if m == 5 else ()
-            rows.append(Sample(ops.attention, operands, {"scale": 0.5}, gradient=every))
-    heads = (x(2, 3, 5, 4), x(2, 3, 4, 6), x(2, 3, 6, 7))
-    broad = (x(2, 1, 1, 6), x(1, 3, 5, 6), x(5, 1), x())
-    rows += [Sample(ops.attention, (*heads, mask), {"scale": -1.5, "turned": 1}) for mask in broad]
-    rows.append(Sample(ops.attention, (x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))))
-    rows.append(Sample(ops.attention, (x(9, 6), x(6, 9), x(9, 3)), {"scale": 30.0}))
-    return rows
-
-
 def _pools() -> list[Sample]:
     """First layers of networks for images; kernels may leave those of few elements to others."""
     rows = []
@@ -106,26 +87,12 @@ def _pools() -> list[Sample]:
     return rows
 
 
-def _sums(*shape: int) -> Operand:
-    """Not those of any scores, but about as large."""
-    return Operand(shape, kind="range", low=4, high=9)
-
-
-def _attention_grad() -> list[Sample]:
+def _long() -> list[Sample]:
+    """Few rows and many, sums in parts."""
     rows = []
-    sizes = ((5, 7, 3, 4), (1, 1, 1, 1), (0, 3, 2, 2), (3, 0, 2, 4), (3, 4, 0, 2), (3, 4, 2, 0), (31, 67, 8, 33),
-             (70, 1000, 5, 16))  # fmt: skip
-    for m, n, d, e in sizes:
-        for mask in (None, x(m, n), x(n)) if n < 100 else (x(1, n),):
-            given = (x(2, m, e), x(2, m, e), _sums(2, m), x(2, m, d), x(2, d, n), x(2, n, e))
-            operands = (*given, *([mask] if mask else []))
-            every = tuple(range(len(operands))) if m == 5 else ()
-            rows.append(Sample(ops.attention_grad, operands, {"scale": 0.5}, gradient=every))
-    heads = (x(2, 5, 3, 7), x(2, 5, 3, 7), _sums(2, 3, 5), x(2, 3, 5, 4), x(2, 3, 4, 6), x(2, 3, 6, 7), x(2, 1, 1, 6))
-    rows.append(Sample(ops.attention_grad, heads, {"scale": -0.5, "turned": 1}))
-    spread = (x(4, 5, 2, 2), x(4, 5, 2, 2), _sums(4, 5, 2), x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))
-    rows.append(Sample(ops.attention_grad, spread))
+    for m, k, n in ((31, 800, 130), (14, 385, 60), (440, 390, 70)):
+        rows.append(Sample(ops.matmul_bias_relu, (x(m, k), x(k, n), x(n)), tolerance=LONG_SUM))
     return rows
 
 
-FUSED: list[Sample] = _programs() + _patterns() + _attention() + _attention_grad()
+SAMPLES: list[Sample] = _programs() + _patterns() + _long()

@@ -1,86 +1,34 @@
-"""Samples of ops that read and write by tensors of indices, of running sums and of the largest elements."""
+"""Samples of ops that read rows by index, and of sources."""
 
 from __future__ import annotations
 
 from ... import ops
-from ...ir.types import DType, float32, int32, int64
-from ..sample import Operand, Sample, i, x
+from ...ir.types import bool_, float32, float64, int32, int64
+from ..sample import Sample, i, x
 
 
-def _elements() -> list[Sample]:
+def _gathers() -> list[Sample]:
     rows = []
-    shapes = (((4, 5), (3, 5), 0), ((4, 5), (4, 7), 1), ((3, 4, 2), (2, 6, 1), 1), ((6,), (9,), 0), ((2, 3), (0, 3), 0),
-              ((1, 1), (1, 1), -1), ((40, 900), (40, 700), 1))  # fmt: skip
-    for shape, wanted, axis in shapes:
-        size = shape[axis]
-        for dtype in (int64, int32):
-            places = i(*wanted, low=-size, high=size, dtype=dtype)
-            small = shape[0] < 10 and 0 not in wanted
-            gradient = (0,) if small and dtype == int64 else ()
-            rows.append(Sample(ops.gather_elements, (x(*shape), places), {"axis": axis}, gradient=gradient))
-            for reduction in ("none", "add", "mul", "max", "min"):
-                checked = (0, 2) if gradient and reduction in ("add", "none") else ()
-                given = {"axis": axis, "reduction": reduction}
-                rows.append(Sample(ops.scatter_elements, (x(*shape), places, x(*wanted)), given, gradient=checked))
-    apart = Operand((2, 3), int64, value=[[0, 2, 1], [3, 0, 2]])
-    rows.append(Sample(ops.scatter_elements, (x(4, 3), apart, x(2, 3)), {"axis": 0}, gradient=(0, 2)))
-    rows.append(Sample(ops.gather_elements, (i(4, 3, high=9), apart), {"axis": 0}))
-    rows.append(Sample(ops.scatter_elements, (i(4, 3, high=9), apart, i(2, 3, high=9)), {"axis": 0}))
+    for dtype in (int32, int64):
+        rows.append(Sample(ops.gather, (x(6, 5), i(4, low=-6, high=6, dtype=dtype)), {"axis": 0}, gradient=(0,)))
+        rows.append(Sample(ops.gather, (x(6, 5, 3), i(2, 3, high=5, dtype=dtype)), {"axis": 1}, gradient=(0,)))
+        rows.append(Sample(ops.index_add, (i(4, low=-6, high=6, dtype=dtype), x(4, 5)), {"size": 6}, gradient=(1,)))
+        rows.append(
+            Sample(ops.index_add, (i(2, 3, high=5, dtype=dtype), x(6, 2, 3, 3)), {"size": 5, "axis": 1}, gradient=(1,))
+        )
+    rows += [
+        Sample(ops.gather, (x(6, 5), i(0, high=1)), {"axis": 0}),
+        Sample(ops.gather, (x(6, 5), i(high=6)), {"axis": 0}),
+        Sample(ops.gather, (i(6, high=50), i(3, high=6)), {"axis": 0}),
+        Sample(ops.gather, (x(1), i(1, high=1)), {}),
+    ]
+    for shape, axis in (((4,), -1), ((2, 3), 0), ((2, 3), 1), ((0,), -1)):
+        rows.append(Sample(ops.one_hot, (i(*shape, low=-2, high=7),), {"depth": 6, "axis": axis}))
+    rows += [Sample(ops.full, (), {"shape": s, "value": 2.5}) for s in ((), (0,), (3, 5), (70001,))]
+    rows += [Sample(ops.full, (), {"shape": (3,), "value": 2, "dtype": d}) for d in (int32, int64, bool_, float64)]
+    rows += [Sample(ops.range_, (), {"start": 2, "limit": 11, "delta": 3}), Sample(ops.range_, (), {"limit": 0})]
+    rows += [Sample(ops.range_, (), {"start": 5.0, "limit": 1.0, "delta": -0.5, "dtype": float32})]
     return rows
 
 
-def _rows() -> list[Sample]:
-    rows = []
-    cases: tuple[tuple[tuple[int, ...], tuple[int, ...], int, int], ...] = (
-        ((4, 5), (3, 1), 0, 4), ((4, 5), (3, 2), 0, 4), ((4, 5, 2), (2, 3, 1), 0, 4), ((3, 4, 2), (3, 2, 1), 1, 4),
-        ((2, 3, 4), (2, 3, 1), 2, 4), ((6,), (0, 1), 0, 6), ((5, 40), (90, 1), 0, 5),
-    )  # fmt: skip
-    for shape, wanted, shared, size in cases:
-        places = i(*wanted, low=-size, high=size)
-        entry = shape[shared + wanted[-1] :]
-        updates = (*wanted[:-1], *entry)
-        checked = (0,) if 0 not in wanted and shape[0] < 5 else ()
-        a = {"batch_dims": shared}
-        rows.append(Sample(ops.gather_nd, (x(*shape), places), a, gradient=checked))
-        for reduction in ("none", "add", "mul", "max", "min"):
-            both = (0, 2) if checked and reduction in ("add", "none") else ()
-            given = (x(*shape), places, x(*updates))
-            rows.append(Sample(ops.scatter_nd, given, {**a, "reduction": reduction}, gradient=both))
-    apart = Operand((3, 1), int64, value=[[2], [0], [-1]])
-    rows.append(Sample(ops.scatter_nd, (x(5, 4), apart, x(3, 4)), {}, gradient=(0, 2)))
-    return rows
-
-
-def _ordering() -> list[Sample]:
-    rows = []
-    sums: tuple[tuple[tuple[int, ...], int], ...] = (
-        ((3, 5), 0),
-        ((3, 5), 1),
-        ((2, 3, 4), 1),
-        ((1,), 0),
-        ((0, 3), 1),
-        ((3, 0), 1),
-        ((300, 200), 0),
-    )
-    for shape, axis in sums:
-        checked = (0,) if 0 not in shape and len(shape) > 1 and shape[0] < 9 else ()
-        for exclusive in (0, 1):
-            for reverse in (0, 1):
-                a = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
-                rows.append(Sample(ops.cumsum, (x(*shape),), a, gradient=checked))
-    rows.append(Sample(ops.cumsum, (i(3, 4, high=9),), {"axis": 1}))
-    kinds: tuple[tuple[tuple[int, ...], int, int, DType], ...] = (
-        ((3, 7), -1, 3, float32), ((5, 2, 3), 0, 5, float32), ((4, 6), 1, 1, float32), ((4, 6), 1, 0, float32),
-        ((1, 1), 0, 1, float32), ((30, 2000), 1, 40, float32), ((3, 7), 1, 4, int64),
-    )  # fmt: skip
-    for shape, axis, k, dtype in kinds:
-        checked = (0,) if shape[0] < 9 and k and dtype == float32 else ()
-        for largest in (0, 1):
-            operand = x(*shape, kind="distinct") if dtype == float32 else i(*shape, high=5)
-            rows.append(Sample(ops.topk, (operand,), {"k": k, "axis": axis, "largest": largest}, gradient=checked))
-    equal = Operand((2, 6), float32, value=[1, 3, 3, 0, 3, 1, 2, 2, 2, 2, 2, 2])
-    rows += [Sample(ops.topk, (equal,), {"k": 4, "largest": largest}) for largest in (0, 1)]
-    return rows
-
-
-INDEXING: list[Sample] = _elements() + _rows() + _ordering()
+SAMPLES: list[Sample] = _gathers()

@@ -1,9 +1,39 @@
-"""Samples of normalizations of each example by itself."""
+"""Samples of normalizations: by batch, by neighbouring channels, by row."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from ... import ops
-from ..sample import Sample, x
+from ..sample import LONG_SUM, Sample, x
+
+
+def _channels() -> list[Sample]:
+    shape: tuple[int, ...]
+    rows = []
+    for shape in ((2, 3, 4, 5), (0, 3, 4), (1, 1), (6, 17), (3, 8, 33), (8, 40, 16, 16)):
+        c = shape[1]
+        vectors = (x(c), x(c), x(c), x(c, kind="positive"))
+        checked = (0, 1, 2) if 0 < np.prod(shape) < 200 else ()
+        rows.append(Sample(ops.batch_norm, (x(*shape), *vectors), gradient=checked))
+        if 0 in shape:
+            continue
+        # the statistics of one element have no spread: its normalized value is rounding only
+        if np.prod(shape) // c > 1:
+            rows.append(
+                Sample(ops.batch_norm_train, (x(*shape), *vectors), {"momentum": 0.8}, gradient=checked, tolerance=1e-4)
+            )
+            rows.append(
+                Sample(
+                    ops.batch_norm_train_grad, (x(*shape), x(*shape), x(c), x(c), x(c, kind="positive")), tolerance=1e-4
+                )
+            )
+    for shape, size in (((2, 7, 3, 3), 5), ((1, 4, 2), 4), ((1, 1, 1, 1), 3), ((0, 3, 2, 2), 3), ((2, 33, 5, 5), 3)):
+        a = {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.2}
+        rows.append(Sample(ops.lrn, (x(*shape),), a, gradient=(0,) if np.prod(shape) < 200 else ()))
+        data = (x(*shape), x(*shape), x(*shape), x(*shape, kind="positive"))
+        rows.append(Sample(ops.lrn_grad, data, a))
+    return rows
 
 
 def _layer_norm() -> list[Sample]:
@@ -26,4 +56,22 @@ def _layer_norm() -> list[Sample]:
     return rows
 
 
-NORMS: list[Sample] = _layer_norm()
+def _long() -> list[Sample]:
+    """Along one axis, so that devices partition the work on them."""
+    rows = []
+    shapes: tuple[tuple[int, ...], ...] = ((36, 2, 15, 16), (600, 3), (30, 1, 17, 19))
+    for shape in shapes:
+        c = shape[1]
+        vectors = (x(c), x(c), x(c), x(c, kind="positive"))
+        rows.append(Sample(ops.batch_norm_train, (x(*shape), *vectors), {"momentum": 0.8}, tolerance=LONG_SUM))
+        vectors = (x(*shape), x(c), x(c), x(c, kind="positive"))
+        rows.append(Sample(ops.batch_norm_train_grad, (x(*shape), *vectors), tolerance=LONG_SUM))
+    for count, n in ((1, 9001), (33, 8200), (300, 24)):
+        moments = (x(count), x(count, kind="positive"))
+        if n != 8200:
+            rows.append(Sample(ops.layer_norm, (x(count, n), x(n), x(n)), tolerance=LONG_SUM))
+        rows.append(Sample(ops.layer_norm_grad, (x(count, n), x(count, n), x(n), *moments), tolerance=LONG_SUM))
+    return rows
+
+
+SAMPLES: list[Sample] = _channels() + _layer_norm() + _long()

@@ -60,4 +60,4 @@ def _recurrent() -> list[Sample]:
     return rows
 
 
-RECURRENT: list[Sample] = _recurrent()
+SAMPLES: list[Sample] = _recurrent()

@@ -40,4 +40,4 @@ def _resize() -> list[Sample]:
     return rows
 
 
-RESAMPLES: list[Sample] = _tables() + _resize()
+SAMPLES: list[Sample] = _tables() + _resize()

@@ -1,0 +1,30 @@
+"""Samples of ops whose results' shapes depend on data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ... import ops
+from ...ir.types import bool_, float32, int32, int64
+from ..sample import Operand, Sample, x
+
+
+def _sizes() -> list[Sample]:
+    rows = []
+    for dtype in (int32, int64):
+        three = Operand((3, 4), dtype, value=[[0, 2, 0, 0], [1, 0, 0, 5], [0, 0, 0, 0]])
+        rows.append(Sample(ops.nonzero, (three,), {"count": 3}))
+    rows += [
+        Sample(ops.nonzero, (Operand((2, 1, 3), float32, value=[0.0, -0.5, -0.0, 0.0, np.nan, 1.0]),), {"count": 3}),
+        Sample(ops.nonzero, (Operand((5,), bool_, value=[1, 0, 1, 1, 0]),), {"count": 3}),
+        Sample(ops.nonzero, (Operand((), bool_, value=True),), {"count": 1}),
+        Sample(ops.nonzero, (x(0, 3),), {"count": 0}),
+        Sample(ops.require, (x(3, 5),), {"left": 3, "right": 3, "text": "the rows"}, gradient=(0,)),
+        Sample(ops.measure, (Operand((2,), int64, value=[3, 4]),), {"sizes": (3, 4)}),
+    ]
+    hits = (np.arange(9001) * 7919 % 11 < 3).astype(np.int32)
+    rows.append(Sample(ops.nonzero, (Operand(hits.shape, int32, value=hits),), {"count": int(hits.sum())}))
+    return rows
+
+
+SAMPLES: list[Sample] = _sizes()

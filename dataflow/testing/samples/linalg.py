@@ -1,0 +1,32 @@
+"""Samples of products of matrices."""
+
+from __future__ import annotations
+
+from ... import ops
+from ...ir.types import float64
+from ..sample import LONG_SUM, Sample, x
+
+
+def _products() -> list[Sample]:
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+        ((3, 5), (5, 7)), ((1, 1), (1, 1)), ((0, 5), (5, 3)), ((3, 0), (0, 4)), ((17, 33), (33, 15)),
+        ((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (3, 4, 2)),
+        ((130, 70), (70, 140)), ((1, 300), (300, 200)), ((300, 1), (1, 200)),
+    )  # fmt: skip
+    rows = []
+    for a, b in shapes:
+        small = max(*a, *b) < 40
+        rows.append(Sample(ops.matmul, (x(*a), x(*b)), gradient=(0, 1) if small else ()))
+    rows.append(Sample(ops.matmul, (x(3, 5, dtype=float64), x(5, 4, dtype=float64))))
+    return rows
+
+
+def _long() -> list[Sample]:
+    """Few rows and many, sums in parts."""
+    rows = []
+    for m, k, n in ((31, 800, 130), (14, 385, 60), (440, 390, 70)):
+        rows.append(Sample(ops.matmul, (x(m, k), x(k, n)), tolerance=LONG_SUM))
+    return rows
+
+
+SAMPLES: list[Sample] = _products() + _long()

@@ -1,0 +1,56 @@
+"""Samples of ops that move elements."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ... import ops
+from ...ir.types import float32
+from ..sample import Operand, Sample, i, x
+
+
+def _moves() -> list[Sample]:
+    shape: tuple[int, ...]
+    rows = [Sample(ops.reshape, (x(3, 4),), {"shape": s}, gradient=(0,)) for s in ((12,), (2, 6), (3, 1, 4))]
+    rows += [Sample(ops.reshape, (x(0, 4),), {"shape": (2, 0)}), Sample(ops.reshape, (x(1),), {"shape": ()})]
+    rows += [
+        Sample(ops.transpose, (x(3, 5, 7),), {"perm": p}, gradient=(0,)) for p in ((2, 0, 1), (0, 2, 1), (0, 1, 2))
+    ]
+    rows += [
+        Sample(ops.transpose, (x(0, 3),), {"perm": (1, 0)}),
+        Sample(ops.transpose, (i(3, 4, high=9),), {"perm": (1, 0)}),
+    ]
+    rows += [Sample(ops.broadcast_to, (x(3, 1),), {"shape": s}, gradient=(0,)) for s in ((3, 5), (2, 3, 5), (3, 1))]
+    rows += [Sample(ops.broadcast_to, (x(),), {"shape": (4, 0)})]
+    cuts: tuple[tuple[tuple[int, ...], ...], ...] = (
+        ((5, 7), (1, 0), (4, 7), (1, 2)), ((5, 7), (4, 6), (-1, -1), (-1, -3)), ((5, 7), (2, 3), (2, 5), (1, 1)),
+    )  # fmt: skip
+    for shape, starts, stops, steps in cuts:
+        ranges = {"starts": starts, "stops": stops, "steps": steps}
+        rows.append(Sample(ops.slice, (x(*shape),), ranges, gradient=(0,)))
+        size = np.zeros(shape)[
+            tuple(slice(a, None if b < 0 else b, s) for a, b, s in zip(starts, stops, steps, strict=True))
+        ].shape
+        rows.append(Sample(ops.slice_grad, (x(*size),), {"shape": shape, **ranges}, gradient=(0,)))
+    for pads in ((1, 2, 0, 3), (0, 0, 0, 0), (-1, 1, 2, -2)):
+        rows.append(Sample(ops.pad, (x(4, 5), Operand((), float32, value=1.5)), {"pads": pads}, gradient=(0, 1)))
+        rows.append(Sample(ops.pad, (x(4, 5),), {"pads": pads}))
+    rows += [
+        Sample(ops.pad, (x(4, 5),), {"pads": (1, 2, 0, 3), "mode": mode}, gradient=(0,)) for mode in ("reflect", "edge")
+    ]
+    rows += [Sample(ops.pad, (x(0, 5),), {"pads": (1, 0, 1, 0)}), Sample(ops.pad, (x(1),), {"pads": (3, 3)})]
+    for shapes, axis in (
+        (((3, 5), (3, 2)), 1),
+        (((3, 5), (1, 5), (0, 5)), 0),
+        (((2, 3, 4), (2, 3, 4)), -1),
+        (((7,),), 0),
+    ):
+        rows.append(
+            Sample(ops.concat, tuple(x(*s) for s in shapes), {"axis": axis}, gradient=tuple(range(len(shapes))))
+        )
+    rows.append(Sample(ops.concat, (x(40001), x(40001)), {"axis": 0}))
+    rows.append(Sample(ops.concat, (i(3, high=9), i(2, high=9)), {"axis": 0}))
+    return rows
+
+
+SAMPLES: list[Sample] = _moves()
