@@ -58,27 +58,27 @@ static inline int64_t df_round_up(int64_t a, int64_t b) { return df_divide_up(a,
 
 /* Size of the parts when |total| is cut into the fewest parts of at most |most|, all about equal.
  */
-static inline int64_t df_even_part(int64_t total, int64_t most) {
+static inline int64_t df_even_split(int64_t total, int64_t most) {
   return df_divide_up(total, df_max(1, df_divide_up(total, df_max(1, most))));
 }
 
-/* Pieces to cut |work| units into, each of at least |grain|; a few per thread even out uneven
+/* Tasks to split |work| units into, each of at least |grain|; a few per thread even out uneven
  * threads, and between two of them a run can be cancelled. */
-static inline int64_t df_pieces(const df_call *call, int64_t work, int64_t grain) {
+static inline int64_t df_task_count(const df_call *call, int64_t work, int64_t grain) {
   int64_t most = call->threads > 1 ? 4 * (int64_t)call->threads : 1;
   return df_max(1, df_min(df_max(most, work / DF_LONGEST), work / grain));
 }
 
-/* Units [*begin, *end) of |total| that piece |index| of |count| does; cut at multiples of |align|.
+/* Units [*begin, *end) of |total| that task |index| of |count| does; split at multiples of |align|.
  */
-static inline void df_piece(int64_t index, int64_t count, int64_t total, int64_t align,
-                            int64_t *begin, int64_t *end) {
+static inline void df_task_range(int64_t index, int64_t count, int64_t total, int64_t align,
+                                 int64_t *begin, int64_t *end) {
   int64_t blocks = df_divide_up(total, align);
   *begin = df_min(total, blocks * index / count * align);
   *end = df_min(total, blocks * (index + 1) / count * align);
 }
 
-/* task(context, 0..count-1, count, worker); one piece runs here without a way through the pool. */
+/* task(context, 0..count-1, count, worker); one task runs here, without the pool. */
 static inline void df_parallel(const df_call *call, df_task task, void *context, int64_t count) {
   if (count == 1)
     task(context, 0, 1, 0);

@@ -3,7 +3,7 @@
  * Compiled once, for any machine. The kernel files are compiled for several instruction sets; the
  * best one that processor and operating system support is chosen when the plugin is opened. The
  * environment variable DATAFLOW_CPU_ISA names another one. "amx" has the kernels of AVX-512, some
- * of which ask whether they may use the matrix unit.
+ * of which ask whether they may use AMX tiles.
  */
 #ifdef DF_AMX
 #define _GNU_SOURCE
@@ -102,7 +102,7 @@ static int cpuid_bit(unsigned leaf, unsigned subleaf, int in_edx, int bit) {
   return __get_cpuid_count(leaf, subleaf, &a, &b, &c, &d) && (in_edx ? d : a) >> bit & 1;
 }
 
-/* Also asks the operating system, once and for all threads, to save the unit's registers. */
+/* Also asks the operating system, once and for all threads, to save the tile registers. */
 static int amx_runs(void) {
   enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
   const int there = cpuid_bit(7, 0, 1, 22) && cpuid_bit(7, 0, 1, 24) && cpuid_bit(7, 1, 0, 5);

@@ -46,7 +46,7 @@ def error(model: df.Model, feeds: dict[str, np.ndarray], **how: object) -> float
 
 def test_the_kernel_says_what_it_goes_by() -> None:
     model, feeds = planes()
-    assert algorithms(df.Session(model, ["cpu"]), feeds) == ["winograd", "point"]
+    assert algorithms(df.Session(model, ["cpu"]), feeds) == ["winograd", "pointwise"]
 
 
 def test_what_is_avoided_is_not_used_where_there_is_another() -> None:
@@ -54,20 +54,20 @@ def test_what_is_avoided_is_not_used_where_there_is_another() -> None:
     found = df.Algorithms(avoid="winograd")
     assert "winograd" not in algorithms(df.Session(model, ["cpu"], algorithms=found), feeds)
     assert error(model, feeds, algorithms=found) < 1e-6
-    everything = df.Algorithms(avoid=["winograd", "point", "rows", "direct", "spread"])
-    assert algorithms(df.Session(model, ["cpu"], algorithms=everything), feeds) == ["winograd", "point"]
+    everything = df.Algorithms(avoid=["winograd", "pointwise", "few_channels", "direct", "shifted"])
+    assert algorithms(df.Session(model, ["cpu"], algorithms=everything), feeds) == ["winograd", "pointwise"]
 
 
-@pytest.mark.parametrize("name", ["winograd", "point", "rows", "direct", "spread"])
+@pytest.mark.parametrize("name", ["winograd", "pointwise", "few_channels", "direct", "shifted"])
 def test_every_algorithm_computes_the_same(name: str) -> None:
     model, feeds = planes()
-    found = df.Algorithms(avoid={"winograd", "point", "rows", "direct", "spread"} - {name})
+    found = df.Algorithms(avoid={"winograd", "pointwise", "few_channels", "direct", "shifted"} - {name})
     assert name in algorithms(df.Session(model, ["cpu"], algorithms=found), feeds)
     assert error(model, feeds, algorithms=found) < 2e-6
 
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
-@pytest.mark.parametrize("avoid", [(), ("winograd",), ("winograd", "point"), ("winograd", "point", "direct")])
+@pytest.mark.parametrize("avoid", [(), ("winograd",), ("winograd", "pointwise"), ("winograd", "pointwise", "direct")])
 def test_gradients_go_by_what_is_left(strides: tuple[int, int], avoid: tuple[str, ...]) -> None:
     random = np.random.default_rng(1)
     g = df.GraphBuilder("gradient")
@@ -168,7 +168,7 @@ def test_a_resumed_run_goes_by_the_checkpoints_algorithms(tmp_path: Path, caplog
 
     plain = df.Algorithms(avoid="winograd")
     whole = trained(False, plain, 2)
-    assert set(plain.used.values()) <= {"direct", "point", "rows", "spread"}
+    assert set(plain.used.values()) <= {"direct", "pointwise", "few_channels", "shifted"}
     for path in tmp_path.iterdir():
         path.unlink()
     trained(False, df.Algorithms(avoid="winograd"), 1)

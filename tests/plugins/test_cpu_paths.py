@@ -72,5 +72,5 @@ def test_training_on_every_instruction_set(isa):
     check(isa, TRAINING)
 
 
-def test_the_matrix_unit_is_as_right_as_float32():
+def test_amx_tiles_are_as_right_as_float32():
     check("amx", TABLE)

@@ -9,12 +9,12 @@
  * block of rows), the mask, and y goes there: 4 (m d + n d + n e + m e) bytes, where the ops one by
  * one read and write 4 m n bytes for each of product, scale, mask, softmax and product.
  *
- * A piece of work is a block of rows of a batch entry. It packs a block of columns of kt and rows
+ * A task is a block of rows of a batch entry. It packs a block of columns of kt and rows
  * of v into the second cache, and passes over its rows tile by tile: the scores of a tile's rows
  * stay in the first cache from the first product through the softmax to the second one. Several
  * blocks of columns are joined by the online softmax; see attention/rows.c.
  *
- * Where less than float32 is wanted and the matrix unit does products faster, the rows of a piece
+ * Where less than float32 is wanted and AMX tiles multiply faster, the rows of a task
  * go in larger blocks, whose scores stay in the second cache, and their products are gemm/gemm.h's.
  *
  * Few rows (decoding has one) would not earn what packing costs, which is a load and a store for
@@ -31,7 +31,7 @@
 enum {
   PANELS = 128 * 1024, /* floats of kt and v in the second cache */
   SCORES = 8 * 1024,   /* floats of a tile's rows in the first */
-  MOST_TILES = 40,     /* of rows in a piece */
+  MOST_TILES = 40,     /* of rows in a task */
   ONE_SET = 1024,      /* floats from one line to the next of the same set */
   BLOCK = 64 * 1024,   /* floats of a block's rows in the second */
   ALIGN = 16,
@@ -45,15 +45,15 @@ typedef struct plan {
   int64_t lead[MOST_LEAD];
   int32_t n_lead, masked;
   int64_t batch, m, n, d, e;
-  int64_t y_row;                   /* distance of two rows of y */
-  int64_t turned;                  /* the rows of a batch entry lie |y_row| apart between others' */
-  int64_t rows, down;              /* of a piece; pieces per batch entry */
-  int64_t height;                  /* rows of a tile, or of a block */
-  int32_t blocks;                  /* products are gemm/gemm.h's */
-  int32_t thin;                    /* products are gemm/thin.h's */
-  df_gemm_cut first, second, last; /* of a block; the last one's second */
-  int64_t columns;                 /* of a block */
-  int64_t scores_row;              /* distance of two rows of scores */
+  int64_t y_row;      /* distance of two rows of y */
+  int64_t transposed; /* the rows of a batch entry lie |y_row| apart between others' */
+  int64_t rows, down; /* of a task; tasks per batch entry */
+  int64_t height;     /* rows of a tile, or of a block */
+  int32_t blocks;     /* products are gemm/gemm.h's */
+  int32_t thin;       /* products are gemm/thin.h's */
+  df_gemm_split first, second, last; /* of a block; the last one's second */
+  int64_t columns;                   /* of a block */
+  int64_t scores_row;                /* distance of two rows of scores */
   int64_t kt_floats, v_floats, q_floats, scores_floats, sums_floats;
   int64_t scratch; /* floats per worker */
 } plan;
@@ -62,7 +62,7 @@ static int64_t packed_floats(int64_t floats) { return df_round_up(floats + DF_LA
 
 /* Pieces per batch entry: few enough that packing, which each does, stays small beside the tiles,
  * and so many that threads end together. In steps of packing a float: a tile's row is 1/32. */
-static int64_t pieces_down(int64_t m, int64_t batch, int64_t work, int32_t threads) {
+static int64_t tasks_down(int64_t m, int64_t batch, int64_t work, int32_t threads) {
   const int64_t tiles = df_divide_up(m, DF_TILE_ROWS), least = df_divide_up(tiles, MOST_TILES);
   if (threads == 1 || work <= SMALL)
     return least;
@@ -110,7 +110,7 @@ static void plan_blocks(plan *p, int32_t threads, int32_t precision) {
       df_max(1, df_min(PANELS / df_max(1, p->d + p->e), SCORES / DF_TILE_ROWS) / DF_TILE_COLUMNS);
   const int64_t blocks = df_max(1, df_divide_up(p->n, most * DF_TILE_COLUMNS));
   p->columns = df_max(1, df_round_up(df_divide_up(p->n, blocks), DF_TILE_COLUMNS));
-  const int64_t down = pieces_down(p->m, p->batch, p->batch * p->m * p->n * (p->d + p->e), threads);
+  const int64_t down = tasks_down(p->m, p->batch, p->batch * p->m * p->n * (p->d + p->e), threads);
   p->rows = df_max(1, df_divide_up(p->m, down));
   p->down = df_divide_up(p->m, p->rows);
   p->height = even_rows(p->rows, DF_TILE_ROWS);
@@ -119,10 +119,10 @@ static void plan_blocks(plan *p, int32_t threads, int32_t precision) {
   p->v_floats = packed_floats(p->columns * df_round_up(p->e, DF_TILE_COLUMNS));
   p->q_floats = packed_floats(p->d * DF_TILE_ROWS);
   const int64_t tall = even_rows(p->rows, BLOCK / p->scores_row);
-  p->first = df_matrix_cut(tall, p->columns, p->d, precision);
-  p->second = df_matrix_cut(tall, p->e, p->columns, precision);
-  p->last = df_matrix_cut(tall, p->e, p->n % p->columns, precision); /* if there is one */
-  p->blocks = p->first.parts || p->second.parts;
+  p->first = df_matrix_split(tall, p->columns, p->d, precision);
+  p->second = df_matrix_split(tall, p->e, p->columns, precision);
+  p->last = df_matrix_split(tall, p->e, p->n % p->columns, precision); /* if there is one */
+  p->blocks = p->first.terms || p->second.terms;
   if (p->blocks) {
     p->height = tall;
     p->kt_floats = df_max(p->first.scratch, df_max(p->second.scratch, p->last.scratch));
@@ -143,7 +143,7 @@ static void plan_blocks(plan *p, int32_t threads, int32_t precision) {
     plan_sizes(p, (y)->shape, (y)->rank);                                                          \
   } while (0)
 
-/* The batch is that of y, whose axes are (..., m, e), or (batch, m, heads, e) when turned. */
+/* The batch is that of y, whose axes are (..., m, e), or (batch, m, heads, e) when transposed. */
 static void plan_sizes(plan *p, const int64_t *y, int32_t rank) {
   p->m = p->q.shape[p->q.rank - 2];
   p->d = p->q.shape[p->q.rank - 1];
@@ -153,14 +153,14 @@ static void plan_sizes(plan *p, const int64_t *y, int32_t rank) {
   p->y_row = p->e;
   for (int32_t axis = 0; axis < p->n_lead; axis++)
     p->lead[axis] = y[axis];
-  if (p->turned) {
+  if (p->transposed) {
     p->lead[1] = y[2];
     p->y_row = y[2] * p->e;
   }
   p->batch = df_product(p->lead, 0, p->n_lead);
 }
 
-/* ---- A piece -------------------------------------------------------------------------------- */
+/* ---- A task -------------------------------------------------------------------------------- */
 
 typedef struct job {
   plan p;
@@ -170,14 +170,14 @@ typedef struct job {
   float *workspace;
 } job;
 
-/* What a piece works on: its matrices, and its part of the workspace. */
-typedef struct piece {
+/* What a task works on: its matrices, and its part of the workspace. */
+typedef struct task {
   df_matrix q, kt, v;
   const float *mask;
   float *y, *logsum;
-  float *kt_panels, *v_panels, *q_panel, *scores, *mask_row; /* panels, or room for products */
+  float *kt_panels, *v_panels, *q_panel, *scores, *mask_row; /* panels, or space for products */
   df_attention_sum *sums;                                    /* of each row */
-} piece;
+} task;
 
 static int64_t panel_width(int64_t columns) {
   return columns > DF_LANES ? DF_TILE_COLUMNS : DF_LANES;
@@ -213,7 +213,7 @@ static void multiply(float *c, int64_t c_row, factor a, const float *panels, int
 
 /* Scores -> weights of rows [i, i + rows) in columns [begin, begin + n), and what y has of those
  * before. */
-static void weigh_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
+static void weigh_rows(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
                        int64_t begin, int64_t n) {
   const plan *p = &job->p;
   for (int64_t r = 0; r < rows; r++) {
@@ -230,12 +230,12 @@ static void weigh_rows(const job *job, const piece *at, int64_t i, int64_t first
   }
 }
 
-/* Rows [i, i + rows) of a piece that begins at |first|, against columns [begin, begin + n). */
-typedef void rows_of_piece(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
-                           int64_t begin, int64_t n);
+/* Rows [i, i + rows) of a task that begins at |first|, against columns [begin, begin + n). */
+typedef void rows_of_task(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
+                          int64_t begin, int64_t n);
 
 /* Where the columns are packed. */
-static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
+static void tile_rows(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
                       int64_t begin, int64_t n) {
   const plan *p = &job->p;
   factor q = {at->q.at + i * p->q.row, p->q.row, 0};
@@ -250,7 +250,7 @@ static void tile_rows(const job *job, const piece *at, int64_t i, int64_t first,
 }
 
 /* Where products are gemm/gemm.h's, from the operands as they lie. */
-static void block_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
+static void block_rows(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
                        int64_t begin, int64_t n) {
   const plan *p = &job->p;
   const df_matrix weights = {at->scores, p->scores_row, 1};
@@ -262,7 +262,7 @@ static void block_rows(const job *job, const piece *at, int64_t i, int64_t first
 }
 
 /* Where they are gemm/thin.h's, which takes all columns at once. */
-static void thin_rows(const job *job, const piece *at, int64_t i, int64_t first, int64_t rows,
+static void thin_rows(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
                       int64_t begin, int64_t n) {
   const plan *p = &job->p;
   const df_matrix q = df_matrix_from(at->q, i, 0);
@@ -293,23 +293,23 @@ static void thin_rows(const job *job, const piece *at, int64_t i, int64_t first,
   DF_NAME(df_thin_columns)(&sums, 0, p->e);
 }
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
   const plan *p = &job->p;
   const int64_t entry = index / p->down, first = index % p->down * p->rows;
   const int64_t end = df_min(p->m, first + p->rows);
-  const int64_t y_entry = p->turned
+  const int64_t y_entry = p->transposed
                               ? entry / p->lead[1] * p->m * p->y_row + entry % p->lead[1] * p->e
                               : entry * p->m * p->e;
   float *scratch = job->workspace + worker * p->scratch;
-  piece at = {.q = df_matrix_of(job->q, &p->q, p->lead, p->n_lead, entry),
-              .kt = df_matrix_of(job->kt, &p->kt, p->lead, p->n_lead, entry),
-              .v = df_matrix_of(job->v, &p->v, p->lead, p->n_lead, entry),
-              .y = job->y + y_entry,
-              .logsum = job->logsum ? job->logsum + entry * p->m : NULL,
-              .kt_panels = scratch,
-              .v_panels = scratch + p->kt_floats};
+  task at = {.q = df_matrix_of(job->q, &p->q, p->lead, p->n_lead, entry),
+             .kt = df_matrix_of(job->kt, &p->kt, p->lead, p->n_lead, entry),
+             .v = df_matrix_of(job->v, &p->v, p->lead, p->n_lead, entry),
+             .y = job->y + y_entry,
+             .logsum = job->logsum ? job->logsum + entry * p->m : NULL,
+             .kt_panels = scratch,
+             .v_panels = scratch + p->kt_floats};
   at.q_panel = at.v_panels + p->v_floats;
   at.scores = at.q_panel + p->q_floats;
   at.mask_row = at.scores + p->scores_floats - p->scores_row;
@@ -318,7 +318,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
     at.mask = job->mask + df_matrix_offset(&p->mask, p->lead, p->n_lead, entry);
   for (int64_t i = first; i < end; i++)
     at.sums[i - first] = (df_attention_sum){0.0, -INFINITY};
-  rows_of_piece *const run_rows = p->thin ? thin_rows : p->blocks ? block_rows : tile_rows;
+  rows_of_task *const run_rows = p->thin ? thin_rows : p->blocks ? block_rows : tile_rows;
   for (int64_t begin = 0; begin < p->n || begin == 0; begin += p->columns) {
     const int64_t n = df_min(p->columns, p->n - begin);
     if (!p->blocks && !p->thin) {
@@ -337,7 +337,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
 
 static df_status run_attention(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
-  job job = {.p = {.turned = df_attr_int(call, 1, 0)},
+  job job = {.p = {.transposed = df_attr_int(call, 1, 0)},
              .q = call->inputs[0].data,
              .kt = call->inputs[1].data,
              .v = call->inputs[2].data,
@@ -353,13 +353,13 @@ static df_status run_attention(const df_call *call) {
   if (p->batch * p->m == 0)
     return DF_OK;
   plan_blocks(p, call->threads, (int32_t)(intptr_t)call->state);
-  df_parallel(call, run_piece, &job, p->batch * p->down);
+  df_parallel(call, run_task, &job, p->batch * p->down);
   return DF_OK;
 }
 
 static df_status prepare_attention(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  plan p = {.turned = node->n_attributes > 1 ? node->attributes[1].i : 0};
+  plan p = {.transposed = node->n_attributes > 1 ? node->attributes[1].i : 0};
   PLAN(&p, node->inputs, node->n_inputs, &node->outputs[0]);
   plan_blocks(&p, node->threads, node->precision);
   out->workspace = p.scratch * (int64_t)sizeof(float) * node->threads;

@@ -11,7 +11,7 @@
  *
  * Five products, 2 m n (3 d + 2 e) operations, where weights that were kept cost four, 2 m n (2 d +
  * 2 e), and 4 m n bytes from forward to backward. Blocks of rows of p and ds stay in the second
- * cache. A piece of work is a batch entry: dk and dv are summed over its blocks in order, so the
+ * cache. A task is a batch entry: dk and dv are summed over its blocks in order, so the
  * bits are the same whatever the number of threads. */
 #include "attention/matrix.h"
 #include "attention/rows.h"
@@ -29,15 +29,16 @@ enum { DY, Y, LOGSUM, Q, KT, V, MASK };
 typedef struct plan {
   df_matrices dy, y, q, kt, v, mask;
   int64_t lead[MOST_LEAD];
-  int64_t turned[2][2][MOST_LEAD + 2]; /* shapes and strides of dy and y with heads before rows */
+  int64_t transposed[2][2]
+                    [MOST_LEAD + 2]; /* shapes and strides of dy and y with heads before rows */
   int32_t n_lead, masked;
   int64_t batch, m, n, d, e;
   int64_t rows;       /* of a block */
   int64_t scores_row; /* distance of two rows of p and of ds */
   int64_t block;      /* floats of p or ds */
-  df_gemm_cut scores, weights, dq;
-  df_gemm_cut dk[2], dv[2]; /* of a block, and of the last one */
-  int64_t scratch;          /* floats per worker */
+  df_gemm_split scores, weights, dq;
+  df_gemm_split dk[2], dv[2]; /* of a block, and of the last one */
+  int64_t scratch;            /* floats per worker */
 } plan;
 
 static void plan_blocks(plan *p, int32_t precision) {
@@ -46,14 +47,14 @@ static void plan_blocks(plan *p, int32_t precision) {
   p->rows = df_max(1, df_divide_up(p->m, df_max(1, df_divide_up(p->m, most))));
   p->scores_row = df_round_up(p->n, ALIGN) + ALIGN;
   p->block = p->rows * p->scores_row;
-  p->scores = df_matrix_cut(p->rows, p->n, p->d, precision);
-  p->weights = df_matrix_cut(p->rows, p->n, p->e, precision);
-  p->dq = df_matrix_cut(p->rows, p->d, p->n, precision);
+  p->scores = df_matrix_split(p->rows, p->n, p->d, precision);
+  p->weights = df_matrix_split(p->rows, p->n, p->e, precision);
+  p->dq = df_matrix_split(p->rows, p->d, p->n, precision);
   p->scratch = df_max(p->scores.scratch, df_max(p->weights.scratch, p->dq.scratch));
   for (int last = 0; last < 2; last++) {
     const int64_t rows = last && p->m % p->rows ? p->m % p->rows : p->rows;
-    p->dk[last] = df_matrix_cut(p->n, p->d, rows, precision);
-    p->dv[last] = df_matrix_cut(p->n, p->e, rows, precision);
+    p->dk[last] = df_matrix_split(p->n, p->d, rows, precision);
+    p->dv[last] = df_matrix_split(p->n, p->e, rows, precision);
     p->scratch = df_max(p->scratch, df_max(p->dk[last].scratch, p->dv[last].scratch));
   }
   p->scratch += 2 * p->block + p->scores_row; /* the last for a row of the mask */
@@ -75,8 +76,8 @@ static df_matrices turned_back(const int64_t *shape, const int64_t *strides,
 #define PLAN(p, in, n_in, turned_)                                                                 \
   do {                                                                                             \
     if (turned_) {                                                                                 \
-      (p)->dy = turned_back((in)[DY].shape, (in)[DY].strides, (p)->turned[0]);                     \
-      (p)->y = turned_back((in)[Y].shape, (in)[Y].strides, (p)->turned[1]);                        \
+      (p)->dy = turned_back((in)[DY].shape, (in)[DY].strides, (p)->transposed[0]);                 \
+      (p)->y = turned_back((in)[Y].shape, (in)[Y].strides, (p)->transposed[1]);                    \
     } else {                                                                                       \
       (p)->dy = OPERAND(in, DY);                                                                   \
       (p)->y = OPERAND(in, Y);                                                                     \
@@ -101,7 +102,7 @@ static void plan_sizes(plan *p) {
   p->batch = df_product(p->lead, 0, p->n_lead);
 }
 
-/* ---- A piece -------------------------------------------------------------------------------- */
+/* ---- A task -------------------------------------------------------------------------------- */
 
 typedef struct job {
   plan p;
@@ -111,7 +112,7 @@ typedef struct job {
   float *workspace;
 } job;
 
-static void run_piece(void *context, int64_t entry, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t entry, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
   const plan *p = &job->p;
@@ -130,7 +131,7 @@ static void run_piece(void *context, int64_t entry, int64_t count, int32_t worke
     const int64_t rows = df_min(p->rows, p->m - first);
     const df_matrix own_q = df_matrix_from(q, first, 0), own_dy = df_matrix_from(dy, first, 0);
     df_matrix_multiply(s, p->scores_row, own_q, kt, rows, p->n, p->d, 0, &p->scores, scratch);
-    df_matrix_multiply(ds, p->scores_row, own_dy, df_matrix_turned(v), rows, p->n, p->e, 0,
+    df_matrix_multiply(ds, p->scores_row, own_dy, df_matrix_transposed(v), rows, p->n, p->e, 0,
                        &p->weights, scratch);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t i = first + r;
@@ -144,12 +145,12 @@ static void run_piece(void *context, int64_t entry, int64_t count, int32_t worke
     }
     const int32_t more = first > 0;
     const int last = rows < p->rows;
-    df_matrix_multiply(dv, p->e, df_matrix_turned(weights), own_dy, p->n, p->e, rows, more,
+    df_matrix_multiply(dv, p->e, df_matrix_transposed(weights), own_dy, p->n, p->e, rows, more,
                        &p->dv[last], scratch);
-    df_matrix_multiply(dk, p->d, df_matrix_turned(errors), own_q, p->n, p->d, rows, more,
+    df_matrix_multiply(dk, p->d, df_matrix_transposed(errors), own_q, p->n, p->d, rows, more,
                        &p->dk[last], scratch);
-    df_matrix_multiply(job->dq + (entry * p->m + first) * p->d, p->d, errors, df_matrix_turned(kt),
-                       rows, p->d, p->n, 0, &p->dq, scratch);
+    df_matrix_multiply(job->dq + (entry * p->m + first) * p->d, p->d, errors,
+                       df_matrix_transposed(kt), rows, p->d, p->n, 0, &p->dq, scratch);
   }
 }
 
@@ -166,7 +167,7 @@ static df_status run_attention_grad(const df_call *call) {
   for (int32_t i = 0; i < call->n_inputs; i++)
     job.in[i] = call->inputs[i].data;
   plan_blocks(p, (int32_t)(intptr_t)call->state);
-  df_parallel(call, run_piece, &job, p->batch);
+  df_parallel(call, run_task, &job, p->batch);
   return DF_OK;
 }
 

@@ -55,17 +55,19 @@ static inline df_matrix df_matrix_from(df_matrix x, int64_t row, int64_t column)
   return x;
 }
 
-static inline df_matrix df_matrix_turned(df_matrix x) { return (df_matrix){x.at, x.column, x.row}; }
-
-/* The cut of a product on one thread; one without results has no pieces. */
-static inline df_gemm_cut df_matrix_cut(int64_t m, int64_t n, int64_t k, int32_t precision) {
-  return m && n ? DF_NAME(df_gemm_cut_at)(m, n, k, 1, 1, precision) : (df_gemm_cut){0};
+static inline df_matrix df_matrix_transposed(df_matrix x) {
+  return (df_matrix){x.at, x.column, x.row};
 }
 
-/* c (m, n) = or += a (m, k) b (k, n), by the cut of a product at least as large. */
+/* The split of a product on one thread; one without results has no tasks. */
+static inline df_gemm_split df_matrix_split(int64_t m, int64_t n, int64_t k, int32_t precision) {
+  return m && n ? DF_NAME(df_gemm_split_for)(m, n, k, 1, 1, precision) : (df_gemm_split){0};
+}
+
+/* c (m, n) = or += a (m, k) b (k, n), by the split of a product at least as large. */
 static inline void df_matrix_multiply(float *c, int64_t c_row, df_matrix a, df_matrix b, int64_t m,
                                       int64_t n, int64_t k, int32_t accumulate,
-                                      const df_gemm_cut *cut, float *scratch) {
+                                      const df_gemm_split *split, float *scratch) {
   const df_gemm gemm = {.c = c,
                         .a = a.at,
                         .b = b.at,
@@ -80,9 +82,9 @@ static inline void df_matrix_multiply(float *c, int64_t c_row, df_matrix a, df_m
                         .end = {.accumulate = accumulate}};
   if (!m || !n)
     return;
-  for (int64_t i = 0; i < df_divide_up(m, cut->rows); i++)
-    for (int64_t j = 0; j < df_divide_up(n, cut->columns); j++)
-      DF_NAME(df_gemm_piece)(&gemm, cut, i * cut->across + j, scratch);
+  for (int64_t i = 0; i < df_divide_up(m, split->rows); i++)
+    for (int64_t j = 0; j < df_divide_up(n, split->columns); j++)
+      DF_NAME(df_gemm_task)(&gemm, split, i * split->across + j, scratch);
 }
 
 #endif

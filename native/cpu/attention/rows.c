@@ -43,7 +43,7 @@ static float add_mask(const df_attention_row *row) {
     most = vec_max(t, most);
   }
   if (i < row->n) {
-    const df_vec added = mask ? vec_load_part(mask + i, row->n - i) : same;
+    const df_vec added = mask ? vec_load_partial(mask + i, row->n - i) : same;
     vec_store(s + i, vec_load(s + i) * scale + added);
     for (int64_t j = row->n; j < i + DF_LANES; j++)
       s[j] = -INFINITY;
@@ -62,7 +62,8 @@ static float largest(const df_attention_row *row) {
   return vec_largest(most);
 }
 
-/* e = e^(scale * s - most); returns the sum. Of two vectors in turn, so that each adds few. */
+/* e = e^(scale * s - most); returns the sum. Alternates between two vectors of sums, so that each
+ * adds few. */
 static float exponentials(float *s, int64_t n, float scale, float most) {
   const df_vec factor = vec_splat(scale), base = vec_splat(most);
   df_vec sum[2] = {vec_zero(), vec_zero()};
@@ -113,7 +114,7 @@ void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float 
   float *s = row->scores;
   for (int64_t i = 0; i < row->n; i += DF_LANES) { /* behind the row is room for whole vectors */
     const int64_t some = df_min(DF_LANES, row->n - i);
-    const df_vec added = mask ? vec_load_part(mask + i, some) : same;
+    const df_vec added = mask ? vec_load_partial(mask + i, some) : same;
     const df_vec x = vec_load(s + i) * scale + added - base;
     const df_vec p = exp_below_zero(-vec_max(vec_splat(LEAST), -x)); /* rounding may leave x > 0 */
     vec_store(s + i, p);

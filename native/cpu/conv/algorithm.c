@@ -1,102 +1,109 @@
-/* conv/algorithm.c: the ways of a convolution with packed weights, the one that gains most first.
- */
+/* conv/algorithm.c: the convolutions with prepacked weights, the one that gains most first. */
 #include "conv/algorithm.h"
 #include "conv/amx/conv.h"
 #include "conv/few_channels.h"
 #include "conv/pointwise.h"
 #include "conv/winograd.h"
 
-typedef struct way {
+typedef struct algorithm {
   int (*takes)(const df_conv *conv); /* it gains */
   int (*can)(const df_conv *conv);
-  int64_t (*pack_bytes)(const df_conv *conv);
-  int64_t (*pack_pieces)(const df_conv *conv);
-  void (*pack)(const df_conv *conv, const df_weight *weight, int64_t piece, float *packed);
+  int64_t (*prepack_bytes)(const df_conv *conv);
+  int64_t (*prepack_tasks)(const df_conv *conv);
+  void (*prepack)(const df_conv *conv, const df_weight *weight, int64_t task, float *packed);
   int64_t (*workspace)(const df_conv *conv, int32_t threads);
   void (*run)(const df_call *call, const df_direct *direct);
-} way;
+} algorithm;
 
-#define WAY(name, able, packer)                                                                    \
-  {DF_NAME(df_##name##_takes),        DF_NAME(df_##able),                                          \
-   DF_NAME(df_##packer##_pack_bytes), DF_NAME(df_##packer##_pack_pieces),                          \
-   DF_NAME(df_##packer##_pack),       DF_NAME(df_##name##_workspace),                              \
+#define ALGORITHM(name, able, packer)                                                              \
+  {DF_NAME(df_##name##_takes),                                                                     \
+   DF_NAME(df_##able),                                                                             \
+   DF_NAME(df_##packer##_prepack_bytes),                                                           \
+   DF_NAME(df_##packer##_prepack_tasks),                                                           \
+   DF_NAME(df_##packer##_prepack),                                                                 \
+   DF_NAME(df_##name##_workspace),                                                                 \
    DF_NAME(df_##name##_run)}
+
 #ifdef DF_AMX
-#define UNIT WAY(unit, unit_can, unit)
+#define AMX ALGORITHM(amx_conv, amx_conv_can, amx_conv)
 #else
 static int never(const df_conv *conv) {
   (void)conv;
   return 0;
 }
-#define UNIT {.takes = never, .can = never}
+#define AMX {.takes = never, .can = never}
 #endif
-static const way ways[DF_CONV_WAYS] = {WAY(winograd, winograd_takes, winograd),
-                                       WAY(point, point_can, point), WAY(rows, rows_can, point),
-                                       WAY(direct, direct_can, direct), UNIT};
 
-int32_t DF_NAME(df_way_of)(const df_conv *conv) {
-  for (int32_t i = conv->algorithm - 1; i >= 0 && i < DF_CONV_WAYS; i++)
-    if (ways[i].can(conv))
+static const algorithm algorithms[DF_CONV_PREPACKED] = {
+    ALGORITHM(winograd, winograd_takes, winograd), ALGORITHM(pointwise, pointwise_can, pointwise),
+    ALGORITHM(few_channels, few_channels_can, pointwise), ALGORITHM(direct, direct_can, direct),
+    AMX};
+
+int32_t DF_NAME(df_conv_choose)(const df_conv *conv) {
+  for (int32_t i = conv->algorithm - 1; i >= 0 && i < DF_CONV_PREPACKED; i++)
+    if (algorithms[i].can(conv))
       return i;
-  if (!conv->algorithm && ways[DF_WAY_UNIT].takes(conv))
-    return DF_WAY_UNIT;
-  for (int32_t i = 0; i < DF_CONV_WAYS && !conv->algorithm; i++)
-    if (ways[i].takes(conv))
+  if (!conv->algorithm && algorithms[DF_CONV_AMX].takes(conv))
+    return DF_CONV_AMX;
+  for (int32_t i = 0; i < DF_CONV_PREPACKED && !conv->algorithm; i++)
+    if (algorithms[i].takes(conv))
       return i;
-  return DF_SPREAD;
+  return DF_CONV_SHIFTED;
 }
 
-void DF_NAME(df_way_tell)(const df_conv *conv, int32_t way, df_prepared *out) {
-  static const char *const names[DF_CONV_WAYS + 1] = {"winograd", "point",       "rows",
-                                                      "direct",   "matrix_unit", "spread"};
+void DF_NAME(df_conv_report)(const df_conv *conv, int32_t algorithm, df_prepared *out) {
+  static const char *const names[DF_CONV_PREPACKED + 1] = {"winograd", "pointwise", "few_channels",
+                                                           "direct",   "amx",       "shifted"};
   out->algorithms = names;
-  out->n_algorithms = DF_CONV_WAYS + 1;
-  out->algorithm = way;
-  out->possible = 1 << DF_SPREAD;
-  for (int32_t i = 0; i < DF_CONV_WAYS && conv; i++)
-    out->possible |= (int64_t)(ways[i].can(conv) != 0) << i;
+  out->n_algorithms = DF_CONV_PREPACKED + 1;
+  out->algorithm = algorithm;
+  out->possible = 1 << DF_CONV_SHIFTED;
+  for (int32_t i = 0; i < DF_CONV_PREPACKED && conv; i++)
+    out->possible |= (int64_t)(algorithms[i].can(conv) != 0) << i;
 }
 
-/* The one of |conv|, which isn't DF_SPREAD. */
-static const way *find(const df_conv *conv) {
-  const int32_t found = DF_NAME(df_way_of)(conv);
-  DF_ASSUME(found < DF_CONV_WAYS);
-  return &ways[found];
+/* The one of |conv|, which isn't DF_CONV_SHIFTED. */
+static const algorithm *find(const df_conv *conv) {
+  const int32_t found = DF_NAME(df_conv_choose)(conv);
+  DF_ASSUME(found < DF_CONV_PREPACKED);
+  return &algorithms[found];
 }
 
-int64_t DF_NAME(df_way_pack_bytes)(const df_conv *conv) { return find(conv)->pack_bytes(conv); }
+int64_t DF_NAME(df_conv_prepack_bytes)(const df_conv *conv) {
+  return find(conv)->prepack_bytes(conv);
+}
 
-void DF_NAME(df_way_pack)(const df_conv *conv, const df_weight *weight, float *packed) {
-  const way *way = find(conv);
-  for (int64_t piece = 0; piece < way->pack_pieces(conv); piece++)
-    way->pack(conv, weight, piece, packed);
+void DF_NAME(df_conv_prepack)(const df_conv *conv, const df_weight *weight, float *packed) {
+  const algorithm *chosen = find(conv);
+  for (int64_t task = 0; task < chosen->prepack_tasks(conv); task++)
+    chosen->prepack(conv, weight, task, packed);
 }
 
 typedef struct packing {
-  const way *way;
+  const algorithm *algorithm;
   const df_conv *conv;
   const df_weight *weight;
   float *packed;
 } packing;
 
-static void pack_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void prepack_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   (void)worker;
   const packing *p = context;
-  p->way->pack(p->conv, p->weight, index, p->packed);
+  p->algorithm->prepack(p->conv, p->weight, index, p->packed);
 }
 
-void DF_NAME(df_way_pack_now)(const df_call *call, const df_conv *conv, const df_weight *weight,
-                              float *packed) {
+void DF_NAME(df_conv_prepack_now)(const df_call *call, const df_conv *conv, const df_weight *weight,
+                                  float *packed) {
   packing p = {find(conv), conv, weight, packed};
-  df_parallel(call, pack_piece, &p, p.way->pack_pieces(conv));
+  df_parallel(call, prepack_task, &p, p.algorithm->prepack_tasks(conv));
 }
 
-int64_t DF_NAME(df_way_workspace)(const df_conv *conv, int32_t threads) {
+int64_t DF_NAME(df_conv_algorithm_workspace)(const df_conv *conv, int32_t threads) {
   return find(conv)->workspace(conv, threads);
 }
 
-void DF_NAME(df_way_run)(const df_call *call, const df_direct *direct, void *workspace) {
+void DF_NAME(df_conv_algorithm_run)(const df_call *call, const df_direct *direct, void *workspace) {
   df_call inner = *call;
   inner.workspace = workspace;
   find(&direct->conv)->run(&inner, direct);

@@ -9,15 +9,15 @@
 #include "conv/depthwise.h"
 #include "conv/shifted.h"
 
-static df_apply apply_of(const df_conv *conv) {
-  return (df_apply){.window = conv->window,
-                    .batch = conv->batch,
-                    .groups = conv->groups,
-                    .rows = conv->filters,
-                    .channels = conv->channels,
-                    .weight_row = conv->channels * conv->window.taps,
-                    .weight_channel = conv->window.taps,
-                    .weight_group = conv->filters * conv->channels * conv->window.taps};
+static df_shifted shifted_of(const df_conv *conv) {
+  return (df_shifted){.window = conv->window,
+                      .batch = conv->batch,
+                      .groups = conv->groups,
+                      .rows = conv->filters,
+                      .channels = conv->channels,
+                      .weight_row = conv->channels * conv->window.taps,
+                      .weight_channel = conv->window.taps,
+                      .weight_group = conv->filters * conv->channels * conv->window.taps};
 }
 
 const char *DF_NAME(df_conv_accepts)(const df_node *node) {
@@ -38,35 +38,37 @@ static void pack_weight(const df_node *node, void *state, const void *source, vo
   (void)state;
   df_conv conv = df_conv_as_row(conv_of_node(node));
   df_weight weight = df_weight_make(&conv, source);
-  DF_NAME(df_way_pack)(&conv, &weight, packed);
+  DF_NAME(df_conv_prepack)(&conv, &weight, packed);
 }
 
 /* Bytes of weights that are packed at every run, in the first part of the workspace. */
 static int64_t packed_bytes(const df_conv *conv) {
-  return conv->uses ? df_divide_up(DF_NAME(df_way_pack_bytes)(conv), 64) * 64 : 0;
+  return conv->uses ? df_divide_up(DF_NAME(df_conv_prepack_bytes)(conv), 64) * 64 : 0;
 }
 
 df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   df_conv conv = conv_of_node(node);
-  if (DF_NAME(df_depth_takes)(&conv))
+  if (DF_NAME(df_depthwise_takes)(&conv))
     return DF_OK;
   df_conv row = df_conv_as_row(conv);
-  int32_t way = DF_NAME(df_way_of)(&row);
+  int32_t algorithm = DF_NAME(df_conv_choose)(&row);
   out->state = df_conv_state(&conv);
-  DF_NAME(df_way_tell)(&row, way, out);
-  if (way != DF_SPREAD) {
+  DF_NAME(df_conv_report)(&row, algorithm, out);
+  if (algorithm != DF_CONV_SHIFTED) {
     if (!row.uses) {
       out->n_packs = 1;
       out->replaced = 1 << 1;
-      out->packs[0] = (df_pack){
-          .input = 1, .kind = way, .bytes = DF_NAME(df_way_pack_bytes)(&row), .pack = pack_weight};
+      out->packs[0] = (df_pack){.input = 1,
+                                .kind = algorithm,
+                                .bytes = DF_NAME(df_conv_prepack_bytes)(&row),
+                                .pack = pack_weight};
     }
-    out->workspace = packed_bytes(&row) + DF_NAME(df_way_workspace)(&row, node->threads);
+    out->workspace = packed_bytes(&row) + DF_NAME(df_conv_algorithm_workspace)(&row, node->threads);
     return DF_OK;
   }
-  df_apply apply = apply_of(&conv);
-  out->workspace = DF_NAME(df_apply_workspace)(&apply, node->threads);
+  df_shifted shifted = shifted_of(&conv);
+  out->workspace = DF_NAME(df_shifted_workspace)(&shifted, node->threads);
   return DF_OK;
 }
 
@@ -78,23 +80,23 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
   const float *packed = call->packs ? call->packs[0] : NULL;
   conv.uses = packed ? 0 : conv.batch;
   df_conv_from_state(&conv, call->state);
-  if (DF_NAME(df_depth_takes)(&conv)) {
-    df_depth depth = {.conv = conv,
-                      .out = y->data,
-                      .source = x->data,
-                      .weight = w->data,
-                      .bias = bias,
-                      .add = add,
-                      .relu = relu};
-    DF_NAME(df_depth_run)(call, &depth);
+  if (DF_NAME(df_depthwise_takes)(&conv)) {
+    df_depthwise depthwise = {.conv = conv,
+                              .out = y->data,
+                              .source = x->data,
+                              .weight = w->data,
+                              .bias = bias,
+                              .add = add,
+                              .relu = relu};
+    DF_NAME(df_depthwise_run)(call, &depthwise);
     return DF_OK;
   }
   df_conv row = df_conv_as_row(conv);
-  if (DF_NAME(df_way_of)(&row) != DF_SPREAD) {
+  if (DF_NAME(df_conv_choose)(&row) != DF_CONV_SHIFTED) {
     float *workspace = call->workspace;
     if (!packed) {
       df_weight weight = df_weight_make(&row, w->data);
-      DF_NAME(df_way_pack_now)(call, &row, &weight, workspace);
+      DF_NAME(df_conv_prepack_now)(call, &row, &weight, workspace);
       packed = workspace;
       workspace += packed_bytes(&row) / (int64_t)sizeof(float);
     }
@@ -105,17 +107,17 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
                         .bias = bias,
                         .add = add,
                         .relu = relu};
-    DF_NAME(df_way_run)(call, &direct, workspace);
+    DF_NAME(df_conv_algorithm_run)(call, &direct, workspace);
     return DF_OK;
   }
-  df_apply apply = apply_of(&conv);
-  apply.out = y->data;
-  apply.source = x->data;
-  apply.weight = w->data;
-  apply.bias = bias;
-  apply.add = add;
-  apply.relu = relu;
-  DF_NAME(df_apply_run)(call, &apply);
+  df_shifted shifted = shifted_of(&conv);
+  shifted.out = y->data;
+  shifted.source = x->data;
+  shifted.weight = w->data;
+  shifted.bias = bias;
+  shifted.add = add;
+  shifted.relu = relu;
+  DF_NAME(df_shifted_run)(call, &shifted);
   return DF_OK;
 }
 

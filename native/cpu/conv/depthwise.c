@@ -7,7 +7,7 @@
  *
  * Some rows of a plane are copied to the stack with their padding; after that every tap is a read
  * at a fixed distance, by vectors along the row. dx is the same sum as y over dy with zeros put
- * between its elements, taps turned round. The commonest kernel, 3x3, needs no copy
+ * between its elements, taps transposed round. The commonest kernel, 3x3, needs no copy
  * (conv/depthwise_3x3.h). */
 #include "conv/depthwise.h"
 #include "conv/depthwise_3x3.h"
@@ -42,7 +42,7 @@ static axis axis_of(const df_window *w, int i) {
 }
 
 /* The axis of the gradient by the input. */
-static axis turned(axis a) {
+static axis transposed(axis a) {
   return (axis){.in = a.out,
                 .out = a.in,
                 .kernel = a.kernel,
@@ -58,8 +58,8 @@ static shape make_shape(const df_conv *conv, int backward) {
   int single = w->in[2] == 1 && w->out[2] == 1 && w->kernel[2] == 1;
   shape s = {.down = axis_of(w, single ? 2 : 1), .across = axis_of(w, single ? 1 : 2)};
   if (backward) {
-    s.down = turned(s.down);
-    s.across = turned(s.across);
+    s.down = transposed(s.down);
+    s.across = transposed(s.across);
   }
   s.line = line_of(&s.across);
   int64_t lines = BUFFER / s.line - (s.down.kernel - 1) * s.down.dilation - 1;
@@ -71,7 +71,7 @@ static int fits(const shape *s) {
   return s->down.pad >= 0 && s->across.pad >= 0 && s->band >= df_min(s->down.out, LEAST_BAND);
 }
 
-int DF_NAME(df_depth_takes)(const df_conv *conv) {
+int DF_NAME(df_depthwise_takes)(const df_conv *conv) {
   const df_window *w = &conv->window;
   if (conv->channels != 1 || conv->groups == 1 || w->kernel[0] != 1 || w->in[0] != 1 ||
       w->out[0] != 1 || w->taps > MOST_TAPS)
@@ -82,7 +82,8 @@ int DF_NAME(df_depth_takes)(const df_conv *conv) {
 
 /* ---- The padded lines ----------------------------------------------------------------------- */
 
-/* Whether line |row| of the padded, spread plane has elements; |*from| is its line in the source.
+/* Whether line |row| of the padded, phase-split plane has elements; |*from| is its line in the
+ * source.
  */
 static inline int has_line(const axis *a, int64_t row, int64_t *from) {
   int64_t at = row - a->pad;
@@ -92,7 +93,7 @@ static inline int has_line(const axis *a, int64_t row, int64_t *from) {
 
 static inline void fill_zero(float *out, int64_t count) {
   for (int64_t i = 0; i < count; i += DF_LANES)
-    vec_store_part(out + i, vec_zero(), df_min(DF_LANES, count - i));
+    vec_store_partial(out + i, vec_zero(), df_min(DF_LANES, count - i));
 }
 
 /* Lines [first, first + count) of a padded plane; those without elements are zeros. */
@@ -110,7 +111,7 @@ static void fill_lines(float *buffer, const shape *s, const float *plane, int64_
       fill_zero(buffer, a->pad);
       for (int64_t j = 0; j < a->in; j += DF_LANES) {
         int64_t lanes = df_min(DF_LANES, a->in - j);
-        vec_store_part(buffer + a->pad + j, vec_load_part(line + j, lanes), lanes);
+        vec_store_partial(buffer + a->pad + j, vec_load_partial(line + j, lanes), lanes);
       }
       fill_zero(buffer + a->pad + a->in, s->line - a->pad - a->in);
     } else {
@@ -124,7 +125,7 @@ static void fill_lines(float *buffer, const shape *s, const float *plane, int64_
 /* ---- y and dx ------------------------------------------------------------------------------- */
 
 typedef struct job {
-  const df_depth *d;
+  const df_depthwise *d;
   shape s;
   int64_t inner; /* source planes summed up in one of out */
   int64_t outs;  /* planes of out with the same source planes */
@@ -165,11 +166,11 @@ static inline __attribute__((always_inline)) void do_row(int64_t taps, int64_t s
     const float *from = buffer + i * stride;
     df_vec sum = vec_splat(bias);
     if (add)
-      sum += vec_load_part(add + i, lanes);
+      sum += vec_load_partial(add + i, lanes);
 #pragma GCC unroll 9
     for (int64_t t = 0; t < taps; t++)
       sum += vec_load_steps(from + r->at[t], stride) * r->weight[t];
-    vec_store_part(out + i, relu ? vec_relu(sum) : sum, lanes);
+    vec_store_partial(out + i, relu ? vec_relu(sum) : sum, lanes);
   }
 }
 
@@ -200,7 +201,7 @@ static int is_three(const job *j) {
 }
 
 static void do_three(const job *j, int64_t plane) {
-  const df_depth *d = j->d;
+  const df_depthwise *d = j->d;
   const axis *down = &j->s.down, *across = &j->s.across;
   int64_t out_size = down->out * across->out, unit = plane / j->outs;
   int64_t filter = unit % d->conv.groups * d->conv.filters + plane % j->outs;
@@ -220,7 +221,7 @@ static void do_three(const job *j, int64_t plane) {
 
 /* One plane of out. */
 static void do_plane(const job *j, int64_t plane) {
-  const df_depth *d = j->d;
+  const df_depthwise *d = j->d;
   const shape *s = &j->s;
   float buffer[BUFFER];
   reads r;
@@ -254,7 +255,7 @@ static void run_planes(void *context, int64_t index, int64_t count, int32_t work
   (void)worker;
   const job *j = context;
   int64_t begin, end;
-  df_piece(index, count, j->d->conv.batch * j->d->conv.groups * j->outs, 1, &begin, &end);
+  df_task_range(index, count, j->d->conv.batch * j->d->conv.groups * j->outs, 1, &begin, &end);
   const int three = is_three(j);
   for (int64_t plane = begin; plane < end; plane++)
     if (three)
@@ -268,18 +269,21 @@ static void run(const df_call *call, job *j) {
   int64_t planes = conv->batch * conv->groups * j->outs;
   int64_t work = conv->batch * conv->groups * conv->filters *
                  (j->s.down.out * j->s.across.out * 4 + j->s.down.in * j->s.across.in);
-  df_parallel(call, run_planes, j, df_min(planes, df_pieces(call, work, DF_GRAIN)));
+  df_parallel(call, run_planes, j, df_min(planes, df_task_count(call, work, DF_GRAIN)));
 }
 
-void DF_NAME(df_depth_run)(const df_call *call, const df_depth *depth) {
-  job j = {.d = depth, .s = make_shape(&depth->conv, 0), .inner = 1, .outs = depth->conv.filters};
+void DF_NAME(df_depthwise_run)(const df_call *call, const df_depthwise *depthwise) {
+  job j = {.d = depthwise,
+           .s = make_shape(&depthwise->conv, 0),
+           .inner = 1,
+           .outs = depthwise->conv.filters};
   run(call, &j);
 }
 
-void DF_NAME(df_depth_run_dx)(const df_call *call, const df_depth *depth) {
-  job j = {.d = depth,
-           .s = make_shape(&depth->conv, 1),
-           .inner = depth->conv.filters,
+void DF_NAME(df_depthwise_run_dx)(const df_call *call, const df_depthwise *depthwise) {
+  job j = {.d = depthwise,
+           .s = make_shape(&depthwise->conv, 1),
+           .inner = depthwise->conv.filters,
            .outs = 1,
            .flip = 1};
   run(call, &j);
@@ -292,7 +296,7 @@ static inline __attribute__((always_inline)) void add_row(df_vec *sums, const re
                                                           const float *buffer, int64_t stride,
                                                           const float *dy, int64_t count) {
   for (int64_t i = 0; i < count; i += DF_LANES) {
-    df_vec left = vec_load_part(dy + i, df_min(DF_LANES, count - i));
+    df_vec left = vec_load_partial(dy + i, df_min(DF_LANES, count - i));
     const float *from = buffer + i * stride;
     for (int64_t t = 0; t < r->count; t++)
       sums[t] += left * vec_load_steps(from + r->at[t], stride);
@@ -302,7 +306,7 @@ static inline __attribute__((always_inline)) void add_row(df_vec *sums, const re
 /* All taps of one filter; the sums of an image are joined on their own, so that rounding does not
  * grow with the batch. */
 static void do_filter(const job *j, int64_t filter) {
-  const df_depth *d = j->d;
+  const df_depthwise *d = j->d;
   const shape *s = &j->s;
   float buffer[BUFFER];
   double total[MOST_TAPS] = {0};
@@ -344,15 +348,15 @@ static void run_filters(void *context, int64_t index, int64_t count, int32_t wor
   (void)worker;
   const job *j = context;
   int64_t begin, end;
-  df_piece(index, count, j->d->conv.groups * j->d->conv.filters, 1, &begin, &end);
+  df_task_range(index, count, j->d->conv.groups * j->d->conv.filters, 1, &begin, &end);
   for (int64_t filter = begin; filter < end; filter++)
     do_filter(j, filter);
 }
 
-void DF_NAME(df_depth_run_dw)(const df_call *call, const df_depth *depth) {
-  const df_conv *conv = &depth->conv;
-  job j = {.d = depth, .s = make_shape(conv, 0)};
+void DF_NAME(df_depthwise_run_dw)(const df_call *call, const df_depthwise *depthwise) {
+  const df_conv *conv = &depthwise->conv;
+  job j = {.d = depthwise, .s = make_shape(conv, 0)};
   int64_t filters = conv->groups * conv->filters;
   int64_t work = conv->batch * filters * (conv->window.in_size + conv->window.out_size * 4);
-  df_parallel(call, run_filters, &j, df_min(filters, df_pieces(call, work, DF_GRAIN)));
+  df_parallel(call, run_filters, &j, df_min(filters, df_task_count(call, work, DF_GRAIN)));
 }

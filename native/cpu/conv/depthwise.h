@@ -4,7 +4,7 @@
 
 #include "conv/shape.h"
 
-typedef struct df_depth {
+typedef struct df_depthwise {
   df_conv conv;
   float *out;
   const float *source; /* x; dy for the gradient by x; x for the one by the weight */
@@ -12,14 +12,14 @@ typedef struct df_depth {
   const float *bias;   /* per filter, null for none */
   const float *add;    /* as large as out, added before relu; null for none, may be out */
   int32_t relu;
-} df_depth;
+} df_depthwise;
 
 /* Whether groups have one channel each, and rows are short enough for the stack. */
-int DF_NAME(df_depth_takes)(const df_conv *conv);
+int DF_NAME(df_depthwise_takes)(const df_conv *conv);
 
 /* out = y, dx or dw. */
-void DF_NAME(df_depth_run)(const df_call *call, const df_depth *depth);
-void DF_NAME(df_depth_run_dx)(const df_call *call, const df_depth *depth);
-void DF_NAME(df_depth_run_dw)(const df_call *call, const df_depth *depth);
+void DF_NAME(df_depthwise_run)(const df_call *call, const df_depthwise *depthwise);
+void DF_NAME(df_depthwise_run_dx)(const df_call *call, const df_depthwise *depthwise);
+void DF_NAME(df_depthwise_run_dw)(const df_call *call, const df_depthwise *depthwise);
 
 #endif

@@ -100,7 +100,7 @@ THREE_INLINE void do_rows(const df_three *t, const df_vec *weight, const reads *
     int64_t to = (row + i) * t->out_size[1] + column;
     df_vec sum = vec_splat(t->bias);
     if (t->add)
-      sum += vec_load_part(t->add + to, count);
+      sum += vec_load_partial(t->add + to, count);
     for (int a = 0; a < TAPS; a++)
       for (int b = 0; b < TAPS; b++)
         sum += x[i * down + a][b] * weight[a * TAPS + b];
@@ -109,7 +109,7 @@ THREE_INLINE void do_rows(const df_three *t, const df_vec *weight, const reads *
     if (count == DF_LANES)
       vec_store(t->out + to, sum);
     else
-      vec_store_part(t->out + to, sum, count);
+      vec_store_partial(t->out + to, sum, count);
   }
 }
 

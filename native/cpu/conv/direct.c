@@ -1,4 +1,4 @@
-/* conv/direct.c: convolution as a product that reads the source in place.
+/* conv/direct.c: convolution as a product that reads the source in reads.
  *
  *   out[f][q] = relu(bias[f] + sum over k = (channel, tap) of weight[f][k] * source[base(q) +
  * offset(k)])
@@ -7,7 +7,7 @@
  * tile streams through them. A tile has up to DF_DIRECT_ROWS positions. Where these lie together in
  * the source and no tap is in the padding, it is read where it is; else a line per k is gathered in
  * the workspace, zeros for the padding. k goes in blocks; the second and later ones add to the
- * output, which is written once per block. A panel passes over all tiles of a piece while the next
+ * output, which is written once per block. A panel passes over all tiles of a task while the next
  * one is fetched, so weights come from far once and while there is arithmetic to do. */
 #include "conv/direct.h"
 #include "conv/direct_tile.h"
@@ -15,18 +15,18 @@
 
 enum {
   K_BLOCK = 768,         /* the gathered lines of a tile: 48 KiB with 16 lanes */
-  MOST_FLOATS = 3 << 16, /* of lines that are read by turns: 768 KiB stay in the second cache */
+  MOST_FLOATS = 3 << 16, /* of lines that are read in rotation: 768 KiB stay in the second cache */
   MOST_TILES = 64,
   LARGE_PLANE = 48 * DF_LANES, /* positions that fill conv_apply's tiles */
   TAPS_A_PANEL = 8,            /* that may be gathered for each panel of filters */
-  GRAIN = 256 * 1024,          /* multiply-adds of the smallest piece worth a thread's while */
+  GRAIN = 256 * 1024,          /* multiply-adds of the smallest task worth a thread's while */
 };
 
 static int64_t panels_of(const df_conv *conv) {
   return df_divide_up(conv->filters, DF_DIRECT_FILTERS);
 }
 
-/* Filters of a panel, padded to whole vectors. */
+/* Filters of a panel, padded to unpadded vectors. */
 static int64_t panel_width(const df_conv *conv, int64_t panel) {
   return conv->filters - panel * DF_DIRECT_FILTERS > DF_LANES ? DF_DIRECT_FILTERS : DF_LANES;
 }
@@ -47,12 +47,12 @@ static int64_t group_floats(const df_conv *conv) { return lanes_of(conv) * steps
 
 /* ---- Packing -------------------------------------------------------------------------------- */
 
-int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv) {
+int64_t DF_NAME(df_direct_prepack_bytes)(const df_conv *conv) {
   return conv->groups * group_floats(conv) * (int64_t)sizeof(float);
 }
 
-/* Whether there are filters enough for gathering a line per tap: conv_apply spreads the source once
- * for all taps, which are more or less as many as windows overlap, but fills its tiles only on
+/* Whether there are filters enough for gathering a line per tap: conv/shifted.c splits the source
+ * once for all taps, which are more or less as many as windows overlap, but fills its tiles only on
  * large planes. */
 static int gathering_pays(const df_conv *conv) {
   const df_window *w = &conv->window;
@@ -71,18 +71,18 @@ int DF_NAME(df_direct_takes)(const df_conv *conv) {
   return DF_NAME(df_direct_can)(conv) && (df_conv_is_plain(&conv->window) || gathering_pays(conv));
 }
 
-/* A piece is a panel in a block of k in a group. */
-int64_t DF_NAME(df_direct_pack_pieces)(const df_conv *conv) {
+/* A task is a panel in a block of k in a group. */
+int64_t DF_NAME(df_direct_prepack_tasks)(const df_conv *conv) {
   int64_t k = steps_of(conv);
   return conv->groups * df_divide_up(k, block_of(k)) * panels_of(conv);
 }
 
-void DF_NAME(df_direct_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
-                             float *packed) {
+void DF_NAME(df_direct_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
+                                float *packed) {
   int64_t k = steps_of(conv), block = block_of(k), panels = panels_of(conv);
-  int64_t blocks = df_divide_up(k, block), panel = piece % panels;
-  int64_t begin = piece / panels % blocks * block, end = df_min(k, begin + block);
-  int64_t group = piece / panels / blocks, width = panel_width(conv, panel);
+  int64_t blocks = df_divide_up(k, block), panel = task % panels;
+  int64_t begin = task / panels % blocks * block, end = df_min(k, begin + block);
+  int64_t group = task / panels / blocks, width = panel_width(conv, panel);
   packed += group * group_floats(conv) + begin * lanes_of(conv) +
             panel * DF_DIRECT_FILTERS * (end - begin);
   int64_t first = panel * DF_DIRECT_FILTERS;
@@ -101,32 +101,32 @@ typedef struct plan {
   int64_t parts;    /* of the tiles */
   int64_t cuts;     /* of the panels of filters */
   int64_t together; /* tiles that share a pass over the weights */
-  int64_t scratch;  /* floats of a piece's workspace */
+  int64_t scratch;  /* floats of a task's workspace */
 } plan;
 
-/* Time of one piece, in cycles per step of k: tiles, gathering them, waiting for weights. */
-static int64_t piece_cost(int64_t tiles, int64_t panels, int plain) {
+/* Time of one task, in cycles per step of k: tiles, gathering them, waiting for weights. */
+static int64_t task_cost(int64_t tiles, int64_t panels, int plain) {
   return tiles * (DF_DIRECT_ROWS * panels + (plain ? 1 : 6)) + 4 * panels;
 }
 
 /* Pieces: parts of the tiles gather less, cuts of the panels read less of the weights. Among the
- * ways that take about the shortest time, the one with the most pieces: they even out threads that
+ * splits that take about the shortest time, the one with the most tasks: they even out threads that
  * are held up. */
 static void cut(plan *p, const df_conv *conv, int plain, int32_t threads) {
   int64_t panels = panels_of(conv), units = conv->batch * conv->groups;
   int64_t work = df_times(units * conv->filters * conv->window.out_size, p->k);
   int64_t most = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
-  int64_t best = INT64_MAX, pieces = 0;
+  int64_t best = INT64_MAX, tasks = 0;
   for (int pass = 0; pass < 2; pass++)
     for (int64_t parts = 1; parts <= df_min(p->tiles, most); parts++)
       for (int64_t cuts = 1; cuts <= df_min(panels, most) && parts * cuts <= most; cuts++) {
         int64_t count = units * parts * cuts;
         int64_t cost = df_divide_up(count, threads) *
-                       piece_cost(df_divide_up(p->tiles, parts), df_divide_up(panels, cuts), plain);
+                       task_cost(df_divide_up(p->tiles, parts), df_divide_up(panels, cuts), plain);
         if (pass == 0) {
           best = df_min(best, cost);
-        } else if (cost <= best + best / 32 && count > pieces) {
-          pieces = count;
+        } else if (cost <= best + best / 32 && count > tasks) {
+          tasks = count;
           p->parts = parts;
           p->cuts = cuts;
         }
@@ -172,7 +172,7 @@ typedef struct spot {
   const int32_t *shift;
 } spot;
 
-typedef struct piece {
+typedef struct task {
   const df_direct *d;
   const plan *p;
   const float *source; /* of the image and group */
@@ -183,7 +183,7 @@ typedef struct piece {
   float *out;
   float *lines;                 /* gathered: [tile][k][lane] */
   int32_t offset[DF_MOST_TAPS]; /* per tap */
-} piece;
+} task;
 
 /* From sums[position][lane] to out[filter][position] = relu(sums + bias + add); add may be out. */
 static void finish(float *out, const float *add, int64_t pitch, const float *sums, int64_t rows,
@@ -199,18 +199,18 @@ static void finish(float *out, const float *add, int64_t pitch, const float *sum
       if (bias)
         value += vec_splat(bias[j * DF_LANES + f]);
       if (add)
-        value += vec_load_part(add + at, rows);
-      vec_store_part(out + at, relu ? vec_relu(value) : value, rows);
+        value += vec_load_partial(add + at, rows);
+      vec_store_partial(out + at, relu ? vec_relu(value) : value, rows);
     }
   }
 }
 
-static const float *panel_weight(const piece *s, int64_t panel, int64_t begin, int64_t end) {
+static const float *panel_weight(const task *s, int64_t panel, int64_t begin, int64_t end) {
   return s->packed + begin * s->lanes + panel * DF_DIRECT_FILTERS * (end - begin);
 }
 
 /* The steps [begin, end) of a panel for some tiles, which fetch what is at |next| meanwhile. */
-static void do_panel(const piece *s, const spot *spots, int64_t count, int64_t panel, int64_t begin,
+static void do_panel(const task *s, const spot *spots, int64_t count, int64_t panel, int64_t begin,
                      int64_t end, const float *next) {
   const df_conv *conv = &s->d->conv;
   int64_t size = conv->window.out_size, k = end - begin;
@@ -234,15 +234,15 @@ static void do_panel(const piece *s, const spot *spots, int64_t count, int64_t p
   }
 }
 
-/* ---- One piece ------------------------------------------------------------------------------ */
+/* ---- One task ------------------------------------------------------------------------------ */
 
 /* Tiles [from, to) of some panels. */
-static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, int64_t last) {
+static void do_tiles(const task *s, int64_t from, int64_t to, int64_t panel, int64_t last) {
   const plan *p = s->p;
   const df_window *w = &s->d->conv.window;
   int32_t in_place[K_BLOCK], gathered[K_BLOCK];
   spot spots[MOST_TILES];
-  df_place t;
+  df_lane_reads t;
   for (int64_t i = 0; i < p->block; i++)
     gathered[i] = (int32_t)(i * DF_LANES);
   for (int64_t begin = 0; begin < p->k; begin += p->block) {
@@ -255,8 +255,8 @@ static void do_tiles(const piece *s, int64_t from, int64_t to, int64_t panel, in
         int64_t tile = first + i, line = tile / p->per_line, part = tile % p->per_line;
         int64_t low = p->line * part / p->per_line, high = p->line * (part + 1) / p->per_line;
         spots[i] = (spot){.position = line * p->line + low, .rows = high - low};
-        df_find_place(&t, w, spots[i].position, high - low);
-        if (t.step == 1 && t.whole) {
+        df_find_lane_reads(&t, w, spots[i].position, high - low);
+        if (t.step == 1 && t.unpadded) {
           spots[i].source = s->source + t.base[0];
           spots[i].shift = in_place;
         } else {
@@ -284,7 +284,7 @@ typedef struct job {
   float *workspace;
 } job;
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
   const plan *p = &job->p;
@@ -295,7 +295,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   int64_t part = index % p->parts;
   index /= p->parts;
   int64_t group = index % conv->groups;
-  piece s = {.d = job->d, .p = p, .lanes = lanes_of(conv)};
+  task s = {.d = job->d, .p = p, .lanes = lanes_of(conv)};
   s.lines = job->workspace + worker * p->scratch;
   s.source = job->d->source + index * conv->channels * w->in_size;
   s.out = job->d->out + index * conv->filters * w->out_size;
@@ -311,5 +311,5 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
 void DF_NAME(df_direct_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
   job job = {.d = direct, .p = make_plan(conv, call->threads), .workspace = call->workspace};
-  df_parallel(call, run_piece, &job, conv->batch * conv->groups * job.p.parts * job.p.cuts);
+  df_parallel(call, run_task, &job, conv->batch * conv->groups * job.p.parts * job.p.cuts);
 }

@@ -21,12 +21,12 @@ int DF_NAME(df_direct_takes)(const df_conv *conv);
 int DF_NAME(df_direct_can)(const df_conv *conv);
 
 /* Bytes of the packed weights. */
-int64_t DF_NAME(df_direct_pack_bytes)(const df_conv *conv);
+int64_t DF_NAME(df_direct_prepack_bytes)(const df_conv *conv);
 
-/* Packs the weights in pieces that do not depend on each other. */
-int64_t DF_NAME(df_direct_pack_pieces)(const df_conv *conv);
-void DF_NAME(df_direct_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
-                             float *packed);
+/* Packs the weights in tasks that do not depend on each other. */
+int64_t DF_NAME(df_direct_prepack_tasks)(const df_conv *conv);
+void DF_NAME(df_direct_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
+                                float *packed);
 
 /* Bytes, for lines that are gathered. */
 int64_t DF_NAME(df_direct_workspace)(const df_conv *conv, int32_t threads);

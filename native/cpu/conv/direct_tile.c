@@ -14,7 +14,7 @@ TILE_INLINE void tile(int rows, int vectors, int64_t k, const float *weight, con
   FOR_EACH sum[i][j] = vec_zero();
   for (int64_t p = 0; p < k; p++, weight += vectors * DF_LANES) {
     const float *from = source + shift[p];
-    /* Weights come from far once; spread over all tiles they take no time of their own. */
+    /* Weights come from far once; shared by all tiles they take no time of their own. */
     __builtin_prefetch(ahead.next, 0, 2);
     ahead.next += ahead.per_step;
     __builtin_prefetch(from + 2 * DF_LANES);

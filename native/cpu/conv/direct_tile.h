@@ -9,7 +9,7 @@
 #include "simd/vector.h"
 
 /* As many positions as leave two registers for weights and one for a broadcast; at most DF_LANES,
- * so that the sums of one vector are turned as one square. */
+ * so that the sums of one vector are transposed as one square. */
 #if DF_LANES == 16
 enum { DF_DIRECT_ROWS = 14 };
 #elif DF_LANES == 8

@@ -1,6 +1,6 @@
 /* conv/dot.c: dw[f, (c, t)] = the dot product of a plane of dy with a shifted plane of x.
  *
- * Lanes run along positions, so that they are full with few filters too. x is spread
+ * Lanes run along positions, so that they are full with few filters too. x is split by phases
  * (conv/phase_layout.h); dy is copied with rows of the same length and zeros in the gap. A tile of
  * dot products stays in registers over all positions of some images. Images are cut into parts by
  * sizes and threads; each part sums into a copy of its own, and the copies are added in their
@@ -10,25 +10,25 @@
 #include "conv/tile.h"
 
 enum {
-  SPREAD_FLOATS = 1 << 17, /* 512 KiB of both sources stay in the second cache */
-  GRAIN = 256 * 1024       /* multiply-adds of the smallest piece worth a thread's while */
+  PHASE_FLOATS = 1 << 17, /* 512 KiB of both sources stay in the second cache */
+  GRAIN = 256 * 1024      /* multiply-adds of the smallest task worth a thread's while */
 };
 
 typedef struct plan {
   df_conv conv;
-  df_lattice down, across;
-  int64_t span;        /* floats of a spread row */
+  df_phase_layout down, across;
+  int64_t span;        /* floats of a row of a phase */
   int64_t depth;       /* slices of dy */
   int64_t k;           /* dw of one filter: channels * taps */
-  int64_t band, bands; /* rows of dy spread at a time */
-  int64_t plane;       /* floats of a spread plane of x */
+  int64_t band, bands; /* rows of dy at a time */
+  int64_t plane;       /* floats of the phases of a plane of x */
   int64_t line;        /* floats of a band of dy, whole vectors */
-  int64_t images;      /* spread at a time */
-  int64_t filters;     /* of a piece */
-  int64_t filter_parts;
-  int64_t steps;       /* images of a part */
-  int64_t image_parts; /* copies of dw when more than one */
-  int64_t scratch;     /* floats of a piece's workspace */
+  int64_t images;      /* copied at a time */
+  int64_t filters;     /* of a task */
+  int64_t filter_splits;
+  int64_t steps;        /* images of a part */
+  int64_t image_splits; /* copies of dw when more than one */
+  int64_t scratch;      /* floats of a task's workspace */
 } plan;
 
 /* Size of the parts when |total| is cut into |count| parts, all about equal. */
@@ -38,8 +38,8 @@ static int64_t part_of(int64_t total, int64_t count) {
 
 static int64_t weight_floats(const plan *p) { return p->conv.groups * p->conv.filters * p->k; }
 
-/* Floats of x spread for |rows| rows of dy of one image. */
-static int64_t spread_floats(const plan *p, int64_t rows) {
+/* Floats of the phases of x for |rows| rows of dy of one image. */
+static int64_t phase_floats(const plan *p, int64_t rows) {
   return p->conv.channels * p->conv.window.kernel[0] * p->down.phases * p->across.phases *
          (rows + p->down.reach) * p->span;
 }
@@ -47,8 +47,8 @@ static int64_t spread_floats(const plan *p, int64_t rows) {
 static plan make_plan(const df_conv *conv, int32_t threads) {
   const df_window *w = &conv->window;
   plan p = {.conv = *conv,
-            .down = df_lattice_make(w, 1, 0),
-            .across = df_lattice_make(w, 2, 0),
+            .down = df_phase_layout_make(w, 1, 0),
+            .across = df_phase_layout_make(w, 2, 0),
             .depth = w->out[0],
             .k = conv->channels * w->taps};
   p.span = p.across.grid + p.across.reach;
@@ -57,32 +57,32 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
 
   /* Pieces: groups; then images, when copies of dw are small beside the work; then filters. */
   int64_t missing = df_divide_up(wanted, conv->groups);
-  int64_t image_parts = 1;
+  int64_t image_splits = 1;
   if (df_times(weight_floats(&p), missing * 16) <=
       conv->batch * w->out_size * (conv->filters + conv->channels))
-    image_parts = df_max(1, df_min(missing, conv->batch));
-  p.steps = part_of(conv->batch, image_parts);
-  p.image_parts = df_max(1, df_divide_up(conv->batch, df_max(1, p.steps)));
-  missing = df_divide_up(missing, p.image_parts);
+    image_splits = df_max(1, df_min(missing, conv->batch));
+  p.steps = part_of(conv->batch, image_splits);
+  p.image_splits = df_max(1, df_divide_up(conv->batch, df_max(1, p.steps)));
+  missing = df_divide_up(missing, p.image_splits);
   p.filters = part_of(conv->filters, missing);
   p.filters = df_min(conv->filters, df_round_up(p.filters, DF_DOT_ROWS));
-  p.filter_parts = df_divide_up(conv->filters, p.filters);
+  p.filter_splits = df_divide_up(conv->filters, p.filters);
 
-  int64_t per_row = spread_floats(&p, 1) - spread_floats(&p, 0) + p.filters * p.span;
-  int64_t most = (SPREAD_FLOATS - spread_floats(&p, 0)) / df_max(1, per_row);
+  int64_t per_row = phase_floats(&p, 1) - phase_floats(&p, 0) + p.filters * p.span;
+  int64_t most = (PHASE_FLOATS - phase_floats(&p, 0)) / df_max(1, per_row);
   p.band = part_of(p.down.grid, df_divide_up(p.down.grid, df_max(1, most)));
   p.bands = df_divide_up(p.down.grid, df_max(1, p.band));
   p.plane = p.down.phases * p.across.phases * (p.band + p.down.reach) * p.span;
   p.line = df_round_up(p.band * p.span, DF_LANES);
-  int64_t image = spread_floats(&p, p.band) + p.filters * p.line;
-  p.images = df_max(1, p.bands > 1 ? 1 : df_min(p.steps, SPREAD_FLOATS / df_max(1, image)));
+  int64_t image = phase_floats(&p, p.band) + p.filters * p.line;
+  p.images = df_max(1, p.bands > 1 ? 1 : df_min(p.steps, PHASE_FLOATS / df_max(1, image)));
   p.images = df_max(1, part_of(p.steps, df_divide_up(p.steps, p.images)));
   p.scratch = df_round_up(p.k, 16) + p.images * image + p.span + DF_LANES;
   p.scratch = df_round_up(p.scratch, 16);
   return p;
 }
 
-/* ---- One piece ------------------------------------------------------------------------------ */
+/* ---- One task ------------------------------------------------------------------------------ */
 
 typedef struct job {
   plan p;
@@ -92,19 +92,19 @@ typedef struct job {
   float *workspace;
 } job;
 
-typedef struct piece {
+typedef struct task {
   const job *job;
   int64_t group, filter, filters;
-  int64_t image, images, z, first, rows; /* what is spread */
+  int64_t image, images, z, first, rows; /* what is copied */
   int32_t *shift;                        /* per dw of a filter */
   float *x;                              /* [image][channel][tap of depth][plane] */
   float *dy;                             /* [image][filter][line] */
-} piece;
+} task;
 
 static void fill_zero(float *out, int64_t count) { memset(out, 0, (size_t)count * sizeof(float)); }
 
 /* Planes of x, zeros for slices in the padding, and a zero slack that the last vectors read. */
-static void spread_x(const piece *s) {
+static void copy_phases(const task *s) {
   const plan *p = &s->job->p;
   const df_window *w = &p->conv.window;
   int64_t plane = w->in[1] * w->in[2];
@@ -119,8 +119,8 @@ static void spread_x(const piece *s) {
         if (slice < 0)
           fill_zero(to, used);
         else
-          DF_NAME(df_spread)(to, from + slice * plane, &p->down, &p->across, s->first,
-                             s->rows + p->down.reach);
+          DF_NAME(df_phase_copy)(to, from + slice * plane, &p->down, &p->across, s->first,
+                                 s->rows + p->down.reach);
         fill_zero(to + used, p->plane - used);
       }
     }
@@ -133,15 +133,15 @@ static void copy_row(float *to, int64_t span, const float *from, int64_t count) 
   for (; i + DF_LANES <= count; i += DF_LANES)
     vec_store(to + i, vec_load(from + i));
   if (i < count) {
-    df_vec rest = vec_load_part(from + i, count - i);
-    vec_store_part(to + i, rest, df_min(DF_LANES, span - i));
+    df_vec rest = vec_load_partial(from + i, count - i);
+    vec_store_partial(to + i, rest, df_min(DF_LANES, span - i));
     i += DF_LANES;
   }
   for (; i < span; i += DF_LANES)
-    vec_store_part(to + i, vec_zero(), df_min(DF_LANES, span - i));
+    vec_store_partial(to + i, vec_zero(), df_min(DF_LANES, span - i));
 }
 
-static void copy_dy(const piece *s) {
+static void copy_dy(const task *s) {
   const plan *p = &s->job->p;
   const df_window *w = &p->conv.window;
   int64_t width = w->out[2];
@@ -157,7 +157,7 @@ static void copy_dy(const piece *s) {
 }
 
 /* Where every dw of a filter reads x. */
-static void find_shifts(const piece *s) {
+static void find_shifts(const task *s) {
   const plan *p = &s->job->p;
   const df_window *w = &p->conv.window;
   int64_t rows = s->rows + p->down.reach, at = 0;
@@ -165,15 +165,15 @@ static void find_shifts(const piece *s) {
     for (int64_t j = 0; j < w->kernel[1]; j++)
       for (int64_t k = 0; k < w->kernel[2]; k++) {
         int64_t down_phase, down_shift, across_phase, across_shift;
-        df_lattice_tap(&p->down, 0, j, &down_phase, &down_shift);
-        df_lattice_tap(&p->across, 0, k, &across_phase, &across_shift);
+        df_phase_layout_tap(&p->down, 0, j, &down_phase, &down_shift);
+        df_phase_layout_tap(&p->across, 0, k, &across_phase, &across_shift);
         int64_t row = (down_phase * p->across.phases + across_phase) * rows + down_shift;
         s->shift[at++] = (int32_t)(plane * p->plane + row * p->span + across_shift);
       }
 }
 
-/* Adds to dw what the spread images give. */
-static void add_dots(const piece *s, float *dw) {
+/* Adds to dw what the copied images give. */
+static void add_dots(const task *s, float *dw) {
   const plan *p = &s->job->p;
   int64_t x_image = p->conv.channels * p->conv.window.kernel[0] * p->plane;
   for (int64_t filter = 0; filter < s->filters; filter += DF_DOT_ROWS)
@@ -192,14 +192,14 @@ static void add_dots(const piece *s, float *dw) {
     }
 }
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
   const plan *p = &job->p;
-  piece s = {.job = job};
-  s.filter = index % p->filter_parts * p->filters;
+  task s = {.job = job};
+  s.filter = index % p->filter_splits * p->filters;
   s.filters = df_min(p->filters, p->conv.filters - s.filter);
-  index /= p->filter_parts;
+  index /= p->filter_splits;
   s.group = index % p->conv.groups;
   int64_t part = index / p->conv.groups;
   int64_t end = df_min(p->conv.batch, (part + 1) * p->steps);
@@ -215,7 +215,7 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
       for (s.first = 0; s.first < p->down.grid; s.first += p->band) {
         s.rows = df_min(p->band, p->down.grid - s.first);
         find_shifts(&s);
-        spread_x(&s);
+        copy_phases(&s);
         copy_dy(&s);
         add_dots(&s, dw);
       }
@@ -228,9 +228,9 @@ static void add_copies(void *context, int64_t index, int64_t count, int32_t work
   (void)worker;
   const job *job = context;
   int64_t begin, end, total = weight_floats(&job->p);
-  df_piece(index, count, total, DF_LANES, &begin, &end);
+  df_task_range(index, count, total, DF_LANES, &begin, &end);
   memcpy(job->dw + begin, job->copies + begin, (size_t)(end - begin) * sizeof(float));
-  for (int64_t part = 1; part < job->p.image_parts; part++) {
+  for (int64_t part = 1; part < job->p.image_splits; part++) {
     const float *copy = job->copies + part * total;
     for (int64_t i = begin; i < end; i++)
       job->dw[i] += copy[i];
@@ -238,7 +238,7 @@ static void add_copies(void *context, int64_t index, int64_t count, int32_t work
 }
 
 static int64_t copies_floats(const plan *p) {
-  return p->image_parts > 1 ? df_round_up(p->image_parts * weight_floats(p), 16) : 0;
+  return p->image_splits > 1 ? df_round_up(p->image_splits * weight_floats(p), 16) : 0;
 }
 
 int64_t DF_NAME(df_dot_floats)(const df_conv *conv, int32_t threads) {
@@ -250,10 +250,10 @@ void DF_NAME(df_dot_run)(const df_call *call, const df_conv *conv, float *dw, co
                          const float *dy) {
   job job = {.p = make_plan(conv, call->threads), .dw = dw, .x = x, .dy = dy};
   const plan *p = &job.p;
-  job.copies = p->image_parts > 1 ? call->workspace : NULL;
+  job.copies = p->image_splits > 1 ? call->workspace : NULL;
   job.workspace = (float *)call->workspace + copies_floats(p);
-  df_parallel(call, run_piece, &job, p->image_parts * p->conv.groups * p->filter_parts);
+  df_parallel(call, run_task, &job, p->image_splits * p->conv.groups * p->filter_splits);
   if (job.copies)
     df_parallel(call, add_copies, &job,
-                df_pieces(call, weight_floats(p) * p->image_parts, DF_GRAIN));
+                df_task_count(call, weight_floats(p) * p->image_splits, DF_GRAIN));
 }

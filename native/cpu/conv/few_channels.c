@@ -18,7 +18,7 @@ enum {
   MOST_FLOATS = 1 << 13, /* of phases, where a row needs no more: 32 KiB */
   MOST_PHASES = 1 << 20, /* floats of phases that a row may need */
   LEAST_STRIPS = 12,     /* below, too many lanes of the last strip are empty */
-  GRAIN = 256 * 1024     /* multiply-adds of the smallest piece worth a thread's while */
+  GRAIN = 256 * 1024     /* multiply-adds of the smallest task worth a thread's while */
 };
 
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
@@ -70,20 +70,20 @@ static int phases_fit(const df_conv *conv) {
   return f.pitch <= MOST_PHASES && f.inputs <= MOST_PHASES && phase_floats(conv, &f) <= MOST_PHASES;
 }
 
-int DF_NAME(df_rows_can)(const df_conv *conv) {
+int DF_NAME(df_few_channels_can)(const df_conv *conv) {
   const df_window *w = &conv->window;
   return w->in[0] == 1 && w->out[0] == 1 && w->kernel[0] == 1 && w->pad[0] == 0 &&
          w->stride[2] <= MOST_STRIDE && w->taps > 0 && conv->channels > 0 &&
          steps_of(conv) <= MOST_STEPS && w->out_size > 0 && phases_fit(conv);
 }
 
-int DF_NAME(df_rows_takes)(const df_conv *conv) {
-  return DF_NAME(df_rows_can)(conv) && !df_conv_is_plain(&conv->window) &&
+int DF_NAME(df_few_channels_takes)(const df_conv *conv) {
+  return DF_NAME(df_few_channels_can)(conv) && !df_conv_is_plain(&conv->window) &&
          conv->filters > DF_LANES && conv->window.out[2] > DF_LANES &&
          conv->window.out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
 }
 
-int64_t DF_NAME(df_rows_floats)(const df_conv *conv) {
+int64_t DF_NAME(df_few_channels_floats)(const df_conv *conv) {
   form f = form_of(conv);
   return phase_floats(conv, &f) + f.k * DF_TILE_COLUMNS;
 }
@@ -161,8 +161,8 @@ static void copy_lines(float *lines, const float *phases, const int32_t *offset,
 
 /* ---- Bands ---------------------------------------------------------------------------------- */
 
-void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin, int64_t end,
-                           const df_planes *to, float *scratch) {
+void DF_NAME(df_few_channels_band)(const df_direct *direct, int64_t unit, int64_t begin,
+                                   int64_t end, const df_planes *to, float *scratch) {
   const df_conv *conv = &direct->conv;
   const df_window *w = &conv->window;
   form f = form_of(conv);
@@ -206,8 +206,8 @@ static int64_t parts_of(const df_conv *conv, int32_t threads) {
   return df_max(1, df_min(conv->window.out[1], df_divide_up(wanted, df_max(1, units))));
 }
 
-int64_t DF_NAME(df_rows_workspace)(const df_conv *conv, int32_t threads) {
-  return DF_NAME(df_rows_floats)(conv) * (int64_t)sizeof(float) * threads;
+int64_t DF_NAME(df_few_channels_workspace)(const df_conv *conv, int32_t threads) {
+  return DF_NAME(df_few_channels_floats)(conv) * (int64_t)sizeof(float) * threads;
 }
 
 typedef struct job {
@@ -216,7 +216,7 @@ typedef struct job {
   float *workspace;
 } job;
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
   const df_conv *conv = &job->d->conv;
@@ -228,12 +228,12 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
                   .add = job->d->add ? job->d->add + at : NULL,
                   .plane = w->out_size,
                   .row = w->out[2]};
-  DF_NAME(df_rows_band)
-  (job->d, unit, begin, end, &to, job->workspace + worker * DF_NAME(df_rows_floats)(conv));
+  DF_NAME(df_few_channels_band)
+  (job->d, unit, begin, end, &to, job->workspace + worker * DF_NAME(df_few_channels_floats)(conv));
 }
 
-void DF_NAME(df_rows_run)(const df_call *call, const df_direct *direct) {
+void DF_NAME(df_few_channels_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
   job job = {direct, parts_of(conv, call->threads), call->workspace};
-  df_parallel(call, run_piece, &job, conv->batch * conv->groups * job.parts);
+  df_parallel(call, run_task, &job, conv->batch * conv->groups * job.parts);
 }

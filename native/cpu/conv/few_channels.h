@@ -6,18 +6,18 @@
 
 /* Whether a position reads so little that gathering it costs less than its products, and there are
  * filters and positions enough to fill the tiles. */
-int DF_NAME(df_rows_takes)(const df_conv *conv);
+int DF_NAME(df_few_channels_takes)(const df_conv *conv);
 
 /* Whether it could, well or badly. */
-int DF_NAME(df_rows_can)(const df_conv *conv);
+int DF_NAME(df_few_channels_can)(const df_conv *conv);
 
 /* Bytes of a run; the packed weights are those of conv/pointwise.h. */
-int64_t DF_NAME(df_rows_workspace)(const df_conv *conv, int32_t threads);
+int64_t DF_NAME(df_few_channels_workspace)(const df_conv *conv, int32_t threads);
 
-void DF_NAME(df_rows_run)(const df_call *call, const df_direct *direct);
+void DF_NAME(df_few_channels_run)(const df_call *call, const df_direct *direct);
 
-/* Floats that df_rows_band needs. */
-int64_t DF_NAME(df_rows_floats)(const df_conv *conv);
+/* Floats that df_few_channels_band needs. */
+int64_t DF_NAME(df_few_channels_floats)(const df_conv *conv);
 
 /* Where some rows of filters go. */
 typedef struct df_planes {
@@ -27,7 +27,7 @@ typedef struct df_planes {
 } df_planes;
 
 /* Rows [begin, end) of unit = image * groups + group, on the calling thread. */
-void DF_NAME(df_rows_band)(const df_direct *direct, int64_t unit, int64_t begin, int64_t end,
-                           const df_planes *to, float *scratch);
+void DF_NAME(df_few_channels_band)(const df_direct *direct, int64_t unit, int64_t begin,
+                                   int64_t end, const df_planes *to, float *scratch);
 
 #endif

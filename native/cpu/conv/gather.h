@@ -11,15 +11,15 @@
 enum { DF_MOST_RUNS = 6 }; /* with more, loads one by one take no longer */
 
 /* Up to DF_LANES positions. */
-typedef struct df_place {
+typedef struct df_lane_reads {
   int64_t step; /* distance in the source of neighbouring positions, 0 when it is not the same */
   int32_t runs; /* rows of the output that they lie in */
   int32_t begin[DF_LANES];   /* the first position of a run */
   uint32_t within[DF_LANES]; /* its positions */
-  int32_t whole;             /* no tap is in the padding */
+  int32_t unpadded;          /* no tap is in the padding */
   int32_t base[DF_LANES];
   uint32_t mask[DF_MOST_TAPS]; /* per tap; with step 2 bit 2 i is position i */
-} df_place;
+} df_lane_reads;
 
 /* offset[tap] for all taps. */
 static inline void df_tap_offsets(const df_window *w, int32_t *offset) {
@@ -42,7 +42,7 @@ static inline df_vec df_load_even(const float *from, uint32_t mask) {
   return (df_vec)_mm512_permutex2var_ps(low, even, high);
 }
 /* Positions of a few rows, which lie together in each: a load per row. */
-static inline df_vec df_load_runs(const float *from, const df_place *t, uint32_t mask) {
+static inline df_vec df_load_runs(const float *from, const df_lane_reads *t, uint32_t mask) {
   df_ivec value = {0};
   for (int32_t i = 0; i < t->runs; i++)
     value |=
@@ -54,7 +54,7 @@ static inline df_vec df_load_any(const float *from, const int32_t *base, uint32_
   return (df_vec)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), (__mmask16)mask, index, from, 4);
 }
 /* Bit i of 16 goes to bit 2 i. */
-static inline uint32_t df_spread_bits(uint32_t mask) {
+static inline uint32_t df_even_bits(uint32_t mask) {
   mask = (mask | mask << 8) & 0x00ff00ff;
   mask = (mask | mask << 4) & 0x0f0f0f0f;
   mask = (mask | mask << 2) & 0x33333333;
@@ -70,9 +70,9 @@ static inline df_vec df_load_any(const float *from, const int32_t *base, uint32_
 }
 #endif
 
-/* How many steps it takes to come as far as |way|; a division takes longer than a tap. */
-static inline int64_t df_steps_to(int64_t way, int64_t step) {
-  return step == 1 ? way : step == 2 ? (way + 1) >> 1 : df_divide_up(way, step);
+/* How many steps it takes to cover |distance|; a division takes longer than a tap. */
+static inline int64_t df_steps_to(int64_t distance, int64_t step) {
+  return step == 1 ? distance : step == 2 ? (distance + 1) >> 1 : df_divide_up(distance, step);
 }
 
 /* Bits of the positions i < count that lie in [0, size), |step| apart from |first| on; step 0: all
@@ -86,7 +86,8 @@ static inline uint32_t df_inside(int64_t first, int64_t step, int64_t size, int6
 }
 
 /* Positions [position, position + count) of the output. */
-static inline void df_find_place(df_place *t, const df_window *w, int64_t position, int64_t count) {
+static inline void df_find_lane_reads(df_lane_reads *t, const df_window *w, int64_t position,
+                                      int64_t count) {
   DF_ASSUME(count > 0 && count <= DF_LANES);
   uint32_t along[DF_AXES][DF_MOST_TAPS], all = (1u << count) - 1;
   for (int axis = 0; axis < DF_AXES; axis++)
@@ -121,29 +122,29 @@ static inline void df_find_place(df_place *t, const df_window *w, int64_t positi
       t->step = 0;
 #if defined(__AVX512F__)
   if (t->step == 2) {
-    all = df_spread_bits(all);
+    all = df_even_bits(all);
     for (int axis = 0; axis < DF_AXES; axis++)
       for (int64_t tap = 0; tap < w->kernel[axis]; tap++)
-        along[axis][tap] = df_spread_bits(along[axis][tap]);
+        along[axis][tap] = df_even_bits(along[axis][tap]);
   }
 #endif
   int64_t tap = 0;
-  t->whole = 1;
+  t->unpadded = 1;
   for (int64_t a = 0; a < w->kernel[0]; a++)
     for (int64_t b = 0; b < w->kernel[1]; b++) {
       uint32_t rows = along[0][a] & along[1][b];
       for (int64_t c = 0; c < w->kernel[2]; c++) {
         uint32_t mask = rows & along[2][c];
-        t->whole &= mask == all;
+        t->unpadded &= mask == all;
         t->mask[tap++] = mask;
       }
     }
 }
 
 /* lines[p * pitch + i] of the steps p = (channel, tap) from |begin| to |end| for position i. */
-static inline void df_gather(float *lines, int64_t pitch, const df_place *t, const df_window *w,
-                             const int32_t *offset, const float *source, int64_t begin,
-                             int64_t end) {
+static inline void df_gather(float *lines, int64_t pitch, const df_lane_reads *t,
+                             const df_window *w, const int32_t *offset, const float *source,
+                             int64_t begin, int64_t end) {
   const float *channel = source + begin / w->taps * w->in_size;
   int64_t tap = begin % w->taps;
   for (int64_t p = begin; p < end; p++, lines += pitch) {

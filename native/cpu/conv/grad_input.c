@@ -35,8 +35,8 @@ static int does(const df_phase *phase) {
   return phase->conv.window.taps > 0 && phase->conv.window.out_size > 0;
 }
 
-/* Whether there is a way for all phases. */
-static int make_cut(cut *cut, const df_conv *conv, const float *weight) {
+/* Whether there is an algorithm for all phases. */
+static int make_split(cut *cut, const df_conv *conv, const float *weight) {
   cut->conv = df_conv_as_row(*conv);
   conv = &cut->conv;
   cut->count = DF_NAME(df_phase_count)(conv);
@@ -52,10 +52,10 @@ static int make_cut(cut *cut, const df_conv *conv, const float *weight) {
     for (int axis = 0; axis < DF_AXES; axis++)
       if (w->pad[axis] < 0)
         return 0;
-    if (DF_NAME(df_way_of)(&phase->conv) == DF_SPREAD)
+    if (DF_NAME(df_conv_choose)(&phase->conv) == DF_CONV_SHIFTED)
       return 0;
     cut->pack[i] = cut->packed;
-    cut->packed += round_up(DF_NAME(df_way_pack_bytes)(&phase->conv) / (int64_t)sizeof(float));
+    cut->packed += round_up(DF_NAME(df_conv_prepack_bytes)(&phase->conv) / (int64_t)sizeof(float));
     cut->sums += conv->groups * conv->channels * w->out_size;
   }
   cut->images = conv->batch;
@@ -79,9 +79,9 @@ static int64_t workspace_of(const cut *cut, int32_t threads) {
     if (does(&cut->phases[i])) {
       df_conv conv = cut->phases[i].conv;
       conv.batch = cut->images;
-      most = df_max(most, DF_NAME(df_way_workspace)(&conv, threads));
+      most = df_max(most, DF_NAME(df_conv_algorithm_workspace)(&conv, threads));
       conv.batch = last;
-      most = last ? df_max(most, DF_NAME(df_way_workspace)(&conv, threads)) : most;
+      most = last ? df_max(most, DF_NAME(df_conv_algorithm_workspace)(&conv, threads)) : most;
     }
   int64_t floats = waiting_floats(cut) + (cut->conv.uses ? cut->packed : 0);
   return floats * (int64_t)sizeof(float) + most;
@@ -97,7 +97,7 @@ static void run_cut(const df_call *call, cut *cut, const float *dy, const float 
   if (!packed) {
     for (int64_t i = 0; i < cut->count; i++)
       if (does(&cut->phases[i]))
-        DF_NAME(df_way_pack_now)
+        DF_NAME(df_conv_prepack_now)
     (call, &cut->phases[i].conv, &cut->phases[i].weight, workspace + cut->pack[i]);
     packed = workspace;
     workspace += cut->packed;
@@ -114,7 +114,7 @@ static void run_cut(const df_call *call, cut *cut, const float *dy, const float 
                           .out = to,
                           .source = dy + image * from_floats,
                           .packed = packed + cut->pack[i]};
-      DF_NAME(df_way_run)(call, &direct, workspace);
+      DF_NAME(df_conv_algorithm_run)(call, &direct, workspace);
       phase->sums = to;
       to += images * conv->groups * conv->channels * phase->conv.window.out_size;
     }
@@ -127,16 +127,16 @@ static void run_cut(const df_call *call, cut *cut, const float *dy, const float 
 
 /* ---- The kernel ----------------------------------------------------------------------------- */
 
-static df_apply apply_of(const df_conv *conv) {
-  return (df_apply){.window = conv->window,
-                    .batch = conv->batch,
-                    .groups = conv->groups,
-                    .rows = conv->channels,
-                    .channels = conv->filters,
-                    .weight_row = conv->window.taps,
-                    .weight_channel = conv->channels * conv->window.taps,
-                    .weight_group = conv->filters * conv->channels * conv->window.taps,
-                    .backward = 1};
+static df_shifted shifted_of(const df_conv *conv) {
+  return (df_shifted){.window = conv->window,
+                      .batch = conv->batch,
+                      .groups = conv->groups,
+                      .rows = conv->channels,
+                      .channels = conv->filters,
+                      .weight_row = conv->window.taps,
+                      .weight_channel = conv->channels * conv->window.taps,
+                      .weight_group = conv->filters * conv->channels * conv->window.taps,
+                      .backward = 1};
 }
 
 static const char *accepts(const df_node *node) {
@@ -158,10 +158,10 @@ static void pack_weight(const df_node *node, void *state, const void *source, vo
   (void)state;
   df_conv conv = conv_of_node(node);
   cut cut;
-  make_cut(&cut, &conv, source);
+  make_split(&cut, &conv, source);
   for (int64_t i = 0; i < cut.count; i++)
     if (does(&cut.phases[i]))
-      DF_NAME(df_way_pack)
+      DF_NAME(df_conv_prepack)
   (&cut.phases[i].conv, &cut.phases[i].weight, (float *)packed + cut.pack[i]);
 }
 
@@ -173,23 +173,23 @@ static void tell(const cut *cut, df_prepared *out) {
         (!largest || cut->phases[i].conv.window.taps > largest->window.taps))
       largest = &cut->phases[i].conv;
   if (largest)
-    DF_NAME(df_way_tell)(largest, DF_NAME(df_way_of)(largest), out);
+    DF_NAME(df_conv_report)(largest, DF_NAME(df_conv_choose)(largest), out);
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   df_conv conv = conv_of_node(node);
   cut cut;
-  if (DF_NAME(df_depth_takes)(&conv))
+  if (DF_NAME(df_depthwise_takes)(&conv))
     return DF_OK;
   out->state = df_conv_state(&conv);
-  if (!make_cut(&cut, &conv, NULL)) {
-    DF_NAME(df_way_tell)(NULL, DF_SPREAD, out);
-    df_apply apply = apply_of(&conv);
-    out->workspace = DF_NAME(df_apply_workspace)(&apply, node->threads);
+  if (!make_split(&cut, &conv, NULL)) {
+    DF_NAME(df_conv_report)(NULL, DF_CONV_SHIFTED, out);
+    df_shifted shifted = shifted_of(&conv);
+    out->workspace = DF_NAME(df_shifted_workspace)(&shifted, node->threads);
     return DF_OK;
   }
-  /* Which ways there are follows from the attributes: the input's shape is one. */
+  /* Which algorithms there are follows from the attributes: the input's shape is one. */
   if (!conv.uses && cut.packed > 0) {
     out->n_packs = 1;
     out->replaced = 1 << 1;
@@ -210,21 +210,21 @@ static df_status run(const df_call *call) {
   const float *packed = call->packs ? call->packs[0] : NULL;
   conv.uses = packed ? 0 : conv.batch;
   df_conv_from_state(&conv, call->state);
-  if (DF_NAME(df_depth_takes)(&conv)) {
-    df_depth depth = {.conv = conv, .out = dx->data, .source = dy->data, .weight = w->data};
-    DF_NAME(df_depth_run_dx)(call, &depth);
+  if (DF_NAME(df_depthwise_takes)(&conv)) {
+    df_depthwise depthwise = {.conv = conv, .out = dx->data, .source = dy->data, .weight = w->data};
+    DF_NAME(df_depthwise_run_dx)(call, &depthwise);
     return DF_OK;
   }
   cut cut;
-  if (make_cut(&cut, &conv, w->data)) {
+  if (make_split(&cut, &conv, w->data)) {
     run_cut(call, &cut, dy->data, packed, dx->data);
     return DF_OK;
   }
-  df_apply apply = apply_of(&conv);
-  apply.out = dx->data;
-  apply.source = dy->data;
-  apply.weight = w->data;
-  DF_NAME(df_apply_run)(call, &apply);
+  df_shifted shifted = shifted_of(&conv);
+  shifted.out = dx->data;
+  shifted.source = dy->data;
+  shifted.weight = w->data;
+  DF_NAME(df_shifted_run)(call, &shifted);
   return DF_OK;
 }
 

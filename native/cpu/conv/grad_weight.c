@@ -2,7 +2,7 @@
  * t * dilation].
  *
  * x: (N, G * C, in...), dy: (N, G * F, out...), dw: (G * F, C, kernel...). As many operations as
- * conv. Four ways: channel by channel (conv/depthwise.h); on the matrix unit, where less than
+ * conv. Four algorithms: channel by channel (conv/depthwise.h); on AMX tiles, where less than
  * float32 is wanted (conv/amx/outer.h); as outer products, whose lanes are filters (conv/outer.h);
  * and where these would leave many of the lanes empty, as dot products, whose lanes are positions
  * (conv/dot.h). */
@@ -14,7 +14,7 @@
 
 enum { FIRST_ATTRIBUTE = 1 /* after weight_shape */ };
 
-/* Bytes of the ways in float32. */
+/* Bytes of the algorithms in float32. */
 static int64_t workspace_of(const df_conv *conv, int32_t threads) {
   return (DF_NAME(df_outer_takes)(conv) ? DF_NAME(df_outer_floats)(conv, threads)
                                         : DF_NAME(df_dot_floats)(conv, threads)) *
@@ -22,29 +22,29 @@ static int64_t workspace_of(const df_conv *conv, int32_t threads) {
 }
 
 #ifdef DF_AMX
-static int unit_takes(const df_conv *conv) { return DF_NAME(df_unit_outer_takes)(conv); }
+static int amx_takes(const df_conv *conv) { return DF_NAME(df_amx_outer_takes)(conv); }
 
-static int64_t unit_workspace(const df_conv *conv, int32_t threads) {
-  return DF_NAME(df_unit_outer_workspace)(conv, threads);
+static int64_t amx_workspace(const df_conv *conv, int32_t threads) {
+  return DF_NAME(df_amx_outer_workspace)(conv, threads);
 }
 
-static int run_unit(const df_call *call, const df_conv *conv, float *dw, const float *x,
-                    const float *dy) {
-  return DF_NAME(df_unit_outer_run)(call, conv, dw, x, dy);
+static int run_amx(const df_call *call, const df_conv *conv, float *dw, const float *x,
+                   const float *dy) {
+  return DF_NAME(df_amx_outer_run)(call, conv, dw, x, dy);
 }
 #else
-static int unit_takes(const df_conv *conv) {
+static int amx_takes(const df_conv *conv) {
   (void)conv;
   return 0;
 }
 
-static int64_t unit_workspace(const df_conv *conv, int32_t threads) {
+static int64_t amx_workspace(const df_conv *conv, int32_t threads) {
   (void)conv, (void)threads;
   return 0;
 }
 
-static int run_unit(const df_call *call, const df_conv *conv, float *dw, const float *x,
-                    const float *dy) {
+static int run_amx(const df_call *call, const df_conv *conv, float *dw, const float *x,
+                   const float *dy) {
   (void)call, (void)conv, (void)dw, (void)x, (void)dy;
   return 0;
 }
@@ -57,12 +57,12 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
                               node->n_attributes, FIRST_ATTRIBUTE);
   conv.precision = node->precision;
   out->state = df_conv_state(&conv);
-  if (DF_NAME(df_depth_takes)(&conv))
+  if (DF_NAME(df_depthwise_takes)(&conv))
     return DF_OK;
   out->workspace = workspace_of(&conv, node->threads);
   const df_conv row = df_conv_as_row(conv);
-  if (unit_takes(&row))
-    out->workspace = df_max(out->workspace, unit_workspace(&row, node->threads));
+  if (amx_takes(&row))
+    out->workspace = df_max(out->workspace, amx_workspace(&row, node->threads));
   return DF_OK;
 }
 
@@ -71,13 +71,13 @@ static df_status run(const df_call *call) {
   df_conv conv = df_conv_make(x->shape, dw->shape, dy->shape, x->rank, call->attributes,
                               call->n_attributes, FIRST_ATTRIBUTE);
   df_conv_from_state(&conv, call->state);
-  if (DF_NAME(df_depth_takes)(&conv)) {
-    df_depth depth = {.conv = conv, .out = dw->data, .source = x->data, .weight = dy->data};
-    DF_NAME(df_depth_run_dw)(call, &depth);
+  if (DF_NAME(df_depthwise_takes)(&conv)) {
+    df_depthwise depthwise = {.conv = conv, .out = dw->data, .source = x->data, .weight = dy->data};
+    DF_NAME(df_depthwise_run_dw)(call, &depthwise);
     return DF_OK;
   }
   const df_conv row = df_conv_as_row(conv);
-  if (unit_takes(&row) && run_unit(call, &row, dw->data, x->data, dy->data))
+  if (amx_takes(&row) && run_amx(call, &row, dw->data, x->data, dy->data))
     return DF_OK;
   if (DF_NAME(df_outer_takes)(&conv))
     DF_NAME(df_outer_run)(call, &conv, dw->data, x->data, dy->data);

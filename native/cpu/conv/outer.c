@@ -1,15 +1,15 @@
 /* conv/outer.c: dw[f, (c, t)] = sum over positions p of x[c, p shifted by t] * dy[f, p].
  *
- * A product of matrices whose left one, a row per channel and tap, is never written out: x is
- * spread (conv/phase_layout.h), so that a row is an address. dy is turned once per block of
+ * A product of matrices whose left one, a row per channel and tap, is never written out: x is split
+ * by phases (conv/phase_layout.h), so that a row is an address. dy is transposed once per block of
  * positions: panels of DF_OUTER_COLUMNS filters, a line per position, which all channels and taps
  * then read. A tile (conv/outer_tile.h) keeps a block of dw in registers while the positions of the
  * block pass; what it reads comes from the second cache, some 13 bytes a cycle.
  *
- * Per position a filter is turned once for channels * taps / (2 * DF_LANES) multiply-adds of
- * vectors, and a channel spread once for filters * taps / DF_LANES. A product of plain matrices
+ * Per position a filter is transposed once for channels * taps / (2 * DF_LANES) multiply-adds of
+ * vectors, and a channel copied once for filters * taps / DF_LANES. A product of plain matrices
  * (taps of one element) is the same with x and dy in each other's place: the one with fewer rows is
- * turned. */
+ * transposed. */
 #include "conv/outer.h"
 #include "conv/outer_plan.h"
 #include "conv/outer_tile.h"
@@ -25,7 +25,7 @@ typedef struct job {
   float *workspace;
 } job;
 
-typedef struct piece {
+typedef struct task {
   const job *job;
   int64_t group, filter, filters, channel, channels;
   int64_t image, images, z, first, rows; /* the block */
@@ -33,18 +33,18 @@ typedef struct piece {
   float *dw;                             /* of the group */
   float *sums, *right, *left;
   int32_t *shift;
-} piece;
+} task;
 
 /* Floats between two lines of panels of |filters|, the last of which may have one vector only. */
 static int64_t panel_width(int64_t filters) {
   return filters > DF_LANES ? DF_OUTER_COLUMNS : DF_LANES;
 }
 
-static int64_t block_positions(const piece *s) {
+static int64_t block_positions(const task *s) {
   return s->images * s->rows * s->job->p.conv.window.out[2];
 }
 
-static void turn_right(const piece *s) {
+static void transpose_right(const task *s) {
   const df_outer_plan *p = &s->job->p;
   const df_window *w = &p->conv.window;
   int64_t positions = s->rows * w->out[2];
@@ -58,13 +58,13 @@ static void turn_right(const piece *s) {
         const float *from =
             s->job->right + ((at * w->out[0] + s->z) * w->out[1] + s->first) * w->out[2];
         int64_t count = df_min(DF_LANES, s->filters - done - lane);
-        df_pack_turned(to + lane, from, w->out_size, count, positions, width);
+        df_pack_transposed(to + lane, from, w->out_size, count, positions, width);
       }
   }
 }
 
 /* Planes of |channels|: [channel][tap of depth][image][plane], zeros for slices in the padding. */
-static void spread_left(const piece *s, int64_t channel, int64_t channels) {
+static void copy_left_phases(const task *s, int64_t channel, int64_t channels) {
   const df_outer_plan *p = &s->job->p;
   const df_window *w = &p->conv.window;
   int64_t slice_floats = w->in[1] * w->in[2], floats = df_outer_plane(p, s->rows);
@@ -77,21 +77,21 @@ static void spread_left(const piece *s, int64_t channel, int64_t channels) {
         if (slice < 0)
           memset(to, 0, (size_t)floats * sizeof(float));
         else
-          DF_NAME(df_spread)(to, s->job->left + (at * w->in[0] + slice) * slice_floats, &p->down,
-                             &p->across, s->first, s->rows + p->down.reach);
+          DF_NAME(df_phase_copy)(to, s->job->left + (at * w->in[0] + slice) * slice_floats,
+                                 &p->down, &p->across, s->first, s->rows + p->down.reach);
       }
     }
 }
 
 /* Where the rows of |channels| begin: the taps of a plane, and the same a pitch further. */
-static void find_shifts(const piece *s, int64_t channels) {
+static void find_shifts(const task *s, int64_t channels) {
   const df_outer_plan *p = &s->job->p;
   const df_window *w = &p->conv.window;
   int64_t rows = s->rows + p->down.reach, taps = w->kernel[1] * w->kernel[2];
   for (int64_t tap = 0; tap < taps; tap++) {
     int64_t down_phase, down_shift, across_phase, across_shift;
-    df_lattice_tap(&p->down, 0, tap / w->kernel[2], &down_phase, &down_shift);
-    df_lattice_tap(&p->across, 0, tap % w->kernel[2], &across_phase, &across_shift);
+    df_phase_layout_tap(&p->down, 0, tap / w->kernel[2], &down_phase, &down_shift);
+    df_phase_layout_tap(&p->across, 0, tap % w->kernel[2], &across_phase, &across_shift);
     int64_t row = (down_phase * p->across.phases + across_phase) * rows + down_shift;
     s->shift[tap] = (int32_t)(row * p->span + across_shift);
   }
@@ -101,9 +101,10 @@ static void find_shifts(const piece *s, int64_t channels) {
 
 /* ---- Products ------------------------------------------------------------------------------- */
 
-/* to[j * pitch + i] (+)= sums[i][j] for |rows| and |columns|, by squares turned in registers. */
-static void add_turned(const float *sums, int64_t rows, int64_t columns, float *to, int64_t pitch,
-                       int32_t accumulate) {
+/* to[j * pitch + i] (+)= sums[i][j] for |rows| and |columns|, by squares transposed in registers.
+ */
+static void add_transposed(const float *sums, int64_t rows, int64_t columns, float *to,
+                           int64_t pitch, int32_t accumulate) {
   for (int64_t j = 0; j < columns; j += DF_LANES, to += DF_LANES * pitch) {
     df_vec square[DF_LANES];
     for (int i = 0; i < DF_LANES; i++)
@@ -111,7 +112,8 @@ static void add_turned(const float *sums, int64_t rows, int64_t columns, float *
     vec_transpose(square);
     for (int i = 0; i < df_min(DF_LANES, columns - j); i++) {
       float *line = to + i * pitch;
-      vec_store_part(line, accumulate ? square[i] + vec_load_part(line, rows) : square[i], rows);
+      vec_store_partial(line, accumulate ? square[i] + vec_load_partial(line, rows) : square[i],
+                        rows);
     }
   }
 }
@@ -123,7 +125,7 @@ static void add_straight(const float *sums, int64_t rows, int64_t columns, float
     for (int64_t j = 0; j < columns; j += DF_LANES) {
       int64_t count = df_min(DF_LANES, columns - j);
       df_vec sum = vec_load(sums + j);
-      vec_store_part(to + j, accumulate ? sum + vec_load_part(to + j, count) : sum, count);
+      vec_store_partial(to + j, accumulate ? sum + vec_load_partial(to + j, count) : sum, count);
     }
 }
 
@@ -137,11 +139,11 @@ static void fetch_lines(const float *to, int64_t lines, int64_t floats, int64_t 
   }
 }
 
-/* Adds the products of |channels|, which are spread, to dw. */
-static void multiply(const piece *s, int64_t channel, int64_t channels) {
+/* Adds the products of |channels|, which are copied, to dw. */
+static void multiply(const task *s, int64_t channel, int64_t channels) {
   const df_outer_plan *p = &s->job->p;
   const df_window *w = &p->conv.window;
-  int64_t rows = channels * w->taps, height = df_even_part(rows, DF_OUTER_ROWS);
+  int64_t rows = channels * w->taps, height = df_even_split(rows, DF_OUTER_ROWS);
   df_outer outer = {.left = s->left,
                     .images = s->images,
                     .image_pitch = df_outer_plane(p, s->rows),
@@ -173,25 +175,25 @@ static void multiply(const piece *s, int64_t channel, int64_t channels) {
         float *to = s->dw + filter * p->k + k;
         fetch_lines(to, columns, count, p->k);
         tile(&outer, s->sums);
-        add_turned(s->sums, count, columns, to, p->k, s->accumulate);
+        add_transposed(s->sums, count, columns, to, p->k, s->accumulate);
       }
       outer.right += block_positions(s) * width;
     }
   }
 }
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
   const df_outer_plan *p = &job->p;
   const df_window *w = &p->conv.window;
-  piece s = {.job = job};
-  s.filter = index % p->filter_parts * p->filters;
+  task s = {.job = job};
+  s.filter = index % p->filter_splits * p->filters;
   s.filters = df_min(p->filters, p->conv.filters - s.filter);
-  index /= p->filter_parts;
-  s.channel = index % p->channel_parts * p->channels;
+  index /= p->filter_splits;
+  s.channel = index % p->channel_splits * p->channels;
   s.channels = df_min(p->channels, p->conv.channels - s.channel);
-  index /= p->channel_parts;
+  index /= p->channel_splits;
   s.group = index % p->conv.groups;
   int64_t part = index / p->conv.groups;
   s.dw = (part ? job->copies + (part - 1) * p->total : job->dw) + s.group * p->conv.filters * p->k;
@@ -208,11 +210,11 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
     s.image = above / w->out[0] * p->images;
     s.images = df_min(p->images, p->conv.batch - s.image);
     s.accumulate = block > begin;
-    turn_right(&s);
+    transpose_right(&s);
     for (int64_t done = 0; done < s.channels; done += p->group) {
       int64_t channels = df_min(p->group, s.channels - done);
       find_shifts(&s, channels);
-      spread_left(&s, s.channel + done, channels);
+      copy_left_phases(&s, s.channel + done, channels);
       multiply(&s, s.channel + done, channels);
     }
   }
@@ -224,7 +226,7 @@ static void add_copies(void *context, int64_t index, int64_t count, int32_t work
   (void)worker;
   const job *job = context;
   int64_t begin, end, total = job->p.total;
-  df_piece(index, count, total, DF_LANES, &begin, &end);
+  df_task_range(index, count, total, DF_LANES, &begin, &end);
   for (int64_t part = 1; part < job->p.parts; part++) {
     const float *copy = job->copies + (part - 1) * total;
     for (int64_t i = begin; i < end; i++)
@@ -253,8 +255,8 @@ void DF_NAME(df_outer_run)(const df_call *call, const df_conv *conv, float *dw, 
   job.right = p->exchanged ? x : dy;
   job.copies = call->workspace;
   job.workspace = job.copies + copies_floats(p);
-  df_parallel(call, run_piece, &job,
-              p->parts * p->conv.groups * p->channel_parts * p->filter_parts);
+  df_parallel(call, run_task, &job,
+              p->parts * p->conv.groups * p->channel_splits * p->filter_splits);
   if (p->parts > 1)
-    df_parallel(call, add_copies, &job, df_pieces(call, p->total * p->parts, DF_GRAIN));
+    df_parallel(call, add_copies, &job, df_task_count(call, p->total * p->parts, DF_GRAIN));
 }

@@ -12,8 +12,8 @@ static int64_t round_down(int64_t a, int64_t b) { return a >= 0 ? a / b : -df_di
 
 /* One axis of phase |r|: the window's sizes, where the phase begins, and which taps it has: from
  * |*last| on every |*tap_step|-th, downwards. */
-static void cut_axis(df_phase *phase, const df_window *w, int axis, int64_t r, int64_t *last,
-                     int64_t *tap_step) {
+static void split_axis(df_phase *phase, const df_window *w, int axis, int64_t r, int64_t *last,
+                       int64_t *tap_step) {
   int64_t stride = w->stride[axis], dilation = w->dilation[axis], kernel = w->kernel[axis];
   int64_t tap = 0;
   while (tap < kernel && tap * dilation % stride != r)
@@ -49,7 +49,7 @@ df_phase DF_NAME(df_phase_make)(const df_conv *conv, const float *weight, int64_
   to->in_size = to->out_size = to->taps = 1;
   for (int axis = DF_AXES - 1; axis >= 0; index /= w->stride[axis--]) {
     int64_t last, step;
-    cut_axis(&phase, w, axis, index % w->stride[axis], &last, &step);
+    split_axis(&phase, w, axis, index % w->stride[axis], &last, &step);
     to->in_size *= to->in[axis];
     to->out_size *= to->out[axis];
     to->taps *= to->kernel[axis];
@@ -71,11 +71,11 @@ typedef struct job {
 static void interleave(float *out, int64_t count, const float *even, const float *odd) {
   for (int64_t i = 0; i < count; i += 2 * DF_LANES) {
     int64_t left = df_min(2 * DF_LANES, count - i);
-    df_vec a = even ? vec_load_part(even + i / 2, (left + 1) / 2) : vec_zero();
-    df_vec b = odd ? vec_load_part(odd + i / 2, left / 2) : vec_zero();
-    vec_store_part(out + i, vec_zip_low(a, b), df_min(DF_LANES, left));
+    df_vec a = even ? vec_load_partial(even + i / 2, (left + 1) / 2) : vec_zero();
+    df_vec b = odd ? vec_load_partial(odd + i / 2, left / 2) : vec_zero();
+    vec_store_partial(out + i, vec_zip_low(a, b), df_min(DF_LANES, left));
     if (left > DF_LANES)
-      vec_store_part(out + i + DF_LANES, vec_zip_high(a, b), left - DF_LANES);
+      vec_store_partial(out + i + DF_LANES, vec_zip_high(a, b), left - DF_LANES);
   }
 }
 
@@ -107,7 +107,7 @@ static void join_planes(void *context, int64_t index, int64_t count, int32_t wor
   const df_conv *conv = job->conv;
   const df_window *w = &conv->window;
   int64_t plane, end;
-  df_piece(index, count, conv->batch * conv->groups * conv->channels, 1, &plane, &end);
+  df_task_range(index, count, conv->batch * conv->groups * conv->channels, 1, &plane, &end);
   for (; plane < end; plane++)
     for (int64_t z = 0; z < w->in[0]; z++)
       for (int64_t y = 0; y < w->in[1]; y++) {
@@ -122,6 +122,6 @@ void DF_NAME(df_phase_join)(const df_call *call, const df_conv *conv, const df_p
                             float *dx) {
   job job = {.conv = conv, .phases = phases, .dx = dx};
   int64_t planes = conv->batch * conv->groups * conv->channels;
-  int64_t pieces = df_pieces(call, planes * conv->window.in_size, DF_GRAIN);
-  df_parallel(call, join_planes, &job, df_min(planes, pieces));
+  int64_t tasks = df_task_count(call, planes * conv->window.in_size, DF_GRAIN);
+  df_parallel(call, join_planes, &job, df_min(planes, tasks));
 }

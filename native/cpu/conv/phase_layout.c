@@ -11,7 +11,7 @@ static void fill_zero(float *out, int64_t count) {
   for (; i + DF_LANES <= count; i += DF_LANES)
     vec_store(out + i, vec_zero());
   if (i < count)
-    vec_store_part(out + i, vec_zero(), count - i);
+    vec_store_partial(out + i, vec_zero(), count - i);
 }
 
 /* out[i] = from[2 * i] for |count| elements; reads nothing beyond from[2 * count - 2]. */
@@ -21,9 +21,9 @@ static void copy_even(float *out, const float *from, int64_t count) {
     vec_store(out + i, vec_even(vec_load(from + 2 * i), vec_load(from + 2 * i + DF_LANES)));
   if (i < count) {
     int64_t left = 2 * (count - i) - 1;
-    df_vec low = vec_load_part(from + 2 * i, df_min(DF_LANES, left));
-    df_vec high = vec_load_part(from + 2 * i + DF_LANES, df_max(0, left - DF_LANES));
-    vec_store_part(out + i, vec_even(low, high), count - i);
+    df_vec low = vec_load_partial(from + 2 * i, df_min(DF_LANES, left));
+    df_vec high = vec_load_partial(from + 2 * i + DF_LANES, df_max(0, left - DF_LANES));
+    vec_store_partial(out + i, vec_even(low, high), count - i);
   }
 }
 
@@ -40,7 +40,7 @@ static line line_of(int64_t size, int64_t step, int64_t start, int64_t count) {
   return (line){step, start, begin, df_max(begin, end), count};
 }
 
-static inline void spread_line(float *out, const float *source, const line *l) {
+static inline void copy_phase_line(float *out, const float *source, const line *l) {
   const float *from = source + l->begin * l->step + l->start;
   fill_zero(out, l->begin);
   fill_zero(out + l->end, l->count - l->end);
@@ -50,7 +50,7 @@ static inline void spread_line(float *out, const float *source, const line *l) {
     int64_t i = l->begin;
     for (; i + DF_LANES <= l->end; i += DF_LANES, from += DF_LANES)
       vec_store(out + i, vec_load(from));
-    vec_store_part(out + i, vec_load_part(from, l->end - i), l->end - i);
+    vec_store_partial(out + i, vec_load_partial(from, l->end - i), l->end - i);
   } else if (l->step == 2) {
     copy_even(out + l->begin, from, l->end - l->begin);
   } else {
@@ -59,14 +59,14 @@ static inline void spread_line(float *out, const float *source, const line *l) {
   }
 }
 
-void DF_NAME(df_spread)(float *out, const float *plane, const df_lattice *down,
-                        const df_lattice *across, int64_t band, int64_t rows) {
+void DF_NAME(df_phase_copy)(float *out, const float *plane, const df_phase_layout *down,
+                            const df_phase_layout *across, int64_t band, int64_t rows) {
   int64_t span = across->grid + across->reach;
   if (span == 1 && across->source == 1 && across->start == 0) {
     /* Columns of one element: the rows are a line. */
     for (int64_t r = 0; r < down->phases; r++, out += rows) {
       line l = line_of(down->source, down->step, band * down->step + down->start + r, rows);
-      spread_line(out, plane, &l);
+      copy_phase_line(out, plane, &l);
     }
     return;
   }
@@ -78,7 +78,7 @@ void DF_NAME(df_spread)(float *out, const float *plane, const df_lattice *down,
         if (row < 0 || row >= down->source)
           fill_zero(out, span);
         else
-          spread_line(out, plane + row * across->source, &l);
+          copy_phase_line(out, plane + row * across->source, &l);
       }
     }
 }

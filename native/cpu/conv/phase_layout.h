@@ -1,20 +1,20 @@
 /* conv/phase_layout.h: one spatial axis of a convolution, forward or backward, as shifted reads of
- * a spread source.
+ * a phase-split source.
  *
- * Forward, output o reads x[o * stride - pad + tap * dilation]. Let the source be spread by
+ * Forward, output o reads x[o * stride - pad + tap * dilation]. Let the source be split by
  * residue: phase r holds x[u * stride + r - pad] at u. Tap t then reads phase (t * dilation) %
  * stride at o + (t * dilation) / stride: a plain shift, the same for all o.
  *
  * Backward, input i gets dy[o] from the taps with o * stride = i + pad - t * dilation. Let i + pad
  * = a * stride + r: for the inputs of class r only the taps with (t * dilation) % stride == r
  * count, and they read dy[a - (t * dilation - r) / stride]: again shifts, of a source that is not
- * spread. */
+ * split. */
 #ifndef DF_CPU_CONV_PHASE_LAYOUT_H
 #define DF_CPU_CONV_PHASE_LAYOUT_H
 
 #include "pool/window.h"
 
-typedef struct df_lattice {
+typedef struct df_phase_layout {
   int64_t grid;    /* positions computed, the same for every class */
   int64_t classes; /* outputs are interleaved from this many */
   int64_t reach;   /* the largest shift: the source spans grid + reach */
@@ -27,19 +27,19 @@ typedef struct df_lattice {
   int64_t target_start;
   int64_t stride, dilation;
   int32_t backward;
-} df_lattice;
+} df_phase_layout;
 
 static inline int64_t df_divide_down(int64_t a, int64_t b) {
   return a >= 0 ? a / b : -df_divide_up(-a, b);
 }
 
-static inline df_lattice df_lattice_make(const df_window *w, int axis, int32_t backward) {
+static inline df_phase_layout df_phase_layout_make(const df_window *w, int axis, int32_t backward) {
   int64_t stride = w->stride[axis], dilation = w->dilation[axis], pad = w->pad[axis];
   int64_t kernel = w->kernel[axis];
-  df_lattice l = {.reach = (kernel - 1) * dilation / stride,
-                  .stride = stride,
-                  .dilation = dilation,
-                  .backward = backward};
+  df_phase_layout l = {.reach = (kernel - 1) * dilation / stride,
+                       .stride = stride,
+                       .dilation = dilation,
+                       .backward = backward};
   if (backward) {
     int64_t first = df_divide_down(pad, stride);
     l.grid = df_divide_down(w->in[axis] - 1 + pad, stride) - first + 1;
@@ -65,8 +65,8 @@ static inline df_lattice df_lattice_make(const df_window *w, int axis, int32_t b
 }
 
 /* Whether |tap| counts for |class|, and what it reads. */
-static inline int df_lattice_tap(const df_lattice *l, int64_t class, int64_t tap, int64_t *phase,
-                                 int64_t *shift) {
+static inline int df_phase_layout_tap(const df_phase_layout *l, int64_t class, int64_t tap,
+                                      int64_t *phase, int64_t *shift) {
   int64_t at = tap * l->dilation;
   *phase = l->backward ? 0 : at % l->stride;
   *shift = l->backward ? l->reach - at / l->stride : at / l->stride;
@@ -74,8 +74,8 @@ static inline int df_lattice_tap(const df_lattice *l, int64_t class, int64_t tap
 }
 
 /* The positions [*begin, *end) within [0, grid) whose outputs of |class| exist. */
-static inline void df_lattice_targets(const df_lattice *l, int64_t class, int64_t *begin,
-                                      int64_t *end) {
+static inline void df_phase_layout_targets(const df_phase_layout *l, int64_t class, int64_t *begin,
+                                           int64_t *end) {
   int64_t start = l->target_start + class;
   *begin = start >= 0 ? 0 : df_divide_up(-start, l->target_step);
   *end = df_min(l->grid, df_divide_up(l->target - start, l->target_step));
@@ -94,9 +94,9 @@ static inline int64_t df_slice(const df_window *w, int32_t backward, int64_t z, 
              : -1;
 }
 
-/* The spread copy of a band of one source plane: rows.phases * columns.phases planes of |rows| x
- * |columns.span|. Everything is written; what lies outside of the source is zero. */
-void DF_NAME(df_spread)(float *out, const float *plane, const df_lattice *down,
-                        const df_lattice *across, int64_t band, int64_t rows);
+/* The phase-split copy of a band of one source plane: rows.phases * columns.phases planes of |rows|
+ * x |columns.span|. Everything is written; what lies outside of the source is zero. */
+void DF_NAME(df_phase_copy)(float *out, const float *plane, const df_phase_layout *down,
+                            const df_phase_layout *across, int64_t band, int64_t rows);
 
 #endif

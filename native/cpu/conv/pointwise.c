@@ -1,8 +1,8 @@
 /* conv/pointwise.c: out[f][q] = relu(bias[f] + sum over channels c of weight[f][c] * in[c][q]).
  *
  * The product of packed weights with planes: rows of the result are planes of the output, so
- * nothing is turned. Strips of DF_TILE_COLUMNS positions are copied to the workspace, a line per
- * channel; then each panel of filters passes over all of them, so that it writes its few planes
+ * nothing is transposed. Strips of DF_TILE_COLUMNS positions are copied to the workspace, a line
+ * per channel; then each panel of filters passes over all of them, so that it writes its few planes
  * from left to right, and stays in the first cache. For a few panels copying takes longer than it
  * saves: they read a strip as it lies. */
 #include "conv/pointwise.h"
@@ -15,7 +15,7 @@ enum {
   FEW_PANELS = 4,        /* read strips as they lie ... */
   ONE_SET = 512,         /* ... unless channels lie a multiple of so many floats apart */
   LEAST_STRIPS = 12,     /* below, too many lanes of the last strip are empty */
-  GRAIN = 256 * 1024     /* multiply-adds of the smallest piece worth a thread's while */
+  GRAIN = 256 * 1024     /* multiply-adds of the smallest task worth a thread's while */
 };
 
 static int64_t block_of(int64_t k) { return df_divide_up(k, df_divide_up(k, K_BLOCK)); }
@@ -29,13 +29,13 @@ static int64_t first_of(const df_conv *conv, int64_t panel) {
 
 static int64_t steps_of(const df_conv *conv) { return conv->channels * conv->window.taps; }
 
-int DF_NAME(df_point_can)(const df_conv *conv) {
+int DF_NAME(df_pointwise_can)(const df_conv *conv) {
   return steps_of(conv) > 0 && df_conv_is_plain(&conv->window) &&
          conv->window.in_size <= INT32_MAX / 2;
 }
 
-int DF_NAME(df_point_takes)(const df_conv *conv) {
-  return DF_NAME(df_point_can)(conv) && conv->window.out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
+int DF_NAME(df_pointwise_takes)(const df_conv *conv) {
+  return DF_NAME(df_pointwise_can)(conv) && conv->window.out_size >= LEAST_STRIPS * DF_TILE_COLUMNS;
 }
 
 /* Per group and block of k the panels, each of them k lines of DF_TILE_ROWS. */
@@ -43,21 +43,21 @@ static int64_t group_floats(const df_conv *conv) {
   return panels_of(conv) * DF_TILE_ROWS * steps_of(conv);
 }
 
-int64_t DF_NAME(df_point_pack_bytes)(const df_conv *conv) {
+int64_t DF_NAME(df_pointwise_prepack_bytes)(const df_conv *conv) {
   return conv->groups * group_floats(conv) * (int64_t)sizeof(float);
 }
 
-int64_t DF_NAME(df_point_pack_pieces)(const df_conv *conv) {
+int64_t DF_NAME(df_pointwise_prepack_tasks)(const df_conv *conv) {
   int64_t k = steps_of(conv);
   return conv->groups * df_divide_up(k, block_of(k)) * panels_of(conv);
 }
 
-void DF_NAME(df_point_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
-                            float *packed) {
+void DF_NAME(df_pointwise_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
+                                   float *packed) {
   int64_t k = steps_of(conv), block = block_of(k), panels = panels_of(conv);
-  int64_t blocks = df_divide_up(k, block), panel = piece % panels;
-  int64_t begin = piece / panels % blocks * block, end = df_min(k, begin + block);
-  int64_t group = piece / panels / blocks, first = first_of(conv, panel);
+  int64_t blocks = df_divide_up(k, block), panel = task % panels;
+  int64_t begin = task / panels % blocks * block, end = df_min(k, begin + block);
+  int64_t group = task / panels / blocks, first = first_of(conv, panel);
   df_filters filters = {group, first, first_of(conv, panel + 1) - first, DF_TILE_ROWS};
   packed += group * group_floats(conv) + (begin * panels + panel * (end - begin)) * DF_TILE_ROWS;
   DF_NAME(df_weight_lines)(packed, DF_TILE_ROWS, conv, weight, &filters, begin, end);
@@ -69,7 +69,7 @@ typedef struct plan {
   int64_t k, block;
   int64_t strips, parts; /* strips of a plane, and parts of them */
   int64_t together;      /* strips of a pass */
-  int64_t scratch;       /* floats of a piece's workspace */
+  int64_t scratch;       /* floats of a task's workspace */
   int32_t as_it_lies;    /* whole strips are not copied */
 } plan;
 
@@ -89,12 +89,12 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   return p;
 }
 
-int64_t DF_NAME(df_point_workspace)(const df_conv *conv, int32_t threads) {
+int64_t DF_NAME(df_pointwise_workspace)(const df_conv *conv, int32_t threads) {
   return make_plan(conv, threads).scratch * (int64_t)sizeof(float) * threads;
 }
 
-/* What a piece works on. */
-typedef struct piece {
+/* What a task works on. */
+typedef struct task {
   const df_direct *d;
   const plan *p;
   const float *source; /* of the image and group */
@@ -103,10 +103,10 @@ typedef struct piece {
   int64_t out;  /* where in the output the group begins */
   int64_t last; /* one past its strips */
   float *lines; /* [strip][k][position] */
-} piece;
+} task;
 
 /* Positions of a strip. */
-static int64_t columns_of(const piece *s, int64_t strip) {
+static int64_t columns_of(const task *s, int64_t strip) {
   return df_min(DF_TILE_COLUMNS, s->d->conv.window.out_size - strip * DF_TILE_COLUMNS);
 }
 
@@ -115,7 +115,7 @@ static int64_t width_of(int64_t columns) { return columns > DF_LANES ? DF_TILE_C
 
 /* lines[strip][p][j], channel by channel from left to right; what is beyond the plane is not read.
  */
-static void copy_strips(const piece *s, int64_t first, int64_t count, int64_t begin, int64_t end) {
+static void copy_strips(const task *s, int64_t first, int64_t count, int64_t begin, int64_t end) {
   int64_t plane = s->d->conv.window.out_size, pitch = (end - begin) * DF_TILE_COLUMNS;
   for (int64_t p = begin; p < end; p++) {
     const float *source = s->source + p * plane + first * DF_TILE_COLUMNS;
@@ -126,19 +126,19 @@ static void copy_strips(const piece *s, int64_t first, int64_t count, int64_t be
         if (columns - j >= DF_LANES)
           vec_store(to + j, vec_load(source + j));
         else
-          vec_store(to + j, vec_load_part(source + j, columns - j));
+          vec_store(to + j, vec_load_partial(source + j, columns - j));
       }
     }
   }
 }
 
-static int is_copied(const piece *s, int64_t strip) {
+static int is_copied(const task *s, int64_t strip) {
   return !s->p->as_it_lies || columns_of(s, strip) < DF_TILE_COLUMNS;
 }
 
 /* A panel of filters for some strips; while one is computed, the lines that the next one writes
  * are fetched. */
-static void do_panel(const piece *s, int64_t panel, int64_t first, int64_t count, int64_t begin,
+static void do_panel(const task *s, int64_t panel, int64_t first, int64_t count, int64_t begin,
                      int64_t end) {
   const df_direct *d = s->d;
   const df_conv *conv = &d->conv;
@@ -178,7 +178,7 @@ typedef struct job {
   float *workspace;
 } job;
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
   const df_direct *d = job->d;
@@ -187,14 +187,14 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   const plan *p = &job->p;
   int64_t part = index % p->parts, at = index / p->parts, group = at % conv->groups;
   int64_t last = p->strips * (part + 1) / p->parts;
-  piece s = {.d = d,
-             .p = p,
-             .source = d->source + at * conv->channels * w->in_size,
-             .packed = d->packed + group * group_floats(conv),
-             .bias = d->bias ? d->bias + group * conv->filters : NULL,
-             .out = at * conv->filters * w->out_size,
-             .last = last,
-             .lines = job->workspace + worker * p->scratch};
+  task s = {.d = d,
+            .p = p,
+            .source = d->source + at * conv->channels * w->in_size,
+            .packed = d->packed + group * group_floats(conv),
+            .bias = d->bias ? d->bias + group * conv->filters : NULL,
+            .out = at * conv->filters * w->out_size,
+            .last = last,
+            .lines = job->workspace + worker * p->scratch};
   for (int64_t begin = 0; begin < p->k; begin += p->block) {
     int64_t end = df_min(p->k, begin + p->block);
     for (int64_t first = p->strips * part / p->parts, some; first < last; first += some) {
@@ -207,8 +207,8 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   }
 }
 
-void DF_NAME(df_point_run)(const df_call *call, const df_direct *direct) {
+void DF_NAME(df_pointwise_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
   job job = {.d = direct, .p = make_plan(conv, call->threads), .workspace = call->workspace};
-  df_parallel(call, run_piece, &job, conv->batch * conv->groups * job.p.parts);
+  df_parallel(call, run_task, &job, conv->batch * conv->groups * job.p.parts);
 }

@@ -6,19 +6,19 @@
 
 /* Whether a position reads what lies at its own place (kernels of one element with stride 1), and
  * planes are so large that lanes over positions are full. */
-int DF_NAME(df_point_takes)(const df_conv *conv);
+int DF_NAME(df_pointwise_takes)(const df_conv *conv);
 
 /* Whether it could, well or badly. */
-int DF_NAME(df_point_can)(const df_conv *conv);
+int DF_NAME(df_pointwise_can)(const df_conv *conv);
 
-int64_t DF_NAME(df_point_pack_bytes)(const df_conv *conv);
-/* As for df_direct_pack. */
-int64_t DF_NAME(df_point_pack_pieces)(const df_conv *conv);
-void DF_NAME(df_point_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
-                            float *packed);
+int64_t DF_NAME(df_pointwise_prepack_bytes)(const df_conv *conv);
+/* As for df_direct_prepack. */
+int64_t DF_NAME(df_pointwise_prepack_tasks)(const df_conv *conv);
+void DF_NAME(df_pointwise_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
+                                   float *packed);
 /* Bytes, for strips of positions. */
-int64_t DF_NAME(df_point_workspace)(const df_conv *conv, int32_t threads);
+int64_t DF_NAME(df_pointwise_workspace)(const df_conv *conv, int32_t threads);
 
-void DF_NAME(df_point_run)(const df_call *call, const df_direct *direct);
+void DF_NAME(df_pointwise_run)(const df_call *call, const df_direct *direct);
 
 #endif

@@ -13,7 +13,7 @@ typedef struct df_conv {
   df_window window;
   int64_t batch, groups, channels, filters;
   int64_t uses; /* images for which weights are packed: at every run, or 0 when they are constant */
-  int32_t algorithm; /* as in df_node: the way that is wanted, or 0 */
+  int32_t algorithm; /* as in df_node: the algorithm that is wanted, or 0 */
   int32_t precision; /* as in df_node */
 } df_conv;
 

@@ -1,36 +1,36 @@
-/* conv/shifted.c: a product with shifted reads of a spread source.
+/* conv/shifted.c: a product with shifted reads of a phase-split source.
  *
  * The plain loop, for every output row and position q:
  *   out[row][q] = sum over channels c and taps t of weight[row][c][t] * source[c][q + shift(t)]
  *
- * A piece is some rows of the output for some images, or for a band of one. It spreads the source
- * that it reads (one load and store per element), then for each panel of rows packs the weights and
- * runs tiles over all positions, k in blocks. Positions run through the spread rows without a stop,
- * so those in the last columns of a row are computed and dropped. The sums lie in a buffer of the
- * panel; from there each row goes out once. */
+ * A task is some rows of the output for some images, or for a band of one. It splits the source by
+ * phases that it reads (one load and store per element), then for each panel of rows packs the
+ * weights and runs tiles over all positions, k in blocks. Positions run through the rows of phases
+ * without a stop, so those in the last columns of a row are computed and dropped. The sums lie in a
+ * buffer of the panel; from there each row goes out once. */
 #include "conv/shifted.h"
 #include "conv/phase_layout.h"
 #include "conv/tile.h"
 #include "gemm/pack.h"
 
 enum {
-  K_BLOCK = 384,           /* a panel of weights stays in the first cache */
-  SPREAD_FLOATS = 1 << 17, /* 512 KiB of spread source stay in the second */
-  MOST_POSITIONS = 2048,   /* of a piece: the buffer of a panel is 14 times that */
-  GRAIN = 256 * 1024       /* multiply-adds of the smallest piece worth a thread's while */
+  K_BLOCK = 384,          /* a panel of weights stays in the first cache */
+  PHASE_FLOATS = 1 << 17, /* 512 KiB of phases stay in the second cache */
+  MOST_POSITIONS = 2048,  /* of a task: the buffer of a panel is 14 times that */
+  GRAIN = 256 * 1024      /* multiply-adds of the smallest task worth a thread's while */
 };
 
 typedef struct plan {
-  df_lattice down, across;
-  int64_t span;                /* floats of a spread row */
-  int64_t depth;               /* slices of an output plane */
-  int64_t band, bands;         /* rows of positions in a piece, and how many bands */
-  int64_t part, parts;         /* rows of the weight in a piece */
-  int64_t images, image_parts; /* images in a piece */
-  int64_t plane;               /* floats of a spread plane */
-  int64_t pitch;               /* floats of the buffer for one row and image */
+  df_phase_layout down, across;
+  int64_t span;                 /* floats of a row of a phase */
+  int64_t depth;                /* slices of an output plane */
+  int64_t band, bands;          /* rows of positions in a task, and how many bands */
+  int64_t part, parts;          /* rows of the weight in a task */
+  int64_t images, image_splits; /* images in a task */
+  int64_t plane;                /* floats of the phases of a plane */
+  int64_t pitch;                /* floats of the buffer for one row and image */
   int64_t most_k;
-  int64_t scratch; /* floats of a piece's workspace */
+  int64_t scratch; /* floats of a task's workspace */
 } plan;
 
 /* Size of the parts when |total| is cut into |count| parts, all about equal. */
@@ -42,10 +42,10 @@ static int64_t plane_floats(const plan *p, int64_t rows) {
   return p->down.phases * p->across.phases * (rows + p->down.reach) * p->span;
 }
 
-static plan make_plan(const df_apply *a, int32_t threads) {
+static plan make_plan(const df_shifted *a, int32_t threads) {
   const df_window *w = &a->window;
-  plan p = {.down = df_lattice_make(w, 1, a->backward),
-            .across = df_lattice_make(w, 2, a->backward)};
+  plan p = {.down = df_phase_layout_make(w, 1, a->backward),
+            .across = df_phase_layout_make(w, 2, a->backward)};
   p.span = p.across.grid + p.across.reach;
   p.depth = a->backward ? w->in[0] : w->out[0];
   p.most_k = a->channels * w->taps;
@@ -55,24 +55,24 @@ static plan make_plan(const df_apply *a, int32_t threads) {
   int64_t work = df_times(df_times(a->batch * a->groups * a->rows, positions), p.most_k);
   int64_t wanted = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
 
-  /* Bands: as few as keep the spread source and the buffer in the cache. */
+  /* Bands: as few as keep the phases and the buffer in the cache. */
   int64_t per_row = planes * p.down.phases * p.across.phases * p.span;
-  int64_t most = df_min(MOST_POSITIONS / p.span, SPREAD_FLOATS / df_max(1, per_row) - p.down.reach);
+  int64_t most = df_min(MOST_POSITIONS / p.span, PHASE_FLOATS / df_max(1, per_row) - p.down.reach);
   p.band = part_of(p.down.grid, df_divide_up(p.down.grid, df_max(1, most)));
   p.bands = df_divide_up(p.down.grid, p.band);
 
-  /* Images together while they are small and there are pieces enough: the weights are packed once
+  /* Images together while they are small and there are tasks enough: the weights are packed once
    * for them. */
   int64_t units = a->batch * a->groups * p.depth * p.bands;
   p.images = 1;
   if (p.bands == 1)
     p.images = df_max(1, df_min(df_min(MOST_POSITIONS / 2 / (p.band * p.span), units / wanted),
-                                SPREAD_FLOATS / df_max(1, planes * plane_floats(&p, p.band))));
+                                PHASE_FLOATS / df_max(1, planes * plane_floats(&p, p.band))));
   p.images = part_of(a->batch, df_divide_up(a->batch, p.images));
-  p.image_parts = df_divide_up(a->batch, p.images);
-  units = p.image_parts * a->groups * p.depth * p.bands;
+  p.image_splits = df_divide_up(a->batch, p.images);
+  units = p.image_splits * a->groups * p.depth * p.bands;
 
-  /* Too few pieces: cut the rows of the weight, or the bands where there are few rows. */
+  /* Too few tasks: split the rows of the weight, or the bands where there are few rows. */
   int64_t missing = df_divide_up(wanted, units);
   p.part = a->rows;
   if (missing > 1 && a->rows >= 2 * DF_SHIFT_ROWS) {
@@ -88,21 +88,20 @@ static plan make_plan(const df_apply *a, int32_t threads) {
   p.scratch = K_BLOCK * DF_SHIFT_ROWS + DF_LANES                         /* panel of weights */
               + df_round_up(p.most_k, 16) + 2 * df_round_up(w->taps, 16) /* shifts and terms */
               + DF_SHIFT_ROWS * p.images * p.pitch                       /* buffer */
-              + p.images * planes * p.plane + p.span +
-              DF_SHIFT_COLUMNS; /* spread source and slack */
+              + p.images * planes * p.plane + p.span + DF_SHIFT_COLUMNS; /* phases and slack */
   p.scratch = df_round_up(p.scratch, 16);
   return p;
 }
 
-int64_t DF_NAME(df_apply_workspace)(const df_apply *apply, int32_t threads) {
-  return make_plan(apply, threads).scratch * (int64_t)sizeof(float) * threads;
+int64_t DF_NAME(df_shifted_workspace)(const df_shifted *shifted, int32_t threads) {
+  return make_plan(shifted, threads).scratch * (int64_t)sizeof(float) * threads;
 }
 
-/* ---- One piece ------------------------------------------------------------------------------ */
+/* ---- One task ------------------------------------------------------------------------------ */
 
-/* What a piece works on, and where in its workspace. */
-typedef struct piece {
-  const df_apply *a;
+/* What a task works on, and where in its workspace. */
+typedef struct task {
+  const df_shifted *a;
   const plan *p;
   int64_t group, z;
   int64_t image, images;
@@ -110,18 +109,18 @@ typedef struct piece {
   int64_t from, to;     /* rows of the weight */
   int64_t slices;       /* of the source that z reads */
   int64_t terms;        /* taps that count for this class, in these slices */
-  int64_t image_floats; /* spread image: channels * slices * plane */
+  int64_t image_floats; /* phases of an image: channels * slices * plane */
   float *panel;
   int32_t *shift;       /* per k */
   int32_t *term_shift;  /* per term */
-  int32_t *term_weight; /* per term: place of its tap in the weight */
+  int32_t *term_weight; /* per term: index of its tap in the weight */
   float *buffer;
-  float *spread;
-} piece;
+  float *phases;
+} task;
 
-/* Spreads the images of the piece: [image][channel][slice][plane]. */
-static void spread_source(piece *s) {
-  const df_apply *a = s->a;
+/* Splits the images of the task by phases: [image][channel][slice][plane]. */
+static void copy_phases(task *s) {
+  const df_shifted *a = s->a;
   const plan *p = s->p;
   const df_window *w = &a->window;
   int64_t depth = a->backward ? w->out[0] : w->in[0];
@@ -130,7 +129,7 @@ static void spread_source(piece *s) {
   for (int64_t tap = 0; tap < w->kernel[0]; tap++)
     s->slices += df_slice(w, a->backward, s->z, tap) >= 0;
   s->image_floats = a->channels * s->slices * p->plane;
-  float *to = s->spread;
+  float *to = s->phases;
   for (int64_t image = 0; image < s->images; image++)
     for (int64_t channel = 0; channel < a->channels; channel++) {
       int64_t at = (s->image + image) * a->groups + s->group;
@@ -139,16 +138,16 @@ static void spread_source(piece *s) {
         int64_t slice = df_slice(w, a->backward, s->z, tap);
         if (slice < 0)
           continue;
-        DF_NAME(df_spread)(to, from + slice * plane, &p->down, &p->across, s->first,
-                           s->rows + p->down.reach);
+        DF_NAME(df_phase_copy)(to, from + slice * plane, &p->down, &p->across, s->first,
+                               s->rows + p->down.reach);
         to += p->plane;
       }
     }
 }
 
-/* The taps of one class: their shifts and their places in the weight. */
-static void find_terms(piece *s, int64_t down_class, int64_t across_class) {
-  const df_apply *a = s->a;
+/* The taps of one class: their shifts and their indices in the weight. */
+static void find_terms(task *s, int64_t down_class, int64_t across_class) {
+  const df_shifted *a = s->a;
   const plan *p = s->p;
   const df_window *w = &a->window;
   int64_t rows = s->rows + p->down.reach, slice = 0, terms = 0;
@@ -158,8 +157,8 @@ static void find_terms(piece *s, int64_t down_class, int64_t across_class) {
     for (int64_t j = 0; j < w->kernel[1]; j++)
       for (int64_t k = 0; k < w->kernel[2]; k++) {
         int64_t down_phase, down_shift, across_phase, across_shift;
-        if (!df_lattice_tap(&p->down, down_class, j, &down_phase, &down_shift) ||
-            !df_lattice_tap(&p->across, across_class, k, &across_phase, &across_shift))
+        if (!df_phase_layout_tap(&p->down, down_class, j, &down_phase, &down_shift) ||
+            !df_phase_layout_tap(&p->across, across_class, k, &across_phase, &across_shift))
           continue;
         int64_t phase = down_phase * p->across.phases + across_phase;
         s->term_shift[terms] =
@@ -175,11 +174,11 @@ static void find_terms(piece *s, int64_t down_class, int64_t across_class) {
 }
 
 /* panel[k * rows + i] = weight of output row |row| + i, k from |begin| to |end|. */
-static void pack_panel(const piece *s, int64_t row, int64_t rows, int64_t begin, int64_t end) {
-  const df_apply *a = s->a;
+static void pack_panel(const task *s, int64_t row, int64_t rows, int64_t begin, int64_t end) {
+  const df_shifted *a = s->a;
   const float *weight = a->weight + s->group * a->weight_group + row * a->weight_row;
   if (!a->backward && s->terms == a->window.taps) {
-    df_pack_turned(s->panel, weight + begin, a->weight_row, rows, end - begin, rows);
+    df_pack_transposed(s->panel, weight + begin, a->weight_row, rows, end - begin, rows);
     return;
   }
   float *to = s->panel;
@@ -213,20 +212,20 @@ static void send_line(float *out, const float *add, int64_t step, const float *i
     vec_store(out + i, relu ? vec_relu(value) : value);
   }
   if (i < count) {
-    df_vec value = vec_load_part(in + i, count - i) + bias;
+    df_vec value = vec_load_partial(in + i, count - i) + bias;
     if (add)
-      value += vec_load_part(add + i, count - i);
-    vec_store_part(out + i, relu ? vec_relu(value) : value, count - i);
+      value += vec_load_partial(add + i, count - i);
+    vec_store_partial(out + i, relu ? vec_relu(value) : value, count - i);
   }
 }
 
 /* One plane of sums from the buffer to its outputs. */
-static void send_plane(const piece *s, float *out, const float *in, int64_t down_class,
+static void send_plane(const task *s, float *out, const float *in, int64_t down_class,
                        int64_t across_class, float bias) {
-  const df_lattice *down = &s->p->down, *across = &s->p->across;
+  const df_phase_layout *down = &s->p->down, *across = &s->p->across;
   int64_t top, bottom, left, right, span = s->p->span;
-  df_lattice_targets(down, down_class, &top, &bottom);
-  df_lattice_targets(across, across_class, &left, &right);
+  df_phase_layout_targets(down, down_class, &top, &bottom);
+  df_phase_layout_targets(across, across_class, &left, &right);
   top = df_max(top, s->first);
   bottom = df_min(bottom, s->first + s->rows);
   if (top >= bottom || left >= right)
@@ -249,9 +248,9 @@ static void send_plane(const piece *s, float *out, const float *in, int64_t down
 }
 
 /* All positions of a panel of |rows| rows of the weight. */
-static void do_panel(const piece *s, int64_t row, int64_t rows, int64_t down_class,
+static void do_panel(const task *s, int64_t row, int64_t rows, int64_t down_class,
                      int64_t across_class) {
-  const df_apply *a = s->a;
+  const df_shifted *a = s->a;
   const plan *p = s->p;
   const df_shift_tiles *tiles = &DF_NAME(df_shift_tile_table)[rows - 1];
   int64_t k = a->channels * s->terms, width = tiles->vectors * DF_LANES;
@@ -263,7 +262,7 @@ static void do_panel(const piece *s, int64_t row, int64_t rows, int64_t down_cla
     pack_panel(s, row, rows, begin, end);
     for (int64_t image = 0; image < s->images; image++)
       for (int64_t q = 0; q < positions; q += width)
-        tiles->tile(end - begin, s->panel, s->spread + image * s->image_floats + q,
+        tiles->tile(end - begin, s->panel, s->phases + image * s->image_floats + q,
                     s->shift + begin, s->buffer + image * p->pitch + q, pitch, begin > 0);
   }
   int64_t slice = p->down.target * p->across.target;
@@ -276,20 +275,20 @@ static void do_panel(const piece *s, int64_t row, int64_t rows, int64_t down_cla
     }
 }
 
-/* ---- All pieces ----------------------------------------------------------------------------- */
+/* ---- All tasks ----------------------------------------------------------------------------- */
 
 typedef struct job {
-  df_apply a;
+  df_shifted a;
   plan p;
   float *workspace;
 } job;
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
-  const df_apply *a = &job->a;
+  const df_shifted *a = &job->a;
   const plan *p = &job->p;
-  piece s = {.a = a, .p = p};
+  task s = {.a = a, .p = p};
   s.from = index % p->parts * p->part;
   s.to = df_min(a->rows, s.from + p->part);
   index /= p->parts;
@@ -307,9 +306,9 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   s.term_shift = s.shift + df_round_up(p->most_k, 16);
   s.term_weight = s.term_shift + df_round_up(a->window.taps, 16);
   s.buffer = (float *)(s.term_weight + df_round_up(a->window.taps, 16));
-  s.spread = s.buffer + DF_SHIFT_ROWS * p->images * p->pitch;
+  s.phases = s.buffer + DF_SHIFT_ROWS * p->images * p->pitch;
 
-  spread_source(&s);
+  copy_phases(&s);
   int64_t rows = part_of(s.to - s.from, df_divide_up(s.to - s.from, DF_SHIFT_ROWS));
   for (int64_t down = 0; down < p->down.classes; down++)
     for (int64_t across = 0; across < p->across.classes; across++) {
@@ -319,9 +318,9 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
     }
 }
 
-void DF_NAME(df_apply_run)(const df_call *call, const df_apply *apply) {
-  job job = {.a = *apply, .p = make_plan(apply, call->threads), .workspace = call->workspace};
+void DF_NAME(df_shifted_run)(const df_call *call, const df_shifted *shifted) {
+  job job = {.a = *shifted, .p = make_plan(shifted, call->threads), .workspace = call->workspace};
   const plan *p = &job.p;
-  df_parallel(call, run_piece, &job,
-              p->image_parts * apply->groups * p->depth * p->bands * p->parts);
+  df_parallel(call, run_task, &job,
+              p->image_splits * shifted->groups * p->depth * p->bands * p->parts);
 }

@@ -8,7 +8,7 @@
 /* Forward: out is y and source x; backward: out is dx and source dy. Per group
  *   out[row] = relu(bias[row] + sum over channels and taps of weight[row, channel, tap] *
  * source[channel] shifted) */
-typedef struct df_apply {
+typedef struct df_shifted {
   float *out;
   const float *source;
   const float *weight;
@@ -21,11 +21,11 @@ typedef struct df_apply {
   int64_t weight_row, weight_channel, weight_group; /* distances; the taps lie together */
   int32_t relu;
   int32_t backward;
-} df_apply;
+} df_shifted;
 
 /* Bytes; depends on sizes and the number of threads only. */
-int64_t DF_NAME(df_apply_workspace)(const df_apply *apply, int32_t threads);
+int64_t DF_NAME(df_shifted_workspace)(const df_shifted *shifted, int32_t threads);
 
-void DF_NAME(df_apply_run)(const df_call *call, const df_apply *apply);
+void DF_NAME(df_shifted_run)(const df_call *call, const df_shifted *shifted);
 
 #endif

@@ -1,4 +1,5 @@
-/* conv/tile.h: the innermost loops of convolutions, on spread sources (conv/phase_layout.h). */
+/* conv/tile.h: the innermost loops of convolutions, on phase-split sources (conv/phase_layout.h).
+ */
 #ifndef DF_CPU_CONV_TILE_H
 #define DF_CPU_CONV_TILE_H
 

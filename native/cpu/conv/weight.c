@@ -3,8 +3,8 @@
  *   out[(k - begin) * pitch + lane] = weight(group, first + lane, channel, tap), k = (channel, tap)
  *
  * Filters that lie together are loaded as they are. Else what lies together are taps, or channels
- * and taps: these are loaded by filters and turned in registers, by squares: a load, four or five
- * exchanges and a store for DF_LANES elements. */
+ * and taps: these are loaded by filters and transposed in registers, by squares: a load, four or
+ * five exchanges and a store for DF_LANES elements. */
 #include "conv/weight.h"
 
 /* Whether channels and taps lie together, in the order of k. */
@@ -21,15 +21,16 @@ static int is_whole(const df_conv *conv, const df_weight *weight) {
 
 /* Lines of what lies together in each filter: element i goes to line place[i], or i with none; no
  * line outside of [0, lines) is written. */
-static void turn_run(float *out, int64_t pitch, int64_t lines, const float *from, int64_t filter,
-                     const df_filters *f, int64_t count, const int32_t *place, int64_t shift) {
+static void transpose_run(float *out, int64_t pitch, int64_t lines, const float *from,
+                          int64_t filter, const df_filters *f, int64_t count, const int32_t *place,
+                          int64_t shift) {
   for (int64_t begin = 0; begin < count; begin += DF_LANES) {
     int64_t some = df_min(DF_LANES, count - begin);
     df_vec square[DF_LANES];
     for (int i = 0; i < DF_LANES; i++)
       square[i] = i >= f->count      ? vec_zero()
                   : some == DF_LANES ? vec_load(from + i * filter + begin)
-                                     : vec_load_part(from + i * filter + begin, some);
+                                     : vec_load_partial(from + i * filter + begin, some);
     vec_transpose(square);
 #pragma GCC unroll 16
     for (int i = 0; i < DF_LANES; i++) {
@@ -41,7 +42,7 @@ static void turn_run(float *out, int64_t pitch, int64_t lines, const float *from
       if (f->lanes == DF_LANES)
         vec_store(out + line * pitch, square[i]);
       else
-        vec_store_part(out + line * pitch, square[i], f->lanes);
+        vec_store_partial(out + line * pitch, square[i], f->lanes);
     }
   }
 }
@@ -58,12 +59,13 @@ static int64_t tap_distances(const df_conv *conv, const df_weight *weight, int64
 }
 
 /* One vector of filters that do not lie together. */
-static void turn_vector(float *out, int64_t pitch, const df_conv *conv, const df_weight *weight,
-                        const df_filters *f, const float *from, int64_t begin, int64_t end) {
+static void transpose_vector(float *out, int64_t pitch, const df_conv *conv,
+                             const df_weight *weight, const df_filters *f, const float *from,
+                             int64_t begin, int64_t end) {
   int64_t distance[DF_MOST_TAPS], low = 0, high = 0;
   int32_t place[DF_MOST_TAPS];
   if (is_whole(conv, weight)) {
-    turn_run(out, pitch, end - begin, from + begin, weight->filter, f, end - begin, NULL, 0);
+    transpose_run(out, pitch, end - begin, from + begin, weight->filter, f, end - begin, NULL, 0);
     return;
   }
   const int64_t taps = tap_distances(conv, weight, distance);
@@ -77,8 +79,8 @@ static void turn_vector(float *out, int64_t pitch, const df_conv *conv, const df
   for (int64_t tap = 0; tap < taps; tap++)
     place[distance[tap] - low] = (int32_t)tap;
   for (int64_t channel = begin / taps; channel * taps < end; channel++)
-    turn_run(out, pitch, end - begin, from + channel * weight->channel + low, weight->filter, f,
-             high - low + 1, place, channel * taps - begin);
+    transpose_run(out, pitch, end - begin, from + channel * weight->channel + low, weight->filter,
+                  f, high - low + 1, place, channel * taps - begin);
 }
 
 /* Filters that lie together. */
@@ -91,10 +93,10 @@ static void load_lines(float *out, int64_t pitch, const df_conv *conv, const df_
   from += begin / taps * weight->channel;
   for (int64_t k = begin; k < end; k++, out += pitch) {
     for (int64_t lane = 0; lane < f->lanes; lane += DF_LANES)
-      vec_store_part(
-          out + lane,
-          vec_load_part(from + distance[tap] + lane, df_max(0, df_min(DF_LANES, f->count - lane))),
-          df_min(DF_LANES, f->lanes - lane));
+      vec_store_partial(out + lane,
+                        vec_load_partial(from + distance[tap] + lane,
+                                         df_max(0, df_min(DF_LANES, f->count - lane))),
+                        df_min(DF_LANES, f->lanes - lane));
     if (++tap == taps) {
       tap = 0;
       from += weight->channel;
@@ -113,7 +115,7 @@ void DF_NAME(df_weight_lines)(float *out, int64_t pitch, const df_conv *conv,
   for (int64_t lane = 0; lane < f->lanes; lane += DF_LANES) {
     df_filters some = {f->group, f->first + lane, df_max(0, df_min(DF_LANES, f->count - lane)),
                        df_min(DF_LANES, f->lanes - lane)};
-    turn_vector(out + lane, pitch, conv, weight, &some, from + some.first * weight->filter, begin,
-                end);
+    transpose_vector(out + lane, pitch, conv, weight, &some, from + some.first * weight->filter,
+                     begin, end);
   }
 }

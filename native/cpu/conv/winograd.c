@@ -6,12 +6,13 @@
  * of 36 with s = 2 (conv/winograd_transform.h). Which one is taken follows from what they cost:
  * small planes waste less with the smaller squares, whose weights are fewer too. Results are at
  * most some three times as far from the exact ones as those of the plain sum
- * (conv/winograd_transform.c; tests hold all ways to one bound); who wants none of that avoids the
- * algorithm "winograd" (df.Algorithms).
+ * (conv/winograd_transform.c; tests hold all algorithms to one bound); who wants none of that
+ * avoids the algorithm "winograd" (df.Algorithms).
  *
  * Squares of all images go in groups of as many as a tile has rows. For a few groups the
- * inputs are transformed; then for a panel of filters each place is a product of matrices, during
- * which the weights of the next place are fetched; then its sums are transformed and stored.
+ * inputs are transformed; then for a panel of filters each position is a product of matrices,
+ * during which the weights of the next position are fetched; then its sums are transformed and
+ * stored.
  */
 #include "conv/winograd.h"
 #include "conv/direct_tile.h"
@@ -23,8 +24,8 @@ enum {
   MOST_GROUPS = 4,       /* groups that share a pass over the weights */
   MOST_FLOATS = 5 << 16, /* of their inputs: 1.25 MiB stay in the second cache */
   BYTES_A_CYCLE = 4,     /* of weights, from far */
-  SUMS = DF_WINOGRAD_PLACES * DF_DIRECT_ROWS * DF_DIRECT_FILTERS,
-  PACK_CHANNELS = 16, /* whose weights are turned in one piece */
+  SUMS = DF_WINOGRAD_POSITIONS * DF_DIRECT_ROWS * DF_DIRECT_FILTERS,
+  PACK_CHANNELS = 16, /* whose weights are transposed in one task */
   PACK_CYCLES = 12,   /* for a vector of packed weights */
   LEAST_GAIN = 8,     /* larger packs in the workspace must save an eighth */
   GRAIN = 256 * 1024
@@ -46,12 +47,12 @@ static int64_t squares_of(const df_conv *conv, const df_winograd_form *form) {
   return df_divide_up(w->out[1], form->side) * df_divide_up(w->out[2], form->side);
 }
 
-/* Floats of a place's inputs in a group of squares, odd lines apart. */
+/* Floats of a position's inputs in a group of squares, odd lines apart. */
 static int64_t input_floats(const df_conv *conv) { return (conv->channels + 1) * DF_LANES; }
 
 /* The most groups whose inputs stay in the second cache. */
 static int64_t most_together(const df_conv *conv, const df_winograd_form *form) {
-  return df_min(MOST_GROUPS, df_max(1, MOST_FLOATS / (form->places * input_floats(conv))));
+  return df_min(MOST_GROUPS, df_max(1, MOST_FLOATS / (form->positions * input_floats(conv))));
 }
 
 /* Cycles of |squares| squares for |panels| panels: two vectors of products a cycle, the transforms
@@ -61,12 +62,13 @@ static int64_t cost_of(const df_conv *conv, const df_winograd_form *form, int64_
                        int64_t panels) {
   int64_t across = df_divide_up(conv->window.out[2], form->side);
   int64_t rows = df_divide_up(squares, df_min(across, DF_LANES - 1));
-  int64_t products = form->places * conv->channels * panels * squares;
-  int64_t turns = conv->channels * rows * 5 * form->places + squares * panels * 8 * form->places;
-  int64_t bytes = 4 * form->places * conv->channels * panels * DF_DIRECT_FILTERS;
+  int64_t products = form->positions * conv->channels * panels * squares;
+  int64_t transforms =
+      conv->channels * rows * 5 * form->positions + squares * panels * 8 * form->positions;
+  int64_t bytes = 4 * form->positions * conv->channels * panels * DF_DIRECT_FILTERS;
   int64_t groups = df_divide_up(squares, DF_DIRECT_ROWS);
   int64_t passes = df_divide_up(groups, most_together(conv, form));
-  return df_max(products + turns, passes * bytes / BYTES_A_CYCLE);
+  return df_max(products + transforms, passes * bytes / BYTES_A_CYCLE);
 }
 
 /* Cycles of packing |elements| per filter and channel. */
@@ -84,7 +86,7 @@ static const df_winograd_form *form_of(const df_conv *conv) {
   for (int i = 0; i < DF_WINOGRAD_FORMS; i++) {
     const df_winograd_form *form = &DF_NAME(df_winograd_forms)[i];
     int64_t cost = cost_of(conv, form, images * squares_of(conv, form), panels) +
-                   pack_cost(conv, form->places);
+                   pack_cost(conv, form->positions);
     if (cost + (conv->uses ? cost / LEAST_GAIN : 0) < least) {
       least = cost;
       best = form;
@@ -105,37 +107,37 @@ int DF_NAME(df_winograd_takes)(const df_conv *conv) {
 
 /* ---- Weights -------------------------------------------------------------------------------- */
 
-/* Floats of a place of a panel: odd lines apart, so that places go to different sets of the cache
- * while they are packed. */
-static int64_t place_floats(const df_conv *conv, int64_t width) {
+/* Floats of a position of a panel: odd lines apart, so that positions go to different sets of the
+ * cache while they are packed. */
+static int64_t position_floats(const df_conv *conv, int64_t width) {
   return (conv->channels * width / DF_LANES | 1) * DF_LANES;
 }
 
-/* Where a panel begins; all panels: [panel][place][channel][lane]. */
+/* Where a panel begins; all panels: [panel][position][channel][lane]. */
 static int64_t panel_floats(const df_conv *conv, const df_winograd_form *form, int64_t panel) {
-  return panel * form->places * place_floats(conv, DF_DIRECT_FILTERS);
+  return panel * form->positions * position_floats(conv, DF_DIRECT_FILTERS);
 }
 
 static int64_t weight_floats(const df_conv *conv, const df_winograd_form *form) {
   int64_t last = panels_of(conv) - 1;
   return panel_floats(conv, form, last) +
-         form->places * place_floats(conv, panel_width(conv, last));
+         form->positions * position_floats(conv, panel_width(conv, last));
 }
 
-int64_t DF_NAME(df_winograd_pack_bytes)(const df_conv *conv) {
+int64_t DF_NAME(df_winograd_prepack_bytes)(const df_conv *conv) {
   return weight_floats(conv, form_of(conv)) * (int64_t)sizeof(float);
 }
 
-/* A piece is some channels of a panel. */
-int64_t DF_NAME(df_winograd_pack_pieces)(const df_conv *conv) {
+/* A task is some channels of a panel. */
+int64_t DF_NAME(df_winograd_prepack_tasks)(const df_conv *conv) {
   return panels_of(conv) * df_divide_up(conv->channels, PACK_CHANNELS);
 }
 
-void DF_NAME(df_winograd_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
-                               float *packed) {
+void DF_NAME(df_winograd_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
+                                  float *packed) {
   const df_winograd_form *form = form_of(conv);
-  int64_t panels = panels_of(conv), panel = piece % panels, width = panel_width(conv, panel);
-  int64_t begin = piece / panels * PACK_CHANNELS;
+  int64_t panels = panels_of(conv), panel = task % panels, width = panel_width(conv, panel);
+  int64_t begin = task / panels * PACK_CHANNELS;
   int64_t end = df_min(conv->channels, begin + PACK_CHANNELS);
   float lines[PACK_CHANNELS * 9 * DF_LANES];
   packed += panel_floats(conv, form, panel);
@@ -144,8 +146,8 @@ void DF_NAME(df_winograd_pack)(const df_conv *conv, const df_weight *weight, int
     df_filters filters = {0, first, df_min(DF_LANES, conv->filters - first), DF_LANES};
     DF_NAME(df_weight_lines)(lines, DF_LANES, conv, weight, &filters, begin * 9, end * 9);
     for (int64_t c = begin; c < end; c++)
-      form->turn_weights(packed + c * width + lane, place_floats(conv, width),
-                         lines + (c - begin) * 9 * DF_LANES);
+      form->transform_weights(packed + c * width + lane, position_floats(conv, width),
+                              lines + (c - begin) * 9 * DF_LANES);
   }
 }
 
@@ -158,18 +160,18 @@ typedef struct plan {
   int64_t all;         /* of all images */
   int64_t groups;      /* of them, about equal */
   int64_t together;    /* groups that share a pass over the weights */
-  int64_t place;       /* floats of a place's inputs in a group */
-  int64_t parts, cuts; /* pieces of the groups and of the panels */
-  int64_t scratch;     /* floats of a piece's workspace */
+  int64_t position;    /* floats of a position's inputs in a group */
+  int64_t parts, cuts; /* tasks of the groups and of the panels */
+  int64_t scratch;     /* floats of a task's workspace */
 } plan;
 
-/* Pieces: parts of the groups turn fewer inputs, cuts of the panels read fewer weights. Among those
- * that take about the shortest time the most: they even out threads that are held up. */
+/* Pieces: parts of the groups transform fewer inputs, cuts of the panels read fewer weights. Among
+ * those that take about the shortest time the most: they even out threads that are held up. */
 static void cut(plan *p, const df_conv *conv, int32_t threads) {
   int64_t panels = panels_of(conv);
-  int64_t work = p->all * p->form->places * conv->channels * conv->filters;
+  int64_t work = p->all * p->form->positions * conv->channels * conv->filters;
   int64_t most = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
-  int64_t best = INT64_MAX, pieces = 0;
+  int64_t best = INT64_MAX, tasks = 0;
   for (int pass = 0; pass < 2; pass++)
     for (int64_t parts = 1; parts <= df_min(p->groups, most); parts++)
       for (int64_t cuts = 1; cuts <= df_min(panels, most / parts); cuts++) {
@@ -178,8 +180,8 @@ static void cut(plan *p, const df_conv *conv, int32_t threads) {
                        cost_of(conv, p->form, squares, df_divide_up(panels, cuts));
         if (pass == 0) {
           best = df_min(best, cost);
-        } else if (cost <= best + best / 32 && parts * cuts > pieces) {
-          pieces = parts * cuts;
+        } else if (cost <= best + best / 32 && parts * cuts > tasks) {
+          tasks = parts * cuts;
           p->parts = parts;
           p->cuts = cuts;
         }
@@ -193,12 +195,12 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   p.squares = squares_of(conv, p.form);
   p.all = conv->batch * p.squares;
   p.groups = df_divide_up(p.all, DF_DIRECT_ROWS);
-  p.place = input_floats(conv);
+  p.position = input_floats(conv);
   cut(&p, conv, threads);
   DF_ASSUME(p.parts > 0);
   int64_t groups = df_divide_up(p.groups, p.parts);
   p.together = df_divide_up(groups, df_divide_up(groups, most_together(conv, p.form)));
-  p.scratch = p.together * (p.form->places * p.place + SUMS);
+  p.scratch = p.together * (p.form->positions * p.position + SUMS);
   return p;
 }
 
@@ -208,15 +210,15 @@ int64_t DF_NAME(df_winograd_workspace)(const df_conv *conv, int32_t threads) {
 
 /* ---- Pieces --------------------------------------------------------------------------------- */
 
-/* What a piece works on; the groups are those whose inputs are transformed. */
-typedef struct piece {
+/* What a task works on; the groups are those whose inputs are transformed. */
+typedef struct task {
   const df_direct *d;
   const plan *p;
   int64_t group, groups;
-  float *inputs;        /* [group][place][channel][lane] */
-  float *sums;          /* [group][place][square][lane] */
+  float *inputs;        /* [group][position][channel][lane] */
+  float *sums;          /* [group][position][square][lane] */
   const int32_t *shift; /* per channel */
-} piece;
+} task;
 
 /* Some of the squares of a group, all in one image. */
 typedef struct span {
@@ -243,17 +245,17 @@ static int next_span(span *s, const plan *p, const df_conv *conv, int64_t group)
   return 1;
 }
 
-static void start_group(const piece *s, int64_t group, float *inputs) {
+static void start_group(const task *s, int64_t group, float *inputs) {
   const df_conv *conv = &s->d->conv;
   for (span span = {.image = -1}; next_span(&span, s->p, conv, group);)
     for (int64_t c = 0; c < conv->channels; c++)
-      s->p->form->turn_inputs(
+      s->p->form->transform_inputs(
           &span.squares, s->d->source + (span.image * conv->channels + c) * conv->window.in_size,
-          inputs + c * DF_LANES + span.index, s->p->place);
+          inputs + c * DF_LANES + span.index, s->p->position);
 }
 
 /* Stores the outputs of a group for a panel of filters. */
-static void finish_group(const piece *s, int64_t panel, int64_t group, const float *sums) {
+static void finish_group(const task *s, int64_t panel, int64_t group, const float *sums) {
   const df_conv *conv = &s->d->conv;
   int64_t width = panel_width(conv, panel), count = square_count(s->p, group);
   for (span span = {.image = -1}; next_span(&span, s->p, conv, group);)
@@ -264,30 +266,31 @@ static void finish_group(const piece *s, int64_t panel, int64_t group, const flo
                            .add = s->d->add ? s->d->add + to : NULL,
                            .bias = s->d->bias ? s->d->bias + filter : NULL,
                            .sums = sums + span.index * width + lane,
-                           .place = count * width,
+                           .position = count * width,
                            .row = width,
                            .filters = df_min(DF_LANES, conv->filters - filter),
                            .relu = s->d->relu};
-      s->p->form->turn_sums(&span.squares, &end);
+      s->p->form->transform_sums(&span.squares, &end);
     }
 }
 
-/* A panel of filters: place by place, so that its weights pass once for all groups. */
-static void do_panel(const piece *s, int64_t panel) {
+/* A panel of filters: position by position, so that its weights pass once for all groups. */
+static void do_panel(const task *s, int64_t panel) {
   const df_conv *conv = &s->d->conv;
   const plan *p = s->p;
-  int64_t width = panel_width(conv, panel), channels = conv->channels, places = p->form->places;
-  int64_t line = place_floats(conv, width);
+  int64_t width = panel_width(conv, panel), channels = conv->channels,
+          positions = p->form->positions;
+  int64_t line = position_floats(conv, width);
   DF_ASSUME(width >= DF_LANES);
   const float *weight = s->d->packed + panel_floats(conv, p->form, panel);
-  for (int64_t place = 0; place < places; place++, weight += line)
+  for (int64_t position = 0; position < positions; position++, weight += line)
     for (int64_t g = 0; g < s->groups; g++) {
       int64_t rows = square_count(p, s->group + g);
       DF_ASSUME(rows > 0);
       df_ahead ahead = df_ahead_make(weight + line, line, channels, g, s->groups);
       df_direct_tile tile = DF_NAME(df_direct_tiles)[rows - 1][width / DF_LANES - 1];
-      tile(channels, weight, s->inputs + (g * places + place) * p->place, s->shift, ahead,
-           s->sums + g * SUMS + place * rows * width);
+      tile(channels, weight, s->inputs + (g * positions + position) * p->position, s->shift, ahead,
+           s->sums + g * SUMS + position * rows * width);
     }
   for (int64_t g = 0; g < s->groups; g++)
     finish_group(s, panel, s->group + g, s->sums + g * SUMS);
@@ -300,7 +303,7 @@ typedef struct job {
 } job;
 
 /* Some groups, some panels. */
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
   const plan *p = &job->p;
@@ -309,14 +312,14 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
   for (int64_t c = 0; c < conv->channels; c++)
     shift[c] = (int32_t)(c * DF_LANES);
   int64_t cut = index % p->cuts, part = index / p->cuts;
-  piece s = {.d = job->d, .p = p, .shift = shift};
+  task s = {.d = job->d, .p = p, .shift = shift};
   s.inputs = job->workspace + worker * p->scratch;
-  s.sums = s.inputs + p->together * p->form->places * p->place;
+  s.sums = s.inputs + p->together * p->form->positions * p->position;
   int64_t last = p->groups * (part + 1) / p->parts, panels = panels_of(conv);
   for (s.group = p->groups * part / p->parts; s.group < last; s.group += s.groups) {
     s.groups = df_min(p->together, last - s.group);
     for (int64_t g = 0; g < s.groups; g++)
-      start_group(&s, s.group + g, s.inputs + g * p->form->places * p->place);
+      start_group(&s, s.group + g, s.inputs + g * p->form->positions * p->position);
     for (int64_t panel = panels * cut / p->cuts; panel < panels * (cut + 1) / p->cuts; panel++)
       do_panel(&s, panel);
   }
@@ -325,5 +328,5 @@ static void run_piece(void *context, int64_t index, int64_t count, int32_t worke
 void DF_NAME(df_winograd_run)(const df_call *call, const df_direct *direct) {
   job job = {
       .d = direct, .p = make_plan(&direct->conv, call->threads), .workspace = call->workspace};
-  df_parallel(call, run_piece, &job, job.p.parts * job.p.cuts);
+  df_parallel(call, run_task, &job, job.p.parts * job.p.cuts);
 }

@@ -7,11 +7,11 @@
 /* Whether the window is 3x3 with stride 1 and the sizes are such that it gains. */
 int DF_NAME(df_winograd_takes)(const df_conv *conv);
 
-int64_t DF_NAME(df_winograd_pack_bytes)(const df_conv *conv);
-/* As for df_direct_pack. */
-int64_t DF_NAME(df_winograd_pack_pieces)(const df_conv *conv);
-void DF_NAME(df_winograd_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
-                               float *packed);
+int64_t DF_NAME(df_winograd_prepack_bytes)(const df_conv *conv);
+/* As for df_direct_prepack. */
+int64_t DF_NAME(df_winograd_prepack_tasks)(const df_conv *conv);
+void DF_NAME(df_winograd_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
+                                  float *packed);
 
 /* Bytes, for transformed inputs and sums. */
 int64_t DF_NAME(df_winograd_workspace)(const df_conv *conv, int32_t threads);

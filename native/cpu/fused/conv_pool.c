@@ -2,9 +2,9 @@
  *
  * The first layers of a network for images: few channels, many filters, large planes. Done one
  * after the other, the planes between them, some MB, go to the third cache and come back, at 4
- * bytes a way for 2 k operations. Here a band of rows of the output takes the rows of the
- * convolution that it needs from the workspace, while they are in the second cache; those that two
- * bands need are computed twice. */
+ * bytes in each direction for 2 k operations. Here a band of rows of the output takes the rows of
+ * the convolution that it needs from the workspace, while they are in the second cache; those that
+ * two bands need are computed twice. */
 #include "conv/algorithm.h"
 #include "conv/few_channels.h"
 #include "pool/rows.h"
@@ -15,7 +15,7 @@ enum {
   CONV_ATTRIBUTES = 4,
   LEAST_FLOATS = 1 << 17, /* of the planes between: smaller ones stay in the second cache anyhow */
   MOST_FLOATS = 1 << 18,  /* of a band: 1 MiB */
-  PIECES = 4              /* for each thread */
+  TASKS = 4               /* for each thread */
 };
 
 typedef struct both {
@@ -45,7 +45,7 @@ static both make_both(const int64_t *x, const int64_t *w, const int64_t *y,
     planes[2 + i] = room / (strides ? strides[i] : 1) + 1;
   }
   both b = {.conv = df_conv_make(x, w, planes, 4, attributes, count, 0)};
-  b.conv.algorithm = DF_WAY_ROWS + 1;
+  b.conv.algorithm = DF_CONV_FEW_CHANNELS + 1;
   count -= CONV_ATTRIBUTES;
   b.pool = df_window_make(2, planes + 2, y + 2, df_list(of_pool, count, 0),
                           df_list(of_pool, count, 1), df_list(of_pool, count, 2), NULL);
@@ -53,7 +53,7 @@ static both make_both(const int64_t *x, const int64_t *w, const int64_t *y,
   int64_t most = df_max(1, MOST_FLOATS / df_max(1, df_times(b.conv.filters, b.pitch)));
   int64_t rows = df_max(1, (most - b.pool.kernel[1]) / b.pool.stride[1] + 1);
   int64_t units = df_max(1, b.conv.batch * b.conv.groups);
-  int64_t wanted = threads > 1 ? df_divide_up(PIECES * (int64_t)threads, units) : 1;
+  int64_t wanted = threads > 1 ? df_divide_up(TASKS * (int64_t)threads, units) : 1;
   b.bands = df_min(y[2], df_max(wanted, df_divide_up(y[2], rows)));
   b.rows = (df_divide_up(y[2], df_max(1, b.bands)) - 1) * b.pool.stride[1] + b.pool.kernel[1];
   b.rows = df_min(b.rows, planes[2]);
@@ -68,7 +68,7 @@ static both both_of_node(const df_node *node) {
   return b;
 }
 
-/* Whether every window has an element of the plane, and the rows way would be the convolution's. */
+/* Whether every window has an element of the plane, and the convolution would use few_channels. */
 static const char *accepts(const df_node *node) {
   if (node->inputs[0].rank != 4)
     return "only two spatial axes are supported";
@@ -88,8 +88,8 @@ static const char *accepts(const df_node *node) {
   if (!DF_NAME(df_pool_rows_fit)(&b.pool))
     return "a row is too long";
   b.conv.algorithm = 0;
-  if (DF_NAME(df_way_of)(&b.conv) != DF_WAY_ROWS)
-    return "the convolution has another way that is faster";
+  if (DF_NAME(df_conv_choose)(&b.conv) != DF_CONV_FEW_CHANNELS)
+    return "another algorithm of the convolution is faster";
   if (b.conv.filters * b.conv.groups * b.conv.window.out_size < LEAST_FLOATS)
     return "the planes between stay in the cache anyhow";
   return NULL;
@@ -99,21 +99,21 @@ static void pack_weight(const df_node *node, void *state, const void *source, vo
   (void)state;
   both b = both_of_node(node);
   df_weight weight = df_weight_make(&b.conv, source);
-  DF_NAME(df_way_pack)(&b.conv, &weight, packed);
+  DF_NAME(df_conv_prepack)(&b.conv, &weight, packed);
 }
 
 static int64_t round_up(int64_t floats) { return df_divide_up(floats, 16) * 16; }
 
 /* Floats of weights that are packed at every run, in the first part of the workspace. */
 static int64_t packed_floats(const df_conv *conv) {
-  return conv->uses ? round_up(DF_NAME(df_way_pack_bytes)(conv) / (int64_t)sizeof(float)) : 0;
+  return conv->uses ? round_up(DF_NAME(df_conv_prepack_bytes)(conv) / (int64_t)sizeof(float)) : 0;
 }
 
 /* Of the planes of a band. */
 static int64_t band_floats(const both *b) { return b->conv.filters * b->rows * b->pitch; }
 
 static int64_t scratch_floats(const both *b) {
-  return band_floats(b) + round_up(DF_NAME(df_rows_floats)(&b->conv));
+  return band_floats(b) + round_up(DF_NAME(df_few_channels_floats)(&b->conv));
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
@@ -122,8 +122,8 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   if (!b.conv.uses) {
     out->n_packs = 1;
     out->replaced = 1 << 1;
-    out->packs[0] =
-        (df_pack){.input = 1, .bytes = DF_NAME(df_way_pack_bytes)(&b.conv), .pack = pack_weight};
+    out->packs[0] = (df_pack){
+        .input = 1, .bytes = DF_NAME(df_conv_prepack_bytes)(&b.conv), .pack = pack_weight};
   }
   out->workspace =
       (packed_floats(&b.conv) + scratch_floats(&b) * node->threads) * (int64_t)sizeof(float);
@@ -157,7 +157,7 @@ static void run_band(void *context, int64_t index, int64_t count, int32_t worker
   for (int64_t row = 0; row < filters * pool.in[1]; row++)
     for (int64_t i = width; i < b->pitch; i++)
       planes[row * b->pitch + i] = -INFINITY;
-  DF_NAME(df_rows_band)(&job->d, unit, begin, end, &to, planes + band_floats(b));
+  DF_NAME(df_few_channels_band)(&job->d, unit, begin, end, &to, planes + band_floats(b));
   float *y = job->y + unit * filters * b->pool.out_size + first * pool.out[2];
   for (int64_t filter = 0; filter < filters; filter++)
     DF_NAME(df_max_rows)
@@ -175,7 +175,7 @@ static df_status run(const df_call *call) {
   conv->uses = packed ? 0 : conv->batch;
   if (!packed) {
     df_weight weight = df_weight_make(conv, w->data);
-    DF_NAME(df_way_pack_now)(call, conv, &weight, job.scratch);
+    DF_NAME(df_conv_prepack_now)(call, conv, &weight, job.scratch);
     packed = job.scratch;
     job.scratch += packed_floats(conv);
   }

@@ -133,7 +133,7 @@ static void pass_over_rows(const work *w) {
 
 /* ---- Cutting -------------------------------------------------------------------------------- */
 
-/* How a piece is done: k, then either its columns or none go in parts. */
+/* How a task is done: k, then either its columns or none are split. */
 typedef struct blocks {
   int64_t k, n;
   int64_t a, b; /* floats of what is packed at a time */
@@ -143,17 +143,17 @@ typedef struct blocks {
 static int64_t packed_floats(int64_t floats) { return df_round_up(floats + DF_LANES, ALIGN); }
 
 static blocks blocks_of(int64_t m, int64_t n, int64_t k) {
-  blocks by = {.k = df_even_part(k, K_BLOCK), .n = n, .rows_stay = m <= M_BLOCK && n > m};
+  blocks by = {.k = df_even_split(k, K_BLOCK), .n = n, .rows_stay = m <= M_BLOCK && n > m};
   if (!by.rows_stay)
-    by.n = df_round_up(df_even_part(n, N_BLOCK), DF_TILE_COLUMNS);
+    by.n = df_round_up(df_even_split(n, N_BLOCK), DF_TILE_COLUMNS);
   by.a = packed_floats(by.k * (by.rows_stay ? df_round_up(m, DF_TILE_ROWS) : DF_TILE_ROWS));
   by.b = packed_floats(by.k * (by.rows_stay ? 2 * DF_TILE_COLUMNS : by.n));
   return by;
 }
 
-/* Time of the longest row of pieces, in steps of one vector: work of a tile, and packing. */
-static double cut_cost(int64_t tiles_down, int64_t tiles_across, int64_t down, int64_t across,
-                       int64_t batch, int32_t threads) {
+/* Time of the longest row of tasks, in steps of one vector: work of a tile, and packing. */
+static double split_cost(int64_t tiles_down, int64_t tiles_across, int64_t down, int64_t across,
+                         int64_t batch, int32_t threads) {
   int64_t rounds = df_divide_up(down * across * batch, threads);
   double high = (double)df_divide_up(tiles_down, down);
   double wide = (double)df_divide_up(tiles_across, across);
@@ -161,48 +161,48 @@ static double cut_cost(int64_t tiles_down, int64_t tiles_across, int64_t down, i
   return (double)rounds * (high * wide * tile + high * 6.0 + wide * 12.0);
 }
 
-df_gemm_cut DF_NAME(df_gemm_float32_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
-                                         int32_t threads) {
-  df_gemm_cut cut = {.rows = m, .columns = n, .down = 1, .across = 1};
+df_gemm_split DF_NAME(df_gemm_float32_split)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                             int32_t threads) {
+  df_gemm_split split = {.rows = m, .columns = n, .down = 1, .across = 1};
   int64_t tiles_down = df_divide_up(m, DF_TILE_ROWS);
   int64_t tiles_across = df_divide_up(n, DF_TILE_COLUMNS);
   if (threads > 1 && m * n * k > SMALL) {
     double best = 0.0;
     for (int64_t down = 1; down <= df_min(tiles_down, 2 * threads); down++)
       for (int64_t across = 1; across <= df_min(tiles_across, 2 * threads); across++) {
-        double cost = cut_cost(tiles_down, tiles_across, down, across, batch, threads);
+        double cost = split_cost(tiles_down, tiles_across, down, across, batch, threads);
         if (best == 0.0 || cost < best) {
           best = cost;
-          cut.down = down;
-          cut.across = across;
+          split.down = down;
+          split.across = across;
         }
       }
   }
-  cut.rows = df_divide_up(tiles_down, cut.down) * DF_TILE_ROWS;
-  cut.columns = df_divide_up(tiles_across, cut.across) * DF_TILE_COLUMNS;
-  cut.down = df_divide_up(m, cut.rows);
-  cut.across = df_divide_up(n, cut.columns);
-  blocks by = blocks_of(cut.rows, cut.columns, k);
-  cut.scratch = by.a + by.b;
-  return cut;
+  split.rows = df_divide_up(tiles_down, split.down) * DF_TILE_ROWS;
+  split.columns = df_divide_up(tiles_across, split.across) * DF_TILE_COLUMNS;
+  split.down = df_divide_up(m, split.rows);
+  split.across = df_divide_up(n, split.columns);
+  blocks by = blocks_of(split.rows, split.columns, k);
+  split.scratch = by.a + by.b;
+  return split;
 }
 
-void DF_NAME(df_gemm_float32_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
-                                    float *scratch) {
-  int64_t i = index / cut->across * cut->rows;
-  int64_t j = index % cut->across * cut->columns;
-  df_gemm rows = df_gemm_rows(gemm, i, df_min(cut->rows, gemm->m - i));
-  df_gemm piece = df_gemm_columns(&rows, j, df_min(cut->columns, gemm->n - j));
-  blocks by = blocks_of(cut->rows, cut->columns, gemm->k);
-  for (int64_t from = 0; from < piece.n; from += by.n)
-    for (int64_t p = 0; p < piece.k || p == 0; p += df_max(1, by.k)) {
-      work w = {.gemm = df_gemm_columns(&piece, from, df_min(by.n, piece.n - from)),
-                .height = df_divide_up(piece.m, df_divide_up(piece.m, DF_TILE_ROWS)),
-                .form = form_of(&piece),
-                .later = p + by.k < piece.k ? piece.b + (p + by.k) * piece.b_row : NULL,
+void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,
+                                   float *scratch) {
+  int64_t i = index / split->across * split->rows;
+  int64_t j = index % split->across * split->columns;
+  df_gemm rows = df_gemm_rows(gemm, i, df_min(split->rows, gemm->m - i));
+  df_gemm task = df_gemm_columns(&rows, j, df_min(split->columns, gemm->n - j));
+  blocks by = blocks_of(split->rows, split->columns, gemm->k);
+  for (int64_t from = 0; from < task.n; from += by.n)
+    for (int64_t p = 0; p < task.k || p == 0; p += df_max(1, by.k)) {
+      work w = {.gemm = df_gemm_columns(&task, from, df_min(by.n, task.n - from)),
+                .height = df_divide_up(task.m, df_divide_up(task.m, DF_TILE_ROWS)),
+                .form = form_of(&task),
+                .later = p + by.k < task.k ? task.b + (p + by.k) * task.b_row : NULL,
                 .a = scratch,
                 .b = scratch + by.a};
-      df_gemm_steps(&w.gemm, p, df_min(by.k, piece.k - p));
+      df_gemm_steps(&w.gemm, p, df_min(by.k, task.k - p));
       if (by.rows_stay)
         pass_over_rows(&w);
       else

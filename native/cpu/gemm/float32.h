@@ -4,12 +4,12 @@
 
 #include "gemm/product.h"
 
-/* The cut of each of |batch| products of the same size. */
-df_gemm_cut DF_NAME(df_gemm_float32_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
-                                         int32_t threads);
+/* The split of each of |batch| products of the same size. */
+df_gemm_split DF_NAME(df_gemm_float32_split)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                             int32_t threads);
 
-/* Computes piece |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
-void DF_NAME(df_gemm_float32_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
-                                    float *scratch);
+/* Computes task |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
+void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,
+                                   float *scratch);
 
 #endif

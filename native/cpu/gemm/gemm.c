@@ -3,40 +3,40 @@
 #include "gemm/amx/gemm.h"
 #include "gemm/float32.h"
 
-df_gemm_cut DF_NAME(df_gemm_cut_at)(int64_t m, int64_t n, int64_t k, int64_t batch, int32_t threads,
-                                    int32_t precision) {
+df_gemm_split DF_NAME(df_gemm_split_for)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                         int32_t threads, int32_t precision) {
 #ifdef DF_AMX
-  const df_gemm_cut cut = DF_NAME(df_gemm_amx_cut)(m, n, k, batch, threads, precision);
-  if (cut.parts)
-    return cut;
+  const df_gemm_split split = DF_NAME(df_gemm_amx_split)(m, n, k, batch, threads, precision);
+  if (split.terms)
+    return split;
 #endif
   (void)precision;
-  return DF_NAME(df_gemm_float32_cut)(m, n, k, batch, threads);
+  return DF_NAME(df_gemm_float32_split)(m, n, k, batch, threads);
 }
 
-int64_t DF_NAME(df_gemm_pack_bytes)(const df_gemm_cut *cut, int64_t n, int64_t k) {
+int64_t DF_NAME(df_gemm_prepack_bytes)(const df_gemm_split *split, int64_t n, int64_t k) {
 #ifdef DF_AMX
-  if (cut->parts == 1)
-    return DF_NAME(df_gemm_amx_pack_bytes)(n, k);
+  if (split->terms == 1)
+    return DF_NAME(df_gemm_amx_prepack_bytes)(n, k);
 #endif
-  (void)cut, (void)n, (void)k;
+  (void)split, (void)n, (void)k;
   return 0;
 }
 
-void DF_NAME(df_gemm_pack)(const df_gemm *gemm, void *packed) {
+void DF_NAME(df_gemm_prepack)(const df_gemm *gemm, void *packed) {
 #ifdef DF_AMX
-  DF_NAME(df_gemm_amx_pack)(gemm, packed);
+  DF_NAME(df_gemm_amx_prepack)(gemm, packed);
 #endif
   (void)gemm, (void)packed;
 }
 
-void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
-                            float *scratch) {
+void DF_NAME(df_gemm_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,
+                           float *scratch) {
 #ifdef DF_AMX
-  if (cut->parts) {
-    DF_NAME(df_gemm_amx_piece)(gemm, cut, index, scratch);
+  if (split->terms) {
+    DF_NAME(df_gemm_amx_task)(gemm, split, index, scratch);
     return;
   }
 #endif
-  DF_NAME(df_gemm_float32_piece)(gemm, cut, index, scratch);
+  DF_NAME(df_gemm_float32_task)(gemm, split, index, scratch);
 }

@@ -4,19 +4,19 @@
 
 #include "gemm/product.h"
 
-/* The cut of each of |batch| products of the same size; |precision| is the node's. Where less than
- * float32 is wanted, products go to AMX tiles if there are any and they are faster. */
-df_gemm_cut DF_NAME(df_gemm_cut_at)(int64_t m, int64_t n, int64_t k, int64_t batch, int32_t threads,
-                                    int32_t precision);
+/* The split of each of |batch| products of the same size; |precision| is the node's. Where less
+ * than float32 is wanted, products go to AMX tiles if there are any and they are faster. */
+df_gemm_split DF_NAME(df_gemm_split_for)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                         int32_t threads, int32_t precision);
 
 /* Bytes of a packed copy of b that pays where b is constant: 0 for none, never more than b has. */
-int64_t DF_NAME(df_gemm_pack_bytes)(const df_gemm_cut *cut, int64_t n, int64_t k);
+int64_t DF_NAME(df_gemm_prepack_bytes)(const df_gemm_split *split, int64_t n, int64_t k);
 
 /* Packs b (its strides, n and k) for all products that ask for so many bytes. */
-void DF_NAME(df_gemm_pack)(const df_gemm *gemm, void *packed);
+void DF_NAME(df_gemm_prepack)(const df_gemm *gemm, void *packed);
 
-/* Computes piece |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
-void DF_NAME(df_gemm_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
-                            float *scratch);
+/* Computes task |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
+void DF_NAME(df_gemm_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,
+                           float *scratch);
 
 #endif

@@ -5,7 +5,7 @@
 #include "gemm/linalg.h"
 #include "gemm/thin.h"
 
-/* Multiply-adds of the smallest piece worth a thread's while. */
+/* Multiply-adds of the smallest task worth a thread's while. */
 enum { GRAIN = 128 * 1024 };
 
 /* One operand or result without its dtype: what df_operand and df_tensor have in common. */
@@ -83,8 +83,8 @@ static int is_thin(const product *p) {
                                 p->b.strides[p->b.rank - 1]);
 }
 
-static df_gemm_cut cut_of(const product *p, int32_t threads, int32_t precision) {
-  return DF_NAME(df_gemm_cut_at)(p->m, p->n, p->k, p->batch, threads, precision);
+static df_gemm_split split_of(const product *p, int32_t threads, int32_t precision) {
+  return DF_NAME(df_gemm_split_for)(p->m, p->n, p->k, p->batch, threads, precision);
 }
 
 /* Elements from the start of x to its matrix number |index| of the broadcast batch of c. */
@@ -104,27 +104,27 @@ static int64_t batch_offset(const extent *x, const extent *c, int64_t index) {
 typedef struct job {
   product p;
   df_gemm gemm; /* of the first matrices */
-  df_gemm_cut cut;
-  int64_t group; /* pieces of products done as one piece of work */
+  df_gemm_split split;
+  int64_t group; /* tasks of the split done as one */
   int64_t total;
   float *workspace;
 } job;
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *job = context;
-  int64_t pieces = job->cut.down * job->cut.across;
+  int64_t tasks = job->split.down * job->split.across;
   int64_t end = df_min(job->total, (index + 1) * job->group);
   for (int64_t at = index * job->group; at < end; at++) {
     df_gemm gemm = job->gemm;
-    int64_t matrix = at / pieces;
+    int64_t matrix = at / tasks;
     if (matrix) {
       gemm.a += batch_offset(&job->p.a, &job->p.c, matrix);
       gemm.b += batch_offset(&job->p.b, &job->p.c, matrix);
       gemm.c += matrix * gemm.m * gemm.n;
     }
-    DF_NAME(df_gemm_piece)(&gemm, &job->cut, at % pieces,
-                           job->workspace + worker * job->cut.scratch);
+    DF_NAME(df_gemm_task)(&gemm, &job->split, at % tasks,
+                          job->workspace + worker * job->split.scratch);
   }
 }
 
@@ -152,16 +152,16 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
     DF_NAME(df_thin_run)(call, &job.gemm);
     return DF_OK;
   }
-  job.cut = cut_of(p, call->threads, (int32_t)(intptr_t)call->state);
-  job.total = p->batch * job.cut.down * job.cut.across;
-  int64_t work = df_divide_up(p->m * p->n * df_max(p->k, 1), job.cut.down * job.cut.across);
+  job.split = split_of(p, call->threads, (int32_t)(intptr_t)call->state);
+  job.total = p->batch * job.split.down * job.split.across;
+  int64_t work = df_divide_up(p->m * p->n * df_max(p->k, 1), job.split.down * job.split.across);
   job.group = df_max(1, df_min(df_divide_up(job.total, call->threads), GRAIN / df_max(1, work)));
   int64_t count = df_divide_up(job.total, job.group);
   if (p->m * p->n * p->k * p->batch <= GRAIN) {
     job.group = job.total;
-    run_piece(&job, 0, 1, 0);
+    run_task(&job, 0, 1, 0);
   } else {
-    df_parallel(call, run_piece, &job, count);
+    df_parallel(call, run_task, &job, count);
   }
   return DF_OK;
 }
@@ -175,7 +175,7 @@ static void pack_weight(const df_node *node, void *state, const void *source, vo
                         .k = p.k,
                         .b_row = p.b.strides[p.b.rank - 2],
                         .b_col = p.b.strides[p.b.rank - 1]};
-  DF_NAME(df_gemm_pack)(&gemm, packed);
+  DF_NAME(df_gemm_prepack)(&gemm, packed);
 }
 
 df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_error *error) {
@@ -184,9 +184,9 @@ df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_e
   if (is_thin(&p))
     return DF_OK;
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */
-  const df_gemm_cut cut = cut_of(&p, node->threads, node->precision);
-  out->workspace = cut.scratch * (int64_t)sizeof(float) * node->threads;
-  const int64_t bytes = DF_NAME(df_gemm_pack_bytes)(&cut, p.n, p.k);
+  const df_gemm_split split = split_of(&p, node->threads, node->precision);
+  out->workspace = split.scratch * (int64_t)sizeof(float) * node->threads;
+  const int64_t bytes = DF_NAME(df_gemm_prepack_bytes)(&split, p.n, p.k);
   if (bytes && node->flags >> 1 & 1 && p.batch == 1) {
     out->n_packs = 1;
     out->replaced = 1 << 1;

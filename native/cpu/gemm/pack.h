@@ -1,5 +1,5 @@
-/* gemm/pack.h: packing of the operands of tiles, turning rows into columns where they lie the other
- * way.
+/* gemm/pack.h: packing of the operands of tiles, transposing where rows lie together but columns
+ * are wanted.
  */
 #ifndef DF_CPU_GEMM_PACK_H
 #define DF_CPU_GEMM_PACK_H
@@ -7,19 +7,19 @@
 #include "cpu.h"
 #include "simd/vector.h"
 
-/* out[p * width + i] = from[i * row + p] for i < rows <= DF_LANES, p < k, by squares turned in
+/* out[p * width + i] = from[i * row + p] for i < rows <= DF_LANES, p < k, by squares transposed in
  * registers. Each step writes DF_LANES lanes: those from |rows| on are zeros, and those from
  * |width| on are overwritten by the next step or lie in the slack of DF_LANES floats behind |out|.
  */
-static inline void df_pack_turned(float *out, const float *from, int64_t row, int64_t rows,
-                                  int64_t k, int64_t width) {
+static inline void df_pack_transposed(float *out, const float *from, int64_t row, int64_t rows,
+                                      int64_t k, int64_t width) {
   for (int64_t p = 0; p < k; p += DF_LANES) {
     int64_t steps = df_min(DF_LANES, k - p);
     df_vec square[DF_LANES];
     for (int i = 0; i < DF_LANES; i++)
       square[i] = i >= rows           ? vec_zero()
                   : steps == DF_LANES ? vec_load(from + i * row + p)
-                                      : vec_load_part(from + i * row + p, steps);
+                                      : vec_load_partial(from + i * row + p, steps);
     vec_transpose(square);
     for (int i = 0; i < DF_LANES; i++)
       if (i < steps)
@@ -32,10 +32,10 @@ static inline void df_pack_turned(float *out, const float *from, int64_t row, in
 static inline void df_pack_tile(float *out, const float *a, int64_t a_row, int64_t a_col,
                                 int64_t rows, int64_t k, int64_t height) {
   if (a_col == 1 && height <= DF_LANES) {
-    df_pack_turned(out, a, a_row, rows, k, height);
+    df_pack_transposed(out, a, a_row, rows, k, height);
   } else if (a_row == 1 && height <= DF_LANES) {
     for (int64_t p = 0; p < k; p++)
-      vec_store(out + p * height, vec_load_part(a + p * a_col, rows));
+      vec_store(out + p * height, vec_load_partial(a + p * a_col, rows));
   } else {
     for (int64_t p = 0; p < k; p++)
       for (int64_t i = 0; i < rows; i++)
@@ -52,10 +52,11 @@ static inline void df_pack_panel(float *out, const float *b, int64_t b_row, int6
     const float *from = b + j * b_col;
     if (b_col == 1) {
       for (int64_t p = 0; p < k; p++)
-        vec_store(out + p * width + j, count == DF_LANES ? vec_load(from + p * b_row)
-                                                         : vec_load_part(from + p * b_row, count));
+        vec_store(out + p * width + j, count == DF_LANES
+                                           ? vec_load(from + p * b_row)
+                                           : vec_load_partial(from + p * b_row, count));
     } else if (b_row == 1) {
-      df_pack_turned(out + j, from, b_col, count, k, width);
+      df_pack_transposed(out + j, from, b_col, count, k, width);
     } else {
       for (int64_t p = 0; p < k; p++)
         for (int64_t lane = 0; lane < DF_LANES; lane++)

@@ -1,4 +1,4 @@
-/* gemm/product.h: a product of two float matrices, and how it is cut.
+/* gemm/product.h: a product of two float matrices, and how it is split.
  *
  *   c[i][j] = relu(sum over p of a[i][p] * b[p][j] + row_bias[i] + column_bias[j] (+ c[i][j]))
  *
@@ -40,16 +40,17 @@ typedef struct df_gemm {
   int64_t a_row, a_col;
   int64_t b_row, b_col;
   df_gemm_end end;
-  const void *packed; /* what df_gemm_pack made of all of b, which is not read then; may be null */
+  const void
+      *packed; /* what df_gemm_prepack made of all of b, which is not read then; may be null */
 } df_gemm;
 
-/* How a product is cut into pieces: |down| x |across| of at most |rows| x |columns|. Depends on
+/* How a product is split into tasks: |down| x |across| of at most |rows| x |columns|. Depends on
  * sizes and on the number of threads only. */
-typedef struct df_gemm_cut {
+typedef struct df_gemm_split {
   int64_t rows, columns;
   int64_t down, across;
-  int64_t scratch; /* floats that a piece needs, a multiple of 16 */
-  int32_t parts;   /* of each operand, for the matrix unit; 0: float32 */
-} df_gemm_cut;
+  int64_t scratch; /* floats that a task needs, a multiple of 16 */
+  int32_t terms;   /* bfloat16 terms of each operand, for AMX tiles; 0: float32 */
+} df_gemm_split;
 
 #endif

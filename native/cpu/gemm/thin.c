@@ -1,8 +1,8 @@
 /* gemm/thin.c: c = a b for up to four rows of a. There is one multiply-add per row and element of
  * b, so reading b is all that counts: nothing is packed.
  *
- * Where the columns of b lie together, a piece takes dot products, some columns at a time; where
- * the rows do, it adds rows of b times elements of a. Either way k goes in blocks whose sums are
+ * Where the columns of b lie together, a task takes dot products, some columns at a time; where
+ * the rows do, it adds rows of b times elements of a. In both cases k goes in blocks whose sums are
  * added up on their own, so that rounding does not grow with k. */
 #include "gemm/thin.h"
 #include "simd/vector.h"
@@ -10,10 +10,10 @@
 enum {
   MOST_ROWS = 4,
   COLUMNS = 4,       /* dot products at a time: as many streams from memory */
-  K_BLOCK = 2048,    /* of a dot product, spread over lanes */
+  K_BLOCK = 2048,    /* of a dot product, distributed over lanes */
   K_STEPS = 256,     /* of a column's sum, one after the other */
   WIDTH = 1024,      /* columns whose sums lie on the stack */
-  GRAIN = 64 * 1024, /* elements of b of the smallest piece worth a thread's while */
+  GRAIN = 64 * 1024, /* elements of b of the smallest task worth a thread's while */
 };
 
 #define THIN_INLINE static inline __attribute__((always_inline))
@@ -42,11 +42,11 @@ THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j) {
       df_vec left[MOST_ROWS];
       for (int i = 0; i < rows; i++) {
         const float *from = g->a + i * g->a_row + p;
-        left[i] = count >= DF_LANES ? vec_load(from) : vec_load_part(from, count);
+        left[i] = count >= DF_LANES ? vec_load(from) : vec_load_partial(from, count);
       }
       for (int c = 0; c < columns; c++) {
         const float *from = g->b + (j + c) * g->b_col + p;
-        df_vec right = count >= DF_LANES ? vec_load(from) : vec_load_part(from, count);
+        df_vec right = count >= DF_LANES ? vec_load(from) : vec_load_partial(from, count);
         for (int i = 0; i < rows; i++)
           sum[i][c] += left[i] * right;
       }
@@ -75,7 +75,7 @@ THIN_INLINE void add_steps(float *sums, const float *b, int64_t b_row, const flo
     for (int s = 0; s < 4; s++)
       if (s < steps)
         sum += left[s] *
-               (count >= DF_LANES ? vec_load(from[s] + j) : vec_load_part(from[s] + j, count));
+               (count >= DF_LANES ? vec_load(from[s] + j) : vec_load_partial(from[s] + j, count));
     vec_store(sums + j, sum);
   }
 }
@@ -129,16 +129,16 @@ void DF_NAME(df_thin_columns)(const df_gemm *g, int64_t begin, int64_t end) {
     add_rows(g, j, df_min(WIDTH, end - j));
 }
 
-static void run_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const df_gemm *g = context;
   int64_t begin, end;
-  df_piece(index, count, g->n, DF_LANES, &begin, &end);
+  df_task_range(index, count, g->n, DF_LANES, &begin, &end);
   DF_NAME(df_thin_columns)(g, begin, end);
 }
 
 void DF_NAME(df_thin_run)(const df_call *call, const df_gemm *gemm) {
   df_gemm g = *gemm;
   int64_t most = df_divide_up(g.n, DF_LANES);
-  df_parallel(call, run_piece, &g, df_max(1, df_min(most, df_pieces(call, g.n * g.k, GRAIN))));
+  df_parallel(call, run_task, &g, df_max(1, df_min(most, df_task_count(call, g.n * g.k, GRAIN))));
 }

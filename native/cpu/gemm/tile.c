@@ -16,7 +16,7 @@ _Static_assert(sizeof(df_gemm_end) <= 64, "df_gemm_end must fit a line of the ca
 TILE_INLINE df_vec part_load(const float *row, int j, int vectors, int64_t last) {
   if (j < vectors - 1 || last == DF_LANES)
     return vec_load(row + j * DF_LANES);
-  return vec_load_part(row + j * DF_LANES, last);
+  return vec_load_partial(row + j * DF_LANES, last);
 }
 
 /* Where a step of a lies: its first row when rows lie together, else every third, so that an
@@ -96,7 +96,7 @@ TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t 
     FOR_EACH vec_store(c + i * c_row + j * DF_LANES, sum[i][j]);
   } else {
     FOR_EACH if (j < vectors - 1) vec_store(c + i * c_row + j * DF_LANES, sum[i][j]);
-    else vec_store_part(c + i * c_row + j * DF_LANES, sum[i][j], last);
+    else vec_store_partial(c + i * c_row + j * DF_LANES, sum[i][j], last);
   }
 }
 

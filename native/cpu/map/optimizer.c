@@ -24,7 +24,7 @@ static void sgd_task(void *context, int64_t index, int64_t count, int32_t worker
   (void)worker;
   const step_context s = *(const step_context *)context;
   int64_t begin, end;
-  df_piece(index, count, s.count, 64, &begin, &end);
+  df_task_range(index, count, s.count, 64, &begin, &end);
   if (!s.first) {
     DF_IVDEP
     for (int64_t i = begin; i < end; i++)
@@ -56,7 +56,7 @@ static void adamw_task(void *context, int64_t index, int64_t count, int32_t work
   const float keep = 1.0f - s.rate * s.decay;
   const float new1 = s.new1, new2 = s.new2;
   int64_t begin, end;
-  df_piece(index, count, s.count, 64, &begin, &end);
+  df_task_range(index, count, s.count, 64, &begin, &end);
   DF_IVDEP
   for (int64_t i = begin; i < end; i++) {
     const float g = s.scale * s.grad[i];
@@ -86,7 +86,7 @@ static df_status sgd_run(const df_call *call) {
   if (s.count > 0 && (s.first != NULL) != (s.old_first != NULL))
     return df_fail(call, DF_INVALID,
                    "sgd_step: velocity must be both input and output, or neither");
-  df_parallel(call, sgd_task, &s, df_pieces(call, s.count, DF_GRAIN / 4));
+  df_parallel(call, sgd_task, &s, df_task_count(call, s.count, DF_GRAIN / 4));
   return DF_OK;
 }
 
@@ -113,7 +113,7 @@ static df_status adamw_run(const df_call *call) {
                     .epsilon = (float)df_attr_float(call, 2, 1e-8),
                     .rate1 = hyper[0] / hyper[2],
                     .root2 = sqrtf(hyper[3])};
-  df_parallel(call, adamw_task, &s, df_pieces(call, s.count, DF_GRAIN / 4));
+  df_parallel(call, adamw_task, &s, df_task_count(call, s.count, DF_GRAIN / 4));
   return DF_OK;
 }
 
@@ -127,7 +127,7 @@ static void square_task(void *context, int64_t index, int64_t count, int32_t wor
   (void)worker;
   square_context *s = context;
   int64_t begin, end;
-  df_piece(index, count, s->count, DF_CHUNK, &begin, &end);
+  df_task_range(index, count, s->count, DF_CHUNK, &begin, &end);
   double total = 0.0;
   for (int64_t i = begin; i < end; i += DF_CHUNK)
     total += (double)df_dot_block(s->x + i, s->x + i, df_min(DF_CHUNK, end - i));

@@ -11,7 +11,7 @@
 #include "cpu.h"
 #include "simd/vmath.h"
 
-enum { BLOCKS = 64, WORDS = 4 * BLOCKS }; /* computed at a time; a piece begins at a multiple */
+enum { BLOCKS = 64, WORDS = 4 * BLOCKS }; /* computed at a time; a task begins at a multiple */
 
 /* w[4 i + k] = word k of block first + i. The rounds run over arrays, so that they become vector
  * code. */
@@ -88,7 +88,7 @@ static void generate_task(void *context, int64_t index, int64_t count, int32_t w
   const generator *g = context;
   uint32_t words[WORDS];
   int64_t begin, end;
-  df_piece(index, count, g->count, WORDS, &begin, &end);
+  df_task_range(index, count, g->count, WORDS, &begin, &end);
   for (; begin < end; begin += WORDS) {
     philox(words, (uint64_t)begin / 4, g->stream, g->step, g->seed);
     g->make(g, g->out + begin, g->x ? g->x + begin : NULL, words, df_min(WORDS, end - begin));
@@ -103,7 +103,7 @@ static df_status generate(const df_call *call, generator *g, const df_tensor *ke
   g->stream = (uint32_t)stream;
   g->out = call->outputs[0].data;
   g->count = df_elements(&call->outputs[0]);
-  df_parallel(call, generate_task, g, df_pieces(call, g->count, DF_GRAIN / 4));
+  df_parallel(call, generate_task, g, df_task_count(call, g->count, DF_GRAIN / 4));
   return DF_OK;
 }
 

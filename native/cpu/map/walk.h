@@ -67,34 +67,34 @@ static inline void df_walk_plan(df_walk *walk, const int64_t *shape, int32_t ran
 }
 
 /* Where a walk stands: coordinates, and per input the offset in elements. */
-typedef struct df_place {
+typedef struct df_cursor {
   int64_t at[DF_WALK_RANK];
   int64_t offset[DF_WALK_INPUTS];
-} df_place;
+} df_cursor;
 
-static inline void df_place_set(df_place *place, const df_walk *walk, int64_t index) {
+static inline void df_cursor_set(df_cursor *cursor, const df_walk *walk, int64_t index) {
   for (int32_t i = 0; i < walk->inputs; i++)
-    place->offset[i] = 0;
+    cursor->offset[i] = 0;
   for (int32_t axis = walk->rank - 1; axis >= 0; axis--) {
     int64_t at = index % walk->shape[axis];
     index /= walk->shape[axis];
-    place->at[axis] = at;
+    cursor->at[axis] = at;
     for (int32_t i = 0; i < walk->inputs; i++)
-      place->offset[i] += at * walk->strides[i][axis];
+      cursor->offset[i] += at * walk->strides[i][axis];
   }
 }
 
 /* Moves |n| elements on, at most to the end of the row. */
-static inline void df_place_advance(df_place *place, const df_walk *walk, int64_t n) {
+static inline void df_cursor_advance(df_cursor *cursor, const df_walk *walk, int64_t n) {
   int32_t axis = walk->rank - 1;
-  place->at[axis] += n;
+  cursor->at[axis] += n;
   for (int32_t i = 0; i < walk->inputs; i++)
-    place->offset[i] += n * walk->strides[i][axis];
-  while (axis > 0 && place->at[axis] == walk->shape[axis]) {
-    place->at[axis] = 0;
-    place->at[axis - 1]++;
+    cursor->offset[i] += n * walk->strides[i][axis];
+  while (axis > 0 && cursor->at[axis] == walk->shape[axis]) {
+    cursor->at[axis] = 0;
+    cursor->at[axis - 1]++;
     for (int32_t i = 0; i < walk->inputs; i++)
-      place->offset[i] += walk->strides[i][axis - 1] - walk->shape[axis] * walk->strides[i][axis];
+      cursor->offset[i] += walk->strides[i][axis - 1] - walk->shape[axis] * walk->strides[i][axis];
     axis--;
   }
 }
@@ -157,18 +157,18 @@ static inline void df_map_by_rows(const df_map *map, int64_t begin, int64_t end)
   const df_walk *walk = map->walk;
   int32_t inner = walk->rank - 1;
   DF_ASSUME(inner >= 0 && walk->inputs == map->n_inputs);
-  df_place place;
-  df_place_set(&place, walk, begin);
+  df_cursor cursor;
+  df_cursor_set(&cursor, walk, begin);
   int64_t step[DF_WALK_INPUTS];
   for (int32_t i = 0; i < map->n_inputs; i++)
     step[i] = walk->strides[i][inner];
   while (begin < end) {
-    int64_t n = df_min(end - begin, walk->shape[inner] - place.at[inner]);
+    int64_t n = df_min(end - begin, walk->shape[inner] - cursor.at[inner]);
     const void *in[DF_WALK_INPUTS];
     for (int32_t i = 0; i < map->n_inputs; i++)
-      in[i] = map->in[i] + place.offset[i] * map->item[i];
+      in[i] = map->in[i] + cursor.offset[i] * map->item[i];
     map->rows(map->out + begin * map->out_item, in, step, n, map->call);
-    df_place_advance(&place, walk, n);
+    df_cursor_advance(&cursor, walk, n);
     begin += n;
   }
 }
@@ -195,18 +195,18 @@ static inline void df_map_by_gathering(const df_map *map, int64_t begin, int64_t
     flat[i] = df_walk_is_flat(walk, i);
     widest = df_max(widest, map->item[i]);
   }
-  df_place place;
-  df_place_set(&place, walk, begin);
+  df_cursor cursor;
+  df_cursor_set(&cursor, walk, begin);
   while (begin < end) {
     int64_t n = df_min(end - begin, DF_GATHER_BYTES / widest);
     for (int64_t done = 0; done < n;) {
-      int64_t some = df_min(n - done, walk->shape[inner] - place.at[inner]);
+      int64_t some = df_min(n - done, walk->shape[inner] - cursor.at[inner]);
       for (int32_t i = 0; i < map->n_inputs; i++)
         if (!flat[i])
           df_gather_row(buffers[i] + done * map->item[i],
-                        map->in[i] + place.offset[i] * map->item[i], walk->strides[i][inner], some,
+                        map->in[i] + cursor.offset[i] * map->item[i], walk->strides[i][inner], some,
                         map->item[i]);
-      df_place_advance(&place, walk, some);
+      df_cursor_advance(&cursor, walk, some);
       done += some;
     }
     const void *in[DF_WALK_INPUTS];
@@ -244,7 +244,7 @@ static void df_map_task(void *context, int64_t index, int64_t count, int32_t wor
   (void)worker;
   const df_map *map = context;
   int64_t begin, end;
-  df_piece(index, count, map->count, 64, &begin, &end);
+  df_task_range(index, count, map->count, 64, &begin, &end);
   df_map_part(map, begin, end);
 }
 
@@ -284,7 +284,7 @@ static __attribute__((noinline)) df_status df_map_any(const df_call *call, int32
   const df_tensor *out = &call->outputs[0];
   df_walk walk;
   df_map map = df_map_make(call, n_inputs, rows, out->shape, out->rank, &walk);
-  df_parallel(call, df_map_task, &map, df_pieces(call, count, DF_GRAIN / 2));
+  df_parallel(call, df_map_task, &map, df_task_count(call, count, DF_GRAIN / 2));
   return DF_OK;
 }
 

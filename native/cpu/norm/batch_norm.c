@@ -54,19 +54,19 @@ static void normalize_channel(const affine *a, int64_t c, int64_t ahead) {
 }
 
 /* Rows of the batch for inner == 1, else planes. */
-static void normalize_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void normalize_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const affine *a = context;
   int64_t begin, end;
   if (a->l.inner == 1) {
     int64_t channels = a->l.channels;
-    df_piece(index, count, a->l.batch, 1, &begin, &end);
+    df_task_range(index, count, a->l.batch, 1, &begin, &end);
     for (int64_t n = begin; n < end; n++)
       for (int64_t c = 0; c < channels; c++)
         a->y[n * channels + c] = (a->x[n * channels + c] - a->mean[c]) * a->factor[c] + a->bias[c];
     return;
   }
-  df_piece(index, count, a->l.batch * a->l.channels, 1, &begin, &end);
+  df_task_range(index, count, a->l.batch * a->l.channels, 1, &begin, &end);
   for (int64_t plane = begin; plane < end; plane++) {
     int64_t c = plane % a->l.channels, at = plane * a->l.inner;
     normalize_run(a->y + at, a->x + at, a->mean[c], a->factor[c], a->bias[c], a->l.inner, 0);
@@ -75,7 +75,7 @@ static void normalize_piece(void *context, int64_t index, int64_t count, int32_t
 
 static void normalize(const df_call *call, affine *a) {
   int64_t total = a->l.batch * a->l.channels * a->l.inner;
-  df_parallel(call, normalize_piece, a, df_pieces(call, total, DF_GRAIN));
+  df_parallel(call, normalize_task, a, df_task_count(call, total, DF_GRAIN));
 }
 
 static df_status prepare_inference(const df_node *node, df_prepared *out, df_error *error) {
@@ -142,15 +142,15 @@ typedef struct train {
 static void finish_moments(const train *t, int64_t c) {
   const df_parts *p = &t->s.parts;
   const double *result = t->s.result + 2 * c * p->count;
-  double mean = result[0], spread = result[1];
+  double mean = result[0], deviation = result[1];
   for (int64_t part = 1; part < p->count; part++) {
     double seen = (double)(part * p->length);
     double count = (double)df_min(p->length, p->total - part * p->length);
     double delta = result[2 * part] - mean;
     mean += delta * count / (seen + count);
-    spread += result[2 * part + 1] + delta * delta * seen * count / (seen + count);
+    deviation += result[2 * part + 1] + delta * delta * seen * count / (seen + count);
   }
-  double variance = spread / (double)p->total;
+  double variance = deviation / (double)p->total;
   double inv_std = 1.0 / sqrt(variance + t->epsilon);
   t->mean[c] = (float)mean;
   t->factor[c] = (float)(((const float *)t->call->inputs[1].data)[c] * inv_std);
@@ -162,11 +162,11 @@ static void finish_moments(const train *t, int64_t c) {
     t->saved_inv_std[c] = (float)inv_std;
 }
 
-static void train_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void train_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const train *t = context;
   int64_t begin, end, ahead = next_channel(&t->s, 1);
-  df_piece(index, count, t->s.l.channels, 1, &begin, &end);
+  df_task_range(index, count, t->s.l.channels, 1, &begin, &end);
   for (int64_t c = begin; c < end; c++) {
     DF_NAME(df_moments)(&t->s, c, 0, t->s.parts.total, t->s.result + 2 * c);
     finish_moments(t, c);
@@ -195,8 +195,8 @@ static df_status run_train(const df_call *call) {
                  .factor = t.factor,
                  .bias = call->inputs[2].data};
   if (by_channel(&t.s)) {
-    int64_t pieces = df_pieces(call, l.channels * t.s.parts.total, DF_GRAIN);
-    df_parallel(call, train_piece, &t, df_min(pieces, l.channels));
+    int64_t tasks = df_task_count(call, l.channels * t.s.parts.total, DF_GRAIN);
+    df_parallel(call, train_task, &t, df_min(tasks, l.channels));
     return DF_OK;
   }
   DF_NAME(df_take_statistics)(call, &t.s);
@@ -250,19 +250,19 @@ static void backward_plane(const backward *b, int64_t c, int64_t at, int64_t ahe
 }
 
 /* Rows of the batch for inner == 1, else planes. */
-static void backward_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void backward_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const backward *b = context;
   int64_t begin, end, inner = b->s.l.inner, channels = b->s.l.channels;
   if (inner == 1) {
-    df_piece(index, count, b->s.l.batch, 1, &begin, &end);
+    df_task_range(index, count, b->s.l.batch, 1, &begin, &end);
     for (int64_t at = begin * channels; at < end * channels; at += channels)
       for (int64_t c = 0; c < channels; c++)
         b->dx[at + c] = b->factor[c] * b->s.dy[at + c] +
                         b->slope[c] * (b->s.x[at + c] - b->s.mean[c]) + b->shift[c];
     return;
   }
-  df_piece(index, count, b->s.l.batch * channels, 1, &begin, &end);
+  df_task_range(index, count, b->s.l.batch * channels, 1, &begin, &end);
   for (int64_t plane = begin; plane < end; plane++)
     backward_plane(b, plane % channels, plane * inner, 0);
 }
@@ -272,7 +272,7 @@ static void backward_channels(void *context, int64_t index, int64_t count, int32
   const backward *b = context;
   const df_channels *l = &b->s.l;
   int64_t begin, end, ahead = next_channel(&b->s, 2);
-  df_piece(index, count, l->channels, 1, &begin, &end);
+  df_task_range(index, count, l->channels, 1, &begin, &end);
   for (int64_t c = begin; c < end; c++) {
     DF_NAME(df_sums)(&b->s, c, 0, b->s.parts.total, b->s.result + 2 * c);
     finish_sums(b, c);
@@ -306,16 +306,16 @@ static df_status run_grad(const df_call *call) {
   b.factor = (float *)(b.s.result + 2 * l.channels * b.s.parts.count);
   b.slope = b.factor + l.channels;
   b.shift = b.slope + l.channels;
-  int64_t pieces = df_pieces(call, l.channels * b.s.parts.total, DF_GRAIN);
+  int64_t tasks = df_task_count(call, l.channels * b.s.parts.total, DF_GRAIN);
   if (b.dx && by_channel(&b.s)) {
-    df_parallel(call, backward_channels, &b, df_min(pieces, l.channels));
+    df_parallel(call, backward_channels, &b, df_min(tasks, l.channels));
     return DF_OK;
   }
   DF_NAME(df_take_statistics)(call, &b.s);
   for (int64_t c = 0; c < l.channels; c++)
     finish_sums(&b, c);
   if (b.dx)
-    df_parallel(call, backward_piece, &b, pieces);
+    df_parallel(call, backward_task, &b, tasks);
   return DF_OK;
 }
 

@@ -5,7 +5,7 @@
 /* ---- Runs of one channel -------------------------------------------------------------------- */
 
 /* Element |at| of channel |c|, counted over batch and inner. */
-static int64_t place(const df_channels *l, int64_t c, int64_t at) {
+static int64_t offset_of(const df_channels *l, int64_t c, int64_t at) {
   return (at / l->inner * l->channels + c) * l->inner + at % l->inner;
 }
 
@@ -14,7 +14,7 @@ static int64_t place(const df_channels *l, int64_t c, int64_t at) {
 static const float *run_of(const float *x, const df_channels *l, int64_t c, int64_t at,
                            int64_t count, float *buffer) {
   if (at % l->inner + count <= l->inner)
-    return x + place(l, c, at);
+    return x + offset_of(l, c, at);
   if (l->inner == 1) {
     const float *from = x + at * l->channels + c;
     for (int64_t i = 0; i < count; i++)
@@ -23,7 +23,7 @@ static const float *run_of(const float *x, const df_channels *l, int64_t c, int6
   }
   for (int64_t i = 0; i < count;) {
     int64_t length = df_min(count - i, l->inner - (at + i) % l->inner);
-    memcpy(buffer + i, x + place(l, c, at + i), (size_t)length * sizeof(float));
+    memcpy(buffer + i, x + offset_of(l, c, at + i), (size_t)length * sizeof(float));
     i += length;
   }
   return buffer;
@@ -45,12 +45,12 @@ static float sum_run(const float *x, int64_t count) {
     sum[1] += vec_load(x + i + DF_LANES);
   }
   for (; i < count; i += DF_LANES)
-    sum[0] += vec_load_part(x + i, df_min(DF_LANES, count - i));
+    sum[0] += vec_load_partial(x + i, df_min(DF_LANES, count - i));
   return vec_sum(sum[0] + sum[1]);
 }
 
 /* Sum of (x - mean) squared. */
-static float spread_run(const float *x, float mean, int64_t count) {
+static float deviation_run(const float *x, float mean, int64_t count) {
   df_vec sum[2] = {vec_zero(), vec_zero()};
   int64_t i = 0;
   for (; i + 2 * DF_LANES <= count; i += 2 * DF_LANES) {
@@ -87,19 +87,19 @@ static void sums_run(const float *dy, const float *x, float mean, int64_t count,
 void DF_NAME(df_moments)(const df_statistics *s, int64_t c, int64_t begin, int64_t end,
                          double *result) {
   float buffer[DF_CHUNK];
-  double mean = 0.0, spread = 0.0;
+  double mean = 0.0, deviation = 0.0;
   for (int64_t at = begin; at < end;) {
     int64_t count = run_length(&s->l, at, end);
     const float *x = run_of(s->x, &s->l, c, at, count, buffer);
     float run_mean = sum_run(x, count) / (float)count;
-    double run_spread = spread_run(x, run_mean, count);
+    double run_deviation = deviation_run(x, run_mean, count);
     double seen = (double)(at - begin), all = seen + (double)count, delta = run_mean - mean;
     mean += delta * (double)count / all;
-    spread += run_spread + delta * delta * seen * (double)count / all;
+    deviation += run_deviation + delta * delta * seen * (double)count / all;
     at += count;
   }
   result[0] = mean;
-  result[1] = spread;
+  result[1] = deviation;
 }
 
 void DF_NAME(df_sums)(const df_statistics *s, int64_t c, int64_t begin, int64_t end,
@@ -115,11 +115,11 @@ void DF_NAME(df_sums)(const df_statistics *s, int64_t c, int64_t begin, int64_t 
   }
 }
 
-static void statistics_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void statistics_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const df_statistics *s = context;
   int64_t begin, end;
-  df_piece(index, count, s->l.channels * s->parts.count, 1, &begin, &end);
+  df_task_range(index, count, s->l.channels * s->parts.count, 1, &begin, &end);
   for (int64_t at = begin; at < end; at++) {
     int64_t from = at % s->parts.count * s->parts.length;
     int64_t to = df_min(s->parts.total, from + s->parts.length);
@@ -129,6 +129,6 @@ static void statistics_piece(void *context, int64_t index, int64_t count, int32_
 }
 
 void DF_NAME(df_take_statistics)(const df_call *call, const df_statistics *s) {
-  int64_t pieces = df_pieces(call, s->l.channels * s->parts.total, DF_GRAIN);
-  df_parallel(call, statistics_piece, (void *)s, df_min(pieces, s->l.channels * s->parts.count));
+  int64_t tasks = df_task_count(call, s->l.channels * s->parts.total, DF_GRAIN);
+  df_parallel(call, statistics_task, (void *)s, df_min(tasks, s->l.channels * s->parts.count));
 }

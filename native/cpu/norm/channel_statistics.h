@@ -40,7 +40,7 @@ static inline int64_t df_parts_bytes(const df_channels *l, int32_t threads) {
 
 typedef struct df_statistics {
   const float *x;
-  const float *dy;   /* null when mean and spread are wanted */
+  const float *dy;   /* null when mean and deviation are wanted */
   const float *mean; /* of the channels, when dy is not null */
   df_channels l;
   df_parts parts;

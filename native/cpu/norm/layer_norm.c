@@ -79,7 +79,7 @@ static void norm_task(void *context, int64_t index, int64_t count, int32_t worke
   (void)worker;
   const norm *s = context;
   int64_t row, end;
-  df_piece(index, count, s->rows, 1, &row, &end);
+  df_task_range(index, count, s->rows, 1, &row, &end);
   for (; row < end; row++)
     norm_row(s, row);
 }
@@ -112,7 +112,7 @@ static df_status norm_run(const df_call *call) {
             .epsilon = df_attr_float(call, 1, 1e-5),
             .center = df_attr_int(call, 2, 1)};
   s.n = elements / s.rows;
-  df_parallel(call, norm_task, &s, df_min(s.rows, df_pieces(call, elements, DF_GRAIN / 4)));
+  df_parallel(call, norm_task, &s, df_min(s.rows, df_task_count(call, elements, DF_GRAIN / 4)));
   return DF_OK;
 }
 
@@ -177,7 +177,7 @@ static void grad_task(void *context, int64_t index, int64_t count, int32_t worke
   double *sums = s->sums ? s->sums + index * 2 * n : NULL;
   float *band = s->sums ? s->bands + index * 2 * n : NULL;
   int64_t begin, end;
-  df_piece(index, count, s->rows, 1, &begin, &end);
+  df_task_range(index, count, s->rows, 1, &begin, &end);
   if (sums) {
     memset(sums, 0, (size_t)(2 * n) * sizeof *sums);
     memset(band, 0, (size_t)(2 * n) * sizeof *band);
@@ -228,7 +228,7 @@ static df_status grad_run(const df_call *call) {
                  .rows = elements / n,
                  .n = n,
                  .center = df_attr_int(call, 2, 1)};
-  int64_t parts = df_min(s.rows, df_pieces(call, elements, DF_GRAIN / 4));
+  int64_t parts = df_min(s.rows, df_task_count(call, elements, DF_GRAIN / 4));
   if (dscale || dbias) {
     parts = part_count(s.rows, elements);
     s.sums = call->workspace;

@@ -38,7 +38,7 @@ static df_status check_labels(const df_call *call, const loss_context *loss) {
   return DF_OK;
 }
 
-/* Sum over the classes of m - x: what smoothing spreads the loss over. */
+/* Sum over the classes of m - x: what smoothing distributes the loss over. */
 static double sum_below(const float *x, float m, int64_t classes, int64_t apart) {
   double sum = 0.0;
   for (int64_t c = 0; c < classes; c++)
@@ -70,7 +70,7 @@ static void forward_task(void *context, int64_t index, int64_t count, int32_t wo
   float m[COLUMNS];
   double sum[COLUMNS];
   int64_t unit, end;
-  df_piece(index, count, loss->outer * chunks, 1, &unit, &end);
+  df_task_range(index, count, loss->outer * chunks, 1, &unit, &end);
   for (; unit < end; unit++) {
     const int64_t outer = unit / chunks, first = unit % chunks * COLUMNS;
     const int64_t n = df_min(COLUMNS, loss->inner - first);
@@ -91,10 +91,10 @@ static void gradient_task(void *context, int64_t index, int64_t count, int32_t w
   (void)worker;
   const loss_context *loss = context;
   const int64_t chunks = df_divide_up(loss->inner, COLUMNS);
-  const float spread = loss->smoothing / (float)loss->classes, hit = 1.0f - loss->smoothing;
+  const float smoothed = loss->smoothing / (float)loss->classes, hit = 1.0f - loss->smoothing;
   float scale[COLUMNS];
   int64_t unit, end;
-  df_piece(index, count, loss->outer * chunks, 1, &unit, &end);
+  df_task_range(index, count, loss->outer * chunks, 1, &unit, &end);
   for (; unit < end; unit++) {
     const int64_t outer = unit / chunks, first = unit % chunks * COLUMNS;
     const int64_t n = df_min(COLUMNS, loss->inner - first), at = outer * loss->inner + first;
@@ -107,14 +107,14 @@ static void gradient_task(void *context, int64_t index, int64_t count, int32_t w
       const float s = scale[0], l = lse[0];
       DF_IVDEP
       for (int64_t c = 0; c < loss->classes; c++)
-        dx[c] = s == 0.0f ? 0.0f : s * (df_exp(x[c] - l) - spread);
+        dx[c] = s == 0.0f ? 0.0f : s * (df_exp(x[c] - l) - smoothed);
     } else {
       for (int64_t c = 0; c < loss->classes; c++) {
         const float *from = x + c * loss->inner;
         float *to = dx + c * loss->inner;
         DF_IVDEP
         for (int64_t j = 0; j < n; j++)
-          to[j] = scale[j] == 0.0f ? 0.0f : scale[j] * (df_exp(from[j] - lse[j]) - spread);
+          to[j] = scale[j] == 0.0f ? 0.0f : scale[j] * (df_exp(from[j] - lse[j]) - smoothed);
       }
     }
     for (int64_t j = 0; j < n; j++) {
@@ -143,7 +143,7 @@ static df_status run(const df_call *call, loss_context *loss, df_task task) {
   if (status != DF_OK || units == 0)
     return status;
   const int64_t elements = loss->outer * loss->classes * loss->inner;
-  df_parallel(call, task, loss, df_min(units, df_pieces(call, elements, DF_GRAIN / 4)));
+  df_parallel(call, task, loss, df_min(units, df_task_count(call, elements, DF_GRAIN / 4)));
   return DF_OK;
 }
 

@@ -5,7 +5,7 @@
  *   dx[c] = dy[c] * scale[c]^-beta - 2 alpha beta / size * x[c] * sum of dy[j] y[j] / scale[j] over
  * the j whose window has c, which are [c - size / 2, c + (size - 1) / 2]
  *
- * A piece is a strip of positions, all channels: its window stays in the first cache. 2 to 3 reads
+ * A task is a strip of positions, all channels: its window stays in the first cache. 2 to 3 reads
  * or writes per element; scale^-beta is roots for the beta that models have, else powf. */
 #include "cpu.h"
 #include "simd/vector.h"
@@ -91,11 +91,11 @@ static void backward_strip(const job *j, int64_t at, int64_t count) {
   }
 }
 
-static void piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const job *j = context;
   int64_t strips = df_divide_up(j->inner, STRIP), begin, end;
-  df_piece(index, count, j->batch * strips, 1, &begin, &end);
+  df_task_range(index, count, j->batch * strips, 1, &begin, &end);
   for (int64_t strip = begin; strip < end; strip++) {
     int64_t at = strip % strips * STRIP;
     (j->dx ? backward_strip : forward_strip)(j, strip / strips * j->channels * j->inner + at,
@@ -114,7 +114,7 @@ static df_status run(const df_call *call, job *j, const df_tensor *x) {
   j->bias = (float)df_attr_float(call, 3, 1.0);
   int64_t work = j->batch * j->channels * j->inner * (4 + j->size);
   int64_t strips = j->batch * df_divide_up(j->inner, STRIP);
-  df_parallel(call, piece, j, df_min(strips, df_pieces(call, work, DF_GRAIN)));
+  df_parallel(call, task, j, df_min(strips, df_task_count(call, work, DF_GRAIN)));
   return DF_OK;
 }
 

@@ -154,7 +154,7 @@ static void log_softmax_grad_columns(float *dx, const float *dy, const float *y,
     const softmax_context *s = context;                                                            \
     const int64_t chunks = df_divide_up(s->inner, COLUMNS);                                        \
     int64_t unit, end;                                                                             \
-    df_piece(index, count, s->outer * chunks, 1, &unit, &end);                                     \
+    df_task_range(index, count, s->outer * chunks, 1, &unit, &end);                                \
     for (; unit < end; unit++) {                                                                   \
       const int64_t first = unit % chunks * COLUMNS;                                               \
       const int64_t offset = unit / chunks * s->size * s->inner + first;                           \
@@ -180,7 +180,7 @@ static df_status run(const df_call *call, df_task task) {
                              .size = y->rank ? y->shape[axis] : 1,
                              .inner = df_product(y->shape, axis + 1, y->rank)};
   const int64_t units = context.outer * df_divide_up(context.inner, COLUMNS);
-  df_parallel(call, task, &context, df_min(units, df_pieces(call, elements, DF_GRAIN / 4)));
+  df_parallel(call, task, &context, df_min(units, df_task_count(call, elements, DF_GRAIN / 4)));
   return DF_OK;
 }
 

@@ -1,11 +1,11 @@
 /* pool/pool.c: maxima and means over windows of (N, C, spatial...), and their gradients.
  *
- *   max_pool       y = largest of the window, the first of equals; NaN wins. indices: its place in
+ *   max_pool       y = largest of the window, the first of equals; NaN wins. indices: its argmax in
  * the plane max_pool_grad  dx = 0, then dx[indices] += dy in the order of y avg_pool       y = sum
  * of the window / count; count is of the elements inside, or inside the padding too avg_pool_grad
  * dx[elements of the window] += dy / count in the order of y
  *
- * Planes are independent, so a piece is some planes. An output costs one read per tap. */
+ * Planes are independent, so a task is some planes. An output costs one read per tap. */
 #include "pool/rows.h"
 
 #include <math.h>
@@ -15,13 +15,13 @@ enum { NOWHERE = -1 }; /* index of the maximum of a window that lies in the padd
 typedef struct job {
   df_window w;
   float *y;
-  int32_t *places; /* may be null */
+  int32_t *indices; /* may be null */
   float *dx;
   const float *x, *dy;
-  const int32_t *old_places;
+  const int32_t *old_indices;
   int64_t planes;
   int32_t pads_count; /* avg: padding counts */
-  int32_t *bad;       /* per piece: an index that is outside, see max_grad_plane */
+  int32_t *bad;       /* per task: an index that is outside, see max_grad_plane */
 } job;
 
 /* ---- Geometry ------------------------------------------------------------------------------- */
@@ -108,46 +108,46 @@ static int64_t divisor(const job *j, const span *s, const int64_t o[DF_AXES]) {
 
 /* ---- Planes --------------------------------------------------------------------------------- */
 
-static float max_at(const df_window *w, const float *x, const int64_t o[DF_AXES], int32_t *place) {
+static float max_at(const df_window *w, const float *x, const int64_t o[DF_AXES], int32_t *argmax) {
   span s = span_at(w, o);
   float best = -INFINITY;
-  int64_t best_place = NOWHERE;
+  int64_t best_index = NOWHERE;
   for (int64_t a = s.begin[0]; a < s.end[0]; a++)
     for (int64_t b = s.begin[1]; b < s.end[1]; b++) {
       int64_t row = row_at(w, &s, a, b);
       for (int64_t c = s.begin[2]; c < s.end[2]; c++) {
         int64_t at = row + c * w->dilation[2];
         /* !(x <= best) also holds for a NaN; a NaN found before stays. */
-        if (best_place == NOWHERE || (!(x[at] <= best) && best == best)) {
+        if (best_index == NOWHERE || (!(x[at] <= best) && best == best)) {
           best = x[at];
-          best_place = at;
+          best_index = at;
         }
       }
     }
-  *place = (int32_t)best_place;
+  *argmax = (int32_t)best_index;
   return best;
 }
 
 static void max_planes(const job *j, int64_t plane, int64_t planes) {
   const float *x = j->x + plane * j->w.in_size;
   float *y = j->y + plane * j->w.out_size;
-  int32_t *places = j->places ? j->places + plane * j->w.out_size : NULL;
+  int32_t *indices = j->indices ? j->indices + plane * j->w.out_size : NULL;
   int rows_fit = DF_NAME(df_pool_rows_fit)(&j->w);
-  if (rows_fit && !places) {
+  if (rows_fit && !indices) {
     DF_NAME(df_max_rows)(&j->w, planes, x, y);
     return;
   }
   for (; planes > 0; planes--, x += j->w.in_size, y += j->w.out_size) {
-    int32_t place;
+    int32_t argmax;
     if (rows_fit)
-      DF_NAME(df_max_places)(&j->w, x, y, places);
+      DF_NAME(df_max_indices)(&j->w, x, y, indices);
     else
       FOR_EACH_OUTPUT(&j->w, {
-        y[out] = max_at(&j->w, x, o, &place);
-        if (places)
-          places[out] = place;
+        y[out] = max_at(&j->w, x, o, &argmax);
+        if (indices)
+          indices[out] = argmax;
       });
-    places = places ? places + j->w.out_size : NULL;
+    indices = indices ? indices + j->w.out_size : NULL;
   }
 }
 
@@ -195,16 +195,16 @@ static void avg_grad_plane(const job *j, int64_t plane) {
 /* Returns 0 when an index lies outside the plane; nothing is written there. */
 static int max_grad_plane(const job *j, int64_t plane) {
   const float *dy = j->dy + plane * j->w.out_size;
-  const int32_t *places = j->old_places + plane * j->w.out_size;
+  const int32_t *indices = j->old_indices + plane * j->w.out_size;
   float *dx = j->dx + plane * j->w.in_size;
   int64_t size = j->w.in_size;
   int good = 1;
   memset(dx, 0, (size_t)size * sizeof(float));
   for (int64_t out = 0; out < j->w.out_size; out++) {
-    int64_t place = places[out];
-    if ((uint64_t)place < (uint64_t)size)
-      dx[place] += dy[out];
-    else if (place != NOWHERE)
+    int64_t argmax = indices[out];
+    if ((uint64_t)argmax < (uint64_t)size)
+      dx[argmax] += dy[out];
+    else if (argmax != NOWHERE)
       good = 0;
   }
   return good;
@@ -217,20 +217,20 @@ static int max_grad_plane(const job *j, int64_t plane) {
     (void)worker;                                                                                  \
     const job *j = context;                                                                        \
     int64_t begin, end;                                                                            \
-    df_piece(index, count, j->planes, 1, &begin, &end);                                            \
+    df_task_range(index, count, j->planes, 1, &begin, &end);                                       \
     work;                                                                                          \
   }
 #define EACH_PLANE(work)                                                                           \
   for (int64_t plane = begin; plane < end; plane++)                                                \
   work
-PLANES(max_piece, max_planes(j, begin, end - begin))
-PLANES(avg_piece, avg_planes(j, begin, end - begin))
-PLANES(avg_grad_piece, EACH_PLANE(avg_grad_plane(j, plane)))
-PLANES(max_grad_piece, EACH_PLANE(if (!max_grad_plane(j, plane)) j->bad[index] = 1))
+PLANES(max_task, max_planes(j, begin, end - begin))
+PLANES(avg_task, avg_planes(j, begin, end - begin))
+PLANES(avg_grad_task, EACH_PLANE(avg_grad_plane(j, plane)))
+PLANES(max_grad_task, EACH_PLANE(if (!max_grad_plane(j, plane)) j->bad[index] = 1))
 
 static void over_planes(const df_call *call, df_task task, job *j, int64_t taps) {
   int64_t work = df_times(j->planes, df_max(j->w.in_size, df_times(j->w.out_size, taps)));
-  df_parallel(call, task, j, df_min(j->planes, df_pieces(call, work, DF_GRAIN)));
+  df_parallel(call, task, j, df_min(j->planes, df_task_count(call, work, DF_GRAIN)));
 }
 
 static df_status run_max(const df_call *call) {
@@ -238,9 +238,9 @@ static df_status run_max(const df_call *call) {
   job j = {.w = window_of(call->attributes, call->n_attributes, 0, x->shape, y->shape, x->rank),
            .x = x->data,
            .y = y->data,
-           .places = call->n_outputs > 1 ? call->outputs[1].data : NULL,
+           .indices = call->n_outputs > 1 ? call->outputs[1].data : NULL,
            .planes = y->shape[0] * y->shape[1]};
-  over_planes(call, max_piece, &j, j.w.taps);
+  over_planes(call, max_task, &j, j.w.taps);
   return DF_OK;
 }
 
@@ -251,7 +251,7 @@ static df_status run_avg(const df_call *call) {
            .y = y->data,
            .pads_count = df_attr_int(call, 5, 0) != 0,
            .planes = y->shape[0] * y->shape[1]};
-  over_planes(call, avg_piece, &j, j.w.taps);
+  over_planes(call, avg_task, &j, j.w.taps);
   return DF_OK;
 }
 
@@ -262,11 +262,11 @@ static df_status run_avg_grad(const df_call *call) {
            .dx = dx->data,
            .pads_count = df_attr_int(call, 6, 0) != 0,
            .planes = dx->shape[0] * dx->shape[1]};
-  over_planes(call, avg_grad_piece, &j, j.w.taps);
+  over_planes(call, avg_grad_task, &j, j.w.taps);
   return DF_OK;
 }
 
-/* A word per piece that says whether an index was bad. */
+/* A word per task that says whether an index was bad. */
 static df_status prepare_max_grad(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   out->workspace = (4 * (int64_t)node->threads + 1) * (int64_t)sizeof(int32_t);
@@ -279,12 +279,12 @@ static df_status run_max_grad(const df_call *call) {
                  .out_size = df_product(dy->shape, 2, dy->rank)},
            .dy = dy->data,
            .dx = dx->data,
-           .old_places = call->inputs[1].data,
+           .old_indices = call->inputs[1].data,
            .planes = dx->shape[0] * dx->shape[1],
            .bad = call->workspace};
   int64_t words = 4 * (int64_t)call->threads + 1;
   memset(j.bad, 0, (size_t)words * sizeof(int32_t));
-  over_planes(call, max_grad_piece, &j, 1);
+  over_planes(call, max_grad_task, &j, 1);
   for (int64_t i = 0; i < words; i++)
     if (j.bad[i])
       return df_fail(call, DF_INVALID,

@@ -41,7 +41,7 @@ static void resample_task(void *context, int64_t unit, int64_t count, int32_t wo
   const sampling *s = context;
   const int64_t chunks = df_divide_up(s->inner, COLUMNS);
   int64_t at, end;
-  df_piece(unit, count, s->outer * chunks, 1, &at, &end);
+  df_task_range(unit, count, s->outer * chunks, 1, &at, &end);
   for (; at < end; at++) {
     const int64_t u = at / chunks, first = at % chunks * COLUMNS;
     const int64_t n = df_min(COLUMNS, s->inner - first);
@@ -67,7 +67,7 @@ static void grad_task(void *context, int64_t unit, int64_t count, int32_t worker
   const sampling *s = context;
   const int64_t chunks = df_divide_up(s->inner, COLUMNS);
   int64_t at, end;
-  df_piece(unit, count, s->outer * chunks, 1, &at, &end);
+  df_task_range(unit, count, s->outer * chunks, 1, &at, &end);
   for (; at < end; at++) {
     const int64_t u = at / chunks, first = at % chunks * COLUMNS;
     const int64_t n = df_min(COLUMNS, s->inner - first);
@@ -90,17 +90,17 @@ static void grad_task(void *context, int64_t unit, int64_t count, int32_t worker
 
 static df_status run(const df_call *call, const char *name, int64_t size, df_task task) {
   const df_tensor *in = &call->inputs[0], *index = &call->inputs[1], *out = &call->outputs[0];
-  const int64_t *places = index->data;
+  const int64_t *positions = index->data;
   const int64_t axis = df_axis(call, 0, 0, out->rank), entries = df_elements(index);
   for (int64_t i = 0; i < entries; i++)
-    if (places[i] < 0 || places[i] >= size)
+    if (positions[i] < 0 || positions[i] >= size)
       return df_fail(call, DF_INVALID, "%s: index %lld is outside [0, %lld)", name,
-                     (long long)places[i], (long long)size);
+                     (long long)positions[i], (long long)size);
   if (df_elements(out) == 0)
     return DF_OK;
   sampling s = {.out = out->data,
                 .in = in->data,
-                .index = places,
+                .index = positions,
                 .weight = call->inputs[2].data,
                 .outer = df_product(out->shape, 0, axis),
                 .inner = df_product(out->shape, axis + 1, out->rank),
@@ -109,7 +109,7 @@ static df_status run(const df_call *call, const char *name, int64_t size, df_tas
                 .size = size};
   const int64_t work = (df_elements(in) + df_elements(out)) * df_max(1, s.taps);
   const int64_t units = s.outer * df_divide_up(s.inner, COLUMNS);
-  df_parallel(call, task, &s, df_min(units, df_pieces(call, work, DF_GRAIN)));
+  df_parallel(call, task, &s, df_min(units, df_task_count(call, work, DF_GRAIN)));
   return DF_OK;
 }
 

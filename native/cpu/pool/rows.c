@@ -48,13 +48,13 @@ join_down(int sums, const df_window *w, const float *x, int64_t o0, int64_t o1, 
           all = join(sums, all, vec_load(at));
       } else {
         for (int64_t b = begin[1]; b < end[1]; b++, at += row)
-          all = join(sums, all, vec_load_part(at, count));
+          all = join(sums, all, vec_load_partial(at, count));
       }
     }
     if (count == DF_LANES)
       vec_store(line + i, all);
     else
-      vec_store_part(line + i, all, count);
+      vec_store_partial(line + i, all, count);
   }
 }
 
@@ -73,7 +73,7 @@ static inline __attribute__((always_inline)) void join_along(int sums, int64_t s
       df_ivec some = count > 0.0f;
       all = (df_vec)(some & (df_ivec)(all / count));
     }
-    vec_store_part(y + o, all, df_min(DF_LANES, w->out[2] - o));
+    vec_store_partial(y + o, all, df_min(DF_LANES, w->out[2] - o));
   }
 }
 
@@ -193,7 +193,7 @@ static inline __attribute__((always_inline)) void max_pairs(int64_t columns, con
           all = vec_larger(all, vec_next(evens, behind));
         }
       }
-      vec_store_part(y + o, all, df_min(DF_LANES, w->out[2] - o));
+      vec_store_partial(y + o, all, df_min(DF_LANES, w->out[2] - o));
     }
   }
 }
@@ -211,20 +211,20 @@ void DF_NAME(df_max_rows)(const df_window *w, int64_t planes, const float *x, fl
   }
 }
 
-/* ---- Maxima with their places --------------------------------------------------------------- */
+/* ---- Maxima with their indices --------------------------------------------------------------- */
 
 /* Joins one row of the windows' taps into the maxima of a row of outputs. |line| is the padded row,
  * whose first element is number |at| of the plane. Of equals the first stays, and so does a NaN. */
-static inline __attribute__((always_inline)) void join_places(int64_t stride, const df_window *w,
-                                                              const float *line, int64_t at,
-                                                              float *y, int32_t *places) {
+static inline __attribute__((always_inline)) void join_indices(int64_t stride, const df_window *w,
+                                                               const float *line, int64_t at,
+                                                               float *y, int32_t *indices) {
   df_ivec lane = {0};
   for (int i = 0; i < DF_LANES; i++)
     lane[i] = i;
   for (int64_t o = 0; o < w->out[2]; o += DF_LANES) {
     const int64_t count = df_min(DF_LANES, w->out[2] - o);
-    df_vec best = vec_load_part(y + o, count);
-    df_ivec place = (df_ivec)vec_load_part((const float *)(const void *)(places + o), count);
+    df_vec best = vec_load_partial(y + o, count);
+    df_ivec argmax = (df_ivec)vec_load_partial((const float *)(const void *)(indices + o), count);
     const df_ivec first = (lane + (int32_t)o) * (int32_t)stride - (int32_t)w->pad[2];
     for (int64_t c = 0; c < w->kernel[2]; c++) {
       const int64_t tap = c * w->dilation[2];
@@ -232,22 +232,22 @@ static inline __attribute__((always_inline)) void join_places(int64_t stride, co
       const df_ivec i = first + (int32_t)tap;
       const df_ivec inside = (i >= 0) & (i < (int32_t)w->in[2]);
       const df_ivec better = ~(value <= best) & (best == best);
-      const df_ivec take = inside & ((place < 0) | better);
+      const df_ivec take = inside & ((argmax < 0) | better);
       best = (df_vec)((take & (df_ivec)value) | (~take & (df_ivec)best));
-      place = (take & (i + (int32_t)at)) | (~take & place);
+      argmax = (take & (i + (int32_t)at)) | (~take & argmax);
     }
-    vec_store_part(y + o, best, count);
-    vec_store_part((float *)(void *)(places + o), (df_vec)place, count);
+    vec_store_partial(y + o, best, count);
+    vec_store_partial((float *)(void *)(indices + o), (df_vec)argmax, count);
   }
 }
 
-void DF_NAME(df_max_places)(const df_window *w, const float *x, float *y, int32_t *places) {
+void DF_NAME(df_max_indices)(const df_window *w, const float *x, float *y, int32_t *indices) {
   float line[MOST_LINE];
   const int64_t floats = line_floats(w);
   for (int64_t i = 0; i < floats; i++)
     line[i] = 0.0f;
   for (int64_t o0 = 0; o0 < w->out[0]; o0++)
-    for (int64_t o1 = 0; o1 < w->out[1]; o1++, y += w->out[2], places += w->out[2]) {
+    for (int64_t o1 = 0; o1 < w->out[1]; o1++, y += w->out[2], indices += w->out[2]) {
       int64_t begin[2], end[2], start[2];
       const int64_t o[2] = {o0, o1};
       for (int axis = 0; axis < 2; axis++) {
@@ -256,7 +256,7 @@ void DF_NAME(df_max_places)(const df_window *w, const float *x, float *y, int32_
       }
       for (int64_t i = 0; i < w->out[2]; i++) {
         y[i] = -INFINITY;
-        places[i] = -1; /* the window lies in the padding whole */
+        indices[i] = -1; /* the window lies in the padding whole */
       }
       for (int64_t a = begin[0]; a < end[0]; a++)
         for (int64_t b = begin[1]; b < end[1]; b++) {
@@ -265,11 +265,11 @@ void DF_NAME(df_max_places)(const df_window *w, const float *x, float *y, int32_
           const int64_t at = row * w->in[2];
           memcpy(line + w->pad[2], x + at, (size_t)w->in[2] * sizeof(float));
           if (w->stride[2] == 1)
-            join_places(1, w, line, at, y, places);
+            join_indices(1, w, line, at, y, indices);
           else if (w->stride[2] == 2)
-            join_places(2, w, line, at, y, places);
+            join_indices(2, w, line, at, y, indices);
           else
-            join_places(w->stride[2], w, line, at, y, places);
+            join_indices(w->stride[2], w, line, at, y, indices);
         }
     }
 }

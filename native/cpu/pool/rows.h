@@ -10,9 +10,9 @@ int DF_NAME(df_pool_rows_fit)(const df_window *w);
 /* y = largest of each window of |planes| planes; a NaN in it wins. */
 void DF_NAME(df_max_rows)(const df_window *w, int64_t planes, const float *x, float *y);
 
-/* The same of one plane with the place of each maximum in it: the first of equals; -1 where a
+/* The same of one plane with the argmax of each maximum in it: the first of equals; -1 where a
  * window lies in the padding whole. */
-void DF_NAME(df_max_places)(const df_window *w, const float *x, float *y, int32_t *places);
+void DF_NAME(df_max_indices)(const df_window *w, const float *x, float *y, int32_t *indices);
 
 /* y = mean of each window of |planes| planes; |pads_count|: over the padding too. */
 void DF_NAME(df_avg_rows)(const df_window *w, int64_t planes, const float *x, float *y,

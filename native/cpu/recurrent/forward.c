@@ -127,8 +127,8 @@ typedef struct layout {
 static layout layout_of(int64_t batch, int64_t hidden, int64_t gates, int64_t q_row) {
   layout at;
   at.q = DF_NAME(df_recurrent_weight_floats)(hidden, gates, hidden);
-  at.zeros = at.q + df_recurrent_room(batch * q_row);
-  at.panels = at.zeros + df_recurrent_room(hidden);
+  at.zeros = at.q + df_recurrent_floats(batch * q_row);
+  at.panels = at.zeros + df_recurrent_floats(hidden);
   return at;
 }
 

@@ -38,7 +38,7 @@ struct backward {
   int relu;
 };
 
-/* Zero instead of a gradient that has faded: on the way through many steps it would become a
+/* Zero instead of a gradient that has faded: through many steps it would become a
  * denormal number, and with those a processor is a hundred times slower, also in the products that
  * follow. */
 static inline float kept(float x) { return fabsf(x) < 0x1p-100f ? 0.0f : x; }
@@ -149,9 +149,9 @@ typedef struct layout {
 static layout layout_of(int64_t batch, int64_t hidden, int64_t gates) {
   layout at;
   at.zeros = DF_NAME(df_recurrent_weight_floats)(gates * hidden, 1, hidden);
-  at.dh = at.zeros + df_recurrent_room(hidden);
-  at.dc = at.dh + df_recurrent_room(batch * hidden);
-  at.panels = at.dc + df_recurrent_room(batch * hidden);
+  at.dh = at.zeros + df_recurrent_floats(hidden);
+  at.dc = at.dh + df_recurrent_floats(batch * hidden);
+  at.panels = at.dc + df_recurrent_floats(batch * hidden);
   return at;
 }
 

@@ -15,12 +15,12 @@ static int64_t panels_of(int64_t hidden) { return df_divide_up(hidden, DF_TILE_C
 static int64_t width_of(int64_t columns) { return columns > DF_LANES ? DF_TILE_COLUMNS : DF_LANES; }
 
 int64_t DF_NAME(df_recurrent_weight_floats)(int64_t k, int64_t groups, int64_t hidden) {
-  return df_recurrent_room(groups * panels_of(hidden) * DF_TILE_COLUMNS * k);
+  return df_recurrent_floats(groups * panels_of(hidden) * DF_TILE_COLUMNS * k);
 }
 
 int64_t DF_NAME(df_recurrent_scratch_floats)(int64_t k, int64_t batch) {
   const int64_t blocks = df_divide_up(df_min(batch, MOST_ROWS), DF_TILE_ROWS);
-  return df_recurrent_room(k * DF_TILE_ROWS * blocks + DF_LANES);
+  return df_recurrent_floats(k * DF_TILE_ROWS * blocks + DF_LANES);
 }
 
 /* ---- The weight ----------------------------------------------------------------------------- */
@@ -30,13 +30,13 @@ typedef struct packing {
   const float *r;
 } packing;
 
-static void pack_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void prepack_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const packing *packing = context;
   const df_recurrent_weight *w = packing->weight;
   const int64_t panels = panels_of(w->hidden), k = w->k;
   int64_t panel, end;
-  df_piece(index, count, w->groups * panels, 1, &panel, &end);
+  df_task_range(index, count, w->groups * panels, 1, &panel, &end);
   for (; panel < end; panel++) {
     const int64_t unit = panel % panels * DF_TILE_COLUMNS;
     const int64_t first = panel / panels * w->hidden + unit;
@@ -44,11 +44,12 @@ static void pack_piece(void *context, int64_t index, int64_t count, int32_t work
     for (int64_t j = 0; j < width; j += DF_LANES) {
       float *out = w->panels + panel * DF_TILE_COLUMNS * k + j;
       const int64_t some = df_max(0, df_min(DF_LANES, columns - j));
-      if (w->turned) {
-        df_pack_turned(out, packing->r + (first + j) * k, k, some, k, width);
+      if (w->transposed) {
+        df_pack_transposed(out, packing->r + (first + j) * k, k, some, k, width);
       } else {
         for (int64_t p = 0; p < k; p++)
-          vec_store(out + p * width, vec_load_part(packing->r + p * w->hidden + first + j, some));
+          vec_store(out + p * width,
+                    vec_load_partial(packing->r + p * w->hidden + first + j, some));
       }
     }
   }
@@ -58,8 +59,8 @@ void DF_NAME(df_recurrent_pack)(const df_call *call, const df_recurrent_weight *
                                 const float *r) {
   packing packing = {weight, r};
   const int64_t panels = weight->groups * panels_of(weight->hidden);
-  df_parallel(call, pack_piece, &packing,
-              df_min(panels, df_pieces(call, panels * DF_TILE_COLUMNS * weight->k, GRAIN)));
+  df_parallel(call, prepack_task, &packing,
+              df_min(panels, df_task_count(call, panels * DF_TILE_COLUMNS * weight->k, GRAIN)));
 }
 
 /* A panel of b passes over all rows while it is in the cache, so b comes from memory once. */
@@ -71,8 +72,8 @@ void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c,
     const int64_t rows = df_min(MOST_ROWS, part->rows_end - i);
     const int64_t height = df_divide_up(rows, df_divide_up(rows, DF_TILE_ROWS)); /* all alike */
     for (int64_t j = 0; j < rows; j += height)
-      df_pack_turned(part->scratch + j / height * block, a + (i + j) * a_row, a_row,
-                     df_min(height, rows - j), k, DF_TILE_ROWS);
+      df_pack_transposed(part->scratch + j / height * block, a + (i + j) * a_row, a_row,
+                         df_min(height, rows - j), k, DF_TILE_ROWS);
     for (int64_t group = 0; group < weight->groups; group++)
       for (int64_t unit = part->unit; unit < part->units_end; unit += DF_TILE_COLUMNS) {
         const int64_t columns = df_min(DF_TILE_COLUMNS, part->units_end - unit);
@@ -94,12 +95,12 @@ void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c,
 
 /* ---- The loop ------------------------------------------------------------------------------- */
 
-/* How a step is cut; with more than one piece across, all meet after each step. */
+/* How a step is cut; with more than one task across, all meet after each step. */
 typedef struct cut {
   int64_t down, across;
 } cut;
 
-static cut cut_of(const df_recurrent *s, int64_t count, int32_t threads) {
+static cut split_of(const df_recurrent *s, int64_t count, int32_t threads) {
   const int64_t work = s->batch * s->gates * s->hidden * s->hidden;
   const int64_t panels = panels_of(s->hidden);
   if (threads == 1 || work * count <= GRAIN)
@@ -121,14 +122,14 @@ typedef struct loop {
   int64_t first, end; /* steps of this round */
 } loop;
 
-static void loop_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void loop_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const loop *loop = context;
   const int64_t across = loop->cut.across;
   df_recurrent_part part = {.scratch = loop->scratch + worker * loop->scratch_floats};
-  df_piece(index / across, loop->cut.down, loop->sizes->batch, 1, &part.row, &part.rows_end);
-  df_piece(index % across, across, loop->sizes->hidden, DF_TILE_COLUMNS, &part.unit,
-           &part.units_end);
+  df_task_range(index / across, loop->cut.down, loop->sizes->batch, 1, &part.row, &part.rows_end);
+  df_task_range(index % across, across, loop->sizes->hidden, DF_TILE_COLUMNS, &part.unit,
+                &part.units_end);
   for (int64_t i = loop->first; i < loop->end; i++)
     loop->step(loop->context, i, &part);
 }
@@ -137,7 +138,7 @@ void DF_NAME(df_recurrent_run)(const df_call *call, const df_recurrent *sizes, i
                                df_recurrent_step step, const void *context, float *scratch,
                                int64_t k) {
   loop loop = {.sizes = sizes,
-               .cut = cut_of(sizes, count, call->threads),
+               .cut = split_of(sizes, count, call->threads),
                .step = step,
                .context = context,
                .scratch = scratch,
@@ -147,6 +148,6 @@ void DF_NAME(df_recurrent_run)(const df_call *call, const df_recurrent *sizes, i
   for (; loop.first < count; loop.first = loop.end) {
     loop.end = df_min(count, loop.first + chunk);
     /* Through the pool even alone: it looks at the cancel word. */
-    call->host->parallel_for(loop_piece, &loop, loop.cut.down * loop.cut.across, call->threads);
+    call->host->parallel_for(loop_task, &loop, loop.cut.down * loop.cut.across, call->threads);
   }
 }

@@ -18,11 +18,12 @@ typedef struct df_recurrent {
 } df_recurrent;
 
 /* A factor b (k, groups * hidden), packed: |panels| has each group padded to whole panels. It is r
- * turned (forward: k = hidden, a group per gate), or r as it is (k = gates * hidden, one group). */
+ * transposed (forward: k = hidden, a group per gate), or r as it is (k = gates * hidden, one
+ * group). */
 typedef struct df_recurrent_weight {
   float *panels;
   int64_t k, groups, hidden;
-  int turned;
+  int transposed;
 } df_recurrent_weight;
 
 /* A part of the batch and of the units of the state. */
@@ -50,7 +51,7 @@ void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c,
                                     const float *a, int64_t a_row, const float *bias,
                                     int accumulate, const df_recurrent_part *part);
 
-/* step(context, 0 .. count - 1) for all parts; |scratch| has room for each thread. */
+/* step(context, 0 .. count - 1) for all parts; |scratch| has space for each thread. */
 void DF_NAME(df_recurrent_run)(const df_call *call, const df_recurrent *sizes, int64_t count,
                                df_recurrent_step step, const void *context, float *scratch,
                                int64_t k);
@@ -79,6 +80,6 @@ static inline const df_tensor *df_recurrent_lengths(const df_call *call, int32_t
 }
 
 /* |count| rounded up so that what follows in a workspace is aligned. */
-static inline int64_t df_recurrent_room(int64_t count) { return df_divide_up(count, 16) * 16; }
+static inline int64_t df_recurrent_floats(int64_t count) { return df_divide_up(count, 16) * 16; }
 
 #endif

@@ -15,7 +15,7 @@ typedef struct arg_context {
   int last; /* select_last_index */
 } arg_context;
 
-/* One row: the extreme first, in lanes, then the place where it stands. */
+/* One row: the extreme first, in lanes, then the position where it stands. */
 #define DEFINE_ROW(name, T, BETTER)                                                                \
   static int64_t name##_row(const T *x, int64_t n, int last) {                                     \
     enum { LANES = 32 };                                                                           \
@@ -33,11 +33,11 @@ typedef struct arg_context {
     }                                                                                              \
     for (; i < n; i++)                                                                             \
       best = x[i] BETTER best || x[i] != x[i] ? x[i] : best;                                       \
-    int64_t place = last ? n - 1 : 0;                                                              \
+    int64_t position = last ? n - 1 : 0;                                                           \
     const int64_t step = last ? -1 : 1;                                                            \
-    while (best == best ? x[place] != best : x[place] == x[place])                                 \
-      place += step;                                                                               \
-    return place;                                                                                  \
+    while (best == best ? x[position] != best : x[position] == x[position])                        \
+      position += step;                                                                            \
+    return position;                                                                               \
   }
 
 /* Up to COLUMNS columns of rows |inner| apart. */
@@ -46,10 +46,10 @@ typedef struct arg_context {
                              int last) {                                                           \
     DF_ASSUME(n > 0);                                                                              \
     T best[COLUMNS];                                                                               \
-    int64_t place[COLUMNS];                                                                        \
+    int64_t position[COLUMNS];                                                                     \
     for (int64_t j = 0; j < n; j++) {                                                              \
       best[j] = x[j];                                                                              \
-      place[j] = 0;                                                                                \
+      position[j] = 0;                                                                             \
     }                                                                                              \
     for (int64_t k = 1; k < size; k++) {                                                           \
       const T *row = x + k * inner;                                                                \
@@ -57,16 +57,16 @@ typedef struct arg_context {
         for (int64_t j = 0; j < n; j++) {                                                          \
           const int take = (row[j] BETTER_OR_EQUAL best[j]) | (row[j] != row[j]);                  \
           best[j] = take ? row[j] : best[j];                                                       \
-          place[j] = take ? k : place[j];                                                          \
+          position[j] = take ? k : position[j];                                                    \
         }                                                                                          \
       else                                                                                         \
         for (int64_t j = 0; j < n; j++) {                                                          \
           const int take = (row[j] BETTER best[j]) | ((row[j] != row[j]) & (best[j] == best[j]));  \
           best[j] = take ? row[j] : best[j];                                                       \
-          place[j] = take ? k : place[j];                                                          \
+          position[j] = take ? k : position[j];                                                    \
         }                                                                                          \
     }                                                                                              \
-    memcpy(y, place, (size_t)n * sizeof *y);                                                       \
+    memcpy(y, position, (size_t)n * sizeof *y);                                                    \
   }
 
 #define DEFINE(name, T, BETTER, BETTER_OR_EQUAL)                                                   \
@@ -77,7 +77,7 @@ typedef struct arg_context {
     const arg_context *arg = context;                                                              \
     const int64_t chunks = df_divide_up(arg->inner, COLUMNS);                                      \
     int64_t unit, end;                                                                             \
-    df_piece(index, count, arg->outer * chunks, 1, &unit, &end);                                   \
+    df_task_range(index, count, arg->outer * chunks, 1, &unit, &end);                              \
     for (; unit < end; unit++) {                                                                   \
       const int64_t outer = unit / chunks, first = unit % chunks * COLUMNS;                        \
       const T *x = (const T *)arg->x + outer * arg->size * arg->inner + first;                     \
@@ -106,7 +106,7 @@ static df_status run(const df_call *call, df_task task) {
   if (size == 0)
     return df_fail(call, DF_INVALID, "argmax, argmin: axis %lld has no elements", (long long)axis);
   const int64_t units = arg.outer * df_divide_up(arg.inner, COLUMNS);
-  df_parallel(call, task, &arg, df_min(units, df_pieces(call, df_elements(x), DF_GRAIN)));
+  df_parallel(call, task, &arg, df_min(units, df_task_count(call, df_elements(x), DF_GRAIN)));
   return DF_OK;
 }
 

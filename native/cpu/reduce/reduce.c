@@ -199,7 +199,7 @@ typedef struct reduction {
   const char *x;
   void *out;
   value *partials;         /* parts x outputs, when there are several parts */
-  const df_source *source; /* in the place of x, or null */
+  const df_source *source; /* in the cursor of x, or null */
 } reduction;
 
 static void deliver(const reduction *r, int64_t part, int64_t output, value total) {
@@ -235,17 +235,17 @@ static value reduce_output(const reduction *r, int64_t at, int64_t strip, int64_
   value total = r->op->identity;
   if (strip >= end)
     return total;
-  df_place place;
-  df_place_set(&place, rows, strip / plan->per_row);
-  int64_t piece = strip % plan->per_row;
+  df_cursor cursor;
+  df_cursor_set(&cursor, rows, strip / plan->per_row);
+  int64_t task = strip % plan->per_row;
   for (; strip < end; strip++) {
-    const int64_t first = piece * 32 * RUN;
-    total = reduce_strip(r, at + place.offset[0] + first * plan->stride,
+    const int64_t first = task * 32 * RUN;
+    total = reduce_strip(r, at + cursor.offset[0] + first * plan->stride,
                          df_min(32 * RUN, plan->inner - first), total);
-    if (++piece == plan->per_row) {
-      piece = 0;
+    if (++task == plan->per_row) {
+      task = 0;
       if (rows->rank)
-        df_place_advance(&place, rows, 1);
+        df_cursor_advance(&cursor, rows, 1);
     }
   }
   return total;
@@ -262,18 +262,18 @@ static void reduce_columns(const reduction *r, const char *x, int64_t part, int6
   for (int64_t j = 0; j < n; j++)
     totals[j] = op->identity;
   DF_ASSUME(rows->inputs == 1);
-  df_place place;
-  df_place_set(&place, rows, strip);
+  df_cursor cursor;
+  df_cursor_set(&cursor, rows, strip);
   while (strip < end) {
     op->clear(partial, n);
     for (const int64_t stop = df_min(end, strip + COLUMN_ROWS); strip < stop; strip++) {
-      const void *row = x + place.offset[0] * op->item;
+      const void *row = x + cursor.offset[0] * op->item;
       if (plan->stride != 1) {
         df_gather_row((char *)buffer, row, plan->stride, n, op->item);
         row = buffer;
       }
       op->add(partial, row, n);
-      df_place_advance(&place, rows, 1);
+      df_cursor_advance(&cursor, rows, 1);
     }
     op->fold(totals, partial, n);
   }
@@ -288,8 +288,8 @@ static int by_short_rows(const reduction *r) {
          plan->inner <= RUN && plan->parts == 1;
 }
 
-/* Outputs [begin, end), |place| is that of the first. */
-static void reduce_short_rows(const reduction *r, df_place *place, int64_t begin, int64_t end) {
+/* Outputs [begin, end), |cursor| is that of the first. */
+static void reduce_short_rows(const reduction *r, df_cursor *cursor, int64_t begin, int64_t end) {
   const plan *plan = r->plan;
   for (int64_t unit = begin, some; unit < end; unit += some) {
     const float *rows[DF_ROWS_TOGETHER];
@@ -304,9 +304,9 @@ static void reduce_short_rows(const reduction *r, df_place *place, int64_t begin
         rows[i] = fetched + i * plan->inner;
         continue;
       }
-      rows[i] = (const float *)(const void *)r->x + place->offset[0];
+      rows[i] = (const float *)(const void *)r->x + cursor->offset[0];
       if (plan->kept.rank)
-        df_place_advance(place, &plan->kept, 1);
+        df_cursor_advance(cursor, &plan->kept, 1);
     }
     r->op->rows(rows, some, plan->inner, totals);
     for (int64_t i = 0; i < some; i++)
@@ -320,11 +320,11 @@ static void reduce_task(void *context, int64_t index, int64_t count, int32_t wor
   const plan *plan = r->plan;
   const df_walk *kept = &plan->kept;
   int64_t begin, end;
-  df_piece(index, count, plan->units * plan->parts, 1, &begin, &end);
-  df_place place;
+  df_task_range(index, count, plan->units * plan->parts, 1, &begin, &end);
+  df_cursor cursor;
   if (by_short_rows(r)) {
-    df_place_set(&place, kept, begin);
-    reduce_short_rows(r, &place, begin, end);
+    df_cursor_set(&cursor, kept, begin);
+    reduce_short_rows(r, &cursor, begin, end);
     return;
   }
   for (int64_t task = begin; task < end; task++) {
@@ -332,8 +332,8 @@ static void reduce_task(void *context, int64_t index, int64_t count, int32_t wor
     const int64_t strip = part * plan->strips / plan->parts;
     const int64_t strip_end = (part + 1) * plan->strips / plan->parts;
     if (task == begin || unit == 0)
-      df_place_set(&place, kept, unit / plan->chunks);
-    const int64_t at = place.offset[0];
+      df_cursor_set(&cursor, kept, unit / plan->chunks);
+    const int64_t at = cursor.offset[0];
     if (plan->by_columns) {
       const int64_t column = unit % plan->chunks * DF_CHUNK;
       reduce_columns(r, r->x + (at + column * plan->stride) * r->op->item, part,
@@ -343,7 +343,7 @@ static void reduce_task(void *context, int64_t index, int64_t count, int32_t wor
       deliver(r, part, unit, reduce_output(r, at, strip, strip_end));
     }
     if (kept->rank && (unit + 1) % plan->chunks == 0)
-      df_place_advance(&place, kept, 1);
+      df_cursor_advance(&cursor, kept, 1);
   }
 }
 
@@ -357,8 +357,8 @@ static df_status run_plan(const df_call *call, reduction r) {
       op->store(r.out, i, op->identity, 0);
     return DF_OK;
   }
-  const int64_t pieces = df_pieces(call, plan->outputs * plan->count, DF_GRAIN);
-  df_parallel(call, reduce_task, &r, df_min(pieces, plan->units * plan->parts));
+  const int64_t tasks = df_task_count(call, plan->outputs * plan->count, DF_GRAIN);
+  df_parallel(call, reduce_task, &r, df_min(tasks, plan->units * plan->parts));
   if (plan->parts > 1)
     for (int64_t i = 0; i < plan->outputs; i++) {
       value total = op->identity;

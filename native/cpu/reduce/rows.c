@@ -1,8 +1,8 @@
 /* reduce/rows.c: sum, largest and smallest of rows[i][0..n).
  *
  * A row is joined in the lanes of a vector; the vectors of as many rows as there are lanes are then
- * turned, so that one operation per lane joins the lanes of all rows at a time: for rows of a few
- * vectors joining lanes row by row takes longer than coming to them. 4 bytes an operation. */
+ * transposed, so that one operation per lane joins the lanes of all rows at a time: for rows of a
+ * few vectors joining lanes row by row takes longer than coming to them. 4 bytes an operation. */
 #include "reduce/rows.h"
 #include "simd/vector.h"
 
@@ -20,7 +20,7 @@ static inline df_vec sum_of(const float *x, int64_t n) {
     i += DF_LANES;
   }
   if (i < n)
-    two += vec_load_part(x + i, n - i);
+    two += vec_load_partial(x + i, n - i);
   return one + two;
 }
 
@@ -31,7 +31,7 @@ static inline df_vec largest_of(const float *x, int64_t n, float sign) {
     for (int i = 0; i < DF_LANES; i++)
       lane[i] = i;
     df_ivec inside = lane < (int32_t)n;
-    df_vec values = vec_load_part(x, n) * sign;
+    df_vec values = vec_load_partial(x, n) * sign;
     return (df_vec)((inside & (df_ivec)values) | (~inside & (df_ivec)vec_splat(-INFINITY)));
   }
   df_vec most = vec_load(x) * sign;
@@ -58,7 +58,7 @@ static inline __attribute__((always_inline)) void join_rows(int sums, float sign
     for (int half = DF_LANES / 2; half > 0; half /= 2)
       for (int i = 0; i < half; i++)
         lanes[i] = joined(sums, lanes[i], lanes[i + half]);
-    vec_store_part(results + first, lanes[0] * sign, some);
+    vec_store_partial(results + first, lanes[0] * sign, some);
   }
 }
 

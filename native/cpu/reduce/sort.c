@@ -4,7 +4,7 @@
 
 typedef struct along {
   float *out;
-  int64_t *places; /* topk */
+  int64_t *indices; /* topk */
   const float *in;
   int64_t outer, size, inner;
   int64_t k;
@@ -25,7 +25,7 @@ static void cumsum_task(void *context, int64_t index, int64_t count, int32_t wor
   (void)worker;
   const along *s = context;
   int64_t unit, end;
-  df_piece(index, count, s->outer * s->inner, 1, &unit, &end);
+  df_task_range(index, count, s->outer * s->inner, 1, &unit, &end);
   for (; unit < end; unit++) {
     const int64_t base = unit / s->inner * s->size * s->inner + unit % s->inner;
     double sum = 0.0;
@@ -48,7 +48,7 @@ static df_status cumsum_run(const df_call *call) {
   s.exclusive = df_attr_int(call, 1, 0) != 0;
   s.reverse = df_attr_int(call, 2, 0) != 0;
   df_parallel(call, cumsum_task, &s,
-              df_min(s.outer * s.inner, df_pieces(call, elements, DF_GRAIN)));
+              df_min(s.outer * s.inner, df_task_count(call, elements, DF_GRAIN)));
   return DF_OK;
 }
 
@@ -65,15 +65,15 @@ static int comes_first(const along *s, float x, int64_t a, float y, int64_t b) {
   return a < b;
 }
 
-/* A heap of the k best with the worst on top; emptied from the end, so in order. |places| holds
+/* A heap of the k best with the worst on top; emptied from the end, so in order. |indices| holds
  * indices, their values are read from x. */
-static void sift(const along *s, const float *x, int64_t *places, int64_t stride, int64_t n,
+static void sift(const along *s, const float *x, int64_t *indices, int64_t stride, int64_t n,
                  int64_t root) {
   for (;;) {
     int64_t child = 2 * root + 1;
     if (child >= n)
       return;
-#define AT(i) places[(i) * stride]
+#define AT(i) indices[(i) * stride]
 #define WORSE(i, j)                                                                                \
   comes_first(s, x[AT(j) * s->inner], AT(j), x[AT(i) * s->inner], AT(i)) /* i behind j */
     if (child + 1 < n && WORSE(child + 1, child))
@@ -92,25 +92,25 @@ static void topk_task(void *context, int64_t index, int64_t count, int32_t worke
   const along *s = context;
   const int64_t k = s->k, stride = s->inner;
   int64_t unit, end;
-  df_piece(index, count, s->outer * s->inner, 1, &unit, &end);
+  df_task_range(index, count, s->outer * s->inner, 1, &unit, &end);
   for (; unit < end; unit++) {
     const float *x = s->in + unit / s->inner * s->size * s->inner + unit % s->inner;
     const int64_t out = unit / s->inner * k * s->inner + unit % s->inner;
-    int64_t *places = s->places + out;
+    int64_t *indices = s->indices + out;
     for (int64_t i = 0; i < k; i++)
       AT(i) = i;
     for (int64_t i = k / 2 - 1; i >= 0; i--)
-      sift(s, x, places, stride, k, i);
+      sift(s, x, indices, stride, k, i);
     for (int64_t i = k; i < s->size; i++)
       if (comes_first(s, x[i * s->inner], i, x[AT(0) * s->inner], AT(0))) {
         AT(0) = i;
-        sift(s, x, places, stride, k, 0);
+        sift(s, x, indices, stride, k, 0);
       }
     for (int64_t n = k - 1; n > 0; n--) {
       const int64_t worst = AT(0);
       AT(0) = AT(n);
       AT(n) = worst;
-      sift(s, x, places, stride, n, 0);
+      sift(s, x, indices, stride, n, 0);
     }
     for (int64_t i = 0; i < k; i++)
       s->out[out + i * stride] = x[AT(i) * s->inner];
@@ -123,11 +123,11 @@ static df_status topk_run(const df_call *call) {
     return DF_OK;
   const int64_t axis = df_axis(call, 1, -1, x->rank);
   along s = along_of(call, x, axis);
-  s.places = call->outputs[1].data;
+  s.indices = call->outputs[1].data;
   s.k = y->shape[axis];
   s.largest = df_attr_int(call, 2, 1) != 0;
   df_parallel(call, topk_task, &s,
-              df_min(s.outer * s.inner, df_pieces(call, df_elements(x), DF_GRAIN / 4)));
+              df_min(s.outer * s.inner, df_task_count(call, df_elements(x), DF_GRAIN / 4)));
   return DF_OK;
 }
 

@@ -16,7 +16,7 @@ typedef struct df_box {
   char *to;
   int64_t item;
   int32_t across; /* the axis along which the source is dense while rows are not, or -1 */
-  int64_t blocks; /* units per outer place */
+  int64_t blocks; /* units per outer cursor */
   int64_t units;
 } df_box;
 
@@ -136,13 +136,13 @@ static void df_box_task(void *context, int64_t index, int64_t count, int32_t wor
   const int32_t inner = walk->rank - 1;
   DF_ASSUME(inner >= 0 && box->outer.inputs == 2);
   int64_t unit, end;
-  df_piece(index, count, box->units, 1, &unit, &end);
-  df_place place;
-  df_place_set(&place, &box->outer, unit / box->blocks);
+  df_task_range(index, count, box->units, 1, &unit, &end);
+  df_cursor cursor;
+  df_cursor_set(&cursor, &box->outer, unit / box->blocks);
   int64_t block = unit % box->blocks;
   for (; unit < end; unit++) {
-    const char *from = box->from + place.offset[0] * box->item;
-    char *to = box->to + place.offset[1] * box->item;
+    const char *from = box->from + cursor.offset[0] * box->item;
+    char *to = box->to + cursor.offset[1] * box->item;
     const int64_t from_step = walk->strides[0][inner], to_step = walk->strides[1][inner];
     if (box->across >= 0) {
       const int64_t first = block * DF_COPY_TILE, size = walk->shape[box->across];
@@ -157,7 +157,7 @@ static void df_box_task(void *context, int64_t index, int64_t count, int32_t wor
     if (++block == box->blocks) {
       block = 0;
       if (box->outer.rank)
-        df_place_advance(&place, &box->outer, 1);
+        df_cursor_advance(&cursor, &box->outer, 1);
     }
   }
 }
@@ -171,8 +171,8 @@ static inline void df_copy_box(const df_call *call, void *to, const int64_t *to_
     return;
   df_box box;
   df_box_plan(&box, to, to_strides, from, from_strides, shape, rank, item);
-  const int64_t pieces = df_min(box.units, df_pieces(call, elements * item, 4 * DF_GRAIN));
-  df_parallel(call, df_box_task, &box, pieces);
+  const int64_t tasks = df_min(box.units, df_task_count(call, elements * item, 4 * DF_GRAIN));
+  df_parallel(call, df_box_task, &box, tasks);
 }
 
 #endif

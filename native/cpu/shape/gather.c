@@ -59,7 +59,7 @@ static void gather_task(void *context, int64_t index, int64_t count, int32_t wor
   const indexing *g = context;
   const int64_t bytes = g->inner * g->item;
   int64_t row, end;
-  df_piece(index, count, g->outer * g->count, 1, &row, &end);
+  df_task_range(index, count, g->outer * g->count, 1, &row, &end);
   while (row < end) {
     if (g->inner == 1 && g->item == 4)
       GATHER_SINGLES(uint32_t)
@@ -86,8 +86,8 @@ static df_status gather_run(const df_call *call) {
                 .size = x->shape[axis],
                 .inner = df_product(x->shape, axis + 1, x->rank),
                 .item = df_item_bytes(x->dtype)};
-  const int64_t pieces = df_pieces(call, elements, DF_GRAIN / 2);
-  df_parallel(call, gather_task, &g, df_min(pieces, g.outer * g.count));
+  const int64_t tasks = df_task_count(call, elements, DF_GRAIN / 2);
+  df_parallel(call, gather_task, &g, df_min(tasks, g.outer * g.count));
   return DF_OK;
 }
 
@@ -102,9 +102,9 @@ static void index_add_task(void *context, int64_t index, int64_t count, int32_t 
   const indexing *g = context;
   const int64_t blocks = df_divide_up(g->inner, INNER_BLOCK);
   int64_t begin, end;
-  df_piece(index, count, g->outer * blocks, 1, &begin, &end);
+  df_task_range(index, count, g->outer * blocks, 1, &begin, &end);
   while (begin < end) {
-    /* All blocks of one place in |outer| that are ours go together: longer rows. */
+    /* All blocks of one offset in |outer| that are ours go together: longer rows. */
     const int64_t outer = begin / blocks, block = begin % blocks;
     const int64_t some = df_min(end - begin, blocks - block);
     const int64_t first = block * INNER_BLOCK;
@@ -138,7 +138,7 @@ static df_status index_add_run(const df_call *call) {
                 .inner = df_product(y->shape, axis + 1, y->rank)};
   const int64_t blocks = g.outer * df_divide_up(g.inner, INNER_BLOCK);
   const int64_t work = df_elements(updates) + df_elements(y);
-  df_parallel(call, index_add_task, &g, df_min(blocks, df_pieces(call, work, DF_GRAIN)));
+  df_parallel(call, index_add_task, &g, df_min(blocks, df_task_count(call, work, DF_GRAIN)));
   return DF_OK;
 }
 
@@ -204,8 +204,8 @@ static df_status one_hot_run(const df_call *call) {
     const int64_t at = from_front(index_at(indices, i), depth);
     if (at < 0 || at >= depth)
       continue; /* no such class: all zeros */
-    const int64_t place = (i / inner * depth + at) * inner + i % inner;
-    memcpy((char *)y->data + place * item, &one, (size_t)item);
+    const int64_t offset = (i / inner * depth + at) * inner + i % inner;
+    memcpy((char *)y->data + offset * item, &one, (size_t)item);
   }
   return DF_OK;
 }

@@ -74,7 +74,7 @@ static df_status check(const df_call *call, const entries *e, const char *op) {
 }
 
 /* The element of the data where entry |i| begins. */
-static int64_t place_of(const entries *e, int64_t i) {
+static int64_t offset_of(const entries *e, int64_t i) {
   int64_t offset = 0, rest = i;
   DF_ASSUME(e->axes >= 0 && e->axes <= MOST_AXES);
   if (e->axis >= 0) {
@@ -114,9 +114,9 @@ static void gather_task(void *context, int64_t index, int64_t count, int32_t wor
   const gathering *g = context;
   const int64_t bytes = g->e->row * g->item;
   int64_t i, end;
-  df_piece(index, count, g->e->count, 1, &i, &end);
+  df_task_range(index, count, g->e->count, 1, &i, &end);
   for (; i < end; i++)
-    memcpy(g->to + i * bytes, g->from + place_of(g->e, i) * g->item, (size_t)bytes);
+    memcpy(g->to + i * bytes, g->from + offset_of(g->e, i) * g->item, (size_t)bytes);
 }
 
 static df_status gather(const df_call *call, const entries *e, const char *op) {
@@ -126,7 +126,7 @@ static df_status gather(const df_call *call, const entries *e, const char *op) {
     return status;
   gathering g = {e, y->data, call->inputs[0].data, df_item_bytes(y->dtype)};
   df_parallel(call, gather_task, &g,
-              df_min(e->count, df_pieces(call, df_elements(y), DF_GRAIN / 4)));
+              df_min(e->count, df_task_count(call, df_elements(y), DF_GRAIN / 4)));
   return DF_OK;
 }
 
@@ -177,7 +177,7 @@ static df_status scatter(const df_call *call, const entries *e, const char *op) 
     memcpy(y->data, data->data, (size_t)(elements * item));
   const char how = reduction(call->attributes, call->n_attributes);
   for (int64_t i = 0; i < e->count && e->row > 0; i++) {
-    const int64_t at = place_of(e, i);
+    const int64_t at = offset_of(e, i);
     const char *from = (const char *)updates->data + i * e->row * item;
     if (how == 'o')
       memcpy((char *)y->data + at * item, from, (size_t)(e->row * item));

@@ -60,7 +60,7 @@ static void zero_task(void *context, int64_t index, int64_t count, int32_t worke
   (void)worker;
   const zero_context *zero = context;
   int64_t begin, end;
-  df_piece(index, count, zero->bytes, 4096, &begin, &end);
+  df_task_range(index, count, zero->bytes, 4096, &begin, &end);
   if (begin < end)
     memset(zero->to + begin, 0, (size_t)(end - begin));
 }
@@ -78,7 +78,7 @@ static df_status slice_grad_run(const df_call *call) {
     return df_fail(call, DF_INVALID, "slice_grad: %d starts and %d steps for %d axes", n_starts,
                    n_steps, dx->rank);
   zero_context zero = {dx->data, df_elements(dx) * item};
-  df_parallel(call, zero_task, &zero, df_pieces(call, zero.bytes, 4 * DF_GRAIN));
+  df_parallel(call, zero_task, &zero, df_task_count(call, zero.bytes, 4 * DF_GRAIN));
   DF_ASSUME(dx->rank == dy->rank);
   int64_t strides[DF_WALK_RANK], first = 0;
   for (int32_t axis = 0; axis < dx->rank; axis++) {
@@ -145,7 +145,7 @@ static void pad_task(void *context, int64_t index, int64_t count, int32_t worker
   const int64_t left = -pad->before[last], right = left + width;
   const int64_t low = df_min(df_max(left, 0), right), high = df_max(low, df_min(right, n));
   int64_t row, end;
-  df_piece(index, count, pad->rows, 1, &row, &end);
+  df_task_range(index, count, pad->rows, 1, &row, &end);
   for (; row < end; row++) {
     char *to = (char *)y->data + row * width * item;
     int64_t offset = 0;
@@ -200,7 +200,7 @@ static df_status pad_run(const df_call *call) {
   contiguous_strides(pad.strides, x->shape, x->rank);
   pad.rows = elements / y->shape[y->rank - 1];
   df_parallel(call, pad_task, &pad,
-              df_min(pad.rows, df_pieces(call, elements * pad.item, 4 * DF_GRAIN)));
+              df_min(pad.rows, df_task_count(call, elements * pad.item, 4 * DF_GRAIN)));
   return DF_OK;
 }
 

@@ -34,7 +34,7 @@ static inline df_vec vec_zero(void) { return (df_vec){0}; }
 static inline df_vec vec_splat(float value) { return value - (df_vec){0}; }
 
 /* The first |count| lanes (0 to DF_LANES) from memory, the others zero; touches nothing beyond. */
-static inline df_vec vec_load_part(const float *from, int64_t count) {
+static inline df_vec vec_load_partial(const float *from, int64_t count) {
   DF_ASSUME(count >= 0 && count <= DF_LANES);
 #if defined(__AVX512F__)
   return (df_vec)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
@@ -104,7 +104,7 @@ static inline __attribute__((always_inline)) df_vec vec_load_steps(const float *
   return value;
 }
 
-static inline void vec_store_part(float *to, df_vec value, int64_t count) {
+static inline void vec_store_partial(float *to, df_vec value, int64_t count) {
   DF_ASSUME(count >= 0 && count <= DF_LANES);
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)value);

@@ -14,7 +14,7 @@ typedef struct touch {
   int32_t reserved;
 } touch;
 
-static int by_place(const void *a_, const void *b_) {
+static int by_offset(const void *a_, const void *b_) {
   const touch *a = a_, *b = b_;
   if (a->arena != b->arena)
     return a->arena < b->arena ? -1 : 1;
@@ -61,7 +61,7 @@ static int independent(const df_segment *segment, int32_t begin, int32_t end, to
                                  .writes = writes};
     }
   }
-  qsort(touches, (size_t)count, sizeof *touches, by_place);
+  qsort(touches, (size_t)count, sizeof *touches, by_offset);
   for (int64_t i = 0; i < count; i++)
     for (int64_t j = i + 1;
          j < count && touches[j].arena == touches[i].arena && touches[j].begin < touches[i].end;

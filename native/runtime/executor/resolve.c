@@ -96,7 +96,7 @@ static int64_t bytes_below(const df_operand *operand) {
 static int64_t flip_of(const context *c, int64_t index) { return c->flips ? c->flips[index] : 0; }
 
 /* Checks that the operand is inside its arena on every trip. */
-static df_status check_place(context *c, int64_t index, const df_operand *operand) {
+static df_status check_range(context *c, int64_t index, const df_operand *operand) {
   if (operand->arena < 0 || operand->arena >= c->segment->n_arenas)
     return df_error_set(c->error, DF_INVALID, c->step, "operand %lld is in arena %d of %d",
                         (long long)index, operand->arena, c->segment->n_arenas);
@@ -127,9 +127,9 @@ static df_status check_place(context *c, int64_t index, const df_operand *operan
 
 /* Sees to it that *pointer holds the operand's address: now, on every trip, and when a slot
  * changes. */
-static df_status place(context *c, int64_t index, void **pointer) {
+static df_status locate(context *c, int64_t index, void **pointer) {
   const df_operand *operand = &c->segment->operands[index];
-  df_status status = check_place(c, index, operand);
+  df_status status = check_range(c, index, operand);
   if (status)
     return status;
   const df_arena *arena = &c->segment->arenas[operand->arena];
@@ -162,7 +162,7 @@ static df_status resolve_tensor(context *c, int64_t index, df_tensor *out) {
                      .bytes = operand->bytes,
                      .dtype = operand->dtype,
                      .rank = operand->rank};
-  return empty ? DF_OK : place(c, index, &out->data);
+  return empty ? DF_OK : locate(c, index, &out->data);
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------- */
@@ -190,7 +190,7 @@ static df_status resolve_control(context *c, const df_step *step, df_ready *out)
     if (status)
       return status;
     if (i < step->n_inputs && c->segment->operands[step->first_operand + i].arena < 0)
-      return df_error_set(c->error, DF_INVALID, c->step, "input %lld of a body has no place",
+      return df_error_set(c->error, DF_INVALID, c->step, "input %lld of a body has no locate",
                           (long long)i);
   }
   return DF_OK;
@@ -273,11 +273,11 @@ static df_status resolve_call(context *c, int64_t index, const df_step *step, df
   for (int64_t i = 0; i < n_tensors && !status; i++)
     status = resolve_tensor(c, operand++, &tensors[i]);
   if (!status && c->segment->operands[operand].arena != -1)
-    status = place(c, operand, &out->call.workspace);
+    status = locate(c, operand, &out->call.workspace);
   operand++;
   for (int32_t i = 0; i < step->n_packs && !status; i++, operand++)
     if (c->segment->operands[operand].arena != -1)
-      status = place(c, operand, &packs[i]);
+      status = locate(c, operand, &packs[i]);
   return status;
 }
 

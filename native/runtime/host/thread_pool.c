@@ -1,12 +1,12 @@
 /* host/thread_pool.c: the one thread pool of the process.
  *
- * A job is a row of pieces, cut into a stretch for each thread that may take part; whoever takes
- * part draws from a counter of its own stretch, then from those of the others. So pieces next to
+ * A job is a row of tasks, cut into a stretch for each thread that may take part; whoever takes
+ * part draws from a counter of its own stretch, then from those of the others. So tasks next to
  * each other are mostly done by one thread, which finds in its cache what it made of them in the
  * job before. The calling thread always takes part and never waits for a worker that has not come
  * yet: workers join through a gate with a limited number of seats, the caller closes it when no
- * piece is left and waits only for those who came in. One job at a time: a caller that finds the
- * pool taken does its pieces itself.
+ * task is left and waits only for those who came in. One job at a time: a caller that finds the
+ * pool taken does its tasks itself.
  */
 #define _GNU_SOURCE
 #include "host/internal.h"
@@ -43,7 +43,7 @@ typedef struct job {
 } job;
 
 typedef struct stretch {
-  _Alignas(64) _Atomic int64_t drawn; /* pieces of it */
+  _Alignas(64) _Atomic int64_t drawn; /* tasks of it */
 } stretch;
 
 static struct pool {
@@ -62,7 +62,7 @@ static struct pool {
           .wake = PTHREAD_COND_INITIALIZER,
           .done = PTHREAD_COND_INITIALIZER};
 
-/* What the calling thread is doing: the cancel word of its run, and the piece it is in, if any. */
+/* What the calling thread is doing: the cancel word of its run, and the task it is in, if any. */
 static _Thread_local const volatile int32_t *current_cancel;
 static _Thread_local int32_t current_worker = -1;
 
@@ -101,9 +101,9 @@ static int spin_until(int (*ready)(uint32_t), uint32_t argument) {
   return ready(argument);
 }
 
-/* ---- Pieces --------------------------------------------------------------------------------- */
+/* ---- Tasks --------------------------------------------------------------------------------- */
 
-/* The next piece for a thread, or -1. */
+/* The next task for a thread, or -1. */
 static int64_t draw(const job *job, int32_t worker) {
   for (int32_t i = 0; i < job->stretches; i++) {
     int32_t at = (worker + i) % job->stretches;
@@ -119,27 +119,27 @@ static int64_t draw(const job *job, int32_t worker) {
   return -1;
 }
 
-static void run_pieces(const job *job, int32_t worker) {
+static void run_tasks(const job *job, int32_t worker) {
   const volatile int32_t *cancel_before = df_cancel_swap(job->cancel);
   int32_t worker_before = current_worker;
   current_worker = worker;
   for (;;) {
-    int64_t piece = draw(job, worker);
-    if (piece < 0 || df_is_cancelled(job->cancel))
+    int64_t task = draw(job, worker);
+    if (task < 0 || df_is_cancelled(job->cancel))
       break;
-    job->task(job->context, piece, job->count, worker);
+    job->task(job->context, task, job->count, worker);
   }
   current_worker = worker_before;
   df_cancel_swap(cancel_before);
 }
 
 static void run_alone(const job *job) {
-  /* Inside a piece the worker's number stays, so that parts of the workspace stay apart. */
+  /* Inside a task the worker's number stays, so that parts of the workspace stay apart. */
   int32_t worker_before = current_worker;
   if (current_worker < 0)
     current_worker = 0;
-  for (int64_t piece = 0; piece < job->count && !df_is_cancelled(job->cancel); piece++)
-    job->task(job->context, piece, job->count, current_worker);
+  for (int64_t task = 0; task < job->count && !df_is_cancelled(job->cancel); task++)
+    job->task(job->context, task, job->count, current_worker);
   current_worker = worker_before;
 }
 
@@ -173,7 +173,7 @@ static void *worker_main(void *unused) {
     if (!atomic_compare_exchange_strong(&pool.gate, &gate, gate + 1))
       continue;
     last_serial = gate_serial(gate);
-    run_pieces(&pool.job, (int32_t)gate_taken(gate) + 1);
+    run_tasks(&pool.job, (int32_t)gate_taken(gate) + 1);
     atomic_fetch_add(&pool.left, 1);
     if (atomic_load(&pool.owner_sleeps)) {
       pthread_mutex_lock(&pool.mutex);
@@ -268,7 +268,7 @@ void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads
   uint32_t serial = gate_serial(atomic_load(&pool.gate)) + 1;
   atomic_store(&pool.gate, gate_make(serial, (uint32_t)seats));
   wake_workers(seats);
-  run_pieces(&job, 0);
+  run_tasks(&job, 0);
   wait_until_left(gate_taken(atomic_exchange(&pool.gate, gate_make(serial, 0))));
   atomic_store(&pool.owned, 0);
 }

@@ -1,11 +1,11 @@
 /* conv/amx/conv.c: taps as steps of a product.
  *
- * The plain loop, in float32 from the sums of the parts, is plain_image below. The unit takes, for
- * each panel of 32 filters and 32 positions, a tile of weights and one of positions per part, block
- * of 32 channels and tap: 64 cycles per pair of parts for 2 KiB of weights, from the second cache,
+ * The plain loop, in float32 from the sums of the terms, is plain_image below. AMX takes, for
+ * each panel of 32 filters and 32 positions, a tile of weights and one of positions per term, block
+ * of 32 channels and tap: 64 cycles per pair of terms for 2 KiB of weights, from the second cache,
  * and 2 KiB of positions, which taps of a block have in common and find in the first. Positions go
  * in chunks that the second cache holds with their channels. Packing an image costs a load and
- * parts stores per element, 1 / (filters * taps / 512) of the products. */
+ * terms stores per element, 1 / (filters * taps / 512) of the products. */
 #include "conv/amx/conv.h"
 #include "conv/amx/grid.h"
 #include "conv/winograd.h"
@@ -20,36 +20,36 @@ enum {
 
 /* ---- The choice ----------------------------------------------------------------------------- */
 
-int DF_NAME(df_unit_can)(const df_conv *conv) {
+int DF_NAME(df_amx_conv_can)(const df_conv *conv) {
   const df_window *w = &conv->window;
-  const int parts = df_amx_parts(conv->precision);
+  const int terms = df_amx_terms(conv->precision);
   df_grid grid;
-  return parts && df_amx_granted() && conv->groups == 1 && w->kernel[0] == 1 && w->in[0] == 1 &&
+  return terms && df_amx_granted() && conv->groups == 1 && w->kernel[0] == 1 && w->in[0] == 1 &&
          w->pad[0] == 0 && w->stride[0] == 1 && w->out_size > 0 && conv->channels > 0 &&
-         DF_NAME(df_grid_make)(&grid, conv, parts);
+         DF_NAME(df_grid_make)(&grid, conv, terms);
 }
 
 /* Cycles of an image, as measured, here and with float32. */
-int DF_NAME(df_unit_takes)(const df_conv *conv) {
+int DF_NAME(df_amx_conv_takes)(const df_conv *conv) {
   static const double products[] = {1.0, 3.0, 6.0}, packing[] = {0.7, 1.1, 1.6};
   const df_window *w = &conv->window;
   df_grid g;
-  if (!DF_NAME(df_unit_can)(conv))
+  if (!DF_NAME(df_amx_conv_can)(conv))
     return 0;
-  const int parts = df_amx_parts(conv->precision);
-  DF_NAME(df_grid_make)(&g, conv, parts);
+  const int terms = df_amx_terms(conv->precision);
+  DF_NAME(df_grid_make)(&g, conv, terms);
   const double tiles =
       (double)(df_divide_up(conv->filters, DF_AMX_TILE) * df_divide_up(g.positions, DF_AMX_TILE));
-  const double unit = tiles * (double)(g.blocks * g.taps) * products[parts - 1] * 19.0 +
-                      (double)(g.blocks * DF_AMX_STEPS * g.phases * g.plane) * packing[parts - 1] +
-                      (double)(conv->filters * g.positions) * 0.4;
+  const double amx = tiles * (double)(g.blocks * g.taps) * products[terms - 1] * 19.0 +
+                     (double)(g.blocks * DF_AMX_STEPS * g.phases * g.plane) * packing[terms - 1] +
+                     (double)(conv->filters * g.positions) * 0.4;
   const double sums = (double)(conv->filters * conv->channels * w->taps * w->out_size);
-  return unit < sums / (DF_NAME(df_winograd_takes)(conv) ? 80.0 : 29.0);
+  return amx < sums / (DF_NAME(df_winograd_takes)(conv) ? 80.0 : 29.0);
 }
 
 /* ---- Weights -------------------------------------------------------------------------------- */
 
-/* Behind the largest magnitude in each panel of filters: [panel][block][tap][tile][part][word]. */
+/* Behind the largest magnitude in each panel of filters: [panel][block][tap][tile][term][word]. */
 static int64_t head_words(const df_conv *conv) {
   const int64_t panels = df_divide_up(conv->filters, DF_AMX_PANEL);
   return df_divide_up(panels * (int64_t)sizeof(uint32_t), LINE) * LINE / 2;
@@ -57,39 +57,39 @@ static int64_t head_words(const df_conv *conv) {
 
 static int64_t panel_words(const df_conv *conv) {
   const int64_t blocks = df_divide_up(conv->channels, DF_AMX_STEPS) * conv->window.taps;
-  return df_amx_words(blocks * DF_AMX_STEPS, df_amx_parts(conv->precision));
+  return df_amx_words(blocks * DF_AMX_STEPS, df_amx_terms(conv->precision));
 }
 
-int64_t DF_NAME(df_unit_pack_bytes)(const df_conv *conv) {
-  return 2 * (head_words(conv) + DF_NAME(df_unit_pack_pieces)(conv) * panel_words(conv));
+int64_t DF_NAME(df_amx_conv_prepack_bytes)(const df_conv *conv) {
+  return 2 * (head_words(conv) + DF_NAME(df_amx_conv_prepack_tasks)(conv) * panel_words(conv));
 }
 
-int64_t DF_NAME(df_unit_pack_pieces)(const df_conv *conv) {
+int64_t DF_NAME(df_amx_conv_prepack_tasks)(const df_conv *conv) {
   return df_divide_up(conv->filters, DF_AMX_PANEL);
 }
 
-void DF_NAME(df_unit_pack)(const df_conv *conv, const df_weight *weight, int64_t piece,
-                           float *packed) {
-  const int parts = df_amx_parts(conv->precision);
+void DF_NAME(df_amx_conv_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
+                                  float *packed) {
+  const int terms = df_amx_terms(conv->precision);
   const df_window *w = &conv->window;
-  uint32_t *largest = (uint32_t *)packed + piece;
+  uint32_t *largest = (uint32_t *)packed + task;
   for (int odd = 0; odd < 2; odd++) {
-    uint16_t *out = (uint16_t *)packed + head_words(conv) + piece * panel_words(conv);
-    const int64_t filter = piece * DF_AMX_PANEL;
+    uint16_t *out = (uint16_t *)packed + head_words(conv) + task * panel_words(conv);
+    const int64_t filter = task * DF_AMX_PANEL;
     *largest = 0;
     for (int64_t channel = 0; channel < conv->channels; channel += DF_AMX_STEPS)
-      for (int64_t tap = 0; tap < w->taps; tap++, out += df_amx_words(1, parts)) {
-        const int64_t place = weight->start + filter * weight->filter + channel * weight->channel +
-                              tap / w->kernel[2] * weight->tap[1] +
-                              tap % w->kernel[2] * weight->tap[2];
-        const df_amx_source source = {weight->data + place, weight->filter, weight->channel,
+      for (int64_t tap = 0; tap < w->taps; tap++, out += df_amx_words(1, terms)) {
+        const int64_t offset = weight->start + filter * weight->filter + channel * weight->channel +
+                               tap / w->kernel[2] * weight->tap[1] +
+                               tap % w->kernel[2] * weight->tap[2];
+        const df_amx_source source = {weight->data + offset, weight->filter, weight->channel,
                                       df_min(DF_AMX_PANEL, conv->filters - filter),
                                       df_min(DF_AMX_STEPS, conv->channels - channel)};
         if (odd) {
-          DF_NAME(df_amx_pack_odd)(out, &source, parts, DF_AMX_A);
+          DF_NAME(df_amx_pack_odd)(out, &source, terms, DF_AMX_A);
           *largest = UINT32_MAX;
         } else {
-          const uint32_t found = DF_NAME(df_amx_pack)(out, &source, parts, DF_AMX_A);
+          const uint32_t found = DF_NAME(df_amx_pack)(out, &source, terms, DF_AMX_A);
           *largest = found > *largest ? found : *largest;
         }
       }
@@ -106,7 +106,7 @@ typedef struct job {
   int64_t images; /* packed at a time */
   int64_t first, count;
   int64_t chunk, chunks; /* positions, and how many chunks they make */
-  int64_t filters, filter_parts;
+  int64_t filters, filter_splits;
   int32_t ordinary; /* all weights */
   int32_t *offsets; /* of a step in an image */
   uint32_t *largest;
@@ -119,10 +119,10 @@ static int64_t image_count(const df_grid *grid, int64_t batch) {
 
 static int64_t words_for(int64_t ints) { return df_divide_up(ints * 4, LINE) * LINE / 2; }
 
-int64_t DF_NAME(df_unit_workspace)(const df_conv *conv, int32_t threads) {
+int64_t DF_NAME(df_amx_conv_workspace)(const df_conv *conv, int32_t threads) {
   (void)threads;
   df_grid grid;
-  DF_NAME(df_grid_make)(&grid, conv, df_amx_parts(conv->precision));
+  DF_NAME(df_grid_make)(&grid, conv, df_amx_terms(conv->precision));
   const int64_t images = image_count(&grid, conv->batch);
   return 2 * (words_for(grid.blocks * grid.taps) + words_for(images * grid.blocks) +
               images * df_divide_up(grid.image_words, LINE) * LINE);
@@ -132,7 +132,7 @@ static uint16_t *image_of(const job *j, int64_t index) {
   return j->packed + index * df_divide_up(j->grid.image_words, LINE) * LINE;
 }
 
-static void pack_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void prepack_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count, (void)worker;
   const job *j = context;
   const df_direct *d = j->direct;
@@ -151,18 +151,18 @@ static int image_is_ordinary(const job *j, int64_t image) {
   return df_amx_ordinary(largest);
 }
 
-/* The float that the parts of a weight make. */
+/* The float that the terms of a weight make. */
 static float weight_of(const df_conv *conv, const float *packed, int64_t filter, int64_t channel,
                        int64_t tap) {
-  const int parts = df_amx_parts(conv->precision);
+  const int terms = df_amx_terms(conv->precision);
   const int64_t block = channel / DF_AMX_STEPS * conv->window.taps + tap;
   const int64_t tile = block * 2 + filter % DF_AMX_PANEL / DF_AMX_TILE;
   const uint16_t *at = (const uint16_t *)packed + head_words(conv) +
-                       filter / DF_AMX_PANEL * panel_words(conv) + tile * parts * DF_AMX_WORDS +
+                       filter / DF_AMX_PANEL * panel_words(conv) + tile * terms * DF_AMX_WORDS +
                        filter % DF_AMX_TILE * DF_AMX_STEPS + channel % DF_AMX_STEPS;
   float sum = 0.0f;
-  for (int part = parts - 1; part >= 0; part--)
-    sum += df_amx_float(at[part * DF_AMX_WORDS]);
+  for (int term = terms - 1; term >= 0; term--)
+    sum += df_amx_float(at[term * DF_AMX_WORDS]);
   return sum;
 }
 
@@ -218,14 +218,15 @@ static void send(const job *j, int64_t image, int64_t filter, int64_t rows, int6
   }
 }
 
-static void multiply_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void multiply_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count, (void)worker;
   const job *j = context;
   const df_direct *d = j->direct;
   const df_grid *g = &j->grid;
-  const int64_t filter_part = index % j->filter_parts, chunk = index / j->filter_parts % j->chunks;
-  const int64_t image = index / j->filter_parts / j->chunks;
-  const int64_t begin = filter_part * j->filters;
+  const int64_t filter_split = index % j->filter_splits,
+                chunk = index / j->filter_splits % j->chunks;
+  const int64_t image = index / j->filter_splits / j->chunks;
+  const int64_t begin = filter_split * j->filters;
   const int64_t end = df_min(d->conv.filters, begin + j->filters);
   float sums[DF_AMX_PANEL * (DF_AMX_PANEL + 2)] __attribute__((aligned(64)));
   if (!j->ordinary || !image_is_ordinary(j, image)) {
@@ -238,27 +239,27 @@ static void multiply_piece(void *context, int64_t index, int64_t count, int32_t 
   for (int64_t filter = begin; filter < end; filter += DF_AMX_PANEL) {
     const uint16_t *weights = (const uint16_t *)d->packed + head_words(&d->conv) +
                               filter / DF_AMX_PANEL * panel_words(&d->conv);
-    const df_amx_factor a = df_amx_packed(weights, (int)g->parts);
+    const df_amx_factor a = df_amx_packed(weights, (int)g->terms);
     const int64_t rows = df_min(DF_AMX_PANEL, end - filter);
     for (int64_t q = chunk * j->chunk; q < last; q += DF_AMX_PANEL) {
       const df_amx_factor b = {.data = image_of(j, image) + 2 * q,
                                .offsets = j->offsets,
                                .tile = 2 * DF_AMX_TILE,
-                               .part = g->block_words / g->parts,
+                               .term = g->block_words / g->terms,
                                .row = 2 * g->plane};
       const int64_t columns = df_min(DF_AMX_PANEL, last - q);
       DF_NAME(df_amx_multiply)
-      (sums, &a, &b, g->blocks * g->taps, (int)g->parts, rows, columns, 1, NULL);
+      (sums, &a, &b, g->blocks * g->taps, (int)g->terms, rows, columns, 1, NULL);
       send(j, image, filter, rows, q, q + columns, sums);
     }
   }
   DF_NAME(df_amx_close)();
 }
 
-/* Chunks and parts of the filters: as many pieces as threads need. */
+/* Chunks and splits of the filters: as many tasks as threads need. */
 static void cut(job *j, int32_t threads) {
   const df_grid *g = &j->grid;
-  const int64_t bytes = 2 * g->blocks * DF_AMX_STEPS * g->parts * g->phases; /* of a position */
+  const int64_t bytes = 2 * g->blocks * DF_AMX_STEPS * g->terms * g->phases; /* of a position */
   const int64_t most = df_max(DF_AMX_PANEL, CHUNK_BYTES / bytes / DF_AMX_PANEL * DF_AMX_PANEL);
   const int64_t panels = df_divide_up(j->direct->conv.filters, DF_AMX_PANEL);
   const int64_t chunks = df_divide_up(g->positions, most);
@@ -266,13 +267,13 @@ static void cut(job *j, int32_t threads) {
   j->chunks = df_divide_up(g->positions, j->chunk);
   const int64_t wanted = threads > 1 ? df_divide_up(2 * threads, j->images * j->chunks) : 1;
   j->filters = df_divide_up(panels, df_min(panels, wanted)) * DF_AMX_PANEL;
-  j->filter_parts = df_divide_up(j->direct->conv.filters, j->filters);
+  j->filter_splits = df_divide_up(j->direct->conv.filters, j->filters);
 }
 
-void DF_NAME(df_unit_run)(const df_call *call, const df_direct *direct) {
+void DF_NAME(df_amx_conv_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
   job j = {.direct = direct, .ordinary = 1, .offsets = call->workspace};
-  DF_NAME(df_grid_make)(&j.grid, conv, df_amx_parts(conv->precision));
+  DF_NAME(df_grid_make)(&j.grid, conv, df_amx_terms(conv->precision));
   const int64_t steps = j.grid.blocks * j.grid.taps;
   j.images = image_count(&j.grid, conv->batch);
   j.largest = (uint32_t *)((uint16_t *)call->workspace + words_for(steps));
@@ -280,12 +281,12 @@ void DF_NAME(df_unit_run)(const df_call *call, const df_direct *direct) {
   for (int64_t i = 0; i < steps; i++)
     j.offsets[i] = (int32_t)(i / j.grid.taps * j.grid.block_words) +
                    (int32_t)df_grid_pair_words(&j.grid, i % j.grid.taps);
-  for (int64_t i = 0; i < DF_NAME(df_unit_pack_pieces)(conv); i++)
+  for (int64_t i = 0; i < DF_NAME(df_amx_conv_prepack_tasks)(conv); i++)
     j.ordinary = j.ordinary && df_amx_ordinary(((const uint32_t *)direct->packed)[i]);
   cut(&j, call->threads);
   for (; j.first < conv->batch; j.first += j.images) {
     j.count = df_min(j.images, conv->batch - j.first);
-    df_parallel(call, pack_piece, &j, j.count * j.grid.blocks);
-    df_parallel(call, multiply_piece, &j, j.count * j.chunks * j.filter_parts);
+    df_parallel(call, prepack_task, &j, j.count * j.grid.blocks);
+    df_parallel(call, multiply_task, &j, j.count * j.chunks * j.filter_splits);
   }
 }

@@ -1,12 +1,12 @@
 /* conv/amx/grid.c: see conv/amx/grid.h. Per pair of elements 2 loads, 4 operations for the largest
- * magnitude, and for each part a store and about 5 operations, 16 pairs at a time. */
+ * magnitude, and for each term a store and about 5 operations, 16 pairs at a time. */
 #include "conv/amx/grid.h"
 #include "gemm/amx/pack_row.h"
 
-int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int parts) {
+int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int terms) {
   const df_window *w = &conv->window;
   const int plain = df_conv_is_plain(w);
-  *grid = (df_grid){.parts = parts,
+  *grid = (df_grid){.terms = terms,
                     .blocks = df_divide_up(conv->channels, DF_AMX_STEPS),
                     .taps = w->taps,
                     .height = plain ? 1 : w->out[1],
@@ -38,7 +38,7 @@ int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int parts) {
   grid->span = grid->width + reach[1];
   grid->positions = (grid->height - 1) * grid->span + grid->width;
   grid->plane = (df_divide_up(grid->rows * grid->span, 16) | 1) * 16;
-  grid->block_words = parts * grid->phases * 16 * grid->plane * 2;
+  grid->block_words = terms * grid->phases * 16 * grid->plane * 2;
   grid->image_words = grid->blocks * grid->block_words + 4 * DF_AMX_PANEL;
   if (grid->image_words > INT32_MAX)
     return 0;
@@ -53,9 +53,9 @@ DF_AMX_INLINE __m512 load(const float *from, int64_t stride, __m512i at, __mmask
                      : _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask, at, from, 4);
 }
 
-DF_AMX_INLINE __m512i places(int64_t stride) {
-  const __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  return _mm512_mullo_epi32(place, _mm512_set1_epi32((int)stride));
+DF_AMX_INLINE __m512i offsets_of(int64_t stride) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)stride));
 }
 
 DF_AMX_INLINE __mmask16 first_of(int64_t count) {
@@ -64,25 +64,25 @@ DF_AMX_INLINE __mmask16 first_of(int64_t count) {
 
 /* |count| pairs from |low| and |high|, |stride| apart; |high| is null where there is no channel. */
 DF_AMX_INLINE __m512i pack_run(uint16_t *out, int64_t apart, const float *low, const float *high,
-                               int64_t stride, int64_t count, int parts, __m512i largest) {
-  const __m512i at = places(stride);
+                               int64_t stride, int64_t count, int terms, __m512i largest) {
+  const __m512i at = offsets_of(stride);
   for (int64_t i = 0; i < count; i += 16) {
     const __mmask16 mask = first_of(count - i);
     const __m512 first = load(low + i * stride, stride, at, mask);
     const __m512 second = high ? load(high + i * stride, stride, at, mask) : _mm512_setzero_ps();
     largest = df_amx_larger(df_amx_larger(largest, first), second);
     __m512i words[3];
-    df_amx_split(words, first, second, 1, parts);
+    df_amx_split(words, first, second, 1, terms);
 #pragma GCC unroll 3
-    for (int part = 0; part < parts; part++)
-      _mm512_mask_storeu_epi32(out + part * apart + 2 * i, mask, words[part]);
+    for (int term = 0; term < terms; term++)
+      _mm512_mask_storeu_epi32(out + term * apart + 2 * i, mask, words[term]);
   }
   return largest;
 }
 
-static void clear(uint16_t *out, int64_t apart, int64_t count, int64_t parts) {
-  for (int64_t part = 0; part < parts && count > 0; part++)
-    memset(out + part * apart, 0, (size_t)count * sizeof *out);
+static void clear(uint16_t *out, int64_t apart, int64_t count, int64_t terms) {
+  for (int64_t term = 0; term < terms && count > 0; term++)
+    memset(out + term * apart, 0, (size_t)count * sizeof *out);
 }
 
 /* Columns [begin, end) of a plane of |phase| that lie in the image, the first at column |from|. */
@@ -106,24 +106,24 @@ static int64_t row_of(const df_grid *g, const int32_t *phase, int64_t row) {
 
 /* One plane of a pair of channels. */
 DF_AMX_INLINE __m512i pack_plane(uint16_t *out, const df_grid *g, const float *low,
-                                 const float *high, const int32_t *phase, int parts,
+                                 const float *high, const int32_t *phase, int terms,
                                  __m512i largest) {
-  const int64_t apart = g->block_words / g->parts, s = g->stride[1];
+  const int64_t apart = g->block_words / g->terms, s = g->stride[1];
   const inside in = columns_of(g, phase);
   for (int64_t row = 0; row < g->rows; row++, out += 2 * g->span) {
     const int64_t y = row_of(g, phase, row), at = y * g->in_span + in.from;
     if (y < 0 || !low) {
-      clear(out, apart, 2 * g->span, g->parts);
+      clear(out, apart, 2 * g->span, g->terms);
       continue;
     }
-    clear(out, apart, 2 * in.begin, g->parts);
-    clear(out + 2 * in.end, apart, 2 * (g->span - in.end), g->parts);
+    clear(out, apart, 2 * in.begin, g->terms);
+    clear(out + 2 * in.end, apart, 2 * (g->span - in.end), g->terms);
     if (s == 1)
       largest = pack_run(out + 2 * in.begin, apart, low + at, high ? high + at : NULL, 1,
-                         in.end - in.begin, parts, largest);
+                         in.end - in.begin, terms, largest);
     else
       largest = pack_run(out + 2 * in.begin, apart, low + at, high ? high + at : NULL, s,
-                         in.end - in.begin, parts, largest);
+                         in.end - in.begin, terms, largest);
   }
   return largest;
 }
@@ -140,9 +140,9 @@ uint32_t DF_NAME(df_grid_pack)(uint16_t *out, const df_grid *g, const float *ima
       const float *low = channel < channels ? image + channel * size : NULL;
       const float *high = low && channel + 1 < channels ? low + size : NULL;
       const int32_t *at = g->phase_at[phase];
-      if (g->parts == 1)
+      if (g->terms == 1)
         largest = pack_plane(out, g, low, high, at, 1, largest);
-      else if (g->parts == 2)
+      else if (g->terms == 2)
         largest = pack_plane(out, g, low, high, at, 2, largest);
       else
         largest = pack_plane(out, g, low, high, at, 3, largest);
@@ -152,25 +152,25 @@ uint32_t DF_NAME(df_grid_pack)(uint16_t *out, const df_grid *g, const float *ima
 
 /* |count| words, |stride| apart. */
 DF_AMX_INLINE __m512i pack_line(uint16_t *out, int64_t apart, const float *from, int64_t stride,
-                                int64_t count, int parts, __m512i largest) {
-  const __m512i at = places(stride);
+                                int64_t count, int terms, __m512i largest) {
+  const __m512i at = offsets_of(stride);
   for (int64_t i = 0; i < count; i += 32) {
     const __mmask16 low = first_of(count - i), high = first_of(count - i - 16);
     const __m512 first = load(from + i * stride, stride, at, low);
     const __m512 second = load(from + (i + 16) * stride, stride, at, high);
     largest = df_amx_larger(df_amx_larger(largest, first), second);
     __m512i words[3];
-    df_amx_split(words, first, second, 0, parts);
+    df_amx_split(words, first, second, 0, terms);
 #pragma GCC unroll 3
-    for (int part = 0; part < parts; part++)
-      _mm512_mask_storeu_epi16(out + part * apart + i, (__mmask32)high << 16 | low, words[part]);
+    for (int term = 0; term < terms; term++)
+      _mm512_mask_storeu_epi16(out + term * apart + i, (__mmask32)high << 16 | low, words[term]);
   }
   return largest;
 }
 
 static __m512i pack_channel(uint16_t *out, const df_grid *g, const float *from,
                             const int32_t *phase, __m512i largest) {
-  const int64_t apart = g->block_words / g->parts, s = g->stride[1];
+  const int64_t apart = g->block_words / g->terms, s = g->stride[1];
   const inside in = columns_of(g, phase);
   for (int64_t row = 0; row < g->rows; row++) {
     const int64_t y = row_of(g, phase, row), count = in.end - in.begin;
@@ -178,9 +178,9 @@ static __m512i pack_channel(uint16_t *out, const df_grid *g, const float *from,
       continue;
     uint16_t *to = out + row * g->span + in.begin;
     const float *at = from + y * g->in_span + in.from;
-    if (g->parts == 1)
+    if (g->terms == 1)
       largest = pack_line(to, apart, at, s, count, 1, largest);
-    else if (g->parts == 2)
+    else if (g->terms == 2)
       largest = pack_line(to, apart, at, s, count, 2, largest);
     else
       largest = pack_line(to, apart, at, s, count, 3, largest);

@@ -1,6 +1,6 @@
-/* conv/amx/grid.h: an image as the matrix unit reads it in a convolution.
+/* conv/amx/grid.h: an image as AMX tiles read it in a convolution.
  *
- * Per block of 32 channels, part and phase of the strides lie 16 planes, one per pair of channels,
+ * Per block of 32 channels, term and phase of the strides lie 16 planes, one per pair of channels,
  * whose elements are pairs of bfloat16. A plane has zeros where the window reads padding. Flat
  * position q = y * span + x reads, for a tap, element q + shift of the tap's phase: so 16 positions
  * of 16 pairs are a tile, wherever they begin, and nothing is gathered. Positions in the last
@@ -14,7 +14,7 @@
 enum { DF_GRID_PHASES = 16, DF_GRID_TAPS = 64 };
 
 typedef struct df_grid {
-  int64_t parts;
+  int64_t terms;
   int64_t blocks; /* of channels */
   int64_t taps, phases;
   int64_t height, width; /* of the result */
@@ -22,7 +22,7 @@ typedef struct df_grid {
   int64_t in_rows, in_span;
   int64_t stride[2], pad[2];
   int64_t plane;       /* elements of a plane, an odd number of cache lines */
-  int64_t block_words; /* of all parts and phases */
+  int64_t block_words; /* of all terms and phases */
   int64_t image_words; /* of all blocks, with what is read behind the last */
   int64_t positions;
   int32_t phase_at[DF_GRID_PHASES][2];
@@ -40,7 +40,7 @@ static inline int64_t df_grid_line_words(const df_grid *g, int64_t tap) {
 }
 
 /* False where there are too many taps or phases. */
-int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int parts);
+int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int terms);
 
 /* Packs block |block| of an image of |channels| channels; returns the largest magnitude as
  * df_amx_pack does. */

@@ -3,9 +3,9 @@
  *
  * Channels of x are the rows of the product, with positions as its steps: words of a line lie as a
  * tile of a wants them, wherever it begins, so a tap is an address. Filters of dy are the columns,
- * with zeros at positions that are dropped. A piece is a panel of filters and some of channels: a
+ * with zeros at positions that are dropped. A task is a panel of filters and some of channels: a
  * chunk of dy stays in the first cache, while the same positions of each block of channels pass
- * over it, 2 KiB per part and 64 cycles, once for each tap. */
+ * over it, 2 KiB per term and 64 cycles, once for each tap. */
 #include "conv/amx/outer.h"
 #include "conv/amx/grid.h"
 #include "gemm/amx/gemm.h"
@@ -14,31 +14,31 @@
 enum {
   CHUNK = 8,                 /* blocks of 32 positions */
   GROUP_BYTES = 8192 * 1024, /* of images packed at a time */
-  SUM_TILES = 128,           /* panels of sums of a piece: 512 KiB */
+  SUM_TILES = 128,           /* panels of sums of a task: 512 KiB */
   PANEL = DF_AMX_PANEL * DF_AMX_PANEL,
   LINE = 64
 };
 
 /* Cycles of an image, as measured, here and in float32. Rows of a tile of x lie across two cache
  * lines: a block of 32 positions takes three times what its products take. */
-int DF_NAME(df_unit_outer_takes)(const df_conv *conv) {
+int DF_NAME(df_amx_outer_takes)(const df_conv *conv) {
   static const double block[] = {210.0, 520.0, 950.0}, packing[] = {1.1, 2.4, 2.6};
   const df_window *w = &conv->window;
-  const int parts = df_amx_parts(conv->precision);
+  const int terms = df_amx_terms(conv->precision);
   df_grid g;
-  if (!parts || !df_amx_granted() || conv->groups != 1 || w->kernel[0] != 1 || w->in[0] != 1 ||
+  if (!terms || !df_amx_granted() || conv->groups != 1 || w->kernel[0] != 1 || w->in[0] != 1 ||
       w->pad[0] != 0 || w->stride[0] != 1 || w->out_size == 0 || conv->channels == 0 ||
-      conv->filters == 0 || !DF_NAME(df_grid_make)(&g, conv, parts))
+      conv->filters == 0 || !DF_NAME(df_grid_make)(&g, conv, terms))
     return 0;
   const int64_t pairs = g.blocks * df_divide_up(conv->filters, DF_AMX_PANEL) * g.taps;
   const int64_t blocks = df_divide_up(g.positions, DF_AMX_STEPS);
   const int64_t elements =
       g.blocks * DF_AMX_STEPS * g.phases * g.plane + conv->filters * g.positions;
-  const double each = (double)blocks * block[parts - 1] +
+  const double each = (double)blocks * block[terms - 1] +
                       (double)df_divide_up(blocks, CHUNK) * 450.0 +
                       2000.0 / (double)df_max(1, conv->batch);
-  const double unit = (double)pairs * each + (double)elements * packing[parts - 1];
-  return unit < (double)(conv->filters * conv->channels * w->taps * w->out_size) / 31.0;
+  const double amx = (double)pairs * each + (double)elements * packing[terms - 1];
+  return amx < (double)(conv->filters * conv->channels * w->taps * w->out_size) / 31.0;
 }
 
 typedef struct job {
@@ -48,7 +48,7 @@ typedef struct job {
   df_grid grid;
   int64_t filter_panels;
   int64_t blocks;            /* of positions */
-  int64_t channels, parts;   /* blocks of channels in a piece, and how many such */
+  int64_t channels, splits;  /* blocks of channels in a task, and how many such */
   int64_t dy_words, x_words; /* of an image */
   int64_t images, first, count;
   uint32_t *largest;
@@ -58,16 +58,16 @@ typedef struct job {
 
 static job job_of(const df_conv *conv, int32_t threads) {
   job j = {.conv = conv, .filter_panels = df_divide_up(conv->filters, DF_AMX_PANEL)};
-  const int parts = df_amx_parts(conv->precision);
-  DF_NAME(df_grid_make)(&j.grid, conv, parts);
+  const int terms = df_amx_terms(conv->precision);
+  DF_NAME(df_grid_make)(&j.grid, conv, terms);
   j.blocks = df_divide_up(j.grid.positions, DF_AMX_STEPS);
-  j.dy_words = j.filter_panels * df_amx_words(j.grid.positions, parts);
+  j.dy_words = j.filter_panels * df_amx_words(j.grid.positions, terms);
   j.x_words = df_round_up(j.grid.image_words, LINE);
   j.images = df_max(1, df_min(conv->batch, GROUP_BYTES / 2 / (j.dy_words + j.x_words)));
   const int64_t most = df_max(1, SUM_TILES / j.grid.taps);
   const int64_t wanted = threads > 1 ? df_divide_up(2 * threads, j.filter_panels) : 1;
   j.channels = df_min(most, df_divide_up(j.grid.blocks, df_min(j.grid.blocks, wanted)));
-  j.parts = df_divide_up(j.grid.blocks, j.channels);
+  j.splits = df_divide_up(j.grid.blocks, j.channels);
   return j;
 }
 
@@ -78,7 +78,7 @@ static int64_t largest_bytes(const job *j) {
 
 static int64_t sums_floats(const job *j) { return j->channels * j->grid.taps * PANEL; }
 
-int64_t DF_NAME(df_unit_outer_workspace)(const df_conv *conv, int32_t threads) {
+int64_t DF_NAME(df_amx_outer_workspace)(const df_conv *conv, int32_t threads) {
   const job j = job_of(conv, threads);
   return largest_bytes(&j) + j.images * (j.dy_words + j.x_words) * (int64_t)sizeof(uint16_t) +
          threads * sums_floats(&j) * (int64_t)sizeof(float);
@@ -94,25 +94,25 @@ static uint32_t pack_filters(uint16_t *out, const job *j, const float *from, int
   from += filter * plane;
   if (g->span == g->width) {
     const df_amx_source source = {from, plane, 1, lanes, g->positions};
-    return DF_NAME(df_amx_pack)(out, &source, (int)g->parts, DF_AMX_B);
+    return DF_NAME(df_amx_pack)(out, &source, (int)g->terms, DF_AMX_B);
   }
-  float spread[DF_AMX_PANEL * DF_AMX_STEPS];
+  float gathered[DF_AMX_PANEL * DF_AMX_STEPS];
   uint32_t largest = 0;
   for (int64_t q = 0; q < g->positions; q += DF_AMX_STEPS) {
-    memset(spread, 0, sizeof spread);
+    memset(gathered, 0, sizeof gathered);
     for (int64_t at = q, end = df_min(q + DF_AMX_STEPS, g->positions); at < end;) {
       const int64_t y = at / g->span, x = at % g->span, run = df_min(end - at, g->span - x);
       const int64_t wanted = df_max(0, df_min(run, g->width - x));
       DF_ASSUME(run > 0);
       for (int64_t lane = 0; lane < lanes; lane++)
         for (int64_t i = 0; i < wanted; i++)
-          spread[lane * DF_AMX_STEPS + at - q + i] = from[lane * plane + y * g->width + x + i];
+          gathered[lane * DF_AMX_STEPS + at - q + i] = from[lane * plane + y * g->width + x + i];
       at += run;
     }
-    const df_amx_source source = {spread, DF_AMX_STEPS, 1, lanes, DF_AMX_STEPS};
-    const uint32_t found = DF_NAME(df_amx_pack)(out, &source, (int)g->parts, DF_AMX_B);
+    const df_amx_source source = {gathered, DF_AMX_STEPS, 1, lanes, DF_AMX_STEPS};
+    const uint32_t found = DF_NAME(df_amx_pack)(out, &source, (int)g->terms, DF_AMX_B);
     largest = found > largest ? found : largest;
-    out += df_amx_words(DF_AMX_STEPS, (int)g->parts);
+    out += df_amx_words(DF_AMX_STEPS, (int)g->terms);
   }
   return largest;
 }
@@ -121,7 +121,7 @@ static uint16_t *image_of(const job *j, int64_t image) {
   return j->packed + image * (j->x_words + j->dy_words);
 }
 
-static void pack_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void prepack_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count, (void)worker;
   const job *j = context;
   const df_conv *conv = j->conv;
@@ -134,21 +134,21 @@ static void pack_piece(void *context, int64_t index, int64_t count, int32_t work
         conv->channels, i);
   else
     j->largest[index] = pack_filters(
-        out + j->x_words + filter * df_amx_words(j->grid.positions, (int)j->grid.parts), j,
+        out + j->x_words + filter * df_amx_words(j->grid.positions, (int)j->grid.terms), j,
         j->dy + (j->first + image) * conv->filters * conv->window.out_size, filter * DF_AMX_PANEL);
 }
 
 /* ---- Products ------------------------------------------------------------------------------- */
 
-/* Adds blocks [begin, end) of positions of an image to the sums of a piece. */
+/* Adds blocks [begin, end) of positions of an image to the sums of a task. */
 static void add_chunk(const job *j, int64_t image, int64_t filter, int64_t channel, int64_t last,
                       int64_t begin, int64_t end, float *sums) {
   const df_grid *g = &j->grid;
-  const int parts = (int)g->parts;
-  const int64_t words = df_amx_words(DF_AMX_STEPS, parts);
+  const int terms = (int)g->terms;
+  const int64_t words = df_amx_words(DF_AMX_STEPS, terms);
   const uint16_t *x = image_of(j, image);
   const uint16_t *dy = x + j->x_words + filter * j->blocks * words;
-  const df_amx_factor b = df_amx_packed(dy + begin * words, parts);
+  const df_amx_factor b = df_amx_packed(dy + begin * words, terms);
   const int64_t columns = df_min(DF_AMX_PANEL, j->conv->filters - filter * DF_AMX_PANEL);
   const df_gemm_end add = {.accumulate = 1};
   float some[PANEL] __attribute__((aligned(64)));
@@ -159,14 +159,14 @@ static void add_chunk(const job *j, int64_t image, int64_t filter, int64_t chann
                                        begin * DF_AMX_STEPS,
                                .block = DF_AMX_STEPS,
                                .tile = DF_AMX_TILE * g->plane,
-                               .part = g->block_words / g->parts,
+                               .term = g->block_words / g->terms,
                                .row = g->plane};
-      DF_NAME(df_amx_multiply)(some, &a, &b, end - begin, parts, rows, columns, g->taps == 1, NULL);
+      DF_NAME(df_amx_multiply)(some, &a, &b, end - begin, terms, rows, columns, g->taps == 1, NULL);
       DF_NAME(df_amx_end)(sums, DF_AMX_PANEL, some, rows, columns, &add);
     }
 }
 
-/* Sums of a piece to dw, whose rows are filters. */
+/* Sums of a task to dw, whose rows are filters. */
 static void send(const job *j, int64_t filter, int64_t channel, int64_t last, const float *sums) {
   const int64_t taps = j->grid.taps, all = j->conv->channels;
   const int64_t columns = df_min(DF_AMX_PANEL, j->conv->filters - filter);
@@ -183,10 +183,10 @@ static void send(const job *j, int64_t filter, int64_t channel, int64_t last, co
   }
 }
 
-static void multiply_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void multiply_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const job *j = context;
-  const int64_t filter = index / j->parts, channel = index % j->parts * j->channels;
+  const int64_t filter = index / j->splits, channel = index % j->splits * j->channels;
   const int64_t last = df_min(j->grid.blocks, channel + j->channels);
   float *sums = j->sums + worker * sums_floats(j);
   memset(sums, 0, (size_t)sums_floats(j) * sizeof *sums);
@@ -198,8 +198,8 @@ static void multiply_piece(void *context, int64_t index, int64_t count, int32_t 
   send(j, filter * DF_AMX_PANEL, channel, last, sums);
 }
 
-int DF_NAME(df_unit_outer_run)(const df_call *call, const df_conv *conv, float *dw, const float *x,
-                               const float *dy) {
+int DF_NAME(df_amx_outer_run)(const df_call *call, const df_conv *conv, float *dw, const float *x,
+                              const float *dy) {
   job j = job_of(conv, call->threads);
   j.x = x;
   j.dy = dy;
@@ -210,11 +210,11 @@ int DF_NAME(df_unit_outer_run)(const df_call *call, const df_conv *conv, float *
   for (; j.first < conv->batch; j.first += j.images) {
     j.count = df_min(j.images, conv->batch - j.first);
     const int64_t packs = j.count * (j.grid.blocks + j.filter_panels);
-    df_parallel(call, pack_piece, &j, packs);
+    df_parallel(call, prepack_task, &j, packs);
     for (int64_t i = 0; i < packs; i++)
       if (!df_amx_ordinary(j.largest[i]))
         return 0;
-    df_parallel(call, multiply_piece, &j, j.filter_panels * j.parts);
+    df_parallel(call, multiply_task, &j, j.filter_panels * j.splits);
   }
   return 1;
 }

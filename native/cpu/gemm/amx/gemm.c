@@ -1,12 +1,12 @@
 /* gemm/amx/gemm.c: packing and the loops around the tiles, as in gemm/float32.c.
  *
- * The plain loop, where parts(x) are the bfloat16 parts of a float:
- *   c[i][j] = sum over k blocks, kept pairs (q, r) of parts and p in the block of
- *             parts(a[i][p])[q] * parts(b[p][j])[r]
+ * The plain loop, where terms(x) are the bfloat16 terms of a float:
+ *   c[i][j] = sum over k blocks, kept pairs (q, r) of terms and p in the block of
+ *             terms(a[i][p])[q] * terms(b[p][j])[r]
  *
  * The panels of one operand stay packed in the second cache; those of the other are packed one by
  * one into the first and pass over them. For each block of 32 steps a pair of panels takes 64
- * cycles per product of parts and reads 2 KiB per part of each: of the panel that passes from the
+ * cycles per product of terms and reads 2 KiB per term of each: of the panel that passes from the
  * first cache, of those that stay from the second, which gives 32 bytes and more per cycle. Steps
  * of k go in blocks, for which c is read and written once more. */
 #include "gemm/amx/gemm.h"
@@ -20,39 +20,39 @@ enum {
   LINE = 16          /* floats of a cache line */
 };
 
-/* How a piece is done. */
+/* How a task is done. */
 typedef struct plan {
   int64_t k;    /* steps in a block */
   int64_t stay; /* most lanes whose panels stay */
   int32_t rows_stay;
-  int64_t words;         /* of a panel */
-  df_gemm_cut float_cut; /* of a product of two panels in float32 */
+  int64_t words;             /* of a panel */
+  df_gemm_split float_split; /* of a product of two panels in float32 */
 } plan;
 
-static plan plan_of(int64_t m, int64_t n, int64_t k, int parts) {
+static plan plan_of(int64_t m, int64_t n, int64_t k, int terms) {
   static const int64_t steps[] = {512, 256, 128}; /* 24 to 32 KiB of a panel in the first cache */
   const int64_t lanes = MOST_STAY * DF_AMX_PANEL;
   plan plan = {.rows_stay = m <= lanes && n > m};
-  plan.k = df_divide_up(df_even_part(k, steps[parts - 1]), DF_AMX_STEPS) * DF_AMX_STEPS;
-  plan.stay = plan.rows_stay ? m : df_even_part(n, lanes);
+  plan.k = df_divide_up(df_even_split(k, steps[terms - 1]), DF_AMX_STEPS) * DF_AMX_STEPS;
+  plan.stay = plan.rows_stay ? m : df_even_split(n, lanes);
   plan.stay = df_divide_up(plan.stay, DF_AMX_PANEL) * DF_AMX_PANEL;
-  plan.words = df_amx_words(plan.k, parts);
-  plan.float_cut = DF_NAME(df_gemm_float32_cut)(DF_AMX_PANEL, DF_AMX_PANEL, plan.k, 1, 1);
+  plan.words = df_amx_words(plan.k, terms);
+  plan.float_split = DF_NAME(df_gemm_float32_split)(DF_AMX_PANEL, DF_AMX_PANEL, plan.k, 1, 1);
   return plan;
 }
 
 /* ---- Cutting -------------------------------------------------------------------------------- */
 
-/* Cycles of one thread, as measured, for a piece. */
-static double piece_cost(int64_t m, int64_t n, int64_t k, int parts) {
+/* Cycles of one thread, as measured, for a task. */
+static double task_cost(int64_t m, int64_t n, int64_t k, int terms) {
   static const double products[] = {1.0, 3.0, 6.0}, packing[] = {0.35, 0.6, 1.0};
-  const plan plan = plan_of(m, n, k, parts);
+  const plan plan = plan_of(m, n, k, terms);
   const double tiles = (double)(df_divide_up(m, DF_AMX_TILE) * df_divide_up(n, DF_AMX_TILE));
   const double blocks = (double)df_divide_up(k, DF_AMX_STEPS);
   const double ends = (double)df_divide_up(k, plan.k), again = (double)df_divide_up(n, plan.stay);
   const double packed = (double)n + (double)m * (plan.rows_stay ? 1.0 : again);
-  return 500.0 + tiles * (blocks * products[parts - 1] * 17.0 + ends * 60.0) +
-         packed * (double)k * packing[parts - 1];
+  return 500.0 + tiles * (blocks * products[terms - 1] * 17.0 + ends * 60.0) +
+         packed * (double)k * packing[terms - 1];
 }
 
 /* The same for gemm/gemm.c. */
@@ -60,44 +60,44 @@ static double float_cost(int64_t m, int64_t n, int64_t k) {
   return (double)(m * n * k) / 27.0 + (double)((m + n) * k) * 0.2 + (double)(m * n) * 0.2;
 }
 
-static double cut_cost(const df_gemm_cut *cut, int64_t k, int64_t batch, int32_t threads) {
-  const int64_t rounds = df_divide_up(cut->down * cut->across * batch, threads);
-  return (double)rounds * (cut->parts ? piece_cost(cut->rows, cut->columns, k, cut->parts)
-                                      : float_cost(cut->rows, cut->columns, k));
+static double split_cost(const df_gemm_split *split, int64_t k, int64_t batch, int32_t threads) {
+  const int64_t rounds = df_divide_up(split->down * split->across * batch, threads);
+  return (double)rounds * (split->terms ? task_cost(split->rows, split->columns, k, split->terms)
+                                        : float_cost(split->rows, split->columns, k));
 }
 
 /* Pieces of whole panels. */
-static df_gemm_cut cut_into(int64_t m, int64_t n, int64_t down, int64_t across, int parts) {
+static df_gemm_split split_into(int64_t m, int64_t n, int64_t down, int64_t across, int terms) {
   const int64_t rows = df_divide_up(df_divide_up(m, DF_AMX_PANEL), down) * DF_AMX_PANEL;
   const int64_t columns = df_divide_up(df_divide_up(n, DF_AMX_PANEL), across) * DF_AMX_PANEL;
-  return (df_gemm_cut){.rows = df_min(m, rows),
-                       .columns = df_min(n, columns),
-                       .down = df_divide_up(m, rows),
-                       .across = df_divide_up(n, columns),
-                       .parts = parts};
+  return (df_gemm_split){.rows = df_min(m, rows),
+                         .columns = df_min(n, columns),
+                         .down = df_divide_up(m, rows),
+                         .across = df_divide_up(n, columns),
+                         .terms = terms};
 }
 
-df_gemm_cut DF_NAME(df_gemm_amx_cut)(int64_t m, int64_t n, int64_t k, int64_t batch,
-                                     int32_t threads, int32_t precision) {
-  const int parts = df_amx_parts(precision);
-  if (!parts || m * n * k <= 0 || !df_amx_granted())
-    return (df_gemm_cut){0};
-  df_gemm_cut best = cut_into(m, n, 1, 1, parts);
+df_gemm_split DF_NAME(df_gemm_amx_split)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                         int32_t threads, int32_t precision) {
+  const int terms = df_amx_terms(precision);
+  if (!terms || m * n * k <= 0 || !df_amx_granted())
+    return (df_gemm_split){0};
+  df_gemm_split best = split_into(m, n, 1, 1, terms);
   if (threads > 1 && m * n * k > SMALL)
     for (int64_t down = 1; down <= df_min(df_divide_up(m, DF_AMX_PANEL), 2 * threads); down++)
       for (int64_t across = 1; across <= df_min(df_divide_up(n, DF_AMX_PANEL), 2 * threads);
            across++) {
-        const df_gemm_cut cut = cut_into(m, n, down, across, parts);
-        if (cut_cost(&cut, k, batch, threads) < cut_cost(&best, k, batch, threads))
-          best = cut;
+        const df_gemm_split split = split_into(m, n, down, across, terms);
+        if (split_cost(&split, k, batch, threads) < split_cost(&best, k, batch, threads))
+          best = split;
       }
-  const df_gemm_cut other = DF_NAME(df_gemm_float32_cut)(m, n, k, batch, threads);
-  if (cut_cost(&other, k, batch, threads) <= cut_cost(&best, k, batch, threads))
-    return (df_gemm_cut){0};
-  const plan plan = plan_of(best.rows, best.columns, k, parts);
+  const df_gemm_split other = DF_NAME(df_gemm_float32_split)(m, n, k, batch, threads);
+  if (split_cost(&other, k, batch, threads) <= split_cost(&best, k, batch, threads))
+    return (df_gemm_split){0};
+  const plan plan = plan_of(best.rows, best.columns, k, terms);
   const int64_t panels = 2 + plan.stay / DF_AMX_PANEL;
-  best.scratch = panels * plan.words / 2 + plan.float_cut.scratch;
-  if (parts == 1)
+  best.scratch = panels * plan.words / 2 + plan.float_split.scratch;
+  if (terms == 1)
     best.scratch += DF_AMX_PANEL * plan.k; /* of a packed panel in float32 */
   return best;
 }
@@ -113,7 +113,7 @@ static uint16_t *packed_panel(const df_gemm *gemm, const void *packed, int64_t k
   return (uint16_t *)((char *)packed + head_bytes(gemm->n)) + panel * df_amx_words(k, 1);
 }
 
-int64_t DF_NAME(df_gemm_amx_pack_bytes)(int64_t n, int64_t k) {
+int64_t DF_NAME(df_gemm_amx_prepack_bytes)(int64_t n, int64_t k) {
   const int64_t bytes = head_bytes(n) + df_divide_up(n, DF_AMX_PANEL) * df_amx_words(k, 1) * 2;
   return bytes <= n * k * (int64_t)sizeof(float) ? bytes : 0;
 }
@@ -129,7 +129,7 @@ static int has_denormals(const df_amx_source *s) {
   return found;
 }
 
-void DF_NAME(df_gemm_amx_pack)(const df_gemm *g, void *packed) {
+void DF_NAME(df_gemm_amx_prepack)(const df_gemm *g, void *packed) {
   uint32_t *largest = packed;
   for (int64_t j = 0; j < g->n; j += DF_AMX_PANEL, largest++) {
     uint16_t *to = packed_panel(g, packed, g->k, j / DF_AMX_PANEL);
@@ -151,7 +151,7 @@ static void unpack(float *out, const uint16_t *words, int64_t k, int64_t lanes) 
     }
 }
 
-/* ---- One piece ------------------------------------------------------------------------------ */
+/* ---- One task ------------------------------------------------------------------------------ */
 
 /* A panel and whether all of it is ordinary. */
 typedef struct panel {
@@ -159,11 +159,11 @@ typedef struct panel {
   int32_t ordinary;
 } panel;
 
-/* Some columns and steps of a piece. */
+/* Some columns and steps of a task. */
 typedef struct work {
   df_gemm gemm;
   const plan *plan;
-  int parts;
+  int terms;
   float *scratch; /* for float32 */
   /* Of a packed b: all of it, and where columns and steps of this work begin. */
   const df_gemm *whole;
@@ -182,7 +182,7 @@ static df_amx_source source_of(const work *w, int rows, int64_t at) {
 
 static panel pack(const work *w, uint16_t *to, int rows, int64_t at) {
   const df_amx_source source = source_of(w, rows, at);
-  const uint32_t largest = DF_NAME(df_amx_pack)(to, &source, w->parts, rows ? DF_AMX_A : DF_AMX_B);
+  const uint32_t largest = DF_NAME(df_amx_pack)(to, &source, w->terms, rows ? DF_AMX_A : DF_AMX_B);
   return (panel){to, df_amx_ordinary(largest)};
 }
 
@@ -203,14 +203,14 @@ static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel 
   df_gemm g = df_gemm_columns(&rows, j, df_min(DF_AMX_PANEL, w->gemm.n - j));
   if (!a.ordinary || !b.ordinary) {
     if (w->whole->packed) {
-      float *floats = w->scratch + w->plan->float_cut.scratch;
+      float *floats = w->scratch + w->plan->float_split.scratch;
       unpack(floats, b.words, g.k, g.n);
       g.b = floats;
       g.b_row = DF_AMX_PANEL;
       g.b_col = 1;
       g.packed = NULL;
     }
-    DF_NAME(df_gemm_float32_piece)(&g, &w->plan->float_cut, 0, w->scratch);
+    DF_NAME(df_gemm_float32_task)(&g, &w->plan->float_split, 0, w->scratch);
     return;
   }
   for (int64_t row = 0; row < g.m; row++) { /* written when the sums are there */
@@ -218,10 +218,10 @@ static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel 
     __builtin_prefetch(g.c + row * g.c_row + g.n - 1, 1);
   }
   float sums[DF_AMX_PANEL * DF_AMX_PANEL] __attribute__((aligned(64)));
-  const df_amx_factor left = df_amx_packed(a.words, w->parts);
-  const df_amx_factor right = df_amx_packed(b.words, w->parts);
+  const df_amx_factor left = df_amx_packed(a.words, w->terms);
+  const df_amx_factor right = df_amx_packed(b.words, w->terms);
   DF_NAME(df_amx_multiply)
-  (sums, &left, &right, df_divide_up(g.k, DF_AMX_STEPS), w->parts, g.m, g.n, w->plan->rows_stay,
+  (sums, &left, &right, df_divide_up(g.k, DF_AMX_STEPS), w->terms, g.m, g.n, w->plan->rows_stay,
    later);
   DF_NAME(df_amx_end)(g.c, g.c_row, sums, g.m, g.n, &g.end);
 }
@@ -286,26 +286,26 @@ static void pass_over_columns(const work *w, uint16_t *words) {
   }
 }
 
-void DF_NAME(df_gemm_amx_piece)(const df_gemm *gemm, const df_gemm_cut *cut, int64_t index,
-                                float *scratch) {
-  const plan plan = plan_of(cut->rows, cut->columns, gemm->k, cut->parts);
-  const int64_t i = index / cut->across * cut->rows, j = index % cut->across * cut->columns;
-  const df_gemm rows = df_gemm_rows(gemm, i, df_min(cut->rows, gemm->m - i));
-  const df_gemm piece = df_gemm_columns(&rows, j, df_min(cut->columns, gemm->n - j));
-  const int64_t most = plan.rows_stay ? piece.n : plan.stay;
-  const int64_t floats = plan.float_cut.scratch + (cut->parts == 1 ? DF_AMX_PANEL * plan.k : 0);
+void DF_NAME(df_gemm_amx_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,
+                               float *scratch) {
+  const plan plan = plan_of(split->rows, split->columns, gemm->k, split->terms);
+  const int64_t i = index / split->across * split->rows, j = index % split->across * split->columns;
+  const df_gemm rows = df_gemm_rows(gemm, i, df_min(split->rows, gemm->m - i));
+  const df_gemm task = df_gemm_columns(&rows, j, df_min(split->columns, gemm->n - j));
+  const int64_t most = plan.rows_stay ? task.n : plan.stay;
+  const int64_t floats = plan.float_split.scratch + (split->terms == 1 ? DF_AMX_PANEL * plan.k : 0);
   uint16_t *words = (uint16_t *)(scratch + floats);
   DF_NAME(df_amx_open)();
-  for (int64_t from = 0; from < piece.n; from += most)
-    for (int64_t p = 0; p < piece.k; p += plan.k) {
-      work w = {.gemm = df_gemm_columns(&piece, from, df_min(most, piece.n - from)),
+  for (int64_t from = 0; from < task.n; from += most)
+    for (int64_t p = 0; p < task.k; p += plan.k) {
+      work w = {.gemm = df_gemm_columns(&task, from, df_min(most, task.n - from)),
                 .plan = &plan,
-                .parts = cut->parts,
+                .terms = split->terms,
                 .scratch = scratch,
                 .whole = gemm,
                 .panel = (j + from) / DF_AMX_PANEL,
                 .block = p / DF_AMX_STEPS};
-      df_gemm_steps(&w.gemm, p, df_min(plan.k, piece.k - p));
+      df_gemm_steps(&w.gemm, p, df_min(plan.k, task.k - p));
       if (plan.rows_stay)
         pass_over_rows(&w, words);
       else

@@ -6,12 +6,13 @@
 
 #define DF_AMX_INLINE static inline __attribute__((always_inline))
 
-/* What is left of 2 vectors, rounded to words; |pairs|: their words in turns. */
+/* What is left of 2 vectors, rounded to words; |pairs|: their words in interleave. */
 DF_AMX_INLINE __m512i df_amx_round(__m512 low, __m512 high, int pairs) {
-  const __m512i turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i interleave =
+      _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                       21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   __m512i words = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-  return pairs ? _mm512_permutexvar_epi16(turns, words) : words;
+  return pairs ? _mm512_permutexvar_epi16(interleave, words) : words;
 }
 
 DF_AMX_INLINE void df_amx_rest(__m512 *low, __m512 *high, __m512i words, int pairs) {
@@ -32,13 +33,14 @@ DF_AMX_INLINE __m512i df_amx_larger(__m512i largest, __m512 x) {
   return _mm512_max_epu32(largest, bits);
 }
 
-/* Two vectors to words, |apart| for each part: one behind the other, or in turns for |pairs|. */
-DF_AMX_INLINE void df_amx_split(__m512i *words, __m512 low, __m512 high, int pairs, int parts) {
+/* Two vectors to words, |apart| for each term: one behind the other, or interleaved for |pairs|.
+ */
+DF_AMX_INLINE void df_amx_split(__m512i *words, __m512 low, __m512 high, int pairs, int terms) {
 #pragma GCC unroll 3
-  for (int part = 0; part < parts; part++) {
-    words[part] = df_amx_round(low, high, pairs);
-    if (part + 1 < parts)
-      df_amx_rest(&low, &high, words[part], pairs);
+  for (int term = 0; term < terms; term++) {
+    words[term] = df_amx_round(low, high, pairs);
+    if (term + 1 < terms)
+      df_amx_rest(&low, &high, words[term], pairs);
   }
 }
 

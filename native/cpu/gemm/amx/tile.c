@@ -24,10 +24,10 @@ void DF_NAME(df_amx_open)(void) {
 
 void DF_NAME(df_amx_close)(void) { _tile_release(); }
 
-/* Part |part| of the tiles of one block; |passes|: it is not wanted in the first cache. */
-TILE_INLINE void load_a(const uint16_t *from, const df_amx_factor *a, int part, int high,
+/* Term |term| of the tiles of one block; |passes|: it is not wanted in the first cache. */
+TILE_INLINE void load_a(const uint16_t *from, const df_amx_factor *a, int term, int high,
                         int passes) {
-  from += part * a->part;
+  from += term * a->term;
   if (passes) {
     _tile_stream_loadd(4, from, a->row * 2);
     if (high)
@@ -39,9 +39,9 @@ TILE_INLINE void load_a(const uint16_t *from, const df_amx_factor *a, int part, 
   }
 }
 
-TILE_INLINE void load_b(const uint16_t *from, const df_amx_factor *b, int part, int wide,
+TILE_INLINE void load_b(const uint16_t *from, const df_amx_factor *b, int term, int wide,
                         int passes) {
-  from += part * b->part;
+  from += term * b->term;
   if (passes) {
     _tile_stream_loadd(6, from, b->row * 2);
     if (wide)
@@ -63,25 +63,25 @@ TILE_INLINE void add_products(int high, int wide) {
     _tile_dpbf16ps(3, 5, 7);
 }
 
-/* The products of one block: each part of the factor that passes is loaded once, those of the other
+/* The products of one block: each term of the factor that passes is loaded once, those of the other
  * up and down. */
 TILE_INLINE void add_block(const uint16_t *from_a, const df_amx_factor *a, const uint16_t *from_b,
-                           const df_amx_factor *b, int parts, int high, int wide, int a_passes) {
+                           const df_amx_factor *b, int terms, int high, int wide, int a_passes) {
 #pragma GCC unroll 3
-  for (int pass = 0; pass < parts; pass++) {
-    const int kept = parts - pass;
+  for (int pass = 0; pass < terms; pass++) {
+    const int kept = terms - pass;
     if (a_passes)
       load_a(from_a, a, pass, high, 1);
     else
       load_b(from_b, b, pass, wide, 1);
 #pragma GCC unroll 3
     for (int i = 0; i < kept; i++) {
-      const int part = pass % 2 ? i : kept - 1 - i;
+      const int term = pass % 2 ? i : kept - 1 - i;
       if (pass % 2 == 0 || i > 0) { /* else it is there */
         if (a_passes)
-          load_b(from_b, b, part, wide, 0);
+          load_b(from_b, b, term, wide, 0);
         else
-          load_a(from_a, a, part, high, 0);
+          load_a(from_a, a, term, high, 0);
       }
       add_products(high, wide);
     }
@@ -93,9 +93,9 @@ TILE_INLINE void end_rows(float *c, int64_t c_row, const float *sums, int64_t ro
                           int64_t last, const df_gemm_end *end, int plain) {
   df_vec bias[2] = {vec_zero(), vec_zero()};
   if (!plain && end->column_bias) {
-    bias[0] = vec_load_part(end->column_bias, vectors > 1 ? DF_LANES : last);
+    bias[0] = vec_load_partial(end->column_bias, vectors > 1 ? DF_LANES : last);
     if (vectors > 1)
-      bias[1] = vec_load_part(end->column_bias + DF_LANES, last);
+      bias[1] = vec_load_partial(end->column_bias + DF_LANES, last);
   }
   for (int64_t i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -103,10 +103,10 @@ TILE_INLINE void end_rows(float *c, int64_t c_row, const float *sums, int64_t ro
       const int64_t at = i * c_row + j * DF_LANES, count = j < vectors - 1 ? DF_LANES : last;
       df_vec sum = vec_load(sums + i * DF_AMX_PANEL + j * DF_LANES);
       if (end->accumulate)
-        sum += vec_load_part(c + at, count);
+        sum += vec_load_partial(c + at, count);
       if (!plain) {
         if (end->add)
-          sum += vec_load_part(end->add + at, count);
+          sum += vec_load_partial(end->add + at, count);
         if (end->row_bias)
           sum += vec_splat(end->row_bias[i]);
         if (end->column_bias)
@@ -114,7 +114,7 @@ TILE_INLINE void end_rows(float *c, int64_t c_row, const float *sums, int64_t ro
         if (end->relu)
           sum = vec_relu(sum);
       }
-      vec_store_part(c + at, sum, count);
+      vec_store_partial(c + at, sum, count);
     }
 }
 
@@ -132,7 +132,7 @@ void DF_NAME(df_amx_end)(float *c, int64_t c_row, const float *sums, int64_t row
 }
 
 /* Packs some rows of tiles. */
-TILE_INLINE void pack_rows(df_amx_later *later, int parts) {
+TILE_INLINE void pack_rows(df_amx_later *later, int terms) {
   const int64_t end = df_min(later->rows, later->done + later->count);
   __m512i largest = _mm512_load_si512(later->largest);
   for (int64_t at = later->done; at < end; at++) {
@@ -144,18 +144,18 @@ TILE_INLINE void pack_rows(df_amx_later *later, int parts) {
     __builtin_prefetch(low + later->row + DF_AMX_PANEL, 0, 2);
     largest = df_amx_larger(df_amx_larger(largest, first), second);
     __m512i words[3];
-    df_amx_split(words, first, second, 1, parts);
-    uint16_t *out = later->out + (block * 2 + tile) * parts * DF_AMX_WORDS + i * 32;
+    df_amx_split(words, first, second, 1, terms);
+    uint16_t *out = later->out + (block * 2 + tile) * terms * DF_AMX_WORDS + i * 32;
 #pragma GCC unroll 3
-    for (int part = 0; part < parts; part++)
-      _mm512_store_si512(out + part * DF_AMX_WORDS, words[part]);
+    for (int term = 0; term < terms; term++)
+      _mm512_store_si512(out + term * DF_AMX_WORDS, words[term]);
   }
   _mm512_store_si512(later->largest, largest);
   later->done = end;
 }
 
 TILE_INLINE void multiply(float *sums, const df_amx_factor *a, const df_amx_factor *b,
-                          int64_t blocks, df_amx_later *later, int parts, int high, int wide,
+                          int64_t blocks, df_amx_later *later, int terms, int high, int wide,
                           int a_passes) {
   const df_amx_factor left = *a, right = *b;
   _tile_zero(0);
@@ -164,9 +164,9 @@ TILE_INLINE void multiply(float *sums, const df_amx_factor *a, const df_amx_fact
   _tile_zero(3);
   for (int64_t s = 0; s < blocks; s++) {
     if (a_passes && later)
-      pack_rows(later, parts);
+      pack_rows(later, terms);
     add_block(left.data + (left.offsets ? left.offsets[s] : s * left.block), &left,
-              right.data + (right.offsets ? right.offsets[s] : s * right.block), &right, parts,
+              right.data + (right.offsets ? right.offsets[s] : s * right.block), &right, terms,
               high, wide, a_passes);
   }
   _tile_stored(0, sums, DF_AMX_PANEL * sizeof(float));
@@ -181,17 +181,17 @@ TILE_INLINE void multiply(float *sums, const df_amx_factor *a, const df_amx_fact
 typedef void (*multiplier)(float *sums, const df_amx_factor *a, const df_amx_factor *b,
                            int64_t blocks, df_amx_later *later);
 
-#define MULTIPLY(parts, high, wide, passes)                                                        \
-  static void multiply_##parts##_##high##_##wide##_##passes(float *sums, const df_amx_factor *a,   \
+#define MULTIPLY(terms, high, wide, passes)                                                        \
+  static void multiply_##terms##_##high##_##wide##_##passes(float *sums, const df_amx_factor *a,   \
                                                             const df_amx_factor *b,                \
                                                             int64_t blocks, df_amx_later *later) { \
-    multiply(sums, a, b, blocks, later, parts, high, wide, passes);                                \
+    multiply(sums, a, b, blocks, later, terms, high, wide, passes);                                \
   }
-#define SIZES(parts, passes)                                                                       \
-  MULTIPLY(parts, 0, 0, passes)                                                                    \
-  MULTIPLY(parts, 0, 1, passes)                                                                    \
-  MULTIPLY(parts, 1, 0, passes)                                                                    \
-  MULTIPLY(parts, 1, 1, passes)
+#define SIZES(terms, passes)                                                                       \
+  MULTIPLY(terms, 0, 0, passes)                                                                    \
+  MULTIPLY(terms, 0, 1, passes)                                                                    \
+  MULTIPLY(terms, 1, 0, passes)                                                                    \
+  MULTIPLY(terms, 1, 1, passes)
 SIZES(1, 0)
 SIZES(1, 1)
 SIZES(2, 0)
@@ -199,18 +199,18 @@ SIZES(2, 1)
 SIZES(3, 0)
 SIZES(3, 1)
 
-#define ENTRY(parts, passes)                                                                       \
+#define ENTRY(terms, passes)                                                                       \
   {                                                                                                \
-    {multiply_##parts##_0_0_##passes, multiply_##parts##_0_1_##passes}, {                          \
-      multiply_##parts##_1_0_##passes, multiply_##parts##_1_1_##passes                             \
+    {multiply_##terms##_0_0_##passes, multiply_##terms##_0_1_##passes}, {                          \
+      multiply_##terms##_1_0_##passes, multiply_##terms##_1_1_##passes                             \
     }                                                                                              \
   }
 static const multiplier multipliers[3][2][2][2] = {
     {ENTRY(1, 0), ENTRY(1, 1)}, {ENTRY(2, 0), ENTRY(2, 1)}, {ENTRY(3, 0), ENTRY(3, 1)}};
 
 void DF_NAME(df_amx_multiply)(float *sums, const df_amx_factor *a, const df_amx_factor *b,
-                              int64_t blocks, int parts, int64_t rows, int64_t columns,
+                              int64_t blocks, int terms, int64_t rows, int64_t columns,
                               int a_passes, df_amx_later *later) {
-  multipliers[parts - 1][a_passes != 0][rows > DF_AMX_TILE][columns > DF_AMX_TILE](sums, a, b,
+  multipliers[terms - 1][a_passes != 0][rows > DF_AMX_TILE][columns > DF_AMX_TILE](sums, a, b,
                                                                                    blocks, later);
 }

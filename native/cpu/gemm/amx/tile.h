@@ -1,8 +1,9 @@
-/* gemm/amx/tile.h: the innermost loop of products on the matrix unit.
+/* gemm/amx/tile.h: the innermost loop of products on AMX tiles.
  *
- * Two tiles of a and two of b, each of 16 lanes x 32 steps in up to three parts, give four tiles of
- * sums that stay in the unit while k passes. Per block of steps and part that is 4 loads of 1 KiB,
- * 8 cycles each from the first cache, to 4 products of 16 cycles; more parts load less than that.
+ * Two tiles of a and two of b, each of 16 lanes x 32 steps in up to three terms, give four tiles of
+ * sums that stay in tile registers while k passes. Per block of steps and term that is 4 loads of 1
+ * KiB, 8 cycles each from the first cache, to 4 products of 16 cycles; more terms load less than
+ * that.
  */
 #ifndef DF_CPU_GEMM_AMX_TILE_H
 #define DF_CPU_GEMM_AMX_TILE_H
@@ -11,16 +12,16 @@
 #include "gemm/product.h"
 
 /* One factor: block s of its steps begins at data + (offsets ? offsets[s] : s * block), in it are
- * tiles |tile| words apart, each of parts |part| words apart, of rows |row| words apart. */
+ * tiles |tile| words apart, each of terms |term| words apart, of rows |row| words apart. */
 typedef struct df_amx_factor {
   const uint16_t *data;
   const int32_t *offsets;
-  int64_t block, tile, part, row;
+  int64_t block, tile, term, row;
 } df_amx_factor;
 
 /* A panel as df_amx_pack makes it. */
-static inline df_amx_factor df_amx_packed(const uint16_t *data, int parts) {
-  return (df_amx_factor){data,         NULL, 2 * parts * DF_AMX_WORDS, parts * DF_AMX_WORDS,
+static inline df_amx_factor df_amx_packed(const uint16_t *data, int terms) {
+  return (df_amx_factor){data,         NULL, 2 * terms * DF_AMX_WORDS, terms * DF_AMX_WORDS,
                          DF_AMX_WORDS, 32};
 }
 
@@ -38,16 +39,16 @@ typedef struct df_amx_later {
 
 /* sums[32][32] (64-byte aligned) = a b for |blocks| of steps, of which |rows| x |columns| are
  * wanted and whole tiles written. One factor comes from the first cache, the other passes from
- * further away: a if |a_passes|. |later|, of b, may be null. The unit must be open. */
+ * further away: a if |a_passes|. |later|, of b, may be null. The tiles must be open. */
 void DF_NAME(df_amx_multiply)(float *sums, const df_amx_factor *a, const df_amx_factor *b,
-                              int64_t blocks, int parts, int64_t rows, int64_t columns,
+                              int64_t blocks, int terms, int64_t rows, int64_t columns,
                               int a_passes, df_amx_later *later);
 
 /* Writes sums to c as |end| says; its biases are those of the first row and column. */
 void DF_NAME(df_amx_end)(float *c, int64_t c_row, const float *sums, int64_t rows, int64_t columns,
                          const df_gemm_end *end);
 
-/* Opens the unit for the calling thread, and gives its registers back. */
+/* Configures the tiles for the calling thread, and releases them. */
 void DF_NAME(df_amx_open)(void);
 void DF_NAME(df_amx_close)(void);
 
