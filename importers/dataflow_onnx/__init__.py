@@ -24,10 +24,11 @@ def load(path: str, *, converters: Sequence[Converter] = (), **options: Any) -> 
 
     Raises:
         ModelError: the file is damaged, unsafe or uses operators that are not known; lists all of them.
+        PluginError: a plugin offers a converter of an operator that this package converts.
     """
-    from .loading import load_file
+    from .loading import load_file, table_with
 
-    return load_file(path, **options)
+    return load_file(path, table=table_with(tuple(converters)), **options)
 
 
 def save(model: Model, path: str, **options: Any) -> None:

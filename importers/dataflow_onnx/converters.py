@@ -1,34 +1,50 @@
-"""Converters of operators: collected by decoration, found by domain, operator and opset."""
+"""Converters of operators: collected by decoration, found by domain, operator and opset.
+
+A plugin collects its own in the same way and offers them with the hook ``onnx_converters``::
+
+    operator = Collector("org.example")
+
+    @operator("Shift", since=2)
+    def shift(c: Importer, x: Tensor, *, by: float = 1.0) -> Value:
+        return c.value(x) + by
+
+    @hookimpl
+    def onnx_converters() -> Iterable[Converter]:
+        return operator.converters
+
+Its operands are tensors by position, its attributes keywords of which the annotation says the kind (``signatures``).
+What it calls of the importer stands under "what converters use" in ``importer``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from dataflow.errors import PluginError
+from dataflow.plugin.hookspecs import Converter
+
+from .file.records import plain_domain
+
 Function = Callable[..., Any]
-"""``function(importer, *operands, **attributes)``: a value, tensor, array or known sizes per output."""
+"""``function(importer, *operands, **attributes)``: a value, tensor, array or known sizes, or a tuple of them."""
+
+_OWN = __name__.partition(".")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Converter:
-    """How an operator becomes nodes of a graph.
+def name_of(converter: Converter) -> str:
+    """Its function with the module of the plugin, for messages."""
+    function = converter.function
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
 
-    Attributes:
-        domain: of the operator; "" is ONNX's own.
-        operator: its name in files.
-        since: the opset from which on it holds, until the next higher ``since``.
-        function: converts one node.
-    """
 
-    domain: str
-    operator: str
-    since: int
-    function: Function
+def is_own(converter: Converter) -> bool:
+    """Whether it is of this package and not of a plugin."""
+    return str(getattr(converter.function, "__module__", "")).partition(".")[0] == _OWN
 
 
 class Collector:
-    """Collects the converters of a domain: ``@operator("Relu", since=6)`` enters the function below it.
+    """Collects the converters of a domain: ``@operator("Relu", since=6)`` adds the function below it.
 
     Attributes:
         converters: those collected so far.
@@ -39,13 +55,13 @@ class Collector:
         self.converters: list[Converter] = []
 
     def __call__(self, operator: str, since: int = 1) -> Callable[[Function], Function]:
-        """A decorator that enters its function and returns it as it is."""
+        """A decorator that adds its function and returns it as it is."""
 
-        def enter(function: Function) -> Function:
+        def add(function: Function) -> Function:
             self.converters.append(Converter(self.domain, operator, since, function))
             return function
 
-        return enter
+        return add
 
 
 class Table:
@@ -58,7 +74,21 @@ class Table:
     def __init__(self, converters: Iterable[Converter]) -> None:
         self.versions: dict[tuple[str, str], list[Converter]] = {}
         for converter in sorted(converters, key=lambda c: c.since):
-            self.versions.setdefault((converter.domain, converter.operator), []).append(converter)
+            self.versions.setdefault((plain_domain(converter.domain), converter.operator), []).append(converter)
+
+    def extended(self, converters: Sequence[Converter]) -> Table:
+        """A table with converters of plugins too.
+
+        Raises:
+            PluginError: one is of an operator that this table has.
+        """
+        for converter in converters:
+            if (plain_domain(converter.domain), converter.operator) in self.versions:
+                raise PluginError(
+                    f"{name_of(converter)} converts {converter.operator!r}, which dataflow converts itself: give an "
+                    "operator of one's own a domain of one's own"
+                )
+        return Table([*(c for versions in self.versions.values() for c in versions), *converters])
 
     def find(self, domain: str, operator: str, version: int) -> Converter | None:
         """The newest converter of an operator that isn't newer than ``version`` of its domain."""

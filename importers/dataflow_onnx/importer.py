@@ -21,8 +21,9 @@ from dataflow.ir.dims import Dim
 from dataflow.ir.graph import Graph, Initializer
 from dataflow.ir.types import TensorType
 from dataflow.ir.types import dtype as as_dtype
+from dataflow.plugin.hookspecs import Converter
 
-from .converters import Function, Table
+from .converters import Table, is_own, name_of
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .shape_eval import MOST_KNOWN, Known, compute, taken_as_different
@@ -144,15 +145,15 @@ class Importer:
         self.node, self.opset = node, self.record.opsets[node.domain]
         converter = self.table.find(node.domain, node.op, self.opset)
         assert converter is not None
-        where = f"{node.describe()}, opset {self.opset}"
+        self.builder.origin = where = f"{node.describe()}, opset {self.opset}"
+        where += "" if is_own(converter) else f", converted by {name_of(converter)}"
         undefined = [name for name in node.inputs if name and name not in self.tensors]
         if undefined:
             raise ModelError(f"{self.path}: {where}: it reads {undefined[0]!r}, which nothing before it defines")
         inputs = [self.tensors[name] if name else None for name in node.inputs]
-        self.builder.origin = where
         try:
-            arguments_of(converter.function, node.op).check(inputs, node.attributes)
-            results = self.sizes_of(node, inputs) or self.call(converter.function, inputs, node)
+            arguments_of(converter).check(inputs, node.attributes)
+            results = self.sizes_of(node, inputs) or self.call(converter, inputs, node)
             self.enter(node, inputs, results)
         except (Cancelled, LimitExceeded, MemoryError, OutOfMemoryError, RecursionError):
             raise  # not the node's alone
@@ -160,7 +161,8 @@ class Importer:
             text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
             raise ModelError(f"{self.path}: {where}: {text}") from None
         except Exception as error:  # of another kind, rank or length; whatever it is, the node is named
-            text = f"its inputs or attributes don't fit the operator: {type(error).__name__}: {error}"
+            cause = "its inputs or attributes don't fit the operator" if is_own(converter) else "the converter failed"
+            text = f"{cause}: {type(error).__name__}: {error}"
             raise ModelError(f"{self.path}: {where}: {text}") from error
 
     def enter(self, node: NodeRecord, inputs: Sequence[Tensor | None], results: Sequence[Any]) -> None:
@@ -172,7 +174,7 @@ class Importer:
         for name, result in zip(node.outputs, results, strict=False):
             if name:
                 self.tensors[name] = self.named(name, result)
-        if node.op in _SHOWN and inputs and inputs[0] is not None and node.outputs[0]:
+        if not node.domain and node.op in _SHOWN and inputs and inputs[0] is not None and node.outputs[0]:
             source = inputs[0] if inputs[0].array is not None else inputs[0].stored
             self.tensors[node.outputs[0]].stored = source
         lost = next((name for name in node.outputs[len(results) :] if name), None)
@@ -197,9 +199,9 @@ class Importer:
         """The importer of the main graph."""
         return self if self.around is None else self.around.outermost
 
-    def call(self, function: Function, inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
+    def call(self, converter: Converter, inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
         """The converter's results."""
-        found = function(self, *inputs, **node.attributes)
+        found = converter.function(self, *inputs, **node.attributes)
         return found if isinstance(found, tuple) else (found,)
 
     def define(self, name: str, tensor: Tensor) -> None:
@@ -213,13 +215,20 @@ class Importer:
             raise ModelError(f"{name!r} is defined twice: in a body and outside")
 
     def named(self, name: str, result: Value | Tensor | Known | Array) -> Tensor:
-        """The tensor for an output of the file; a value that was made for it gets its name."""
+        """The tensor for an output of the file; a value that was made for it gets its name.
+
+        Raises:
+            ModelError: it is none of what converters give.
+        """
         if isinstance(result, Tensor):
             return Tensor(name, result.value, result.array, result.known) if result.value is None else result
         if isinstance(result, Known):
             return Tensor(name, None, None, result)
         if isinstance(result, np.ndarray):
             return self.stored(name, result)
+        if not isinstance(result, Value):
+            given = type(result).__name__
+            raise ModelError(f"its converter gives a {given}; expected a value, a tensor, an array or known sizes")
         if result not in self.claimed:  # else the operator passed an operand on
             self.builder.rename(result, name)
             self.claimed.add(result)
@@ -345,7 +354,7 @@ class Importer:
                 continue
             path = node.name or (node.outputs[0] if node.outputs else "")
             for index, name in enumerate(node.inputs):
-                label = _OPERANDS.get(node.op, {}).get(index, f"input{index}")
+                label = ({} if node.domain else _OPERANDS.get(node.op, {})).get(index, f"input{index}")
                 if name in stored:
                     known = found.setdefault(name, [])
                     known.append(f"{path}.{label}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 
 from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from dataflow.model import Model
+from dataflow.plugin.hookspecs import Converter
 
 from .converters import Table
 from .file.reader import read_bytes, read_file
@@ -14,6 +16,16 @@ from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .free_batch import check_free, freed_of
 from .importer import Importer
 from .operators import STANDARD
+
+
+@functools.lru_cache(maxsize=8)
+def table_with(converters: tuple[Converter, ...]) -> Table:
+    """The converters of ONNX's own operators, and those of plugins.
+
+    Raises:
+        PluginError: a plugin's is of an operator that has one.
+    """
+    return STANDARD.extended(converters) if converters else STANDARD
 
 
 def load_file(
@@ -102,10 +114,13 @@ def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str,
     for (domain, op), uses in missing.items():
         version = record.opsets.get(domain)
         where = f"opset {version}" if version is not None else "a domain that the file declares no opset for"
+        if version is not None and (domain, op) in table.versions:
+            where += f", which is converted from opset {table.versions[domain, op][0].since} on"
         lines.append(f"  {domain or 'ai.onnx'}.{op}, {where}: {len(uses)} nodes, first {uses[0]}")
     text = f"{path}: these operators are not known:\n" + "\n".join(lines)
     if any(domain == "com.microsoft" for domain, _ in missing):
-        text += "\nThe file was optimized by onnxruntime; export the plain model instead"
+        text += "\nThe file was optimized by onnxruntime, or made for it alone; export the plain model instead"
+    text += "\nA plugin can bring converters of operators (hook onnx_converters)"
     reachable = _importable(record, nodes, set(missing))
     if reachable:
         text += "\nWithout them these values can be imported with outputs=: " + ", ".join(map(repr, reachable[:8]))

@@ -1,22 +1,25 @@
 """What operands and attributes a converter takes; checked before it is called, so that it meets nothing else.
 
 A converter declares them by its signature: operands by position, attributes by keyword, their kinds by annotation.
-``_VALUES`` adds which values ONNX knows, so that none is taken for another in silence.
+``_VALUES`` adds which values ONNX's own operators know, so that none is taken for another in silence.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dataflow.errors import ModelError
+from dataflow.errors import ModelError, PluginError
+from dataflow.plugin.hookspecs import Converter
 
-from .file.records import GraphRecord
+from .converters import name_of
+from .file.records import GraphRecord, plain_domain
 
 _KINDS: Mapping[str, tuple[type, type | None, str]] = {  # of the value, of its elements
     "int": (int, None, "an integer"),
@@ -139,19 +142,23 @@ class Arguments:
 
 
 @functools.cache
-def arguments_of(converter: Callable[..., Any], op: str) -> Arguments:
-    """What a converter of the operator takes."""
+def arguments_of(converter: Converter) -> Arguments:
+    """What a converter takes.
+
+    Raises:
+        PluginError: the annotation of an attribute is missing or names no kind.
+    """
     least = most = 0
     attributes: dict[str, Attribute] = {}
     required: list[str] = []
     others = None
-    for parameter in list(inspect.signature(converter).parameters.values())[1:]:
+    for parameter in list(inspect.signature(converter.function).parameters.values())[1:]:
         if parameter.kind is parameter.VAR_KEYWORD:
-            others = _attribute(parameter, op)
+            others = _attribute(parameter, converter)
         elif parameter.kind is parameter.VAR_POSITIONAL:
             most = _ANY
         elif parameter.kind is parameter.KEYWORD_ONLY:
-            attributes[parameter.name] = _attribute(parameter, op)
+            attributes[parameter.name] = _attribute(parameter, converter)
             if parameter.default is parameter.empty:
                 required.append(parameter.name)
         else:
@@ -160,10 +167,19 @@ def arguments_of(converter: Callable[..., Any], op: str) -> Arguments:
     return Arguments(least, most, attributes, tuple(required), others)
 
 
-def _attribute(parameter: inspect.Parameter, op: str) -> Attribute:
-    kind, element, text = _KINDS[parameter.annotation.removesuffix(" | None")]
-    values = _VALUES.get(f"{op}.{parameter.name}", _VALUES.get(parameter.name))
-    return Attribute(kind, element, text, values)
+def _attribute(parameter: inspect.Parameter, converter: Converter) -> Attribute:
+    given = parameter.annotation  # a string under "from __future__ import annotations"
+    name = given if isinstance(given, str) else inspect.formatannotation(given)
+    short = re.sub(r"\b[\w.]+\.", "", name).removesuffix(" | None")
+    short = "Array" if short.startswith("ndarray") else short
+    if given is parameter.empty or short not in _KINDS:
+        raise PluginError(
+            f"the parameter {parameter.name!r} of {name_of(converter)} needs an annotation that says the kind of the "
+            f"attribute, one of {', '.join(_KINDS)}, or with | None"
+        )
+    kind, element, text = _KINDS[short]
+    values = _VALUES.get(f"{converter.operator}.{parameter.name}", _VALUES.get(parameter.name))
+    return Attribute(kind, element, text, None if plain_domain(converter.domain) else values)
 
 
 def _described(value: Any) -> str:

@@ -56,12 +56,12 @@ def converters():
         for index, converter in enumerate(versions):
             opset = versions[index + 1].since - 1 if index + 1 < len(versions) else max(converter.since, 23)
             if opset >= 7:
-                yield op, opset, converter.function
+                yield op, opset, converter
 
 
 def declared(converter):
     """Attributes of a converter with their kinds, and whether each is needed."""
-    for parameter in inspect.signature(converter).parameters.values():
+    for parameter in inspect.signature(converter.function).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY:
             kind = KINDS[parameter.annotation.removesuffix(" | None")]
             yield parameter.name, kind, parameter.default is parameter.empty
@@ -107,7 +107,7 @@ def test_each_converter_declares_what_onnx_says():
 def test_an_attribute_of_another_kind_is_refused_by_name():
     refused = 0
     for op, opset, converter in converters():
-        least = arguments_of(converter, op).least
+        least = arguments_of(converter).least
         attributes = {name: kind for name, kind, needed in declared(converter)}
         for name, kind in attributes.items():
             for other, values in EXTREMES.items():
@@ -127,7 +127,7 @@ def test_a_needed_attribute_that_is_missing_is_refused_by_name():
         for name in needed:
             others = [given(n, kind) for n, kind in needed.items() if n != name]
             with pytest.raises(df.ModelError, match=rf"{op} 'mine', opset {opset}.*{name}"):
-                load(op, opset, arguments_of(converter, op).least, others, (2, 2), 0)
+                load(op, opset, arguments_of(converter).least, others, (2, 2), 0)
             refused += 1
     assert refused > 20
 
@@ -136,7 +136,7 @@ def test_an_extreme_attribute_is_taken_or_refused():
     """Nothing but our own errors leaves, whatever the numbers."""
     taken = refused = 0
     for op, opset, converter in converters():
-        least = arguments_of(converter, op).least
+        least = arguments_of(converter).least
         for name, kind, _ in declared(converter):
             needed = [given(n, k) for n, k, needed in declared(converter) if needed and n != name]
             for value in EXTREMES[kind]:

@@ -20,7 +20,7 @@ from dataflow.ir.types import DTYPES, MOST_AXES, DType, TensorType
 
 from .external import ExternalData
 from .functions import check_functions
-from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord
+from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord, plain_domain
 from .wire import content_of, read_content
 
 OLDEST_OPSET = 7
@@ -85,7 +85,7 @@ def _records(content: Content, path: str) -> ModelRecord:
         raise ModelError(f"{path}: not an ONNX model: it has no graph or no opset; was the file cut short?")
     proto = inlined(proto, path)
     reader = _Reader(path)
-    opsets = {reader.text("the domain of an opset", _domain(o.domain)): int(o.version) for o in proto.opset_import}
+    opsets = {reader.text("the domain of an opset", plain_domain(o.domain)): int(o.version) for o in proto.opset_import}
     version = opsets.get("")
     if version is not None and version < OLDEST_OPSET:
         raise ModelError(
@@ -122,10 +122,6 @@ def external_bytes(proto: TensorProto, folder: str) -> bytes:
     reader = _Reader(str(Path(folder) / "model"))
     shape = tuple(int(d) for d in proto.dims)
     return reader.external_bytes(proto, DTYPE_OF[proto.data_type], shape, f"tensor {proto.name!r}").tobytes()
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
 
 
 def _scope(proto: NodeProto) -> str:
@@ -217,7 +213,7 @@ class _Reader:
         return TensorType(dtype, tuple(shape))
 
     def node(self, proto: NodeProto, index: int) -> NodeRecord:
-        op, domain, name = proto.op_type, _domain(proto.domain), proto.name
+        op, domain, name = proto.op_type, plain_domain(proto.domain), proto.name
         inputs, outputs = tuple(proto.input), tuple(proto.output)
         for text in (op, domain, name, *inputs, *outputs):
             if type(text) is not str:

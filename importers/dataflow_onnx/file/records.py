@@ -13,6 +13,11 @@ from dataflow.ir.types import TensorType
 Array = np.ndarray[Any, Any]
 
 
+def plain_domain(domain: str) -> str:
+    """A domain by its one name in records: ONNX's own is "", though files also call it ai.onnx."""
+    return "" if domain == "ai.onnx" else domain
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
     """A node of the file.
