@@ -29,7 +29,7 @@ from .passes.transposed_matmul import turn_products
 from .planning.algorithms import Algorithms
 from .planning.planner import make_plan
 from .plugin.device import Precision
-from .plugin.registry import LAST_RESORT, Registry
+from .plugin.registry import Registry
 
 MOST_THREADS = 1024  # of the native pool
 
@@ -83,20 +83,20 @@ def place(
         DeviceError: a named device is unavailable; the message has the reason.
     """
     if devices is None:
-        chosen = [d for d in registry.default_devices() if d != LAST_RESORT]
+        chosen = [*registry.of_role("accelerator"), *registry.of_role("host")]
     else:
         given = _listed(devices)
         if not given:
-            raise InputError("devices is empty; leave it out to use the best available, or name one, e.g. ['cpu']")
+            known = ", ".join(registry.devices)
+            raise InputError(f"devices is empty; leave it out to use the best available, or name some of {known}")
         chosen = [name for name, _ in given]
         for name in chosen:
             registry.device(name)
     ordered = list(dict.fromkeys(chosen))
     named = frozenset(ordered)
-    if not any(registry.devices[d].memory == HOST for d in ordered) and "cpu" in registry.devices:
-        ordered.append("cpu")
-    if LAST_RESORT in registry.devices and LAST_RESORT not in ordered:
-        ordered.append(LAST_RESORT)
+    if not any(registry.devices[d].memory == HOST for d in ordered):
+        ordered += registry.of_role("host")[:1]
+    ordered += [d for d in registry.of_role("reference") if d not in ordered]
     pins = Pins(tuple(ordered), {} if pin is None else pin).for_graph(graph)
     return Placement(tuple(ordered), named or frozenset(ordered), pins)
 
@@ -167,7 +167,7 @@ def to_differentiate(graph: Graph, placement: Placement, registry: Registry, cha
 
     What such an op keeps for its gradient is less than what its parts would keep.
     """
-    graph = fold(without_inactive(graph), registry.kernels.get(LAST_RESORT, {}), changed)
+    graph = fold(without_inactive(graph), registry.reference_kernels, changed)
     return fuse(graph, placement.pins, registry, changed, differentiable=True)
 
 
@@ -199,7 +199,7 @@ def compile_graph(
     """
     graph = turn_products(without_dead(without_inactive(graph)))
     if folding:
-        reference = registry.kernels.get(LAST_RESORT, {})
+        reference = registry.reference_kernels
         graph = without_dead(fold(graph, reference, changed))
         graph = join_scales(graph, reference, changed)
     if fusion:

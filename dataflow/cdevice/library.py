@@ -14,19 +14,19 @@ from ..ir.graph import Node
 from ..ir.kernel import HOST, Kernel, parse_operands
 from ..ir.operand import Operand
 from ..ir.types import TensorType, contiguous_strides
-from ..plugin.device import Precision
+from ..plugin.device import Precision, Role
 from .abi import CData, Tables, member, text_of
 from .backend import CBackend
 
 
-def devices_of(path: str | Path) -> list[CDevice]:
-    """The devices that a plugin library offers.
+def devices_of(path: str | Path, role: Role = "accelerator") -> list[CDevice]:
+    """The devices that a plugin library offers, each with this role.
 
     Raises:
         PluginError: the library can't be opened or is built for another contract.
     """
     plugin = _opened(path)
-    return [CDevice(path, index, plugin) for index in range(plugin.n_devices)]
+    return [CDevice(path, index, plugin, role) for index in range(plugin.n_devices)]
 
 
 def kernels_of(path: str | Path) -> list[Kernel]:
@@ -53,7 +53,9 @@ class CDevice:
     Attributes: see ``dataflow.plugin.device.Device``.
     """
 
-    def __init__(self, path: str | Path, index: int = 0, plugin: CData | None = None) -> None:
+    def __init__(
+        self, path: str | Path, index: int = 0, plugin: CData | None = None, role: Role = "accelerator"
+    ) -> None:
         if plugin is None:
             devices = devices_of(path)
             if index >= len(devices):
@@ -70,6 +72,7 @@ class CDevice:
         self.peers = self.name if self._device.flags & lib.DF_PEERS else None
         host = bool(self._device.flags & lib.DF_MEMORY_HOST)
         self.memory = HOST if host else f"{self.name}:{self.ordinal}"
+        self.role: Role = role
         self.unavailable = text_of(self._device.unavailable) or None
 
     def kernels(self) -> list[Kernel]:

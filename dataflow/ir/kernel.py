@@ -87,7 +87,7 @@ class Kernel:
         inplace: pairs (output, input) that may share memory when shape and strides agree.
         priority: the highest accepted one wins; a tie is an error.
         accepts: a reason why it can't take a node, or None.
-        code: what the device runs: a C record, or a Python callable for the numpy device.
+        code: what the device runs: a C record, or a Python callable.
         capturable: may run inside a graph capture.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from ..errors import DeviceError
 from ..ir.kernel import HOST, Kernel
@@ -18,6 +18,14 @@ Precision = Literal["float32", "bf16x6", "tf32", "bf16"]
 the six largest count (errors as of float32, other bits); from operands rounded to TF32 (10 bits of mantissa) or better;
 from operands rounded to bfloat16 (7 bits). Sums and results are float32 in each. A device that has no such way computes
 as float32."""
+
+Role = Literal["accelerator", "host", "reference"]
+"""What a device is for. By default those with the role ``accelerator`` come first, then the others in this order. A
+device with the role ``host`` runs on the host's memory what no other of the list takes, also where it isn't named. The
+one device with the role ``reference`` has a kernel for every op: it is the last resort, it computes constants at
+compile time, and the conformance kit compares others with it."""
+
+ROLES: tuple[Role, ...] = get_args(Role)
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +43,7 @@ class Unavailable:
     asynchronous: bool = False
     bodies: bool = False
     peers: str | None = None
+    role: Role = "accelerator"
 
     def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:
         """Raises DeviceError with the reason."""
@@ -171,6 +180,8 @@ class Backend(Protocol):
 class Device(Protocol):
     """A device that a plugin offers; making one opens nothing and never raises.
 
+    A class that derives from this has the attributes that it doesn't set.
+
     Attributes:
         name: as users type it.
         ordinal: its number among those of the name.
@@ -180,16 +191,18 @@ class Device(Protocol):
         bodies: segments may hold loops.
         peers: devices of equal ``peers`` copy between their memories by themselves; None: through the host.
         unavailable: why it can't be used, or None.
+        role: what it is for.
     """
 
     name: str
-    ordinal: int
-    memory: str
-    alignment: int
-    asynchronous: bool
-    bodies: bool
-    peers: str | None
-    unavailable: str | None
+    ordinal: int = 0
+    memory: str = HOST
+    alignment: int = 64
+    asynchronous: bool = False
+    bodies: bool = False
+    peers: str | None = None
+    unavailable: str | None = None
+    role: Role = "accelerator"
 
     def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:
         """An open device; raises DeviceError with the reason.

@@ -68,8 +68,15 @@ class Hooks:
             records = [record for given in found for record in given]
             wrong = next((record for record in records if not isinstance(record, kind)), None)
             if wrong is not None:
-                raise TypeError(f"expected {kind.__name__} records, got {type(wrong).__name__}")
+                raise TypeError(f"expected {kind.__name__} records, got {_described(wrong, kind)}")
         except Exception as error:
             self.set_aside(name, f"{hook}: {type(error).__name__}: {error}")
             return ()
         return records
+
+
+def _described(record: object, kind: type) -> str:
+    """The record's type, and what it lacks of a protocol."""
+    members = kind.__annotations__ if getattr(kind, "_is_protocol", False) else ()
+    lacking = [name for name in members if not hasattr(record, name)]
+    return type(record).__name__ + (f" without {', '.join(lacking)}" if lacking else "")

@@ -15,11 +15,10 @@ from ..errors import DeviceError, InputError, PluginError
 from ..host import checks
 from ..ir.kernel import Kernel
 from ..ir.op import Op
-from .device import Device
+from .device import ROLES, Device, Role
 from .hooks import GROUP, Hooks
 from .hookspecs import Converter, Format
 
-LAST_RESORT = "numpy"
 T = TypeVar("T")
 
 
@@ -84,13 +83,19 @@ class Registry:
             raise DeviceError(f"device {name!r} is unavailable: {device.unavailable}")
         return device
 
-    def default_devices(self) -> list[str]:
-        """Available devices, best first: others, then the CPU, then the reference."""
-        order = [k for k, d in self.devices.items() if not d.unavailable and k not in ("cpu", LAST_RESORT)]
-        return [
-            *order,
-            *(k for k in ("cpu", LAST_RESORT) if k in self.devices and not self.devices[k].unavailable),
-        ]
+    def of_role(self, role: Role) -> list[str]:
+        """Ids of the available devices that have it."""
+        return [key for key, device in self.devices.items() if device.role == role and not device.unavailable]
+
+    @property
+    def reference(self) -> str | None:
+        """Id of the device that has every op; None where its plugin was set aside."""
+        return next(iter(self.of_role("reference")), None)
+
+    @property
+    def reference_kernels(self) -> Mapping[str, tuple[Kernel, ...]]:
+        """Kernels of the reference, by op."""
+        return {} if self.reference is None else self.kernels[self.reference]
 
 
 def device_id(device: Device) -> str:
@@ -120,7 +125,8 @@ def load(extra: Iterable[object] = ()) -> Registry:
     with its first reason, with all that it offered, and stops nobody else.
 
     Raises:
-        PluginError: two plugins offer an op, a device or a suffix of the same name; or an op lacks a reference.
+        PluginError: two plugins offer an op, a device or a suffix of the same name, or a reference; or an op has
+            neither a kernel on the reference nor a decomposition.
     """
     hooks, plugins = Hooks(), []
     for entry in importlib.metadata.entry_points(group=GROUP):
@@ -135,6 +141,9 @@ def load(extra: Iterable[object] = ()) -> Registry:
     ops = [*hooks.offers("dataflow_ops", Op)]
     formats = [*hooks.offers("dataflow_formats", Format)]
     offered = [*hooks.offers("dataflow_devices", Device)]
+    for name, device in offered:
+        if device.role not in ROLES:
+            hooks.set_aside(name, f"device {device.name!r} has the role {device.role!r}; there are: {', '.join(ROLES)}")
     kernels = {device_id(device): _kernels(hooks, name, device) for name, device in offered}
     devices = _unique("device", offered, device_id, hooks)
     found = Registry(
@@ -214,9 +223,13 @@ def _version(converter: Converter) -> str:
 
 
 def _check_references(registry: Registry) -> None:
-    known = registry.kernels.get(LAST_RESORT)
-    if known is None:
-        return  # the reference itself was set aside, and that was said
+    references = registry.of_role("reference")
+    if not references:
+        return  # its plugin was set aside, and that was said
+    if len(references) > 1:
+        raise PluginError(f"there is more than one reference: {', '.join(references)}")
+    known = registry.reference_kernels
     missing = [o.name for o in registry.ops.values() if o.name not in known and o.decompose is None and not o.bodies]
     if missing:
-        raise PluginError(f"ops without a numpy kernel and without a decomposition: {', '.join(missing)}")
+        text = f"ops without a kernel on {references[0]} and without a decomposition"
+        raise PluginError(f"{text}: {', '.join(missing)}")

@@ -15,5 +15,5 @@ LIBRARY = Path(__file__).parent / "_cpu.so"
 @hookimpl
 def dataflow_devices() -> Iterable[Device]:
     """The device ``cpu``."""
-    found: list[Device] = [*devices_of(LIBRARY)]
+    found: list[Device] = [*devices_of(LIBRARY, role="host")]
     return found

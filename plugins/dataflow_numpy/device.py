@@ -14,7 +14,7 @@ from dataflow.ir.kernel import HOST, Kernel, OperandSpec
 from dataflow.ir.lowered import LoweredNode, Root
 from dataflow.ir.operand import Operand
 from dataflow.ir.plan import Segment
-from dataflow.plugin.device import PackRequest, Precision
+from dataflow.plugin.device import PackRequest, Precision, Role
 
 from .interpreter import call
 from .kernels import KERNELS
@@ -33,6 +33,7 @@ class NumpyDevice:
     bodies = False  # its kernel of a loop runs the body itself
     peers: str | None = None
     unavailable: str | None = None
+    role: Role = "reference"
 
     def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> NumpyBackend:
         """The open device.

@@ -5,6 +5,7 @@ from types import ModuleType
 import pytest
 
 import dataflow as df
+from dataflow.plugin.device import Device
 from dataflow.plugin.hookspecs import Converter, hookimpl
 from dataflow.plugin.registry import load
 
@@ -37,10 +38,10 @@ def test_an_operator_that_two_plugins_offer_names_both():
     assert text in str(caught.value)
 
 
-class Lamp:
+class Lamp(Device):
     """A device of no use."""
 
-    name, ordinal, memory, alignment, asynchronous, bodies, peers, unavailable = "lamp", 0, "host", 64, 0, 0, None, None
+    name = "lamp"
 
     def open(self, options, precision="float32"):
         raise NotImplementedError
@@ -107,6 +108,8 @@ def test_a_hook_that_is_none_or_takes_what_it_does_not_get_sets_its_plugin_aside
     assert "unknown hook 'dataflow_opps'" in problem("bad", dataflow_opps=lambda: None)[1]
     assert "Argument(s) {'registry'}" in problem("bad", dataflow_ops=lambda registry: [])[1]
     assert problem("bad", dataflow_ops=lambda: ["relu"])[1] == "dataflow_ops: TypeError: expected Op records, got str"
+    text = "dataflow_devices: TypeError: expected Device records, got Op without ordinal, memory"
+    assert problem("bad", dataflow_devices=lambda: [shine("dim")])[1].startswith(text)
     assert "'int' object is not iterable" in problem("bad", dataflow_ops=lambda: 1)[1]
 
 

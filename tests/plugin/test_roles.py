@@ -1,0 +1,92 @@
+"""What the core does with a device follows from the role that it declares, not from its name."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.plugin.device import Device
+from dataflow.plugin.hookspecs import hookimpl
+from dataflow.plugin.registry import load
+
+CORE = Path(df.__file__).parent
+# Names of packages, not of devices: of what a checkpoint was made with, and of what safetensors shall return.
+PACKAGES = {("train/loop.py", "numpy"), ("train/checkpoint.py", "numpy")}
+
+
+@pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE)))
+def test_the_core_names_no_device(path):
+    texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+    named = {(path.relative_to(CORE).as_posix(), name) for name in ("cpu", "cuda", "numpy") if name in texts}
+    assert named <= PACKAGES
+
+
+class Dark:
+    """An open device that gets no work."""
+
+    def prepare(self, *arguments):
+        return []
+
+    def memory(self):
+        return None
+
+
+class Lamp(Device):
+    """On the host, but no kernel."""
+
+    def __init__(self, name, role, memory="host"):
+        self.name, self.role, self.memory = name, role, memory
+
+    def open(self, options, precision="float32"):
+        return Dark()
+
+    def kernels(self):
+        return []
+
+
+class Plugin:
+    def __init__(self, *devices):
+        self.devices = devices
+
+    @hookimpl
+    def dataflow_devices(self):
+        return self.devices
+
+
+@pytest.fixture
+def devices_of():
+    """The devices that a session on ``chosen`` has, with these beside the installed ones."""
+    g = df.GraphBuilder()
+    g.output("y", df.ops.neg(g.input("x", df.float32, (2,))))
+
+    def find(chosen, *devices):
+        session = df.Session(g.build(), chosen, registry=load([Plugin(*devices)]))
+        np.testing.assert_array_equal(session.run({"x": np.ones(2, np.float32)})["y"], [-1, -1])
+        return session._placement.devices
+
+    return find
+
+
+def test_accelerators_come_first_and_the_reference_last(devices_of):
+    found = devices_of(None, Lamp("slow", "host"), Lamp("fast", "accelerator"))
+    assert [d for d in found if not d.startswith("cuda")] == ["fast", "cpu", "slow", "numpy"]
+
+
+def test_a_device_for_the_host_stands_behind_devices_of_other_memory(devices_of):
+    assert devices_of(["far"], Lamp("far", "accelerator", "far")) == ("far", "cpu", "numpy")
+    assert devices_of(["near"], Lamp("near", "accelerator")) == ("near", "numpy")
+    assert devices_of(["numpy"]) == ("numpy",)
+
+
+def test_there_is_one_reference():
+    with pytest.raises(df.PluginError, match=r"more than one reference: .*other"):
+        load([Plugin(Lamp("other", "reference"))])
+
+
+def test_a_role_that_is_none_sets_the_plugin_aside():
+    registry = load([Plugin(Lamp("other", "last"))])
+    assert registry.plugins[-1].problem == (
+        "device 'other' has the role 'last'; there are: accelerator, host, reference"
+    )
