@@ -29,30 +29,31 @@ from . import (
     sort,
 )
 
-_FAMILIES = (
-    arithmetic,
-    logic,
-    activation,
-    cast,
-    shape,
-    reduce,
-    sort,
-    gather,
-    scatter,
-    linalg,
-    conv,
-    pool,
-    norm,
-    softmax,
-    loss,
-    optimizer,
-    random,
-    resize,
-    attention,
-    recurrent,
-    control_flow,
-    dynamic_shape,
-    fused,
-)
+TABLES: dict[str, list[Sample]] = {
+    "arithmetic": arithmetic.SAMPLES,
+    "logic": logic.SAMPLES,
+    "activation": activation.SAMPLES,
+    "cast": cast.SAMPLES,
+    "shape": shape.SAMPLES,
+    "reduce": reduce.SAMPLES,
+    "sort": sort.SAMPLES,
+    "gather": gather.SAMPLES,
+    "scatter": scatter.SAMPLES,
+    "linalg": linalg.SAMPLES,
+    "conv": conv.SAMPLES,
+    "pool": pool.SAMPLES,
+    "norm": norm.SAMPLES,
+    "softmax": softmax.SAMPLES,
+    "loss": loss.SAMPLES,
+    "optimizer": optimizer.SAMPLES,
+    "random": random.SAMPLES,
+    "resize": resize.SAMPLES,
+    "attention": attention.SAMPLES,
+    "recurrent": recurrent.SAMPLES,
+    "control_flow": control_flow.SAMPLES,
+    "dynamic_shape": dynamic_shape.SAMPLES,
+    "fused": fused.SAMPLES,
+}
+"""The samples of each family, by its name."""
 
-SAMPLES: tuple[Sample, ...] = tuple(sample for family in _FAMILIES for sample in family.SAMPLES)
+SAMPLES: tuple[Sample, ...] = tuple(sample for table in TABLES.values() for sample in table)

@@ -1,0 +1,133 @@
+"""A family of ops has one word in every room: its declarations, reference, samples, kernels and converters."""
+
+import importlib
+import re
+import shlex
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import dataflow as df
+from dataflow.testing import samples
+from dataflow_numpy import kernels
+
+ROOT = Path(__file__).parents[1]
+OPS = ROOT / "dataflow/ops"
+OPERATORS = ROOT / "importers/dataflow_onnx/operators"
+
+
+def family_of_ops():
+    """Per op the name of the file that declares it."""
+    found = {}
+    for path in OPS.glob("*.py"):
+        module = importlib.import_module(f"dataflow.ops.{path.stem}")
+        found |= {op.name: path.stem for op in getattr(module, "OPS", ())}
+    assert found.keys() == {op.name for op in df.ops.ALL}
+    return found
+
+
+# Families that are being taken apart or joined count as one.
+ONE = dict.fromkeys(("arithmetic", "logic", "activation", "cast"), "elementwise") | {"layer_norm": "norm"}
+FAMILY = {op: ONE.get(family, family) for op, family in family_of_ops().items()}
+FAMILIES = {*FAMILY.values()}
+
+
+def words(path):
+    """What a native file is called: its stem, the beginnings of it, and its folders."""
+    beginnings = [path.stem[: match.start()] for match in re.finditer("_", path.stem)]
+    return {ONE.get(name, name) for name in (path.stem, *beginnings, *path.parent.parts)}
+
+
+def test_the_reference_has_a_file_per_family():
+    found = {op: ONE.get(family, family) for family, table in kernels.TABLES.items() for op in table}
+    assert found == FAMILY
+    assert len(found) == sum(map(len, kernels.TABLES.values()))
+
+
+def test_samples_have_a_file_per_family():
+    found = {(ONE.get(family, family), s.op.name) for family, rows in samples.TABLES.items() for s in rows}
+    assert found == {(family, op) for op, family in FAMILY.items()}
+
+
+# ---- native files -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Per native file the ops of its kernel records, after the preprocessor; no header of the system is read."""
+    empty = tmp_path_factory.mktemp("include")
+    native = ROOT / "native"
+    for path in [*native.rglob("*.[ch]"), *native.rglob("*.cu")]:
+        for name in re.findall(r"#\s*include\s*<([^>]+)>", path.read_text()):
+            (empty / name).parent.mkdir(parents=True, exist_ok=True)
+            (empty / name).touch()
+    compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
+    found = {}
+    for device, ending, language in (("cpu", "c", "c"), ("cuda", "cu", "c++")):
+        flags = ["-E", "-P", "-nostdinc", "-x", language, "-DDF_ISA=portable"]
+        flags += [f"-I{folder}" for folder in (empty, native / "include", native / device, native)]
+        for path in sorted((native / device).rglob(f"*.{ending}")):
+            done = subprocess.run([*compiler, *flags, str(path)], capture_output=True, text=True, check=True)
+            literals = re.findall(r'\.op = ((?:"\w*"\s*)+)', done.stdout)
+            ops = {text.replace('"', "").replace(" ", "") for text in literals}
+            if ops:
+                found[path.relative_to(native)] = ops
+    return found
+
+
+NOT_BY_FAMILY = {
+    "cpu/shape/shape.c": ({"copy"}, "it moves elements as the others there"),
+    "cuda/shape/shape.cu": ({"copy"}, "it moves elements as the others there"),
+    "cuda/conv/conv.cu": ({"conv_relu", "conv_add_relu"}, "templates of the convolution with another end"),
+    "cuda/gemm/linalg.cu": ({"matmul_bias", "matmul_bias_relu"}, "templates of the product with another end"),
+    "cuda/map/arithmetic.cu": ({"add_relu"}, "an elementwise loop as any other"),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_kernels_stand_in_files_of_their_family(device, records):
+    wrong = {}
+    for path, ops in records.items():
+        strangers = {op for op in ops if FAMILY[op] not in words(path)}
+        if path.parts[0] == device and strangers:
+            wrong[str(path)] = strangers
+    assert wrong == {path: ops for path, (ops, _) in NOT_BY_FAMILY.items() if path.startswith(f"{device}/")}
+
+
+# ---- ONNX ---------------------------------------------------------------------------------------------
+
+NO_FAMILY = {
+    "einsum": "one operator that is a language of its own, planned as products, transposes and sums",
+    "quantized": "ops of the core have no quantized form: they are converted to ops of several families with scales",
+    "derived": "operators made of ops of several families",
+    "layers": "being taken apart into families",
+}
+NOT_BY_NAME = {  # being taken apart into families
+    "arithmetic": {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"},
+    "derived": {"RandomNormal", "RandomUniform"},
+    "gather": {"GatherND", "GatherElements", "ScatterElements", "ScatterND"},
+    "layers": {"Softmax", "LRN", "Conv", "LogSoftmax", "MaxPool", "Dropout"},
+    "shape": {"Gather", "OneHot"},
+}
+
+
+def converters():
+    """The operators of each file of converters."""
+    for path in sorted(OPERATORS.glob("[a-z]*.py")):
+        module = importlib.import_module(f"dataflow_onnx.operators.{path.stem}")
+        if hasattr(module, "operator"):  # others are what families share
+            yield path.stem, {converter.operator for converter in module.operator.converters}
+
+
+def test_converters_stand_in_files_of_families():
+    assert {stem for stem, _ in converters() if ONE.get(stem, stem) not in FAMILIES} == NO_FAMILY.keys()
+
+
+def test_an_operator_with_the_name_of_an_op_is_converted_in_the_file_of_its_family():
+    found = {}
+    for stem, operators in converters():
+        named = {name: FAMILY.get(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) for name in operators}
+        found[stem] = {name for name, family in named.items() if family not in (None, ONE.get(stem, stem))}
+    assert {stem: names for stem, names in found.items() if names} == NOT_BY_NAME
