@@ -18,7 +18,7 @@ from .ir.kernel import HOST
 from .ir.lowered import Lowered, LoweredNode, Root
 from .ir.plan import Plan
 from .lower.lowering import lower
-from .lower.placement import Pins
+from .lower.placement import Pins, targets_of
 from .passes.constant_folding import fold
 from .passes.dead_code import without_dead
 from .passes.dropout import without_inactive
@@ -168,7 +168,7 @@ def to_differentiate(graph: Graph, placement: Placement, registry: Registry, cha
     What such an op keeps for its gradient is less than what its parts would keep.
     """
     graph = fold(without_inactive(graph), registry.reference_kernels, changed)
-    return fuse(graph, placement.pins, registry, changed, differentiable=True)
+    return fuse(graph, targets_of(placement.pins, registry), registry.ops.values(), changed, differentiable=True)
 
 
 def compile_graph(
@@ -203,8 +203,9 @@ def compile_graph(
         graph = without_dead(fold(graph, reference, changed))
         graph = join_scales(graph, reference, changed)
     if fusion:
-        graph = fuse(graph, placement.pins, registry, changed)
-        graph = fuse_elementwise(graph, placement.pins, registry)
+        targets = targets_of(placement.pins, registry)
+        graph = fuse(graph, targets, registry.ops.values(), changed)
+        graph = fuse_elementwise(graph, targets)
     lowered, initial = lower(graph, placement.pins, registry, homes)
 
     def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,3 +122,32 @@ class Kernel:
     def input_spec(self, index: int) -> OperandSpec:
         """The spec of input ``index``, counting repeated ones."""
         return self.inputs[min(index, len(self.inputs) - 1)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Targets:
+    """The devices that may run a graph, with their kernels: what a pass knows of them.
+
+    Attributes:
+        kernels: per device id and op, highest priority first.
+        order: the device ids in the order in which they are asked to take a node.
+        pin: the device that the user wants for a node, or empty.
+    """
+
+    kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]]
+    order: Callable[[Node], tuple[str, ...]]
+    pin: Callable[[Node], str]
+
+    def offer(self, op: str) -> bool:
+        """Whether a device has a kernel for an op."""
+        return any(op in kernels for kernels in self.kernels.values())
+
+    def taker(self, made: Node, member: Node) -> str | None:
+        """The device that would run ``member``, if it has a kernel that takes ``made``."""
+        for device in self.order(member):
+            kernels = self.kernels[device]
+            if any(k.refuses(made) is None for k in kernels.get(made.op.name, ())):
+                return device
+            if any(k.refuses(member) is None for k in kernels.get(member.op.name, ())):
+                return None
+        return None

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..host import checks
 from .dims import Dim
 from .types import DType, TensorType
-from .value import Use, Value, builder_of
+from .value import Builder, Use, Value, builder_of
 
 Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
@@ -28,7 +28,11 @@ Infer = Callable[..., TensorType | tuple[TensorType, ...]]
 bodies gets ``bodies=`` too."""
 Gradient = Callable[..., Value | Sequence[Value | None] | None]
 """``gradient(node, *cotangents)``: a cotangent (or None) per input, built from nodes; a missing tail counts as None.
-The walker undoes broadcasts."""
+The walker undoes broadcasts. An op with bodies gets ``differentiate=`` too; its node's bodies are decomposed into ops
+with gradients."""
+Differentiate = Callable[[Builder, Mapping[Value, Value], Sequence[Value]], dict[Value, Value | None]]
+"""``differentiate(builder, seeds, wrt)``: the cotangent of each value of ``wrt``, None where no seed depends on it.
+``seeds`` are cotangents by value; nodes are added to the builder, which has the forward ones."""
 Decompose = Callable[..., Value | Sequence[Value]]
 """``decompose(*inputs, **attributes)``: the outputs in terms of smaller ops."""
 

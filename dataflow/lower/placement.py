@@ -10,6 +10,8 @@ from types import MappingProxyType
 from ..errors import InputError
 from ..host import checks
 from ..ir.graph import Graph, Node
+from ..ir.kernel import Targets
+from ..plugin.registry import Registry
 
 GRADIENT = "grad/"
 """Before the names of the nodes that a node's gradient is made of: they run where the node runs."""
@@ -76,3 +78,8 @@ class Pins:
         values = [v.name for v in node.outputs if v is not None]
         values += [v.name for v in node.inputs if v is not None and v.name in self.parameters]
         return any(fnmatchcase(n, pattern) for n in (name, *values)) or name.startswith(f"{pattern}/")
+
+
+def targets_of(pins: Pins, registry: Registry) -> Targets:
+    """The devices with their kernels, and what the user wants where, as passes see them."""
+    return Targets({device: registry.kernels[device] for device in pins.devices}, pins.order, pins.pin_of)

@@ -8,7 +8,6 @@ from .arithmetic import OPS as ARITHMETIC
 from .attention import OPS as ATTENTION
 from .attention import attention as attention
 from .control_flow import OPS as CONTROL_FLOW
-from .control_flow import fused as fused
 from .conv import OPS as CONV
 from .conv import conv as conv
 from .dynamic_shape import OPS as DYNAMIC_SHAPE

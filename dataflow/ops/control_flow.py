@@ -11,7 +11,7 @@ from ..errors import GradientError
 from ..ir.builder import GraphBuilder
 from ..ir.dims import Dim, Size
 from ..ir.graph import Graph, Node
-from ..ir.op import REQUIRED, Op
+from ..ir.op import REQUIRED, Differentiate, Op
 from ..ir.types import TensorType, bool_, int64
 from ..ir.value import Value
 from .arithmetic import add
@@ -93,16 +93,13 @@ def _if_infer(condition: TensorType, *captures: TensorType, bodies: tuple[Graph,
     return tuple(results[0])
 
 
-def _if_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
+def _if_gradient(node: Node, *cotangents: Value | None, differentiate: Differentiate) -> list[Value | None]:
     """A branch again: each body's vjp under the same condition."""
-    from ..passes.autodiff import add_gradients, decompose_for_gradient
-
     condition, *captures = [v for v in node.inputs if v is not None]
     present = [i for i, c in enumerate(cotangents) if c is not None]
     floats = [i for i, v in enumerate(captures) if v.type.dtype.is_float]
     branches = []
     for body in node.bodies:
-        body = decompose_for_gradient(body, body.inputs)
         g = GraphBuilder(f"{body.name}.backward")
         inputs = [g.input(v.name, *parts(v.type)) for v in body.inputs]
         outputs = list(body.outputs.values())
@@ -112,7 +109,7 @@ def _if_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
         for i in present:
             value = new[outputs[i]]
             seeds[value] = add(seeds[value], given[i]) if value in seeds else given[i]
-        found = add_gradients(g, seeds, [inputs[i] for i in floats])
+        found = differentiate(g, seeds, [inputs[i] for i in floats])
         for i in floats:
             cotangent = found[inputs[i]]
             g.output(f"g{i}", cotangent if cotangent is not None else zeros(g, inputs[i].type))
@@ -159,7 +156,7 @@ def _loop_infer(
     return (TensorType(int64, ()), *rest[:n_carries], *rows)
 
 
-def _loop_gradient(node: Node, *cotangents: Value | None) -> None:
+def _loop_gradient(node: Node, *cotangents: Value | None, differentiate: Differentiate) -> None:
     raise GradientError(
         f"{node.describe()}: a loop whose number of trips depends on data has no gradient; express it as a scan over "
         "as many rows as it makes trips"
@@ -179,32 +176,4 @@ loop: Op = Op(
     "the number of trips, final carries, and rows, zero behind the last trip",
 )
 
-# ---- fused bodies -------------------------------------------------------------------------------------
-
-
-def _fused_infer(*types: TensorType, pattern: str, bodies: tuple[Graph, ...]) -> tuple[TensorType, ...]:
-    (body,) = bodies
-    _check_body(f"fused {pattern}", body, types, [v.type for v in body.inputs])
-    return tuple(v.type for v in body.outputs.values())
-
-
-def _fused_decompose(*inputs: Value, pattern: str, bodies: tuple[Graph, ...]) -> tuple[Value, ...]:
-    (body,) = bodies
-    builder = inputs[0].builder
-    assert builder is not None
-    new = inline(builder, body, inputs)
-    return tuple(new[v] for v in body.outputs.values())
-
-
-fused: Op = Op(
-    "fused",
-    ("inputs*",),
-    _fused_infer,
-    outputs=("results*",),
-    attributes={"pattern": REQUIRED},
-    decompose=_fused_decompose,
-    bodies=("body",),
-    doc="a body that one kernel computes whole; a device without it runs the body's nodes",
-)
-
-OPS = (scan, if_, loop, fused)
+OPS = (scan, if_, loop)

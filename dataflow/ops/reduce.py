@@ -114,7 +114,8 @@ def _sum_to_infer(x: TensorType, *, shape: Shape) -> TensorType:
     return TensorType(x.dtype, tuple(shape))
 
 
-def _sum_to(x: Value, *, shape: Shape) -> Value:
+def summed_to(x: Value, *, shape: Shape) -> Value:
+    """The sums that ``sum_to`` stands for."""
     from .shape import reshape
 
     lead = x.type.rank - len(shape)
@@ -140,7 +141,7 @@ sum_to: Op = Op(
     _sum_to_infer,
     attributes={"shape": REQUIRED},
     gradient=_sum_to_gradient,
-    decompose=_sum_to,
+    decompose=summed_to,
     doc="sums over the axes along which ``shape`` was broadcast to x's shape",
 )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..ir.builder import GraphBuilder
 from ..ir.dims import Size
 from ..ir.graph import Graph, Node
+from ..ir.op import Differentiate
+from ..ir.rewrite import rewrite
 from ..ir.value import Builder, Value
 from .arithmetic import add
 from .infer import product
@@ -17,21 +19,19 @@ from .shape import reshape
 from .subgraph import inline, parts, zeros
 
 
-def scan_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
+def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differentiate) -> list[Value | None]:
     """Cotangents of a scan's inputs: trip by trip the body once more from its saved carries, and its vjp.
 
     The carries of the backward scan are the cotangents of the forward carries and, for captures, sums over trips; its
     rows the saved carries, the scanned inputs and the cotangents of the stacked results. The weight of a product has
     no sum: both factors of its gradient are stacked, and multiplied once behind the loop.
     """
-    from ..passes.autodiff import add_gradients, decompose_for_gradient
-
     n_carries, n_xs = node.attributes["n_carries"], node.attributes["n_xs"]
     first = n_carries + n_xs  # of the captures
     inputs = [v for v in node.inputs if v is not None]
     outer = inputs[0].builder
     assert outer is not None
-    taken = _take_out(decompose_for_gradient(node.bodies[0], node.bodies[0].inputs), first)
+    taken = _take_out(node.bodies[0], first)
     body, weights = taken.body, taken.weights_of(outer, inputs[first:])
     saved = node.outputs[len(body.outputs) :]
 
@@ -51,7 +51,7 @@ def scan_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
     for output, seed in zip([*moving, *stacked], [*d_carry, *d_rows], strict=True):
         value = new[results_of[output]]
         seeds[value] = add(seeds[value], seed) if value in seeds else seed
-    found = add_gradients(g, seeds, [*(read[i] for i in floats), *(new[p.result] for p in taken.products)])
+    found = differentiate(g, seeds, [*(read[i] for i in floats), *(new[p.result] for p in taken.products)])
 
     def result(value: Value) -> Value:
         cotangent = found[value]
@@ -101,7 +101,7 @@ def scan_gradient(node: Node, *cotangents: Value | None) -> list[Value | None]:
         d_weights[weight] = add(d_weights[weight], d) if weight in d_weights else d
     captured = [i for i in floats if i >= first]
     origin = outer.origin
-    shares = add_gradients(outer, d_weights, [inputs[i] for i in captured])
+    shares = differentiate(outer, d_weights, [inputs[i] for i in captured])
     outer.origin = origin
     for i in captured:
         share, summand = shares.pop(inputs[i], None), results[i]  # once, where a value is captured twice
@@ -146,9 +146,6 @@ class _Taken:
 
 def _take_out(body: Graph, first: int) -> _Taken:
     """Takes the weights out of a body: matrices that depend on captures alone, those inputs from ``first`` on."""
-    from ..ir.rewrite import rewrite
-    from ..passes.dead_code import without_dead
-
     fixed, active = (
         {*body.inputs[first:], *body.initializers},
         {v for v in body.inputs[first:] if v.type.dtype.is_float},
@@ -178,10 +175,20 @@ def _take_out(body: Graph, first: int) -> _Taken:
         products.append(_Product(left, made, at))
         return (made,)
 
-    nodes = tuple(n for n in body.nodes if n.outputs[0] in fixed)
     named = {f"weight{i}": v for i, v in enumerate(weights) if v is not None}
-    source = without_dead(Graph(body.inputs[first:], named, nodes, body.initializers))
-    return _Taken(rewrite(body, replace), products, source)
+    return _Taken(rewrite(body, replace), products, _source(body, first, named))
+
+
+def _source(body: Graph, first: int, weights: Mapping[str, Value]) -> Graph:
+    """The nodes of a body that compute ``weights`` from the inputs from ``first`` on."""
+    needed: set[Value | None] = {*weights.values()}
+    nodes = []
+    for node in reversed(body.nodes):
+        if not needed.isdisjoint(node.outputs):
+            nodes.append(node)
+            needed.update(node.inputs)
+    stored = {value: data for value, data in body.initializers.items() if value in needed}
+    return Graph(body.inputs[first:], weights, tuple(reversed(nodes)), stored)
 
 
 def _pays(node: Node) -> bool:

@@ -6,6 +6,7 @@ build nodes; what broadcasting did to a shape is undone here, once.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,10 @@ from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import TensorType
 from ..ir.value import Builder, Value
+from ..ops.arithmetic import add
+from ..ops.gather import full
+from ..ops.reduce import sum_to, summed_to
+from ..ops.shape import concat
 
 
 def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[Value]) -> dict[Value, Value | None]:
@@ -43,7 +48,7 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
             if summed is None:
                 summed = parts[value][0]
                 for part in parts[value][1:]:
-                    summed = _op("add")(summed, part)
+                    summed = add(summed, part)
             totals[value] = summed
         return totals[value]
 
@@ -105,7 +110,7 @@ def _joined(parts: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Va
         pieces.append(cotangent)
     if along or found or end != type_.shape[axis]:
         return None
-    whole: Value = _op("concat")(*pieces, axis=axis)
+    whole: Value = concat(*pieces, axis=axis)
     return whole
 
 
@@ -116,16 +121,17 @@ def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Va
             f"{node.describe()}: this op has no gradient, and it lies between the loss and "
             f"{_names(v for v in node.inputs if v in active)}; leave what it depends on out of what is trained"
         )
-    return node.op.gradient(node, *cotangents)
+    if not node.op.bodies:
+        return node.op.gradient(node, *cotangents)
+    bodies = tuple(decompose_for_gradient(body, body.inputs) for body in node.bodies)
+    return node.op.gradient(dataclasses.replace(node, bodies=bodies), *cotangents, differentiate=add_gradients)
 
 
 def _summed(cotangent: Value, wanted: TensorType) -> Value:
     """A cotangent summed over the axes that broadcasting added or stretched."""
-    op = _op("sum_to")
     if cotangent.type.is_bound and wanted.is_bound:  # the axes are known: the parts at once
-        made: Value = op.decompose(cotangent, shape=wanted.shape)
-        return made
-    found: Value = op(cotangent, shape=wanted.shape)
+        return summed_to(cotangent, shape=wanted.shape)
+    found: Value = sum_to(cotangent, shape=wanted.shape)
     return found
 
 
@@ -134,7 +140,7 @@ def _any(builder: Builder, value: Value | None) -> Value | None:
     if value is None:
         return None
     attributes = {"shape": value.type.shape, "value": 0.0, "dtype": value.type.dtype}
-    return builder.add(_op("full"), (), attributes).outputs[0]
+    return builder.add(full, (), attributes).outputs[0]
 
 
 def decompose_for_gradient(graph: Graph, wrt: Sequence[Value]) -> Graph:
@@ -189,7 +195,7 @@ def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
     for name, old in graph.outputs.items():
         if old.type.dtype.is_float:
             seed = builder.input(f"grad.{name}", old.type.dtype, old.type.shape)
-            seeds[new[old]] = _op("add")(seeds[new[old]], seed) if new[old] in seeds else seed
+            seeds[new[old]] = add(seeds[new[old]], seed) if new[old] in seeds else seed
         builder.output(name, new[old])
     found = add_gradients(builder, seeds, [by_name[n] for n in names])
     for name in names:
@@ -213,10 +219,3 @@ def _reachable(nodes: Iterable[Node], wrt: Iterable[Value]) -> set[Value]:
 
 def _names(values: Iterable[Value | None]) -> str:
     return ", ".join(repr(v.name) for v in values if v is not None)
-
-
-def _op(name: str):  # type: ignore[no-untyped-def]
-    """An op by name; looked up late, since the ops' own rules use this module."""
-    from .. import ops
-
-    return getattr(ops, name)

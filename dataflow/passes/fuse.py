@@ -7,11 +7,10 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from ..errors import InputError
 from ..host.limits import poll
 from ..ir.graph import Graph, Node
+from ..ir.kernel import Targets
 from ..ir.op import Attribute, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
-from ..lower.placement import Pins
-from ..plugin.registry import Registry
 from .grouping import Groups
 from .match import Candidates, Free, Shape, Step, attributes_of, candidates
 
@@ -20,7 +19,12 @@ _COMMUTE = frozenset({"add", "mul", "maximum", "minimum"})
 
 
 def fuse(
-    graph: Graph, pins: Pins, registry: Registry, changed: Collection[str] = (), *, differentiable: bool = False
+    graph: Graph,
+    targets: Targets,
+    ops: Iterable[Op],
+    changed: Collection[str] = (),
+    *,
+    differentiable: bool = False,
 ) -> Graph:
     """The graph with every pattern replaced that the device of its first node computes as one; most nodes first.
 
@@ -28,23 +32,21 @@ def fuse(
 
     Args:
         graph: bound.
-        pins: what runs where.
-        registry: has the ops with patterns, and the devices' kernels.
+        targets: the devices and their kernels.
+        ops: those with patterns are sought.
         changed: names of initializers whose data may change: no constants of a pattern.
         differentiable: only ops with a gradient of their own, and where the device has a kernel for that too: for a
             graph that is yet to be differentiated. The gradient of the op ``name`` is the op ``name_grad``.
     """
-    offered = [
-        op
-        for op in registry.ops.values()
-        if op.pattern
-        and not (differentiable and op.gradient is None)
-        and any(op.name in registry.kernels[device] for device in pins.devices)
-    ]
+    offered = {
+        op.name: op
+        for op in ops
+        if op.pattern and not (differentiable and op.gradient is None) and targets.offer(op.name)
+    }
     if not offered:
         return graph
-    ends = candidates(offered)
-    search = _Search(graph, pins, registry, changed, differentiable)
+    ends = candidates(offered.values())
+    search = _Search(graph, targets, offered, changed, differentiable)
     for node in reversed(graph.nodes):
         poll(node)
         if node.op.name in ends and node not in search.taken:
@@ -144,9 +146,15 @@ class _Match:
 
 class _Search(Groups):
     def __init__(
-        self, graph: Graph, pins: Pins, registry: Registry, changed: Collection[str], differentiable: bool
+        self,
+        graph: Graph,
+        targets: Targets,
+        ops: Mapping[str, Op],
+        changed: Collection[str],
+        differentiable: bool,
     ) -> None:
-        super().__init__(graph, pins, registry)
+        super().__init__(graph, targets)
+        self.ops = ops
         self.changed, self.differentiable = changed, differentiable
         self.known: dict[Hashable, _Fit] = {}  # by patterns and types
 
@@ -159,7 +167,7 @@ class _Search(Groups):
             level = {self.makers[v]: None for node in level for v in node.inputs if v in self.makers}
             patterns = patterns.among(node.op.name for node in level)
         for name, shape in patterns.entries:
-            if _Match(self, self.registry.ops[name], shape).goes_on(last):
+            if _Match(self, self.ops[name], shape).goes_on(last):
                 return
 
     def found(self, match: _Match) -> bool:
@@ -174,7 +182,7 @@ class _Search(Groups):
             return False
         free = match.free.values()
         types = tuple(None if v is None else (v.type.dtype.code, v.type.shape) for v in (*inputs, last.outputs[0]))
-        where = nodes.index(first), self.pins.order(first)
+        where = nodes.index(first), self.targets.order(first)
         key = match.shape, where, types, tuple(match.free), tuple(free), tuple(map(type, free))
         fit = self.known.get(key)
         if fit is None:
@@ -197,8 +205,8 @@ class _Search(Groups):
         if result is None or types[0] != result.type:
             return None
         fit = attributes, types
-        device = self.taker(self.made(op, fit, inputs, last), first)
-        if device is None or (self.differentiable and f"{op.name}_grad" not in self.registry.kernels[device]):
+        device = self.targets.taker(self.made(op, fit, inputs, last), first)
+        if device is None or (self.differentiable and f"{op.name}_grad" not in self.targets.kernels[device]):
             return None
         return fit
 

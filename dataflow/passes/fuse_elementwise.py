@@ -8,26 +8,25 @@ from __future__ import annotations
 import heapq
 
 from ..ir.graph import Graph, Node
+from ..ir.kernel import Targets
 from ..ir.types import float32
 from ..ir.value import Value
-from ..lower.placement import Pins
 from ..ops.fused import PROGRAM_OPS, REDUCTIONS, fused_elementwise
-from ..plugin.registry import Registry
 from .grouping import Groups
 
 MOST_STEPS, MOST_INPUTS = 12, 6  # of one pass
 
 
-def fuse_elementwise(graph: Graph, pins: Pins, registry: Registry) -> Graph:
+def fuse_elementwise(graph: Graph, targets: Targets) -> Graph:
     """The graph with groups of elementwise ops as one op each, with equal results.
 
     A group has one result; all that is computed on the way has one shape and no reader elsewhere, so it needs no
     memory. That shape is the result's, or what a reduction over trailing axes makes the result from. A group does not
     span the boundary of a joint graph.
     """
-    if not any(fused_elementwise.name in registry.kernels[device] for device in pins.devices):
+    if not targets.offer(fused_elementwise.name):
         return graph
-    search = _Search(graph, pins, registry)
+    search = _Search(graph, targets)
     for node in reversed(graph.nodes):
         if node not in search.taken and (search.fits(node) or search.reduced(node)):
             search.grow(node)
@@ -73,7 +72,7 @@ class _Search(Groups):
         if len(group) < 2:
             return
         made = self.make(sorted(group, key=self.place.__getitem__))
-        if self.taker(made, last) is not None:
+        if self.targets.taker(made, last) is not None:
             self.take(group, last, made, last)
 
     def enqueue(self, node: Node, waiting: list[int]) -> None:

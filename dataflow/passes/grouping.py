@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from ..ir.graph import Graph, Node
-from ..lower.placement import Pins
-from ..plugin.registry import Registry
+from ..ir.kernel import Targets
 
 
 class Groups:
@@ -20,8 +19,8 @@ class Groups:
         taken: nodes that are in a group.
     """
 
-    def __init__(self, graph: Graph, pins: Pins, registry: Registry) -> None:
-        self.graph, self.pins, self.registry = graph, pins, registry
+    def __init__(self, graph: Graph, targets: Targets) -> None:
+        self.graph, self.targets = graph, targets
         self.makers = graph.producers()
         self.readers = graph.readers()
         self.kept = {*graph.outputs.values(), *(s.after for s in graph.states), *(s.before for s in graph.states)}
@@ -31,28 +30,15 @@ class Groups:
 
     def together(self, nodes: Iterable[Node]) -> bool:
         """Whether nodes are wanted on the same devices, and on one side of the boundary of a joint graph."""
-        boundary = self.graph.boundary
-        if boundary is None and not self.pins.patterns:
-            return True
-        listed = list(nodes)
+        boundary, listed = self.graph.boundary, list(nodes)
         if boundary is not None and len({self.place[n] < boundary for n in listed}) > 1:
             return False
-        return len({self.pins.order(n) for n in listed}) == 1
-
-    def taker(self, made: Node, member: Node) -> str | None:
-        """The device that would run ``member``, if it has a kernel that takes ``made``."""
-        for device in self.pins.order(member):
-            kernels = self.registry.kernels[device]
-            if any(k.refuses(made) is None for k in kernels.get(made.op.name, ())):
-                return device
-            if any(k.refuses(member) is None for k in kernels.get(member.op.name, ())):
-                return None
-        return None
+        return len({self.targets.order(n) for n in listed}) == 1
 
     def take(self, nodes: Iterable[Node], last: Node, made: Node, first: Node) -> None:
-        """Lets ``made`` stand for ``nodes``, in the place of ``last`` and where ``first`` is pinned."""
+        """Lets ``made`` stand for ``nodes``, in the position of ``last`` and where ``first`` is pinned."""
         self.taken.update(nodes)
-        self._stands[last] = dataclasses.replace(made, pin=self.pins.pin_of(first))
+        self._stands[last] = dataclasses.replace(made, pin=self.targets.pin(first))
 
     def result(self) -> Graph:
         """The graph with all groups replaced."""

@@ -71,13 +71,7 @@ def _loop(evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: 
     return (np.asarray(trip, np.int64), *carries, *rows)
 
 
-def _fused(
-    evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]
-) -> tuple[Array, ...]:
-    return tuple(_run(evaluate, bodies[0], operands))
-
-
 def kernels(evaluate: Evaluate) -> dict[str, Code]:
     """The kernels of nodes with bodies, which ``evaluate`` runs: it needs every kernel, these too."""
-    codes: dict[str, Code] = {"scan": _scan, "if_": _if, "loop": _loop, "fused": _fused}
+    codes: dict[str, Code] = {"scan": _scan, "if_": _if, "loop": _loop}
     return {name: partial(code, evaluate) for name, code in codes.items()}

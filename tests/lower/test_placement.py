@@ -8,6 +8,7 @@ import pytest
 import dataflow as df
 from dataflow.compile import place
 from dataflow.lower.lowering import lower
+from dataflow.lower.placement import targets_of
 from dataflow.passes.fuse import fuse
 from dataflow.plugin.registry import default_registry
 
@@ -28,7 +29,7 @@ def test_a_fused_node_runs_where_the_first_of_its_nodes_is_pinned():
     pins = place(["cpu"], REGISTRY, graph, {sigmoid: "numpy", mul: "numpy"}).pins
     other = dataclasses.replace(pins, patterns={})
     for found, device in ((pins, "numpy"), (other, "cpu")):
-        made = fuse(graph, found, REGISTRY)
+        made = fuse(graph, targets_of(found, REGISTRY), REGISTRY.ops.values())
         assert {found.order(node)[0] for node in made.nodes[1:]} == {device}
     assert [pins.pin_of(node) for node in graph.nodes] == ["", "numpy", "numpy"]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.lower.placement import Pins
+from dataflow.ir.kernel import Targets
 from dataflow.passes.fuse import fuse
 from dataflow.planning.verify import check_plan
 from dataflow.plugin.hookspecs import hookimpl
@@ -235,7 +235,11 @@ def test_a_constant_that_may_change_is_no_constant():
 @pytest.mark.parametrize(("boundary", "expected"), [(0, ["gate"]), (1, ["sigmoid", "mul"]), (2, ["gate"])])
 def test_a_pattern_does_not_span_forward_and_backward(boundary, expected):
     graph, _ = around(lambda g, x: g.output("y", gate(x)), (2, 3))
-    made = fuse(dataclasses.replace(graph, boundary=boundary), Pins(("numpy",)), REGISTRY)
+    made = fuse(
+        dataclasses.replace(graph, boundary=boundary),
+        Targets({"numpy": REGISTRY.kernels["numpy"]}, lambda node: ("numpy",), lambda node: ""),
+        REGISTRY.ops.values(),
+    )
     assert [node.op.name for node in made.nodes] == expected
     assert made.boundary == min(boundary, len(expected))
 

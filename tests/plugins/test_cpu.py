@@ -14,7 +14,7 @@ from dataflow.testing import SAMPLES, check_device
 from dataflow.testing.conformance import VARIANTS
 
 # What the cpu device leaves to others: views are no steps, these nodes are run by the host.
-HOST_DRIVEN = {"if_", "loop", "fused"}
+HOST_DRIVEN = {"if_", "loop"}
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])

@@ -38,12 +38,6 @@ def _count_down() -> Graph:
     return g.build()
 
 
-def _fused_body() -> Graph:
-    g = GraphBuilder("relu of a sum")
-    g.output("y", ops.relu(ops.add(g.input("a", float32, (3, 5)), g.input("b", float32, (5,)))))
-    return g.build()
-
-
 def _control() -> list[Sample]:
     rows = []
     for trips in (0, 1, 2, 5):
@@ -58,15 +52,6 @@ def _control() -> list[Sample]:
     for count in (0, 2, 9):
         start = (Operand((), int64, value=count), Operand((), bool_, value=True), x(3))
         rows.append(Sample(ops.loop, start, {"n_carries": 1, "max_trips": 10}, bodies=(_count_down(),)))
-    rows.append(
-        Sample(
-            ops.fused,
-            (x(3, 5, kind="distinct"), x(5)),
-            {"pattern": "add_relu"},
-            gradient=(0, 1),
-            bodies=(_fused_body(),),
-        )
-    )
     return rows
 
 
