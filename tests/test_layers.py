@@ -79,7 +79,6 @@ def room(name):
     return [*name.split("."), "__init__"][1]
 
 
-@pytest.mark.xfail(reason="ir, ops and passes are still being taken apart")
 def test_no_module_of_the_core_imports_from_a_room_above_it():
     upward = []
     for name, targets in edges("dataflow", ROOT).items():
