@@ -17,7 +17,7 @@ from ..converters import Collector
 from ..dynamic_sizes import required, size_value
 from ..importer import Importer, Tensor
 from ..shape_eval import product
-from .arithmetic import dtype_of
+from .cast import dtype_of
 
 T = Tensor
 operator = Collector()

@@ -12,9 +12,9 @@ from dataflow import Value, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
+from ..emit import places
 from ..importer import Importer, Tensor
 from ..shape_eval import product
-from .derived import places
 
 T = Tensor
 operator = Collector()

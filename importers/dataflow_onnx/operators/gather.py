@@ -1,68 +1,48 @@
-"""Converters of operators that read and write by tensors of indices, of running sums and of the largest elements."""
+"""Converters of operators that choose elements by index."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dataflow import Value, ops
+from dataflow import ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
+from dataflow.ir.types import bool_, float32, int64
 
 from ..converters import Collector
+from ..emit import along, places
 from ..importer import Importer, Tensor
-from ..shape_eval import axis_in
 
 T = Tensor
 operator = Collector()
 
 
-@operator("GatherElements", 11)
-def GatherElements(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
-    return ops.gather_elements(c.value(x), c.value(indices), axis=axis)
+@operator("Gather")
+def Gather(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
+    return ops.gather(c.weight(x), c.value(indices), axis=axis)
 
 
-@operator("GatherND", 11)
-def GatherND(c: Importer, x: T, indices: T, *, batch_dims: int = 0) -> Any:
-    return ops.gather_nd(c.value(x), c.value(indices), batch_dims=batch_dims)
+@operator("OneHot", 9)
+def OneHot(c: Importer, indices: T, depth: T, values: T, *, axis: int = -1) -> Any:
+    count = c.ints(depth, "depth")[0] if depth.known is not None else int(c.scalar(depth, "depth"))
+    pair = c.value(values)
+    at = c.value(indices)
+    if not at.type.dtype.is_int:
+        at = ops.cast(at, to=int64)
+    hot = ops.cast(ops.one_hot(at, depth=count, axis=axis, dtype=float32), to=bool_)
+    off, on = (ops.reshape(ops.slice(pair, starts=(i,), stops=(i + 1,), steps=(1,)), shape=()) for i in (0, 1))
+    return ops.where(hot, on, off)
 
 
-def _scatter_elements(c: Importer, data: T, indices: T, updates: T, axis: int, reduction: str) -> Any:
-    return ops.scatter_elements(c.value(data), c.value(indices), c.value(updates), axis=axis, reduction=reduction)
-
-
-@operator("Scatter", 9)
-def Scatter(c: Importer, data: T, indices: T, updates: T, *, axis: int = 0) -> Any:
-    return _scatter_elements(c, data, indices, updates, axis, "none")
-
-
-@operator("ScatterElements", 11)
-def ScatterElements(c: Importer, data: T, indices: T, updates: T, *, axis: int = 0, reduction: str = "none") -> Any:
-    return _scatter_elements(c, data, indices, updates, axis, reduction)
-
-
-@operator("ScatterND", 11)
-def ScatterND(c: Importer, data: T, indices: T, updates: T, *, reduction: str = "none") -> Any:
-    return ops.scatter_nd(c.value(data), c.value(indices), c.value(updates), reduction=reduction)
-
-
-@operator("CumSum", 11)
-def CumSum(c: Importer, x: T, axis: T, *, exclusive: int = 0, reverse: int = 0) -> Any:
-    (at,) = c.ints(axis, "the axis")
-    return ops.cumsum(c.value(x), axis=at, exclusive=exclusive, reverse=reverse)
-
-
-def _topk(value: Value, k: Any, axis: int, largest: int, ordered: int) -> Any:
-    at = axis_in(axis, value.type.rank)
-    if not isinstance(k, Dim) and k < 0:
-        raise ModelError(f"k is {k}; expected at least 0")
-    return ops.topk(value, k=k, axis=at, largest=largest, sorted=ordered)
-
-
-@operator("TopK")
-def TopK_1(c: Importer, x: T, *, k: int, axis: int = -1) -> Any:
-    return _topk(c.value(x), k, axis, 1, 1)
-
-
-@operator("TopK", 10)
-def TopK(c: Importer, x: T, k: T, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
-    return _topk(c.value(x), c.sizes(k, "k")[0], axis, largest, sorted)
+@operator("ReverseSequence", 10)
+def ReverseSequence(c: Importer, x: T, sequence_lens: T, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
+    value = c.value(x)
+    if {batch_axis, time_axis} != {0, 1}:
+        raise ModelError(f"batch_axis {batch_axis}, time_axis {time_axis}; expected 0 and 1")
+    lengths = c.value(sequence_lens)
+    lengths = lengths if lengths.type.dtype == int64 else ops.cast(lengths, to=int64)
+    time = along(places(c, value.type.shape[time_axis]), time_axis, 2)
+    length = along(lengths, batch_axis, 2)
+    turned = ops.sub(ops.sub(length, 1), time)
+    index = ops.where(ops.less(time, length), turned, ops.add(time, ops.mul(length, 0)))
+    index = ops.reshape(index, shape=(*value.type.shape[:2], *(1,) * (value.type.rank - 2)))
+    return ops.gather_elements(value, ops.broadcast_to(index, shape=value.type.shape), axis=time_axis)

@@ -1,9 +1,11 @@
-"""Converters of normalizations of each example by itself."""
+"""Converters of normalizations: over the batch, over each example, and over neighbouring channels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
@@ -13,10 +15,64 @@ from dataflow.ir.types import float32
 from ..converters import Collector
 from ..dynamic_sizes import within
 from ..importer import Importer, Tensor
-from ..shape_eval import axis_in, product
+from ..shape_eval import axes_in, axis_in, product
+from .reduce import p_norm
 
 T = Tensor
 operator = Collector()
+
+
+def _batch_norm(c: Importer, x: T, scale: T, bias: T, mean: T, var: T, epsilon: float) -> Any:
+    return ops.batch_norm(
+        c.value(x),
+        c.weight(scale),
+        c.weight(bias),
+        c.weight(mean, role="statistic"),
+        c.weight(var, role="statistic"),
+        epsilon=epsilon,
+    )
+
+
+@operator("BatchNormalization", 7)
+def BatchNormalization_7(
+    c: Importer,
+    x: T,
+    scale: T,
+    bias: T,
+    mean: T,
+    var: T,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
+) -> Any:
+    if not spatial:
+        raise ModelError("spatial=0, statistics per element, is not supported")
+    return _batch_norm(c, x, scale, bias, mean, var, epsilon)
+
+
+@operator("BatchNormalization", 14)
+def BatchNormalization(
+    c: Importer,
+    x: T,
+    scale: T,
+    bias: T,
+    mean: T,
+    var: T,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> Any:
+    if not training_mode:
+        return _batch_norm(c, x, scale, bias, mean, var, epsilon)
+    operands = [c.value(t) for t in (x, scale, bias, mean, var)]
+    return ops.batch_norm_train(*operands, epsilon=epsilon, momentum=momentum)
+
+
+@operator("LRN")
+def LRN(c: Importer, x: T, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Any:
+    return ops.lrn(c.value(x), size=size, alpha=alpha, beta=beta, bias=bias)
 
 
 def _widely(value: Value, stash_type: int, compute: Callable[[Value], Any]) -> Any:
@@ -158,3 +214,20 @@ def GroupNormalization(
         return ops.add(ops.mul(y, _per_channel(factor, y)), _per_channel(shift, y))
 
     return _widely(value, stash_type, compute)
+
+
+@operator("LpNormalization")
+def LpNormalization(c: Importer, x: T, *, axis: int = -1, p: int = 2) -> Any:
+    value = c.value(x)
+    norm = p_norm(value, p, [axis_in(axis, value.type.rank)])
+    zero, one = (c.builder.constant(np.asarray(n, value.type.dtype.numpy)) for n in (0, 1))
+    return ops.div(value, ops.where(ops.equal(norm, zero), one, norm))
+
+
+@operator("MeanVarianceNormalization", 9)
+def MeanVarianceNormalization(c: Importer, x: T, *, axes: Sequence[int] = (0, 2, 3)) -> Any:
+    value = c.value(x)
+    over = tuple(axes_in(axes, value.type.rank))
+    centered = ops.sub(value, ops.reduce_mean(value, axes=over, keepdims=1))
+    variance = ops.reduce_mean(ops.mul(centered, centered), axes=over, keepdims=1)
+    return ops.div(centered, ops.add(ops.sqrt(variance), 1e-9))

@@ -16,8 +16,8 @@ from ..converters import Collector
 from ..dynamic_sizes import within
 from ..importer import Importer, Tensor
 from ..shape_eval import axis_in, product
-from .arithmetic import dtype_of
-from .layers import window_of
+from .cast import dtype_of
+from .conv import window_of
 
 T = Tensor
 operator = Collector()

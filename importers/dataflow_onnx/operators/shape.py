@@ -1,4 +1,4 @@
-"""Converters of operators that make, move and choose elements, and of computations with sizes."""
+"""Converters of operators that read, change and join shapes, and move elements."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.dims import Dim, broadcast_size
-from dataflow.ir.types import bool_, float32, int64
-from dataflow.ir.types import dtype as as_dtype
+from dataflow.ir.types import int64
 
 from ..converters import Collector
-from ..dynamic_sizes import ends_of_data, expansion_of_data, range_of_data, required, target_of_data
-from ..file.records import Array
+from ..dynamic_sizes import ends_of_data, expansion_of_data, required, target_of_data
 from ..importer import Importer, Tensor
 from ..shape_eval import Known, axes_in, axis_in, filled, objects, product
 
 T = Tensor
 operator = Collector()
+
+
 _FAR = 1 << 31  # ends beyond this mean: up to the end
 
 
@@ -32,45 +32,6 @@ def Shape(c: Importer, x: T, *, start: int = 0, end: int | None = None) -> Any:
 @operator("Size")
 def Size(c: Importer, x: T) -> Any:
     return Known(filled((), product(x.type.shape)), int64)
-
-
-@operator("Constant")
-def Constant(
-    c: Importer,
-    *,
-    value: Array | None = None,
-    value_float: float | None = None,
-    value_floats: Sequence[float] | None = None,
-    value_int: int | None = None,
-    value_ints: Sequence[int] | None = None,
-    value_string: str | None = None,
-    value_strings: Sequence[str] | None = None,
-) -> Any:
-    if value is not None:
-        return value
-    if value_float is not None:
-        return np.asarray(value_float, np.float32)
-    if value_floats is not None:
-        return np.asarray(value_floats, np.float32)
-    if value_int is not None:
-        return np.asarray(value_int, np.int64)
-    if value_ints is not None:
-        return np.asarray(value_ints, np.int64)
-    raise ModelError("a constant of strings, or without a value, is not supported")
-
-
-@operator("ConstantOfShape")
-def ConstantOfShape(c: Importer, shape: T, *, value: Array | None = None) -> Any:
-    fill = np.zeros(1, np.float32) if value is None else value
-    if fill.size != 1:
-        raise ModelError(f"its value has {fill.size} elements; expected one")
-    sizes = c.sizes(shape, "the shape")
-    if any(isinstance(n, Dim) for n in sizes):
-        attributes = {"shape": tuple(sizes), "value": float(fill.item()), "dtype": as_dtype(fill)}
-        return c.builder.add(ops.full, (), attributes).outputs[0]
-    if any(n < 0 for n in sizes) or product(sizes) >= 1 << 48:
-        raise ModelError(f"shape {sizes} can't be: a size is negative or the product overflows")
-    return np.broadcast_to(fill.reshape(()), tuple(int(n) for n in sizes))
 
 
 @operator("Reshape")
@@ -185,6 +146,17 @@ def Expand(c: Importer, x: T, shape: T) -> Any:
     return ops.broadcast_to(value, shape=tuple(n if isinstance(n, Dim) else int(n) for n in result))
 
 
+@operator("Tile", 6)
+def Tile(c: Importer, x: T, repeats: T) -> Any:
+    value, counts = c.value(x), c.ints(repeats, "repeats")
+    shape = value.type.shape
+    if len(counts) != len(shape) or any(n < 0 for n in counts):
+        raise ModelError(f"repeats {counts} for {value.type}: expected one number, not negative, per axis")
+    apart = ops.reshape(value, shape=tuple(n for size in shape for n in (1, size)))
+    wide = ops.broadcast_to(apart, shape=tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
+    return ops.reshape(wide, shape=tuple(n * size for n, size in zip(counts, shape, strict=True)))
+
+
 def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Any:
     shape = x.type.shape
     chosen = axes_in(range(len(starts)) if axes is None else axes, len(shape))
@@ -288,11 +260,6 @@ def Split(c: Importer, x: T, split: T | None = None, *, axis: int = 0, num_outpu
     return _split(c, x, axis, parts)
 
 
-@operator("Gather")
-def Gather(c: Importer, x: T, indices: T, *, axis: int = 0) -> Any:
-    return ops.gather(c.weight(x), c.value(indices), axis=axis)
-
-
 @operator("Pad")
 def Pad_2(c: Importer, x: T, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
     data = c.value(x)
@@ -317,64 +284,27 @@ def Pad(c: Importer, x: T, pads: T, value: T | None = None, axes: T | None = Non
     return ops.pad(data, fill, pads=tuple(whole), mode=mode)
 
 
-def _end(c: Importer, tensor: T, what: str) -> Any:
-    """A stored number, or a size, which may be named."""
-    known = tensor.known
-    if known is not None and known.numbers.size == 1 and isinstance(known.numbers.reshape(())[()], Dim):
-        return known.numbers.reshape(())[()]
-    return c.scalar(tensor, what)
-
-
-@operator("Range", 11)
-def Range(c: Importer, start: T, limit: T, delta: T, *, stash_type: int = 1) -> Any:
-    if any(t.known is None and t.array is None for t in (start, limit, delta)):
-        return range_of_data(c, *(c.value(t) for t in (start, limit, delta)))
-    first, last, step = _end(c, start, "start"), _end(c, limit, "limit"), c.scalar(delta, "delta")
-    dtype = start.type.dtype
-    attributes = {"start": first, "limit": last, "delta": step, "dtype": dtype}
-    if dtype.is_int:
-        attributes = {key: int(v) if isinstance(v, float) else v for key, v in attributes.items()}
-    return c.builder.add(ops.range_, (), attributes).outputs[0]
-
-
-@operator("Trilu", 14)
-def Trilu(c: Importer, x: T, k: T | None = None, *, upper: int = 1) -> Any:
+@operator("CenterCropPad", 18)
+def CenterCropPad(c: Importer, x: T, shape: T, *, axes: Sequence[int] | None = None) -> Any:
     value = c.value(x)
-    if value.type.rank < 2:
-        raise ModelError(f"its input is {value.type}; expected a matrix, or several")
-    offset = 0 if k is None else c.ints(k, "k")[0]
-    rows, columns = value.type.shape[-2:]
-    kinds = {"delta": 1, "dtype": int64}
-    down = c.builder.add(ops.range_, (), {"start": offset, "limit": rows + offset, **kinds}).outputs[0]
-    across = c.builder.add(ops.range_, (), {"start": 0, "limit": columns, **kinds}).outputs[0]
-    row, column = ops.reshape(down, shape=(rows, 1)), ops.reshape(across, shape=(1, columns))
-    kept = ops.less_equal(row, column) if upper else ops.less_equal(column, row)
-    if value.type.dtype.name == "bool":
-        return ops.logical_and(kept, value)
-    return ops.where(kept, value, c.builder.constant(np.zeros((), value.type.dtype.numpy)))
-
-
-@operator("OneHot", 9)
-def OneHot(c: Importer, indices: T, depth: T, values: T, *, axis: int = -1) -> Any:
-    count = c.ints(depth, "depth")[0] if depth.known is not None else int(c.scalar(depth, "depth"))
-    pair = c.value(values)
-    at = c.value(indices)
-    if not at.type.dtype.is_int:
-        at = ops.cast(at, to=int64)
-    hot = ops.cast(ops.one_hot(at, depth=count, axis=axis, dtype=float32), to=bool_)
-    off, on = (ops.reshape(ops.slice(pair, starts=(i,), stops=(i + 1,), steps=(1,)), shape=()) for i in (0, 1))
-    return ops.where(hot, on, off)
-
-
-@operator("Tile", 6)
-def Tile(c: Importer, x: T, repeats: T) -> Any:
-    value, counts = c.value(x), c.ints(repeats, "repeats")
-    shape = value.type.shape
-    if len(counts) != len(shape) or any(n < 0 for n in counts):
-        raise ModelError(f"repeats {counts} for {value.type}: expected one number, not negative, per axis")
-    apart = ops.reshape(value, shape=tuple(n for size in shape for n in (1, size)))
-    wide = ops.broadcast_to(apart, shape=tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
-    return ops.reshape(wide, shape=tuple(n * size for n, size in zip(counts, shape, strict=True)))
+    rank = value.type.rank
+    chosen = list(range(rank)) if axes is None else axes_in(axes, rank)
+    wanted = list(value.type.shape)
+    for axis, size in zip(chosen, c.ints(shape, "the shape"), strict=True):
+        wanted[axis] = size
+    if any(isinstance(n, Dim) for n in (value.type.shape[a] for a in chosen)):
+        raise ModelError(f"its input is {value.type}: the axes that change must have fixed sizes")
+    starts, stops, before, after = [0] * rank, list(value.type.shape), [0] * rank, [0] * rank
+    for axis in chosen:
+        have, want = int(value.type.shape[axis]), int(wanted[axis])
+        if want < have:
+            starts[axis] = (have - want) // 2
+            stops[axis] = starts[axis] + want
+        else:
+            before[axis] = (want - have) // 2
+            after[axis] = want - have - before[axis]
+    y = ops.slice(value, starts=tuple(starts), stops=tuple(stops), steps=(1,) * rank)
+    return ops.pad(y, pads=(*before, *after), mode="constant") if any((*before, *after)) else y
 
 
 @operator("DepthToSpace")

@@ -1,0 +1,53 @@
+"""Converters of casts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dataflow import ops
+from dataflow.errors import ModelError
+from dataflow.ir.dims import Dim
+from dataflow.ir.types import DType
+
+from ..converters import Collector
+from ..file.reader import DTYPE_OF
+from ..importer import Importer, Tensor
+from ..shape_eval import Known
+
+T = Tensor
+operator = Collector()
+
+
+def dtype_of(number: int) -> DType:
+    """The element type of that number."""
+    dtype = DTYPE_OF.get(number)
+    if dtype is None:
+        raise ModelError(f"casting to element type {number} is not supported")
+    return dtype
+
+
+def _cast(c: Importer, x: T, dtype: Any) -> Any:
+    if x.known is not None and dtype.is_int:
+        numbers = np.asarray(
+            np.frompyfunc(lambda n: n if isinstance(n, Dim) else int(n), 1, 1)(x.known.numbers), object
+        )
+        limits = np.iinfo(dtype.numpy) if dtype.bits >= 8 else None
+        if limits and all(isinstance(n, Dim) or limits.min <= n <= limits.max for n in numbers.reshape(-1)):
+            return Known(numbers, dtype)
+    source = x.type.dtype
+    for end in (source, dtype):
+        if end is None or end.name == "string" or end.bits < 8 or end.name.startswith("float8"):
+            raise ModelError(f"casting {source} to {dtype} is not supported")
+    return x if source == dtype else ops.cast(c.value(x), to=dtype)
+
+
+@operator("Cast")
+def Cast(c: Importer, x: T, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
+    return _cast(c, x, dtype_of(to))
+
+
+@operator("CastLike")
+def CastLike(c: Importer, x: T, like: T, *, saturate: int = 1, round_mode: str = "up") -> Any:
+    return _cast(c, x, like.type.dtype)

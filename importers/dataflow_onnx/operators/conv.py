@@ -1,0 +1,120 @@
+"""Converters of convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dataflow import ops
+from dataflow.errors import ModelError
+from dataflow.ir.dims import Dim
+
+from ..converters import Collector
+from ..importer import Importer, Tensor
+
+T = Tensor
+operator = Collector()
+
+
+def window_of(
+    shape: Sequence[Any],
+    kernel: Sequence[int],
+    strides: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    auto_pad: str,
+) -> dict[str, Any]:
+    """Strides, pads and dilations, with defaults filled in and ``auto_pad`` worked out."""
+    spatial = len(shape) - 2
+    steps = tuple(strides) if strides else (1,) * spatial
+    gaps = tuple(dilations) if dilations else (1,) * spatial
+    around = tuple(pads) if pads else (0,) * (2 * spatial)
+    if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", ""):
+        raise ModelError(f"auto_pad {auto_pad!r} is not known")
+    if auto_pad.startswith("SAME"):
+        before, after = [], []
+        for size, k, step, gap in zip(shape[2:], kernel, steps, gaps, strict=True):
+            if isinstance(size, Dim):
+                raise ModelError(f"auto_pad {auto_pad} needs a fixed spatial size, got {size}; fix it when exporting")
+            total = max(0, (-(-size // step) - 1) * step + (k - 1) * gap + 1 - size)
+            small, large = total // 2, total - total // 2
+            before.append(small if auto_pad == "SAME_UPPER" else large)
+            after.append(large if auto_pad == "SAME_UPPER" else small)
+        around = (*before, *after)
+    elif auto_pad == "VALID":
+        around = (0,) * (2 * spatial)
+    return {"strides": steps, "pads": around, "dilations": gaps}
+
+
+@operator("Conv")
+def Conv(
+    c: Importer,
+    x: T,
+    w: T,
+    bias: T | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    value, weight = c.value(x), c.weight(w)
+    kernel = weight.type.sizes[2:]
+    if kernel_shape is not None and tuple(kernel_shape) != kernel:
+        raise ModelError(f"kernel_shape is {tuple(kernel_shape)}, the weight is {weight.type}")
+    window = window_of(value.type.shape, kernel, strides, pads, dilations, auto_pad)
+    return ops.conv(value, weight, None if bias is None else c.weight(bias), **window, groups=group)
+
+
+@operator("ConvTranspose")
+def ConvTranspose(
+    c: Importer,
+    x: T,
+    w: T,
+    bias: T | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    value, weight = c.value(x), c.weight(w)
+    kernel = weight.type.sizes[2:]
+    spatial = len(kernel)
+    if value.type.rank != spatial + 2:
+        raise ModelError(f"its input is {value.type}, its weight {weight.type}: they need the same number of axes")
+    if kernel_shape is not None and tuple(kernel_shape) != kernel:
+        raise ModelError(f"kernel_shape is {tuple(kernel_shape)}, the weight is {weight.type}")
+    steps, gaps = tuple(strides or (1,) * spatial), tuple(dilations or (1,) * spatial)
+    extra = tuple(output_padding or (0,) * spatial)
+    around = list(pads or (0,) * 2 * spatial)
+    if {len(steps), len(gaps), len(extra), len(around) / 2} != {spatial}:
+        raise ModelError(f"strides, pads, dilations and output_padding don't all fit {spatial} spatial axes")
+    sizes: list[Any] = []
+    for axis, size in enumerate(value.type.shape[2:]):
+        whole = (size - 1) * steps[axis] + (kernel[axis] - 1) * gaps[axis] + 1 + extra[axis]  # before padding
+        if output_shape is None and not auto_pad.startswith("SAME"):
+            if auto_pad == "VALID":
+                around[axis] = around[axis + spatial] = 0
+            sizes.append(whole - around[axis] - around[axis + spatial])
+            continue
+        wanted = size * steps[axis] if output_shape is None else output_shape[axis - spatial]
+        total = whole - wanted
+        if isinstance(total, Dim):
+            raise ModelError(f"output_shape with the size {size}: fix it when exporting")
+        small, large = max(0, total) // 2, max(0, total) - max(0, total) // 2
+        around[axis], around[axis + spatial] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+        sizes.append(wanted)
+    shape = (value.type.shape[0], weight.type.shape[1] * group, *sizes)
+    y = ops.conv_grad_input(
+        value, weight, input_shape=shape, strides=steps, pads=tuple(around), dilations=gaps, groups=group
+    )
+    if bias is None:
+        return y
+    return ops.add(y, ops.reshape(c.weight(bias), shape=(1, shape[1], *(1,) * spatial)))

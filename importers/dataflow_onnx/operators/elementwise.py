@@ -1,0 +1,33 @@
+"""Converters of operators that one op computes element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..converters import Collector
+from ..importer import Importer, Tensor
+
+T = Tensor
+
+
+def unary(operator: Collector, name: str, op: Any) -> None:
+    """Adds the converter of an operator of one operand."""
+
+    @operator(name)
+    def convert(c: Importer, x: T) -> Any:
+        return op(c.value(x))
+
+
+def binary(operator: Collector, name: str, op: Any, learned: bool = False) -> None:
+    """Adds the converter of an operator of two operands.
+
+    With ``learned``, an operand that is stored is a parameter when the other isn't.
+    """
+
+    @operator(name, 7)
+    def convert(c: Importer, a: T, b: T) -> Any:
+        if learned and a.array is None:
+            return op(c.value(a), c.weight(b, single=False))
+        if learned and b.array is None:
+            return op(c.weight(a, single=False), c.value(b))
+        return op(c.value(a), c.value(b))

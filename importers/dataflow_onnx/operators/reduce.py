@@ -1,0 +1,126 @@
+"""Converters of reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dataflow import Value, ops
+from dataflow.errors import ModelError
+from dataflow.ir.types import bool_, float32
+
+from ..converters import Collector
+from ..importer import Importer, Tensor
+from ..shape_eval import axes_in
+
+T = Tensor
+operator = Collector()
+
+
+_OF_NOTHING = {"ReduceMax": -1, "ReduceMin": 1, "ReduceLogSumExp": -1}  # the sign of what ONNX gives
+
+
+def _of_nothing(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
+    """A reduction of no elements: the least or greatest number."""
+    sign, dtype = _OF_NOTHING[name], x.type.dtype
+    fill: Any = sign * float("inf")
+    if dtype == bool_:
+        fill = sign > 0
+    elif dtype.is_int:
+        limits = np.iinfo(dtype.numpy)
+        fill = limits.max if sign > 0 else limits.min
+    shape = ops.reduce_sum(ops.cast(x, to=float32), axes=axes, keepdims=keepdims).type.shape
+    assert x.builder is not None
+    number = x.builder.constant(np.full((), fill, dtype.numpy))
+    return ops.broadcast_to(number, shape=shape)
+
+
+def _reduce_whole(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
+    """One of ONNX's reductions, in terms of the ops."""
+    over: dict[str, Any] = {"axes": tuple(axes), "keepdims": keepdims}
+    if name in _OF_NOTHING and any(x.type.shape[a] == 0 for a in axes_in(axes, x.type.rank)):
+        return _of_nothing(name, x, **over)
+    if name == "ReduceL1":
+        return ops.reduce_sum(ops.abs(x), **over)
+    if name == "ReduceL2":
+        return ops.sqrt(ops.reduce_sum(ops.mul(x, x), **over))
+    if name == "ReduceSumSquare":
+        return ops.reduce_sum(ops.mul(x, x), **over)
+    if name == "ReduceLogSum":
+        return ops.log(ops.reduce_sum(x, **over))
+    if name == "ReduceLogSumExp":
+        top = ops.reduce_max(x, axes=tuple(axes), keepdims=1)
+        zero = x.builder.scalar(0.0, x.type.dtype)  # type: ignore[union-attr]
+        top = ops.where(ops.is_inf(top), zero, top)  # infinity less infinity is no number
+        summed = ops.log(ops.reduce_sum(ops.exp(ops.sub(x, top)), axes=tuple(axes), keepdims=1))
+        kept = ops.add(summed, top)
+        return kept if keepdims else ops.reduce_sum(kept, **over)
+    own = {"ReduceSum": ops.reduce_sum, "ReduceMean": ops.reduce_mean, "ReduceMax": ops.reduce_max}
+    own |= {"ReduceMin": ops.reduce_min, "ReduceProd": ops.reduce_prod}
+    if x.type.dtype == bool_ and name in ("ReduceMax", "ReduceMin"):
+        return ops.cast(own[name](ops.cast(x, to=float32), **over), to=bool_)
+    return own[name](x, **over)
+
+
+def _reduce(name: str, since: int) -> None:
+    """Until opset ``since`` the axes are an attribute, from then on an input."""
+
+    @operator(name)
+    def by_attribute(c: Importer, x: T, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Any:
+        value = c.value(x)
+        return _reduce_whole(name, value, range(value.type.rank) if axes is None else axes, keepdims)
+
+    @operator(name, since)
+    def by_input(c: Importer, x: T, axes: T | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+        value = c.value(x)
+        chosen = None if axes is None else c.ints(axes, "axes")
+        if not chosen:
+            if noop_with_empty_axes:
+                return _elementwise_part(name, value) if name != "ReduceSum" else x
+            chosen = tuple(range(value.type.rank))
+        return _reduce_whole(name, value, chosen, keepdims)
+
+
+def _elementwise_part(name: str, x: Value) -> Any:
+    """What a reduction over no axes leaves: its elementwise part."""
+    return _reduce_whole(name, x, (), 1)
+
+
+for _name in [
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceSumSquare",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+]:
+    _reduce(_name, 18)
+
+
+_reduce("ReduceSum", 13)
+
+
+@operator("ArgMax")
+def ArgMax(c: Importer, x: T, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
+    return ops.argmax(c.value(x), axis=axis, keepdims=keepdims, select_last_index=select_last_index)
+
+
+@operator("ArgMin")
+def ArgMin(c: Importer, x: T, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
+    return ops.argmin(c.value(x), axis=axis, keepdims=keepdims, select_last_index=select_last_index)
+
+
+def p_norm(value: Value, p: int, axes: Sequence[int]) -> Any:
+    if p == 1:
+        return ops.reduce_sum(ops.abs(value), axes=tuple(axes), keepdims=1)
+    if p == 2:
+        return ops.sqrt(ops.reduce_sum(ops.mul(value, value), axes=tuple(axes), keepdims=1))
+    if p < 1:
+        raise ModelError(f"p is {p}; expected at least 1")
+    total = ops.reduce_sum(ops.pow(ops.abs(value), float(p)), axes=tuple(axes), keepdims=1)
+    return ops.pow(total, 1.0 / p)

@@ -1,0 +1,39 @@
+"""Converters of running sums and of the largest elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow import Value, ops
+from dataflow.errors import ModelError
+from dataflow.ir.dims import Dim
+
+from ..converters import Collector
+from ..importer import Importer, Tensor
+from ..shape_eval import axis_in
+
+T = Tensor
+operator = Collector()
+
+
+@operator("CumSum", 11)
+def CumSum(c: Importer, x: T, axis: T, *, exclusive: int = 0, reverse: int = 0) -> Any:
+    (at,) = c.ints(axis, "the axis")
+    return ops.cumsum(c.value(x), axis=at, exclusive=exclusive, reverse=reverse)
+
+
+def _topk(value: Value, k: Any, axis: int, largest: int, ordered: int) -> Any:
+    at = axis_in(axis, value.type.rank)
+    if not isinstance(k, Dim) and k < 0:
+        raise ModelError(f"k is {k}; expected at least 0")
+    return ops.topk(value, k=k, axis=at, largest=largest, sorted=ordered)
+
+
+@operator("TopK")
+def TopK_1(c: Importer, x: T, *, k: int, axis: int = -1) -> Any:
+    return _topk(c.value(x), k, axis, 1, 1)
+
+
+@operator("TopK", 10)
+def TopK(c: Importer, x: T, k: T, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
+    return _topk(c.value(x), c.sizes(k, "k")[0], axis, largest, sorted)
