@@ -5,43 +5,38 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from .compile import DeviceChoice, compile_graph, open_machine, place
+from .engine import Engine
 from .errors import Cancelled, InputError, ModelError
-from .execute.arguments import check_result, checked_inputs, result_arrays, sizes_of
+from .execute.arguments import check_result, checked_inputs, checked_shapes, result_arrays, sizes_of
+from .execute.execution import DeviceChoice, Execution
 from .execute.program import Program
-from .execute.variables import Store
+from .execute.report import Placed, placed_nodes, work_elsewhere
 from .host import checks
 from .host.fork import renew_in_child
-from .host.garbage_collection import collection_paused
 from .host.limits import Limits, limited
 from .host.numbers import whole
 from .ir.dims import Dim
 from .ir.graph import Graph, Node
-from .ir.lowered import Loop, Lowered, LoweredNode, Move
+from .ir.lowered import Lowered
 from .ir.plan import Plan
-from .ir.types import MOST_AXES, MOST_BYTES, Array, TensorType
+from .ir.types import Array
 from .passes.bind_shapes import bind, dims_of
 from .passes.dead_code import without_dead
 from .passes.dynamic_regions import Region, cut, depends_on_data
 from .planning.algorithms import Algorithms
-from .planning.budget import check_budget
 from .plugin.device import Precision
-from .plugin.registry import Registry, registry_of
+from .plugin.registry import Registry
 
 if TYPE_CHECKING:
     from .execute.profile import Profile
 
 log = logging.getLogger("dataflow")
-
-Key = tuple[tuple[str, ...], Any]  # names of results, and what the plan was made for
 
 
 @runtime_checkable
@@ -67,31 +62,14 @@ class _Fixed:
         return self.graph
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Where a node runs and why not earlier in the device list.
-
-    Attributes:
-        refusals: device to the reason why it did not take the node.
-    """
-
-    node: str
-    op: str
-    device: str
-    kernel: str
-    operations: int
-    refusals: Mapping[str, str]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Loaded:
     """What a session made of the weights of one moment; each call uses that of its begin."""
 
     graph: Graph
-    store: Store
+    engine: Engine
     depends: bool
     regions: dict[tuple[str, ...], tuple[Region, ...]]
-    programs: OrderedDict[Key, Program]
 
 
 class Session:
@@ -141,21 +119,19 @@ class Session:
         limits: Limits | None = None,
     ) -> None:
         self.model: Weighted = _Fixed(model) if isinstance(model, Graph) else _checked(model)
-        self._registry = registry_of(registry)
+        how = Execution(devices, threads, fold, fuse, precision, algorithms, pin, registry, limits)
         checks.text("fallback", fallback, ("warn", "error"))
+        self._fallback, self._warned = fallback, False
         self._concurrency = whole("concurrency", concurrency)
-        self._placement = place(devices, self._registry, self.model.graph, pin)
-        self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
-        self._fallback, self._plans = fallback, whole("plans", plans, 0)
-        self._fold, self._fuse = fold, fuse
-        self._warned = False
+        engine = Engine(how, self.model.graph, plans=whole("plans", plans, 0), borrows=True)
+        self._placement, self._devices = engine.placement, engine.devices
         self._lock, self._reloading = threading.Lock(), threading.Lock()
-        self._now: _Loaded | None = self._load()
+        self._now: _Loaded | None = self._load(engine)
         renew_in_child(self)
 
-    def _load(self) -> _Loaded:
+    def _load(self, engine: Engine) -> _Loaded:
         graph = self.model.graph_with_data()
-        return _Loaded(graph, Store(self._machine, borrows=True), depends_on_data(graph), {}, OrderedDict())
+        return _Loaded(graph, engine, depends_on_data(graph), {})
 
     def _loaded(self) -> _Loaded:
         if self._now is None:
@@ -170,13 +146,12 @@ class Session:
     @property
     def threads(self) -> int:
         """The most threads that a kernel uses."""
-        return self._machine.threads
+        return self._devices.threads
 
     def reload(self) -> None:
         """Takes the model's newest weights; runs in progress end with the old ones."""
         with self._reloading:
-            self._loaded()
-            self._now = self._load()
+            self._now = self._load(self._loaded().engine.renewed())
 
     def close(self) -> None:
         """Lets go of weights and plans; runs in progress end, and what begins later is refused with ModelError."""
@@ -190,7 +165,7 @@ class Session:
         self.close()
 
     def renew(self) -> None:
-        """In a forked child: new locks; a plan that another thread was making is made anew."""
+        """In a forked child: new locks."""
         self._lock, self._reloading = threading.Lock(), threading.Lock()
 
     # ---- running --------------------------------------------------------------------------------------
@@ -217,7 +192,7 @@ class Session:
             ModelError: the session is closed.
             KeyboardInterrupt: Ctrl-C; also inside a native segment.
         """
-        with limited(self._machine.account, "the run"):
+        with limited(self._devices.account, "the run"):
             return self._run(inputs, outputs, out)
 
     def _run(self, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None) -> dict[str, Array]:
@@ -254,7 +229,7 @@ class Session:
             needed = tuple((name, sizes[name]) for name in sorted(dims_of(region.graph)))
             shapes = tuple(np.shape(a) for a in given.values())
             make = functools.partial(self._region_for, loaded, region, given, sizes)
-            program = self._cached(loaded, (names, (index, shapes, needed)), make)
+            program = loaded.engine.program(("run",), (names, index, shapes, needed), make)
             results = result_arrays(program.plan.outputs, None)
             try:
                 program.run(given, results)
@@ -288,16 +263,15 @@ class Session:
         loaded = self._loaded()
         feeds = checked_inputs(loaded.graph, inputs)
         try:
-            with limited(self._machine.account, "the profile"):
-                return profile_program(self._program(loaded, feeds, outputs), self._machine, feeds, rounds)
+            with limited(self._devices.account, "the profile"):
+                return profile_program(self._program(loaded, feeds, outputs), self._devices, feeds, rounds)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
 
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans made so far that are still kept; of a model whose shapes depend on data, one per region."""
-        with self._lock:
-            return tuple(program.plan for program in self._loaded().programs.values())
+        return tuple(program.plan for program in self._loaded().engine.programs.values())
 
     def plan(self, inputs: Any = None, outputs: Sequence[str] | None = None) -> Plan:
         """The plan for these inputs.
@@ -306,16 +280,16 @@ class Session:
             inputs: shapes (or arrays) by name; a tuple in order; nothing where all shapes are fixed.
             outputs: as in ``run``.
         """
-        with limited(self._machine.account, "the plan"):
+        with limited(self._devices.account, "the plan"):
             loaded = self._loaded()
-            return self._program(loaded, _shapes(loaded.graph, inputs), outputs).plan
+            return self._program(loaded, checked_shapes(loaded.graph, inputs), outputs).plan
 
     def placement(self, inputs: Any = None) -> list[Placed]:
         """Where each node runs for these inputs, and why not on an earlier device; inputs as in ``plan``."""
-        with limited(self._machine.account, "the plan"):
+        with limited(self._devices.account, "the plan"):
             loaded = self._loaded()
-            lowered = self._program(loaded, _shapes(loaded.graph, inputs), None).lowered
-        return list(_placed(lowered))
+            lowered = self._program(loaded, checked_shapes(loaded.graph, inputs), None).lowered
+        return list(placed_nodes(lowered))
 
     def _program(self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
         if loaded.depends:
@@ -325,26 +299,12 @@ class Session:
                 "before it runs; session.plans has those of the runs so far"
             )
         names = () if outputs is None else checks.texts("outputs", outputs)
-        key: Key = (names, tuple(np.shape(a) for a in feeds.values()))
-        return self._cached(loaded, key, lambda: self._compile(loaded, feeds, names))
-
-    def _cached(self, loaded: _Loaded, key: Key, make: Callable[[], Program]) -> Program:
-        programs = loaded.programs
-        with self._lock:
-            program = programs.get(key)
-            if program is None:
-                program = programs[key] = make()
-                if len(programs) > self._plans:
-                    while len(programs) > self._plans:
-                        programs.popitem(last=False)
-                    loaded.store.drop_constants(p.plan for p in programs.values())
-            else:
-                programs.move_to_end(key)
-        return program
+        form = (names, tuple(a.shape for a in feeds.values()))
+        return loaded.engine.program(("run",), form, lambda: self._compile(loaded, feeds, names))
 
     def _compile(self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
         graph = loaded.graph if not outputs else without_dead(_with_outputs(loaded.graph, outputs))
-        return self._plan_for(loaded, graph, sizes_of(loaded.graph, feeds))
+        return self._build(loaded, graph, sizes_of(loaded.graph, feeds))
 
     def _region_for(
         self, loaded: _Loaded, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]
@@ -354,54 +314,22 @@ class Session:
             wanted, found = value.type.bind(sizes), given[value.name].shape
             if wanted.shape != found:
                 raise InputError(f"{value.name!r} has shape {found}; the nodes that read it were made for {wanted}")
-        return self._plan_for(loaded, region.graph, sizes)
+        return self._build(loaded, region.graph, sizes)
 
-    def _plan_for(self, loaded: _Loaded, graph: Graph, sizes: Mapping[str, int]) -> Program:
-        def make() -> Program:
-            made = compile_graph(
-                bind(graph, sizes),
-                self._placement,
-                self._machine,
-                self._registry,
-                folding=self._fold,
-                fusion=self._fuse,
-            )
-            plan, lowered, initial = made.plan, made.lowered, made.initial
-            self._report(lowered)
-            present = loaded.store.keys | loaded.store.lent(plan, initial)
-            check_budget(plan, self._machine.available(), present, {}, self._machine.account)
-            loaded.store.require(plan, lowered, initial, lambda name: None)
-            return Program(plan, lowered, self._machine, loaded.store, self._concurrency)
+    def _build(self, loaded: _Loaded, graph: Graph, sizes: Mapping[str, int]) -> Program:
+        return loaded.engine.build(bind(graph, sizes), judge=self._judge, cap=self._concurrency)
 
-        return collection_paused(make)
-
-    def _report(self, lowered: Lowered) -> None:
+    def _judge(self, lowered: Lowered) -> None:
         """Says, or refuses, when much of the work is not on a named device."""
-        if all(isinstance(i, Move) or i.device in self._placement.named for i in lowered.items):
+        if self._warned and self._fallback == "warn":
             return
-        placed = list(_placed(lowered))
-        total = sum(p.operations for p in placed)
-        away = [p for p in placed if p.device not in self._placement.named]
-        share = sum(p.operations for p in away) / max(total, 1)
-        if share <= 0.01 or (self._warned and self._fallback == "warn"):
+        text = work_elsewhere(lowered, self._placement)
+        if text is None:
             return
-        worst = max(away, key=lambda p: p.operations)
-        text = (
-            f"{share:.0%} of the work runs on {', '.join(sorted({p.device for p in away}))}, which was not named; "
-            f"most of it in {worst.op} {worst.node!r}: "
-            + "; ".join(f"{device}: {reason}" for device, reason in worst.refusals.items())
-        )
         if self._fallback == "error":
             raise ModelError(text + "; name the device, or leave out fallback='error'")
         self._warned = True
         log.warning(text)
-
-
-def _checked(model: Any) -> Weighted:
-    """The model; raises InputError where it is something else."""
-    if not isinstance(model, Weighted):
-        raise InputError(f"model is {checks.shown(model)}; expected a Model or a Graph")
-    return model
 
 
 def _take_sizes(node: Node, array: Array, sizes: dict[str, int]) -> None:
@@ -413,32 +341,6 @@ def _take_sizes(node: Node, array: Array, sizes: dict[str, int]) -> None:
             sizes[str(dim)] = int(number)
 
 
-def _placed(lowered: Lowered) -> Iterable[Placed]:
-    reasons: dict[str, dict[str, str]] = {}
-    for (name, device), reason in lowered.fallbacks.items():
-        reasons.setdefault(name, {})[device] = reason
-    for item in lowered.items:
-        for part in item.items if isinstance(item, Loop) else (item,):
-            if not isinstance(part, LoweredNode):
-                continue
-            node = part.node
-            yield Placed(
-                node.name,
-                node.op.name,
-                part.device,
-                part.kernel.name,
-                _operations(part) * (item.trips if isinstance(item, Loop) and item.kind == "repeat" else 1),
-                MappingProxyType(reasons.get(node.name, {})),
-            )
-
-
-def _operations(item: LoweredNode) -> int:
-    """Floating-point operations of a node, by its declaration or one per output element."""
-    if item.node.op.cost is not None:
-        return int(item.node.op.cost(item.node))
-    return sum(s.type.elements for s in item.outputs if s is not None)
-
-
 def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     """The graph with these results: its own outputs or any value by name."""
     import dataclasses
@@ -447,31 +349,8 @@ def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     return dataclasses.replace(graph, outputs=chosen)
 
 
-def _shapes(graph: Graph, inputs: Any) -> dict[str, Array]:
-    """Arrays without data that stand for shapes given by a user."""
-    if inputs is None:
-        inputs = {}
-    if isinstance(inputs, Mapping):
-        checks.mapping("inputs", inputs)
-    else:
-        if not hasattr(inputs, "shape") and not isinstance(inputs, (tuple, list)):
-            raise InputError(f"expected shapes or arrays by name or in order, got {inputs!r}")
-        single = len(graph.inputs) == 1 and (hasattr(inputs, "shape") or all(isinstance(d, int) for d in inputs))
-        given = [inputs] if single else list(inputs)
-        if len(given) > len(graph.inputs):
-            raise InputError(f"got {len(given)} shapes, the model has {len(graph.inputs)} inputs")
-        inputs = {value.name: shape for value, shape in zip(graph.inputs, given, strict=False)}
-    unknown = [name for name in inputs if name not in {v.name for v in graph.inputs}]
-    if unknown:
-        raise InputError(f"the model has no input {unknown[0]!r}; it has: {', '.join(v.name for v in graph.inputs)}")
-    found: dict[str, Array] = {}
-    for value in graph.inputs:
-        shape = inputs.get(value.name, value.type.shape)
-        shape = getattr(shape, "shape", shape)
-        if not isinstance(shape, (tuple, list)) or not all(isinstance(d, (int, np.integer)) for d in shape):
-            raise InputError(f"input {value.name!r} is {value.type}: give its shape as whole numbers")
-        dtype, shape = value.type.dtype, tuple(map(int, shape))
-        if TensorType(dtype, shape).nbytes > MOST_BYTES or len(shape) > MOST_AXES:
-            raise InputError(f"input {value.name!r}: shape {shape} is larger than any memory, or has too many axes")
-        found[value.name] = np.broadcast_to(np.empty((), dtype.numpy), shape)
-    return found
+def _checked(model: Any) -> Weighted:
+    """The model; raises InputError where it is something else."""
+    if not isinstance(model, Weighted):
+        raise InputError(f"model is {checks.shown(model)}; expected a Model or a Graph")
+    return model

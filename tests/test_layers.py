@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[1]
 # Room by room: a module of the core imports from its own room and from those before it, late imports included.
 ROOMS = (
     "version", "errors", "_runtime", "host", "ir", "ops", "passes", "plugin", "lower", "planning", "cdevice", "execute",
-    "compile", "session", "model", "head_replacement", "gradients", "train", "losses", "optim", "schedules", "testing",
-    "cli", "__main__", "__init__",
+    "compile", "engine", "session", "model", "head_replacement", "gradients", "train", "losses", "optim", "schedules",
+    "testing", "cli", "__main__", "__init__",
 )  # fmt: skip
 OTHERS = ("dataflow_cpu", "dataflow_cuda", "dataflow_numpy", "dataflow_onnx", "onnx")
 

@@ -106,7 +106,7 @@ def test_one_segment_one_native_call_and_no_tensor_memory(name):
     session.run(x)
     plan = session.plan(x.shape)
     assert [type(item).__name__ for item in plan.items] == ["Segment"]
-    program = next(iter(session._loaded().programs.values()))
+    program = next(iter(session._loaded().engine.programs.values()))
     (bound,) = program.bounds
     calls, natives, memory = bound.kernel_calls, bound.native_calls, allocated()
     out = {n: np.empty(o.type.sizes, np.float32) for n, o in plan.outputs.items()}
@@ -126,11 +126,11 @@ def test_training_programs_are_one_segment_each_and_allocate_nothing_when_replay
         for step in range(4):
             trainer.step({"x": x[step], "labels": y[step]})
         trainer.evaluate({"x": x[0], "labels": y[0]})
-        programs = list(trainer.programs._programs.values())
+        programs = list(trainer.programs.engine.programs.values())
         for program in programs:
             plan = program.plan
             assert [type(item).__name__ for item in plan.items] == ["Segment"] * (1 if plan.boundary is None else 2)
-        kinds = {key[0] for key in trainer.programs._programs}
+        kinds = {key[0] for key in trainer.programs.engine.programs}
         assert kinds == {("joint", True), ("joint", False), ("optimizer",), ("evaluate",)}
         memory = allocated()
         bounds = [program.bounds[0] for program in programs]
@@ -139,7 +139,7 @@ def test_training_programs_are_one_segment_each_and_allocate_nothing_when_replay
         trainer.step({"x": x[5], "labels": y[5]})
         assert allocated() == memory
         for bound, (natives, calls), program in zip(bounds, before, programs, strict=True):
-            evaluates = any(p is program and k[0] == ("evaluate",) for k, p in trainer.programs._programs.items())
+            evaluates = any(p is program and k[0] == ("evaluate",) for k, p in trainer.programs.engine.programs.items())
             runs = 0 if evaluates else 1
             assert bound.native_calls - natives == runs * len(program.plan.items)
             assert bound.kernel_calls - calls == runs * sum(len(s.steps) for s in program.plan.segments)
@@ -199,4 +199,4 @@ def test_named_sizes_are_bound_per_call_and_plans_are_bounded():
     for rows in (1, 2, 3, 4, 5, 6, 7, 1):
         x = np.ones((rows, 6), np.float32)
         np.testing.assert_allclose(session.run(x)["y"], expected(x)[0], rtol=1e-5, atol=1e-6)
-    assert len(session._loaded().programs) == 4
+    assert len(session._loaded().engine.programs) == 4

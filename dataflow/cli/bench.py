@@ -68,7 +68,7 @@ def bench(
     Inputs that no --input gives are random, whole numbers one; a named dim is 1 unless --shape says otherwise. Labels
     that a training step needs are zeros, unless there is an --input of that name.
     """
-    from ..compile import thread_count
+    from ..execute.execution import thread_count
     from ..session import Session
     from .trace import trace_events
 

@@ -16,7 +16,7 @@ from ..host.system_memory import require_memory
 from ..ir.dims import Dim, Size
 from ..ir.graph import Graph
 from ..ir.operand import Operand
-from ..ir.types import Array, TensorType
+from ..ir.types import MOST_AXES, MOST_BYTES, Array, TensorType
 from ..ir.value import Value
 
 
@@ -114,6 +114,36 @@ def sizes_of(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
 def _unfit(value: Value, shape: Sequence[Size], why: str) -> InputError:
     got = TensorType(value.type.dtype, tuple(shape))
     return InputError(f"input {value.name!r}: expected {value.type}, got {got}: {why}")
+
+
+def checked_shapes(graph: Graph, inputs: Any) -> dict[str, Array]:
+    """Arrays without data that stand for shapes given by a user."""
+    if inputs is None:
+        inputs = {}
+    if isinstance(inputs, Mapping):
+        checks.mapping("inputs", inputs)
+    else:
+        if not hasattr(inputs, "shape") and not isinstance(inputs, (tuple, list)):
+            raise InputError(f"expected shapes or arrays by name or in order, got {inputs!r}")
+        single = len(graph.inputs) == 1 and (hasattr(inputs, "shape") or all(isinstance(d, int) for d in inputs))
+        given = [inputs] if single else list(inputs)
+        if len(given) > len(graph.inputs):
+            raise InputError(f"got {len(given)} shapes, the model has {len(graph.inputs)} inputs")
+        inputs = {value.name: shape for value, shape in zip(graph.inputs, given, strict=False)}
+    unknown = [name for name in inputs if name not in {v.name for v in graph.inputs}]
+    if unknown:
+        raise InputError(f"the model has no input {unknown[0]!r}; it has: {', '.join(v.name for v in graph.inputs)}")
+    found: dict[str, Array] = {}
+    for value in graph.inputs:
+        shape = inputs.get(value.name, value.type.shape)
+        shape = getattr(shape, "shape", shape)
+        if not isinstance(shape, (tuple, list)) or not all(isinstance(d, (int, np.integer)) for d in shape):
+            raise InputError(f"input {value.name!r} is {value.type}: give its shape as whole numbers")
+        dtype, shape = value.type.dtype, tuple(map(int, shape))
+        if TensorType(dtype, shape).nbytes > MOST_BYTES or len(shape) > MOST_AXES:
+            raise InputError(f"input {value.name!r}: shape {shape} is larger than any memory, or has too many axes")
+        found[value.name] = np.broadcast_to(np.empty((), dtype.numpy), shape)
+    return found
 
 
 def check_result(name: str, array: object) -> None:

@@ -19,16 +19,16 @@ from ..lower.placement import Pins
 from ..planning.planner import make_plan
 from ..plugin.registry import Registry
 from .arguments import result_arrays
-from .devices import Machine
+from .devices import Devices
 from .program import Program
-from .variables import Store
+from .variables import Variables
 
 SECONDS = 0.1  # for a node
 LEAST, MOST = 3, 50  # rounds
 
 
 def time_algorithms(
-    node: LoweredNode, names: Sequence[str], constant: Collection[int], machine: Machine, registry: Registry
+    node: LoweredNode, names: Sequence[str], constant: Collection[int], devices: Devices, registry: Registry
 ) -> dict[str, float]:
     """Seconds of the fastest run by each algorithm; empty where the node alone gets another kernel.
 
@@ -36,33 +36,33 @@ def time_algorithms(
         node: its kernel has these algorithms.
         names: of them.
         constant: which inputs are constants, so that packs of them are kept.
-        machine: its devices.
+        devices: its devices.
         registry: where its kernel comes from.
     """
     graph, feeds = _alone(node, constant)
     lowered, initial = lower(graph, Pins((node.device,)), registry)
     if [getattr(item, "kernel", None) for item in lowered.items] != [node.kernel]:
         return {}
-    store = Store(machine)
-    alignment = {d: registry.devices[d].alignment for d in machine.backends}
-    asynchronous = frozenset(d for d in machine.backends if registry.devices[d].asynchronous)
+    variables = Variables(devices)
+    alignment = {d: registry.devices[d].alignment for d in devices.backends}
+    asynchronous = frozenset(d for d in devices.backends if registry.devices[d].asynchronous)
     programs = {}
     for name in names:
 
         def prepare(
             device: str, nodes: Sequence[LoweredNode], constants: Collection[Root], name: str = name
         ) -> Sequence[Any]:
-            return machine.backends[device].prepare(nodes, machine.threads, constants, {0: name})
+            return devices.backends[device].prepare(nodes, devices.threads, constants, {0: name})
 
         plan = make_plan(lowered, prepare, alignment, asynchronous)
-        store.require(plan, lowered, dict(initial), lambda name: None)
-        programs[name] = Program(plan, lowered, machine, store)
+        variables.require(plan, lowered, dict(initial), lambda name: None)
+        programs[name] = Program(plan, lowered, devices, variables)
     try:
         return _race(programs, feeds)
     finally:
         for program in programs.values():
             program.close()
-        store.close()
+        variables.close()
 
 
 def _race(programs: dict[str, Program], feeds: dict[str, Array]) -> dict[str, float]:

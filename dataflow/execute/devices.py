@@ -14,7 +14,7 @@ from ..planning.algorithms import Algorithms
 from ..plugin.device import Backend, Buffer, Precision
 
 
-class Machine:
+class Devices:
     """The open devices of a session or trainer, in order of preference.
 
     Attributes:

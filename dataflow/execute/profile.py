@@ -15,7 +15,7 @@ from ..ir.operand import Operand
 from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
 from ..ir.types import Array
 from .arguments import result_arrays
-from .devices import Machine
+from .devices import Devices
 from .program import Bound, Program
 
 TRANSFER, WAIT = "transfer", "wait"
@@ -106,7 +106,7 @@ class Profile:
         return sorted(found, key=lambda row: -row.seconds)
 
 
-def profile_program(program: Program, machine: Machine, feeds: Mapping[str, Array], rounds: int) -> Profile:
+def profile_program(program: Program, devices: Devices, feeds: Mapping[str, Array], rounds: int) -> Profile:
     """The profile of a program.
 
     Each step is bound as a segment of its own, so that one native call runs it, and the whole plan is run in order in
@@ -115,7 +115,7 @@ def profile_program(program: Program, machine: Machine, feeds: Mapping[str, Arra
 
     Args:
         program: what is measured.
-        machine: its devices.
+        devices: its devices.
         feeds: contiguous, aligned arrays of the planned types, by name.
         rounds: how often; two more warm up.
 
@@ -127,9 +127,9 @@ def profile_program(program: Program, machine: Machine, feeds: Mapping[str, Arra
     numbered = _single_steps(plan)
     empty = {s.device: Segment(s.device, ()) for s in plan.segments}
     items = (*(item for _, item in numbered), *empty.values())
-    bound = Bound(dataclasses.replace(plan, items=items, boundary=None), machine, program._persistent, apart=True)
+    bound = Bound(dataclasses.replace(plan, items=items, boundary=None), devices, program._persistent, apart=True)
     try:
-        timed = [_Timed(b, _waiting(machine, plan, item)) for b, item in zip(bound._items, items, strict=True)]
+        timed = [_Timed(b, _waiting(devices, plan, item)) for b, item in zip(bound._items, items, strict=True)]
         bound._items = timed
         outputs = result_arrays(plan.outputs, None)
         whole = []
@@ -143,7 +143,7 @@ def profile_program(program: Program, machine: Machine, feeds: Mapping[str, Arra
     spans = [item.spans[WARM:] for item in timed]
     idle = dict(zip(empty, map(_median, spans[len(numbered) :]), strict=True))
     steps = tuple(
-        _step_time(item, index, found, idle, machine) for (index, item), found in zip(numbered, spans, strict=False)
+        _step_time(item, index, found, idle, devices) for (index, item), found in zip(numbered, spans, strict=False)
     )
     return Profile(steps, _usual_round(spans[: len(numbered)]), statistics.median(whole[WARM:]), rounds, outputs)
 
@@ -174,16 +174,16 @@ def _single_steps(plan: Plan) -> list[tuple[int, Item]]:
     return found
 
 
-def _waiting(machine: Machine, plan: Plan, item: Item) -> Callable[[], None]:
+def _waiting(devices: Devices, plan: Plan, item: Item) -> Callable[[], None]:
     """What ends an item: nothing, or on a device that works asynchronously that it has done its work."""
-    device = _device(item, machine)
-    return machine.backends[device].sync if device in plan.asynchronous else lambda: None
+    device = _device(item, devices)
+    return devices.backends[device].sync if device in plan.asynchronous else lambda: None
 
 
-def _device(item: Item, machine: Machine) -> str:
+def _device(item: Item, devices: Devices) -> str:
     if not isinstance(item, Transfer):
         return item.device
-    return item.from_device if machine.memories[item.from_device] != HOST else item.to_device
+    return item.from_device if devices.memories[item.from_device] != HOST else item.to_device
 
 
 def _median(spans: Sequence[Span]) -> float:
@@ -200,8 +200,8 @@ def _usual_round(spans: Sequence[Sequence[Span]]) -> tuple[Span, ...]:
     return tuple((begin - start, end - start) for begin, end in usual)
 
 
-def _step_time(item: Item, index: int, spans: Sequence[Span], idle: Mapping[str, float], machine: Machine) -> StepTime:
-    device = _device(item, machine)
+def _step_time(item: Item, index: int, spans: Sequence[Span], idle: Mapping[str, float], devices: Devices) -> StepTime:
+    device = _device(item, devices)
     median, fastest = _median(spans), min(end - begin for begin, end in spans)
     if isinstance(item, Wait):
         return StepTime("", WAIT, device, "", index, median, fastest, 0, 0)

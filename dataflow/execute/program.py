@@ -19,8 +19,8 @@ from ..ir.lowered import Lowered
 from ..ir.plan import Plan, Segment, Transfer, Wait
 from ..ir.types import Array
 from ..plugin.device import Backend, Buffer
-from .devices import Machine
-from .variables import Store
+from .devices import Devices
+from .variables import Variables
 
 PERSISTENT = frozenset({"weights", "state", "packs"})  # kinds of arenas that outlive a run
 
@@ -28,8 +28,8 @@ PERSISTENT = frozenset({"weights", "state", "packs"})  # kinds of arenas that ou
 class Scratch:
     """One buffer per memory that programs use as their arena in turn; for programs that never run at one time."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
         self._buffers: dict[str, Buffer] = {}
         self.generation = 0  # goes up when a buffer was replaced: what is bound to the old one binds anew
 
@@ -44,8 +44,8 @@ class Scratch:
             self.generation += 1
             if known is not None:
                 del self._buffers[arena.memory]
-                self._machine.free(arena.memory, known)
-            self._buffers[arena.memory] = self._machine.allocate(arena.memory, arena.bytes)
+                self._devices.free(arena.memory, known)
+            self._buffers[arena.memory] = self._devices.allocate(arena.memory, arena.bytes)
 
     def buffer(self, memory: str) -> Buffer:
         """The buffer for arenas in ``memory``."""
@@ -59,7 +59,7 @@ class Scratch:
     def close(self) -> None:
         """Gives device memory back."""
         for memory, buffer in self._buffers.items():
-            self._machine.free(memory, buffer)
+            self._devices.free(memory, buffer)
         self._buffers.clear()
 
 
@@ -89,16 +89,16 @@ class Program:
         self,
         plan: Plan,
         lowered: Lowered,
-        machine: Machine,
-        store: Store,
+        devices: Devices,
+        variables: Variables,
         cap: int = 1,
         scratch: Scratch | None = None,
     ) -> None:
         self.plan, self.lowered = plan, lowered
         self._scratch = scratch
-        self._machine = machine
-        # From now on: the store may forget constants while a run of this plan is still to begin.
-        self._persistent = {a.name: store.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
+        self._devices = devices
+        # From now on: constants may be forgotten while a run of this plan is still to begin.
+        self._persistent = {a.name: variables.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
         self._cap = cap
         self._seats: list[_Seat] = []
         self._growing = threading.Lock()
@@ -146,7 +146,7 @@ class Program:
                 seat.bound = None
                 seat.generation = scratch.generation
         if seat.bound is None:
-            seat.bound = collection_paused(lambda: Bound(self.plan, self._machine, self._persistent, scratch))
+            seat.bound = collection_paused(lambda: Bound(self.plan, self._devices, self._persistent, scratch))
         return seat.bound
 
     def renew(self) -> None:
@@ -166,7 +166,7 @@ class Bound:
 
     Args:
         plan: what runs.
-        machine: the open devices.
+        devices: the open devices.
         persistent: memory that outlives a run, by the name of its arena.
         scratch: buffers that programs use in turn; None: its own.
         apart: each item is called by itself, so that it can be timed.
@@ -179,13 +179,13 @@ class Bound:
     def __init__(
         self,
         plan: Plan,
-        machine: Machine,
+        devices: Devices,
         persistent: Mapping[str, Buffer],
         scratch: Scratch | None = None,
         apart: bool = False,
     ) -> None:
         self.plan = plan
-        self._machine = machine
+        self._devices = devices
         self._names: list[str] = []  # of slots, in their order
         self._buffers: list[Buffer | None] = []
         self._scratch: list[tuple[str, Buffer]] = []  # its own
@@ -202,7 +202,7 @@ class Bound:
                 if scratch is not None:
                     buffer = scratch.buffer(arena.memory)
                 else:
-                    buffer = machine.allocate(arena.memory, arena.bytes)
+                    buffer = devices.allocate(arena.memory, arena.bytes)
                     self._scratch.append((arena.memory, buffer))
             else:
                 buffer = persistent[arena.name]
@@ -237,14 +237,14 @@ class Bound:
             LimitExceeded: the call's time is over.
             DeviceError: a device failed.
         """
-        if self._machine.failed:
-            raise DeviceError(f"a device failed before: {self._machine.failed}; make a new session")
+        if self._devices.failed:
+            raise DeviceError(f"a device failed before: {self._devices.failed}; make a new session")
         slots = self._slots
         for index, name, is_input in self._given:
             slots[index] = address_of(inputs[name] if is_input else outputs[name])
         self._cancel[0] = 0
         if self.plan.asynchronous:
-            with self._machine.turn:
+            with self._devices.turn:
                 self._run_items(interruptible)
         else:
             self._run_items(interruptible)
@@ -273,7 +273,7 @@ class Bound:
                 self.native_calls += item.native
                 item.run(self._slots, len(self._given), cancel, self._calls)
         except DeviceError as error:
-            self._machine.failed = str(error)
+            self._devices.failed = str(error)
             raise
 
     def cancel(self) -> None:
@@ -282,23 +282,23 @@ class Bound:
 
     def _bind(self, item: Segment | Transfer | Wait, table: Sequence[tuple[Any, int, int]]) -> Any:
         if isinstance(item, Segment):
-            memory = self._machine.memories[item.device]
+            memory = self._devices.memories[item.device]
             own = [
                 entry if arena.memory == memory else (None, 0, -1)  # a device sees its own memory only
                 for arena, entry in zip(self.plan.arenas, table, strict=True)
             ]
-            return self._machine.backends[item.device].bind(item, own, self._machine.threads)
+            return self._devices.backends[item.device].bind(item, own, self._devices.threads)
         if isinstance(item, Wait):
-            return _BoundWait(self._machine.backends[item.device])
+            return _BoundWait(self._devices.backends[item.device])
         if HOST not in (self.plan.arenas[item.source.arena].memory, self.plan.arenas[item.target.arena].memory):
-            return _BoundPeerTransfer(item, table, self._machine.backends)
-        return _BoundTransfer(item, self.plan, table, self._machine.backends)
+            return _BoundPeerTransfer(item, table, self._devices.backends)
+        return _BoundTransfer(item, self.plan, table, self._devices.backends)
 
     def close(self) -> None:
         """Gives device memory back."""
         self._items = []
         for memory, buffer in self._scratch:
-            self._machine.free(memory, buffer)
+            self._devices.free(memory, buffer)
         self._scratch = []
 
 

@@ -21,7 +21,7 @@ from ..ir.operand import Operand
 from ..ir.plan import Pack, Plan
 from ..ir.types import Array
 from ..plugin.device import Buffer
-from .devices import Machine
+from .devices import Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,16 @@ class _Copy:
     pack: Pack
 
 
-class Store:
+class Variables:
     """Tensors that outlive a run.
 
     Args:
-        machine: the open devices.
+        devices: the open devices.
         borrows: constants that nobody can change stay where they lie, instead of being copied.
     """
 
-    def __init__(self, machine: Machine, borrows: bool = False) -> None:
-        self._machine, self._borrows = machine, borrows
+    def __init__(self, devices: Devices, borrows: bool = False) -> None:
+        self._devices, self._borrows = devices, borrows
         self._tensors: dict[str, _Tensor] = {}
         self._copies: dict[str, _Copy] = {}
         self._constants: set[str] = set()  # what a compile made or found constant: programs may each have their own
@@ -63,7 +63,7 @@ class Store:
     def require(
         self, plan: Plan, lowered: Lowered, initial: dict[str, Initializer], newest: Callable[[str], Array | None]
     ) -> None:
-        """Allocates and fills what ``plan`` needs and the store doesn't have.
+        """Allocates and fills what ``plan`` needs and is not there yet.
 
         Args:
             plan: says where the tensors lie.
@@ -85,7 +85,7 @@ class Store:
             if known is None and first.role == "constant":
                 self._constants.add(key)
             if known is None and plan.arenas[operand.arena].kind != "source":
-                made = None if data.factor is None else self._machine.account  # what is lent belongs to the model
+                made = None if data.factor is None else self._devices.account  # what is lent belongs to the model
                 self._tensors[key] = known = self._kept(plan, operand, data_of(data), newer is None, made)
             if key in wanted:
                 sources.append((data if known is None else Initializer(self._array(known)), key, wanted[key]))
@@ -103,7 +103,7 @@ class Store:
         arena = plan.arenas[operand.arena]
         if self._borrows and constant and arena.memory == HOST and arena.kind == "weights" and can_lend(array):
             return _Tensor(HOST, Lent(array, account), operand)
-        tensor = _Tensor(arena.memory, self._machine.allocate(arena.memory, operand.type.nbytes), operand)
+        tensor = _Tensor(arena.memory, self._devices.allocate(arena.memory, operand.type.nbytes), operand)
         self._write(tensor, array)
         return tensor
 
@@ -143,7 +143,7 @@ class Store:
         sources.sort(key=lambda entry: entry[0].array.nbytes)
         helpers = [
             threading.Thread(target=work, args=(0,))
-            for _ in range(min(self._machine.threads, os.cpu_count() or 1, len(sources)) - 1)
+            for _ in range(min(self._devices.threads, os.cpu_count() or 1, len(sources)) - 1)
         ]
         try:
             for helper in helpers:
@@ -165,7 +165,7 @@ class Store:
         sizes = [plan.arenas[plan.packs[name].operand.arena].bytes for name in names]
         if not sizes:
             return {}
-        block = self._machine.allocate(HOST, sum(sizes))
+        block = self._devices.allocate(HOST, sum(sizes))
         offsets = itertools.accumulate(sizes, initial=0)
         return {name: Part(block, at, size) for name, at, size in zip(names, offsets, sizes, strict=False)}
 
@@ -207,7 +207,7 @@ class Store:
             self._array(tensor)[...] = array
             return
         data = np.ascontiguousarray(array)  # must live until the device has read it
-        backend = self._machine.backend_of(tensor.memory)
+        backend = self._devices.backend_of(tensor.memory)
         backend.write(tensor.buffer, 0, data)
         backend.sync()
 
@@ -221,13 +221,13 @@ class Store:
         if tensor.operand.type.elements == 0 or tensor.memory == HOST:
             return self._array(tensor).copy()
         array = np.empty(tensor.operand.type.sizes, tensor.operand.type.dtype.numpy)
-        self._machine.backend_of(tensor.memory).read(array, tensor.buffer, 0)
+        self._devices.backend_of(tensor.memory).read(array, tensor.buffer, 0)
         return array
 
     def close(self) -> None:
         """Gives device memory back."""
         for tensor in self._tensors.values():
-            self._machine.free(tensor.memory, tensor.buffer)
+            self._devices.free(tensor.memory, tensor.buffer)
         self._tensors.clear()
         self._copies.clear()
 

@@ -367,6 +367,6 @@ def _origin(trainer: Trainer) -> dict[str, Any]:
         "version": VERSION,
         "numpy": np.__version__,
         "machine": platform.machine(),
-        "devices": str(trainer.devices),
-        "threads": trainer.threads,
+        "devices": str(trainer.execution.devices),
+        "threads": trainer.execution.threads,
     }

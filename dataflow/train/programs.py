@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..compile import DeviceChoice, compile_graph, open_machine, place, to_differentiate
+from ..compile import to_differentiate
+from ..engine import Engine
 from ..errors import Cancelled
 from ..execute.arguments import checked_array, checked_inputs, result_arrays, sizes_of
+from ..execute.execution import Execution
 from ..execute.profile import Profile, profile_program
 from ..execute.program import Program, Scratch
-from ..execute.variables import Store
-from ..host.limits import Limits, limited
+from ..host.limits import limited
 from ..ir.graph import Graph
 from ..ir.kernel import HOST
 from ..ir.plan import Plan
@@ -26,10 +26,6 @@ from ..ops.random import KEY
 from ..passes.bind_shapes import bind, dims_of
 from ..passes.dead_code import without_dead
 from ..passes.dropout import with_dropout
-from ..planning.algorithms import Algorithms
-from ..planning.budget import check_budget
-from ..plugin.device import Precision
-from ..plugin.registry import Registry, registry_of
 from .joint import (
     ACCUMULATOR,
     HYPER,
@@ -90,7 +86,7 @@ class Programs:
         objective: loss and metrics.
         optimizer: makes the update.
         trainable: names of parameters.
-        devices, threads, fuse, precision, algorithms, pin, registry, limits: as for Session.
+        how: devices, and how they compile and run.
         clip_norm: the largest norm of the averaged gradient, or None.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``ties``.
@@ -103,28 +99,18 @@ class Programs:
         objective: Objective,
         optimizer: Optimizer,
         trainable: Sequence[str],
+        how: Execution,
         *,
-        devices: Sequence[DeviceChoice] | DeviceChoice | None = None,
-        threads: int | None = None,
         clip_norm: float | None = None,
         batch_norm: str = "fixed",
         ties: Mapping[str, Tie] = MappingProxyType({}),
         dropout: int | None = None,
-        fuse: bool = True,
-        precision: Precision = "float32",
-        algorithms: Algorithms | None = None,
-        pin: Mapping[str, str] | None = None,
-        registry: Registry | None = None,
-        limits: Limits | None = None,
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
-        self._registry = registry_of(registry)
-        self._placement = place(devices, self._registry, model.graph, pin)
-        self._machine = open_machine(self._placement, devices, self._registry, threads, precision, algorithms, limits)
+        self.engine = Engine(how, model.graph, plans=PLANS)
         self._trainable = tuple(trainable)
-        self._clip_norm, self._fuse = clip_norm, fuse
-        self._store = Store(self._machine)
-        self._scratch = Scratch(self._machine)
+        self._clip_norm, self._fuse = clip_norm, how.fuse
+        self._scratch = Scratch(self.engine.devices)
         self._ties = ties
         self._graph = tied(model.graph_with_data(), ties)
         self._dropout = dropout
@@ -132,7 +118,6 @@ class Programs:
         self._statistics = tuple(s.name.removeprefix(PENDING) for s in self._training[True].states)
         self._homes: dict[str, str] | None = None
         self._reached: tuple[str, ...] = ()
-        self._programs: OrderedDict[tuple[Any, ...], Program] = OrderedDict()
         self._first = {v.name: data.array for v, data in self._graph.initializers.items()}
         self._loaded: dict[str, Array] = {}
         self._squares = 0.0  # of the accumulators: the sum after the last micro-batch
@@ -147,7 +132,7 @@ class Programs:
             first: of a logical batch: writes the accumulators, otherwise adds.
             draw: number of the micro-batch, of which the random numbers depend.
         """
-        with limited(self._machine.account, "the step"):
+        with limited(self.engine.devices.account, "the step"):
             terms = self._run(*self._micro_batch(batch, first, draw))
         self._squares = float(terms[SQUARES])
         return terms
@@ -167,13 +152,13 @@ class Programs:
             bound = bind(self._graph, sizes)
             return forward_graph(bound, self._entries(bound), self._objective.build)
 
-        with limited(self._machine.account, "the evaluation"):
+        with limited(self.engine.devices.account, "the evaluation"):
             return self._run(self._program(("evaluate",), batch, make), batch)
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs with the newest weights, in inference mode."""
         feeds = checked_inputs(self._graph, inputs)
-        with limited(self._machine.account, "the prediction"):
+        with limited(self.engine.devices.account, "the prediction"):
             program = self._program(("predict",), feeds, lambda sizes: bind(self._graph, sizes))
             return self._run(program, feeds)
 
@@ -189,7 +174,7 @@ class Programs:
         Returns:
             The norm of the averaged gradient before clipping; nan without ``clip_norm``.
         """
-        with limited(self._machine.account, "the optimizer's step"):
+        with limited(self.engine.devices.account, "the optimizer's step"):
             program, feeds = self._optimizer_step(hyper, weight)
         results = self._run(program, feeds, interruptible=False)  # outside: no limit ends it half-way
         return float(results["norm"]) if "norm" in results else float("nan")
@@ -215,19 +200,19 @@ class Programs:
         kept = {key.removeprefix("parameters/"): array for key, array in self.state().items()}
         try:
             return {
-                name: profile_program(program, self._machine, self._feeds(program, given), rounds)
+                name: profile_program(program, self.engine.devices, self._feeds(program, given), rounds)
                 for name, (program, given) in made.items()
             }
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         finally:
             for name, array in kept.items():
-                if self._key_of(name) in self._store:
-                    self._store.write(self._key_of(name), array)
+                if self._key_of(name) in self.engine.variables:
+                    self.engine.variables.write(self._key_of(name), array)
 
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest binding of each."""
-        return {"-".join(map(str, key[0])): program.plan for key, program in self._programs.items()}
+        return {"-".join(map(str, kind)): program.plan for (kind, _), program in self.engine.programs.items()}
 
     def gradients(self) -> dict[str, Array]:
         """The accumulated gradients (sums over the logical batch so far), by parameter."""
@@ -262,21 +247,19 @@ class Programs:
         self._loaded = {key: np.array(value) for key, value in state.items()}
         slots = [f"optimizer/{slot}/{name}" for slot in self._optimizer.slots for name in self._reached]
         changed = {*self._reached, *self._statistics, *slots}
-        for stored in self._store.names():
+        for stored in self.engine.variables.names():
             name = self._name_of(stored)
             found = self._initial(name)
             if found is None and name in changed:
                 found = self._begun(name)
             if found is not None:
-                self._store.write(stored, found)
+                self.engine.variables.write(stored, found)
 
     def close(self) -> None:
         """Gives device memory back; the programs can't run any more."""
-        for program in self._programs.values():
-            program.close()
-        self._programs.clear()
+        self.engine.forget_programs()
         self._scratch.close()
-        self._store.close()
+        self.engine.close()
 
     # ---- how they are made ----------------------------------------------------------------------------
 
@@ -289,7 +272,7 @@ class Programs:
         bound = bind(self._training[not add], sizes)
         names = self._reached or self._trainable
         if self._fuse:
-            bound = to_differentiate(bound, self._placement, self._registry, self._changed())
+            bound = to_differentiate(bound, self.engine.placement, self.engine.registry, self._changed())
         joint = joint_graph(bound, self._entries(bound), self._objective.build, names, add=add)
         self._reached = joint.reached
         return joint.graph
@@ -309,22 +292,12 @@ class Programs:
         if self._homes is not None:
             return
         self._homes = {}
-        for program in self._programs.values():  # made before it was known what changes, and where that lies
-            program.close()
-        self._programs.clear()
+        self.engine.forget_programs()  # made before it was known what changes, and where that lies
         sizes = sizes_of(self._graph, {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs})
         graph = self._joint(batch, sizes, add=False)
-        if all(memory == HOST for memory in self._machine.memories.values()):
+        if all(memory == HOST for memory in self.engine.devices.memories.values()):
             return
-        made = compile_graph(
-            graph,
-            self._placement,
-            self._machine,
-            self._registry,
-            changed=self._changed(),
-            homes={},
-            fusion=self._fuse,
-        )
+        made = self.engine.compile(graph, changed=self._changed())
         for stored in made.lowered.stored.values():
             memory = stored.storage.root.memory
             if memory != HOST and stored.name in self._changed():
@@ -344,36 +317,16 @@ class Programs:
     def _program(
         self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Callable[[Mapping[str, int]], Graph]
     ) -> Program:
-        key = (kind, tuple((name, np.shape(array)) for name, array in batch.items()))
-        program = self._programs.get(key)
-        if program is not None:
-            self._programs.move_to_end(key)
-            return program
-        feeds = {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs if v.name in batch}
-        sizes = sizes_of(self._graph, feeds) if len(feeds) == len(self._graph.inputs) and feeds else {}
-        graph = without_dead(make(sizes))
-        assert not dims_of(graph)
-        changed, homes = self._changed(), self._homes or {}
-        homes = {**dict.fromkeys(changed, HOST), **homes}
-        made = compile_graph(
-            graph,
-            self._placement,
-            self._machine,
-            self._registry,
-            changed=changed,
-            homes=homes,
-            fusion=self._fuse,
-        )
-        plan, lowered = made.plan, made.lowered
-        check_budget(plan, self._machine.available(), self._store.keys, self._scratch.sizes, self._machine.account)
-        self._store.require(plan, lowered, made.initial, self._initial)
-        program = Program(plan, lowered, self._machine, self._store, 1, self._scratch)
-        self._programs[key] = program
-        same = [k for k in self._programs if k[0] == kind]
-        if len(same) > PLANS:
-            self._programs.pop(same[0]).close()
-            self._store.drop_constants(p.plan for p in self._programs.values())
-        return program
+        def build() -> Program:
+            feeds = {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs if v.name in batch}
+            sizes = sizes_of(self._graph, feeds) if len(feeds) == len(self._graph.inputs) and feeds else {}
+            graph = without_dead(make(sizes))
+            assert not dims_of(graph)
+            changed = self._changed()
+            homes = {**dict.fromkeys(changed, HOST), **(self._homes or {})}
+            return self.engine.build(graph, changed=changed, homes=homes, newest=self._initial, scratch=self._scratch)
+
+        return self.engine.program(kind, tuple((name, np.shape(array)) for name, array in batch.items()), build)
 
     def _run(self, program: Program, batch: Mapping[str, Array], *, interruptible: bool = True) -> dict[str, Array]:
         plan = program.plan
@@ -394,7 +347,7 @@ class Programs:
 
     def _name_of(self, key: str) -> str:
         """The tensor's name without the memory before it."""
-        for memory in set(self._machine.memories.values()) - {HOST}:
+        for memory in set(self.engine.devices.memories.values()) - {HOST}:
             key = key.removeprefix(memory + "/")
         return key
 
@@ -404,8 +357,8 @@ class Programs:
 
     def _read(self, name: str) -> Array:
         key = self._key_of(name)
-        if key in self._store:
-            return self._store.read(key)
+        if key in self.engine.variables:
+            return self.engine.variables.read(key)
         array = self._initial(name)
         return self._begun(name) if array is None else array
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import InputError, ModelError
+from ..execute.execution import Execution
 from ..host import checks
 from ..host.limits import Limits
 from ..host.numbers import whole
@@ -112,9 +113,10 @@ class Trainer:
         self.model, self.dropout = model, dropout
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
         self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
-        self.devices, self.threads, self.precision, self.pin, self.registry = devices, threads, precision, pin, registry
-        self.fuse, self.limits = fuse, limits
         self.algorithms = Algorithms() if algorithms is None else algorithms
+        self.execution = Execution(
+            devices, threads, True, bool(fuse), precision, self.algorithms, pin, registry, limits
+        )
         self.objective = Objective(model, loss, output, metrics)
         self._graph = without_data(self.objective.graph, self.objective.read)
         self.ties = find_ties(model) if tie else {}
@@ -138,18 +140,11 @@ class Trainer:
             self.objective,
             self.optimizer,
             self.trainable,
-            devices=self.devices,
-            threads=self.threads,
+            self.execution,
             clip_norm=self.clip_norm,
             batch_norm=self.batch_norm,
             ties=self.ties,
             dropout=self.seed if self.dropout else None,
-            fuse=self.fuse,
-            precision=self.precision,
-            algorithms=self.algorithms,
-            pin=self.pin,
-            registry=self.registry,
-            limits=self.limits,
         )
 
     # ---- one step -------------------------------------------------------------------------------------
@@ -276,7 +271,8 @@ class Trainer:
                 return f"parameter {name!r}, which the last update made so"
         computed = [(v, node) for node in self.model.graph.nodes for v in node.outputs if v is not None]
         made = {v.name: node for v, node in computed if v.type.dtype.is_float}
-        session = Session(self.model, self.devices, threads=self.threads, registry=self.registry, limits=self.limits)
+        how = self.execution
+        session = Session(self.model, how.devices, threads=how.threads, registry=how.registry, limits=how.limits)
         found = session.run({name: feeds[name] for name in self.model.inputs}, outputs=list(made))
         for name, node in made.items():
             if not np.isfinite(found[name].astype(np.float64)).all():

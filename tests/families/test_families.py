@@ -68,7 +68,9 @@ def train(file, *, steps=made.STEPS, devices=("cpu",), registry=None, scale=None
         def looked(hyper, weight):
             if scale is not None:
                 key = "gradients/" + trainer.trainable[scale]
-                trainer.programs._store.write(key, trainer.programs._store.read(key) * np.float32(1.05))
+                trainer.programs.engine.variables.write(
+                    key, trainer.programs.engine.variables.read(key) * np.float32(1.05)
+                )
             if not gradients:
                 own = {n: g / weight for n, g in trainer.programs.gradients().items()}
                 for name, initializer, turned in places:

@@ -148,7 +148,7 @@ def errors(folder: Path) -> Callable[[int], None]:
 
     def cancelled(call: int) -> None:
         session.run(whole)
-        (bound, *_) = next(iter(session._loaded().programs.values())).bounds
+        (bound, *_) = next(iter(session._loaded().engine.programs.values())).bounds
         cancel = threading.Thread(target=bound.cancel)
         cancel.start()
         try:

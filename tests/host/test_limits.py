@@ -110,7 +110,7 @@ def test_runs_side_by_side_share_the_limit():
     for thread in threads:
         thread.join()
     assert not problems
-    assert session._machine.account.left >= 0
+    assert session._devices.account.left >= 0
 
 
 def test_the_message_names_what_takes_most():
@@ -281,7 +281,7 @@ def test_one_long_step_on_one_thread_ends_with_its_time_too():
     session = df.Session(df.Model(g.build()), ["cpu"], threads=1, limits=df.Limits(seconds=100))
     out = np.full(size, 7, np.float32)
     session.plan()
-    session._machine.account.limits = df.Limits(seconds=0.002)
+    session._devices.account.limits = df.Limits(seconds=0.002)
     with pytest.raises(df.LimitExceeded):
         session.run(np.broadcast_to(np.float32(1), size).copy(), out={"y": out})
     assert out[-1] == 7

@@ -86,7 +86,7 @@ def test_a_loop_is_one_step_and_its_trips_run_natively():
         session = df.Session(recurrent(trips), devices=["cpu"])
         session.run(feeds(trips))
         plans[trips] = session.plan({n: a.shape for n, a in feeds(trips).items()})
-        (program,) = session._loaded().programs.values()
+        (program,) = session._loaded().engine.programs.values()
         (bound,) = program.bounds
         (loop,) = [step for step in plans[trips].segments[0].steps if step.body is not None]
         assert loop.body.trips == trips

@@ -54,7 +54,7 @@ def test_a_constant_weight_is_packed_counted_and_remade_on_reload():
 def test_a_new_value_in_the_store_remakes_the_pack():
     session = df.Session(model(), devices=["cpu"])
     session.run(X)
-    session._loaded().store.write("w", 3 * WEIGHT)
+    session._loaded().engine.variables.write("w", 3 * WEIGHT)
     np.testing.assert_allclose(session.run(X)["y"], expected(3 * WEIGHT), rtol=1e-5, atol=1e-5)
 
 

@@ -58,8 +58,8 @@ def results(plan, program, store, feeds):
     """What a plan computes from poisoned memory, with the state it leaves; None when it is refused or fails."""
     before = {key: store.read(key) for key in store.names()}
     try:
-        changed = Program(plan, program.lowered, program._machine, store, 1)
-        bound = Bound(plan, changed._machine, changed._persistent)
+        changed = Program(plan, program.lowered, program._devices, store, 1)
+        bound = Bound(plan, changed._devices, changed._persistent)
         for _, buffer in bound._scratch:
             poison(bound, buffer)
         out = {n: np.full(o.type.sizes, -7, o.type.dtype.numpy) for n, o in plan.outputs.items()}
@@ -71,7 +71,7 @@ def results(plan, program, store, feeds):
     finally:
         for key, array in before.items():
             store.write(key, array)
-        program._machine.failed = None
+        program._devices.failed = None
 
 
 def poison(bound, buffer):
@@ -108,9 +108,9 @@ def corrupt_and_compare(program, store, feeds, count, seed):
 def test_corrupted_plans_that_compute_something_else_are_rejected(name, kind):
     x, y = recorded(name)
     with trained(name, devices=["cpu"]) as trainer:
-        program = next(p for k, p in trainer.programs._programs.items() if "-".join(map(str, k[0])) == kind)
+        program = next(p for k, p in trainer.programs.engine.programs.items() if "-".join(map(str, k[0])) == kind)
         feeds = {"x": x[0], "labels": y[0]}
-        differing, rejected = corrupt_and_compare(program, trainer.programs._store, feeds, 300, seed=11)
+        differing, rejected = corrupt_and_compare(program, trainer.programs.engine.variables, feeds, 300, seed=11)
     assert differing > 150
     assert rejected >= differing
 
@@ -118,11 +118,11 @@ def test_corrupted_plans_that_compute_something_else_are_rejected(name, kind):
 def test_corrupted_plans_over_two_memories_are_rejected(remote):
     x, y = recorded("mlp")
     with trained("mlp", devices=["remote", "cpu"], registry=remote) as trainer:
-        program = next(p for k, p in trainer.programs._programs.items() if k[0] == ("joint", True))
+        program = next(p for k, p in trainer.programs.engine.programs.items() if k[0] == ("joint", True))
         check_plan(program.plan)
         assert program.plan.asynchronous == {"remote"}
         feeds = {"x": x[0], "labels": y[0]}
-        differing, rejected = corrupt_and_compare(program, trainer.programs._store, feeds, 100, seed=5)
+        differing, rejected = corrupt_and_compare(program, trainer.programs.engine.variables, feeds, 100, seed=5)
         for at, item in enumerate(program.plan.items):
             if isinstance(item, Wait):
                 items = program.plan.items[:at] + program.plan.items[at + 1 :]

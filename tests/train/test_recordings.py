@@ -86,7 +86,7 @@ def look(trainer, gradients, step, weight, scale):
     if scale:
         name, factor = scale
         key = "gradients/" + name
-        trainer.programs._store.write(key, trainer.programs._store.read(key) * np.float32(factor))
+        trainer.programs.engine.variables.write(key, trainer.programs.engine.variables.read(key) * np.float32(factor))
     if step == 0:
         gradients.update({n: g / weight for n, g in trainer.programs.gradients().items()})
 

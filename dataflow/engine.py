@@ -1,0 +1,154 @@
+"""Engine: open devices, stored tensors and the plans made for them; sessions and trainers run on one."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Mapping
+from types import MappingProxyType
+
+from .compile import Compiled, compile_graph
+from .execute.execution import Execution, open_devices, place
+from .execute.program import Program, Scratch
+from .execute.variables import Variables
+from .host.fork import renew_in_child
+from .host.garbage_collection import collection_paused
+from .ir.graph import Graph
+from .ir.lowered import Lowered
+from .ir.types import Array
+from .planning.budget import check_budget
+from .plugin.registry import registry_of
+
+Key = tuple[tuple[Hashable, ...], Hashable]  # kind of program, and what it was made for
+
+
+class Engine:
+    """Open devices with the tensors that outlive a run and the programs that were compiled for them.
+
+    Safe to use from several threads.
+
+    Args:
+        how: which devices, and how they compile.
+        graph: the user's, to which the patterns of pins refer.
+        plans: how many are kept per kind of program, the least recently used going first.
+        borrows: constants that nobody can change stay where they lie, instead of being copied.
+
+    Attributes:
+        registry: what plugins offer.
+        placement: devices in order, and what runs where.
+        devices: the same, open.
+        variables: the stored tensors.
+
+    Raises:
+        InputError: an unknown device, option or precision; a pin that fits nothing.
+        DeviceError: a named device is unavailable.
+    """
+
+    def __init__(self, how: Execution, graph: Graph, *, plans: int, borrows: bool = False) -> None:
+        self._how, self._plans, self._borrows = how, plans, borrows
+        self.registry = registry_of(how.registry)
+        self.placement = place(how, self.registry, graph)
+        self.devices = open_devices(how, self.placement, self.registry)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.variables = Variables(self.devices, self._borrows)
+        self._programs: OrderedDict[Key, Program] = OrderedDict()
+        self._lock = threading.Lock()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """In a forked child: a new lock; a program that another thread was making is made anew."""
+        self._lock = threading.Lock()
+
+    def renewed(self) -> Engine:
+        """An engine on the same devices, without tensors and programs."""
+        other = copy.copy(self)
+        other._begin()
+        return other
+
+    @property
+    def programs(self) -> Mapping[Key, Program]:
+        """Those that are kept, the least recently used first."""
+        with self._lock:
+            return MappingProxyType(dict(self._programs))
+
+    def program(self, kind: tuple[Hashable, ...], form: Hashable, make: Callable[[], Program]) -> Program:
+        """The program of a kind for ``form``; ``make`` makes it where it isn't kept."""
+        programs, key = self._programs, (kind, form)
+        with self._lock:
+            program = programs.get(key)
+            if program is not None:
+                programs.move_to_end(key)
+                return program
+            program = programs[key] = collection_paused(make)
+            same = [known for known in programs if known[0] == kind]
+            if len(same) > self._plans:
+                for old in same[: len(same) - self._plans]:
+                    del programs[old]
+                self.variables.drop_constants(kept.plan for kept in programs.values())
+        return program
+
+    def compile(
+        self, graph: Graph, *, changed: Collection[str] = (), homes: Mapping[str, str] = MappingProxyType({})
+    ) -> Compiled:
+        """The plan of a bound graph; see ``compile_graph``."""
+        return compile_graph(
+            graph,
+            self.placement,
+            self.devices,
+            self.registry,
+            changed=changed,
+            homes=homes,
+            folding=self._how.fold,
+            fusion=self._how.fuse,
+        )
+
+    def build(
+        self,
+        graph: Graph,
+        *,
+        changed: Collection[str] = (),
+        homes: Mapping[str, str] = MappingProxyType({}),
+        newest: Callable[[str], Array | None] = lambda name: None,
+        judge: Callable[[Lowered], None] = lambda lowered: None,
+        scratch: Scratch | None = None,
+        cap: int = 1,
+    ) -> Program:
+        """The program of a bound graph, with its tensors allocated and filled.
+
+        Args:
+            graph: every dim is an int.
+            changed: names of initializers that some program changes.
+            homes: the memory of those that lie in one place only.
+            newest: data by name that comes before the graph's, or None.
+            judge: sees the placement of the nodes and may refuse it.
+            scratch: buffers that programs use in turn; None: the program's own.
+            cap: the most runs of it at one time.
+
+        Raises:
+            ModelError: no device takes a node.
+            OutOfMemoryError: a memory can't hold the plan.
+            LimitExceeded: the limits don't allow it.
+        """
+        made = self.compile(graph, changed=changed, homes=homes)
+        plan, lowered = made.plan, made.lowered
+        judge(lowered)
+        present = self.variables.keys | self.variables.lent(plan, made.initial)
+        reserved = {} if scratch is None else scratch.sizes
+        check_budget(plan, self.devices.available(), present, reserved, self.devices.account)
+        self.variables.require(plan, lowered, made.initial, newest)
+        return Program(plan, lowered, self.devices, self.variables, cap, scratch)
+
+    def forget_programs(self) -> None:
+        """Drops all programs; none may be running."""
+        with self._lock:
+            for program in self._programs.values():
+                program.close()
+            self._programs.clear()
+
+    def close(self) -> None:
+        """Gives device memory back; nothing may be running."""
+        self.forget_programs()
+        self.variables.close()

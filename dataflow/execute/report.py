@@ -1,0 +1,73 @@
+"""Which device and kernel each node of a lowered graph has, and why not one earlier in the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..ir.lowered import Loop, Lowered, LoweredNode, Move
+from .execution import Placement
+
+MOST_AWAY = 0.01  # of the work may run on devices that were not named, without a word
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a node runs and why not earlier in the device list.
+
+    Attributes:
+        refusals: device to the reason why it did not take the node.
+    """
+
+    node: str
+    op: str
+    device: str
+    kernel: str
+    operations: int
+    refusals: Mapping[str, str]
+
+
+def work_elsewhere(lowered: Lowered, placement: Placement) -> str | None:
+    """Says how much of the work runs on devices that were not named, and why; None where it is next to nothing."""
+    if all(isinstance(i, Move) or i.device in placement.named for i in lowered.items):
+        return None
+    placed = list(placed_nodes(lowered))
+    total = sum(p.operations for p in placed)
+    away = [p for p in placed if p.device not in placement.named]
+    share = sum(p.operations for p in away) / max(total, 1)
+    if share <= MOST_AWAY:
+        return None
+    worst = max(away, key=lambda p: p.operations)
+    return (
+        f"{share:.0%} of the work runs on {', '.join(sorted({p.device for p in away}))}, which was not named; "
+        f"most of it in {worst.op} {worst.node!r}: "
+        + "; ".join(f"{device}: {reason}" for device, reason in worst.refusals.items())
+    )
+
+
+def placed_nodes(lowered: Lowered) -> Iterator[Placed]:
+    """Each node with its device, those of bodies too."""
+    reasons: dict[str, dict[str, str]] = {}
+    for (name, device), reason in lowered.fallbacks.items():
+        reasons.setdefault(name, {})[device] = reason
+    for item in lowered.items:
+        for part in item.items if isinstance(item, Loop) else (item,):
+            if not isinstance(part, LoweredNode):
+                continue
+            node = part.node
+            yield Placed(
+                node.name,
+                node.op.name,
+                part.device,
+                part.kernel.name,
+                _operations(part) * (item.trips if isinstance(item, Loop) and item.kind == "repeat" else 1),
+                MappingProxyType(reasons.get(node.name, {})),
+            )
+
+
+def _operations(item: LoweredNode) -> int:
+    """Floating-point operations of a node, by its declaration or one per output element."""
+    if item.node.op.cost is not None:
+        return int(item.node.op.cost(item.node))
+    return sum(s.type.elements for s in item.outputs if s is not None)
