@@ -1,1 +1,88 @@
-"""What plugins offer and how it is found: hook specifications, device protocols and the registry."""
+"""The surface for authors of plugins in Python: what an op, a device, a kernel, a pass or a hook is made of.
+
+With the names of ``dataflow``, ``dataflow.ops``, ``dataflow.errors`` and ``dataflow.testing`` it is all that a plugin
+needs, and all that the plugins of this project use. Names are loaded when first used: they stand in many rooms.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_NAMES = {
+    # hooks, and the records that they give
+    "HOOKS": "plugin.hookspecs",
+    "Converter": "plugin.hookspecs",
+    "Format": "plugin.hookspecs",
+    "Load": "plugin.hookspecs",
+    "Save": "plugin.hookspecs",
+    "hookimpl": "plugin.hookspecs",
+    "Registry": "plugin.registry",
+    # ops and graphs
+    "Attribute": "ir.op",
+    "Graph": "ir.graph",
+    "GraphBuilder": "ir.builder",
+    "Initializer": "ir.graph",
+    "Node": "ir.graph",
+    "Op": "ir.op",
+    "Pattern": "ir.op",
+    "Value": "ir.value",
+    "Model": "model",
+    # element types and sizes
+    "DTYPES": "ir.types",
+    "MOST_AXES": "ir.types",
+    "Array": "ir.types",
+    "DType": "ir.types",
+    "Dim": "ir.dims",
+    "Size": "ir.dims",
+    "TensorType": "ir.types",
+    "broadcast_size": "ir.dims",
+    "dtype": "ir.types",
+    # devices in C
+    "CDevice": "cdevice.library",
+    "devices_of": "cdevice.library",
+    "kernels_of": "cdevice.library",
+    # devices in Python
+    "PythonDevice": "execute.python_device",
+    "call_kernel": "execute.python_device",
+    # kernels, and devices of any other kind
+    "HOST": "ir.kernel",
+    "Backend": "plugin.device",
+    "BoundSegment": "plugin.device",
+    "Buffer": "plugin.device",
+    "Device": "plugin.device",
+    "Kernel": "ir.kernel",
+    "LoweredNode": "ir.lowered",
+    "Operand": "ir.operand",
+    "OperandSpec": "ir.kernel",
+    "PackRequest": "plugin.device",
+    "Precision": "plugin.device",
+    "Prepared": "plugin.device",
+    "Role": "plugin.device",
+    "Root": "ir.lowered",
+    "Segment": "ir.plan",
+    "Step": "ir.plan",
+    "Unavailable": "plugin.device",
+    "address_of": "cdevice.host_memory",
+    "array_at": "cdevice.host_memory",
+    # what a long computation asks so that it can be cancelled
+    "limited": "host.limits",
+    "poll": "host.limits",
+    # what kernels and converters of some ops share with their declarations
+    "REDUCTIONS": "ops.fused",
+    "coordinates_of": "ops.resize",
+    "taps": "ops.resize",
+    # the conformance kit
+    "Sample": "testing.sample",
+    "check_device": "testing.conformance",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"dataflow.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'dataflow.plugin' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_NAMES])

@@ -25,6 +25,7 @@ device with the role ``host`` runs on the host's memory what no other of the lis
 one device with the role ``reference`` has a kernel for every op: it is the last resort, it computes constants at
 compile time, and the conformance kit compares others with it."""
 
+_HOST_ONLY = "this device works on the host's memory, where the core allocates and copies"
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
@@ -126,22 +127,27 @@ class BoundSegment(Protocol):
 
 
 class Backend(Protocol):
-    """An open device. One that works on the host's memory is never asked to allocate or copy."""
+    """An open device; one on the host's memory derives from this and has nothing that allocates or copies."""
 
     def alloc(self, bytes: int) -> Buffer:
         """Memory for an arena; raises OutOfMemoryError."""
+        raise DeviceError(_HOST_ONLY)
 
     def free(self, buffer: Buffer) -> None:
         """Gives memory back."""
+        raise DeviceError(_HOST_ONLY)
 
     def write(self, buffer: Buffer, offset: int, array: Array) -> None:
         """Copies a contiguous host array into device memory."""
+        raise DeviceError(_HOST_ONLY)
 
     def read(self, array: Array, buffer: Buffer, offset: int) -> None:
         """Copies device memory into a contiguous host array."""
+        raise DeviceError(_HOST_ONLY)
 
     def receive(self, buffer: Buffer, offset: int, source: Buffer, source_offset: int, bytes: int) -> None:
         """Copies from the memory of a peer (see ``Device.peers``)."""
+        raise DeviceError(_HOST_ONLY)
 
     def sync(self) -> None:
         """Waits for all that was started."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dataflow.cdevice.library import devices_of
-from dataflow.plugin.device import Device
-from dataflow.plugin.hookspecs import hookimpl
+from dataflow.plugin import Device, devices_of, hookimpl
 
 LIBRARY = Path(__file__).parent / "_cpu.so"
 

@@ -7,9 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from dataflow.cdevice.library import devices_of
-from dataflow.plugin.device import Device, Unavailable
-from dataflow.plugin.hookspecs import hookimpl
+from dataflow.plugin import Device, Unavailable, devices_of, hookimpl
 
 LIBRARY = Path(__file__).parent / "_cuda.so"
 NOT_BUILT = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dataflow.plugin.device import Device
-from dataflow.plugin.hookspecs import hookimpl
+from dataflow.plugin import Device, hookimpl
 
 from .device import NumpyDevice
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dataflow.ops.fused import REDUCTIONS
+from dataflow.plugin import REDUCTIONS
 
 from . import activation, arithmetic, logic, reduce
 from .arrays import Array, Attributes, Code

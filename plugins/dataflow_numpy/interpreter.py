@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dataflow import DType, Graph, Value
-from dataflow.errors import DataflowError
-from dataflow.host.limits import poll
-from dataflow.ir.graph import Node
-from dataflow.ir.types import dtype as as_dtype
+from dataflow.plugin import call_kernel, poll
+from dataflow.plugin import dtype as as_dtype
 
-from .arrays import Array, Attributes, Code
-
-
-def call(
-    code: Code, node: Node, inputs: Sequence[Array | None], attributes: Attributes | None = None
-) -> tuple[Any, ...]:
-    """The results of a node by its kernel.
-
-    Args:
-        code: the kernel.
-        node: which attributes and bodies to give it.
-        inputs: one per operand.
-        attributes: instead of the node's.
-
-    Raises:
-        DataflowError: the kernel refuses its data; names the node.
-    """
-    bodies = {"bodies": node.bodies} if node.op.bodies else {}
-    try:
-        with np.errstate(all="ignore"):
-            found = code(node.attributes if attributes is None else attributes, *inputs, **bodies)
-    except DataflowError as error:
-        raise type(error)(f"{node.describe()}: {error}") from None
-    return found if isinstance(found, tuple) else (found,)
+from .arrays import Array, Code
 
 
 def interpret(
@@ -54,7 +29,7 @@ def interpret(
         poll(node)
         inputs = [None if v is None else known[v] for v in node.inputs]
         attributes = None if dtype is None else {k: _of_dtype(a, dtype) for k, a in node.attributes.items()}
-        results = call(kernels[node.op.name], node, inputs, attributes)
+        results = call_kernel(kernels[node.op.name], node, inputs, attributes)
         known.update({v: np.asarray(r) for v, r in zip(node.outputs, results, strict=False) if v is not None})
     out = {name: known[value] for name, value in graph.outputs.items()}
     if states:

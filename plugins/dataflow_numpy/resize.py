@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dataflow.ops.resize import taps
+from dataflow.plugin import taps
 
 from .arrays import Array, Attributes, Code, check_indices, wide
 

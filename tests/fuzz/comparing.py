@@ -9,7 +9,7 @@ import numpy as np
 from ml_dtypes import finfo
 
 import dataflow as df
-from dataflow_numpy.interpreter import call
+from dataflow.plugin import call_kernel
 from dataflow_numpy.kernels import KERNELS
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +29,7 @@ def evaluate_noisy(graph: df.Graph, feeds: Results, random: np.random.Generator,
     for node in graph.nodes:
         attributes = {k: df.float64 if _is_float(v) else v for k, v in node.attributes.items()}
         inputs = [None if v is None else known[v] for v in node.inputs]
-        results = call(KERNELS[node.op.name], node, inputs, attributes)
+        results = call_kernel(KERNELS[node.op.name], node, inputs, attributes)
         with np.errstate(all="ignore"):
             for value, result in zip(node.outputs, results, strict=False):
                 array = np.asarray(result)

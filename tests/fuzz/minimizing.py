@@ -77,14 +77,14 @@ def _smaller(graph: df.Graph, feeds: Feeds) -> Iterator[tuple[df.Graph, Feeds]]:
 
 def _all_values(graph: df.Graph, feeds: Feeds) -> dict[Value, Array]:
     """The data of every value, by the reference."""
-    from dataflow_numpy.interpreter import call
+    from dataflow.plugin import call_kernel
     from dataflow_numpy.kernels import KERNELS
 
     known: dict[Value, Any] = {v: feeds[v.name] for v in graph.inputs}
     known.update({v: d.array for v, d in graph.initializers.items()})
     try:
         for node in graph.nodes:
-            results = call(KERNELS[node.op.name], node, [None if v is None else known[v] for v in node.inputs])
+            results = call_kernel(KERNELS[node.op.name], node, [None if v is None else known[v] for v in node.inputs])
             for value, array in zip(node.outputs, results, strict=False):
                 if value is not None:
                     known[value] = np.asarray(array).astype(value.type.dtype.numpy)

@@ -1,0 +1,145 @@
+"""Devices written in Python: they work on the host's memory, and run one function per node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..cdevice.host_memory import array_at
+from ..errors import Cancelled, DataflowError, InputError
+from ..host.limits import limited
+from ..ir.graph import Node
+from ..ir.lowered import LoweredNode, Root
+from ..ir.op import Attribute
+from ..ir.operand import Operand
+from ..ir.plan import Segment
+from ..ir.types import Array
+from ..plugin.device import Backend, BoundSegment, Device, PackRequest, Precision
+
+
+class PythonDevice(Device):
+    """A device whose kernels are Python functions.
+
+    A device derives from this, sets ``name`` and has ``kernels``. The ``code`` of a kernel is called as
+    ``code(attributes, *inputs)``, with arrays of any strides that it must not write, None for absent operands, and
+    ``bodies=`` where the op has some. It returns an array, or a tuple with one per output, which are copied.
+    """
+
+    def open(self, options: Mapping[str, Any], precision: Precision = "float32") -> Backend:
+        """The open device.
+
+        Raises:
+            InputError: an option; it has none.
+        """
+        if options:
+            raise InputError(f"device {self.name!r} has no option {next(iter(options))!r}")
+        return PythonBackend()
+
+
+@dataclass(frozen=True, slots=True)
+class NothingPrepared:
+    """The answer at plan time for a function: it needs no workspace."""
+
+    workspace: int = 0
+    packs: tuple[PackRequest, ...] = ()
+    algorithms: tuple[str, ...] = ()
+    algorithm: str = ""
+
+
+class PythonBackend(Backend):
+    """An open PythonDevice. The core allocates on the host and copies there itself."""
+
+    def sync(self) -> None:
+        """Does nothing: functions have run when they return."""
+
+    def memory(self) -> None:
+        """Not known: the host's memory is the core's own."""
+
+    def prepare(
+        self,
+        nodes: Sequence[LoweredNode],
+        threads: int,
+        constants: Collection[Root] = (),
+        algorithms: Mapping[int, str] = MappingProxyType({}),
+    ) -> Sequence[NothingPrepared]:
+        """No workspace for any node."""
+        return [NothingPrepared()] * len(nodes)
+
+    def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundSegment:
+        """The steps with arrays where memory stays, and with operands where it is given per run."""
+        return BoundCalls(segment, arenas)
+
+
+class BoundCalls:
+    """A segment whose steps are calls of Python functions."""
+
+    native = 0
+
+    def __init__(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]]) -> None:
+        self._arenas = arenas
+        self._steps = [
+            (step, [self._fixed(o) for o in step.inputs], [self._fixed(o) for o in step.outputs])
+            for step in segment.steps
+        ]
+
+    def _fixed(self, operand: Operand | None) -> Any:
+        """An array, or the operand itself when it lies in a slot, or None."""
+        if operand is None:
+            return None
+        buffer, size, slot = self._arenas[operand.arena]
+        return operand if slot >= 0 else array_at(buffer.base, size, operand)
+
+    def run(self, slots: Any, count: int, cancel: Any, calls: Any) -> None:
+        """Runs the steps.
+
+        Raises:
+            Cancelled: the cancel word was set.
+            InputError: data that a kernel refuses; names the node.
+        """
+        for step, inputs, outputs in self._steps:
+            if cancel and cancel[0]:
+                raise Cancelled(f"{step.node.describe()}: the run was cancelled before it")
+            assert step.kernel is not None
+            calls[0] += 1
+            read = [self._array(x, slots) for x in inputs]
+            with limited(None, "the run", cancel or None):  # loops look at it too
+                results = call_kernel(step.kernel.code, step.node, read)
+            for target, result in zip(outputs, results, strict=False):
+                if target is not None:
+                    self._array(target, slots)[...] = result
+
+    def _array(self, place: Any, slots: Any) -> Any:
+        if not isinstance(place, Operand):
+            return place
+        _, size, slot = self._arenas[place.arena]
+        return array_at(slots[slot], size, place)
+
+
+def call_kernel(
+    code: Callable[..., Any],
+    node: Node,
+    inputs: Sequence[Array | None],
+    attributes: Mapping[str, Attribute] | None = None,
+) -> tuple[Any, ...]:
+    """The results of a node by a function.
+
+    Args:
+        code: the function.
+        node: which attributes and bodies to give it.
+        inputs: one per operand.
+        attributes: instead of the node's.
+
+    Raises:
+        DataflowError: the function refuses its data; names the node.
+    """
+    bodies = {"bodies": node.bodies} if node.op.bodies else {}
+    try:
+        with np.errstate(all="ignore"):
+            found = code(node.attributes if attributes is None else attributes, *inputs, **bodies)
+    except DataflowError as error:
+        raise type(error)(f"{node.describe()}: {error}") from None
+    return found if isinstance(found, tuple) else (found,)
