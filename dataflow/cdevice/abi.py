@@ -18,7 +18,7 @@ CData = Any
 # The layout of df_operand, field by field.
 _OPERAND = np.dtype(
     [(n, np.int32) for n in ("arena", "dtype", "rank", "reserved")]
-    + [(n, np.int64) for n in ("offset", "bytes", "trip_stride", "value", "origin", "shape", "strides")]
+    + [(n, np.int64) for n in ("offset", "bytes", "iteration_stride", "value", "origin", "shape", "strides")]
 )
 assert _OPERAND.itemsize == ffi.sizeof("df_operand")
 assert all(_OPERAND.fields[n][1] == ffi.offsetof("df_operand", n) for n in _OPERAND.names)  # type: ignore[index, union-attr]
@@ -132,7 +132,7 @@ class Tables:
             0,
             operand.offset,
             operand.bytes,
-            operand.trip_stride,
+            operand.iteration_stride,
             operand.value,
             operand.origin,
             self.address(sizes),

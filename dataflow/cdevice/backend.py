@@ -110,7 +110,9 @@ def _name(text: CData) -> str:
 
 
 def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:
-    return storage is not None and storage.root in constants and not storage.trip_stride and not storage.flip
+    return (
+        storage is not None and storage.root in constants and not storage.iteration_stride and not storage.buffer_stride
+    )
 
 
 class CBackend:
@@ -294,7 +296,7 @@ class BoundCSegment:
     def _fill(
         self, into: CData, planned: Sequence[Step], tables: Tables, arenas: CData, count: int, threads: int
     ) -> list[tuple[int, int]]:
-        """Fills a ``df_segment`` with steps; returns index and distance of each operand that flips."""
+        """Fills a ``df_segment`` with steps; returns index and stride of each double-buffered operand."""
         steps = ffi.new("df_step[]", max(len(planned), 1))
         listed = [o for step in planned for o in (*step.inputs, *step.outputs, step.workspace, *step.packs)]
         operands = tables.operands(listed)
@@ -311,19 +313,21 @@ class BoundCSegment:
                 entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
                 entry.n_packs = len(step.packs)
             at += len(step.inputs) + len(step.outputs) + 1 + len(step.packs)
-        flips = [(index, o.flip) for index, o in enumerate(listed) if o is not None and o.flip]
+        buffer_strides = [
+            (index, o.buffer_stride) for index, o in enumerate(listed) if o is not None and o.buffer_stride
+        ]
         into.struct_size, into.n_steps, into.n_operands = ffi.sizeof("df_segment"), len(planned), at
         into.n_arenas, into.steps, into.operands, into.arenas = count, steps, operands, arenas
         into.threads = threads
-        return flips
+        return buffer_strides
 
     def _body(self, body: Body, tables: Tables, arenas: CData, count: int, threads: int) -> CData:
         native = ffi.new("df_body *")
-        flips = self._fill(ffi.addressof(native, "segment"), body.steps, tables, arenas, count, threads)
-        moved = ffi.new("df_flip[]", max(len(flips), 1))
-        for entry, (operand, distance) in zip(moved, flips, strict=False):
+        buffer_strides = self._fill(ffi.addressof(native, "segment"), body.steps, tables, arenas, count, threads)
+        moved = ffi.new("df_buffer_stride[]", max(len(buffer_strides), 1))
+        for entry, (operand, distance) in zip(moved, buffer_strides, strict=False):
             entry.operand, entry.distance = operand, distance
-        native.trips, native.n_flips, native.flips = body.trips, len(flips), moved
+        native.iterations, native.n_buffer_strides, native.buffer_strides = body.iterations, len(buffer_strides), moved
         native.kind, native.when = BODY_KINDS[body.kind], body.when
         self._keep += [native, moved]
         return native

@@ -218,7 +218,7 @@ def work(step: Step) -> tuple[int, int]:
     """Operations and bytes of a step, see StepTime; of a body as often as it runs at most."""
     if step.body is not None:
         inner = [work(s) for s in step.body.steps]
-        return step.body.trips * sum(o for o, _ in inner), step.body.trips * sum(b for _, b in inner)
+        return step.body.iterations * sum(o for o, _ in inner), step.body.iterations * sum(b for _, b in inner)
     written = [o for o in step.outputs if o is not None]
     cost = step.node.op.cost
     operations = sum(o.type.elements for o in written) if cost is None else int(cost(step.node))

@@ -220,7 +220,7 @@ class Bound:
 
     @property
     def kernel_calls(self) -> int:
-        """Kernels called so far, in loops every trip counts."""
+        """Kernels called so far, in loops every iteration counts."""
         return int(self._calls[0])
 
     def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], *, interruptible: bool = True) -> None:

@@ -61,7 +61,7 @@ def placed_nodes(lowered: Lowered) -> Iterator[Placed]:
                 node.op.name,
                 part.device,
                 part.kernel.name,
-                _operations(part) * (item.trips if isinstance(item, Loop) and item.kind == "repeat" else 1),
+                _operations(part) * (item.iterations if isinstance(item, Loop) and item.kind == "repeat" else 1),
                 MappingProxyType(reasons.get(node.name, {})),
             )
 

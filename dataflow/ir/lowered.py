@@ -32,15 +32,16 @@ class Root:
 class Storage:
     """Where a value lies: in a root, from ``offset`` bytes, with strides in elements.
 
-    In a loop's body it moves by ``trip_stride`` bytes per trip, and by ``flip`` bytes on odd trips.
+    In a loop's body it moves by ``iteration_stride`` bytes per iteration, and by ``buffer_stride`` bytes on odd
+    iterations.
     """
 
     root: Root
     offset: int
     strides: tuple[int, ...]
     type: TensorType
-    trip_stride: int = 0
-    flip: int = 0
+    iteration_stride: int = 0
+    buffer_stride: int = 0
 
     def operand(self, arena: int = -1, base: int = 0) -> Operand:
         """The operand, once the root has a place."""
@@ -51,8 +52,8 @@ class Storage:
             self.strides,
             self.root.number,
             self.offset,
-            self.trip_stride,
-            self.flip,
+            self.iteration_stride,
+            self.buffer_stride,
         )
 
 
@@ -80,7 +81,7 @@ class Loop:
     node: Node
     device: str
     items: tuple[LoweredNode, ...]
-    trips: int
+    iterations: int
     inputs: tuple[Storage, ...]
     outputs: tuple[Storage, ...]
     kind: BodyKind = "repeat"

@@ -23,8 +23,8 @@ class Operand:
         strides: in elements.
         value: number of the root value whose bytes these are.
         origin: where in the root it begins, in bytes.
-        trip_stride: bytes that it moves per trip in a loop's body.
-        flip: bytes that it moves on odd trips only.
+        iteration_stride: bytes that it moves per iteration in a loop's body.
+        buffer_stride: bytes that it moves on odd iterations only.
     """
 
     arena: int
@@ -33,8 +33,8 @@ class Operand:
     strides: tuple[int, ...]
     value: int
     origin: int = 0
-    trip_stride: int = 0
-    flip: int = 0
+    iteration_stride: int = 0
+    buffer_stride: int = 0
 
     @property
     def bytes(self) -> int:

@@ -44,16 +44,18 @@ class Arena:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """Steps that run more or less often than once; in a loop their operands move by ``trip_stride`` and ``flip``.
+    """Steps that run more or less often than once.
+
+    In a loop their operands move by ``iteration_stride`` and ``buffer_stride``.
 
     Attributes:
-        trips: how often; the most for ``while``.
+        iterations: how often; the most for ``while``.
         kind: ``repeat``; ``when``: once, if the step's input is ``when``; ``while``: as long as its second input is
             true, as often as the first says at most.
     """
 
     steps: tuple[Step, ...]
-    trips: int
+    iterations: int
     kind: BodyKind = "repeat"
     when: bool = True
 
@@ -209,7 +211,11 @@ class Plan:
 
     def _step_lines(self, step: Step, indent: str) -> list[str]:
         if step.body is not None:
-            often = {"repeat": f"{step.body.trips} trips", "when": f"when {step.body.when}", "while": "while true"}
+            often = {
+                "repeat": f"{step.body.iterations} iterations",
+                "when": f"when {step.body.when}",
+                "while": "while true",
+            }
             lines = [f"{indent}{step.node.name}: {often[step.body.kind]} of"]
             return lines + [line for inner in step.body.steps for line in self._step_lines(inner, indent + "  ")]
         assert step.kernel is not None

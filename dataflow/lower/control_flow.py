@@ -22,12 +22,14 @@ def _result(into: Lowering, value: Value, memory: str, device: str) -> Storage:
     return storage
 
 
-def _add_body(into: Lowering, node: Node, inner: Lowering, around: Sequence[Storage], trips: int, **how: Any) -> None:
+def _add_body(
+    into: Lowering, node: Node, inner: Lowering, around: Sequence[Storage], iterations: int, **how: Any
+) -> None:
     """Adds a lowered body; ``around`` is what it shares with the outside."""
     into.count = inner.count
     known = {s.root for s in around} | {s.storage.root for s in into.stored.values()}
     items = [item for item in inner.items if isinstance(item, LoweredNode)]
-    into.items.append(make_loop(node, into.choices[node].device, items, trips, lambda s: s.root in known, **how))
+    into.items.append(make_loop(node, into.choices[node].device, items, iterations, lambda s: s.root in known, **how))
 
 
 def branches(into: Lowering, node: Node) -> None:
@@ -56,9 +58,9 @@ def loop(into: Lowering, node: Node) -> None:
         into.device_of[place.root] = device
         into.copy_into(start, place, node, device)
         places.append(place)
-    number = into.root(f"{node.name}:trip", body.inputs[0].type, memory, "computed")
+    number = into.root(f"{node.name}:iteration", body.inputs[0].type, memory, "computed")
     first = node.outputs[0]
-    made = into.root(f"{node.name}:trips", body.inputs[0].type, memory, "computed")
+    made = into.root(f"{node.name}:iterations", body.inputs[0].type, memory, "computed")
     if first is not None:
         into.storage[first] = made
         into.device_of[made.root] = device
@@ -67,15 +69,15 @@ def loop(into: Lowering, node: Node) -> None:
     _carry(inner, list(zip(body.outputs.values(), places, strict=True)), node, device)
     around = [limit, condition, number, made, *places, *rest]
     control, counts = (limit, places[0]), (number, made)
-    trips = int(node.attributes["max_trips"])
-    _add_body(into, node, inner, around, trips, kind="while", control=control, counts=counts)
+    iterations = int(node.attributes["max_iterations"])
+    _add_body(into, node, inner, around, iterations, kind="while", control=control, counts=counts)
     for value, place in zip(node.outputs[1:], places[1:], strict=True):
         if value is not None:
             into.storage[value] = place
 
 
 def _carry(into: Lowering, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str) -> None:
-    """Lowers the body of a loop that leaves each value in the place where the next trip reads it."""
+    """Lowers the body of a loop that leaves each value in the place where the next iteration reads it."""
     for node in into.graph.nodes:
         into.node(node)
     carried = {storage.root for _, storage in targets}
@@ -121,16 +123,16 @@ def scan(into: Lowering, node: Node) -> None:
             targets.append((source, row(stacked, scan)))
     inner.count = into.count
     _body(inner, targets, node, device)
-    _add_body(into, node, inner, [*read, *places, *(s for _, s in targets)], scan.trips)
+    _add_body(into, node, inner, [*read, *places, *(s for _, s in targets)], scan.iterations)
     for index, place in zip(scan.finals, places, strict=True):
         value = node.outputs[index]
         if value is not None:
             final = _result(into, value, memory, device)
-            into.copy_into(half(place, scan.trips % 2), final, node, device)
+            into.copy_into(half(place, scan.iterations % 2), final, node, device)
 
 
 def _body(into: Lowering, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str) -> None:
-    """Lowers the body of a loop; each of ``targets`` is a value and where a trip must leave it."""
+    """Lowers the body of a loop; each of ``targets`` is a value and where an iteration must leave it."""
     computed = {v for n in into.graph.nodes if n.op.view is None for v in n.outputs if v is not None}
     for value, storage in targets:
         if value in computed and value not in into.wanted and placeable(value, storage):

@@ -161,7 +161,9 @@ class Lowering:
         if view is None:
             raise ModelError(f"{node.describe()}: not even a contiguous input makes it a view")
         offset = source.offset + view.offset * value.type.dtype.nbytes(1)
-        self.storage[result] = Storage(source.root, offset, view.strides, result.type, source.trip_stride, source.flip)
+        self.storage[result] = Storage(
+            source.root, offset, view.strides, result.type, source.iteration_stride, source.buffer_stride
+        )
 
     def memory_of_readers(self, view: Value) -> str:
         """The memory of the first node that reads a view, through other views too."""
@@ -399,7 +401,7 @@ class Lowering:
 
 def _place_of(storage: Storage) -> tuple[Any, ...]:
     """What tells the elements of one storage from those of another."""
-    moving = storage.trip_stride, storage.flip
+    moving = storage.iteration_stride, storage.buffer_stride
     return storage.root, storage.offset, storage.type.sizes, storage.strides, *moving
 
 

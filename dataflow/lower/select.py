@@ -126,7 +126,7 @@ def _select_bodies(node: Node, device: str, registry: Registry) -> tuple[Selecti
     if inner:
         raise ModelError(f"{inner[0].describe()} has a body of its own")
     if node.op.name == "loop" and len(node.outputs) > 1 + node.attributes["n_carries"]:
-        raise ModelError("a loop whose number of trips depends on data stacks results")
+        raise ModelError("a loop whose number of iterations depends on data stacks results")
     return tuple(select(without_dead(body), Pins((device,)), registry) for body in node.bodies)
 
 

@@ -1,8 +1,8 @@
-"""Loops: a scan's body on one device, with rows as operands that move from trip to trip.
+"""Loops: a scan's body on one device, with rows as operands that move from iteration to iteration.
 
-Carried values lie in a place of two halves: even trips read the first and write the second, odd trips the other way
-round. Row t of a stacked value is an operand with a trip stride. In a loop of unknown length a carried value has one
-place, into which the end of a trip copies the new one.
+Carried values are double-buffered: even iterations read the first half and write the second, odd iterations the other
+way round. Row t of a stacked value is an operand with an iteration stride. In a loop of unknown length a carried value
+has one buffer, into which the end of an iteration copies the new one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Scan:
     finals: range
     ys: range
     saved: range
-    trips: int
+    iterations: int
     reverse: bool
 
     @staticmethod
@@ -54,9 +54,10 @@ class Scan:
 
 
 def row(stacked: Storage, scan: Scan) -> Storage:
-    """Row t of a stacked value in trip t; from the last one back when the scan is reversed."""
+    """Row t of a stacked value in iteration t; from the last one back when the scan is reversed."""
     step = stacked.strides[0] * stacked.type.dtype.nbytes(1)
-    begin = (scan.trips - 1) * step if scan.reverse and scan.trips else 0  # below the offset in a flipped view
+    # Below the offset in a flipped view.
+    begin = (scan.iterations - 1) * step if scan.reverse and scan.iterations else 0
     return Storage(
         stacked.root,
         stacked.offset + begin,
@@ -67,7 +68,7 @@ def row(stacked: Storage, scan: Scan) -> Storage:
 
 
 def halves(place: Storage) -> tuple[Storage, Storage]:
-    """What a trip reads and what it writes of a carried value; ``place`` has both halves on its first axis."""
+    """What an iteration reads and what it writes of a carried value; ``place`` has both halves on its first axis."""
     type_ = TensorType(place.type.dtype, place.type.shape[1:])
     strides, size = contiguous_strides(type_.sizes), type_.nbytes
     return (
@@ -86,18 +87,18 @@ def make_loop(
     node: Node,
     device: str,
     items: list[LoweredNode],
-    trips: int,
+    iterations: int,
     outer: Callable[[Storage], bool],
     kind: BodyKind = "repeat",
     when: bool = True,
     control: tuple[Storage, ...] = (),
     counts: tuple[Storage, ...] = (),
 ) -> Loop:
-    """The loop of a lowered body; ``outer`` tells storage that outlives a trip from the body's own."""
+    """The loop of a lowered body; ``outer`` tells storage that outlives an iteration from the body's own."""
     reads = [s for item in items for s in item.inputs if s is not None and outer(s)]
     writes = [s for item in items for s in item.outputs if s is not None and outer(s)]
     inputs, outputs = (tuple(dict.fromkeys(part)) for part in ((*control, *reads), (*counts, *writes)))
-    return Loop(node, device, tuple(items), trips, inputs, outputs, kind, when, control, counts)
+    return Loop(node, device, tuple(items), iterations, inputs, outputs, kind, when, control, counts)
 
 
 def placeable(value: Value, storage: Storage) -> bool:

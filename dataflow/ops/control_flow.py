@@ -27,23 +27,23 @@ def _scan_infer(
 ) -> tuple[TensorType, ...]:
     (body,) = bodies
     carries, xs, captures = types[:n_carries], types[n_carries : n_carries + n_xs], types[n_carries + n_xs :]
-    need(n_xs >= 1, "scan: without a scanned input the number of trips is not known; use loop")
-    trips: Size | None = None
+    need(n_xs >= 1, "scan: without a scanned input the number of iterations is not known; use loop")
+    iterations: Size | None = None
     for x in xs:
         need(x.rank >= 1, f"scan: the scanned input {x} has no axis to scan")
-        if trips is None or isinstance(trips, Dim):
-            trips = x.shape[0]
+        if iterations is None or isinstance(iterations, Dim):
+            iterations = x.shape[0]
         need(
-            x.shape[0] == trips or isinstance(x.shape[0], Dim),
-            f"scan: scanned inputs have {trips} and {x.shape[0]} rows",
+            x.shape[0] == iterations or isinstance(x.shape[0], Dim),
+            f"scan: scanned inputs have {iterations} and {x.shape[0]} rows",
         )
-    assert trips is not None
+    assert iterations is not None
     expected = [*carries, *(TensorType(x.dtype, x.shape[1:]) for x in xs), *captures]
     _check_body("scan", body, expected, [v.type for v in body.inputs])
     results = [v.type for v in body.outputs.values()]
     _check_body("scan", body, list(carries), results[:n_carries], "carried value", "comes out")
-    rows = [TensorType(t.dtype, (trips, *t.shape)) for t in results[n_carries:]]
-    saved = [TensorType(t.dtype, (trips, *t.shape)) for t in carries]
+    rows = [TensorType(t.dtype, (iterations, *t.shape)) for t in results[n_carries:]]
+    saved = [TensorType(t.dtype, (iterations, *t.shape)) for t in carries]
     return (*carries, *rows, *saved)
 
 
@@ -71,8 +71,8 @@ scan: Op = Op(
     attributes={"n_carries": REQUIRED, "n_xs": REQUIRED, "reverse": 0},
     gradient=scan_gradient,
     bodies=("body",),
-    doc="operands: carries, scanned values, captures. Trip t gets the carries and row t and gives new carries and a "
-    "row of each stacked result. Results: final carries, stacked rows, and per carry its value before each trip",
+    doc="operands: carries, scanned values, captures. Iteration t gets the carries and row t and gives new carries and "
+    "a row of each stacked result. Results: final carries, stacked rows, and per carry its value before each iteration",
 )
 
 # ---- branches -----------------------------------------------------------------------------------------
@@ -137,14 +137,14 @@ if_: Op = Op(
 
 
 def _loop_infer(
-    *types: TensorType, n_carries: int, max_trips: int, bodies: tuple[Graph, ...]
+    *types: TensorType, n_carries: int, max_iterations: int, bodies: tuple[Graph, ...]
 ) -> tuple[TensorType, ...]:
     (body,) = bodies
-    need(len(types) >= 2, "loop: the trip count and the condition come first")
+    need(len(types) >= 2, "loop: the iteration count and the condition come first")
     count, condition, *rest = types
-    need(count == TensorType(int64, ()), f"loop: the trip count is {count}; expected int64[]")
+    need(count == TensorType(int64, ()), f"loop: the iteration count is {count}; expected int64[]")
     need(condition == TensorType(bool_, ()), f"loop: the condition is {condition}; expected bool[]")
-    need(max_trips >= 0, f"loop: max_trips is {max_trips}")
+    need(max_iterations >= 0, f"loop: max_iterations is {max_iterations}")
     given = [TensorType(int64, ()), TensorType(bool_, ()), *rest]
     _check_body("loop", body, given, [v.type for v in body.inputs])
     results = [v.type for v in body.outputs.values()]
@@ -152,14 +152,14 @@ def _loop_infer(
          f"and {n_carries} carried values")  # fmt: skip
     need(results[0] == condition, f"loop: the body's first result is {results[0]}; expected a condition, bool[]")
     _check_body("loop", body, rest[:n_carries], results[1 : 1 + n_carries], "carried value", "comes out")
-    rows = [TensorType(t.dtype, (max_trips, *t.shape)) for t in results[1 + n_carries :]]
+    rows = [TensorType(t.dtype, (max_iterations, *t.shape)) for t in results[1 + n_carries :]]
     return (TensorType(int64, ()), *rest[:n_carries], *rows)
 
 
 def _loop_gradient(node: Node, *cotangents: Value | None, differentiate: Differentiate) -> None:
     raise GradientError(
-        f"{node.describe()}: a loop whose number of trips depends on data has no gradient; express it as a scan over "
-        "as many rows as it makes trips"
+        f"{node.describe()}: a loop whose number of iterations depends on data has no gradient; express it as a scan "
+        "over as many rows as it makes iterations"
     )
 
 
@@ -167,13 +167,13 @@ loop: Op = Op(
     "loop",
     ("operands*",),
     _loop_infer,
-    outputs=("trips", "results*"),
-    attributes={"n_carries": REQUIRED, "max_trips": REQUIRED},
+    outputs=("iterations", "results*"),
+    attributes={"n_carries": REQUIRED, "max_iterations": REQUIRED},
     gradient=_loop_gradient,
     bodies=("body",),
-    doc="operands: trip count, condition, carries, captures. The body gets the trip's number, the condition, carries "
-    "and captures, and gives a condition, carries and rows. More than max_trips trips are an error. Results: "
-    "the number of trips, final carries, and rows, zero behind the last trip",
+    doc="operands: iteration count, condition, carries, captures. The body gets the iteration's number, the condition, "
+    "carries and captures, and gives a condition, carries and rows. More than max_iterations are an error. Results: "
+    "the number of iterations, final carries, and rows, zero behind the last iteration",
 )
 
 OPS = (scan, if_, loop)

@@ -20,11 +20,11 @@ from .subgraph import inline, parts, zeros
 
 
 def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differentiate) -> list[Value | None]:
-    """Cotangents of a scan's inputs: trip by trip the body once more from its saved carries, and its vjp.
+    """Cotangents of a scan's inputs: iteration by iteration the body once more from its saved carries, and its vjp.
 
-    The carries of the backward scan are the cotangents of the forward carries and, for captures, sums over trips; its
-    rows the saved carries, the scanned inputs and the cotangents of the stacked results. The weight of a product has
-    no sum: both factors of its gradient are stacked, and multiplied once behind the loop.
+    The carries of the backward scan are the cotangents of the forward carries and, for captures, sums over iterations;
+    its rows the saved carries, the scanned inputs and the cotangents of the stacked results. The weight of a product
+    has no sum: both factors of its gradient are stacked, and multiplied once behind the loop.
     """
     n_carries, n_xs = node.attributes["n_carries"], node.attributes["n_xs"]
     first = n_carries + n_xs  # of the captures
@@ -41,7 +41,7 @@ def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differen
     stacked = [i for i in range(n_carries, len(node.outputs)) if cotangents[i] is not None]
     d_carry = [g.input(f"d.{body.inputs[i].name}", *parts(body.inputs[i].type)) for i in moving]
     before = [g.input(f"at.{v.name}", *parts(v.type)) for v in body.inputs[:first]]
-    results_of = [*body.outputs.values(), *body.inputs[:n_carries]]  # a trip's, and the carries before it
+    results_of = [*body.outputs.values(), *body.inputs[:n_carries]]  # an iteration's, and the carries before it
     d_rows = [g.input(f"d.row{i}", *parts(results_of[i].type)) for i in stacked]
     outside = [g.input(f"in.{v.name}", *parts(v.type)) for v in body.inputs[first:]]
 
@@ -89,7 +89,7 @@ def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differen
         results[i] = made[at]
 
     def stack(value: Value) -> Value:
-        """Of all trips, as one matrix: a result, or what the scan reads."""
+        """Of all iterations, as one matrix: a result, or what the scan reads."""
         whole = made[place[value]] if value in place else feeds[before.index(value)]
         assert whole is not None
         matrix: Value = reshape(whole, shape=(product(whole.type.shape[:-1]), whole.type.shape[-1]))
@@ -192,7 +192,7 @@ def _source(body: Graph, first: int, weights: Mapping[str, Value]) -> Graph:
 
 
 def _pays(node: Node) -> bool:
-    """Whether the factors of all trips take no more memory than a few sums would have moved."""
+    """Whether the factors of all iterations take no more memory than a few sums would have moved."""
     left, weight = node.inputs[0], node.inputs[1]
     assert left is not None and weight is not None
     if weight.type.rank != 2:

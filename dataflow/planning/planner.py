@@ -209,8 +209,8 @@ class _Planning:
         return Operand(arena, offset, type_, contiguous_strides(type_.sizes), self.count)
 
     def packable(self, storage: Storage) -> bool:
-        """True for what is the same at every run and in every trip of a loop."""
-        return storage.root in self.constants and not storage.trip_stride and not storage.flip
+        """True for what is the same at every run and in every iteration of a loop."""
+        return storage.root in self.constants and not storage.iteration_stride and not storage.buffer_stride
 
     def packs_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
         """Where the packs lie that a node's kernel asked for; None for those of an input that is not constant."""
@@ -260,7 +260,7 @@ class _Planning:
         if isinstance(item, Loop):
             self.read.update(s.root for s in (*item.inputs, *item.control, *item.counts))
             steps = tuple(self.step(i, prepared) for i in item.items if _does_work(i))
-            body = Body(steps, item.trips, item.kind, item.when)
+            body = Body(steps, item.iterations, item.kind, item.when)
             control, counts = (tuple(self.operand(s) for s in part) for part in (item.control, item.counts))
             return Step(item.node, None, control, counts, None, None, body)
         inputs = tuple(self.operand(s) for s in item.inputs)
@@ -328,9 +328,9 @@ def _offsets(lives: Sequence[Lifetime]) -> MemoryPlan:
 
 
 def _does_work(item: LoweredNode | Loop) -> bool:
-    """False where every result is of zero size, or no trip is made."""
+    """False where every result is of zero size, or no iteration is made."""
     if isinstance(item, Loop):
-        return item.kind == "while" or (item.trips > 0 and any(_does_work(i) for i in item.items))
+        return item.kind == "while" or (item.iterations > 0 and any(_does_work(i) for i in item.items))
     first = item.outputs[0]
     if first is not None and 0 not in first.type.shape:
         return True

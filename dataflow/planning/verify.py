@@ -108,51 +108,51 @@ class _Walk:
         for step in item.steps:
             self.step(step, 0, queue)
 
-    def step(self, step: Step, trip: int, queue: str) -> None:
+    def step(self, step: Step, iteration: int, queue: str) -> None:
         if step.body is not None:
-            self.body(step, trip, queue)
+            self.body(step, iteration, queue)
             return
         where = step.node.describe()
         reads = [o for o in step.inputs if o is not None]
         writes = [o for o in step.outputs if o is not None]
-        touched = [(o, trip, False, where) for o in reads] + [(o, trip, True, where) for o in writes]
+        touched = [(o, iteration, False, where) for o in reads] + [(o, iteration, True, where) for o in writes]
         if step.workspace is not None:
-            touched.append((step.workspace, trip, True, where))
+            touched.append((step.workspace, iteration, True, where))
         for operand, *_ in touched:
-            self.inside(operand, trip, where)
+            self.inside(operand, iteration, where)
         self.enter(queue, touched)
         for operand in reads:
-            self.holds(operand, trip, where)
+            self.holds(operand, iteration, where)
         self.packs(step, where)
         self.with_memory(step, where)
-        self.apart(step, trip, where)
+        self.apart(step, iteration, where)
         if step.workspace is not None:
-            self.write(step.workspace, trip, where)
+            self.write(step.workspace, iteration, where)
         for operand in writes:
-            self.write(operand, trip, where)
+            self.write(operand, iteration, where)
 
-    def body(self, step: Step, trip: int, queue: str) -> None:
-        """Every trip of a loop of known length, two of another; a branch as if it were taken."""
+    def body(self, step: Step, iteration: int, queue: str) -> None:
+        """Every iteration of a loop of known length, two of another; a branch as if it were taken."""
         assert step.body is not None
         where = step.node.describe()
         reads = [o for o in step.inputs if o is not None]
         writes = [o for o in step.outputs if o is not None]
-        self.enter(queue, [(o, trip, False, where) for o in reads] + [(o, trip, True, where) for o in writes])
-        for inner in range(min(step.body.trips, 2) if step.body.kind == "while" else step.body.trips):
+        self.enter(queue, [(o, iteration, False, where) for o in reads] + [(o, iteration, True, where) for o in writes])
+        for inner in range(min(step.body.iterations, 2) if step.body.kind == "while" else step.body.iterations):
             for operand in reads:
-                self.holds(operand, trip, where)
+                self.holds(operand, iteration, where)
             for operand in writes[:1]:
-                self.write(operand, trip, where)
+                self.write(operand, iteration, where)
             for part in step.body.steps:
                 self.step(part, inner, queue)
         for operand in writes:
-            self.write(operand, trip, where)
+            self.write(operand, iteration, where)
 
     # ---- rules ----------------------------------------------------------------------------------------
 
     def enter(self, queue: str, touched: list[tuple[Operand, int, bool, str]]) -> None:
         """Looks whether another queue may still touch the same bytes, and remembers what this one touches."""
-        mine = [t for operand, trip, writes, by in touched for t in self.touches(operand, trip, writes, by)]
+        mine = [t for operand, iteration, writes, by in touched for t in self.touches(operand, iteration, writes, by)]
         for other, waiting in self.pending.items():
             if other == queue:
                 continue
@@ -163,25 +163,27 @@ class _Walk:
         if queue:
             self.pending.setdefault(queue, []).extend(mine)
 
-    def touches(self, operand: Operand, trip: int, writes: bool, by: str) -> Iterator[_Touch]:
+    def touches(self, operand: Operand, iteration: int, writes: bool, by: str) -> Iterator[_Touch]:
         if operand.type.elements:
-            low, high = self.span(operand, trip)
+            low, high = self.span(operand, iteration)
             yield _Touch(operand.arena, low, high, writes, by)
 
-    def span(self, operand: Operand, trip: int) -> tuple[int, int]:
+    def span(self, operand: Operand, iteration: int) -> tuple[int, int]:
         """First and one-past-last byte in the arena."""
         size = operand.type.dtype.nbytes(1)
-        low = high = operand.offset + trip * operand.trip_stride + (operand.flip if trip % 2 else 0)
+        low = high = (
+            operand.offset + iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
+        )
         for dim, stride in zip(operand.type.sizes, operand.strides, strict=True):
             reach = (dim - 1) * stride * size
             low, high = low + min(reach, 0), high + max(reach, 0)
         return low, high + size
 
-    def bytes_of(self, operand: Operand, trip: int, shadow: Array) -> Array:
+    def bytes_of(self, operand: Operand, iteration: int, shadow: Array) -> Array:
         """The shadow's entries for the operand's bytes: its shape, and one axis more."""
         size = operand.type.dtype.nbytes(1)
-        low, high = self.span(operand, trip)
-        begin = operand.offset + trip * operand.trip_stride + (operand.flip if trip % 2 else 0)
+        low, high = self.span(operand, iteration)
+        begin = operand.offset + iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
         part, item = shadow[low:high], shadow.itemsize
         strides = tuple(s * size * item for s in operand.strides)
         found: Array = np.lib.stride_tricks.as_strided(
@@ -189,45 +191,45 @@ class _Walk:
         )
         return found
 
-    def inside(self, operand: Operand, trip: int, where: str) -> None:
+    def inside(self, operand: Operand, iteration: int, where: str) -> None:
         """The operand lies in its arena; asked before its shadow is looked at."""
         if not operand.type.elements:
             return
         arena = self.plan.arenas[operand.arena]
-        low, high = self.span(operand, trip)
+        low, high = self.span(operand, iteration)
         if low < 0 or high > arena.bytes:
             raise PlanViolation(f"{where}: bytes {low} to {high} of {arena.name!r}, which has {arena.bytes}")
 
-    def holds(self, operand: Operand, trip: int, where: str) -> None:
+    def holds(self, operand: Operand, iteration: int, where: str) -> None:
         """The operand's bytes hold its value, whole and in place."""
         if not operand.type.elements:
             return
-        self.inside(operand, trip, where)
+        self.inside(operand, iteration, where)
         shadow = self.shadows[operand.arena]
         if shadow is None:
             if self.weights.get(operand.arena) != (operand.value, operand.offset - operand.origin):
                 raise PlanViolation(f"{where}: reads value {operand.value} where other weights lie")
             return
         name = self.plan.arenas[operand.arena].name
-        found = self.bytes_of(operand, trip, shadow.value)
+        found = self.bytes_of(operand, iteration, shadow.value)
         if (found != operand.value).any():
             wrong = found[found != operand.value].flat[0]
             held = "nothing" if wrong == NOTHING else f"value {wrong}"
             raise PlanViolation(f"{where}: reads value {operand.value} in {name!r}, where {held} lies")
-        if (self.bytes_of(operand, trip, shadow.base) != operand.offset - operand.origin).any():
+        if (self.bytes_of(operand, iteration, shadow.base) != operand.offset - operand.origin).any():
             raise PlanViolation(f"{where}: reads value {operand.value} in {name!r}, parts of which lie elsewhere")
 
-    def write(self, operand: Operand, trip: int, where: str) -> None:
+    def write(self, operand: Operand, iteration: int, where: str) -> None:
         """The operand's bytes hold its value from now on."""
         if not operand.type.elements:
             return
-        self.inside(operand, trip, where)
+        self.inside(operand, iteration, where)
         shadow = self.shadows[operand.arena]
         kind = self.plan.arenas[operand.arena].kind
         if shadow is None or kind == "input":
             raise PlanViolation(f"{where}: writes {self.plan.arenas[operand.arena].name!r}, which is {kind}")
-        self.bytes_of(operand, trip, shadow.value)[...] = operand.value
-        self.bytes_of(operand, trip, shadow.base)[...] = operand.offset - operand.origin
+        self.bytes_of(operand, iteration, shadow.value)[...] = operand.value
+        self.bytes_of(operand, iteration, shadow.base)[...] = operand.offset - operand.origin
 
     def packs(self, step: Step, where: str) -> None:
         """Each pack is a copy of the input that the kernel asked for, which nobody writes."""
@@ -241,7 +243,12 @@ class _Walk:
             if operand.bytes != request.bytes:
                 raise PlanViolation(f"{where}: pack {number} has {operand.bytes} bytes, it needs {request.bytes}")
             source = step.inputs[request.input]
-            if source is None or not _same_place(source, pack.source) or source.trip_stride or source.flip:
+            if (
+                source is None
+                or not _same_place(source, pack.source)
+                or source.iteration_stride
+                or source.buffer_stride
+            ):
                 raise PlanViolation(f"{where}: pack {number} is a copy of something else than input {request.input}")
             if self.plan.arenas[source.arena].kind not in ("weights", "source"):
                 raise PlanViolation(f"{where}: pack {number} is a copy of what a program changes")
@@ -254,7 +261,7 @@ class _Walk:
             if operand is not None and self.plan.arenas[operand.arena].kind == "source" and index not in replaced:
                 raise PlanViolation(f"{where}: reads input {index}, which has no memory")
 
-    def apart(self, step: Step, trip: int, where: str) -> None:
+    def apart(self, step: Step, iteration: int, where: str) -> None:
         """Results share no byte with operands, workspace or each other, but for declared pairs in one place."""
         assert step.kernel is not None
         results = [(i, o) for i, o in enumerate(step.outputs) if o is not None and o.type.elements]
@@ -264,26 +271,26 @@ class _Walk:
         for place, (result, out) in enumerate(results):
             for index, operand in others:
                 pair = (result, index) in step.kernel.inplace and _same_place(out, operand)
-                if not pair and self.overlap(out, operand, trip):
+                if not pair and self.overlap(out, operand, iteration):
                     raise PlanViolation(f"{where}: result {result} overwrites operand {index} while it is read")
             for other, second in results[:place]:
-                if self.overlap(out, second, trip):
+                if self.overlap(out, second, iteration):
                     raise PlanViolation(f"{where}: results {other} and {result} share memory")
         if step.workspace is not None and step.workspace.type.elements:
             for _, operand in (*results, *others):
-                if self.overlap(step.workspace, operand, trip):
+                if self.overlap(step.workspace, operand, iteration):
                     raise PlanViolation(f"{where}: its workspace shares memory with an operand or result")
 
-    def overlap(self, a: Operand, b: Operand, trip: int) -> bool:
+    def overlap(self, a: Operand, b: Operand, iteration: int) -> bool:
         """True when two operands share a byte; gaps between elements count as apart."""
         if a.arena != b.arena:
             return False
-        (low, high), (first, last) = self.span(a, trip), self.span(b, trip)
+        (low, high), (first, last) = self.span(a, iteration), self.span(b, iteration)
         if high <= first or last <= low:
             return False
         mask = np.zeros(self.plan.arenas[a.arena].bytes, np.bool_)
-        self.bytes_of(a, trip, mask)[...] = True
-        return bool(self.bytes_of(b, trip, mask).any())
+        self.bytes_of(a, iteration, mask)[...] = True
+        return bool(self.bytes_of(b, iteration, mask).any())
 
 
 def _requests(step: Step) -> Sequence[PackRequest]:
@@ -299,6 +306,6 @@ def _same_place(a: Operand, b: Operand) -> bool:
         and a.type.sizes == b.type.sizes
         and a.type.dtype.nbytes(1) == b.type.dtype.nbytes(1)
         and a.strides == b.strides
-        and a.trip_stride == b.trip_stride
-        and a.flip == b.flip
+        and a.iteration_stride == b.iteration_stride
+        and a.buffer_stride == b.buffer_stride
     )

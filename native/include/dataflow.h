@@ -67,7 +67,7 @@ typedef struct df_error {
 
 /* What a kernel found wrong on a device that the host can't watch: an index from a tensor that is
  * out of range, say. It lies in the device's memory; the first kernel to find |code| zero fills it,
- * goes on with a value that does no harm, and the device tells when it is next waited for. */
+ * goes on with a harmless value, and the error surfaces at the next synchronization. */
 typedef struct df_fault {
   int32_t code; /* a df_status */
   int32_t step; /* df_call.step */
@@ -91,19 +91,19 @@ typedef struct df_tensor {
   int32_t rank;
 } df_tensor;
 
-/* A tensor as a plan names it: a place in an arena, not a pointer. |arena| is an index into the
- * segment's arena table, -1 when the operand is absent. In the body of a loop the operand of trip t
- * lies at offset + t * trip_stride. |value| names the value whose bytes these are: a view has the
- * number of its root, and |origin| is where in the root it begins, in bytes. Kernels don't see
- * these two; the plan checker reads them. */
+/* A tensor as a plan names it: an offset in an arena, not a pointer. |arena| is an index into the
+ * segment's arena table, -1 when the operand is absent. In the body of a loop the operand of
+ * iteration t lies at offset + t * iteration_stride. |value| names the value whose bytes these are:
+ * a view has the number of its base tensor, and |origin| is where in that one it begins, in bytes.
+ * Kernels don't see these two; the plan checker reads them. */
 typedef struct df_operand {
   int32_t arena;
   int32_t dtype;
   int32_t rank;
   int32_t reserved;
-  int64_t offset;      /* bytes */
-  int64_t bytes;       /* first to last element */
-  int64_t trip_stride; /* bytes */
+  int64_t offset;           /* bytes */
+  int64_t bytes;            /* first to last element */
+  int64_t iteration_stride; /* bytes */
   int64_t value;
   int64_t origin;
   const int64_t *shape;
@@ -134,8 +134,8 @@ typedef struct df_attribute {
 
 /* ---- The host: what dataflow offers to a plugin --------------------------------------------- */
 
-/* A piece of parallel work: do piece |index| of |count|. |worker| is below the host's thread count
- * and unique among the pieces that run at one time, so it can select a part of the workspace. */
+/* Parallel work: do task |index| of |count|. |worker| is below the host's thread count
+ * and unique among the tasks that run at one time, so it can select a slice of the workspace. */
 typedef void (*df_task)(void *context, int64_t index, int64_t count, int32_t worker);
 
 typedef struct df_segment df_segment;
@@ -147,8 +147,8 @@ typedef struct df_host {
   uint32_t abi_major;
   uint32_t abi_minor;
   /* Runs task(context, 0..count-1) on the pool and returns when all are done. |threads| is the most
-   * threads to use (a call's |threads|). Pieces never start once the cancel word of the current run
-   * is set; the run then ends with DF_CANCELLED. May be called inside a piece: it then runs there.
+   * threads to use (a call's |threads|). Tasks never start once the cancel word of the current run
+   * is set; the run then ends with DF_CANCELLED. May be called inside a task: it then runs there.
    */
   void (*parallel_for)(df_task task, void *context, int64_t count, int32_t threads);
   /* Severity as in Python's logging: 10 debug, 20 info, 30 warning, 40 error. */
@@ -166,7 +166,7 @@ typedef struct df_host {
 /* How a product of float32 may be computed: as float32; with operands rounded to 10 bits of
  * mantissa (TF32) or better; with operands rounded to bfloat16; with operands split in three
  * bfloat16, which is as exact as float32 but for its rounding (ABI 1.3). Sums are float32 in each.
- * A device computes as float32 where it has no such way. */
+ * A device computes as float32 where it has no such algorithm. */
 enum { DF_EXACT = 0, DF_TF32 = 1, DF_BF16 = 2, DF_BF16X6 = 3 };
 
 /* A node at plan time: shapes, dtypes, strides and attributes, no data. */
@@ -178,7 +178,7 @@ typedef struct df_node {
   const df_operand *inputs;
   const df_operand *outputs;
   const df_attribute *attributes;
-  int32_t threads;   /* the session's thread count: work is cut by shape and by this */
+  int32_t threads;   /* the session's thread count: work is split by shape and by this */
   int32_t flags;     /* bit i: input i is constant, so that packs of it are kept (see df_pack) */
   int32_t precision; /* the least that float32 products may be computed with, e.g. DF_TF32 */
   int32_t algorithm; /* which of the kernel's algorithms is wanted: 1 + its number, or 0 for what
@@ -315,36 +315,38 @@ struct df_segment {
   int32_t reserved;
 };
 
-/* A loop or branch in a segment: the steps of |segment| run |trips| times, operands moving by their
- * trip stride. A carried value lies in one of two places: operands that belong to it are given for
- * even trips and move by |flip| for odd ones (see df_flip). */
-typedef struct df_flip {
+/* A loop or branch in a segment: the steps of |segment| run |iterations| times, operands moving by
+ * their iteration stride. A carried value is double-buffered: operands that belong to it are given
+ * for even iterations and move by their buffer stride for odd ones. */
+typedef struct df_buffer_stride {
   int32_t operand; /* index into the body's operands */
   int32_t reserved;
-  int64_t distance; /* bytes, added on odd trips */
-} df_flip;
+  int64_t distance; /* bytes, added on odd iterations */
+} df_buffer_stride;
 
 /* How often a body runs.
- * DF_REPEAT: |trips| times.
+ * DF_REPEAT: |iterations| times.
  * DF_WHEN: once when the step's input 0, a bool, is |when|, else not at all.
  * DF_WHILE: while the step's input 1, a bool, is true, and at most as often as its input 0, an
- * int64, says; one trip more than |trips| is an error. Before each trip its number is put into the
- * step's output 0, an int64 that may be absent, and at the end the number of trips into output 1.
+ * int64, says; one iteration more than |iterations| is an error. Before each iteration its number
+ * is put into the step's output 0, an int64 that may be absent, and at the end the number of
+ * iterations into output 1.
  */
 enum { DF_REPEAT = 0, DF_WHEN = 1, DF_WHILE = 2 };
 
 struct df_body {
   df_segment segment;
-  int64_t trips;
-  int64_t n_flips;
-  const df_flip *flips;
+  int64_t iterations;
+  int64_t n_buffer_strides;
+  const df_buffer_stride *buffer_strides;
   int32_t kind;
   int32_t when;
 };
 
 /* What changes between runs. |slots| has an address per slot. |cancel| is polled between steps,
- * trips and pieces; |calls| counts kernel calls. Either may be null. A device that runs segments by
- * the host's executor gives in |stream| and |fault| what kernels shall find in their calls. */
+ * iterations and tasks; |calls| counts kernel calls. Either may be null. A device that runs
+ * segments by the host's executor gives in |stream| and |fault| what kernels shall find in their
+ * calls. */
 struct df_run {
   uint32_t struct_size;
   int32_t n_slots;
@@ -408,7 +410,7 @@ typedef struct df_device {
   /* From ABI 1.1 on; each may be null. |options| are the names that open takes, "capture,device",
    * all whole numbers. */
   const char *options;
-  /* A handle for one session, which takes the place of |self| in every call from alloc to release;
+  /* A handle for one session, which replaces |self| in every call from alloc to release;
    * |values| has a number per option, INT64_MIN for one that was not given. */
   df_status (*open)(void *self, const int64_t *values, void **opened, df_error *error);
   void (*close)(void *opened);

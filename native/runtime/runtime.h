@@ -83,8 +83,9 @@ void df_let_go(df_held *held);
 /* ---- Segments: the default executor (df_host.segment_*) ------------------------------------- */
 
 /* Resolves every operand of |segment| to an address, in bodies too, and checks that it lies inside
- * its arena on every trip. |device| is not used. A prepared segment is run by one thread at a time.
- * Operands of a body move with the trips of that body only, not with those of a loop around it. */
+ * its arena on every iteration. |device| is not used. A prepared segment is run by one thread at a
+ * time. Operands of a body move with the iterations of that body only, not with those of a loop
+ * around it. */
 df_status df_segment_prepare(void *device, const df_segment *segment, void **prepared,
                              df_error *error);
 

@@ -1,4 +1,4 @@
-"""Reference of nodes with bodies: the body is evaluated node by node, trip by trip."""
+"""Reference of nodes with bodies: the body is evaluated node by node, iteration by iteration."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def _scan(evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: 
     n_carries, n_xs = attributes["n_carries"], attributes["n_xs"]
     carries = list(operands[:n_carries])
     xs, captures = operands[n_carries : n_carries + n_xs], operands[n_carries + n_xs :]
-    trips = len(xs[0])
+    iterations = len(xs[0])
     types = [v.type for v in body.outputs.values()][n_carries:]
-    rows = [np.empty((trips, *t.sizes), t.dtype.numpy) for t in types]
+    rows = [np.empty((iterations, *t.sizes), t.dtype.numpy) for t in types]
     if carries and types and all(a.dtype == np.float64 for a in carries):
         rows = [r.astype(np.float64) if r.dtype.kind == "f" else r for r in rows]
-    saved = [np.empty((trips, *c.shape), c.dtype) for c in carries]
-    for trip in reversed(range(trips)) if attributes["reverse"] else range(trips):
+    saved = [np.empty((iterations, *c.shape), c.dtype) for c in carries]
+    for iteration in reversed(range(iterations)) if attributes["reverse"] else range(iterations):
         for kept, carry in zip(saved, carries, strict=True):
-            kept[trip] = carry
-        results = _run(evaluate, body, [*carries, *(x[trip] for x in xs), *captures])
+            kept[iteration] = carry
+        results = _run(evaluate, body, [*carries, *(x[iteration] for x in xs), *captures])
         carries = results[:n_carries]
         for row, result in zip(rows, results[n_carries:], strict=True):
-            row[trip] = result
+            row[iteration] = result
     return (*carries, *rows, *saved)
 
 
@@ -53,22 +53,24 @@ def _if(
 
 def _loop(evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
     (body,) = bodies
-    n_carries, limit = attributes["n_carries"], attributes["max_trips"]
+    n_carries, limit = attributes["n_carries"], attributes["max_iterations"]
     wanted, condition = int(operands[0]), bool(operands[1])
     carries, captures = list(operands[2 : 2 + n_carries]), operands[2 + n_carries :]
     types = [v.type for v in body.outputs.values()][1 + n_carries :]
     rows = [np.zeros((limit, *t.sizes), t.dtype.numpy) for t in types]
-    trip = 0
-    while trip < wanted and condition:
-        if trip >= limit:
-            raise InputError(f"the loop makes more than {limit} trips; raise max_trips, or correct its condition")
-        start = [np.asarray(trip, np.int64), np.asarray(condition, np.bool_)]
+    iteration = 0
+    while iteration < wanted and condition:
+        if iteration >= limit:
+            raise InputError(
+                f"the loop makes more than {limit} iterations; raise max_iterations, or correct its condition"
+            )
+        start = [np.asarray(iteration, np.int64), np.asarray(condition, np.bool_)]
         results = _run(evaluate, body, [*start, *carries, *captures])
         condition, carries = bool(results[0]), results[1 : 1 + n_carries]
         for row, result in zip(rows, results[1 + n_carries :], strict=True):
-            row[trip] = result
-        trip += 1
-    return (np.asarray(trip, np.int64), *carries, *rows)
+            row[iteration] = result
+        iteration += 1
+    return (np.asarray(iteration, np.int64), *carries, *rows)
 
 
 def kernels(evaluate: Evaluate) -> dict[str, Code]:

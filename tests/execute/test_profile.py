@@ -81,7 +81,7 @@ def test_a_body_counts_as_often_as_it_runs():
 
 
 def work_of_lstm(length):
-    """Operations of a scan of so many trips."""
+    """Operations of a scan of so many iterations."""
     b = df.GraphBuilder()
     c = b.input("c", df.float32, (5,))
     x = b.input("x", df.float32, (5,))

@@ -25,8 +25,8 @@ def _scan(maker: Maker) -> tuple[Any, ...]:
     if random.random() < 0.4:
         sequence = maker.cut(sequence, sequence.type.sizes if random.random() < 0.5 else
                              (random.randint(0, sequence.type.sizes[0]), *sequence.type.sizes[1:]))  # fmt: skip
-    trips = sequence.type.sizes[0]
-    others = [v for v in maker.floats() if v.type.shape and v.type.sizes[0] == trips]
+    iterations = sequence.type.sizes[0]
+    others = [v for v in maker.floats() if v.type.shape and v.type.sizes[0] == iterations]
     xs = [sequence, *random.sample(others, min(len(others), random.randint(0, 1)))]
     carries = [maker.pick() for _ in range(random.randint(0, 2))]
     captures = [maker.pick() for _ in range(random.randint(0, 2))]
@@ -58,7 +58,7 @@ def _loop(maker: Maker) -> tuple[Any, ...]:
     stacked = maker.random.randint(0, 1)
     body = _body(maker, types, [v.type for v in carries], stacked, [maker.random.randint(1, 6)])
     made = maker.g.add(
-        ops.loop, [count, go, *carries, *captures], {"n_carries": len(carries), "max_trips": most}, bodies=(body,)
+        ops.loop, [count, go, *carries, *captures], {"n_carries": len(carries), "max_iterations": most}, bodies=(body,)
     )
     return tuple(made.outputs[1:])
 
@@ -84,7 +84,7 @@ def _body(maker: Maker, given: list[TensorType], results: list[TensorType], stac
 
 
 def _of_type(inner: Maker, type_: TensorType) -> Value:
-    """A value of this type, bounded, so that what is carried doesn't grow from trip to trip."""
+    """A value of this type, bounded, so that what is carried doesn't grow from iteration to iteration."""
     same = [v for v in inner.values if v.type == type_]
     if same and inner.random.random() < 0.5:
         return ops.tanh(same[-1]) if inner.random.random() < 0.5 else same[-1]

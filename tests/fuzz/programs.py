@@ -142,19 +142,21 @@ class Program:
             self.written.append(copy)
 
     def loop(self) -> None:
-        """A scan on one device: rows in, a carried value, values of a trip, rows out."""
+        """A scan on one device: rows in, a carried value, values of an iteration, rows out."""
         device = self.random.choice([d for d in self.devices if MEMORIES[d] == HOST])
         memory = MEMORIES[device]
         found = [s for s in map(self.view, self.readable(memory)) if s.type.shape and 0 not in s.type.sizes]
         if not found:
             return
         sequence = self.recent(found)
-        trips = sequence.type.sizes[0]
-        scan = Scan(range(1), range(1, 2), range(0), range(1), range(1), range(0), trips, self.random.random() < 0.5)
+        iterations = sequence.type.sizes[0]
+        scan = Scan(
+            range(1), range(1, 2), range(0), range(1), range(1), range(0), iterations, self.random.random() < 0.5
+        )
         carried = TensorType(float32, self.shape())
         place = self.root(memory, "computed", TensorType(float32, (2, *carried.shape)))
         self.items.append(self.node(device, [], [half(place, 0)]))
-        stacked = self.root(memory, "computed", TensorType(float32, (trips, *self.shape())))
+        stacked = self.root(memory, "computed", TensorType(float32, (iterations, *self.shape())))
         out = row(stacked, scan)
         inside: list[Storage] = [row(sequence, scan), halves(place)[0]]
         items = []
@@ -166,9 +168,9 @@ class Program:
         items.append(self.node(device, [self.recent(inside), inside[1]], [halves(place)[1]]))
         own = {s.root for s in inside[2:]}
         node = Node(WORK, f"loop{len(self.items)}", (), (), {})
-        self.items.append(make_loop(node, device, items, trips, lambda s: s.root not in own))
+        self.items.append(make_loop(node, device, items, iterations, lambda s: s.root not in own))
         final = self.root(memory, "computed", carried)
-        self.items.append(self.node(device, [half(place, trips % 2)], [final]))
+        self.items.append(self.node(device, [half(place, iterations % 2)], [final]))
         self.written += [final, stacked]
 
 

@@ -79,7 +79,7 @@ def apart(lowered: Lowered, plan: Plan) -> Plan:
     def step(item: LoweredNode | Loop) -> Step:
         planned = by_name[item.node.name]
         if isinstance(item, Loop):
-            body = Body(tuple(step(i) for i in item.items if i.node.name in by_name), item.trips)
+            body = Body(tuple(step(i) for i in item.items if i.node.name in by_name), item.iterations)
             return replace(planned, body=body)
         inputs, outputs = ([None if s is None else operand(s) for s in part] for part in (item.inputs, item.outputs))
         given = []
@@ -161,29 +161,29 @@ class _Machine:
         for step in item.steps:
             self.step(step, 0)
 
-    def step(self, step: Step, trip: int) -> None:
+    def step(self, step: Step, iteration: int) -> None:
         if step.body is not None:
-            for inner in range(step.body.trips):
+            for inner in range(step.body.iterations):
                 for part in step.body.steps:
                     self.step(part, inner)
             return
-        seed = f"{step.node.name}:{trip}".encode()
+        seed = f"{step.node.name}:{iteration}".encode()
         outputs = [o for o in step.outputs if o is not None]
         for index, operand in enumerate(outputs):  # a kernel may write before it has read everything
             if not self.in_place(step, index, operand):
-                self.fill(operand, trip, self.digest(b"garbage" + seed, []))
+                self.fill(operand, iteration, self.digest(b"garbage" + seed, []))
         if step.workspace is not None:
-            self.fill(step.workspace, trip, self.digest(b"scratch" + seed, []))
+            self.fill(step.workspace, iteration, self.digest(b"scratch" + seed, []))
         given = [step.prepared.packs[i] for i, p in enumerate(step.packs) if p is not None]
         replaced = {request.input for request in given if request.replaces}
-        reads = [self.read(o, trip) for i, o in enumerate(step.inputs) if o is not None and i not in replaced]
+        reads = [self.read(o, iteration) for i, o in enumerate(step.inputs) if o is not None and i not in replaced]
         reads += [self.read(p, 0) for p in step.packs if p is not None]
         if step.workspace is not None:
-            reads.append(self.read(step.workspace, trip))
+            reads.append(self.read(step.workspace, iteration))
         for index, operand in enumerate(outputs):
-            self.fill(operand, trip, self.digest(seed + bytes([index]), reads))
+            self.fill(operand, iteration, self.digest(seed + bytes([index]), reads))
         if step.workspace is not None:
-            self.fill(step.workspace, trip, self.digest(b"after" + seed, reads))
+            self.fill(step.workspace, iteration, self.digest(b"after" + seed, reads))
 
     def in_place(self, step: Step, result: int, out: Operand) -> bool:
         """A declared pair in one place: the kernel reads each element before it writes it."""
@@ -202,20 +202,22 @@ class _Machine:
             made.update(part.tobytes())
         return made.digest()
 
-    def bytes_of(self, operand: Operand, trip: int) -> Array:
+    def bytes_of(self, operand: Operand, iteration: int) -> Array:
         """Indices into the arena of the operand's bytes."""
         found = _offsets(operand.type.sizes, operand.strides, operand.type.dtype.nbytes(1))
-        found = found + (operand.offset + trip * operand.trip_stride + (operand.flip if trip % 2 else 0))
+        found = found + (
+            operand.offset + iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
+        )
         if found.size and (found.min() < 0 or found.max() >= self.memory[operand.arena].size):
             raise OutsideError
         return found
 
-    def read(self, operand: Operand, trip: int) -> Array:
-        found: Array = self.memory[operand.arena][self.bytes_of(operand, trip)]
+    def read(self, operand: Operand, iteration: int) -> Array:
+        found: Array = self.memory[operand.arena][self.bytes_of(operand, iteration)]
         return found
 
-    def fill(self, operand: Operand, trip: int, data: bytes) -> None:
-        index = self.bytes_of(operand, trip)
+    def fill(self, operand: Operand, iteration: int, data: bytes) -> None:
+        index = self.bytes_of(operand, iteration)
         if index.size:
             whole = data * (index.size // len(data) + 1)
             self.memory[operand.arena][index] = np.frombuffer(whole, np.uint8, index.size)

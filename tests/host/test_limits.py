@@ -29,7 +29,7 @@ def chain(width=64, layers=4):
 
 
 def endless():
-    """A loop that makes 2^40 trips."""
+    """A loop that makes 2^40 iterations."""
     body = df.GraphBuilder("body")
     body.input("number", df.int64, ())
     go, h = body.input("go", df.bool_, ()), body.input("h", df.float32, (4,))
@@ -37,7 +37,7 @@ def endless():
     body.output("h", df.ops.tanh(h))
     g = df.GraphBuilder("endless")
     start = g.constant(np.array(1 << 40)), g.constant(np.array(True)), g.input("x", df.float32, (4,))
-    made = df.ops.loop(*start, n_carries=1, max_trips=1 << 40, bodies=(body.build(),))
+    made = df.ops.loop(*start, n_carries=1, max_iterations=1 << 40, bodies=(body.build(),))
     g.output("y", made[1])
     return df.Model(g.build())
 

@@ -297,10 +297,10 @@ def test_an_endless_loop_ends_with_an_error():
     body.output("v", df.ops.neg(v))
     g = df.GraphBuilder()
     start = [g.constant(np.int64(1 << 60)), g.constant(np.bool_(True)), g.input("x", df.float32, (2,))]
-    made = df.ops.loop(*start, n_carries=1, max_trips=1000, bodies=(body.build(),), name="forever")
+    made = df.ops.loop(*start, n_carries=1, max_iterations=1000, bodies=(body.build(),), name="forever")
     g.output("y", made[1])
     session = df.Session(df.Model(g.build()), devices=["cpu"], fold=False)
-    with pytest.raises(df.InputError, match=r"'forever'.*more than 1000 trips"):
+    with pytest.raises(df.InputError, match=r"'forever'.*more than 1000 iterations"):
         session.run(np.ones(2, np.float32))
 
 

@@ -223,12 +223,12 @@ def test_types_nested_ten_thousand_deep():
 
 
 def loops(depth, stored=()):
-    """Loops in each other, each with a fixed number of trips and a condition that is computed."""
+    """Loops in each other, each with a fixed number of iterations and a condition that is computed."""
     body = None
     for level in range(depth):
         inner = N("Relu", [f"v{level}"], [f"w{level}"])
         if body is not None:
-            inner = N("Loop", ["trips", "", f"v{level}"], [f"w{level}"], body=body)
+            inner = N("Loop", ["iterations", "", f"v{level}"], [f"w{level}"], body=body)
         inputs = [value(f"i{level}", (), TensorProto.INT64), value(f"c{level}", (), TensorProto.BOOL)]
         outputs = [value(f"d{level}", (), TensorProto.BOOL), value(f"w{level}")]
         nodes = [inner, N("ReduceMax", [f"w{level}"], [f"m{level}"], keepdims=0)]
@@ -236,7 +236,9 @@ def loops(depth, stored=()):
         body = helper.make_graph(
             nodes, "body", [*inputs, value(f"v{level}")], outputs, list(stored) if not level else []
         )
-    return model([N("Loop", ["trips", "", "x"], ["y"], body=body)], stored=[helper.make_tensor("trips", 7, (), [2])])
+    return model(
+        [N("Loop", ["iterations", "", "x"], ["y"], body=body)], stored=[helper.make_tensor("iterations", 7, (), [2])]
+    )
 
 
 def test_loops_within_loops_are_converted_once(monkeypatch):

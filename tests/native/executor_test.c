@@ -118,20 +118,20 @@ static void test_slots_may_change_between_runs(void) {
 
 enum { ROWS = 5 };
 
-/* sums[t] = carry after trip t, carry = carry + x[t], the carry in two places by turns. */
-static void build_running_sum(builder *b, int64_t trips, int32_t slot, double *memory,
+/* sums[t] = carry after iteration t, carry = carry + x[t], the carry in two places by turns. */
+static void build_running_sum(builder *b, int64_t iterations, int32_t slot, double *memory,
                               int64_t bytes) {
-  begin(b, trips);
+  begin(b, iterations);
   int32_t a = arena(b, memory, bytes, slot);
   df_operand row = doubles(a, 0, TWO), sum = doubles(a, 2 * ROWS, TWO);
-  row.trip_stride = sum.trip_stride = 16;
+  row.iteration_stride = sum.iteration_stride = 16;
   df_operand carry_in = doubles(a, 4 * ROWS, TWO), carry_out = doubles(a, 4 * ROWS + 2, TWO);
   add_binary(b, &ADD, carry_in, row, carry_out);
   add_binary(b, &ADD, carry_in, row, sum);
-  b->flips[0] = (df_flip){.operand = 0, .distance = 16};
-  b->flips[1] = (df_flip){.operand = 2, .distance = -16};
-  b->flips[2] = (df_flip){.operand = 4, .distance = 16};
-  b->body.n_flips = 3;
+  b->buffer_strides[0] = (df_buffer_stride){.operand = 0, .distance = 16};
+  b->buffer_strides[1] = (df_buffer_stride){.operand = 2, .distance = -16};
+  b->buffer_strides[2] = (df_buffer_stride){.operand = 4, .distance = 16};
+  b->body.n_buffer_strides = 3;
 }
 
 typedef struct rows {
@@ -146,29 +146,30 @@ static void fill(rows *r, double scale) {
   }
 }
 
-static int is_running_sum(const rows *r, int64_t trips, double scale) {
+static int is_running_sum(const rows *r, int64_t iterations, double scale) {
   int right = 1;
   for (int64_t t = 0; t < ROWS; t++) {
-    double expected = t < trips ? scale * (double)((t + 1) * (t + 2)) / 2 : 0;
+    double expected = t < iterations ? scale * (double)((t + 1) * (t + 2)) / 2 : 0;
     right &= r->sums[t][0] == expected && r->sums[t][1] == -expected;
   }
-  /* The last carry is where the parity of the trips puts it. */
-  return right && r->carry[trips & 1][0] == scale * (double)(trips * (trips + 1)) / 2;
+  /* The last carry is where the parity of the iterations puts it. */
+  return right &&
+         r->carry[iterations & 1][0] == scale * (double)(iterations * (iterations + 1)) / 2;
 }
 
-static void test_a_loop_moves_rows_and_flips_carries(void) {
-  for (int64_t trips = 0; trips <= ROWS; trips++) {
+static void test_a_loop_moves_rows_and_alternates_carries(void) {
+  for (int64_t iterations = 0; iterations <= ROWS; iterations++) {
     rows r;
     fill(&r, 1);
     builder body, top;
-    build_running_sum(&body, trips, -1, (double *)&r, sizeof r);
+    build_running_sum(&body, iterations, -1, (double *)&r, sizeof r);
     begin(&top, 1);
     add_loop(&top, &body);
     df_error error;
     int64_t calls = 0;
     CHECK(run_once(&top, &(df_run){.calls = &calls}, &error) == DF_OK);
-    CHECK(calls == 2 * trips);
-    CHECK(is_running_sum(&r, trips, 1));
+    CHECK(calls == 2 * iterations);
+    CHECK(is_running_sum(&r, iterations, 1));
   }
 }
 
@@ -266,13 +267,13 @@ static void test_an_error_has_step_and_text(void) {
   CHECK_TEXT(error.text, "kernel 'silent' failed with status 2");
 }
 
-static void test_an_error_in_a_loop_has_the_top_step_and_the_trip(void) {
+static void test_an_error_in_a_loop_has_the_top_step_and_the_iteration(void) {
   double rows[4] = {0, 1, 2, 3};
   builder body, top;
   begin(&body, 4);
   int32_t a = arena(&body, rows, sizeof rows, -1);
   df_operand row = doubles(a, 0, ONE);
-  row.trip_stride = 8;
+  row.iteration_stride = 8;
   add_binary(&body, &REFUSE_TWO, row, row, row);
   begin(&top, 1);
   a = arena(&top, rows, sizeof rows, -1);
@@ -281,7 +282,7 @@ static void test_an_error_in_a_loop_has_the_top_step_and_the_trip(void) {
   df_error error;
   CHECK(run_once(&top, NULL, &error) == DF_INVALID);
   CHECK(error.step == 1);
-  CHECK(!strcmp(error.text, "two is refused (trip 2)"));
+  CHECK(!strcmp(error.text, "two is refused (iteration 2)"));
 }
 
 static volatile int32_t cancel;
@@ -365,12 +366,12 @@ static void test_operands_outside_their_arena_are_refused(void) {
     if (i == 5)
       bad.offset = INT64_MAX - 4;
     if (i == 6)
-      bad.trip_stride = 16; /* two rows fit, not three */
+      bad.iteration_stride = 16; /* two rows fit, not three */
     if (i == 7)
-      bad.trip_stride = INT64_MAX / 2;
+      bad.iteration_stride = INT64_MAX / 2;
     add_binary(&b, &ADD, x, bad, x);
-    b.flips[0] = (df_flip){.operand = 1, .distance = 24};
-    b.body.n_flips = i == 8;
+    b.buffer_strides[0] = (df_buffer_stride){.operand = 1, .distance = 24};
+    b.body.n_buffer_strides = i == 8;
     begin(&top, 1);
     add_loop(&top, &b);
     check_refused(i < 6 ? &b : &top, 0,
@@ -399,11 +400,11 @@ static void test_malformed_segments_are_refused(void) {
 
   begin(&top, 1);
   add_loop(&top, &b);
-  b.body.trips = -1;
-  check_refused(&top, 0, "-1 trips");
-  b.body.trips = 2;
-  b.body.n_flips = 1;
-  b.flips[0].operand = 4;
+  b.body.iterations = -1;
+  check_refused(&top, 0, "-1 iterations");
+  b.body.iterations = 2;
+  b.body.n_buffer_strides = 1;
+  b.buffer_strides[0].operand = 4;
   check_refused(&top, 0, "operand 4 of 4");
 }
 
@@ -411,12 +412,12 @@ int main(void) {
   alarm(120);
   test_a_kernel_is_given_its_operands();
   test_slots_may_change_between_runs();
-  test_a_loop_moves_rows_and_flips_carries();
+  test_a_loop_moves_rows_and_alternates_carries();
   test_a_loop_may_lie_in_a_slot();
   test_loops_nest();
   test_a_row_may_be_read_backwards();
   test_an_error_has_step_and_text();
-  test_an_error_in_a_loop_has_the_top_step_and_the_trip();
+  test_an_error_in_a_loop_has_the_top_step_and_the_iteration();
   test_a_cancelled_run_stops();
   test_a_run_cancelled_in_its_last_step_is_cancelled();
   test_operands_outside_their_arena_are_refused();

@@ -31,7 +31,7 @@ def loop():
     g = df.GraphBuilder("loop")
     w = g.parameter("w", np.eye(6, dtype=np.float32) / 2)
     start = g.constant(np.array(3)), g.constant(np.array(True)), g.input("x", df.float32, (4, 6)), w
-    g.output("y", df.ops.loop(*start, n_carries=1, max_trips=5, bodies=(body.build(),))[1])
+    g.output("y", df.ops.loop(*start, n_carries=1, max_iterations=5, bodies=(body.build(),))[1])
     return df.Model(g.build())
 
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MOST_STEPS = 8, MOST_OPERANDS = 48, MOST_ARENAS = 4, MOST_FLIPS = 4 };
+enum { MOST_STEPS = 8, MOST_OPERANDS = 48, MOST_ARENAS = 4, MOST_BUFFER_STRIDES = 4 };
 
 /* A segment, or the body of a loop, with room for what its tables point to. */
 typedef struct builder {
@@ -16,15 +16,15 @@ typedef struct builder {
   df_step steps[MOST_STEPS];
   df_operand operands[MOST_OPERANDS];
   df_arena arenas[MOST_ARENAS];
-  df_flip flips[MOST_FLIPS];
+  df_buffer_stride buffer_strides[MOST_BUFFER_STRIDES];
 } builder;
 
 static const int64_t ONE[1] = {1};
 
-static void begin(builder *b, int64_t trips) {
+static void begin(builder *b, int64_t iterations) {
   memset(b, 0, sizeof *b);
-  b->body.trips = trips;
-  b->body.flips = b->flips;
+  b->body.iterations = iterations;
+  b->body.buffer_strides = b->buffer_strides;
   b->body.segment = (df_segment){.struct_size = sizeof(df_segment),
                                  .steps = b->steps,
                                  .operands = b->operands,

@@ -40,7 +40,7 @@ def device(library):
 class Segment:
     """One step on one array, through the device's own table."""
 
-    def __init__(self, device, kernel: int, array: np.ndarray, trips: int | None = None) -> None:
+    def __init__(self, device, kernel: int, array: np.ndarray, iterations: int | None = None) -> None:
         self.device = device
         self.keep = [array]
         shape = self._new("int64_t[]", [array.size])
@@ -53,8 +53,8 @@ class Segment:
         arena = self._new("df_arena *", (ffi.from_buffer(array), array.nbytes, -1))
         step = self._new("df_step *", {"kernel": device.kernels[kernel], "n_inputs": 1, "n_outputs": 1})
         segment = self._segment(step, operands, 3, arena)
-        if trips is not None:
-            body = self._new("df_body *", {"segment": segment[0], "trips": trips})
+        if iterations is not None:
+            body = self._new("df_body *", {"segment": segment[0], "iterations": iterations})
             segment = self._segment(self._new("df_step *", {"body": body}), ffi.NULL, 0, arena)
         self.error = ffi.new("df_error *")
         prepared = ffi.new("void **")
@@ -202,7 +202,7 @@ def test_many_threads_run_segments(device):
 
 def test_a_cancel_word_ends_a_run_from_another_thread(device):
     array = np.zeros(1)
-    segment = Segment(device, 0, array, trips=1 << 60)
+    segment = Segment(device, 0, array, iterations=1 << 60)
     cancel = ffi.new("int32_t *")
     statuses: list[int] = []
     runner = threading.Thread(target=lambda: statuses.append(segment.run(cancel)))
@@ -224,7 +224,7 @@ sys.path.insert(0, {folder!r})
 from test_runtime import Segment, ffi, lib, open_library
 plugin, text = open_library({library!r})
 array = np.zeros(1)
-segment = Segment(plugin.devices[0], 0, array, trips=1 << 60)
+segment = Segment(plugin.devices[0], 0, array, iterations=1 << 60)
 
 def interrupt():
     while array[0] < 1000:

@@ -15,11 +15,11 @@ from dataflow_numpy.evaluate import evaluate
 ops = df.ops
 
 
-def recurrent(trips, reverse=0):
-    """A scan over ``trips`` rows of two carried values."""
+def recurrent(iterations, reverse=0):
+    """A scan over ``iterations`` rows of two carried values."""
     g = df.GraphBuilder("recurrent")
     h, total = g.input("h", df.float32, (2, 3)), g.input("total", df.float32, (2,))
-    rows, w = g.input("rows", df.float32, (trips, 2, 3)), g.parameter("w", W)
+    rows, w = g.input("rows", df.float32, (iterations, 2, 3)), g.parameter("w", W)
     made = ops.scan(h, total, rows, w, n_carries=2, n_xs=1, reverse=reverse, bodies=(cell(),))
     for name, value in zip(("last", "sum", "y"), made, strict=False):
         g.output(name, value)
@@ -29,13 +29,13 @@ def recurrent(trips, reverse=0):
 W = (0.5 * np.random.default_rng(0).standard_normal((3, 3))).astype(np.float32)
 
 
-def unrolled(trips):
+def unrolled(iterations):
     """The same without a loop."""
     g = df.GraphBuilder("unrolled")
     h, total = g.input("h", df.float32, (2, 3)), g.input("total", df.float32, (2,))
-    rows, w = g.input("rows", df.float32, (trips, 2, 3)), g.parameter("w", W)
+    rows, w = g.input("rows", df.float32, (iterations, 2, 3)), g.parameter("w", W)
     stacked = []
-    for t in range(trips):
+    for t in range(iterations):
         row = ops.slice(rows, starts=(t, 0, 0), stops=(t + 1, 2, 3), steps=(1, 1, 1))
         row = ops.reshape(row, shape=(2, 3))
         h = ops.tanh(ops.add(ops.matmul(h, w), row))
@@ -47,31 +47,34 @@ def unrolled(trips):
     return g.build()
 
 
-def feeds(trips):
-    random = np.random.default_rng(trips)
-    shapes = {"h": (2, 3), "total": (2,), "rows": (trips, 2, 3)}
+def feeds(iterations):
+    random = np.random.default_rng(iterations)
+    shapes = {"h": (2, 3), "total": (2,), "rows": (iterations, 2, 3)}
     return {n: random.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
-@pytest.mark.parametrize("trips", [1, 2, 7, 300])
-def test_a_scan_is_what_it_unrolls_to(device, trips):
-    session = df.Session(recurrent(trips), devices=[device])
-    check_plan(session.plan({n: a.shape for n, a in feeds(trips).items()}))
-    found, expected = session.run(feeds(trips)), evaluate(unrolled(trips), feeds(trips), dtype=np.float64)
+@pytest.mark.parametrize("iterations", [1, 2, 7, 300])
+def test_a_scan_is_what_it_unrolls_to(device, iterations):
+    session = df.Session(recurrent(iterations), devices=[device])
+    check_plan(session.plan({n: a.shape for n, a in feeds(iterations).items()}))
+    found, expected = (
+        session.run(feeds(iterations)),
+        evaluate(unrolled(iterations), feeds(iterations), dtype=np.float64),
+    )
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
 def test_the_gradient_of_a_scan_is_that_of_the_unrolled_graph(device):
-    trips = 6
+    iterations = 6
     wrt = ("h", "total", "rows", "w")
-    graphs = [recurrent(trips), unrolled(trips)]
+    graphs = [recurrent(iterations), unrolled(iterations)]
     joint = [vjp_graph(g, [v for v in (*g.inputs, *g.initializers) if v.name in wrt]) for g in graphs]
     random = np.random.default_rng(1)
     u = {f"grad.{n}": random.standard_normal(v.type.sizes).astype(np.float32) for n, v in graphs[0].outputs.items()}
-    given = {**feeds(trips), **u}
+    given = {**feeds(iterations), **u}
     expected = evaluate(joint[1], given, dtype=np.float64)
     session = df.Session(joint[0], devices=[device])
     check_plan(session.plan({n: a.shape for n, a in given.items()}))
@@ -80,17 +83,17 @@ def test_the_gradient_of_a_scan_is_that_of_the_unrolled_graph(device):
         np.testing.assert_allclose(found[f"grad.{name}"], expected[f"grad.{name}"], rtol=1e-4, atol=1e-4)
 
 
-def test_a_loop_is_one_step_and_its_trips_run_natively():
+def test_a_loop_is_one_step_and_its_iterations_run_natively():
     plans = {}
-    for trips in (10, 1000):
-        session = df.Session(recurrent(trips), devices=["cpu"])
-        session.run(feeds(trips))
-        plans[trips] = session.plan({n: a.shape for n, a in feeds(trips).items()})
+    for iterations in (10, 1000):
+        session = df.Session(recurrent(iterations), devices=["cpu"])
+        session.run(feeds(iterations))
+        plans[iterations] = session.plan({n: a.shape for n, a in feeds(iterations).items()})
         (program,) = session._loaded().engine.programs.values()
         (bound,) = program.bounds
-        (loop,) = [step for step in plans[trips].segments[0].steps if step.body is not None]
-        assert loop.body.trips == trips
-        assert bound.kernel_calls == len(plans[trips].segments[0].steps) - 1 + trips * len(loop.body.steps)
+        (loop,) = [step for step in plans[iterations].segments[0].steps if step.body is not None]
+        assert loop.body.iterations == iterations
+        assert bound.kernel_calls == len(plans[iterations].segments[0].steps) - 1 + iterations * len(loop.body.steps)
         assert bound.native_calls == 1
     small, large = (plans[t] for t in (10, 1000))
     assert len(small.segments[0].steps) == len(large.segments[0].steps)
@@ -109,9 +112,9 @@ def test_the_checker_sees_a_carried_value_in_the_wrong_half():
             for side in ("inputs", "outputs"):
                 operands = list(getattr(inner, side))
                 for at, operand in enumerate(operands):
-                    if operand is None or not operand.trip_stride:
+                    if operand is None or not operand.iteration_stride:
                         continue
-                    operands[at] = dataclasses.replace(operand, trip_stride=operand.trip_stride + 4)
+                    operands[at] = dataclasses.replace(operand, iteration_stride=operand.iteration_stride + 4)
                     wrong = dataclasses.replace(inner, **{side: tuple(operands)})
                     operands[at] = operand
                     steps = (*step.body.steps[:place], wrong, *step.body.steps[place + 1 :])
@@ -143,7 +146,7 @@ def test_a_loop_has_no_gradient_and_says_why():
     body.output("v", ops.neg(body.input("v", df.float32, (2,))))
     g = df.GraphBuilder()
     start = [g.constant(np.int64(3)), g.constant(np.bool_(True)), g.input("x", df.float32, (2,))]
-    made = ops.loop(*start, n_carries=1, max_trips=4, bodies=(body.build(),), name="around")
+    made = ops.loop(*start, n_carries=1, max_iterations=4, bodies=(body.build(),), name="around")
     g.output("y", made[1])
     graph = g.build()
     with pytest.raises(df.GradientError, match=r"'around'.*express it as a scan"):
@@ -250,7 +253,7 @@ def test_one_of_two_branches_runs(truth):
 def euclid(limit=1 << 40):
     """The greatest common divisor: two carried values that change places, while the second is not 0."""
     body = df.GraphBuilder("body")
-    body.input("trip", df.int64, ())
+    body.input("iteration", df.int64, ())
     body.input("go", df.bool_, ())
     a, b = body.input("a", df.int64, ()), body.input("b", df.int64, ())
     rest = ops.mod(a, b)
@@ -260,8 +263,8 @@ def euclid(limit=1 << 40):
     g = df.GraphBuilder("euclid")
     a, b = g.input("a", df.int64, ()), g.input("b", df.int64, ())
     most, go = g.input("most", df.int64, ()), ops.greater(b, g.constant(np.array(0)))
-    trips, first, second = ops.loop(most, go, a, b, n_carries=2, max_trips=limit, bodies=(body.build(),))
-    for name, value in (("trips", trips), ("divisor", first), ("rest", second)):
+    iterations, first, second = ops.loop(most, go, a, b, n_carries=2, max_iterations=limit, bodies=(body.build(),))
+    for name, value in (("iterations", iterations), ("divisor", first), ("rest", second)):
         g.output(name, value)
     return df.Model(g.build())
 
@@ -280,21 +283,21 @@ def test_a_loop_runs_while_its_condition_holds(a, b, most):
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
-def test_more_trips_than_allowed_are_an_error(device):
+def test_more_iterations_than_allowed_are_an_error(device):
     data = {"a": np.array(1071), "b": np.array(462), "most": np.array(99)}
-    with pytest.raises(df.InputError, match="more than 2 trips; raise max_trips"):
+    with pytest.raises(df.InputError, match="more than 2 iterations; raise max_iterations"):
         df.Session(euclid(limit=2), devices=[device]).run(data)
 
 
 def test_an_endless_loop_can_be_cancelled(monkeypatch):
     body = df.GraphBuilder("body")
-    body.input("trip", df.int64, ())
+    body.input("iteration", df.int64, ())
     go, x = body.input("go", df.bool_, ()), body.input("x", df.float32, (4,))
     body.output("go", ops.copy(go))
     body.output("x", ops.sin(x))
     g = df.GraphBuilder("endless")
     most, x = g.constant(np.array(1 << 62)), g.input("x", df.float32, (4,))
-    _, y = ops.loop(most, g.constant(np.array(True)), x, n_carries=1, max_trips=1 << 62, bodies=(body.build(),))
+    _, y = ops.loop(most, g.constant(np.array(True)), x, n_carries=1, max_iterations=1 << 62, bodies=(body.build(),))
     g.output("y", y)
     run = Bound.run
 

@@ -23,7 +23,7 @@ def turned(x):
     return ops.transpose(x, perm=(1, 0))
 
 
-# What a trip makes of the state h, the row x and the captures w (4, 4) and v (8, 4).
+# What an iteration makes of the state h, the row x and the captures w (4, 4) and v (8, 4).
 CELLS = {
     "a weight": lambda h, x, w, v: ops.tanh(h @ w + x),
     "turned": lambda h, x, w, v: ops.tanh(h @ turned(w) + x),
@@ -48,9 +48,9 @@ def body(cell, batch):
     return g.build()
 
 
-def graph(cell, trips, batch, reverse=0):
+def graph(cell, iterations, batch, reverse=0):
     g = df.GraphBuilder("scan")
-    h, x = g.input("h", df.float32, (batch, 4)), g.input("x", df.float32, (trips, batch, 4))
+    h, x = g.input("h", df.float32, (batch, 4)), g.input("x", df.float32, (iterations, batch, 4))
     w, v = g.input("w", df.float32, (4, 4)), g.input("v", df.float32, (8, 4))
     made = ops.scan(h, x, w, v, n_carries=1, n_xs=1, reverse=reverse, bodies=(body(cell, batch),))
     g.output("last", made[0])
@@ -58,30 +58,38 @@ def graph(cell, trips, batch, reverse=0):
     return g.build()
 
 
-def unrolled(cell, trips, batch, reverse=0):
+def unrolled(cell, iterations, batch, reverse=0):
     g = df.GraphBuilder("unrolled")
-    h, x = g.input("h", df.float32, (batch, 4)), g.input("x", df.float32, (trips, batch, 4))
+    h, x = g.input("h", df.float32, (batch, 4)), g.input("x", df.float32, (iterations, batch, 4))
     w, v = g.input("w", df.float32, (4, 4)), g.input("v", df.float32, (8, 4))
     rows = {}
-    for t in reversed(range(trips)) if reverse else range(trips):
+    for t in reversed(range(iterations)) if reverse else range(iterations):
         row = ops.reshape(x[t : t + 1], shape=(batch, 4))
         h = cell(h, row, w, v)
         rows[t] = ops.reshape(ops.mul(h, row), shape=(1, batch, 4))
     g.output("last", h)
-    g.output("rows", ops.concat(*[rows[t] for t in range(trips)], axis=0))
+    g.output("rows", ops.concat(*[rows[t] for t in range(iterations)], axis=0))
     return g.build()
 
 
 @pytest.mark.parametrize("reverse", [0, 1])
-@pytest.mark.parametrize("batch", [2, 40])  # few rows per trip: out of the loop; many: summed in it
+@pytest.mark.parametrize("batch", [2, 40])  # few rows per iteration: out of the loop; many: summed in it
 @pytest.mark.parametrize("name", CELLS)
 def test_gradients_are_those_of_the_unrolled_graph(name, batch, reverse):
-    trips = 5
+    iterations = 5
     random = np.random.default_rng(batch)
-    feeds = {"h": random.standard_normal((batch, 4)), "x": random.standard_normal((trips, batch, 4)), "w": W, "v": V}
-    feeds |= {"grad.last": random.standard_normal((batch, 4)), "grad.rows": random.standard_normal((trips, batch, 4))}
+    feeds = {
+        "h": random.standard_normal((batch, 4)),
+        "x": random.standard_normal((iterations, batch, 4)),
+        "w": W,
+        "v": V,
+    }
+    feeds |= {
+        "grad.last": random.standard_normal((batch, 4)),
+        "grad.rows": random.standard_normal((iterations, batch, 4)),
+    }
     loop, plain = (vjp_graph(g, list(g.inputs)) for g in (
-        graph(CELLS[name], trips, batch, reverse), unrolled(CELLS[name], trips, batch, reverse)))  # fmt: skip
+        graph(CELLS[name], iterations, batch, reverse), unrolled(CELLS[name], iterations, batch, reverse)))  # fmt: skip
     expected = evaluate(plain, feeds, dtype=np.float64)
     found = evaluate(loop, feeds, dtype=np.float64)
     single = {n: a.astype(np.float32) for n, a in feeds.items()}
@@ -99,7 +107,7 @@ def carried(loop):
     return [v.type.sizes for v in node.inputs[: node.attributes["n_carries"]]]
 
 
-def test_weights_are_not_summed_trip_by_trip():
+def test_weights_are_not_summed_iteration_by_iteration():
     def of(name, batch):
         g = graph(CELLS[name], 5, batch)
         return carried(vjp_graph(g, [v for v in g.inputs if v.name in ("w", "v")]))
@@ -110,7 +118,7 @@ def test_weights_are_not_summed_trip_by_trip():
     assert (4, 4) in of("a weight and a summand", 2)
 
 
-def test_no_trips_give_zeros():
+def test_no_iterations_give_zeros():
     g = graph(CELLS["a weight"], 0, 2)
     joint = vjp_graph(g, list(g.inputs))
     feeds = {v.name: np.ones(v.type.sizes, np.float32) for v in joint.inputs}
@@ -120,8 +128,8 @@ def test_no_trips_give_zeros():
 
 
 def test_second_derivatives_by_differences():
-    trips, batch, step = 4, 2, 1e-6
-    g = graph(CELLS["a weight"], trips, batch)
+    iterations, batch, step = 4, 2, 1e-6
+    g = graph(CELLS["a weight"], iterations, batch)
     first = vjp_graph(g, [v for v in g.inputs if v.name == "w"])
     first = dataclasses.replace(first, outputs={"dw": first.outputs["grad.w"]})
     second = vjp_graph(first, [v for v in first.inputs if v.name == "w"])

@@ -11,7 +11,7 @@ from ..sample import Operand, Sample, x
 
 
 def cell() -> Graph:
-    """A recurrent cell: h' = tanh(h w + x), a running sum, and a row of each trip."""
+    """A recurrent cell: h' = tanh(h w + x), a running sum, and a row of each iteration."""
     g = GraphBuilder("cell")
     h, total, row = g.input("h", float32, (2, 3)), g.input("total", float32, (2,)), g.input("row", float32, (2, 3))
     w = g.input("w", float32, (3, 3))
@@ -30,9 +30,9 @@ def _branch(name: str, op: Op) -> Graph:
 
 def _count_down() -> Graph:
     g = GraphBuilder("count")
-    trip, _ = g.input("i", int64, ()), g.input("go", bool_, ())
+    iteration, _ = g.input("i", int64, ()), g.input("go", bool_, ())
     value = ops.mul(g.input("v", float32, (3,)), 0.5)
-    g.output("go", ops.less(trip, 3))
+    g.output("go", ops.less(iteration, 3))
     g.output("v", value)
     g.output("row", value)
     return g.build()
@@ -40,18 +40,18 @@ def _count_down() -> Graph:
 
 def _control() -> list[Sample]:
     rows = []
-    for trips in (0, 1, 2, 5):
+    for iterations in (0, 1, 2, 5):
         for reverse in (0, 1):
-            data = (x(2, 3), x(2), x(trips, 2, 3), x(3, 3))
+            data = (x(2, 3), x(2), x(iterations, 2, 3), x(3, 3))
             a = {"n_carries": 2, "n_xs": 1, "reverse": reverse}
-            rows.append(Sample(ops.scan, data, a, gradient=(0, 1, 2, 3) if trips else (), bodies=(cell(),)))
+            rows.append(Sample(ops.scan, data, a, gradient=(0, 1, 2, 3) if iterations else (), bodies=(cell(),)))
     branches = (_branch("then", ops.mul), _branch("else", ops.add))
     for truth in (0, 1):
         condition = Operand((), bool_, value=truth)
         rows.append(Sample(ops.if_, (condition, x(3, 4), x(4)), gradient=(1, 2), bodies=branches))
     for count in (0, 2, 9):
         start = (Operand((), int64, value=count), Operand((), bool_, value=True), x(3))
-        rows.append(Sample(ops.loop, start, {"n_carries": 1, "max_trips": 10}, bodies=(_count_down(),)))
+        rows.append(Sample(ops.loop, start, {"n_carries": 1, "max_iterations": 10}, bodies=(_count_down(),)))
     return rows
 
 

@@ -105,7 +105,7 @@ def _results(
 
 
 @operator("Loop")
-def Loop(c: Importer, trips: T | None = None, condition: T | None = None, *operands: T, body: GraphRecord) -> Any:
+def Loop(c: Importer, iterations: T | None = None, condition: T | None = None, *operands: T, body: GraphRecord) -> Any:
     carries = [c.value(t) for t in operands]
     rows = len(body.outputs) - 1 - len(carries)
     if rows < 0 or len(body.inputs) != 2 + len(carries):
@@ -113,7 +113,7 @@ def Loop(c: Importer, trips: T | None = None, condition: T | None = None, *opera
             f"the body has {len(body.inputs)} inputs and {len(body.outputs)} results for {len(carries)} carried values"
         )
     types = [TensorType(int64, ()), *(v.type for v in carries)]
-    count = None if trips is None or trips.known is None else c.sizes(trips, "the trip count")[0]
+    count = None if iterations is None or iterations.known is None else c.sizes(iterations, "the iteration count")[0]
     if isinstance(count, int):
         count = max(count, 0)
     if count is not None and (condition is None or _is(condition, True)) and _goes_on(c, body, types):
@@ -127,20 +127,22 @@ def Loop(c: Importer, trips: T | None = None, condition: T | None = None, *opera
         found = _results(c, ops.scan, [*carries, index, *captures], attributes, [graph])
         return tuple(found[: len(carries) + rows])
     if rows:
-        raise ModelError("its number of trips depends on data and it stacks results; only one of them is supported")
+        raise ModelError(
+            "its number of iterations depends on data and it stacks results; only one of them is supported"
+        )
     inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
     captures = _captures(c, inner)
     most = count if isinstance(count, int) else (1 << 31) - 1
-    first = c.value(trips) if trips is not None else c.builder.constant(np.array(most, np.int64))
+    first = c.value(iterations) if iterations is not None else c.builder.constant(np.array(most, np.int64))
     go = c.value(condition) if condition is not None else c.builder.constant(np.array(True))
     start = [ops.reshape(v, shape=()) if v.type.rank else v for v in (first, go)]
-    attributes = {"n_carries": len(carries), "max_trips": most}
+    attributes = {"n_carries": len(carries), "max_iterations": most}
     found = _results(c, ops.loop, [*start, *carries, *captures], attributes, [inner.graph()])
     return tuple(found[1 : 1 + len(carries)])
 
 
 def _goes_on(c: Importer, body: GraphRecord, types: Sequence[TensorType]) -> bool:
-    """Whether the condition of a loop holds after every trip that it held before, as far as is known at load.
+    """Whether the condition of a loop holds after every iteration that it held before, as far as is known at load.
 
     Only what the condition is computed from is looked at, and no loops in it: to convert the whole body for this would
     convert loops within loops within loops twice each time.

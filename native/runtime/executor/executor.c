@@ -46,17 +46,18 @@ static df_status run_steps(const df_loop *loop, running *r, int32_t *failed) {
   return status;
 }
 
-static df_status run_trip(const df_loop *loop, int64_t trip, running *r) {
+static df_status run_iteration(const df_loop *loop, int64_t iteration, running *r) {
   for (int32_t i = 0; i < loop->n_moving; i++) {
     const df_moving *moving = &loop->moving[i];
-    *moving->pointer = (char *)moving->base + trip * moving->stride + (trip & 1 ? moving->flip : 0);
+    *moving->pointer = (char *)moving->base + iteration * moving->stride +
+                       (iteration & 1 ? moving->buffer_stride : 0);
   }
   int32_t failed;
   df_status status = run_steps(loop, r, &failed);
   if (status && loop->kind != DF_WHEN) {
     size_t length = strlen(r->error->text);
-    snprintf(r->error->text + length, sizeof r->error->text - length, " (trip %lld)",
-             (long long)trip);
+    snprintf(r->error->text + length, sizeof r->error->text - length, " (iteration %lld)",
+             (long long)iteration);
   }
   return status;
 }
@@ -67,23 +68,24 @@ static df_status run_while(const df_ready *step, running *r) {
   const int64_t wanted = *(const int64_t *)step->call.inputs[0].data;
   const volatile uint8_t *go = step->call.inputs[1].data;
   int64_t *number = step->call.outputs[0].data, *made = step->call.outputs[1].data;
-  int64_t trip = 0;
-  for (; trip < wanted && *go; trip++) {
+  int64_t iteration = 0;
+  for (; iteration < wanted && *go; iteration++) {
     if (df_is_cancelled(r->cancel))
       return DF_CANCELLED;
-    if (trip >= loop->trips)
-      return df_error_set(r->error, DF_INVALID, -1,
-                          "the loop makes more than %lld trips; raise max_trips, or correct its "
-                          "condition",
-                          (long long)loop->trips);
+    if (iteration >= loop->iterations)
+      return df_error_set(
+          r->error, DF_INVALID, -1,
+          "the loop makes more than %lld iterations; raise max_iterations, or correct its "
+          "condition",
+          (long long)loop->iterations);
     if (number)
-      *number = trip;
-    df_status status = run_trip(loop, trip, r);
+      *number = iteration;
+    df_status status = run_iteration(loop, iteration, r);
     if (status)
       return status;
   }
   if (made)
-    *made = trip;
+    *made = iteration;
   return DF_OK;
 }
 
@@ -94,8 +96,8 @@ static df_status run_loop(const df_ready *step, running *r) {
   if (loop->kind == DF_WHEN &&
       (*(const uint8_t *)step->call.inputs[0].data != 0) != (loop->when != 0))
     return DF_OK;
-  for (int64_t trip = 0; trip < loop->trips; trip++) {
-    df_status status = run_trip(loop, trip, r);
+  for (int64_t iteration = 0; iteration < loop->iterations; iteration++) {
+    df_status status = run_iteration(loop, iteration, r);
     if (status)
       return status;
   }

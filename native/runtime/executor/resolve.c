@@ -10,9 +10,9 @@
 typedef struct context {
   df_resolved *out;
   df_error *error;
-  const df_segment *segment; /* this one, or the segment of the body that is being resolved */
-  const df_body *body;       /* null at the top */
-  const int64_t *flips;      /* per operand of the body; null when nothing flips */
+  const df_segment *segment;     /* this one, or the segment of the body that is being resolved */
+  const df_body *body;           /* null at the top */
+  const int64_t *buffer_strides; /* per operand of the body; null when nothing alternates */
   df_loop *loop;
   int64_t step; /* index in the top segment */
 } context;
@@ -93,39 +93,41 @@ static int64_t bytes_below(const df_operand *operand) {
   return elements * item_bytes(operand->dtype);
 }
 
-static int64_t flip_of(const context *c, int64_t index) { return c->flips ? c->flips[index] : 0; }
+static int64_t buffer_stride_of(const context *c, int64_t index) {
+  return c->buffer_strides ? c->buffer_strides[index] : 0;
+}
 
-/* Checks that the operand is inside its arena on every trip. */
+/* Checks that the operand is inside its arena on every iteration. */
 static df_status check_range(context *c, int64_t index, const df_operand *operand) {
   if (operand->arena < 0 || operand->arena >= c->segment->n_arenas)
     return df_error_set(c->error, DF_INVALID, c->step, "operand %lld is in arena %d of %d",
                         (long long)index, operand->arena, c->segment->n_arenas);
   int64_t size = c->segment->arenas[operand->arena].bytes;
-  int64_t trips = c->body ? c->body->trips : 1;
-  int64_t flip = flip_of(c, index);
-  /* Even and odd trips each move in one direction, so their first and last tell. */
-  const int64_t telling[] = {0, 1, trips - 2, trips - 1};
+  int64_t iterations = c->body ? c->body->iterations : 1;
+  int64_t buffer_stride = buffer_stride_of(c, index);
+  /* Even and odd iterations each move in one direction, so their first and last tell. */
+  const int64_t telling[] = {0, 1, iterations - 2, iterations - 1};
   int inside = operand->bytes >= 0;
   for (int i = 0; i < 4; i++) {
-    int64_t trip = telling[i];
-    if (trip < 0 || trip >= trips)
+    int64_t iteration = telling[i];
+    if (iteration < 0 || iteration >= iterations)
       continue;
-    __int128 low = (__int128)trip * operand->trip_stride + (trip & 1 ? flip : 0) + operand->offset -
-                   bytes_below(operand);
+    __int128 low = (__int128)iteration * operand->iteration_stride +
+                   (iteration & 1 ? buffer_stride : 0) + operand->offset - bytes_below(operand);
     inside &= low >= 0 && low + operand->bytes <= size;
   }
   if (!inside)
     return df_error_set(
         c->error, DF_INVALID, c->step,
         "operand %lld lies outside arena %d of %lld bytes: offset %lld, %lld bytes, "
-        "trip stride %lld, flip %lld, %lld trips",
+        "iteration stride %lld, buffer stride %lld, %lld iterations",
         (long long)index, operand->arena, (long long)size, (long long)operand->offset,
-        (long long)operand->bytes, (long long)operand->trip_stride, (long long)flip,
-        (long long)trips);
+        (long long)operand->bytes, (long long)operand->iteration_stride, (long long)buffer_stride,
+        (long long)iterations);
   return DF_OK;
 }
 
-/* Sees to it that *pointer holds the operand's address: now, on every trip, and when a slot
+/* Sees to it that *pointer holds the operand's address: now, on every iteration, and when a slot
  * changes. */
 static df_status locate(context *c, int64_t index, void **pointer) {
   const df_operand *operand = &c->segment->operands[index];
@@ -133,10 +135,11 @@ static df_status locate(context *c, int64_t index, void **pointer) {
   if (status)
     return status;
   const df_arena *arena = &c->segment->arenas[operand->arena];
-  int64_t flip = flip_of(c, index);
-  if (c->body && (operand->trip_stride || flip)) {
+  int64_t buffer_stride = buffer_stride_of(c, index);
+  if (c->body && (operand->iteration_stride || buffer_stride)) {
     df_moving *moving = &c->loop->moving[c->loop->n_moving++];
-    *moving = (df_moving){.pointer = pointer, .stride = operand->trip_stride, .flip = flip};
+    *moving = (df_moving){
+        .pointer = pointer, .stride = operand->iteration_stride, .buffer_stride = buffer_stride};
     pointer = &moving->base;
   }
   if (arena->slot < 0) {
@@ -167,7 +170,7 @@ static df_status resolve_tensor(context *c, int64_t index, df_tensor *out) {
 
 /* ---- Steps ---------------------------------------------------------------------------------- */
 
-static df_status resolve_loop(context *c, int64_t trips, df_loop *out);
+static df_status resolve_loop(context *c, int64_t iterations, df_loop *out);
 
 /* The operands that tell how often a body runs. */
 static df_status resolve_control(context *c, const df_step *step, df_ready *out) {
@@ -198,32 +201,33 @@ static df_status resolve_control(context *c, const df_step *step, df_ready *out)
 
 static df_status resolve_body(context *c, const df_step *step, df_ready *out) {
   const df_body *body = step->body;
-  if (body->trips < 0)
-    return df_error_set(c->error, DF_INVALID, c->step, "a loop has %lld trips",
-                        (long long)body->trips);
+  if (body->iterations < 0)
+    return df_error_set(c->error, DF_INVALID, c->step, "a loop has %lld iterations",
+                        (long long)body->iterations);
   df_loop *loop = take(c, 1, sizeof *loop);
   if (!loop)
     return DF_OUT_OF_MEMORY;
   context inner = {
       .out = c->out, .error = c->error, .segment = &body->segment, .body = body, .step = c->step};
-  if (body->n_flips) {
-    int64_t *flips = take(c, body->segment.n_operands, sizeof *flips);
-    if (!flips)
+  if (body->n_buffer_strides) {
+    int64_t *buffer_strides = take(c, body->segment.n_operands, sizeof *buffer_strides);
+    if (!buffer_strides)
       return DF_OUT_OF_MEMORY;
-    for (int64_t i = 0; i < body->n_flips; i++) {
-      int32_t operand = body->flips[i].operand;
+    for (int64_t i = 0; i < body->n_buffer_strides; i++) {
+      int32_t operand = body->buffer_strides[i].operand;
       if (operand < 0 || operand >= body->segment.n_operands)
-        return df_error_set(c->error, DF_INVALID, c->step, "flip %lld is of operand %d of %d",
-                            (long long)i, operand, body->segment.n_operands);
-      flips[operand] = body->flips[i].distance;
+        return df_error_set(c->error, DF_INVALID, c->step,
+                            "buffer stride %lld is of operand %d of %d", (long long)i, operand,
+                            body->segment.n_operands);
+      buffer_strides[operand] = body->buffer_strides[i].distance;
     }
-    inner.flips = flips;
+    inner.buffer_strides = buffer_strides;
   }
   out->loop = loop;
   loop->kind = body->kind;
   loop->when = body->when;
   df_status status = resolve_control(c, step, out);
-  return status ? status : resolve_loop(&inner, body->trips, loop);
+  return status ? status : resolve_loop(&inner, body->iterations, loop);
 }
 
 static int64_t operands_of(const df_step *step) {
@@ -282,7 +286,7 @@ static df_status resolve_call(context *c, int64_t index, const df_step *step, df
 }
 
 /* Resolves c->segment into |out|. */
-static df_status resolve_loop(context *c, int64_t trips, df_loop *out) {
+static df_status resolve_loop(context *c, int64_t iterations, df_loop *out) {
   const df_segment *segment = c->segment;
   if (segment->struct_size < sizeof(df_segment))
     return df_error_set(c->error, DF_INVALID, c->step,
@@ -293,7 +297,7 @@ static df_status resolve_loop(context *c, int64_t trips, df_loop *out) {
   for (int32_t i = 0; i < segment->n_steps && c->body; i++)
     most_moving += operands_of(&segment->steps[i]);
   c->loop = out;
-  out->trips = trips;
+  out->iterations = iterations;
   out->n_steps = segment->n_steps;
   out->steps = take(c, segment->n_steps, sizeof *out->steps);
   out->moving = take(c, most_moving, sizeof *out->moving);

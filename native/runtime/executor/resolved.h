@@ -17,20 +17,21 @@ typedef struct df_ready {
   df_call call;
 } df_ready;
 
-/* A pointer that moves from trip to trip: |base| on trip 0, + stride each trip, + flip on odd ones.
+/* A pointer that moves from iteration to iteration: |base| on iteration 0, + stride each iteration,
+ * + buffer_stride on odd ones.
  */
 typedef struct df_moving {
   void **pointer;
   void *base;
   int64_t stride;
-  int64_t flip;
+  int64_t buffer_stride;
 } df_moving;
 
-/* Steps that run as |kind| says. A segment is a loop of one trip in which nothing moves. */
+/* Steps that run as |kind| says. A segment is a loop of one iteration in which nothing moves. */
 struct df_loop {
   df_ready *steps;
   df_moving *moving;
-  int64_t trips;
+  int64_t iterations;
   int32_t n_steps;
   int32_t n_moving;
   int32_t kind;
