@@ -219,6 +219,13 @@ def _celu_infer(x: TensorType, *, alpha: float) -> TensorType:
     return result
 
 
+def _expm1(x: Value, negative: bool) -> Value:
+    """e^x - 1; of x <= 0 as 2 t / (1 - t) with t = tanh(x / 2), which doesn't cancel near 0."""
+    t = tanh(mul(x, 0.5))
+    found: Value = div(mul(t, 2.0), sub(1.0, t)) if negative else sub(exp(x), 1.0)
+    return found
+
+
 def _like(x: Value, number: float) -> Value:
     assert x.builder is not None
     return x.builder.scalar(number, x.type.dtype)
@@ -247,7 +254,7 @@ selu: Op = _composite(
 celu: Op = dataclasses.replace(
     _composite(
         "celu",
-        lambda x, *, alpha: where(_positive(x), x, mul(sub(exp(mul(minimum(x, 0.0), 1.0 / alpha)), 1.0), alpha)),
+        lambda x, *, alpha: where(_positive(x), x, mul(_expm1(mul(minimum(x, 0.0), 1.0 / alpha), alpha > 0), alpha)),
         "y = x where x > 0, else alpha (e^(x/alpha) - 1)",
         alpha=1.0,
     ),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..host.limits import poll
 from ..host.system_memory import require_memory
 from ..ir.dims import Dim, Shape, Size
 from ..ir.graph import Node
@@ -32,6 +33,7 @@ ROUNDINGS: dict[str, Callable[[Any], Any]] = {
 }
 
 LEAST_SCALE = 1e-12  # smaller ones, and their inverses, lead to coordinates that are not finite
+BLOCK = 1 << 16  # results of an axis whose taps are computed at a time
 LEAST_SIZE = 0.25  # elements of an unrounded result of antialiasing
 
 # ---- one axis -----------------------------------------------------------------------------------------
@@ -94,9 +96,10 @@ resample_grad: Op = Op(
 # ---- tables -------------------------------------------------------------------------------------------
 
 
-def coordinates_of(size: int, result: int, scale: float, how: str, begin: float = 0.0, end: float = 1.0) -> Array:
-    """Where in an axis of ``size`` elements each of ``result`` ones lies, in float64."""
-    at = np.arange(result, dtype=np.float64)
+def coordinates_of(
+    at: Array, size: int, result: int, scale: float, how: str, begin: float = 0.0, end: float = 1.0
+) -> Array:
+    """Where in an axis of ``size`` elements the elements ``at`` of ``result`` ones lie, in float64."""
     if how == "align_corners":
         span = scale * size - 1  # of the unrounded result
         return at * (size - 1) / span if result > 1 and span > 0 else at * 0.0
@@ -105,7 +108,7 @@ def coordinates_of(size: int, result: int, scale: float, how: str, begin: float 
     if how == "tf_crop_and_resize":
         if result > 1:
             return begin * (size - 1) + at * (end - begin) * (size - 1) / (result - 1)
-        return np.full(1, 0.5 * (begin + end) * (size - 1))
+        return np.full(at.shape, 0.5 * (begin + end) * (size - 1))
     if how == "pytorch_half_pixel" and result == 1:
         return at * 0.0
     # In ONNX's order of operations: where this is a whole number, rounding decides which element is nearest.
@@ -144,26 +147,44 @@ def taps(
     antialias: bool = False,
     crop: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[Array, Array]:
-    """Places and weights of each result: int64 and float64, (result, taps); see ``resize``."""
-    require_memory(4 * 8 * result, f"the table of a resize from {size} to {result}")
-    at = coordinates_of(size, result, scale, coordinates, *crop)
-    if mode == "nearest":
-        index = ROUNDINGS[nearest](at)[:, None]
-        return np.clip(index, 0, size - 1).astype(np.int64), np.ones((result, 1))
-    wide = min(scale, 1.0) if antialias else 1.0
-    reach = (1 if mode == "linear" else 2) / wide
-    count = 2 * math.ceil(reach) + (1 if wide < 1 else 0)
-    require_memory(4 * 8 * result * count, f"the table of a resize from {size} to {result}")
-    index = np.floor(at)[:, None] + np.arange(count)[None] - (count - 1) // 2
-    weight = (_triangle if mode == "linear" else _cubic(cubic_a))((index - at[:, None]) * wide)
-    inside = (index >= 0) & (index < size)
-    if exclude_outside:
-        weight = np.where(inside, weight, 0.0)
-    if exclude_outside or wide < 1:
-        weight = weight / weight.sum(axis=1, keepdims=True)
+    """The elements that each result of one axis is made of.
+
+    Computed for ``BLOCK`` results at a time, since the steps between hold several times what is returned.
+
+    Returns:
+        Indices (int64) and weights (float64), each (result, taps); see ``resize`` for the options.
+
+    Raises:
+        OutOfMemoryError, LimitExceeded: for as many results.
+    """
+    if size == 1 and coordinates != "tf_crop_and_resize":
+        require_memory(2 * 8 * result, f"the table of a resize from {size} to {result}")
+        return np.zeros((result, 1), np.int64), np.ones((result, 1))  # the weights of an element with itself
+    at_once = min(result, BLOCK)
+    width = 1.0 if mode == "nearest" or not antialias else min(scale, 1.0)
+    count = 1 if mode == "nearest" else 2 * math.ceil((1 if mode == "linear" else 2) / width) + (1 if width < 1 else 0)
+    what = f"the table of a resize from {size} to {result}"
+    require_memory(8 * count * (2 * result + 6 * at_once), what)
+    index, weight = np.empty((result, count), np.int64), np.ones((result, count))
+    for begin in range(0, result, BLOCK):
+        poll(what)
+        part = slice(begin, min(begin + BLOCK, result))
+        at = coordinates_of(np.arange(part.start, part.stop, dtype=np.float64), size, result, scale, coordinates, *crop)
+        if mode == "nearest":
+            nearby = ROUNDINGS[nearest](at)[:, None]
+        else:
+            kernel = _triangle if mode == "linear" else _cubic(cubic_a)
+            nearby = np.floor(at)[:, None] + np.arange(count)[None] - (count - 1) // 2
+            block = kernel((nearby - at[:, None]) * width)
+            if exclude_outside:
+                block = np.where((nearby >= 0) & (nearby < size), block, 0.0)
+            if exclude_outside or width < 1:
+                block = block / block.sum(axis=1, keepdims=True)
+            weight[part] = block
+        index[part] = np.clip(nearby, 0, size - 1)
     used = (weight != 0).any(axis=0)
     used[0] |= not used.any()
-    return np.clip(index, 0, size - 1).astype(np.int64)[:, used], weight[:, used]
+    return (index, weight) if used.all() else (index[:, used], weight[:, used])
 
 
 # ---- all axes -----------------------------------------------------------------------------------------

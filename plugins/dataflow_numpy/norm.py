@@ -41,8 +41,10 @@ def _batch_norm_train_grad(
     attributes: Attributes, dy: Array, x: Array, scale: Array, mean: Array, inverse: Array
 ) -> tuple[Array, ...]:
     g = wide(dy)
-    normal = (wide(x) - _channels(mean, x.ndim)) * _channels(inverse, x.ndim)
-    dbias, dscale = g.sum(axis=_over(g)), (g * normal).sum(axis=_over(g))
+    centered = wide(x) - _channels(mean, x.ndim)
+    normal = centered * _channels(inverse, x.ndim)
+    # Summed before it is scaled, as every device does it: an infinite ``inverse`` makes an infinity of a sum, not NaN.
+    dbias, dscale = g.sum(axis=_over(g)), (g * centered).sum(axis=_over(g)) * inverse
     count = max(g.size // max(g.shape[1], 1), 1)
     dx = g - _channels(dbias / count, x.ndim) - normal * _channels(dscale / count, x.ndim)
     dx = dx * _channels(wide(scale) * wide(inverse), x.ndim)

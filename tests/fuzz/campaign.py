@@ -29,7 +29,8 @@ SHARE = 1000  # cases per worker process: a fresh process per share keeps one ca
 CPU_SECONDS = 10.0  # what a case may take
 WALL_SECONDS = 60.0  # with a busy machine in mind; one that sleeps for ever is found by it
 MEMORY = 6 << 30  # bytes of address space of a worker
-GROWTH = 512 << 20  # bytes by which a case may raise the peak of resident memory
+# Bytes by which a case may raise the peak of resident memory: twice the limit of a run, for the reference adds its own.
+GROWTH = 1 << 30
 _STATE = struct.Struct("qdd")  # case, process time and monotonic time when it began
 
 

@@ -10,6 +10,7 @@ from ml_dtypes import finfo
 
 import dataflow as df
 from dataflow.plugin import call_kernel
+from dataflow_numpy import control_flow
 from dataflow_numpy.kernels import KERNELS
 
 Array = np.ndarray[Any, Any]
@@ -19,17 +20,35 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1
 NOISE = 3e-7  # relative, per node: a few units in the last place of float32
 ROUNDS = 6
 DIFFERENCES = {"gelu", "mish", "hard_swish"}  # x times what is a difference near 0: off by a part of x
+# Algorithms of convolutions multiply what isn't finite by zeros of paddings and transforms: NaN spreads to neighbours.
+SPREADING = {"conv", "conv_grad_input", "conv_grad_weight", "conv_relu", "conv_add_relu", "conv_relu_max_pool"}
 MARGIN = 30.0  # times the error that noise caused
 
 
-def evaluate_noisy(graph: df.Graph, feeds: Results, random: np.random.Generator, noise: float) -> dict[str, Array]:
-    """The outputs in float64, where the result of each node is off by a random relative error of ``noise``."""
+def evaluate_noisy(
+    graph: df.Graph, feeds: Results, random: np.random.Generator, noise: float, spread: set[str] | None = None
+) -> dict[str, Array]:
+    """The outputs in float64, where each node's floating inputs and results are off by a random relative ``noise``.
+
+    An error of the inputs is what rounding within a node amounts to (backward error): it is large where terms cancel.
+
+    Args:
+        graph: bound.
+        feeds: arrays by input name.
+        random: of the noise.
+        noise: relative; 0: the exact results.
+        spread: gets the names of outputs behind a convolution of what isn't finite (see ``SPREADING``).
+    """
+    behind: set[df.Value | None] = set()
+    kernels = {**KERNELS, **control_flow.kernels(lambda body, given, _: evaluate_noisy(body, given, random, noise))}
     known: dict[Any, Any] = {v: _wide(feeds[v.name]) for v in graph.inputs}
     known.update({v: _wide(data.array) for v, data in graph.initializers.items()})
     for node in graph.nodes:
         attributes = {k: df.float64 if _is_float(v) else v for k, v in node.attributes.items()}
-        inputs = [None if v is None else known[v] for v in node.inputs]
-        results = call_kernel(KERNELS[node.op.name], node, inputs, attributes)
+        inputs = [None if v is None else _moved(known[v], random, noise) for v in node.inputs]
+        results = call_kernel(kernels[node.op.name], node, inputs, attributes)
+        if any(v in behind for v in node.inputs) or (node.op.name in SPREADING and not all(map(_finite, inputs))):
+            behind.update(node.outputs)
         with np.errstate(all="ignore"):
             for value, result in zip(node.outputs, results, strict=False):
                 array = np.asarray(result)
@@ -38,7 +57,9 @@ def evaluate_noisy(graph: df.Graph, feeds: Results, random: np.random.Generator,
                     array = array * (1 + error) + (error * known[node.inputs[0]] if node.op.name in DIFFERENCES else 0)
                     if value is not None and value.type.dtype.is_float:  # its range counts too
                         array = array.astype(value.type.dtype.numpy).astype(np.float64)
-                known[value] = array
+                known[value] = _wrapped(array, value)
+    if spread is not None:
+        spread |= {name for name, value in graph.outputs.items() if value in behind}
     return {name: known[value] for name, value in graph.outputs.items()}
 
 
@@ -56,11 +77,14 @@ def wrong(graph: df.Graph, feeds: Results, found: Results) -> str:
         found: arrays by output name, of the declared dtypes.
     """
     random = np.random.default_rng(0)
-    exact = evaluate_noisy(graph, feeds, random, 0.0)
-    suspects = differences(found, exact)
+    spread: set[str] = set()
+    exact = evaluate_noisy(graph, feeds, random, 0.0, spread)
+    suspects = [name for name in differences(found, exact) if name not in spread]
     if not suspects:
         return ""
     dtypes = {v.type.dtype.name for v in graph.values() if v.type.dtype.is_float}
+    if "float4_e2m1fn" in dtypes:
+        return ""  # one rounding is up to half of a value there: nothing that is off is told from rounding
     noise = NOISE * (1 if dtypes <= {"float32", "float64"} else 2.0**13 if "float16" in dtypes else 2.0**16)
     moved = [evaluate_noisy(graph, feeds, random, noise) for _ in range(ROUNDS)]
     for name in suspects:
@@ -104,6 +128,21 @@ def _spread(exact: Array, moved: list[Array]) -> float:
             finite = np.isfinite(exact)
             worst = max(worst, float(np.abs(array[finite] - exact[finite]).max(initial=0)))
     return worst
+
+
+def _moved(array: Array, random: np.random.Generator, noise: float) -> Array:
+    """A floating array, off by ``noise``."""
+    return array * (1 + noise * random.standard_normal(array.shape)) if noise and array.dtype.kind == "f" else array
+
+
+def _wrapped(array: Array, value: df.Value | None) -> Array:
+    """Integers in the range of their declared dtype: NumPy computes those of 2 and 4 bits in wider ones."""
+    narrow = value is not None and value.type.dtype.is_int and value.type.dtype.bits < 8
+    return array.astype(np.int64).astype(value.type.dtype.numpy) if narrow and value is not None else array
+
+
+def _finite(array: Array | None) -> bool:
+    return array is None or array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def _floating(dtype: np.dtype[Any]) -> bool:

@@ -11,6 +11,7 @@ def _activations() -> list[Sample]:
     kinds: dict[str, Kind] = dict.fromkeys(["sigmoid", "softplus", "softsign", "mish", "gelu"], "normal")
     kinds |= dict.fromkeys(["relu", "leaky_relu", "elu", "selu", "celu"], "away")
     rows = [sample for name, kind in kinds.items() for sample in at_every_shape(getattr(ops, name), kind)]
+    rows += [Sample(ops.celu, (x(4, 9),), {"alpha": alpha}, gradient=(0,)) for alpha in (-1.0, 1e4)]
     rows += [Sample(ops.relu_grad, (x(*s), x(*s)), gradient=(0,)) for s in ((3, 5), (0,), (70001,), (1,))]
     rows += [Sample(ops.thresholded_relu, (Operand((5,), float32, value=[-1.0, 0.5, 1.3, 2.0, 0.9]),), gradient=(0,))]
     rows += [Sample(ops.hard_sigmoid, (Operand((5,), float32, value=[-4.0, -1.0, 0.3, 1.7, 4.0]),), gradient=(0,))]

@@ -76,7 +76,8 @@ def _resize(
     inside = np.ones((), bool)
     rank, roi = x.type.rank, how["roi"]
     for axis, (size, result) in enumerate(zip(x.type.sizes, sizes, strict=True)):
-        at = coordinates_of(size, result, 1.0, "tf_crop_and_resize", roi[axis], roi[axis + rank])
+        crop = roi[axis], roi[axis + rank]
+        at = coordinates_of(np.arange(result, dtype=np.float64), size, result, 1.0, "tf_crop_and_resize", *crop)
         good = (at >= 0) & (at <= size - 1)
         inside = inside & good.reshape([-1 if i == axis else 1 for i in range(rank)])
     if inside.all():

@@ -69,7 +69,10 @@
     FLOAT_ATTRIBUTE(alpha, 0, 1.67326319217681884765625)                                           \
         FLOAT_ATTRIBUTE(gamma, 1, 1.05070102214813232421875),                                      \
     gamma *(x < 0.0f ? alpha * df_expm1_below_zero(x) : x))                                        \
-  X(celu, FLOAT_ATTRIBUTE(alpha, 0, 1.0), x < 0.0f ? alpha * df_expm1_below_zero(x / alpha) : x)   \
+  X(celu, FLOAT_ATTRIBUTE(alpha, 0, 1.0),                                                          \
+    x >= 0.0f || x != x ? x                                                                        \
+    : alpha > 0.0f      ? alpha * df_expm1_below_zero(x / alpha)                                   \
+                        : alpha * (df_exp(x / alpha) - 1.0f))                                      \
   X(thresholded_relu, FLOAT_ATTRIBUTE(alpha, 0, 1.0), x > alpha ? x : 0.0f)                        \
   X(hard_sigmoid, FLOAT_ATTRIBUTE(alpha, 0, 0.2) FLOAT_ATTRIBUTE(beta, 1, 0.5),                    \
     clamp_01(x *alpha + beta))
