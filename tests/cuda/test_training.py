@@ -20,7 +20,7 @@ def module(path):
     return found
 
 
-families = module(TESTS / "families/test_families.py")
+families = module(TESTS / "models/test_models.py")
 recordings = module(TESTS / "train/test_recordings.py")
 
 

@@ -1,5 +1,5 @@
 """Each code path of the CPU plugin, forced: training with fusion on and off, one thread and two; the sample table on
-the matrix unit (test_cpu.py has it for the instruction sets)."""
+the matrix unit (test_kernels.py has it for the instruction sets)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check(isa, code):
     reason = can_run(isa)
     if reason:
         pytest.skip(reason)
-    command = [sys.executable, "-c", code.replace("ISA", isa), str(TESTS / "families/test_families.py")]
+    command = [sys.executable, "-c", code.replace("ISA", isa), str(TESTS / "models/test_models.py")]
     environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
