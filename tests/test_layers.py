@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import cycles
+
 ROOT = Path(__file__).parents[1]
 # Room by room: a module of the core imports from its own room and from those before it, late imports included.
 ROOMS = (
@@ -52,30 +54,6 @@ def edges(package, root):
     return {name: {resolved(n) for n in imports(path, root)} - {name, "", *compiled} for name, path in known.items()}
 
 
-def components(graph):
-    """Strongly connected components of more than one node (Tarjan 1972)."""
-    index, low, stack, found = {}, {}, [], []
-
-    def visit(node):
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in graph[node]:
-            if other not in index:
-                visit(other)
-            if other in stack:
-                low[node] = min(low[node], low[other])
-        if low[node] == index[node]:
-            cut = stack.index(node)
-            if len(stack) - cut > 1:
-                found.append(sorted(stack[cut:]))
-            del stack[cut:]
-
-    for node in graph:
-        if node not in index:
-            visit(node)
-    return found
-
-
 def room(name):
     return [*name.split("."), "__init__"][1]
 
@@ -100,7 +78,7 @@ TAKEN_APART = pytest.mark.xfail(reason="ir, ops and passes are still being taken
     ],
 )
 def test_no_import_goes_in_a_circle(package, root):
-    assert components(edges(package, root)) == []
+    assert cycles(edges(package, root)) == []
 
 
 @pytest.mark.parametrize("path", modules("dataflow"), ids=lambda p: str(p.relative_to(ROOT)))

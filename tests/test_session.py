@@ -1,15 +1,13 @@
 """Sessions: what a run returns, allocates and counts; several threads; refusals."""
 
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dataflow as df
 from dataflow.cdevice.host_memory import allocated
-
-RECORDINGS = Path(__file__).parent / "recordings"
+from tests.support import recorded, recording
 
 
 def small(batch="batch"):
@@ -99,10 +97,9 @@ def test_reload_takes_the_newest_weights():
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
 def test_one_segment_one_native_call_and_no_tensor_memory(name):
-    model = df.load(str(RECORDINGS / f"{name}.onnx"))
+    model = recording(name)
     session = df.Session(model, devices=["cpu"])
-    with np.load(RECORDINGS / f"{name}.npz") as file:
-        x = file["x"][0].astype(np.float32)
+    x = recorded(name)["x"][0].astype(np.float32)
     session.run(x)
     plan = session.plan(x.shape)
     assert [type(item).__name__ for item in plan.items] == ["Segment"]
@@ -119,9 +116,9 @@ def test_one_segment_one_native_call_and_no_tensor_memory(name):
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
 def test_training_programs_are_one_segment_each_and_allocate_nothing_when_replayed(name):
-    model = df.load(str(RECORDINGS / f"{name}.onnx"))
-    with np.load(RECORDINGS / f"{name}.npz") as file:
-        x, y = file["x"].astype(np.float32), file["y"].astype(np.int64)
+    model = recording(name)
+    data = recorded(name)
+    x, y = data["x"].astype(np.float32), data["y"].astype(np.int64)
     with df.Trainer(model, devices=["cpu"], accumulate=2) as trainer:
         for step in range(4):
             trainer.step({"x": x[step], "labels": y[step]})
@@ -146,7 +143,7 @@ def test_training_programs_are_one_segment_each_and_allocate_nothing_when_replay
 
 
 def test_named_memory_is_all_that_is_allocated():
-    model = df.load(str(RECORDINGS / "cnn.onnx"))
+    model = recording("cnn")
     before = allocated()[0]
     session = df.Session(model, devices=["cpu"])
     session.run(np.zeros((4, 1, 12, 12), np.float32))
@@ -157,7 +154,7 @@ def test_named_memory_is_all_that_is_allocated():
 
 
 def test_eight_threads_get_the_bits_of_one():
-    model = df.load(str(RECORDINGS / "resnet.onnx"))
+    model = recording("resnet")
     session = df.Session(model, devices=["cpu"], threads=2)
     random = np.random.default_rng(5)
     inputs = [random.standard_normal((1 + i % 3, 3, 10, 10)).astype(np.float32) for i in range(24)]
@@ -176,7 +173,7 @@ def test_eight_threads_get_the_bits_of_one():
 
 
 def test_two_sessions_run_at_the_same_time():
-    models = [df.load(str(RECORDINGS / f"{name}.onnx")) for name in ("mlp", "cnn")]
+    models = [recording(name) for name in ("mlp", "cnn")]
     sessions = [df.Session(m, devices=["cpu"]) for m in models]
     inputs = [np.ones((7, 20), np.float32), np.ones((7, 1, 12, 12), np.float32)]
     alone = [s.run(x)["logits"].tobytes() for s, x in zip(sessions, inputs, strict=True)]

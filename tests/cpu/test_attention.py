@@ -11,13 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 import dataflow as df
 from dataflow.planning.verify import check_plan
 from dataflow_numpy.evaluate import evaluate
+from tests.support import ops_of
 
 ops = df.ops
 RANDOM = np.random.default_rng(11)
-
-
-def ops_of(session):
-    return [step.node.op.name for segment in session.plan().segments for step in segment.steps]
 
 
 def operands(g, *shapes):
@@ -126,7 +123,7 @@ def test_what_exporters_write_is_one_kernel(write, tmp_path):
     onnx.checker.check_model(model)
     onnx.save(model, tmp_path / "a.onnx")
     session = df.Session(df.load(tmp_path / "a.onnx"), devices=["cpu"])
-    assert ops_of(session) == ["attention"]  # and no copy: heads are views, and the result is written turned
+    assert ops_of(session.plan()) == ["attention"]  # and no copy: heads are views, and the result is written turned
     check_plan(session.plan())
     feeds = feeds_of(session.model.graph)
     (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
@@ -140,7 +137,7 @@ def test_what_else_reads_the_weights_keeps_them():
     weights = ops.softmax(ops.matmul(q, kt), axis=-1)
     g.output("y", ops.matmul(weights, v))
     g.output("weights", weights)
-    assert "attention" not in ops_of(df.Session(g.build(), devices=["cpu"]))
+    assert "attention" not in ops_of(df.Session(g.build(), devices=["cpu"]).plan())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +153,7 @@ def test_what_is_no_attention_stays(change):
     g = df.GraphBuilder()
     g.output("y", change(*operands(g, (5, 5), (5, 5), (5, 5))))
     session = df.Session(g.build(), devices=["cpu"])
-    assert "attention" not in ops_of(session)
+    assert "attention" not in ops_of(session.plan())
 
 
 def test_a_mask_that_makes_the_scores_larger_is_none():
@@ -165,7 +162,7 @@ def test_a_mask_that_makes_the_scores_larger_is_none():
     g.output("y", ops.matmul(ops.softmax(ops.add(ops.matmul(q, kt), mask), axis=-1), v))
     graph = g.build()
     session = df.Session(graph, devices=["cpu"])
-    assert "attention" not in ops_of(session)
+    assert "attention" not in ops_of(session.plan())
     feeds = feeds_of(graph)
     np.testing.assert_allclose(session.run(feeds)["y"], plain(*feeds.values()), rtol=1e-5, atol=1e-5)
 
@@ -219,7 +216,7 @@ def test_closed_rows_infinities_and_nan_are_as_one_by_one(n):
     g.output("y", ops.matmul(ops.softmax(ops.add(ops.matmul(q, kt), mask), axis=-1), v))
     graph = g.build()
     fused, apart = (df.Session(graph, devices=["cpu"], fuse=fuse) for fuse in (True, False))
-    assert ops_of(fused) == ["attention"]
+    assert ops_of(fused.plan()) == ["attention"]
     arrays = [RANDOM.standard_normal(s).astype(np.float32) for s in shapes]
     arrays[3][1] = -np.inf  # a closed row
     arrays[3][2] = np.inf

@@ -1,31 +1,26 @@
 """The cpu device's kernels for inference, on every instruction set: convolution with constant weights, products with
 few rows, pooling by rows; each against float64 arithmetic."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 
 import dataflow as df
+from tests import support
+from tests.support import again_on, graph_of
 
 RANDOM = np.random.default_rng(11)
 
 
-def normal(*shape):
-    return RANDOM.standard_normal(shape).astype(np.float32)
+normal = partial(support.normal, RANDOM)
 
 
 def run(build, *inputs):
-    """The result of a graph; ``build`` makes it from the inputs' values and its own constants."""
-    g = df.GraphBuilder()
-    values = [g.input(f"x{i}", df.float32, a.shape) for i, a in enumerate(inputs)]
-    g.output("y", build(g, *values))
-    session = df.Session(df.Model(g.build()), devices=["cpu"], threads=2)
-    return session.run({f"x{i}": a for i, a in enumerate(inputs)})["y"], session.plan()
+    """The result of a graph and its plan; ``build`` makes it from the inputs' values and its own constants."""
+    graph, feeds = graph_of(build, *inputs)
+    session = df.Session(df.Model(graph), devices=["cpu"], threads=2)
+    return session.run(feeds)["y"], session.plan()
 
 
 def near(found, exact, terms):
@@ -326,16 +321,4 @@ def test_short_rows_are_reduced(kind, n):
 
 @pytest.mark.parametrize("isa", ["avx2", "portable"])
 def test_the_same_on_other_instruction_sets(isa):
-    """This file again, in a process that uses another instruction set."""
-    code = "import json\nfrom dataflow.plugin.registry import default_registry\n"
-    code += "d = default_registry().devices['cpu']\nprint(json.dumps([d.unavailable, d.version]))"
-    environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
-    asked = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    unavailable, version = json.loads(asked.stdout)
-    if unavailable:
-        pytest.skip(unavailable)
-    assert isa in version
-    command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"]
-    command += ["-k", "not other_instruction_sets", str(Path(__file__))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    again_on(isa, __file__, but="other_instruction_sets")

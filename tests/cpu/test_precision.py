@@ -7,7 +7,6 @@ float32 say so and are skipped there.
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 import dataflow as df
 from dataflow.plugin.registry import default_registry
+from tests.support import again_on, normal, run
 
 PRECISIONS = ("float32", "bf16x6", "tf32", "bf16")
 VERSION = default_registry().devices["cpu"].version
@@ -26,21 +26,8 @@ LOST = {"float32": (0.0, 32), "bf16x6": (2.0**-23, 6), "tf32": (3 * 2.0**-16, 3)
 LEAST = 2.0**-126
 
 
-def normal(random, *shape):
-    return random.standard_normal(shape).astype(np.float32)
-
-
-def run(build, inputs, precision, threads=2):
-    """The result of a graph; ``build`` makes it from the inputs' values."""
-    g = df.GraphBuilder()
-    values = [g.input(f"x{i}", df.float32, a.shape) for i, a in enumerate(inputs)]
-    g.output("y", build(g, *values))
-    session = df.Session(df.Model(g.build()), devices=["cpu"], threads=threads, precision=precision)
-    return session.run({f"x{i}": a for i, a in enumerate(inputs)})["y"].copy()
-
-
 def product(a, b, precision, threads=2):
-    return run(lambda g, x, y: df.ops.matmul(x, y), (a, b), precision, threads)
+    return run(lambda g, x, y: df.ops.matmul(x, y), a, b, precision=precision, threads=threads)
 
 
 def bound(a, b, precision):
@@ -105,7 +92,7 @@ def test_products_of_any_size(sizes, turned, precision, seed):
         x, y = (df.ops.transpose(v, perm=(1, 0)) if t else v for v, t in zip(values, turned, strict=True))
         return df.ops.matmul(x, y)
 
-    check(run(build, given, precision), a, b, precision)
+    check(run(build, *given, precision=precision, threads=2), a, b, precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -117,7 +104,7 @@ def test_operands_that_lie_anywhere(precision):
         x = df.ops.slice(x, starts=(138, 401), stops=(-1, -1), steps=(-1, -2))
         return df.ops.matmul(x, df.ops.slice(y, starts=(0, 1), stops=(201, 177), steps=(1, 1)))
 
-    check(run(build, (a, b), precision), a[::-1, ::-2], b[:, 1:], precision)
+    check(run(build, a, b, precision=precision, threads=2), a[::-1, ::-2], b[:, 1:], precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -138,9 +125,9 @@ def test_biases_and_relu(n, precision):
     def build(g, x, w, b):
         return df.ops.add(df.ops.matmul(x, w), b)
 
-    found = run(build, (a, b, bias), precision)
+    found = run(build, a, b, bias, precision=precision, threads=2)
     check(found, a, b, precision, more=bias)
-    relu = run(lambda g, *v: df.ops.relu(build(g, *v)), (a, b, bias), precision)
+    relu = run(lambda g, *v: df.ops.relu(build(g, *v)), a, b, bias, precision=precision, threads=2)
     np.testing.assert_array_equal(relu, np.maximum(found, 0))
 
 
@@ -451,9 +438,4 @@ print(np.asarray(found["float32"]).tobytes().hex())
 @needs_unit
 @pytest.mark.parametrize("isa", ["avx512"])
 def test_the_bounds_hold_without_the_unit(isa):
-    """This file again, in a process that does not use it."""
-    environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
-    command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"]
-    command += ["-k", "not without_the_unit", str(Path(__file__))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    again_on(isa, __file__, but="without_the_unit")

@@ -1,24 +1,23 @@
 """Kernels whose operands repeat elements, have gaps or lie in falling order, against NumPy on plain arrays."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import dataflow as df
+from tests import support
 
 ops = df.ops
 RANDOM = np.random.default_rng(26)
 
 
-def normal(*shape):
-    return RANDOM.standard_normal(shape).astype(np.float32)
+normal = partial(support.normal, RANDOM)
 
 
 def run(build, *arrays, **options):
     """What a graph over inputs like ``arrays`` gives on the cpu."""
-    g = df.GraphBuilder()
-    g.output("y", build(*(g.input(f"x{i}", df.float32, a.shape) for i, a in enumerate(arrays))))
-    session = df.Session(df.Model(g.build()), devices=["cpu"], **options)
-    return session.run({f"x{i}": a for i, a in enumerate(arrays)})["y"]
+    return support.run(lambda g, *values: build(*values), *arrays, **options)
 
 
 def close(found, expected, tolerance=1e-5):

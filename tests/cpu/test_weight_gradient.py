@@ -1,15 +1,14 @@
 """The cpu device's weight gradient of convolutions against float64 sums, for sizes that no tile, block or piece
 divides; on every instruction set, and with several numbers of threads, which decide how the work is cut."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 
 import dataflow as df
+from tests import support
+from tests.support import again_on
 
 RANDOM = np.random.default_rng(23)
 
@@ -38,8 +37,7 @@ CASES = [
 ]
 
 
-def normal(*shape):
-    return RANDOM.standard_normal(shape).astype(np.float32)
+normal = partial(support.normal, RANDOM)
 
 
 def summed(x, dy, shape, strides, pads, dilations, groups):
@@ -84,11 +82,4 @@ def test_weight_gradient(case):
 
 @pytest.mark.parametrize("isa", ["avx2", "portable"])
 def test_other_instruction_sets(isa):
-    code = "from dataflow.plugin.registry import default_registry as r; print(r().devices['cpu'].unavailable or '')"
-    environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
-    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    if found.stdout.strip():
-        pytest.skip(found.stdout.strip())
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__)), "-k", "not other"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-4000:]
+    again_on(isa, __file__, but="other_instruction_sets")

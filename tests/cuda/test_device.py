@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dataflow as df
 from dataflow.ir.plan import Segment, Transfer
+from tests.support import recorded, recording
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
 DEVICES = ["cuda", "cpu"]
 
 
 def mlp():
-    with np.load(RECORDINGS / "mlp.npz") as file:
-        return df.load(str(RECORDINGS / "mlp.onnx")), file["x"][0].astype(np.float32), file["y"][0].astype(np.int64)
+    data = recorded("mlp")
+    return recording("mlp"), data["x"][0].astype(np.float32), data["y"][0].astype(np.int64)
 
 
 def elementwise(*shape):
@@ -236,9 +235,7 @@ def test_pins_split_a_model_over_two_cards(standin_registry):
 
 
 def test_training_over_two_cards_gives_the_recorded_losses(standin_registry):
-    with np.load(RECORDINGS / "mlp.npz") as file:
-        data = dict(file)
-    model = df.load(str(RECORDINGS / "mlp.onnx"))
+    data, model = recorded("mlp"), recording("mlp")
     last = [node.name for node in model.graph.nodes if node.op.name == "matmul"][-1]
     optimizer = df.optim.AdamW(lr=1e-2, weight_decay=0.01)
     devices = ["cuda", "cuda:1", "cpu"]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 import dataflow as df
-
-RECORDINGS = Path(__file__).parents[1] / "recordings"
+from tests.support import recorded, recording
 
 
 def test_a_profile_of_a_card_has_every_step_and_the_results_of_a_run(cuda):
-    model = df.load(str(RECORDINGS / "cnn.onnx"))
-    with np.load(RECORDINGS / "cnn.npz") as file:
-        x = file["x"][0].astype(np.float32)
+    model = recording("cnn")
+    x = recorded("cnn")["x"][0].astype(np.float32)
     session = df.Session(model, devices=["cuda", "cpu"], registry=cuda)
     profile = session.profile(x, rounds=3)
     for name, array in session.run(x).items():

@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from dataflow.ir.plan import Segment
+from tests.models import test_models as models
+from tests.support import recorded
+from tests.train import test_recordings as recordings
 
-TESTS = Path(__file__).parents[1]
 DEVICES = ["cuda", "cpu"]
 
 
-def module(path):
-    spec = importlib.util.spec_from_file_location(f"{path.stem}_on_cuda", path)
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-families = module(TESTS / "models/test_models.py")
-recordings = module(TESTS / "train/test_recordings.py")
-
-
 def follow(file, steps, registry):
-    losses, gradients, plans, _ = families.train(file, steps=steps, devices=DEVICES, registry=registry)
-    loss, gradient = families.deviations(file, losses, gradients)
+    losses, gradients, plans, _ = models.train(file, steps=steps, devices=DEVICES, registry=registry)
+    loss, gradient = models.deviations(file, losses, gradients)
     assert loss < 1e-3
     assert gradient < 1e-4
     return plans
 
 
-@pytest.mark.parametrize("file", families.FILES)
-def test_families_follow_pytorch(file, cuda):
-    plans = follow(file, families.made.STEPS, cuda)
+@pytest.mark.parametrize("file", models.FILES)
+def test_models_follow_pytorch(file, cuda):
+    plans = follow(file, models.made.STEPS, cuda)
     for plan in plans.values():
         assert plan.peak_bytes <= 1.02 * plan.lower_bound_bytes
-        if families.family_of(file) not in ("branch", "recurrence"):  # their bodies run on the host
+        if models.family_of(file) not in ("branch", "recurrence"):  # their bodies run on the host
             assert {s.device for s in plan.segments} == {"cuda"}
 
 
 @pytest.mark.parametrize("third", [0, 1, 2])
-@pytest.mark.parametrize("family", families.made.FAMILIES)
+@pytest.mark.parametrize("family", models.made.FAMILIES)
 def test_a_forced_mix_gives_the_same(family, third, cuda, refusing):
     plans = follow(family, 4, refusing(third, "cuda", cuda))
     assert {s.device for p in plans.values() for s in p.items if isinstance(s, Segment)} >= {"cuda", "cpu"}
@@ -53,7 +41,7 @@ NAMES = ("name", "file", "label", "optimizer")
 
 @pytest.mark.parametrize(NAMES, recordings.RUNS, ids=lambda v: v if isinstance(v, str) else "")
 def test_recordings_follow_pytorch(name, file, label, optimizer, cuda):
-    data = recordings.recorded(name)
+    data = recorded(name)
     results = recordings.run(data, file, label, optimizer, devices=DEVICES, registry=cuda)
     loss, gradient, change = recordings.deviations(data, file, label, results)
     assert loss < 1e-4 if name != "resnet" else loss < 1e-3

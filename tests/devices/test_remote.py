@@ -1,24 +1,17 @@
 """A device with its own memory, a queue and a few ops: placement, fallback, copies both ways, arenas per memory."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import dataflow as df
 from dataflow.ir.plan import Segment, Transfer, Wait
+from tests.support import recorded, recording
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
 DEVICES = ["remote", "cpu"]
 
 
-def recorded(name):
-    with np.load(RECORDINGS / f"{name}.npz") as file:
-        return {key: file[key] for key in file.files}
-
-
 def test_work_goes_to_the_remote_device_and_back(remote):
-    model = df.load(str(RECORDINGS / "mlp.onnx"))
+    model = recording("mlp")
     x = recorded("mlp")["x"][0].astype(np.float32)
     session = df.Session(model, devices=DEVICES, registry=remote)
     plan = session.plan(x.shape)
@@ -57,7 +50,7 @@ def test_a_value_moves_once_per_memory(remote):
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
 def test_training_with_both_memories_gives_the_recorded_losses(remote, name):
     data = recorded(name)
-    model = df.load(str(RECORDINGS / f"{name}.onnx"))
+    model = recording(name)
     rate = 3e-3 if name == "resnet" else 1e-2
     with df.Trainer(
         model, optimizer=df.optim.AdamW(lr=rate), devices=DEVICES, registry=remote, accumulate=1
@@ -79,7 +72,7 @@ def test_parameters_come_back_from_the_device(remote):
     data = recorded("mlp")
     results = []
     for devices in (DEVICES, ["cpu"]):
-        model = df.load(str(RECORDINGS / "mlp.onnx"))
+        model = recording("mlp")
         with df.Trainer(model, optimizer=df.optim.SGD(lr=0.1), devices=devices, registry=remote) as trainer:
             trainer.step({"x": data["x"][0].astype(np.float32), "labels": data["y"][0].astype(np.int64)})
         results.append({n: p.array for n, p in model.parameters.items()})

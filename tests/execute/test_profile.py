@@ -1,7 +1,6 @@
 """Profiles: every step once, closed forms of work, the same results as a run; traces; the command bench."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +11,13 @@ from dataflow import ops
 from dataflow.cli import bench as command
 from dataflow.cli.roofline import Ceilings, measure
 from dataflow.cli.trace import trace_events
+from tests.support import RECORDINGS, recording
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
 MODELS = ("mlp", "cnn", "resnet", "lstm")
 
 
 def loaded(name):
-    model = df.load(str(RECORDINGS / f"{name}.onnx"))
+    model = recording(name)
     shapes = {n: tuple(d if isinstance(d, int) else 3 for d in t.shape) for n, t in model.inputs.items()}
     return model, command.random_feeds(model, shapes)
 

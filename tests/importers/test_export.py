@@ -1,7 +1,5 @@
 """Saving: an imported model keeps every byte that did not change; a model built by hand runs in onnxruntime."""
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -9,8 +7,8 @@ import pytest
 from onnx import numpy_helper
 
 import dataflow as df
+from tests.support import RECORDINGS, recording
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
 NAMES = ["mlp", "mlp_script", "cnn", "cnn_script", "resnet", "resnet_script", "resnet_bn"]
 
 
@@ -40,7 +38,7 @@ def test_an_unchanged_model_keeps_every_byte(name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_what_changed_is_written(name, tmp_path):
-    model = df.load(str(RECORDINGS / f"{name}.onnx"))
+    model = recording(name)
     changed = next(n for n, p in model.parameters.items() if p.trainable)
     array = model.parameters[changed].array + 1
     model.parameters[changed].set(array)
@@ -58,7 +56,7 @@ def test_only_what_changed_is_written(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["mlp", "cnn_script", "resnet"])
 def test_a_new_head_changes_its_weights_and_the_declared_shapes(name, tmp_path):
-    model = df.load(str(RECORDINGS / f"{name}.onnx"))
+    model = recording(name)
     (given,) = model.inputs.values()
     x = np.random.default_rng(0).standard_normal((3, *given.shape[1:])).astype(np.float32)
     before = model(x)["logits"]

@@ -8,13 +8,10 @@ from hypothesis import strategies as st
 import dataflow as df
 from dataflow.planning.verify import check_plan
 from dataflow_numpy.evaluate import evaluate
+from tests.support import ops_of
 
 ops = df.ops
 RANDOM = np.random.default_rng(3)
-
-
-def ops_of(session):
-    return [step.node.op.name for segment in session.plan().segments for step in segment.steps]
 
 
 def there_and_back(x):
@@ -42,7 +39,7 @@ def compared(graph, device="cpu"):
     for name, expected in evaluate(graph, feeds).items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6)
     check_plan(session.plan())
-    return ops_of(session)
+    return ops_of(session.plan())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Families of models as PyTorch's two exporters write them: run, trained, and on a forced mix of devices."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +8,9 @@ import pytest
 
 import dataflow as df
 from dataflow.cdevice.host_memory import allocated
+from tests.models import data as made
 
 FOLDER = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("family_data", FOLDER / "data.py")
-made = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(made)
 
 OPTIMIZER = df.optim.AdamW(lr=3e-3, weight_decay=0.01)
 FILES = [f"{family}{end}" for family in made.FAMILIES for end in ("", "_script")]

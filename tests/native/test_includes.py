@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import cycles
+
 NATIVE = Path(__file__).parents[2] / "native"
 # Rooms of a device or of the runtime, from below: a file includes headers of its own room and of those before it.
 # Headers beside the rooms (cpu.h) are below all of them, sources beside the rooms (plugin.c) above.
@@ -56,34 +58,6 @@ def level(path: Path) -> int:
         assert rest[0] in ROOMS[part], f"{path} stands in no declared room"
         return ROOMS[part].index(rest[0]) + 1
     return 0 if path.suffix == ".h" else len(ROOMS[part]) + 1
-
-
-def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one unit, by Tarjan's algorithm."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in graph[node]:
-            if other not in index:
-                visit(other)
-                low[node] = min(low[node], low[other])
-            elif other in stack:
-                low[node] = min(low[node], index[other])
-        if low[node] == index[node]:
-            at = stack.index(node)
-            if len(stack) - at > 1:
-                found.append(sorted(stack[at:]))
-            del stack[at:]
-
-    for node in graph:
-        if node not in index:
-            visit(node)
-    return found
 
 
 def test_cycles_are_found():

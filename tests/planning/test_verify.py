@@ -1,7 +1,6 @@
 """The plan checker: it passes on every plan, and rejects what would compute something else."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,19 +12,18 @@ from dataflow.planning.verify import PlanViolation, check_plan
 from dataflow.testing import SAMPLES
 from dataflow.testing.conformance import trials
 from tests.fuzz.plan_mutations import moved, reordered
+from tests.support import recorded, recording
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
 
-
-def recorded(name, count=2):
-    with np.load(RECORDINGS / f"{name}.npz") as file:
-        return file["x"][:count].astype(np.float32), file["y"][:count].astype(np.int64)
+def batches(name):
+    data = recorded(name)
+    return data["x"].astype(np.float32), data["y"].astype(np.int64)
 
 
 def trained(name, **options):
     """A trainer that has made all its programs."""
-    x, y = recorded(name)
-    trainer = df.Trainer(df.load(str(RECORDINGS / f"{name}.onnx")), accumulate=2, clip_norm=1.0, **options)
+    x, y = batches(name)
+    trainer = df.Trainer(recording(name), accumulate=2, clip_norm=1.0, **options)
     for step in range(2):
         trainer.step({"x": x[step], "labels": y[step]})
     trainer.evaluate({"x": x[0], "labels": y[0]})
@@ -106,7 +104,7 @@ def corrupt_and_compare(program, store, feeds, count, seed):
 
 @pytest.mark.parametrize(("name", "kind"), [("mlp", "joint-False"), ("cnn", "joint-True"), ("resnet", "evaluate")])
 def test_corrupted_plans_that_compute_something_else_are_rejected(name, kind):
-    x, y = recorded(name)
+    x, y = batches(name)
     with trained(name, devices=["cpu"]) as trainer:
         program = next(p for k, p in trainer.programs.engine.programs.items() if "-".join(map(str, k[0])) == kind)
         feeds = {"x": x[0], "labels": y[0]}
@@ -116,7 +114,7 @@ def test_corrupted_plans_that_compute_something_else_are_rejected(name, kind):
 
 
 def test_corrupted_plans_over_two_memories_are_rejected(remote):
-    x, y = recorded("mlp")
+    x, y = batches("mlp")
     with trained("mlp", devices=["remote", "cpu"], registry=remote) as trainer:
         program = next(p for k, p in trainer.programs.engine.programs.items() if k[0] == ("joint", True))
         check_plan(program.plan)

@@ -5,6 +5,7 @@ import pytest
 
 import dataflow as df
 from dataflow.planning.verify import check_plan
+from tests.support import ops_of
 
 ops = df.ops
 ROWS, WIDTH, HEADS = 48, 32, 2
@@ -56,10 +57,6 @@ def trained(graph, data, steps=4, **options):
         (plan,) = (p for name, p in trainer.programs.plans().items() if name.startswith("joint"))
         check_plan(plan)
         return losses, {name: p.array.copy() for name, p in model.parameters.items()}, plan
-
-
-def ops_of(plan):
-    return [step.node.op.name for segment in plan.segments for step in segment.steps]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,11 @@
 """Twenty optimizer steps follow what PyTorch recorded, on every device."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import dataflow as df
+from tests.support import recorded, recording
 
-FOLDER = Path(__file__).parents[1] / "recordings"
 PARTS = (13, 8, 6, 5)
 ADAMW = df.optim.AdamW(lr=1e-2, weight_decay=0.01)
 SLOW = df.optim.AdamW(lr=3e-3, weight_decay=0.01)
@@ -32,14 +30,9 @@ RUNS = [
 ]
 
 
-def recorded(name):
-    with np.load(FOLDER / f"{name}.npz") as file:
-        return {key: file[key] for key in file.files}
-
-
 def run(data, file, label, optimizer, *, devices=("cpu",), registry=None, steps=None, scale=None):
     """Losses, first-step gradients and final parameters of the same steps; ``scale`` falsifies one gradient."""
-    model = df.load(str(FOLDER / f"{file}.onnx"))
+    model = recording(file)
     start = {name: p.array.copy() for name, p in model.parameters.items()}
     labels = data["some" if label == "parts" else "y"].astype(np.int64)
     samples = data["x"].astype(np.float32 if data["x"].dtype.kind == "f" else np.int64)
@@ -173,7 +166,7 @@ def test_the_comparison_sees_one_gradient_scaled_by_a_twentieth(name, optimizer)
 def test_fixed_statistics_train_scale_and_bias():
     data = recorded("resnet")
     labels = data["y"].astype(np.int64)
-    model = df.load(str(FOLDER / "resnet_bn.onnx"))
+    model = recording("resnet_bn")
     with df.Trainer(model, optimizer=SLOW, devices=["cpu"]) as trainer:
         batches = zip(data["x"].astype(np.float32), labels, strict=True)
         losses = [trainer.step({"x": x, "labels": y}) for x, y in batches]

@@ -1,7 +1,5 @@
 """Recurrent networks over sequences of any length: plans, memory, gradients, saving."""
 
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -11,8 +9,8 @@ from dataflow.execute.arguments import sizes_of
 from dataflow.passes.bind_shapes import bind
 from dataflow.planning.verify import check_plan
 from dataflow_numpy.evaluate import evaluate
+from tests.support import RECORDINGS, recorded, recording
 
-FOLDER = Path(__file__).parents[1] / "recordings"
 LENGTH = 4096
 FILES = [("lstm_16", 16), ("lstm_4096", LENGTH), ("lstm_any", 16), ("lstm_any", LENGTH)]
 
@@ -23,11 +21,6 @@ def signal(steps):
     return (1.5 * np.sin(0.37 * t * (i + 1) + 2.1 * n)).astype(np.float32)
 
 
-def recorded():
-    with np.load(FOLDER / "lstm_long.npz") as file:
-        return {key: file[key] for key in file.files}
-
-
 def trained_steps(trainer):
     """How many steps the plans of a trainer's programs have."""
     return {
@@ -35,19 +28,15 @@ def trained_steps(trainer):
     }
 
 
-def loaded(file):
-    return df.load(str(FOLDER / f"{file}.onnx"))
-
-
 @pytest.mark.parametrize("files", [("lstm_16", "lstm_4096"), ("lstm_any", "lstm_any")], ids=lambda f: f[0])
 def test_the_number_of_planned_nodes_does_not_depend_on_the_length(files):
     forward, training = [], []
     for file, steps in zip(files, (16, LENGTH), strict=True):
-        plan = df.Session(loaded(file), devices=["cpu"]).plan({"x": (steps, 2, 3)})
+        plan = df.Session(recording(file), devices=["cpu"]).plan({"x": (steps, 2, 3)})
         check_plan(plan)
         forward.append(sum(len(segment.steps) for segment in plan.segments))
-        with df.Trainer(loaded(file), optimizer=df.optim.SGD(lr=0.0), devices=["cpu"]) as trainer:
-            trainer.step({"x": signal(steps), "labels": recorded()["y"]})
+        with df.Trainer(recording(file), optimizer=df.optim.SGD(lr=0.0), devices=["cpu"]) as trainer:
+            trainer.step({"x": signal(steps), "labels": recorded("lstm_long")["y"]})
             training.append(trained_steps(trainer))
     assert forward[0] == forward[1] < 20
     assert training[0] == training[1]
@@ -56,8 +45,8 @@ def test_the_number_of_planned_nodes_does_not_depend_on_the_length(files):
 @pytest.mark.parametrize("scale", [1.0, 1.05])
 @pytest.mark.parametrize(("file", "steps"), FILES)
 def test_gradients_over_many_steps_are_pytorch_s(file, steps, scale):
-    data = recorded()
-    with df.Trainer(loaded(file), optimizer=df.optim.SGD(lr=0.0), devices=["cpu"]) as trainer:
+    data = recorded("lstm_long")
+    with df.Trainer(recording(file), optimizer=df.optim.SGD(lr=0.0), devices=["cpu"]) as trainer:
         loss = trainer.step({"x": signal(steps), "labels": data["y"]})
         found = {name: gradient / 2 for name, gradient in trainer.programs.gradients().items()}  # of two samples
     assert loss == pytest.approx(float(data[f"{steps}/loss"]), rel=1e-5)
@@ -74,9 +63,9 @@ def test_gradients_over_many_steps_are_pytorch_s(file, steps, scale):
 
 @pytest.mark.parametrize(("file", "steps"), FILES)
 def test_outputs_over_many_steps_are_as_exact_as_onnxruntime_s(file, steps):
-    model, feeds = loaded(file), {"x": signal(steps)}
+    model, feeds = recording(file), {"x": signal(steps)}
     exact = evaluate(bind(model.graph, sizes_of(model.graph, feeds)), feeds, dtype=np.float64)["logits"]
-    session = onnxruntime.InferenceSession(str(FOLDER / f"{file}.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(RECORDINGS / f"{file}.onnx"), providers=["CPUExecutionProvider"])
     limit = np.abs(session.run(None, feeds)[0] - exact).max()
     assert np.abs(df.Session(model, devices=["cpu"]).run(feeds)["logits"] - exact).max() <= 4 * limit
 
@@ -139,10 +128,10 @@ def last_state(kind):
 def test_a_tuned_model_saved_as_onnx_runs_in_onnxruntime(tmp_path):
     for file in ("lstm", "gru_script"):
         name = file.removesuffix("_script")
-        with np.load(FOLDER / f"{name}.npz") as data:
-            x, y = data["x"][0], data["y"][0].astype(np.int64)
+        data = recorded(name)
+        x, y = data["x"][0], data["y"][0].astype(np.int64)
         x = x.astype(np.float32 if x.dtype.kind == "f" else np.int64)
-        model = df.load(str(FOLDER / f"{file}.onnx"))
+        model = recording(file)
         before = df.Session(model, devices=["cpu"]).run({"x": x})["logits"]
         with df.Trainer(model, optimizer=df.optim.AdamW(lr=1e-2), devices=["cpu"]) as trainer:
             for _ in range(3):

@@ -1,0 +1,139 @@
+"""What tests of several rooms share: recordings, small graphs and ONNX models, other instruction sets, cycles."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+RECORDINGS = TESTS / "recordings"
+
+
+def recorded(name):
+    """The arrays that were recorded of a network."""
+    with np.load(RECORDINGS / f"{name}.npz") as file:
+        return {key: file[key] for key in file.files}
+
+
+def recording(file):
+    """A network that was recorded, as an exporter wrote it."""
+    return df.load(str(RECORDINGS / f"{file}.onnx"))
+
+
+def normal(random, *shape):
+    """Float32 of the normal distribution."""
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def graph_of(build, *arrays):
+    """A graph whose result ``y`` is ``build(g, *values)`` of inputs like ``arrays``, and what to feed it."""
+    g = df.GraphBuilder()
+    g.output("y", build(g, *(g.input(f"x{i}", df.float32, a.shape) for i, a in enumerate(arrays))))
+    return g.build(), {f"x{i}": a for i, a in enumerate(arrays)}
+
+
+def run(build, *arrays, **options):
+    """The result of ``graph_of`` on the device cpu."""
+    graph, feeds = graph_of(build, *arrays)
+    return df.Session(df.Model(graph), devices=["cpu"], **options).run(feeds)["y"]
+
+
+def ops_of(plan):
+    """The ops that a plan runs, in order."""
+    return [step.node.op.name for segment in plan.segments for step in segment.steps]
+
+
+def cycles(graph):
+    """The strongly connected components of more than one node, by Tarjan's algorithm.
+
+    Args:
+        graph: the successors of each node.
+    """
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+# ---- ONNX ---------------------------------------------------------------------------------------------
+
+
+def _value(entry):
+    name, kind, shape = (entry, TensorProto.FLOAT, None) if isinstance(entry, str) else entry
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def onnx_model(nodes, inputs, outputs=("y",), stored=(), *, functions=(), opset=18, domains=(), ir_version=9):
+    """An ONNX model.
+
+    Args:
+        nodes: of the main graph.
+        inputs, outputs: ``(name, kind, shape)``, or a name for float32 of any shape.
+        stored: tensors, or ``(name, array)``.
+        functions: of the model.
+        opset: of ONNX's own operators.
+        domains: others that are imported, at version 1.
+        ir_version: of the file.
+    """
+    tensors = [t if isinstance(t, TensorProto) else numpy_helper.from_array(np.asarray(t[1]), t[0]) for t in stored]
+    graph = helper.make_graph(nodes, "main", [*map(_value, inputs)], [*map(_value, outputs)], tensors)
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    return helper.make_model(graph, functions=list(functions), opset_imports=opsets, ir_version=ir_version)
+
+
+def ints(name, *values):
+    """A stored tensor of int64."""
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+# ---- instruction sets ---------------------------------------------------------------------------------
+
+
+def python_on(isa, *arguments):
+    """What a Python process printed whose device cpu uses an instruction set; skips where the machine has it not."""
+    environment = {**os.environ, "DATAFLOW_CPU_ISA": isa}
+    code = "from dataflow.plugin.registry import default_registry as r; d = r().devices['cpu']; "
+    code += f"assert d.unavailable or d.version.endswith({isa!r}), d.version; print(d.unavailable or '')"
+
+    def python(*arguments):
+        return subprocess.run(
+            [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+
+    asked = python("-c", code)
+    assert asked.returncode == 0, asked.stderr
+    if asked.stdout.strip():
+        pytest.skip(asked.stdout.strip())
+    done = python(*arguments)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def again_on(isa, file, but):
+    """Runs a file of tests on an instruction set, without those whose names contain ``but``."""
+    options = ["-q", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    python_on(isa, "-m", "pytest", *options, "-k", f"not {but}", str(file))
