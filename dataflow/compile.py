@@ -14,13 +14,7 @@ from .ir.lowered import Lowered, LoweredNode, Root
 from .ir.plan import Plan
 from .lower.lowering import lower
 from .lower.placement import targets_of
-from .passes.constant_folding import fold
-from .passes.dead_code import without_dead
-from .passes.dropout import without_inactive
-from .passes.fold_affine import join_scales
-from .passes.fuse import fuse
-from .passes.fuse_elementwise import fuse_elementwise
-from .passes.transposed_matmul import turn_products
+from .passes.pipeline import Context, Phase, run_phases
 from .planning.planner import make_plan
 from .plugin.registry import Registry
 
@@ -39,12 +33,12 @@ class Compiled:
 
 
 def to_differentiate(graph: Graph, placement: Placement, registry: Registry, changed: Collection[str]) -> Graph:
-    """A bound graph with ops in the place of their patterns, where a device has kernels for them and their gradients.
+    """A bound graph as its gradient is built from it."""
+    return run_phases(registry.passes, ["differentiate"], graph, _context(placement, registry, changed))
 
-    What such an op keeps for its gradient is less than what its parts would keep.
-    """
-    graph = fold(without_inactive(graph), registry.reference_kernels, changed)
-    return fuse(graph, targets_of(placement.pins, registry), registry.ops.values(), changed, differentiable=True)
+
+def _context(placement: Placement, registry: Registry, changed: Collection[str]) -> Context:
+    return Context(changed, registry.reference_kernels, targets_of(placement.pins, registry), registry.ops)
 
 
 def compile_graph(
@@ -72,16 +66,10 @@ def compile_graph(
 
     Raises:
         ModelError: no device takes a node.
+        PluginError: a plugin's pass fails.
     """
-    graph = turn_products(without_dead(without_inactive(graph)))
-    if folding:
-        reference = registry.reference_kernels
-        graph = without_dead(fold(graph, reference, changed))
-        graph = join_scales(graph, reference, changed)
-    if fusion:
-        targets = targets_of(placement.pins, registry)
-        graph = fuse(graph, targets, registry.ops.values(), changed)
-        graph = fuse_elementwise(graph, targets)
+    phases: list[Phase] = ["simplify", *(["fold"] if folding else ()), *(["fuse"] if fusion else ())]
+    graph = run_phases(registry.passes, phases, graph, _context(placement, registry, changed))
     lowered, initial = lower(graph, placement.pins, registry, homes)
 
     def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:

@@ -18,6 +18,8 @@ _NAMES = {
     "Save": "plugin.hookspecs",
     "hookimpl": "plugin.hookspecs",
     "Registry": "plugin.registry",
+    "Context": "passes.pipeline",
+    "Pass": "passes.pipeline",
     # ops and graphs
     "Attribute": "ir.op",
     "Graph": "ir.graph",
@@ -38,6 +40,7 @@ _NAMES = {
     "TensorType": "ir.types",
     "broadcast_size": "ir.dims",
     "dtype": "ir.types",
+    "rewrite": "ir.rewrite",
     # devices in C
     "CDevice": "cdevice.library",
     "devices_of": "cdevice.library",

@@ -27,6 +27,7 @@ from ..ir.op import Pattern as Pattern
 from ..ir.operand import Operand as Operand
 from ..ir.plan import Segment as Segment
 from ..ir.plan import Step as Step
+from ..ir.rewrite import rewrite as rewrite
 from ..ir.types import DTYPES as DTYPES
 from ..ir.types import MOST_AXES as MOST_AXES
 from ..ir.types import Array as Array
@@ -38,6 +39,8 @@ from ..model import Model as Model
 from ..ops.fused import REDUCTIONS as REDUCTIONS
 from ..ops.resize import coordinates_of as coordinates_of
 from ..ops.resize import taps as taps
+from ..passes.pipeline import Context as Context
+from ..passes.pipeline import Pass as Pass
 from ..testing.conformance import check_device as check_device
 from ..testing.sample import Sample as Sample
 from .device import Backend as Backend

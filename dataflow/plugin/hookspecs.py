@@ -14,6 +14,7 @@ import pluggy
 
 from ..ir.kernel import Kernel
 from ..ir.op import Op
+from ..passes.pipeline import Pass
 from .device import Device
 
 hookspec = pluggy.HookspecMarker("dataflow")
@@ -85,6 +86,11 @@ def dataflow_kernels(device: Device) -> Iterable[Kernel]:  # type: ignore[empty-
 
 
 @hookspec
+def dataflow_passes() -> Iterable[Pass]:  # type: ignore[empty-body]
+    """Passes over graphs that run when a plan is made; ``dataflow/passes/pipeline.py`` shows the core's and phases."""
+
+
+@hookspec
 def dataflow_formats() -> Iterable[Format]:  # type: ignore[empty-body]
     """Model file formats, by suffix. Suffixes are unique."""
 
@@ -103,6 +109,7 @@ HOOKS: Mapping[str, Any] = {
     "dataflow_ops": dataflow_ops,
     "dataflow_devices": dataflow_devices,
     "dataflow_kernels": dataflow_kernels,
+    "dataflow_passes": dataflow_passes,
     "dataflow_formats": dataflow_formats,
     "dataflow_samples": dataflow_samples,
     "onnx_converters": onnx_converters,

@@ -15,6 +15,7 @@ from ..errors import DeviceError, InputError, PluginError
 from ..host import checks
 from ..ir.kernel import Kernel
 from ..ir.op import Op
+from ..passes.pipeline import Pass, arranged
 from .device import ROLES, Device, Role
 from .hooks import GROUP, Hooks
 from .hookspecs import Converter, Format
@@ -43,6 +44,7 @@ class Registry:
     Attributes:
         devices: by id, ``"cpu"`` or ``"cuda:1"``; ordinal 0 has no number.
         kernels: per device id and op, highest priority first.
+        passes: the core's and those of plugins, in the order in which they run.
     """
 
     plugins: tuple[Plugin, ...]
@@ -50,6 +52,7 @@ class Registry:
     devices: Mapping[str, Device]
     kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]]
     formats: Mapping[str, Format]
+    passes: tuple[Pass, ...]
     load_samples: Callable[[], tuple[Any, ...]] = tuple
     load_converters: Callable[[], tuple[Converter, ...]] = tuple
 
@@ -126,7 +129,7 @@ def load(extra: Iterable[object] = ()) -> Registry:
 
     Raises:
         PluginError: two plugins offer an op, a device or a suffix of the same name, or a reference; or an op has
-            neither a kernel on the reference nor a decomposition.
+            neither a kernel on the reference nor a decomposition; or passes that can't be ordered.
     """
     hooks, plugins = Hooks(), []
     for entry in importlib.metadata.entry_points(group=GROUP):
@@ -140,6 +143,7 @@ def load(extra: Iterable[object] = ()) -> Registry:
         plugins.append(Plugin(name, "", ""))
     ops = [*hooks.offers("dataflow_ops", Op)]
     formats = [*hooks.offers("dataflow_formats", Format)]
+    passes = [*hooks.offers("dataflow_passes", Pass)]
     offered = [*hooks.offers("dataflow_devices", Device)]
     for name, device in offered:
         if device.role not in ROLES:
@@ -152,6 +156,7 @@ def load(extra: Iterable[object] = ()) -> Registry:
         devices,
         MappingProxyType({key: _by_op(kernels[key], hooks) for key in devices}),
         _unique("suffix", formats, lambda form: form.suffix, hooks),
+        arranged([dataclasses.replace(one, plugin=name) for name, one in passes if name not in hooks.problems]),
         lambda: tuple(sample for _, sample in hooks.offers("dataflow_samples", object)),
         functools.cache(lambda: _converters(hooks)),
     )

@@ -1,0 +1,194 @@
+"""The passes between a bound graph and its placement on devices: the core's in their order, and where plugins' go."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ..errors import Cancelled, DataflowError, LimitExceeded, OutOfMemoryError, PluginError
+from ..ir.graph import Graph, Node
+from ..ir.kernel import Kernel, Targets
+from ..ir.op import Op
+from .constant_folding import fold
+from .dead_code import without_dead
+from .dropout import without_inactive
+from .fold_affine import join_scales
+from .fuse import fuse
+from .fuse_elementwise import fuse_elementwise
+from .transposed_matmul import turn_products
+
+Phase = Literal["differentiate", "simplify", "fold", "fuse"]
+"""When a pass runs. ``differentiate``: on a model in training, before its gradients are built, but not with
+``fuse=False``. The others run in this order on every graph, which may be one with gradients: ``simplify`` always,
+``fold`` but with ``fold=False``, ``fuse`` but with ``fuse=False``."""
+CORE = "dataflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a pass may look at beside the graph.
+
+    Attributes:
+        changed: names of initializers that some program changes: to a pass they are no constants.
+        reference: kernels by op that compute constants: ``code(attributes, *arrays)``.
+        targets: the devices that may run the graph, with their kernels.
+        ops: declarations by name, those of plugins too.
+    """
+
+    changed: Collection[str]
+    reference: Mapping[str, tuple[Kernel, ...]]
+    targets: Targets
+    ops: Mapping[str, Op]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A function from graph to graph that runs when a plan is made.
+
+    Attributes:
+        name: unique in the phase.
+        phase: when it runs.
+        run: gives a graph with the same inputs, outputs and states; every dim is an int.
+        before: names of passes of the phase that run later. Where they leave a choice, a pass runs as late as it can.
+        after: names of passes of the phase that run earlier.
+        plugin: who offers it; filled in when plugins are loaded.
+    """
+
+    name: str
+    phase: Phase
+    run: Callable[[Graph, Context], Graph]
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    plugin: str = CORE
+
+
+PIPELINE: tuple[Pass, ...] = (
+    Pass("dropout", "differentiate", lambda graph, at: without_inactive(graph)),
+    Pass("constant_folding", "differentiate", lambda graph, at: fold(graph, at.reference, at.changed)),
+    # What a fused op keeps for its gradient is less than what its parts would keep.
+    Pass(
+        "fuse",
+        "differentiate",
+        lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.changed, differentiable=True),
+    ),
+    Pass("dropout", "simplify", lambda graph, at: without_inactive(graph)),
+    Pass("dead_code", "simplify", lambda graph, at: without_dead(graph)),
+    Pass("transposed_matmul", "simplify", lambda graph, at: turn_products(graph)),
+    Pass("constant_folding", "fold", lambda graph, at: without_dead(fold(graph, at.reference, at.changed))),
+    Pass("fold_affine", "fold", lambda graph, at: join_scales(graph, at.reference, at.changed)),
+    Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.changed)),
+    Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
+)
+
+
+def run_phases(passes: Iterable[Pass], phases: Collection[Phase], graph: Graph, context: Context) -> Graph:
+    """The graph after all passes of some phases.
+
+    Raises:
+        PluginError: a plugin's pass fails or returns an invalid graph.
+    """
+    for one in passes:
+        if one.phase in phases:
+            graph = one.run(graph, context) if one.plugin == CORE else _run_checked(one, graph, context)
+    return graph
+
+
+def _run_checked(one: Pass, graph: Graph, context: Context) -> Graph:
+    named = f"pass {one.name!r} of the plugin {one.plugin}"
+    try:
+        made = one.run(graph, context)
+    except (Cancelled, LimitExceeded, MemoryError, OutOfMemoryError):
+        raise  # not the pass's alone
+    except Exception as error:  # anybody's code
+        raise PluginError(f"{named} failed: {type(error).__name__}: {error}") from error
+    problem = _invalid(graph, made)
+    if problem is not None:
+        raise PluginError(f"{named} returned an invalid graph: {problem}")
+    return made
+
+
+def _invalid(before: Graph, after: object) -> str | None:
+    """Why ``after`` can't take the place of ``before``, or None."""
+    if not isinstance(after, Graph):
+        return f"expected a Graph, got {type(after).__name__}"
+    for what, old, new in (
+        ("inputs", [(v.name, v.type) for v in before.inputs], [(v.name, v.type) for v in after.inputs]),
+        ("outputs", {n: v.type for n, v in before.outputs.items()}, {n: v.type for n, v in after.outputs.items()}),
+        ("states", {s.name: s.after.type for s in before.states}, {s.name: s.after.type for s in after.states}),
+    ):
+        if old != new:
+            return f"its {what} were {old} and are {new}"
+    known = set(before.nodes)
+    try:
+        after.check()
+        return next(filter(None, (_ill_typed(node) for node in after.nodes if node not in known)), None)
+    except DataflowError as error:
+        return str(error)
+
+
+def _ill_typed(node: Node) -> str | None:
+    """Where the types of a node's results aren't those that its op infers, or None."""
+    types = [None if v is None else v.type for v in node.inputs]
+    bodies = {"bodies": node.bodies} if node.op.bodies else {}
+    inferred = node.op.infer(*types, **bodies, **node.attributes)
+    for value, expected in zip(node.outputs, inferred if isinstance(inferred, tuple) else (inferred,), strict=False):
+        if value is not None and value.type != expected:
+            return f"{node.describe()}: its result {value!r} should be {expected}"
+    return None
+
+
+# ---- where passes of plugins go ----------------------------------------------------------------------------
+
+
+def arranged(offered: Sequence[Pass]) -> tuple[Pass, ...]:
+    """The core's passes and those of plugins in the order in which they run.
+
+    Raises:
+        PluginError: a phase or a pass that there is not, a name that occurs twice, or a cycle; names the plugins.
+    """
+    phases: tuple[Phase, ...] = get_args(Phase)
+    for one in offered:
+        if one.phase not in phases:
+            raise PluginError(f"{_shown(one)} has the phase {one.phase!r}; there are: {', '.join(phases)}")
+    found: list[Pass] = []
+    for phase in phases:
+        own = [one for one in PIPELINE if one.phase == phase]
+        found += _ordered(own, [one for one in offered if one.phase == phase])
+    return tuple(found)
+
+
+def _ordered(own: Sequence[Pass], offered: Sequence[Pass]) -> list[Pass]:
+    """The passes of a phase: the core's in their order, each other one as late as it may run."""
+    named: dict[str, Pass] = {}
+    for one in (*own, *offered):
+        known = named.setdefault(one.name, one)
+        if known is not one:
+            text = f"pass {one.name!r} of the phase {one.phase!r}"
+            raise PluginError(f"{text} is offered twice: by {known.plugin} and by {one.plugin}")
+    earlier: dict[str, set[str]] = {name: set() for name in named}
+    for first, second in itertools.pairwise(own):
+        earlier[second.name].add(first.name)
+    for one in offered:
+        for name in (*one.before, *one.after):
+            if name not in named:
+                raise PluginError(
+                    f"{_shown(one)} refers to {name!r}; passes of the phase {one.phase!r} are: {', '.join(named)}"
+                )
+        earlier[one.name] |= set(one.after)
+        for name in one.before:
+            earlier[name].add(one.name)
+    found: dict[str, Pass] = {}
+    while len(found) < len(named):
+        # The core's stand first in ``named``: a plugin's pass runs when the next of the core's must wait for it.
+        ready = next((n for n in named if n not in found and earlier[n] <= found.keys()), None)
+        if ready is None:
+            left = ", ".join(_shown(one) for one in offered if one.name not in found)
+            raise PluginError(f"these run before and after each other in a circle: {left}")
+        found[ready] = named[ready]
+    return [*found.values()]
+
+
+def _shown(one: Pass) -> str:
+    return f"pass {one.name!r} of the plugin {one.plugin}"
