@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 import dataflow as df
 
@@ -83,6 +83,8 @@ def cycles(graph):
 
 
 def _value(entry):
+    if isinstance(entry, ValueInfoProto):
+        return entry
     name, kind, shape = (entry, TensorProto.FLOAT, None) if isinstance(entry, str) else entry
     return helper.make_tensor_value_info(name, kind, shape)
 
@@ -92,7 +94,7 @@ def onnx_model(nodes, inputs, outputs=("y",), stored=(), *, functions=(), opset=
 
     Args:
         nodes: of the main graph.
-        inputs, outputs: ``(name, kind, shape)``, or a name for float32 of any shape.
+        inputs, outputs: ``(name, kind, shape)``, a name for float32 of any shape, or the record itself.
         stored: tensors, or ``(name, array)``.
         functions: of the model.
         opset: of ONNX's own operators.

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import dataflow as df
 from dataflow.planning.verify import check_plan
 from dataflow_numpy.evaluate import evaluate
-from tests.support import ops_of
+from tests.support import onnx_model, ops_of
 
 ops = df.ops
 RANDOM = np.random.default_rng(11)
@@ -63,10 +63,9 @@ class Exported:
         y = self("MatMul", self("Softmax", scores, axis=axis), self.split("v"))
         joined = self.stored_as(np.array([0, 0, self.heads * self.size]))
         y = self("Reshape", self("Transpose", y, perm=(0, 2, 1, 3)), joined)
-        made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.shapes.items()]
-        result = helper.make_tensor_value_info(y, TensorProto.FLOAT, self.shapes["q"])
-        graph = helper.make_graph(self.nodes, "attention", made, [result], self.stored)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        made = [(n, TensorProto.FLOAT, s) for n, s in self.shapes.items()]
+        result = (y, TensorProto.FLOAT, self.shapes["q"])
+        return onnx_model(self.nodes, made, [result], self.stored, opset=17, ir_version=8)
 
 
 def bert(g, heads):

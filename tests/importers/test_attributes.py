@@ -11,6 +11,7 @@ import dataflow as df
 from dataflow_onnx.loading import load_bytes
 from dataflow_onnx.operators import STANDARD
 from dataflow_onnx.signatures import arguments_of
+from tests.support import onnx_model
 
 KINDS = {
     "int": AttributeProto.INT,
@@ -82,13 +83,11 @@ def given(name, kind):
 def load(op, opset, count, attributes, shape, stored):
     """A node whose first operands are fed, and the last ``stored`` ones are whole numbers of the file."""
     names = [f"x{i}" for i in range(count)]
-    fed = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in names[: count - stored]]
-    kept = [numpy_helper.from_array(np.ones(len(shape), np.int64), n) for n in names[count - stored :]]
+    fed = [(n, TensorProto.FLOAT, shape) for n in names[: count - stored]]
+    kept = [(n, np.ones(len(shape), np.int64)) for n in names[count - stored :]]
     node = helper.make_node(op, names, ["y"], name="mine")
     node.attribute.extend(attributes)
-    graph = helper.make_graph([node], "g", fed, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], kept)
-    opsets = [helper.make_opsetid("", opset)]
-    return load_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+    return load_bytes(onnx_model([node], fed, stored=kept, opset=opset, ir_version=10).SerializeToString())
 
 
 def test_each_converter_declares_what_onnx_says():

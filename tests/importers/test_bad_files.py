@@ -14,20 +14,15 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
 import dataflow as df
+from tests.support import ints, onnx_model
 
 F = TensorProto.FLOAT
 
 
 def model(nodes, inputs=("x",), outputs=("y",), stored=(), opset=17, domains=(), shape=("n", 4)):
-    graph = helper.make_graph(
-        nodes,
-        "bad",
-        [helper.make_tensor_value_info(n, F, shape) for n in inputs],
-        [helper.make_tensor_value_info(n, F, None) for n in outputs],
-        list(stored),
+    return onnx_model(
+        nodes, [(n, F, shape) for n in inputs], outputs, stored, opset=opset, domains=domains, ir_version=8
     )
-    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def node(op, inputs, outputs, **attributes):
@@ -138,10 +133,6 @@ def test_shapes_that_do_not_fit_name_the_node(path):
     refused(path, model([node("MatMul", ["x", "w"], ["y"])], stored=[w]), "MatMul 'myMatMul', opset 17", "inner sizes")
     refused(path, model([node("Relu", ["x"], ["y"], alpha=2.0)]), "myRelu", "alpha")
     refused(path, model([node("Add", ["x"], ["y"])]), "myAdd", "inputs or attributes")
-
-
-def ints(name, *values):
-    return numpy_helper.from_array(np.array(values, np.int64), name)
 
 
 BIG = 1 << 31

@@ -7,22 +7,21 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import dataflow as df
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "light"))
 from seeded import seeded
 
+from tests.support import onnx_model
+
 node = helper.make_node
 
 
 def written(path, nodes, initializers, batch, shape=(4, 6), out=None):
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, *shape])]
-    result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)]
-    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in initializers]
-    graph = helper.make_graph(nodes, "main", given, result, stored)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    given, result = [("x", TensorProto.FLOAT, [batch, *shape])], [("y", TensorProto.FLOAT, out)]
+    onnx.save(onnx_model(nodes, given, result, initializers), path)
     return str(path)
 
 

@@ -10,16 +10,13 @@ from onnx import TensorProto, helper, numpy_helper
 import dataflow as df
 from dataflow.passes.autodiff import vjp_graph
 from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
 
 node = helper.make_node
 
 
 def proto(nodes, inputs, stored=(), out=(("y", TensorProto.FLOAT),), opset=21):
-    given = [helper.make_tensor_value_info(*entry) for entry in inputs]
-    results = [helper.make_tensor_value_info(name, kind, None) for name, kind in out]
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored]
-    graph = helper.make_graph(nodes, "main", given, results, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return onnx_model(nodes, inputs, [(name, kind, None) for name, kind in out], stored, opset=opset, ir_version=10)
 
 
 def test_random_numbers_have_the_moments_asked_for_and_differ_by_node_and_seed():

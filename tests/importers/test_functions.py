@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
 
 
 def model_of(*functions):
@@ -15,10 +16,8 @@ def model_of(*functions):
         helper.make_node("Layer", ["x"], ["h"], domain="own"),
         helper.make_node("Layer", ["h"], ["y"], domain="own"),
     ]
-    types = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 3]) for n in ("x", "y")]
-    graph = helper.make_graph(used, "main", types[:1], types[1:])
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
-    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=9)
+    x, y = ((name, TensorProto.FLOAT, ["batch", 3]) for name in "xy")
+    return onnx_model(used, [x], [y], functions=functions, domains=["own"])
 
 
 def function(name, nodes, inputs, outputs):

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import dataflow as df
 from dataflow_onnx.converters import Collector, Table
 from dataflow_onnx.loading import load_bytes
+from tests.support import ints, onnx_model
 
 F = TensorProto.FLOAT
 N = helper.make_node
@@ -20,15 +21,7 @@ def value(name, shape=("n", 4), kind=F):
 
 
 def model(nodes, inputs=(("x", ("n", 4)),), stored=(), functions=(), outputs=("y",)):
-    graph = helper.make_graph(
-        nodes, "g", [value(n, s) for n, s in inputs], [value(n, None) for n in outputs], list(stored)
-    )
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
-    return helper.make_model(graph, functions=list(functions), opset_imports=opsets, ir_version=9)
-
-
-def ints(name, *values):
-    return numpy_helper.from_array(np.array(values, np.int64), name)
+    return onnx_model(nodes, [(n, F, s) for n, s in inputs], outputs, stored, functions=functions, domains=["own"])
 
 
 def refused(proto, *parts, **options):

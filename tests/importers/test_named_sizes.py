@@ -13,6 +13,7 @@ from dataflow.ir.dims import Dim, broadcast_size, least_size
 from dataflow.passes.autodiff import vjp_graph
 from dataflow_numpy.evaluate import evaluate
 from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
 
 ops = df.ops
 
@@ -22,11 +23,10 @@ def model(op, inputs, outputs=1, opset=21, stored=(), first=(), **attributes):
     names = [f"c{i}" for i in range(len(first) + len(stored))]
     names[len(first) : len(first)] = [f"x{i}" for i in range(len(inputs))]
     node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attributes)
-    given = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, s) for i, s in enumerate(inputs)]
+    given = [(f"x{i}", TensorProto.FLOAT, s) for i, s in enumerate(inputs)]
     results = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
-    constants = [numpy_helper.from_array(np.asarray(a), f"c{i}") for i, a in enumerate([*first, *stored])]
-    graph = helper.make_graph([node], "g", given, results, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    constants = [(f"c{i}", a) for i, a in enumerate([*first, *stored])]
+    return onnx_model([node], given, results, constants, opset=opset, ir_version=10)
 
 
 def feeds_of(shapes, sizes):

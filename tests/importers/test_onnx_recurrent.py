@@ -14,6 +14,7 @@ from dataflow.ir.graph import Initializer
 from dataflow.passes.autodiff import vjp_graph
 from dataflow_numpy.evaluate import evaluate
 from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 STEPS, BATCH, INPUTS, HIDDEN = 5, 3, 4, 6
@@ -47,17 +48,8 @@ def network(kind, *, direction="forward", bias=True, ends=False, start=False, pe
     if direction != "forward":
         attributes["direction"] = direction
     node = helper.make_node(kind, names, outputs, **attributes)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [
-            helper.make_tensor_value_info(k, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for k, a in feeds.items()
-        ],
-        [helper.make_tensor_value_info(k, onnx.TensorProto.FLOAT, None) for k in outputs],
-        [numpy_helper.from_array(a, k) for k, a in stored.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    given = [(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for k, a in feeds.items()]
+    model = onnx_model([node], given, outputs, stored.items(), opset=opset, ir_version=8)
     return model.SerializeToString(), feeds
 
 

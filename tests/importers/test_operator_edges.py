@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
 
 INF, NAN = np.inf, np.nan
 FLOATS = np.array([0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 3, 1e30, INF, -INF, NAN, 20, -100], np.float32)
@@ -28,11 +29,10 @@ def model(op, arrays, outputs, opset, stored, attributes):
     names = ["" if a is None else f"x{i}" for i, a in enumerate(arrays)]
     node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attributes)
     given = [(n, a) for i, (n, a) in enumerate(zip(names, arrays, strict=True)) if n and i not in stored]
-    kept = [numpy_helper.from_array(arrays[i], f"x{i}") for i in stored if arrays[i] is not None]
-    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in given]
+    kept = [(f"x{i}", arrays[i]) for i in stored if arrays[i] is not None]
+    infos = [(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in given]
     results = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
-    graph = helper.make_graph([node], "edge", infos, results, kept)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    proto = onnx_model([node], infos, results, kept, opset=opset, ir_version=10)
     return proto.SerializeToString(), dict(given)
 
 

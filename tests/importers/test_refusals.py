@@ -7,16 +7,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
 
 node = helper.make_node
 
 
 def model(nodes, initializers=(), opset=18, out="y", inputs=(("x", ["batch", 4]),), rank=2):
-    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs]
-    result = helper.make_tensor_value_info(out, TensorProto.FLOAT, [None] * rank)
-    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in initializers]
-    graph = helper.make_graph(nodes, "main", given, [result], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    given = [(name, TensorProto.FLOAT, shape) for name, shape in inputs]
+    return onnx_model(nodes, given, [(out, TensorProto.FLOAT, [None] * rank)], initializers, opset=opset)
 
 
 def loaded(proto):

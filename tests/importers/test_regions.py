@@ -3,11 +3,12 @@
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import dataflow as df
 from dataflow.passes.dynamic_regions import cut
 from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
 
 node = helper.make_node
 RANDOM = np.random.default_rng(0)
@@ -15,15 +16,8 @@ W = RANDOM.standard_normal((5, 3)).astype(np.float32)
 
 
 def proto(nodes, stored=(), out=("y",), inputs=(("x", TensorProto.FLOAT, ["rows", 5]),)):
-    given = [helper.make_tensor_value_info(*entry) for entry in inputs]
-    results = [helper.make_tensor_value_info(name, kind, None) for name, kind in zip(out, KINDS(out), strict=True)]
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored]
-    graph = helper.make_graph(nodes, "main", given, results, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-
-
-def KINDS(names):  # noqa: N802
-    return [TensorProto.INT64 if name.startswith("i") else TensorProto.FLOAT for name in names]
+    kinds = {name: TensorProto.INT64 if name.startswith("i") else TensorProto.FLOAT for name in out}
+    return onnx_model(nodes, inputs, [(name, kind, None) for name, kind in kinds.items()], stored)
 
 
 def chosen_rows():

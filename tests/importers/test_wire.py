@@ -13,6 +13,7 @@ import dataflow as df
 from dataflow.cdevice.host_memory import allocated
 from dataflow_onnx.file.reader import read_bytes
 from dataflow_onnx.file.wire import WORTH_SHARING, content_of, read_content
+from tests.support import onnx_model
 
 
 def model(sizes, *, typed=()):
@@ -25,10 +26,8 @@ def model(sizes, *, typed=()):
             stored.append(helper.make_tensor(f"w{index}", TensorProto.FLOAT, array.shape, array))
         else:
             stored.append(numpy_helper.from_array(array, f"w{index}"))
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    x, y = ((name, TensorProto.FLOAT, [1]) for name in "xy")
+    return onnx_model([helper.make_node("Relu", ["x"], ["y"])], [x], [y], stored, opset=17)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

@@ -3,10 +3,11 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
 
 X = np.random.default_rng(0).standard_normal((64, 20)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 64)
@@ -18,15 +19,10 @@ def loaded(opset=18, ratio=0.5):
         node, stored = helper.make_node("Dropout", ["x"], ["d"], ratio=ratio), []
     else:
         node = helper.make_node("Dropout", ["x", "ratio"], ["d"])
-        stored = [numpy_helper.from_array(np.float32(ratio), "ratio")]
-    graph = helper.make_graph(
-        [node, helper.make_node("MatMul", ["d", "w"], ["y"])],
-        "main",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 20])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
-        [*stored, numpy_helper.from_array(W, "w")],
-    )
-    return load_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]).SerializeToString())
+        stored = [("ratio", np.float32(ratio))]
+    nodes = [node, helper.make_node("MatMul", ["d", "w"], ["y"])]
+    x, y = ("x", TensorProto.FLOAT, ["N", 20]), ("y", TensorProto.FLOAT, ["N", 4])
+    return load_bytes(onnx_model(nodes, [x], [y], [*stored, ("w", W)], opset=opset).SerializeToString())
 
 
 @pytest.mark.parametrize("opset", [7, 10, 12, 22])
