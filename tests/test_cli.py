@@ -266,6 +266,12 @@ def test_an_interrupt_is_130_after_writing(
         (["--class-weights", "1,2"], "2 class_weights for 3 classes"),
         (["--trainable", "zzz*"], "matches no parameter"),
         (["--schedule", "zigzag"], "no schedule"),
+        (["--optimizer", "zigzag"], "no optimizer 'zigzag'; known: adamw, sgd, 'module:object'"),
+        (["--metric", "zigzag"], "no metric 'zigzag'"),
+        (["--callback", "zigzag"], "no callback 'zigzag'"),
+        (["--loss", "no_such_module:Loss"], "loss 'no_such_module:Loss': no_such_module can't be imported"),
+        (["--optimizer", "dataflow.optim:Lion"], "optimizer 'dataflow.optim:Lion': dataflow.optim has no 'Lion'"),
+        (["--optimizer", "dataflow.losses:MSE", "--lr", "0.1"], "can't be made with {'lr': 0.1}"),
         (["--resume", "auto"], "needs checkpoint="),
     ],
 )
@@ -278,6 +284,36 @@ def test_options_of_finetune_that_do_not_fit(
     assert result.code == 2
     assert message in result.err
     assert not (tmp_path / "t.mlp").exists()
+
+
+def test_finetune_takes_what_a_module_beside_it_has(
+    run: Any, model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_it.py").write_text(
+        "import dataflow as df\n"
+        "Loss = df.losses.CrossEntropy\n"
+        "class Slow(df.optim.SGD):\n"
+        "    pass\n"
+        "def double(g, outputs, batch):\n"
+        "    return df.ops.reduce_sum(next(iter(outputs.values())), axes=(1,), keepdims=0)\n"
+        "def tell(event):\n"
+        "    print(event.kind)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    options = ["--loss", "beside_it:Loss", "--optimizer", "beside_it:Slow", "--lr", 0.5, "--metric", "accuracy"]
+    options += [
+        "--metric",
+        "beside_it:double",
+        "--callback",
+        "beside_it:tell",
+        "--schedule",
+        "dataflow.schedules:Linear",
+    ]
+    result = run("finetune", model, "--data", data, "-o", "t.mlp", *options)
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[:5] == ["step"] * 4 + ["epoch"]
+    assert "accuracy: " in result.out and "double: " in result.out
 
 
 # ---- inspect, plan, devices --------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def _training(
 ) -> dict[str, Profile]:
     """The profiles of a training step's programs."""
     from ..session import Session
-    from ..train.losses import CrossEntropy, named
+    from ..train.losses import CrossEntropy
     from ..train.trainer import Trainer
 
     trainer = Trainer(model, loss, metrics=[], **how)
@@ -115,7 +115,8 @@ def _training(
     if missing:
         (read,) = trainer.objective.read
         shape = Session(model, **how).run(feeds, [read])[read].shape
-        zeros = np.zeros(shape[:-1], np.int64) if isinstance(named(loss), CrossEntropy) else np.zeros(shape, np.float32)
+        classes = isinstance(trainer.names.loss(loss), CrossEntropy)
+        zeros = np.zeros(shape[:-1], np.int64) if classes else np.zeros(shape, np.float32)
         feeds = {**feeds, **dict.fromkeys(missing, zeros)}
     return trainer.profile(feeds, rounds=rounds)
 

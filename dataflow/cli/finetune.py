@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,12 @@ import numpy as np
 
 from ..errors import InputError
 from ..model import Model
-from ..train.callbacks import EarlyStop, Event
+from ..plugin.registry import registry_of
+from ..train.callbacks import Callback, EarlyStop, Event
 from ..train.dataset import Dataset
-from ..train.losses import CrossEntropy, Loss
-from ..train.losses import named as named_loss
-from ..train.optimizers import SGD, AdamW, Optimizer
-from ..train.schedules import named as named_schedule
+from ..train.losses import CrossEntropy
+from ..train.names import Names
+from ..train.optimizers import Optimizer
 from ..train.trainer import Trainer
 
 _log = logging.getLogger("dataflow")
@@ -39,6 +40,8 @@ class Options:
     epochs: int
     batch_size: int
     accumulate: int
+    metrics: Sequence[str]
+    callbacks: Sequence[str]
     optimizer: str
     lr: float | None
     weight_decay: float | None
@@ -73,17 +76,24 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         from ..head_replacement import replace_head
 
         model = replace_head(model, classes=options.classes, seed=options.seed)
+    given = (options.loss, options.optimizer, options.schedule, *options.metrics, *options.callbacks)
+    if any(":" in name for name in given):
+        sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
+    names = Names(registry_of(None).named)
     trainer = Trainer(
         model,
-        _loss(options.loss, options.class_weights, options.data, rename),
-        _optimizer(options.optimizer, options.lr, options.weight_decay, options.schedule),
+        _loss(names, options.loss, options.class_weights, options.data, rename),
+        _optimizer(names, options.optimizer, options.lr, options.weight_decay, options.schedule),
         output=options.value,
+        metrics=list(options.metrics) or None,
         trainable=list(options.trainable) or None,
         accumulate=options.accumulate,
         seed=options.seed,
         **options.execution,
     )
-    callbacks = [] if options.log is None else [_Log(Path(options.log), fresh=options.resume is None)]
+    callbacks: list[Callback | str] = [*options.callbacks]
+    if options.log is not None:
+        callbacks.append(_Log(Path(options.log), fresh=options.resume is None))
     try:
         history = trainer.fit(
             dataset,
@@ -122,8 +132,8 @@ def _renames(given: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
-def _loss(name: str, class_weights: str | None, data: str, rename: dict[str, str | None]) -> Loss:
-    loss = named_loss(name)
+def _loss(names: Names, name: str, class_weights: str | None, data: str, rename: dict[str, str | None]) -> Any:
+    loss = names.loss(name)
     if class_weights is None:
         return loss
     if not isinstance(loss, CrossEntropy):
@@ -148,13 +158,15 @@ def _balanced(data: str, rename: dict[str, str | None]) -> list[float]:
     return [float(w) for w in counts.sum() / (len(counts) * counts)]
 
 
-def _optimizer(name: str, lr: float | None, weight_decay: float | None, schedule: str) -> Optimizer:
-    settings: dict[str, Any] = {"schedule": named_schedule(schedule)}
+def _optimizer(names: Names, name: str, lr: float | None, weight_decay: float | None, schedule: str) -> Optimizer:
+    settings: dict[str, Any] = {}
+    if schedule != "constant":
+        settings["schedule"] = names.schedule(schedule)
     if lr is not None:
         settings["lr"] = lr
     if weight_decay is not None:
         settings["weight_decay"] = weight_decay
-    return AdamW(**settings) if name == "adamw" else SGD(momentum=0.9, **settings)
+    return names.optimizer(name, **settings)
 
 
 class _Log:

@@ -70,6 +70,21 @@ class Format:
     converts: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Something that users choose by name when they train, in Python and on the command line.
+
+    Attributes:
+        name: as users type it; unique among those of the hook.
+        value: what it stands for, or a class of which one is made.
+        plugin: who offers it; filled in when plugins are loaded.
+    """
+
+    name: str
+    value: Any
+    plugin: str = ""
+
+
 @hookspec
 def dataflow_ops() -> Iterable[Op]:  # type: ignore[empty-body]
     """Op declarations. Names are unique; each has a numpy kernel or a decomposition."""
@@ -96,6 +111,31 @@ def dataflow_formats() -> Iterable[Format]:  # type: ignore[empty-body]
 
 
 @hookspec
+def dataflow_losses() -> Iterable[Named]:  # type: ignore[empty-body]
+    """Losses: dataflow.train.losses.Loss, or functions ``(g, outputs, batch) -> Value``."""
+
+
+@hookspec
+def dataflow_optimizers() -> Iterable[Named]:  # type: ignore[empty-body]
+    """Optimizers: dataflow.train.optimizers.Optimizer, or what makes one of ``lr``, ``weight_decay``, ``schedule``."""
+
+
+@hookspec
+def dataflow_metrics() -> Iterable[Named]:  # type: ignore[empty-body]
+    """Metrics: dataflow.train.metrics.Metric, or functions ``(g, outputs, batch) -> Value``."""
+
+
+@hookspec
+def dataflow_schedules() -> Iterable[Named]:  # type: ignore[empty-body]
+    """Schedules: functions from the optimizer steps done to the factor on the learning rate."""
+
+
+@hookspec
+def dataflow_callbacks() -> Iterable[Named]:  # type: ignore[empty-body]
+    """Callbacks: functions of a dataflow.train.callbacks.Event."""
+
+
+@hookspec
 def dataflow_samples() -> Iterable[Any]:  # type: ignore[empty-body]
     """Samples (dataflow.testing.Sample) of the ops that this plugin declares, for the conformance kit."""
 
@@ -111,6 +151,11 @@ HOOKS: Mapping[str, Any] = {
     "dataflow_kernels": dataflow_kernels,
     "dataflow_passes": dataflow_passes,
     "dataflow_formats": dataflow_formats,
+    "dataflow_losses": dataflow_losses,
+    "dataflow_optimizers": dataflow_optimizers,
+    "dataflow_metrics": dataflow_metrics,
+    "dataflow_schedules": dataflow_schedules,
+    "dataflow_callbacks": dataflow_callbacks,
     "dataflow_samples": dataflow_samples,
     "onnx_converters": onnx_converters,
 }

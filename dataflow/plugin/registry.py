@@ -18,9 +18,17 @@ from ..ir.op import Op
 from ..passes.pipeline import Pass, arranged
 from .device import ROLES, Device, Role
 from .hooks import GROUP, Hooks
-from .hookspecs import Converter, Format
+from .hookspecs import Converter, Format, Named
 
 T = TypeVar("T")
+# Hooks whose records users choose by name, by what they call one.
+NAMED = {
+    "loss": "dataflow_losses",
+    "optimizer": "dataflow_optimizers",
+    "metric": "dataflow_metrics",
+    "schedule": "dataflow_schedules",
+    "callback": "dataflow_callbacks",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class Registry:
     Attributes:
         devices: by id, ``"cpu"`` or ``"cuda:1"``; ordinal 0 has no number.
         kernels: per device id and op, highest priority first.
+        named: by kind and name what plugins offer to those who train.
         passes: the core's and those of plugins, in the order in which they run.
     """
 
@@ -53,6 +62,7 @@ class Registry:
     kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]]
     formats: Mapping[str, Format]
     passes: tuple[Pass, ...]
+    named: Mapping[str, Mapping[str, Named]]
     load_samples: Callable[[], tuple[Any, ...]] = tuple
     load_converters: Callable[[], tuple[Converter, ...]] = tuple
 
@@ -144,6 +154,10 @@ def load(extra: Iterable[object] = ()) -> Registry:
     ops = [*hooks.offers("dataflow_ops", Op)]
     formats = [*hooks.offers("dataflow_formats", Format)]
     passes = [*hooks.offers("dataflow_passes", Pass)]
+    named = {
+        kind: [(name, dataclasses.replace(one, plugin=name)) for name, one in hooks.offers(hook, Named)]
+        for kind, hook in NAMED.items()
+    }
     offered = [*hooks.offers("dataflow_devices", Device)]
     for name, device in offered:
         if device.role not in ROLES:
@@ -157,6 +171,7 @@ def load(extra: Iterable[object] = ()) -> Registry:
         MappingProxyType({key: _by_op(kernels[key], hooks) for key in devices}),
         _unique("suffix", formats, lambda form: form.suffix, hooks),
         arranged([dataclasses.replace(one, plugin=name) for name, one in passes if name not in hooks.problems]),
+        MappingProxyType({kind: _unique(kind, found, lambda one: one.name, hooks) for kind, found in named.items()}),
         lambda: tuple(sample for _, sample in hooks.offers("dataflow_samples", object)),
         functools.cache(lambda: _converters(hooks)),
     )

@@ -104,7 +104,7 @@ class Fit:
         self.waited = 0
         batches = data.count(batch_size)
         total = None if batches is None else trainer.steps + -(-batches // trainer.accumulate) * epochs
-        trainer.schedule = schedules.over(schedules.named(trainer.optimizer.schedule), total)
+        trainer.schedule = schedules.over(trainer.names.schedule(trainer.optimizer.schedule), total)
 
     def run(self, resume: str | Path | None) -> History:
         """The figures of the run, gone on from a checkpoint where ``resume`` says so."""

@@ -202,23 +202,6 @@ def output(name: str) -> OutputLoss:
     return OutputLoss(name)
 
 
-NAMED: dict[str, Loss] = {
-    "cross_entropy": CrossEntropy(),
-    "mse": MSE(),
-    "binary_cross_entropy": BinaryCrossEntropy(),
-}
-
-
-def named(name: str) -> Loss:
-    """The registered loss called ``name``; raises InputError with the known names."""
-    if name not in NAMED:
-        raise InputError(
-            f"there is no loss {name!r}; known: {', '.join(NAMED)}, or a df.losses object, a callable "
-            "(g, outputs, batch) -> Value, or df.losses.output('name')"
-        )
-    return NAMED[name]
-
-
 def total(elements: Value, weight: Value, sample_weight: Value | None) -> tuple[Value, Value]:
     """The sum of weighted element losses and the sum of weights, float32 of rank 0.
 

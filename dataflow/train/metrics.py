@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .. import ops
 from ..errors import InputError
@@ -14,6 +14,7 @@ from ..ir.value import Value
 from .losses import Target, ones, pair, summed, zero
 
 
+@runtime_checkable
 class Metric(Protocol):
     """A metric of one value and its labels."""
 
@@ -86,17 +87,6 @@ class MeanAbsoluteError:
             raise InputError("metric 'mae' compares numbers; with class labels use 'accuracy' or 'top5'")
         y, t = pair(output, labels)
         return summed(ops.abs(ops.sub(y, t))), summed(ones(y))
-
-
-def named(name: str) -> Metric:
-    """The metric called ``name``: accuracy, mae, or top5 with any number; raises InputError."""
-    if name == "accuracy":
-        return Accuracy()
-    if name == "mae":
-        return MeanAbsoluteError()
-    if name.startswith("top") and name[3:].isdecimal() and int(name[3:]) > 0:
-        return TopK(int(name[3:]))
-    raise InputError(f"there is no metric {name!r}; known: accuracy, top5, mae, or a callable (g, outputs, batch)")
 
 
 def _counted(right: Value, labels: Value, target: Target) -> tuple[Value, Value]:

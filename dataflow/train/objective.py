@@ -17,10 +17,11 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype, float32
 from ..ir.value import Value
 from ..model import Model
-from . import losses, metrics
+from . import losses
 from .dataset import refuse_nan
 from .losses import CrossEntropy, Loss, OutputLoss, Target
 from .metrics import Metric
+from .names import CORE_ONLY, Names
 
 LABELS = "labels"
 SAMPLE_WEIGHT = "sample_weight"
@@ -28,7 +29,7 @@ _log = logging.getLogger("dataflow")
 
 Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Value]
 LossChoice = Union[str, Loss, OutputLoss, Build, Mapping[str, Any]]
-MetricChoice = Union[str, Build]
+MetricChoice = Union[str, Metric, Build]
 _PASSED = frozenset({"reshape", "copy", "cast"})
 
 
@@ -64,6 +65,7 @@ class Objective:
         loss: LossChoice,
         output: str | None = None,
         chosen: Sequence[MetricChoice] | None = None,
+        names: Names = CORE_ONLY,
     ) -> None:
         self._outputs = dict(model.graph.outputs)
         self._model = model.graph
@@ -72,19 +74,20 @@ class Objective:
         self._build: Build | None = None
         self._parts: list[Part] = []
         if isinstance(loss, str):
-            loss = losses.named(loss)
+            loss = names.loss(loss)
         if isinstance(loss, OutputLoss):
             self._build = _Returned(self._output(loss.name))
         elif isinstance(loss, Mapping):
-            self._parts = [self._part(name, *_entry(choice)) for name, choice in loss.items()]
+            self._parts = [self._part(name, *_entry(choice, names)) for name, choice in loss.items()]
         elif isinstance(loss, Loss):
             self._parts = [self._part(self._chosen(output), loss, LABELS, 1.0)]
         elif callable(loss):
             self._build = loss
         else:
             raise InputError(f"loss: {loss!r} is no loss; expected a name, a df.losses object, a dict or a callable")
-        self._metrics = self._named_metrics(chosen)
-        self._free = [(_name_of(m), m) for m in chosen or () if not isinstance(m, str)]
+        found = None if chosen is None else [names.metric(m) for m in chosen]
+        self._metrics = self._labelled(found, names)
+        self._free = [(_name_of(m), m) for m in found or () if not isinstance(m, Metric)]
         self.fractions = {name: metric.fraction for name, metric, _ in self._metrics}
         self.fractions |= {name: False for name, _ in self._free}
         reserved = {"loss", "weight", "lr", "epoch", "seconds"} & set(self.fractions)
@@ -253,15 +256,17 @@ class Objective:
         self._outputs[name] = value
         return name
 
-    def _named_metrics(self, chosen: Sequence[MetricChoice] | None) -> list[tuple[str, Metric, int]]:
+    def _labelled(self, chosen: Sequence[Any] | None, names: Names) -> list[tuple[str, Metric, int]]:
+        """Metrics of a value and its labels: the chosen ones, or those that fit each loss."""
+        own = [m for m in chosen or () if isinstance(m, Metric)]
         found: list[tuple[str, Metric, int]] = []
         for index, part in enumerate(self._parts):
-            names = part.loss.metrics if chosen is None else [m for m in chosen if isinstance(m, str)]
             prefix = f"{part.name}_" if len(self._parts) > 1 else ""
-            found += [(prefix + metric.name, metric, index) for metric in map(metrics.named, names)]
-        named = [m for m in chosen or () if isinstance(m, str)]
-        if named and not self._parts:
-            raise InputError(f"metrics {named} need a loss that names its labels; give functions (g, outputs, batch)")
+            fitting = own if chosen is not None else map(names.metric, part.loss.metrics)
+            found += [(prefix + metric.name, metric, index) for metric in fitting]
+        if own and not self._parts:
+            text = f"metrics {[m.name for m in own]} need a loss that names its labels"
+            raise InputError(f"{text}; give functions (g, outputs, batch)")
         return found
 
 
@@ -275,10 +280,10 @@ class _Returned:
         return outputs[self.name]
 
 
-def _entry(choice: Any) -> tuple[Loss, str, float]:
+def _entry(choice: Any, names: Names) -> tuple[Loss, str, float]:
     """Loss, label key and factor of an entry of a dict of losses."""
     parts = choice if isinstance(choice, tuple) else (choice,)
-    loss = losses.named(parts[0]) if isinstance(parts[0], str) else parts[0]
+    loss = names.loss(parts[0])
     key = parts[1] if len(parts) > 1 else LABELS
     factor = parts[2] if len(parts) > 2 else 1.0
     if not isinstance(loss, Loss) or not isinstance(key, str):

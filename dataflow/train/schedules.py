@@ -71,22 +71,6 @@ class Step:
         return _warm(step, self.warmup) * self.factor ** (step // self.every)
 
 
-NAMED: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine(), "linear": Linear()}
-
-
-def named(schedule: Schedule | str | None) -> Schedule:
-    """The schedule itself, or the one of that name; raises InputError with the known names."""
-    if schedule is None:
-        return NAMED["constant"]
-    if isinstance(schedule, str):
-        if schedule not in NAMED:
-            raise InputError(
-                f"there is no schedule {schedule!r}; known: {', '.join(NAMED)}, or an object of df.schedules"
-            )
-        return NAMED[schedule]
-    return schedule
-
-
 def over(schedule: Schedule, total: int | None) -> Schedule:
     """The schedule, ending after ``total`` optimizer steps where it ends with the run."""
     if isinstance(schedule, (Cosine, Linear)) and schedule.steps is None and total is not None:

@@ -22,17 +22,17 @@ from ..passes.dropout import has_inactive
 from ..passes.dynamic_regions import without_data
 from ..planning.algorithms import Algorithms
 from ..plugin.device import Precision
-from ..plugin.registry import Registry
-from . import schedules
+from ..plugin.registry import Registry, registry_of
 from .callbacks import Callback, EarlyStop
 from .dataset import Batch, Dataset, as_array, as_dataset, check_keys
 from .history import History
 from .interrupts import InterruptsHeld
 from .joint import SQUARES
-from .metrics import Tally, figures
+from .metrics import Metric, Tally, figures
+from .names import Names
 from .nonfinite import NonFiniteLoss
 from .objective import SAMPLE_WEIGHT, LossChoice, MetricChoice, Objective
-from .optimizers import AdamW, Optimizer
+from .optimizers import Optimizer
 from .parameters import select
 from .tied_weights import find_ties
 
@@ -52,10 +52,10 @@ class Trainer:
         model: what to train.
         loss: a registered name, a df.losses object, ``{output: (loss, label_key, weight)}``, a function
             ``(g, outputs, batch) -> Value``, or ``df.losses.output(name)``.
-        optimizer: a df.optim object; AdamW by default.
+        optimizer: a df.optim object; a name or ``"module:object"`` as on the command line; AdamW by default.
         output: the value that the loss reads, inner ones too; needed when the model has several outputs.
         trainable: names and patterns, see ``train.trainable.select``; by default what the model says.
-        metrics: names and functions; by default what fits the loss.
+        metrics: names, ``"module:object"`` and functions; by default what fits the loss.
         devices, threads, fuse, precision, algorithms, pin, registry, limits: as for Session; seconds are of a step.
         accumulate: micro-batches per optimizer step.
         clip_norm: the largest norm of the averaged gradient.
@@ -73,7 +73,7 @@ class Trainer:
         self,
         model: Model,
         loss: LossChoice = "cross_entropy",
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | str | None = None,
         *,
         output: str | None = None,
         trainable: Sequence[str] | str | None = None,
@@ -101,29 +101,27 @@ class Trainer:
         checks.text("batch_norm", batch_norm, ("fixed", "update"))
         for name, flag in (("dropout", dropout), ("tie", tie), ("fuse", fuse)):
             checks.instance(name, flag, bool, np.bool_)
-        for name in ("slots", "hyper_size", "hyper", "build", "lr", "schedule"):
-            if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, name)):
-                raise InputError(f"optimizer is {checks.shown(optimizer)}; expected one of df.optim, e.g. AdamW()")
         checks.optional("output", output, str)
         for metric in checks.optional("metrics", metrics, list, tuple) or ():
-            if not isinstance(metric, str) and not callable(metric):
+            if not isinstance(metric, (str, Metric)) and not callable(metric):
                 raise InputError(f"metrics: {checks.shown(metric)} is neither a name nor a function")
         if dropout and not has_inactive(model.graph):
             raise InputError("dropout=True: the model has no dropout node; exporters leave it out in inference mode")
         self.model, self.dropout = model, dropout
-        self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
+        self.names = Names(registry_of(registry).named)
+        self.optimizer = self.names.optimizer("adamw" if optimizer is None else optimizer)
         self.accumulate, self.clip_norm, self.seed, self.batch_norm = accumulate, clip_norm, seed, batch_norm
         self.algorithms = Algorithms() if algorithms is None else algorithms
         self.execution = Execution(
             devices, threads, True, bool(fuse), precision, self.algorithms, pin, registry, limits
         )
-        self.objective = Objective(model, loss, output, metrics)
+        self.objective = Objective(model, loss, output, metrics, self.names)
         self._graph = without_data(self.objective.graph, self.objective.read)
         self.ties = find_ties(model) if tie else {}
         chosen = select(model, trainable)
         self.trainable = tuple(dict.fromkeys(self.ties[name].of if name in self.ties else name for name in chosen))
         self.steps = 0
-        self.schedule = schedules.named(self.optimizer.schedule)
+        self.schedule = self.names.schedule(self.optimizer.schedule)
         self._pending = 0  # micro-batches since the last optimizer step
         self._sums = (0.0, 0.0)  # of their losses and weights
         self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
@@ -290,7 +288,7 @@ class Trainer:
         epochs: int = 1,
         batch_size: int = 32,
         shuffle: bool = True,
-        callbacks: Iterable[Callback] = (),
+        callbacks: Iterable[Callback | str] = (),
         checkpoint: str | Path | None = None,
         every: Literal["epoch"] | int = "epoch",
         keep: int = 3,
@@ -307,7 +305,7 @@ class Trainer:
             epochs: passes over the data.
             batch_size: samples per micro-batch; the optimizer sees ``batch_size * accumulate``.
             shuffle: a new order in each epoch, by seed and epoch.
-            callbacks: called with each Event.
+            callbacks: called with each Event; names and ``"module:object"`` too.
             checkpoint: folder for checkpoints.
             every: ``"epoch"``, or a number of optimizer steps between checkpoints.
             keep: how many of them stay.
@@ -326,8 +324,8 @@ class Trainer:
         checks.optional("early_stop", early_stop, EarlyStop)
         if isinstance(callbacks, np.ndarray) or not isinstance(callbacks, Iterable):
             raise InputError(f"callbacks is {checks.shown(callbacks)}; expected functions of an event")
-        callbacks = tuple(callbacks)
-        for callback in callbacks:
+        called = [self.names.callback(callback) for callback in callbacks]
+        for callback in called:
             if not callable(callback):
                 raise InputError(f"callbacks: {checks.shown(callback)} can't be called; expected functions of an event")
         dataset = as_dataset(data)
@@ -344,7 +342,7 @@ class Trainer:
         if checkpoint is None and resume == "auto":
             raise InputError("fit: resume='auto' needs checkpoint=, the folder to look in")
         saving = None if checkpoint is None else Saving(Path(checkpoint), every, keep)
-        fit = Fit(self, dataset, held, epochs, batch_size, shuffle, callbacks, saving, early_stop, progress)
+        fit = Fit(self, dataset, held, epochs, batch_size, shuffle, called, saving, early_stop, progress)
         return fit.run(resume)
 
     def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, float]:

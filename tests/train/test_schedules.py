@@ -8,6 +8,7 @@ import pytest
 import dataflow as df
 from dataflow.train import schedules
 from dataflow.train.metrics import Tally
+from dataflow.train.names import CORE_ONLY
 from dataflow.train.progress import described
 
 
@@ -31,13 +32,13 @@ def test_linear_step_and_constant() -> None:
 
 
 def test_an_end_that_comes_with_the_run() -> None:
-    open_end = schedules.named("cosine")
+    open_end = CORE_ONLY.schedule("cosine")
     with pytest.raises(df.InputError, match="steps="):
         open_end(0)
     assert schedules.over(open_end, 20)(10) == pytest.approx(0.5)
     assert schedules.over(schedules.Linear(steps=5), 20)(5) == 0.0
     with pytest.raises(df.InputError, match="no schedule 'cosin'"):
-        schedules.named("cosin")
+        CORE_ONLY.schedule("cosin")
 
 
 def test_hyper_tensors() -> None:

@@ -1,0 +1,138 @@
+"""Losses, optimizers, metrics, schedules and callbacks by name: the core's, those of plugins, and ``module:object``."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import InputError, PluginError
+from ..host import checks
+from ..plugin.hookspecs import Named
+from .losses import MSE, BinaryCrossEntropy, CrossEntropy
+from .metrics import Accuracy, MeanAbsoluteError, TopK
+from .optimizers import SGD, AdamW, Optimizer, Schedule
+from .schedules import Constant, Cosine, Linear
+
+# By kind and name: what it is, or a class of which one is made.
+CORE: Mapping[str, Mapping[str, Any]] = {
+    "loss": {"cross_entropy": CrossEntropy, "mse": MSE, "binary_cross_entropy": BinaryCrossEntropy},
+    "optimizer": {"adamw": AdamW, "sgd": functools.partial(SGD, momentum=0.9)},
+    "metric": {"accuracy": Accuracy, "top5": TopK, "mae": MeanAbsoluteError},
+    "schedule": {"constant": Constant, "cosine": Cosine, "linear": Linear},
+    "callback": {},
+}
+_OBJECTS = {
+    "loss": "a df.losses object, a callable (g, outputs, batch) -> Value, or df.losses.output('name')",
+    "optimizer": "an object of df.optim",
+    "metric": "top and any number, or a callable (g, outputs, batch)",
+    "schedule": "an object of df.schedules",
+    "callback": "a callable (event)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What names stand for; what isn't a text stands for itself.
+
+    Attributes:
+        offered: by kind and name what plugins offer.
+    """
+
+    offered: Mapping[str, Mapping[str, Named]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def loss(self, choice: Any) -> Any:
+        """A loss, or a function that builds one; raises InputError with the known names."""
+        return self._made("loss", choice)
+
+    def metric(self, choice: Any) -> Any:
+        """A metric, or a function that builds one; ``top`` with any number is TopK."""
+        if isinstance(choice, str) and choice.startswith("top") and choice[3:].isdecimal() and int(choice[3:]) > 0:
+            return TopK(int(choice[3:]))
+        return self._made("metric", choice)
+
+    def callback(self, choice: Any) -> Any:
+        """What is called with the events of a run."""
+        return self._made("callback", choice)
+
+    def schedule(self, choice: Any) -> Schedule:
+        """The factor on the learning rate; None is a constant one."""
+        found: Schedule = self._made("schedule", "constant" if choice is None else choice)
+        return found
+
+    def optimizer(self, choice: Any, **settings: Any) -> Optimizer:
+        """An optimizer; where ``choice`` names what makes one, that gets the settings.
+
+        Raises:
+            InputError: it isn't one, or doesn't have these settings.
+        """
+        found = self._found("optimizer", choice) if isinstance(choice, str) else choice
+        if isinstance(choice, str) and (isinstance(found, type) or (callable(found) and not _is_optimizer(found))):
+            found = _call(f"optimizer {choice!r}", found, settings)
+        elif settings:
+            raise InputError(f"optimizer {choice!r} is an object already: {', '.join(settings)} can't be set")
+        if not _is_optimizer(found):
+            raise InputError(f"optimizer is {checks.shown(found)}; expected one of df.optim, e.g. AdamW()")
+        made: Optimizer = found
+        return made
+
+    def _made(self, kind: str, choice: Any) -> Any:
+        if not isinstance(choice, str):
+            return choice
+        found = self._found(kind, choice)
+        return _call(f"{kind} {choice!r}", found, {}) if isinstance(found, type) else found
+
+    def _found(self, kind: str, name: str) -> Any:
+        """What a name stands for, as it was registered or stands in its module."""
+        core, offered = CORE[kind], self.offered.get(kind, {})
+        for twice in core.keys() & offered.keys():
+            raise PluginError(f"{kind} {twice!r} is offered twice: by dataflow and by {offered[twice].plugin}")
+        if name in core:
+            return core[name]
+        if name in offered:
+            return offered[name].value
+        if ":" in name:
+            return _imported(kind, name)
+        known = ", ".join([*core, *offered, "'module:object'"])
+        raise InputError(f"there is no {kind} {name!r}; known: {known}, or {_OBJECTS[kind]}")
+
+
+CORE_ONLY = Names()
+
+
+def _is_optimizer(found: Any) -> bool:
+    names = ("slots", "hyper_size", "hyper", "build", "lr", "schedule")
+    return not isinstance(found, type) and all(hasattr(found, name) for name in names)
+
+
+def _call(what: str, make: Any, settings: Mapping[str, Any]) -> Any:
+    """What ``make`` makes of settings.
+
+    Raises:
+        InputError: it doesn't take them, or needs others.
+    """
+    try:
+        return make(**settings)
+    except TypeError as error:
+        raise InputError(f"{what} can't be made with {dict(settings)}: {error}") from error
+
+
+def _imported(kind: str, text: str) -> Any:
+    """The object that ``module:object`` names.
+
+    Raises:
+        InputError: there is no such module, it can't be imported, or it has no such object.
+    """
+    module, _, path = text.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # the module's own code runs
+        raise InputError(f"{kind} {text!r}: {module} can't be imported: {type(error).__name__}: {error}") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise InputError(f"{kind} {text!r}: {module} has no {path!r}")
+        found = getattr(found, name)
+    return found
