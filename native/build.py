@@ -118,7 +118,7 @@ def cpu_library() -> Library:
     and the files for AVX-512 that they are there.
     """
     compiler = c_compiler()
-    flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}", f"-I{CPU}")
+    flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}", f"-I{NATIVE}", f"-I{CPU}")
     wide = platform.machine().lower() in ("x86_64", "amd64")
     amx = ("-DDF_AMX",) if wide and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
     isas = {isa: (*own, *(amx if isa == "avx512" else ())) for isa, own in ISA_FLAGS.items() if wide or not own}
@@ -140,7 +140,7 @@ def cuda_library(nvcc: str) -> Library:
     host = ",".join(("-fPIC", "-fvisibility=hidden", *CUDA_HOST_WARNINGS, *(("-Werror",) if strict else ())))
     warnings = ("-Werror=all-warnings",) if strict else ()
     compiler = (nvcc, "-std=c++20", "-O3", "-Xfatbin=-compress-all", *targets, f"-Xcompiler={host}", *warnings)
-    includes = (f"-I{INCLUDE}", f"-I{CUDA}")
+    includes = (f"-I{INCLUDE}", f"-I{NATIVE}", f"-I{CUDA}")
     units = [Unit(path, includes, object_name(CUDA, path)) for path in sorted(CUDA.rglob("*.cu"))]
     return Library("dataflow_cuda._cuda", "df_plugin_entry", tuple(units), compiler, ("-cudart=static",))
 

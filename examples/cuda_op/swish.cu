@@ -17,7 +17,7 @@ static df_status run(const df_call *call) {
   return DF_LAUNCH(call, swish, df_blocks(n, BLOCK), BLOCK, 0,
                    static_cast<float *>(call->outputs[0].data),
                    static_cast<const float *>(call->inputs[0].data), n,
-                   static_cast<float>(df_attr_float(call, 0, 1.0)));
+                   static_cast<float>(df_attr_float(call, 0)));
 }
 
 /* "0<0" lets the result overwrite the operand. */

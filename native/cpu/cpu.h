@@ -8,6 +8,7 @@
 #define DF_CPU_CPU_H
 #include "assume.h"
 #include "dataflow_inline.h"
+#include "kernels/attributes.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -84,64 +85,6 @@ static inline void df_parallel(const df_call *call, df_task task, void *context,
     task(context, 0, 1, 0);
   else if (count > 0)
     call->host->parallel_for(task, context, count, call->threads);
-}
-
-/* Bytes of one element; 0 for types of 4 and 2 bits and those that no kernel sees. */
-static inline int64_t df_item_bytes(int32_t dtype) {
-  switch (dtype) {
-  case DF_INT8:
-  case DF_UINT8:
-  case DF_BOOL:
-  case DF_FLOAT8E4M3FN:
-  case DF_FLOAT8E4M3FNUZ:
-  case DF_FLOAT8E5M2:
-  case DF_FLOAT8E5M2FNUZ:
-  case DF_FLOAT8E8M0:
-    return 1;
-  case DF_FLOAT16:
-  case DF_BFLOAT16:
-  case DF_INT16:
-  case DF_UINT16:
-    return 2;
-  case DF_FLOAT32:
-  case DF_INT32:
-  case DF_UINT32:
-    return 4;
-  case DF_FLOAT64:
-  case DF_INT64:
-  case DF_UINT64:
-  case DF_COMPLEX64:
-    return 8;
-  case DF_COMPLEX128:
-    return 16;
-  default:
-    return 0;
-  }
-}
-
-/* accepts: refuses types of 4 and 2 bits. */
-static inline const char *df_accepts_whole_bytes(const df_node *node) {
-  for (int32_t i = 0; i < node->n_inputs; i++)
-    if (node->inputs[i].dtype != DF_NONE && !df_item_bytes(node->inputs[i].dtype))
-      return "elements of 4 or 2 bits are not supported";
-  for (int32_t i = 0; i < node->n_outputs; i++)
-    if (node->outputs[i].dtype != DF_NONE && !df_item_bytes(node->outputs[i].dtype))
-      return "elements of 4 or 2 bits are not supported";
-  return NULL;
-}
-
-/* The axis of attribute |index|, counted from the front; |rank| must be at least 1. */
-static inline int64_t df_axis(const df_call *call, int32_t index, int64_t otherwise, int32_t rank) {
-  int64_t axis = df_attr_int(call, index, otherwise);
-  return axis < 0 ? axis + rank : axis;
-}
-
-/* Product of shape[begin..end). */
-static inline int64_t df_product(const int64_t *shape, int64_t begin, int64_t end) {
-  int64_t product = 1;
-  for (int64_t axis = begin; axis < end; axis++)
-    product *= shape[axis];
-  return product;
 }
 
 #endif

@@ -6,6 +6,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Puts a message into the call's error and returns |code|: return df_fail(call, DF_INVALID, "...").
  */
@@ -20,28 +21,61 @@ static inline df_status df_fail(const df_call *call, df_status code, const char 
   return code;
 }
 
-/* Attribute |index| in the order of the op's declaration; |otherwise| when it is absent. */
-static inline int64_t df_attr_int(const df_call *call, int32_t index, int64_t otherwise) {
-  if (index >= call->n_attributes || call->attributes[index].kind != DF_ATTR_INT)
-    return otherwise;
-  return call->attributes[index].i;
+/* ---- Attributes ------------------------------------------------------------------------------
+ *
+ * |of| points to a df_call or a df_node, |index| counts in the order of the op's declaration. All
+ * that it declares are there: defaults are filled in before a kernel is asked. */
+
+/* An attribute when it is of |kind|, else null. */
+static inline const df_attribute *df_attribute_of(const df_attribute *attributes, int32_t count,
+                                                  int32_t index, int32_t kind) {
+  return index < count && attributes[index].kind == kind ? &attributes[index] : 0;
 }
 
-static inline double df_attr_float(const df_call *call, int32_t index, double otherwise) {
-  if (index >= call->n_attributes || call->attributes[index].kind != DF_ATTR_FLOAT)
-    return otherwise;
-  return call->attributes[index].f;
+/* A whole number, a bool (0 or 1) or a dtype. */
+static inline int64_t df_attribute_int(const df_attribute *attributes, int32_t count,
+                                       int32_t index) {
+  const df_attribute *found = df_attribute_of(attributes, count, index, DF_ATTR_INT);
+  return found ? found->i : 0;
 }
+#define df_attr_int(of, index) df_attribute_int((of)->attributes, (of)->n_attributes, index)
 
-/* The list and, in |count|, its length; null and 0 when absent. */
-static inline const int64_t *df_attr_ints(const df_call *call, int32_t index, int32_t *count) {
-  if (index >= call->n_attributes || call->attributes[index].kind != DF_ATTR_INTS) {
-    *count = 0;
-    return 0;
-  }
-  *count = call->attributes[index].count;
-  return call->attributes[index].ints;
+static inline double df_attribute_float(const df_attribute *attributes, int32_t count,
+                                        int32_t index) {
+  const df_attribute *found = df_attribute_of(attributes, count, index, DF_ATTR_FLOAT);
+  return found ? found->f : 0.0;
 }
+#define df_attr_float(of, index) df_attribute_float((of)->attributes, (of)->n_attributes, index)
+
+/* A list of whole numbers; null when it is empty. Its length is put into |length|, if not null. */
+static inline const int64_t *df_attribute_ints(const df_attribute *attributes, int32_t count,
+                                               int32_t index, int32_t *length) {
+  const df_attribute *found = df_attribute_of(attributes, count, index, DF_ATTR_INTS);
+  if (length)
+    *length = found ? found->count : 0;
+  return found && found->count > 0 ? found->ints : 0;
+}
+#define df_attr_ints(of, index, length)                                                            \
+  df_attribute_ints((of)->attributes, (of)->n_attributes, index, length)
+
+static inline const char *df_attribute_text(const df_attribute *attributes, int32_t count,
+                                            int32_t index) {
+  const df_attribute *found = df_attribute_of(attributes, count, index, DF_ATTR_STRING);
+  return found ? found->s : "";
+}
+#define df_attr_text(of, index) df_attribute_text((of)->attributes, (of)->n_attributes, index)
+
+/* True when a text is |text|. */
+#define df_attr_is(of, index, text) (!strcmp(df_attr_text(of, index), text))
+
+/* |axis| counted from the front. */
+static inline int64_t df_axis_of(int64_t axis, int32_t rank) {
+  return axis < 0 ? axis + rank : axis;
+}
+/* The axis that an attribute names, counted from the front. */
+#define df_axis(of, index, rank) df_axis_of(df_attr_int(of, index), rank)
+
+/* ---- Sizes ---------------------------------------------------------------------------------- */
 
 /* a * b of sizes that are not negative; INT64_MAX where that does not fit. For what depends on
  * several operands: amounts of work and workspaces. (The sizes of one operand, none below 1, have a
@@ -65,6 +99,14 @@ static inline int64_t df_elements(const df_tensor *tensor) {
   return count;
 }
 
+/* Product of shape[begin..end). */
+static inline int64_t df_product(const int64_t *shape, int64_t begin, int64_t end) {
+  int64_t product = 1;
+  for (int64_t axis = begin; axis < end; axis++)
+    product *= shape[axis];
+  return product;
+}
+
 static inline int64_t df_operand_elements(const df_operand *operand) {
   int64_t count = 1;
   for (int32_t axis = 0; axis < operand->rank; axis++)
@@ -85,6 +127,50 @@ static inline const char *df_accepts_elements(const df_node *node) {
   for (int32_t i = 0; i < node->n_outputs; i++)
     if (df_is_empty(&node->outputs[i]))
       return "a result has no elements";
+  return 0;
+}
+
+/* Bytes of one element; 0 for types of 4 and 2 bits and those that no kernel sees. */
+static inline int64_t df_item_bytes(int32_t dtype) {
+  switch (dtype) {
+  case DF_INT8:
+  case DF_UINT8:
+  case DF_BOOL:
+  case DF_FLOAT8E4M3FN:
+  case DF_FLOAT8E4M3FNUZ:
+  case DF_FLOAT8E5M2:
+  case DF_FLOAT8E5M2FNUZ:
+  case DF_FLOAT8E8M0:
+    return 1;
+  case DF_FLOAT16:
+  case DF_BFLOAT16:
+  case DF_INT16:
+  case DF_UINT16:
+    return 2;
+  case DF_FLOAT32:
+  case DF_INT32:
+  case DF_UINT32:
+    return 4;
+  case DF_FLOAT64:
+  case DF_INT64:
+  case DF_UINT64:
+  case DF_COMPLEX64:
+    return 8;
+  case DF_COMPLEX128:
+    return 16;
+  default:
+    return 0;
+  }
+}
+
+/* accepts: refuses types of 4 and 2 bits. */
+static inline const char *df_accepts_whole_bytes(const df_node *node) {
+  for (int32_t i = 0; i < node->n_inputs; i++)
+    if (node->inputs[i].dtype != DF_NONE && !df_item_bytes(node->inputs[i].dtype))
+      return "elements of 4 or 2 bits are not supported";
+  for (int32_t i = 0; i < node->n_outputs; i++)
+    if (node->outputs[i].dtype != DF_NONE && !df_item_bytes(node->outputs[i].dtype))
+      return "elements of 4 or 2 bits are not supported";
   return 0;
 }
 

@@ -90,7 +90,7 @@ def standin():
     """The library, built like the plugin, but by the C++ compiler; two cards of 4 GiB."""
     build = builder()
     compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
-    flags = ("-x", "c++", f"-I{build.INCLUDE}", f"-I{build.CUDA}", f"-I{HERE / 'standin'}")
+    flags = ("-x", "c++", f"-I{build.INCLUDE}", f"-I{build.NATIVE}", f"-I{build.CUDA}", f"-I{HERE / 'standin'}")
     units = tuple(
         build.Unit(path, flags, f"standin/{build.object_name(root, path)}")
         for root, pattern in ((build.CUDA, "*.cu"), (HERE / "standin", "*.cpp"))

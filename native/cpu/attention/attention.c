@@ -337,12 +337,12 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 
 static df_status run_attention(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
-  job job = {.p = {.transposed = df_attr_int(call, 1, 0)},
+  job job = {.p = {.transposed = df_attr_int(call, DF_ATTENTION_TURNED)},
              .q = call->inputs[0].data,
              .kt = call->inputs[1].data,
              .v = call->inputs[2].data,
              .y = y->data,
-             .scale = (float)df_attr_float(call, 0, 1.0),
+             .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
              .workspace = call->workspace};
   plan *p = &job.p;
   PLAN(p, call->inputs, call->n_inputs, y);
@@ -359,7 +359,7 @@ static df_status run_attention(const df_call *call) {
 
 static df_status prepare_attention(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  plan p = {.transposed = node->n_attributes > 1 ? node->attributes[1].i : 0};
+  plan p = {.transposed = df_attr_int(node, DF_ATTENTION_TURNED)};
   PLAN(&p, node->inputs, node->n_inputs, &node->outputs[0]);
   plan_blocks(&p, node->threads, node->precision);
   out->workspace = p.scratch * (int64_t)sizeof(float) * node->threads;

@@ -160,10 +160,10 @@ static df_status run_attention_grad(const df_call *call) {
   job job = {.dq = call->outputs[0].data,
              .dk = call->outputs[1].data,
              .dv = call->outputs[2].data,
-             .scale = (float)df_attr_float(call, 0, 1.0),
+             .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
              .workspace = call->workspace};
   plan *p = &job.p;
-  PLAN(p, call->inputs, call->n_inputs, df_attr_int(call, 1, 0));
+  PLAN(p, call->inputs, call->n_inputs, df_attr_int(call, DF_ATTENTION_TURNED));
   for (int32_t i = 0; i < call->n_inputs; i++)
     job.in[i] = call->inputs[i].data;
   plan_blocks(p, (int32_t)(intptr_t)call->state);
@@ -174,7 +174,7 @@ static df_status run_attention_grad(const df_call *call) {
 static df_status prepare_attention_grad(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   plan p = {0};
-  PLAN(&p, node->inputs, node->n_inputs, node->n_attributes > 1 && node->attributes[1].i);
+  PLAN(&p, node->inputs, node->n_inputs, df_attr_int(node, DF_ATTENTION_TURNED));
   plan_blocks(&p, node->precision);
   out->workspace = p.scratch * (int64_t)sizeof(float) * node->threads;
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */

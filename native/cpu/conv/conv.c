@@ -21,13 +21,14 @@ static df_shifted shifted_of(const df_conv *conv) {
 }
 
 const char *DF_NAME(df_conv_accepts)(const df_node *node) {
-  return df_conv_accepts_shape(node, &node->inputs[0], &node->inputs[1], &node->outputs[0], 0);
+  return df_conv_accepts_shape(node, &node->inputs[0], &node->inputs[1], &node->outputs[0],
+                               DF_CONV_STRIDES);
 }
 
 static df_conv conv_of_node(const df_node *node) {
   const df_operand *x = &node->inputs[0], *w = &node->inputs[1], *y = &node->outputs[0];
-  df_conv conv =
-      df_conv_make(x->shape, w->shape, y->shape, x->rank, node->attributes, node->n_attributes, 0);
+  df_conv conv = df_conv_make(x->shape, w->shape, y->shape, x->rank, node->attributes,
+                              node->n_attributes, DF_CONV_STRIDES);
   conv.uses = node->flags >> 1 & 1 ? 0 : conv.batch;
   conv.algorithm = node->algorithm;
   conv.precision = node->precision;
@@ -74,8 +75,8 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
 
 df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t relu) {
   const df_tensor *x = &call->inputs[0], *w = &call->inputs[1], *y = &call->outputs[0];
-  df_conv conv =
-      df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes, call->n_attributes, 0);
+  df_conv conv = df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes,
+                              call->n_attributes, DF_CONV_STRIDES);
   const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
   const float *packed = call->packs ? call->packs[0] : NULL;
   conv.uses = packed ? 0 : conv.batch;

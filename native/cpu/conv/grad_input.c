@@ -12,9 +12,8 @@
 #include "conv/shifted.h"
 
 enum {
-  FIRST_ATTRIBUTE = 1, /* after input_shape */
   SUMS_FLOATS = 1
-      << 19 /* of the phases: 2 MiB, so that they are in the cache when they are joined */
+  << 19 /* of the phases: 2 MiB, so that they are in the cache when they are joined */
 };
 
 /* ---- By phases ------------------------------------------------------------------------------ */
@@ -141,13 +140,13 @@ static df_shifted shifted_of(const df_conv *conv) {
 
 static const char *accepts(const df_node *node) {
   return df_conv_accepts_shape(node, &node->outputs[0], &node->inputs[1], &node->inputs[0],
-                               FIRST_ATTRIBUTE);
+                               DF_CONV_GRAD_INPUT_STRIDES);
 }
 
 static df_conv conv_of_node(const df_node *node) {
   const df_operand *dy = &node->inputs[0], *w = &node->inputs[1], *dx = &node->outputs[0];
   df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, node->attributes,
-                              node->n_attributes, FIRST_ATTRIBUTE);
+                              node->n_attributes, DF_CONV_GRAD_INPUT_STRIDES);
   conv.uses = node->flags >> 1 & 1 ? 0 : conv.batch;
   conv.algorithm = node->algorithm;
   conv.precision = node->precision;
@@ -206,7 +205,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
 static df_status run(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *w = &call->inputs[1], *dx = &call->outputs[0];
   df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, call->attributes,
-                              call->n_attributes, FIRST_ATTRIBUTE);
+                              call->n_attributes, DF_CONV_GRAD_INPUT_STRIDES);
   const float *packed = call->packs ? call->packs[0] : NULL;
   conv.uses = packed ? 0 : conv.batch;
   df_conv_from_state(&conv, call->state);

@@ -12,8 +12,6 @@
 #include "conv/outer.h"
 #include "conv/outer_plan.h"
 
-enum { FIRST_ATTRIBUTE = 1 /* after weight_shape */ };
-
 /* Bytes of the algorithms in float32. */
 static int64_t workspace_of(const df_conv *conv, int32_t threads) {
   return (DF_NAME(df_outer_takes)(conv) ? DF_NAME(df_outer_floats)(conv, threads)
@@ -54,7 +52,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   (void)error;
   const df_operand *x = &node->inputs[0], *dy = &node->inputs[1], *dw = &node->outputs[0];
   df_conv conv = df_conv_make(x->shape, dw->shape, dy->shape, x->rank, node->attributes,
-                              node->n_attributes, FIRST_ATTRIBUTE);
+                              node->n_attributes, DF_CONV_GRAD_WEIGHT_STRIDES);
   conv.precision = node->precision;
   out->state = df_conv_state(&conv);
   if (DF_NAME(df_depthwise_takes)(&conv))
@@ -69,7 +67,7 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
 static df_status run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *dy = &call->inputs[1], *dw = &call->outputs[0];
   df_conv conv = df_conv_make(x->shape, dw->shape, dy->shape, x->rank, call->attributes,
-                              call->n_attributes, FIRST_ATTRIBUTE);
+                              call->n_attributes, DF_CONV_GRAD_WEIGHT_STRIDES);
   df_conv_from_state(&conv, call->state);
   if (DF_NAME(df_depthwise_takes)(&conv)) {
     df_depthwise depthwise = {.conv = conv, .out = dw->data, .source = x->data, .weight = dy->data};
@@ -88,7 +86,7 @@ static df_status run(const df_call *call) {
 
 static const char *accepts(const df_node *node) {
   return df_conv_accepts_shape(node, &node->inputs[0], &node->outputs[0], &node->inputs[1],
-                               FIRST_ATTRIBUTE);
+                               DF_CONV_GRAD_WEIGHT_STRIDES);
 }
 
 DF_KERNELS(conv_grad_weight) = {&(const df_kernel){.struct_size = sizeof(df_kernel),

@@ -42,13 +42,15 @@ static inline void df_conv_from_state(df_conv *conv, const void *state) {
 static inline df_conv df_conv_make(const int64_t *x, const int64_t *weight, const int64_t *y,
                                    int32_t rank, const df_attribute *attributes, int32_t count,
                                    int32_t first) {
-  df_conv conv = {.batch = x[0], .groups = 1, .channels = weight[1]};
-  if (first + 3 < count && attributes[first + 3].kind == DF_ATTR_INT)
-    conv.groups = attributes[first + 3].i;
+  df_conv conv = {.batch = x[0],
+                  .groups = df_attribute_int(attributes, count, first + DF_CONV_GROUPS),
+                  .channels = weight[1]};
   conv.filters = weight[0] / conv.groups;
   conv.window =
-      df_window_make(rank - 2, x + 2, y + 2, weight + 2, df_list(attributes, count, first),
-                     df_list(attributes, count, first + 1), df_list(attributes, count, first + 2));
+      df_window_make(rank - 2, x + 2, y + 2, weight + 2,
+                     df_attribute_ints(attributes, count, first + DF_CONV_STRIDES, NULL),
+                     df_attribute_ints(attributes, count, first + DF_CONV_PADS, NULL),
+                     df_attribute_ints(attributes, count, first + DF_CONV_DILATIONS, NULL));
   df_window *w = &conv.window;
   if (w->in[1] == 1 && w->out[1] == 1 && w->kernel[1] == 1 && w->pad[1] == 0)
     df_swap_planar(w);

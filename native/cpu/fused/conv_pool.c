@@ -12,7 +12,6 @@
 #include <math.h>
 
 enum {
-  CONV_ATTRIBUTES = 4,
   LEAST_FLOATS = 1 << 17, /* of the planes between: smaller ones stay in the second cache anyhow */
   MOST_FLOATS = 1 << 18,  /* of a band: 1 MiB */
   TASKS = 4               /* for each thread */
@@ -35,20 +34,22 @@ static void rows_of(const df_window *pool, int64_t first, int64_t last, int64_t 
 
 static both make_both(const int64_t *x, const int64_t *w, const int64_t *y,
                       const df_attribute *attributes, int32_t count, int32_t threads) {
-  const df_attribute *of_pool = attributes + CONV_ATTRIBUTES;
-  const int64_t *strides = df_list(attributes, count, 0), *pads = df_list(attributes, count, 1);
-  const int64_t *dilations = df_list(attributes, count, 2);
+  const int64_t *strides = df_attribute_ints(attributes, count, DF_CONV_STRIDES, NULL);
+  const int64_t *pads = df_attribute_ints(attributes, count, DF_CONV_PADS, NULL);
+  const int64_t *dilations = df_attribute_ints(attributes, count, DF_CONV_DILATIONS, NULL);
   int64_t planes[4] = {x[0], w[0], 0, 0};
   for (int i = 0; i < 2; i++) {
     int64_t reach = df_plus(df_times(w[2 + i] - 1, dilations ? dilations[i] : 1), 1);
     int64_t room = x[2 + i] + (pads ? pads[i] + pads[2 + i] : 0) - reach;
     planes[2 + i] = room / (strides ? strides[i] : 1) + 1;
   }
-  both b = {.conv = df_conv_make(x, w, planes, 4, attributes, count, 0)};
+  both b = {.conv = df_conv_make(x, w, planes, 4, attributes, count, DF_CONV_STRIDES)};
   b.conv.algorithm = DF_CONV_FEW_CHANNELS + 1;
-  count -= CONV_ATTRIBUTES;
-  b.pool = df_window_make(2, planes + 2, y + 2, df_list(of_pool, count, 0),
-                          df_list(of_pool, count, 1), df_list(of_pool, count, 2), NULL);
+  b.pool = df_window_make(
+      2, planes + 2, y + 2,
+      df_attribute_ints(attributes, count, DF_CONV_RELU_MAX_POOL_POOL_KERNEL, NULL),
+      df_attribute_ints(attributes, count, DF_CONV_RELU_MAX_POOL_POOL_STRIDES, NULL),
+      df_attribute_ints(attributes, count, DF_CONV_RELU_MAX_POOL_POOL_PADS, NULL), NULL);
   b.pitch = df_divide_up(planes[3], 16) * 16;
   int64_t most = df_max(1, MOST_FLOATS / df_max(1, df_times(b.conv.filters, b.pitch)));
   int64_t rows = df_max(1, (most - b.pool.kernel[1]) / b.pool.stride[1] + 1);
@@ -76,7 +77,7 @@ static const char *accepts(const df_node *node) {
   if (reason)
     return reason;
   both b = both_of_node(node);
-  const int64_t *dilations = df_list(node->attributes, node->n_attributes, CONV_ATTRIBUTES + 3);
+  const int64_t *dilations = df_attr_ints(node, DF_CONV_RELU_MAX_POOL_POOL_DILATIONS, NULL);
   if (dilations && (dilations[0] != 1 || dilations[1] != 1))
     return "only windows without dilation are supported";
   b.pool.in[2] = b.pitch;

@@ -74,10 +74,8 @@ static df_rows rows_of(const df_named_rows *table, const char *name, size_t leng
 /* Reads "op a b;op a;..." up to its end. Returns why it can't be done, or null. */
 static const char *parse(program *p, const df_node *node) {
   *p = (program){.inputs = node->n_inputs};
-  if (node->n_attributes < 1 || node->attributes[0].kind != DF_ATTR_STRING)
-    return "it has no program";
-  const int reduces = node->n_attributes > 1 && node->attributes[1].i > 0;
-  for (const char *at = node->attributes[0].s; *at;) {
+  const int64_t trailing = df_attr_int(node, DF_FUSED_ELEMENTWISE_TRAILING);
+  for (const char *at = df_attr_text(node, DF_FUSED_ELEMENTWISE_PROGRAM); *at;) {
     if (p->steps == MOST_STEPS)
       return "the program has too many steps";
     size_t length = strcspn(at, " ;");
@@ -95,8 +93,8 @@ static const char *parse(program *p, const df_node *node) {
     if (arity == 0 || (*at && *at != ';'))
       return "the program has a step that is none";
     at += *at == ';';
-    if (reduces && !*at) {
-      p->trailing = (int32_t)node->attributes[1].i;
+    if (trailing > 0 && !*at) {
+      p->trailing = (int32_t)trailing;
       memcpy(p->reduction, name, df_min((int64_t)length, sizeof p->reduction - 1));
       const int last = arity == 1 && p->step[p->steps].operand[0] == p->inputs + p->steps - 1;
       return p->steps && last && DF_NAME(df_reduces)(p->reduction) ? NULL

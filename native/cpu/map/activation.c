@@ -63,22 +63,20 @@
 
 /* Functions with parameters: name, declarations that read attributes, expression in x. */
 #define F32_PARAMETER_OPS(X)                                                                       \
-  X(leaky_relu, FLOAT_ATTRIBUTE(alpha, 0, 0.01), x < 0.0f ? alpha * x : x)                         \
-  X(elu, FLOAT_ATTRIBUTE(alpha, 0, 1.0), x < 0.0f ? alpha * df_expm1_below_zero(x) : x)            \
-  X(selu,                                                                                          \
-    FLOAT_ATTRIBUTE(alpha, 0, 1.67326319217681884765625)                                           \
-        FLOAT_ATTRIBUTE(gamma, 1, 1.05070102214813232421875),                                      \
+  X(leaky_relu, FLOAT_ATTRIBUTE(alpha, DF_LEAKY_RELU_ALPHA), x < 0.0f ? alpha * x : x)             \
+  X(elu, FLOAT_ATTRIBUTE(alpha, DF_ELU_ALPHA), x < 0.0f ? alpha * df_expm1_below_zero(x) : x)      \
+  X(selu, FLOAT_ATTRIBUTE(alpha, DF_SELU_ALPHA) FLOAT_ATTRIBUTE(gamma, DF_SELU_GAMMA),             \
     gamma *(x < 0.0f ? alpha * df_expm1_below_zero(x) : x))                                        \
-  X(celu, FLOAT_ATTRIBUTE(alpha, 0, 1.0),                                                          \
+  X(celu, FLOAT_ATTRIBUTE(alpha, DF_CELU_ALPHA),                                                   \
     x >= 0.0f || x != x ? x                                                                        \
     : alpha > 0.0f      ? alpha * df_expm1_below_zero(x / alpha)                                   \
                         : alpha * (df_exp(x / alpha) - 1.0f))                                      \
-  X(thresholded_relu, FLOAT_ATTRIBUTE(alpha, 0, 1.0), x > alpha ? x : 0.0f)                        \
-  X(hard_sigmoid, FLOAT_ATTRIBUTE(alpha, 0, 0.2) FLOAT_ATTRIBUTE(beta, 1, 0.5),                    \
+  X(thresholded_relu, FLOAT_ATTRIBUTE(alpha, DF_THRESHOLDED_RELU_ALPHA), x > alpha ? x : 0.0f)     \
+  X(hard_sigmoid,                                                                                  \
+    FLOAT_ATTRIBUTE(alpha, DF_HARD_SIGMOID_ALPHA) FLOAT_ATTRIBUTE(beta, DF_HARD_SIGMOID_BETA),     \
     clamp_01(x *alpha + beta))
 
-#define FLOAT_ATTRIBUTE(name, index, otherwise)                                                    \
-  const float name = (float)df_attr_float(call, index, otherwise);
+#define FLOAT_ATTRIBUTE(name, index) const float name = (float)df_attr_float(call, index);
 
 static inline float clamp_01(float x) {
   x = x < 0.0f ? 0.0f : x;
@@ -165,8 +163,7 @@ DEFINE_TRIG(cos)
 /* x Phi(x): approximate="none" by the error function, "tanh" by the usual formula. */
 ROWS(gelu_f32) {
   (void)step;
-  const df_attribute *approximate = call->n_attributes ? &call->attributes[0] : NULL;
-  if (approximate && approximate->kind == DF_ATTR_STRING && !strcmp(approximate->s, "tanh")) {
+  if (df_attr_is(call, DF_GELU_APPROXIMATE, "tanh")) {
     LOOP(float, float, 0.5f * x * (1.0f + df_tanh(0.7978845608f * (x + 0.044715f * (x * x * x)))))
   } else {
     LOOP(float, float, 0.5f * x * (1.0f + df_erf(x * 0.7071067812f)))
@@ -182,7 +179,8 @@ DEFINE(is_nan_f64, uint8_t, double, x != x)
 #define DEFINE_IS_INF(name, T)                                                                     \
   ROWS(name) {                                                                                     \
     (void)step;                                                                                    \
-    const int negative = df_attr_int(call, 0, 1) != 0, positive = df_attr_int(call, 1, 1) != 0;    \
+    const int negative = df_attr_int(call, DF_IS_INF_DETECT_NEGATIVE) != 0,                        \
+              positive = df_attr_int(call, DF_IS_INF_DETECT_POSITIVE) != 0;                        \
     LOOP(uint8_t, T, (negative & (x == (T) - INFINITY)) | (positive & (x == (T)INFINITY)))         \
   }                                                                                                \
   RUN(name)

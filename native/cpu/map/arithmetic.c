@@ -1,5 +1,6 @@
 /* map/arithmetic.c: z = f(x, y) with NumPy broadcasting, any strides in, contiguous out; selection,
  * clipping. */
+#include "kernels/extremum.h"
 #include "map/walk.h"
 #include "simd/vmath.h"
 
@@ -12,8 +13,8 @@
   X(sub, a - b)                                                                                    \
   X(mul, a *b)                                                                                     \
   X(div, a / b)                                                                                    \
-  X(maximum, a > b || a != a ? a : b) /* NaN on either side wins */                                \
-  X(minimum, a < b || a != a ? a : b)
+  X(maximum, DF_MAXIMUM(a, b))                                                                     \
+  X(minimum, DF_MINIMUM(a, b))
 
 /* Wraps around through unsigned numbers. */
 #define INT_OPS(X)                                                                                 \
@@ -125,7 +126,7 @@ DEFINE(equal_bool, uint8_t, uint8_t, (a != 0) == (b != 0))
 
 #define DEFINE_MOD(type, T, function)                                                              \
   ROWS(mod_##type) {                                                                               \
-    const int like_c = df_attr_int(call, 0, 0) != 0;                                               \
+    const int like_c = df_attr_int(call, DF_MOD_FMOD) != 0;                                        \
     LOOPS(T, T, function(a, b, like_c))                                                            \
   }                                                                                                \
   RUN(mod_##type, 2)
@@ -148,8 +149,7 @@ static inline float gelu_tanh_slope(float x) {
   return 0.5f * (1.0f + gate) + 0.5f * x * (1.0f - gate * gate) * inner;
 }
 ROWS(gelu_grad_f32) {
-  const df_attribute *approximate = call->n_attributes ? &call->attributes[0] : NULL;
-  if (approximate && approximate->kind == DF_ATTR_STRING && !strcmp(approximate->s, "tanh")) {
+  if (df_attr_is(call, DF_GELU_APPROXIMATE, "tanh")) {
     LOOPS(float, float, a *gelu_tanh_slope(b))
   } else {
     LOOPS(float, float, a *gelu_slope(b))

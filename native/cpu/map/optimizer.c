@@ -81,8 +81,8 @@ static df_status sgd_run(const df_call *call) {
                     .scale = *(const float *)call->inputs[4].data,
                     .rate = hyper[0],
                     .decay = hyper[1],
-                    .beta1 = (float)df_attr_float(call, 0, 0.0),
-                    .nesterov = df_attr_int(call, 1, 0) != 0};
+                    .beta1 = (float)df_attr_float(call, DF_SGD_STEP_MOMENTUM),
+                    .nesterov = df_attr_int(call, DF_SGD_STEP_NESTEROV) != 0};
   if (s.count > 0 && (s.first != NULL) != (s.old_first != NULL))
     return df_fail(call, DF_INVALID,
                    "sgd_step: velocity must be both input and output, or neither");
@@ -106,11 +106,11 @@ static df_status adamw_run(const df_call *call) {
                     .scale = *(const float *)call->inputs[5].data,
                     .rate = hyper[0],
                     .decay = hyper[1],
-                    .beta1 = (float)df_attr_float(call, 0, 0.9),
-                    .beta2 = (float)df_attr_float(call, 1, 0.999),
-                    .new1 = (float)(1.0 - df_attr_float(call, 0, 0.9)),
-                    .new2 = (float)(1.0 - df_attr_float(call, 1, 0.999)),
-                    .epsilon = (float)df_attr_float(call, 2, 1e-8),
+                    .beta1 = (float)df_attr_float(call, DF_ADAMW_STEP_BETA1),
+                    .beta2 = (float)df_attr_float(call, DF_ADAMW_STEP_BETA2),
+                    .new1 = (float)(1.0 - df_attr_float(call, DF_ADAMW_STEP_BETA1)),
+                    .new2 = (float)(1.0 - df_attr_float(call, DF_ADAMW_STEP_BETA2)),
+                    .epsilon = (float)df_attr_float(call, DF_ADAMW_STEP_EPSILON),
                     .rate1 = hyper[0] / hyper[2],
                     .root2 = sqrtf(hyper[3])};
   df_parallel(call, adamw_task, &s, df_task_count(call, s.count, DF_GRAIN / 4));

@@ -109,27 +109,28 @@ static df_status generate(const df_call *call, generator *g, const df_tensor *ke
 
 /* random_uniform(key; shape, low, high, dtype, stream) */
 static df_status random_uniform_run(const df_call *call) {
-  const double low = df_attr_float(call, 1, 0.0), high = df_attr_float(call, 2, 1.0);
+  const double low = df_attr_float(call, DF_RANDOM_UNIFORM_LOW),
+               high = df_attr_float(call, DF_RANDOM_UNIFORM_HIGH);
   generator g = {.make = uniform, .a = (float)low, .b = (float)(high - low)};
-  return generate(call, &g, &call->inputs[0], df_attr_int(call, 4, 0));
+  return generate(call, &g, &call->inputs[0], df_attr_int(call, DF_RANDOM_UNIFORM_STREAM));
 }
 
 /* random_normal(key; shape, mean, scale, dtype, stream) */
 static df_status random_normal_run(const df_call *call) {
   generator g = {.make = normal,
-                 .a = (float)df_attr_float(call, 1, 0.0),
-                 .b = (float)df_attr_float(call, 2, 1.0)};
-  return generate(call, &g, &call->inputs[0], df_attr_int(call, 4, 0));
+                 .a = (float)df_attr_float(call, DF_RANDOM_NORMAL_MEAN),
+                 .b = (float)df_attr_float(call, DF_RANDOM_NORMAL_SCALE)};
+  return generate(call, &g, &call->inputs[0], df_attr_int(call, DF_RANDOM_NORMAL_STREAM));
 }
 
 /* dropout(x, key; ratio, stream); with ratio 1 nothing stays. */
 static df_status dropout_run(const df_call *call) {
-  const double ratio = df_attr_float(call, 0, 0.5);
+  const double ratio = df_attr_float(call, DF_DROPOUT_RATIO);
   generator g = {.make = drop,
                  .x = call->inputs[0].data,
                  .a = (float)ratio,
                  .b = ratio < 1.0 ? (float)(1.0 / (1.0 - ratio)) : 0.0f};
-  return generate(call, &g, &call->inputs[1], df_attr_int(call, 1, 0));
+  return generate(call, &g, &call->inputs[1], df_attr_int(call, DF_DROPOUT_STREAM));
 }
 
 DF_KERNELS(random) = {DF_KERNEL("random_uniform", "f32", "u64->f32", NULL, random_uniform_run),

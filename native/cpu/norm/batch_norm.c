@@ -87,7 +87,7 @@ static df_status prepare_inference(const df_node *node, df_prepared *out, df_err
 static df_status run_inference(const df_call *call) {
   const df_tensor *x = &call->inputs[0];
   const float *scale = call->inputs[1].data, *variance = call->inputs[4].data;
-  double epsilon = df_attr_float(call, 0, 1e-5);
+  double epsilon = df_attr_float(call, DF_BATCH_NORM_EPSILON);
   float *factor = call->workspace;
   affine a = {.y = call->outputs[0].data,
               .x = x->data,
@@ -184,8 +184,8 @@ static df_status run_train(const df_call *call) {
                    .result = call->workspace},
              .saved_mean = call->n_outputs > 3 ? call->outputs[3].data : NULL,
              .saved_inv_std = call->n_outputs > 4 ? call->outputs[4].data : NULL,
-             .epsilon = df_attr_float(call, 0, 1e-5),
-             .momentum = df_attr_float(call, 1, 0.9)};
+             .epsilon = df_attr_float(call, DF_BATCH_NORM_EPSILON),
+             .momentum = df_attr_float(call, DF_BATCH_NORM_TRAIN_MOMENTUM)};
   t.mean = (float *)(t.s.result + 2 * l.channels * t.s.parts.count);
   t.factor = t.mean + l.channels;
   t.a = (affine){.y = call->outputs[0].data,

@@ -90,7 +90,7 @@ static const float *optional_input(const df_call *call, int32_t index) {
 
 /* Elements before the axis where a row begins. */
 static int64_t row_count(const df_call *call, const df_tensor *x) {
-  return df_product(x->shape, 0, df_axis(call, 0, -1, x->rank));
+  return df_product(x->shape, 0, df_axis(call, DF_LAYER_NORM_AXIS, x->rank));
 }
 
 static df_status norm_run(const df_call *call) {
@@ -109,8 +109,8 @@ static df_status norm_run(const df_call *call) {
             .scale = optional_input(call, 1),
             .bias = optional_input(call, 2),
             .rows = row_count(call, x),
-            .epsilon = df_attr_float(call, 1, 1e-5),
-            .center = df_attr_int(call, 2, 1)};
+            .epsilon = df_attr_float(call, DF_LAYER_NORM_EPSILON),
+            .center = df_attr_int(call, DF_LAYER_NORM_CENTER)};
   s.n = elements / s.rows;
   df_parallel(call, norm_task, &s, df_min(s.rows, df_task_count(call, elements, DF_GRAIN / 4)));
   return DF_OK;
@@ -199,8 +199,7 @@ static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *e
   if (node->outputs[1].dtype == DF_NONE && node->outputs[2].dtype == DF_NONE)
     return DF_OK;
   const df_operand *x = &node->inputs[1];
-  int64_t axis = node->attributes[0].kind == DF_ATTR_INT ? node->attributes[0].i : -1;
-  axis = axis < 0 ? axis + x->rank : axis;
+  const int64_t axis = df_axis(node, DF_LAYER_NORM_AXIS, x->rank);
   const int64_t rows = df_product(x->shape, 0, axis), n = df_product(x->shape, axis, x->rank);
   const int64_t each = 2 * n * (int64_t)(sizeof(double) + sizeof(float));
   out->workspace = part_count(rows, rows * n) * each;
@@ -211,7 +210,7 @@ static df_status grad_run(const df_call *call) {
   const df_tensor *x = &call->inputs[1];
   float *dscale = call->outputs[1].data, *dbias = call->outputs[2].data;
   const int64_t elements = df_elements(x);
-  const int64_t axis = df_axis(call, 0, -1, x->rank);
+  const int64_t axis = df_axis(call, DF_LAYER_NORM_AXIS, x->rank);
   const int64_t n = df_product(x->shape, axis, x->rank);
   if (elements == 0) {
     for (int32_t i = 1; i < 3; i++)
@@ -227,7 +226,7 @@ static df_status grad_run(const df_call *call) {
                  .inverse = call->inputs[4].data,
                  .rows = elements / n,
                  .n = n,
-                 .center = df_attr_int(call, 2, 1)};
+                 .center = df_attr_int(call, DF_LAYER_NORM_CENTER)};
   int64_t parts = df_min(s.rows, df_task_count(call, elements, DF_GRAIN / 4));
   if (dscale || dbias) {
     parts = part_count(s.rows, elements);

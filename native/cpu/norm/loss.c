@@ -127,14 +127,15 @@ static void gradient_task(void *context, int64_t index, int64_t count, int32_t w
 
 static loss_context describe(const df_call *call, const df_tensor *logits,
                              const df_tensor *labels) {
-  const int64_t axis = df_axis(call, 0, 1, logits->rank);
+  const int64_t axis = df_axis(call, DF_SOFTMAX_CROSS_ENTROPY_AXIS, logits->rank);
   return (loss_context){.x = logits->data,
                         .labels = labels,
                         .outer = df_product(logits->shape, 0, axis),
                         .classes = logits->shape[axis],
                         .inner = df_product(logits->shape, axis + 1, logits->rank),
-                        .ignored = df_attr_int(call, 1, -100),
-                        .smoothing = (float)df_attr_float(call, 2, 0.0)};
+                        .ignored = df_attr_int(call, DF_SOFTMAX_CROSS_ENTROPY_IGNORE_INDEX),
+                        .smoothing =
+                            (float)df_attr_float(call, DF_SOFTMAX_CROSS_ENTROPY_LABEL_SMOOTHING)};
 }
 
 static df_status run(const df_call *call, loss_context *loss, df_task task) {

@@ -108,10 +108,10 @@ static df_status run(const df_call *call, job *j, const df_tensor *x) {
   j->batch = x->shape[0];
   j->channels = x->shape[1];
   j->inner = df_product(x->shape, 2, x->rank);
-  j->size = df_attr_int(call, 0, 1);
-  j->factor = (float)(df_attr_float(call, 1, 1e-4) / (double)j->size);
-  j->beta = (float)df_attr_float(call, 2, 0.75);
-  j->bias = (float)df_attr_float(call, 3, 1.0);
+  j->size = df_attr_int(call, DF_LRN_SIZE);
+  j->factor = (float)(df_attr_float(call, DF_LRN_ALPHA) / (double)j->size);
+  j->beta = (float)df_attr_float(call, DF_LRN_BETA);
+  j->bias = (float)df_attr_float(call, DF_LRN_BIAS);
   int64_t work = j->batch * j->channels * j->inner * (4 + j->size);
   int64_t strips = j->batch * df_divide_up(j->inner, STRIP);
   df_parallel(call, task, j, df_min(strips, df_task_count(call, work, DF_GRAIN)));

@@ -170,7 +170,7 @@ static void log_softmax_grad_columns(float *dx, const float *dy, const float *y,
 
 static df_status run(const df_call *call, df_task task) {
   const df_tensor *y = &call->outputs[0];
-  const int64_t axis = df_axis(call, 0, -1, y->rank), elements = df_elements(y);
+  const int64_t axis = df_axis(call, DF_SOFTMAX_AXIS, y->rank), elements = df_elements(y);
   if (elements == 0)
     return DF_OK;
   softmax_context context = {.out = y->data,

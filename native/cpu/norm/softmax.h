@@ -27,7 +27,7 @@ static inline void df_max_columns(float *m, const float *x, int64_t size, int64_
     const float *row = x + k * inner;
     DF_IVDEP
     for (int64_t j = 0; j < n; j++)
-      m[j] = row[j] > m[j] || row[j] != row[j] ? row[j] : m[j];
+      m[j] = DF_MAXIMUM(row[j], m[j]);
   }
 }
 

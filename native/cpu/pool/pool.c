@@ -29,8 +29,11 @@ typedef struct job {
 /* Of the pooling ops with kernel, strides, pads and dilations from attribute |first| on. */
 static df_window window_of(const df_attribute *a, int32_t n, int32_t first, const int64_t *in,
                            const int64_t *out, int32_t rank) {
-  return df_window_make(rank - 2, in + 2, out + 2, df_list(a, n, first), df_list(a, n, first + 1),
-                        df_list(a, n, first + 2), df_list(a, n, first + 3));
+  return df_window_make(rank - 2, in + 2, out + 2,
+                        df_attribute_ints(a, n, first + DF_MAX_POOL_KERNEL, NULL),
+                        df_attribute_ints(a, n, first + DF_MAX_POOL_STRIDES, NULL),
+                        df_attribute_ints(a, n, first + DF_MAX_POOL_PADS, NULL),
+                        df_attribute_ints(a, n, first + DF_MAX_POOL_DILATIONS, NULL));
 }
 
 static const char *check_rank(const df_node *node) {
@@ -51,11 +54,11 @@ static const char *check_window(const df_node *node, int32_t first, const df_ope
 }
 
 static const char *accepts(const df_node *node) {
-  return check_window(node, 0, &node->inputs[0], &node->outputs[0]);
+  return check_window(node, DF_MAX_POOL_KERNEL, &node->inputs[0], &node->outputs[0]);
 }
 
 static const char *accepts_avg_grad(const df_node *node) {
-  return check_window(node, 1, &node->outputs[0], &node->inputs[0]);
+  return check_window(node, DF_AVG_POOL_GRAD_KERNEL, &node->outputs[0], &node->inputs[0]);
 }
 
 /* The taps inside the input of one output position, per axis, and its first input position. */
@@ -235,7 +238,8 @@ static void over_planes(const df_call *call, df_task task, job *j, int64_t taps)
 
 static df_status run_max(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  job j = {.w = window_of(call->attributes, call->n_attributes, 0, x->shape, y->shape, x->rank),
+  job j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
+                          y->shape, x->rank),
            .x = x->data,
            .y = y->data,
            .indices = call->n_outputs > 1 ? call->outputs[1].data : NULL,
@@ -246,10 +250,11 @@ static df_status run_max(const df_call *call) {
 
 static df_status run_avg(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  job j = {.w = window_of(call->attributes, call->n_attributes, 0, x->shape, y->shape, x->rank),
+  job j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
+                          y->shape, x->rank),
            .x = x->data,
            .y = y->data,
-           .pads_count = df_attr_int(call, 5, 0) != 0,
+           .pads_count = df_attr_int(call, DF_AVG_POOL_COUNT_INCLUDE_PAD) != 0,
            .planes = y->shape[0] * y->shape[1]};
   over_planes(call, avg_task, &j, j.w.taps);
   return DF_OK;
@@ -257,10 +262,11 @@ static df_status run_avg(const df_call *call) {
 
 static df_status run_avg_grad(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
-  job j = {.w = window_of(call->attributes, call->n_attributes, 1, dx->shape, dy->shape, dx->rank),
+  job j = {.w = window_of(call->attributes, call->n_attributes, DF_AVG_POOL_GRAD_KERNEL, dx->shape,
+                          dy->shape, dx->rank),
            .dy = dy->data,
            .dx = dx->data,
-           .pads_count = df_attr_int(call, 6, 0) != 0,
+           .pads_count = df_attr_int(call, DF_AVG_POOL_GRAD_COUNT_INCLUDE_PAD) != 0,
            .planes = dx->shape[0] * dx->shape[1]};
   over_planes(call, avg_grad_task, &j, j.w.taps);
   return DF_OK;

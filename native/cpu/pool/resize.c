@@ -91,7 +91,7 @@ static void grad_task(void *context, int64_t unit, int64_t count, int32_t worker
 static df_status run(const df_call *call, const char *name, int64_t size, df_task task) {
   const df_tensor *in = &call->inputs[0], *index = &call->inputs[1], *out = &call->outputs[0];
   const int64_t *positions = index->data;
-  const int64_t axis = df_axis(call, 0, 0, out->rank), entries = df_elements(index);
+  const int64_t axis = df_axis(call, DF_RESAMPLE_AXIS, out->rank), entries = df_elements(index);
   for (int64_t i = 0; i < entries; i++)
     if (positions[i] < 0 || positions[i] >= size)
       return df_fail(call, DF_INVALID, "%s: index %lld is outside [0, %lld)", name,
@@ -115,12 +115,13 @@ static df_status run(const df_call *call, const char *name, int64_t size, df_tas
 
 static df_status resample_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0];
-  return run(call, "resample", x->shape[df_axis(call, 0, 0, x->rank)], resample_task);
+  return run(call, "resample", x->shape[df_axis(call, DF_RESAMPLE_AXIS, x->rank)], resample_task);
 }
 
 static df_status grad_run(const df_call *call) {
   const df_tensor *dx = &call->outputs[0];
-  return run(call, "resample_grad", dx->shape[df_axis(call, 0, 0, dx->rank)], grad_task);
+  return run(call, "resample_grad", dx->shape[df_axis(call, DF_RESAMPLE_AXIS, dx->rank)],
+             grad_task);
 }
 
 static const char *accepts(const df_node *node) {

@@ -21,13 +21,6 @@ typedef struct df_window {
   int64_t in_size, out_size, taps; /* products */
 } df_window;
 
-/* Attribute |index| as a list; null when it is absent or empty. */
-static inline const int64_t *df_list(const df_attribute *attributes, int32_t count, int32_t index) {
-  if (index >= count || attributes[index].kind != DF_ATTR_INTS || attributes[index].count == 0)
-    return NULL;
-  return attributes[index].ints;
-}
-
 /* A window over the last |axes| axes; absent lists mean stride 1, no padding, dilation 1. The
  * stride of a single window and the dilation of a single tap, which move nothing, are 1. */
 static inline df_window df_window_make(int32_t axes, const int64_t *in, const int64_t *out,

@@ -154,7 +154,7 @@ static void run(const df_call *call, forward *f, int64_t gates, int32_t lengths)
                             .batch = batch,
                             .hidden = hidden,
                             .gates = gates,
-                            .reverse = df_attr_int(call, 0, 0),
+                            .reverse = df_attr_int(call, DF_LSTM_REVERSE),
                             .lengths = df_recurrent_lengths(call, lengths)};
   f->q_row = q_row_of(gates, hidden);
   f->gates_row = f->q_row;
@@ -208,8 +208,9 @@ static df_status gru_run(const df_call *call) {
 }
 
 static df_status rnn_run(const df_call *call) {
-  forward f = {
-      .cell = rnn_cell, .h = df_recurrent_input(call, 2), .relu = df_attr_int(call, 1, 0) != 0};
+  forward f = {.cell = rnn_cell,
+               .h = df_recurrent_input(call, 2),
+               .relu = df_attr_int(call, DF_RNN_RELU) != 0};
   run(call, &f, 1, 3);
   return DF_OK;
 }

@@ -188,7 +188,7 @@ static void run(const df_call *call, backward *b, int64_t gates, int32_t lengths
                             .batch = batch,
                             .hidden = hidden,
                             .gates = gates,
-                            .reverse = df_attr_int(call, 0, 0),
+                            .reverse = df_attr_int(call, DF_LSTM_REVERSE),
                             .lengths = df_recurrent_lengths(call, lengths)};
   const layout at = layout_of(batch, hidden, gates);
   float *workspace = call->workspace, *zeros = workspace + at.zeros;
@@ -236,7 +236,7 @@ static df_status rnn_run(const df_call *call) {
   backward b = {.cell = rnn_cell,
                 .kept = call->inputs[1].data,
                 .dy = df_recurrent_input(call, 2),
-                .relu = df_attr_int(call, 1, 0) != 0};
+                .relu = df_attr_int(call, DF_RNN_RELU) != 0};
   run(call, &b, 1, 4, df_recurrent_input(call, 3), NULL, call->outputs[1].data, NULL);
   return DF_OK;
 }

@@ -3,6 +3,7 @@
  * The first of equal elements wins, with select_last_index the last; a NaN wins over every number.
  */
 #include "cpu.h"
+#include "kernels/extremum.h"
 
 #include <math.h>
 
@@ -16,7 +17,7 @@ typedef struct arg_context {
 } arg_context;
 
 /* One row: the extreme first, in lanes, then the position where it stands. */
-#define DEFINE_ROW(name, T, BETTER)                                                                \
+#define DEFINE_ROW(name, T, EXTREMUM)                                                              \
   static int64_t name##_row(const T *x, int64_t n, int last) {                                     \
     enum { LANES = 32 };                                                                           \
     T best = x[0];                                                                                 \
@@ -27,12 +28,12 @@ typedef struct arg_context {
         lanes[j] = x[j];                                                                           \
       for (i = LANES; i + LANES <= n; i += LANES)                                                  \
         for (int j = 0; j < LANES; j++)                                                            \
-          lanes[j] = x[i + j] BETTER lanes[j] || x[i + j] != x[i + j] ? x[i + j] : lanes[j];       \
+          lanes[j] = EXTREMUM(x[i + j], lanes[j]);                                                 \
       for (int j = 0; j < LANES; j++)                                                              \
-        best = lanes[j] BETTER best || lanes[j] != lanes[j] ? lanes[j] : best;                     \
+        best = EXTREMUM(lanes[j], best);                                                           \
     }                                                                                              \
     for (; i < n; i++)                                                                             \
-      best = x[i] BETTER best || x[i] != x[i] ? x[i] : best;                                       \
+      best = EXTREMUM(x[i], best);                                                                 \
     int64_t position = last ? n - 1 : 0;                                                           \
     const int64_t step = last ? -1 : 1;                                                            \
     while (best == best ? x[position] != best : x[position] == x[position])                        \
@@ -69,8 +70,8 @@ typedef struct arg_context {
     memcpy(y, position, (size_t)n * sizeof *y);                                                    \
   }
 
-#define DEFINE(name, T, BETTER, BETTER_OR_EQUAL)                                                   \
-  DEFINE_ROW(name, T, BETTER)                                                                      \
+#define DEFINE(name, T, EXTREMUM, BETTER, BETTER_OR_EQUAL)                                         \
+  DEFINE_ROW(name, T, EXTREMUM)                                                                    \
   DEFINE_COLUMNS(name, T, BETTER, BETTER_OR_EQUAL)                                                 \
   static void name##_task(void *context, int64_t index, int64_t count, int32_t worker) {           \
     (void)worker;                                                                                  \
@@ -93,14 +94,14 @@ typedef struct arg_context {
 
 static df_status run(const df_call *call, df_task task) {
   const df_tensor *x = &call->inputs[0];
-  const int64_t axis = df_axis(call, 0, 0, x->rank);
+  const int64_t axis = df_axis(call, DF_ARGMAX_AXIS, x->rank);
   const int64_t size = x->rank ? x->shape[axis] : 1;
   arg_context arg = {.x = x->data,
                      .y = call->outputs[0].data,
                      .outer = df_product(x->shape, 0, axis),
                      .size = size,
                      .inner = df_product(x->shape, axis + 1, x->rank),
-                     .last = df_attr_int(call, 2, 0) != 0};
+                     .last = df_attr_int(call, DF_ARGMAX_SELECT_LAST_INDEX) != 0};
   if (arg.outer * arg.inner == 0)
     return DF_OK;
   if (size == 0)
@@ -110,14 +111,14 @@ static df_status run(const df_call *call, df_task task) {
   return DF_OK;
 }
 
-DEFINE(argmax_f32, float, >, >=)
-DEFINE(argmin_f32, float, <, <=)
-DEFINE(argmax_f64, double, >, >=)
-DEFINE(argmin_f64, double, <, <=)
-DEFINE(argmax_i32, int32_t, >, >=)
-DEFINE(argmin_i32, int32_t, <, <=)
-DEFINE(argmax_i64, int64_t, >, >=)
-DEFINE(argmin_i64, int64_t, <, <=)
+DEFINE(argmax_f32, float, DF_MAXIMUM, >, >=)
+DEFINE(argmin_f32, float, DF_MINIMUM, <, <=)
+DEFINE(argmax_f64, double, DF_MAXIMUM, >, >=)
+DEFINE(argmin_f64, double, DF_MINIMUM, <, <=)
+DEFINE(argmax_i32, int32_t, DF_MAXIMUM, >, >=)
+DEFINE(argmin_i32, int32_t, DF_MINIMUM, <, <=)
+DEFINE(argmax_i64, int64_t, DF_MAXIMUM, >, >=)
+DEFINE(argmin_i64, int64_t, DF_MINIMUM, <, <=)
 
 DF_KERNELS(arg_reduce) = {DF_KERNEL("argmax", "f32", "f32->i64", NULL, argmax_f32_run),
                           DF_KERNEL("argmin", "f32", "f32->i64", NULL, argmin_f32_run),

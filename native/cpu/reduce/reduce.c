@@ -372,7 +372,7 @@ static df_status run_plan(const df_call *call, reduction r) {
 static df_status reduce(const df_call *call, const reducer *op) {
   const df_tensor *x = &call->inputs[0];
   int32_t n_axes;
-  const int64_t *axes = df_attr_ints(call, 0, &n_axes);
+  const int64_t *axes = df_attr_ints(call, DF_REDUCE_SUM_AXES, &n_axes);
   plan plan;
   plan_make(&plan, x->shape, x->strides, x->rank, axes, n_axes);
   return run_plan(call,
@@ -383,10 +383,10 @@ static df_status reduce(const df_call *call, const reducer *op) {
 static df_status reduce_prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   const df_operand *x = &node->inputs[0];
-  const df_attribute *axes = &node->attributes[0];
+  int32_t n_axes;
+  const int64_t *axes = df_attr_ints(node, DF_REDUCE_SUM_AXES, &n_axes);
   plan plan;
-  plan_make(&plan, x->shape, x->strides, x->rank, axes->ints,
-            node->n_attributes && axes->kind == DF_ATTR_INTS ? axes->count : 0);
+  plan_make(&plan, x->shape, x->strides, x->rank, axes, n_axes);
   if (plan.parts > 1)
     out->workspace = plan.parts * plan.outputs * (int64_t)sizeof(value);
   return DF_OK;

@@ -44,9 +44,9 @@ static df_status cumsum_run(const df_call *call) {
   const int64_t elements = df_elements(x);
   if (elements == 0)
     return DF_OK;
-  along s = along_of(call, x, df_axis(call, 0, 0, x->rank));
-  s.exclusive = df_attr_int(call, 1, 0) != 0;
-  s.reverse = df_attr_int(call, 2, 0) != 0;
+  along s = along_of(call, x, df_axis(call, DF_CUMSUM_AXIS, x->rank));
+  s.exclusive = df_attr_int(call, DF_CUMSUM_EXCLUSIVE) != 0;
+  s.reverse = df_attr_int(call, DF_CUMSUM_REVERSE) != 0;
   df_parallel(call, cumsum_task, &s,
               df_min(s.outer * s.inner, df_task_count(call, elements, DF_GRAIN)));
   return DF_OK;
@@ -121,11 +121,11 @@ static df_status topk_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
   if (df_elements(y) == 0)
     return DF_OK;
-  const int64_t axis = df_axis(call, 1, -1, x->rank);
+  const int64_t axis = df_axis(call, DF_TOPK_AXIS, x->rank);
   along s = along_of(call, x, axis);
   s.indices = call->outputs[1].data;
   s.k = y->shape[axis];
-  s.largest = df_attr_int(call, 2, 1) != 0;
+  s.largest = df_attr_int(call, DF_TOPK_LARGEST) != 0;
   df_parallel(call, topk_task, &s,
               df_min(s.outer * s.inner, df_task_count(call, df_elements(x), DF_GRAIN / 4)));
   return DF_OK;

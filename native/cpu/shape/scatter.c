@@ -1,71 +1,17 @@
 /* shape/scatter.c: reading and writing by tensors of indices: gather_elements, scatter_elements,
  * gather_nd, scatter_nd.
  *
- * Each is a list of entries, and an entry names a row of |row| neighbouring elements of the data:
- * a single one, or what is left behind the coordinates. Every index is checked before anything is
- * written. Entries are written one after the other, so that equal indices give the same on any
- * number of threads; gathers are cut among threads. */
+ * Every index is checked before anything is written. Entries are written one after the other, so
+ * that equal indices give the same on any number of threads; gathers are cut among threads. */
+#include "kernels/scatter.h"
 #include "cpu.h"
 
-enum { MOST_AXES = 16 };
-
-typedef struct entries {
-  const df_tensor *indices;
-  int64_t count;               /* of entries */
-  int64_t row;                 /* elements that an entry names */
-  int32_t axes;                /* of the counter */
-  int32_t axis;                /* the one that is replaced; -1 for coordinates */
-  int32_t shared, coordinates; /* of the data's axes */
-  int64_t sizes[MOST_AXES];    /* of the counter */
-  int64_t strides[MOST_AXES];  /* of the data, in elements */
-  int64_t limits[MOST_AXES];   /* sizes of the data */
-} entries;
-
-static int64_t index_at(const df_tensor *indices, int64_t i) {
-  return indices->dtype == DF_INT32 ? ((const int32_t *)indices->data)[i]
-                                    : ((const int64_t *)indices->data)[i];
-}
-
-static int64_t placed(int64_t index, int64_t size) { return index < 0 ? index + size : index; }
-
-static void data_layout(entries *e, const df_tensor *data) {
-  int64_t stride = 1;
-  for (int32_t i = data->rank - 1; i >= 0; i--) {
-    e->strides[i] = stride;
-    e->limits[i] = data->shape[i];
-    stride *= data->shape[i];
-  }
-}
-
-static entries by_element(const df_call *call, const df_tensor *data, const df_tensor *indices) {
-  entries e = {.indices = indices, .count = df_elements(indices), .row = 1, .axes = data->rank};
-  e.axis = (int32_t)df_axis(call, 0, 0, data->rank);
-  for (int32_t i = 0; i < e.axes; i++)
-    e.sizes[i] = indices->shape[i];
-  data_layout(&e, data);
-  return e;
-}
-
-static entries by_coordinates(const df_call *call, const df_tensor *data,
-                              const df_tensor *indices) {
-  entries e = {.indices = indices, .axis = -1, .axes = indices->rank - 1};
-  e.shared = (int32_t)df_attr_int(call, 0, 0);
-  e.coordinates = (int32_t)indices->shape[e.axes];
-  e.count = df_product(indices->shape, 0, e.axes);
-  e.row = df_product(data->shape, e.shared + e.coordinates, data->rank);
-  for (int32_t i = 0; i < e.axes; i++)
-    e.sizes[i] = indices->shape[i];
-  data_layout(&e, data);
-  return e;
-}
-
 /* Refuses indices outside of the data. */
-static df_status check(const df_call *call, const entries *e, const char *op) {
-  const int64_t count = df_elements(e->indices);
+static df_status check(const df_call *call, const df_entries *e, const char *op) {
+  const int64_t count = df_elements(&call->inputs[1]);
   for (int64_t i = 0; i < count; i++) {
-    const int64_t size =
-        e->axis >= 0 ? e->limits[e->axis] : e->limits[e->shared + i % e->coordinates];
-    const int64_t index = index_at(e->indices, i);
+    const int64_t size = e->limits[e->first + i % e->n];
+    const int64_t index = df_entries_index(e, i);
     if (index < -size || index >= size)
       return df_fail(call, DF_INVALID, "%s: index %lld at position %lld is outside %lld..%lld", op,
                      (long long)index, (long long)i, (long long)-size, (long long)size - 1);
@@ -74,28 +20,13 @@ static df_status check(const df_call *call, const entries *e, const char *op) {
 }
 
 /* The element of the data where entry |i| begins. */
-static int64_t offset_of(const entries *e, int64_t i) {
-  int64_t offset = 0, rest = i;
-  DF_ASSUME(e->axes >= 0 && e->axes <= MOST_AXES);
-  if (e->axis >= 0) {
-    for (int32_t axis = e->axes - 1; axis >= 0; axis--) {
-      int64_t at = rest % e->sizes[axis];
-      rest /= e->sizes[axis];
-      if (axis == e->axis)
-        at = placed(index_at(e->indices, i), e->limits[axis]);
-      offset += at * e->strides[axis];
-    }
-    return offset;
-  }
-  for (int32_t axis = e->axes - 1; axis >= 0; axis--) {
-    if (axis < e->shared)
-      offset += rest % e->sizes[axis] * e->strides[axis];
-    rest /= e->sizes[axis];
-  }
-  for (int32_t k = 0; k < e->coordinates; k++) {
-    const int32_t axis = e->shared + k;
-    offset +=
-        placed(index_at(e->indices, i * e->coordinates + k), e->limits[axis]) * e->strides[axis];
+static int64_t offset_of(const df_entries *e, int64_t i) {
+  DF_ASSUME(e->axes >= 0 && e->axes <= DF_ENTRY_AXES);
+  int64_t offset = df_entries_offset(e, i);
+  for (int32_t k = 0; k < e->n; k++) {
+    const int32_t axis = e->first + k;
+    const int64_t index = df_entries_index(e, i * e->n + k);
+    offset += (index < 0 ? index + e->limits[axis] : index) * e->strides[axis];
   }
   return offset;
 }
@@ -103,7 +34,7 @@ static int64_t offset_of(const entries *e, int64_t i) {
 /* ---- Gathers -------------------------------------------------------------------------------- */
 
 typedef struct gathering {
-  const entries *e;
+  const df_entries *e;
   char *to;
   const char *from;
   int64_t item;
@@ -119,7 +50,7 @@ static void gather_task(void *context, int64_t index, int64_t count, int32_t wor
     memcpy(g->to + i * bytes, g->from + offset_of(g->e, i) * g->item, (size_t)bytes);
 }
 
-static df_status gather(const df_call *call, const entries *e, const char *op) {
+static df_status gather(const df_call *call, const df_entries *e, const char *op) {
   const df_tensor *y = &call->outputs[0];
   const df_status status = check(call, e, op);
   if (status != DF_OK || df_elements(y) == 0)
@@ -131,43 +62,34 @@ static df_status gather(const df_call *call, const entries *e, const char *op) {
 }
 
 static df_status gather_elements_run(const df_call *call) {
-  const entries e = by_element(call, &call->inputs[0], &call->inputs[1]);
+  const df_entries e = df_entries_by_element(call);
   return gather(call, &e, "gather_elements");
 }
 
 static df_status gather_nd_run(const df_call *call) {
-  const entries e = by_coordinates(call, &call->inputs[0], &call->inputs[1]);
+  const df_entries e = df_entries_by_coordinates(call);
   return gather(call, &e, "gather_nd");
 }
 
 /* ---- Scatters ------------------------------------------------------------------------------- */
 
-#define NUMBER_ROW(combine)                                                                        \
-  for (int64_t j = 0; j < n; j++) {                                                                \
-    const float a = to[j], b = from[j];                                                            \
-    to[j] = combine;                                                                               \
-  }
+/* y[j] = the update joined to it; each case a loop of its own, so that it becomes vector code. */
+#define JOIN_ROW(reduction)                                                                        \
+  case reduction:                                                                                  \
+    for (int64_t j = 0; j < n; j++)                                                                \
+      to[j] = df_scatter_join(to[j], from[j], reduction);                                          \
+    break;
 
-/* NaN wins, as in the reference. */
-static void combine_row(float *to, const float *from, int64_t n, char how) {
-  switch (how) {
-  case 'd': /* add */
-    NUMBER_ROW(a + b) break;
-  case 'u': /* mul */
-    NUMBER_ROW(a * b) break;
-  case 'a': /* max */
-    NUMBER_ROW(a > b || a != a ? a : b) break;
-  default: /* min */
-    NUMBER_ROW(a < b || a != a ? a : b)
+static void join_row(float *to, const float *from, int64_t n, int32_t reduction) {
+  switch (reduction) {
+    JOIN_ROW(DF_SCATTER_ADD)
+    JOIN_ROW(DF_SCATTER_MUL)
+    JOIN_ROW(DF_SCATTER_MAX)
+    JOIN_ROW(DF_SCATTER_MIN)
   }
 }
 
-/* The reduction's second letter tells them apart: none, add, mul, max, min. */
-static char reduction(const df_attribute *attributes, int32_t count) {
-  return count > 1 && attributes[1].kind == DF_ATTR_STRING ? attributes[1].s[1] : 'o';
-}
-
-static df_status scatter(const df_call *call, const entries *e, const char *op) {
+static df_status scatter(const df_call *call, const df_entries *e, const char *op) {
   const df_tensor *data = &call->inputs[0], *updates = &call->inputs[2], *y = &call->outputs[0];
   const df_status status = check(call, e, op);
   const int64_t elements = df_elements(y), item = df_item_bytes(y->dtype);
@@ -175,45 +97,41 @@ static df_status scatter(const df_call *call, const entries *e, const char *op) 
     return status;
   if (y->data != data->data)
     memcpy(y->data, data->data, (size_t)(elements * item));
-  const char how = reduction(call->attributes, call->n_attributes);
+  const int32_t reduction = df_scatter_reduction(call->attributes, call->n_attributes);
   for (int64_t i = 0; i < e->count && e->row > 0; i++) {
     const int64_t at = offset_of(e, i);
     const char *from = (const char *)updates->data + i * e->row * item;
-    if (how == 'o')
+    if (reduction == DF_SCATTER_REPLACE)
       memcpy((char *)y->data + at * item, from, (size_t)(e->row * item));
     else
-      combine_row((float *)y->data + at, (const float *)(const void *)from, e->row, how);
+      join_row((float *)y->data + at, (const float *)(const void *)from, e->row, reduction);
   }
   return DF_OK;
 }
 
 static df_status scatter_elements_run(const df_call *call) {
-  const entries e = by_element(call, &call->inputs[0], &call->inputs[1]);
+  const df_entries e = df_entries_by_element(call);
   return scatter(call, &e, "scatter_elements");
 }
 
 static df_status scatter_nd_run(const df_call *call) {
-  const entries e = by_coordinates(call, &call->inputs[0], &call->inputs[1]);
+  const df_entries e = df_entries_by_coordinates(call);
   return scatter(call, &e, "scatter_nd");
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */
 
-static const char *accepts(const df_node *node) {
-  if (node->inputs[0].rank > MOST_AXES || node->inputs[1].rank > MOST_AXES)
-    return "an operand has too many axes";
-  return df_accepts_whole_bytes(node);
-}
-
 static const char *accepts_scatter(const df_node *node) {
-  if (node->inputs[0].dtype != DF_FLOAT32 && reduction(node->attributes, node->n_attributes) != 'o')
+  if (node->inputs[0].dtype != DF_FLOAT32 &&
+      df_scatter_reduction(node->attributes, node->n_attributes) != DF_SCATTER_REPLACE)
     return "only float32 elements are reduced";
-  return accepts(node);
+  return df_entries_accepts(node);
 }
 
 DF_KERNELS(scatter) = {
-    DF_KERNEL_IF("gather_elements", "any", "any,i32|i64->any", NULL, accepts, gather_elements_run),
-    DF_KERNEL_IF("gather_nd", "any", "any,i32|i64->any", NULL, accepts, gather_nd_run),
+    DF_KERNEL_IF("gather_elements", "any", "any,i32|i64->any", NULL, df_entries_accepts,
+                 gather_elements_run),
+    DF_KERNEL_IF("gather_nd", "any", "any,i32|i64->any", NULL, df_entries_accepts, gather_nd_run),
     DF_KERNEL_IF("scatter_elements", "any", "any,i32|i64,any->any", "0<0", accepts_scatter,
                  scatter_elements_run),
     DF_KERNEL_IF("scatter_nd", "any", "any,i32|i64,any->any", "0<0", accepts_scatter,

@@ -28,7 +28,7 @@ static df_status copy_run(const df_call *call) {
 
 static df_status concat_run(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
-  const int64_t axis = df_axis(call, 0, 0, y->rank), item = df_item_bytes(y->dtype);
+  const int64_t axis = df_axis(call, DF_CONCAT_AXIS, y->rank), item = df_item_bytes(y->dtype);
   const int64_t apart = df_product(y->shape, axis + 1, y->rank);
   char *to = y->data;
   for (int32_t i = 0; i < call->n_inputs; i++) {
@@ -72,8 +72,8 @@ static df_status slice_grad_run(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
   const int64_t item = df_item_bytes(dx->dtype);
   int32_t n_starts, n_steps;
-  const int64_t *starts = df_attr_ints(call, 1, &n_starts),
-                *steps = df_attr_ints(call, 3, &n_steps);
+  const int64_t *starts = df_attr_ints(call, DF_SLICE_GRAD_STARTS, &n_starts),
+                *steps = df_attr_ints(call, DF_SLICE_GRAD_STEPS, &n_steps);
   if (n_starts != dx->rank || n_steps != dx->rank || dx->rank > DF_WALK_RANK)
     return df_fail(call, DF_INVALID, "slice_grad: %d starts and %d steps for %d axes", n_starts,
                    n_steps, dx->rank);
@@ -172,12 +172,12 @@ static void pad_task(void *context, int64_t index, int64_t count, int32_t worker
 static df_status pad_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
   int32_t n_pads;
-  const int64_t *pads = df_attr_ints(call, 0, &n_pads);
-  const char *mode = call->n_attributes > 1 ? call->attributes[1].s : NULL;
+  const int64_t *pads = df_attr_ints(call, DF_PAD_PADS, &n_pads);
+  const char *mode = df_attr_text(call, DF_PAD_MODE);
   pad_context pad = {.x = x, .y = y, .before = pads, .item = df_item_bytes(y->dtype)};
   if (n_pads != 2 * x->rank || x->rank > DF_WALK_RANK)
     return df_fail(call, DF_INVALID, "pad: %d pads for %d axes", n_pads, x->rank);
-  if (!mode || !strcmp(mode, "constant"))
+  if (!strcmp(mode, "constant"))
     pad.mode = PAD_CONSTANT;
   else if (!strcmp(mode, "edge"))
     pad.mode = PAD_EDGE;

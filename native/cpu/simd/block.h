@@ -7,6 +7,7 @@
 #ifndef DF_CPU_SIMD_BLOCK_H
 #define DF_CPU_SIMD_BLOCK_H
 #include "cpu.h"
+#include "kernels/extremum.h"
 
 #include <math.h>
 
@@ -55,7 +56,7 @@ static inline float df_max_row(const float *x, int64_t n) {
   float most = -INFINITY;
   if (n < DF_LANES / 2) {
     for (int64_t i = 0; i < n; i++)
-      most = x[i] > most || x[i] != x[i] ? x[i] : most;
+      most = DF_MAXIMUM(x[i], most);
     return most;
   }
   float lanes[DF_LANES];
@@ -64,13 +65,13 @@ static inline float df_max_row(const float *x, int64_t n) {
     lanes[j] = most;
   for (; i + DF_LANES <= n; i += DF_LANES)
     for (int j = 0; j < DF_LANES; j++)
-      lanes[j] = x[i + j] > lanes[j] || x[i + j] != x[i + j] ? x[i + j] : lanes[j];
+      lanes[j] = DF_MAXIMUM(x[i + j], lanes[j]);
   for (int64_t j = 0; j < n - i; j++)
-    lanes[j] = x[i + j] > lanes[j] || x[i + j] != x[i + j] ? x[i + j] : lanes[j];
+    lanes[j] = DF_MAXIMUM(x[i + j], lanes[j]);
   for (int width = DF_LANES / 2; width > 0; width /= 2)
     for (int j = 0; j < width; j++) {
       const float other = lanes[j + width];
-      lanes[j] = other > lanes[j] || other != other ? other : lanes[j];
+      lanes[j] = DF_MAXIMUM(other, lanes[j]);
     }
   return lanes[0];
 }

@@ -7,25 +7,18 @@
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
-static const int64_t *list_of(const df_attribute *attributes, int32_t count, int32_t index) {
-  if (index >= count || attributes[index].kind != DF_ATTR_INTS || attributes[index].count == 0)
-    return nullptr;
-  return attributes[index].ints;
-}
-
 /* The attributes strides, pads, dilations and groups begin at |first|. */
 static df_conv make(const int64_t *x, const int64_t *weight, const int64_t *y, int32_t rank,
                     const df_attribute *attributes, int32_t count, int32_t first) {
   df_conv conv{};
   const int32_t axes = rank - 2;
-  const int64_t *strides = list_of(attributes, count, first);
-  const int64_t *pads = list_of(attributes, count, first + 1);
-  const int64_t *dilations = list_of(attributes, count, first + 2);
+  const int64_t *strides = df_attribute_ints(attributes, count, first + DF_CONV_STRIDES, nullptr);
+  const int64_t *pads = df_attribute_ints(attributes, count, first + DF_CONV_PADS, nullptr);
+  const int64_t *dilations =
+      df_attribute_ints(attributes, count, first + DF_CONV_DILATIONS, nullptr);
   conv.rank = axes;
   conv.batch = x[0];
-  conv.groups = 1;
-  if (first + 3 < count && attributes[first + 3].kind == DF_ATTR_INT)
-    conv.groups = attributes[first + 3].i;
+  conv.groups = df_attribute_int(attributes, count, first + DF_CONV_GROUPS);
   conv.channels = weight[1];
   conv.filters = weight[0] / conv.groups;
   conv.padded = 1;
@@ -60,15 +53,15 @@ static df_conv conv_of(const N *of, const int64_t *x, const int64_t *weight, con
 }
 template <typename N> static df_conv forward_of(const N *of) {
   return conv_of(of, of->inputs[0].shape, of->inputs[1].shape, of->outputs[0].shape,
-                 of->inputs[0].rank, 0);
+                 of->inputs[0].rank, DF_CONV_STRIDES);
 }
-template <typename N> static df_conv grad_input_of(const N *of) { /* after input_shape */
+template <typename N> static df_conv grad_input_of(const N *of) {
   return conv_of(of, of->outputs[0].shape, of->inputs[1].shape, of->inputs[0].shape,
-                 of->inputs[0].rank, 1);
+                 of->inputs[0].rank, DF_CONV_GRAD_INPUT_STRIDES);
 }
-template <typename N> static df_conv grad_weight_of(const N *of) { /* after weight_shape */
+template <typename N> static df_conv grad_weight_of(const N *of) {
   return conv_of(of, of->inputs[0].shape, of->outputs[0].shape, of->inputs[1].shape,
-                 of->inputs[0].rank, 1);
+                 of->inputs[0].rank, DF_CONV_GRAD_WEIGHT_STRIDES);
 }
 
 df_conv df_conv_forward(const df_node *node) { return forward_of(node); }

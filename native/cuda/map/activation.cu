@@ -58,15 +58,16 @@
   X(neg, U(0) - U(x))                                                                              \
   X(sign, (x > 0) - (x < 0))
 
-/* Functions with parameters: name, defaults of the attributes alpha and beta, expression. */
+enum { NONE = INT32_MAX }; /* no attribute: reads as zero */
+
+/* Functions with parameters: name, attributes that are alpha and beta, expression. */
 #define F32_PARAMETER_OPS(X)                                                                       \
-  X(leaky_relu, 0.01, 0.0, x < 0.0f ? alpha * x : x)                                               \
-  X(elu, 1.0, 0.0, x < 0.0f ? alpha * expm1f(x) : x)                                               \
-  X(selu, 1.67326319217681884765625, 1.05070102214813232421875,                                    \
-    beta *(x < 0.0f ? alpha * expm1f(x) : x))                                                      \
-  X(celu, 1.0, 0.0, x < 0.0f ? alpha * expm1f(x / alpha) : x)                                      \
-  X(thresholded_relu, 1.0, 0.0, x > alpha ? x : 0.0f)                                              \
-  X(hard_sigmoid, 0.2, 0.5, clamp_01(x *alpha + beta))
+  X(leaky_relu, DF_LEAKY_RELU_ALPHA, NONE, x < 0.0f ? alpha * x : x)                               \
+  X(elu, DF_ELU_ALPHA, NONE, x < 0.0f ? alpha * expm1f(x) : x)                                     \
+  X(selu, DF_SELU_ALPHA, DF_SELU_GAMMA, beta *(x < 0.0f ? alpha * expm1f(x) : x))                  \
+  X(celu, DF_CELU_ALPHA, NONE, x < 0.0f ? alpha * expm1f(x / alpha) : x)                           \
+  X(thresholded_relu, DF_THRESHOLDED_RELU_ALPHA, NONE, x > alpha ? x : 0.0f)                       \
+  X(hard_sigmoid, DF_HARD_SIGMOID_ALPHA, DF_HARD_SIGMOID_BETA, clamp_01(x *alpha + beta))
 
 static __device__ __forceinline__ float clamp_01(float x) {
   x = x < 0.0f ? 0.0f : x;
@@ -107,9 +108,8 @@ INT_OPS(DEFINE_I64)
     __device__ float operator()(float x) const { return expression; }                              \
   };                                                                                               \
   static df_status name##_f32_run(const df_call *call) {                                           \
-    return df_map<float, float>(call,                                                              \
-                                name##_fn{static_cast<float>(df_attr_float(call, 0, first)),       \
-                                          static_cast<float>(df_attr_float(call, 1, second))});    \
+    return df_map<float, float>(call, name##_fn{static_cast<float>(df_attr_float(call, first)),    \
+                                                static_cast<float>(df_attr_float(call, second))}); \
   }
 F32_PARAMETER_OPS(DEFINE_PARAMETER)
 
@@ -125,7 +125,7 @@ struct gelu_tanh_fn {
   }
 };
 static df_status gelu_f32_run(const df_call *call) {
-  if (df_attr_is(call, 0, "tanh"))
+  if (df_attr_is(call, DF_GELU_APPROXIMATE, "tanh"))
     return df_map<float, float>(call, gelu_tanh_fn{});
   return df_map<float, float>(call, gelu_fn{});
 }
@@ -143,8 +143,8 @@ template <typename T> struct is_inf_fn {
   }
 };
 template <typename T> static df_status is_inf_run(const df_call *call) {
-  return df_map<uint8_t, T>(
-      call, is_inf_fn<T>{df_attr_int(call, 0, 1) != 0, df_attr_int(call, 1, 1) != 0});
+  return df_map<uint8_t, T>(call, is_inf_fn<T>{df_attr_int(call, DF_IS_INF_DETECT_NEGATIVE) != 0,
+                                               df_attr_int(call, DF_IS_INF_DETECT_POSITIVE) != 0});
 }
 
 DEFINE(logical_not_bool, uint8_t, uint8_t, x == 0)

@@ -1,5 +1,6 @@
 /* map/arithmetic.cu: z = f(x, y) with NumPy broadcasting, any strides in, contiguous out; selection
  * and clipping. */
+#include "kernels/extremum.h"
 #include "map/map.h"
 
 /* ---- Arithmetic: name, expression in a and b ------------------------------------------------ */
@@ -9,8 +10,8 @@
   X(sub, a - b)                                                                                    \
   X(mul, a *b)                                                                                     \
   X(div, a / b)                                                                                    \
-  X(maximum, a > b || a != a ? a : b) /* NaN on either side wins */                                \
-  X(minimum, a < b || a != a ? a : b)
+  X(maximum, DF_MAXIMUM(a, b))                                                                     \
+  X(minimum, DF_MINIMUM(a, b))
 
 /* Wraps around through unsigned numbers. */
 #define INT_OPS(X)                                                                                 \
@@ -100,7 +101,7 @@ template <typename T> struct mod_fn {
   __device__ T operator()(T a, T b) const { return remainder_of(a, b, like_c); }
 };
 template <typename T> static df_status mod_run(const df_call *call) {
-  return df_map<T, T, T>(call, mod_fn<T>{df_attr_int(call, 0, 0) != 0});
+  return df_map<T, T, T>(call, mod_fn<T>{df_attr_int(call, DF_MOD_FMOD) != 0});
 }
 
 /* dx = dy where y > 0, else 0. */
@@ -123,7 +124,8 @@ static __device__ __forceinline__ float gelu_tanh_slope(float x) {
 DEFINE(gelu_grad_exact, float, float, a *gelu_slope(b))
 DEFINE(gelu_grad_tanh, float, float, a *gelu_tanh_slope(b))
 static df_status gelu_grad_f32_run(const df_call *call) {
-  return df_attr_is(call, 0, "tanh") ? gelu_grad_tanh_run(call) : gelu_grad_exact_run(call);
+  return df_attr_is(call, DF_GELU_APPROXIMATE, "tanh") ? gelu_grad_tanh_run(call)
+                                                       : gelu_grad_exact_run(call);
 }
 
 /* The exponents that models use most have exact short forms; a warp has one of them mostly. */

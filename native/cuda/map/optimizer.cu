@@ -150,8 +150,8 @@ static df_status describe(const df_call *call, parameter *p, const sgd *) {
   p->old_first = df_in<const float>(call, 2);
   p->hyper = df_in<const float>(call, 3);
   p->scale = df_in<const float>(call, 4);
-  p->beta1 = static_cast<float>(df_attr_float(call, 0, 0.0));
-  p->nesterov = df_attr_int(call, 1, 0) != 0;
+  p->beta1 = static_cast<float>(df_attr_float(call, DF_SGD_STEP_MOMENTUM));
+  p->nesterov = df_attr_int(call, DF_SGD_STEP_NESTEROV) != 0;
   if (p->count > 0 && (p->first != nullptr) != (p->old_first != nullptr))
     return df_fail(call, DF_INVALID,
                    "sgd_step: velocity must be both input and output, or neither");
@@ -171,11 +171,11 @@ static df_status describe(const df_call *call, parameter *p, const adamw *) {
   p->old_second = df_in<const float>(call, 3);
   p->hyper = df_in<const float>(call, 4);
   p->scale = df_in<const float>(call, 5);
-  p->beta1 = static_cast<float>(df_attr_float(call, 0, 0.9));
-  p->beta2 = static_cast<float>(df_attr_float(call, 1, 0.999));
-  p->new1 = static_cast<float>(1.0 - df_attr_float(call, 0, 0.9));
-  p->new2 = static_cast<float>(1.0 - df_attr_float(call, 1, 0.999));
-  p->epsilon = static_cast<float>(df_attr_float(call, 2, 1e-8));
+  p->beta1 = static_cast<float>(df_attr_float(call, DF_ADAMW_STEP_BETA1));
+  p->beta2 = static_cast<float>(df_attr_float(call, DF_ADAMW_STEP_BETA2));
+  p->new1 = static_cast<float>(1.0 - df_attr_float(call, DF_ADAMW_STEP_BETA1));
+  p->new2 = static_cast<float>(1.0 - df_attr_float(call, DF_ADAMW_STEP_BETA2));
+  p->epsilon = static_cast<float>(df_attr_float(call, DF_ADAMW_STEP_EPSILON));
   return DF_OK;
 }
 

@@ -167,29 +167,30 @@ static df_status run(const df_call *call, source s, int32_t key, int64_t stream)
 
 /* random_uniform(key; shape, low, high, dtype, stream) */
 static df_status uniform_run(const df_call *call) {
-  const double low = df_attr_float(call, 1, 0.0), high = df_attr_float(call, 2, 1.0);
+  const double low = df_attr_float(call, DF_RANDOM_UNIFORM_LOW),
+               high = df_attr_float(call, DF_RANDOM_UNIFORM_HIGH);
   source s{};
   s.a = static_cast<float>(low);
   s.b = static_cast<float>(high - low);
-  return run<uniform>(call, s, 0, df_attr_int(call, 4, 0));
+  return run<uniform>(call, s, 0, df_attr_int(call, DF_RANDOM_UNIFORM_STREAM));
 }
 
 /* random_normal(key; shape, mean, scale, dtype, stream) */
 static df_status normal_run(const df_call *call) {
   source s{};
-  s.a = static_cast<float>(df_attr_float(call, 1, 0.0));
-  s.b = static_cast<float>(df_attr_float(call, 2, 1.0));
-  return run<normal>(call, s, 0, df_attr_int(call, 4, 0));
+  s.a = static_cast<float>(df_attr_float(call, DF_RANDOM_NORMAL_MEAN));
+  s.b = static_cast<float>(df_attr_float(call, DF_RANDOM_NORMAL_SCALE));
+  return run<normal>(call, s, 0, df_attr_int(call, DF_RANDOM_NORMAL_STREAM));
 }
 
 /* dropout(x, key; ratio, stream); with ratio 1 nothing stays. */
 static df_status dropout_run(const df_call *call) {
-  const double ratio = df_attr_float(call, 0, 0.5);
+  const double ratio = df_attr_float(call, DF_DROPOUT_RATIO);
   source s{};
   s.x = df_in<const float>(call, 0);
   s.a = static_cast<float>(ratio);
   s.b = ratio < 1.0 ? static_cast<float>(1.0 / (1.0 - ratio)) : 0.0f;
-  return run<drop>(call, s, 1, df_attr_int(call, 1, 0));
+  return run<drop>(call, s, 1, df_attr_int(call, DF_DROPOUT_STREAM));
 }
 
 static const df_kernel records[] = {

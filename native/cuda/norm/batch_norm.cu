@@ -235,7 +235,7 @@ static forward forward_of(const df_call *call) {
   f.bias = df_in<const float>(call, 2);
   f.old_mean = df_in<const float>(call, 3);
   f.old_variance = df_in<const float>(call, 4);
-  f.epsilon = static_cast<float>(df_attr_float(call, 0, 1e-5));
+  f.epsilon = static_cast<float>(df_attr_float(call, DF_BATCH_NORM_EPSILON));
   return f;
 }
 
@@ -261,7 +261,7 @@ static df_status train_run(const df_call *call) {
   f.saved_mean = df_out<float>(call, 3);
   f.saved_inverse = df_out<float>(call, 4);
   f.states = static_cast<float2 *>(call->workspace);
-  f.momentum = df_attr_float(call, 1, 0.9);
+  f.momentum = df_attr_float(call, DF_BATCH_NORM_TRAIN_MOMENTUM);
   l.plan.vector = takes_vectors(l, f.x, f.y, nullptr);
   cut(&l, MOST_PARTS);
   f.part_length = l.plan.length;

@@ -97,20 +97,18 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
   }
 }
 
-/* Rows and columns of |shape| when rows begin at the axis of attribute 0. */
+/* Rows and columns of |shape| when rows begin at the axis of the attribute. */
 struct extent {
   int64_t rows, n;
 };
-static extent extent_of(const df_attribute *attributes, int32_t count, const int64_t *shape,
-                        int32_t rank) {
-  int64_t axis = count > 0 && attributes->kind == DF_ATTR_INT ? attributes->i : -1;
-  axis = axis < 0 ? axis + rank : axis;
+template <typename N> static extent extent_of(const N *of, const int64_t *shape, int32_t rank) {
+  const int64_t axis = df_axis(of, DF_LAYER_NORM_AXIS, rank);
   return {df_product(shape, 0, axis), df_product(shape, axis, rank)};
 }
 
 static df_status norm_prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *x = &node->inputs[0];
-  const extent e = extent_of(node->attributes, node->n_attributes, x->shape, x->rank);
+  const extent e = extent_of(node, x->shape, x->rank);
   const df_rows plan = df_rows_plan(e.rows, e.n, true);
   if (plan.parts > 1)
     out->workspace = plan.rows * plan.parts * static_cast<int64_t>(sizeof(float2));
@@ -128,7 +126,7 @@ static df_status clear(const df_call *call, float *at, int64_t count) {
 
 static df_status norm_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0];
-  const extent e = extent_of(call->attributes, call->n_attributes, x->shape, x->rank);
+  const extent e = extent_of(call, x->shape, x->rank);
   row_norm s{};
   s.y = df_out<float>(call, 0);
   s.mean = df_out<float>(call, 1);
@@ -141,8 +139,8 @@ static df_status norm_run(const df_call *call) {
   s.scale = df_in<const float>(call, 1);
   s.bias = df_in<const float>(call, 2);
   s.states = static_cast<float2 *>(call->workspace);
-  s.epsilon = df_attr_float(call, 1, 1e-5);
-  s.center = df_attr_int(call, 2, 1) != 0;
+  s.epsilon = df_attr_float(call, DF_LAYER_NORM_EPSILON);
+  s.center = df_attr_int(call, DF_LAYER_NORM_CENTER) != 0;
   df_rows plan = df_rows_plan(e.rows, e.n, true);
   df_rows_vectors(&plan, s.y, s.x, s.scale, s.bias);
   const dim3 grid = df_rows_grid(plan);
@@ -313,7 +311,7 @@ static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *)
   if (node->outputs[1].dtype == DF_NONE && node->outputs[2].dtype == DF_NONE)
     return DF_OK;
   const df_operand *x = &node->inputs[1];
-  const extent e = extent_of(node->attributes, node->n_attributes, x->shape, x->rank);
+  const extent e = extent_of(node, x->shape, x->rank);
   out->workspace =
       part_count(df_rows_plan(e.rows, e.n, false)) * 2 * e.n * static_cast<int64_t>(sizeof(float));
   return DF_OK;
@@ -321,7 +319,7 @@ static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *)
 
 static df_status grad_run(const df_call *call) {
   const df_tensor *x = &call->inputs[1];
-  const extent e = extent_of(call->attributes, call->n_attributes, x->shape, x->rank);
+  const extent e = extent_of(call, x->shape, x->rank);
   float *dscale = df_out<float>(call, 1), *dbias = df_out<float>(call, 2);
   if (e.rows * e.n == 0) {
     const df_status status = clear(call, dscale, e.n);
@@ -337,7 +335,7 @@ static df_status grad_run(const df_call *call) {
   s.inverse = df_in<const float>(call, 4);
   s.sums = dscale || dbias ? static_cast<float *>(call->workspace) : nullptr;
   s.parts = part_count(plan);
-  s.center = df_attr_int(call, 2, 1) != 0;
+  s.center = df_attr_int(call, DF_LAYER_NORM_CENTER) != 0;
   df_rows_vectors(&plan, s.dx, s.dy, s.x, s.scale);
   df_status status = DF_OK;
   const bool held = fits(plan);

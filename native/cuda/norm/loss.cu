@@ -26,14 +26,15 @@ struct shape {
 };
 
 static shape shape_of(const df_call *call, const df_tensor *logits) {
-  const int64_t axis = df_axis(call, 0, 1, logits->rank);
+  const int64_t axis = df_axis(call, DF_SOFTMAX_CROSS_ENTROPY_AXIS, logits->rank);
   return {df_product(logits->shape, 0, axis), logits->shape[axis],
           df_product(logits->shape, axis + 1, logits->rank)};
 }
 
 static labels labels_of(const df_call *call, int32_t input, int64_t classes) {
   const df_tensor *given = &call->inputs[input];
-  return {given->data, classes, df_attr_int(call, 1, -100), given->dtype == DF_INT64};
+  return {given->data, classes, df_attr_int(call, DF_SOFTMAX_CROSS_ENTROPY_IGNORE_INDEX),
+          given->dtype == DF_INT64};
 }
 
 /* ---- Forward -------------------------------------------------------------------------------- */
@@ -139,7 +140,7 @@ static df_status forward_run(const df_call *call) {
                   df_out<float>(call, 1),
                   df_in<const float>(call, 0),
                   labels_of(call, 1, s.classes),
-                  static_cast<float>(df_attr_float(call, 2, 0.0)),
+                  static_cast<float>(df_attr_float(call, DF_SOFTMAX_CROSS_ENTROPY_LABEL_SMOOTHING)),
                   call->fault,
                   call->step};
   if (s.inner > 1) {
@@ -211,7 +212,8 @@ static df_status gradient_run(const df_call *call) {
     g.by_inner = df_divisor_of(s.inner);
     g.by_classes = df_divisor_of(s.classes);
   }
-  const float smoothing = static_cast<float>(df_attr_float(call, 2, 0.0));
+  const float smoothing =
+      static_cast<float>(df_attr_float(call, DF_SOFTMAX_CROSS_ENTROPY_LABEL_SMOOTHING));
   g.spread = smoothing / static_cast<float>(s.classes);
   g.hit = 1.0f - smoothing;
   g.fault = call->fault;

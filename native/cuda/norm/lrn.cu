@@ -88,10 +88,10 @@ static job job_of(const df_call *call, const df_tensor *x) {
     j.by_channels = df_divisor_of(j.channels);
     j.by_inner = df_divisor_of(j.inner);
   }
-  j.size = df_attr_int(call, 0, 1);
-  j.factor = static_cast<float>(df_attr_float(call, 1, 1e-4) / static_cast<double>(j.size));
-  j.beta = static_cast<float>(df_attr_float(call, 2, 0.75));
-  j.bias = static_cast<float>(df_attr_float(call, 3, 1.0));
+  j.size = df_attr_int(call, DF_LRN_SIZE);
+  j.factor = static_cast<float>(df_attr_float(call, DF_LRN_ALPHA) / static_cast<double>(j.size));
+  j.beta = static_cast<float>(df_attr_float(call, DF_LRN_BETA));
+  j.bias = static_cast<float>(df_attr_float(call, DF_LRN_BIAS));
   return j;
 }
 

@@ -149,7 +149,7 @@ template <typename Op> static df_status run(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
   if (df_elements(y) == 0)
     return DF_OK;
-  const int64_t axis = df_axis(call, 0, -1, y->rank);
+  const int64_t axis = df_axis(call, DF_SOFTMAX_AXIS, y->rank);
   const int64_t outer = df_product(y->shape, 0, axis), size = y->rank ? y->shape[axis] : 1;
   const int64_t inner = df_product(y->shape, axis + 1, y->rank);
   float *out = df_out<float>(call, 0);
@@ -177,11 +177,9 @@ template <typename Op> static df_status run(const df_call *call) {
 /* Workspace for the states of parts. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *y = &node->outputs[0];
-  const df_attribute *given = &node->attributes[0];
   if (df_operand_elements(y) == 0 || y->rank == 0)
     return DF_OK;
-  int64_t axis = node->n_attributes > 0 && given->kind == DF_ATTR_INT ? given->i : -1;
-  axis = axis < 0 ? axis + y->rank : axis;
+  const int64_t axis = df_axis(node, DF_SOFTMAX_AXIS, y->rank);
   const df_rows plan = df_rows_plan(df_product(y->shape, 0, axis), y->shape[axis], true);
   if (df_product(y->shape, axis + 1, y->rank) == 1 && plan.parts > 1)
     out->workspace = plan.rows * plan.parts * static_cast<int64_t>(sizeof(float2));

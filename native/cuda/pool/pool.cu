@@ -34,18 +34,14 @@ struct job {
 
 /* ---- Geometry ------------------------------------------------------------------------------- */
 
-template <typename N> static const int64_t *list(const N *of, int32_t index) {
-  if (index >= of->n_attributes || of->attributes[index].kind != DF_ATTR_INTS)
-    return nullptr;
-  return of->attributes[index].count > 0 ? of->attributes[index].ints : nullptr;
-}
-
 /* Of kernel, strides, pads and dilations from attribute |first| on. */
 template <typename N>
 static window window_of(const N *call, int32_t first, const int64_t *in, const int64_t *out,
                         int32_t rank) {
-  const int64_t *kernel = list(call, first), *strides = list(call, first + 1);
-  const int64_t *pads = list(call, first + 2), *dilations = list(call, first + 3);
+  const int64_t *kernel = df_attr_ints(call, first + DF_MAX_POOL_KERNEL, nullptr);
+  const int64_t *strides = df_attr_ints(call, first + DF_MAX_POOL_STRIDES, nullptr);
+  const int64_t *pads = df_attr_ints(call, first + DF_MAX_POOL_PADS, nullptr);
+  const int64_t *dilations = df_attr_ints(call, first + DF_MAX_POOL_DILATIONS, nullptr);
   const int32_t axes = rank - 2;
   window w{};
   w.in_size = w.out_size = w.padded = 1;
@@ -205,7 +201,7 @@ static job job_of(const df_call *call, const window &w, const int32_t (&size)[AX
 
 static df_status max_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  const window w = window_of(call, 0, x->shape, y->shape, x->rank);
+  const window w = window_of(call, DF_MAX_POOL_KERNEL, x->shape, y->shape, x->rank);
   job j = job_of(call, w, w.out);
   j.places = df_out<int32_t>(call, 1);
   if (j.count == 0)
@@ -215,9 +211,9 @@ static df_status max_run(const df_call *call) {
 
 static df_status avg_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  const window w = window_of(call, 0, x->shape, y->shape, x->rank);
+  const window w = window_of(call, DF_MAX_POOL_KERNEL, x->shape, y->shape, x->rank);
   job j = job_of(call, w, w.out);
-  j.pads_count = df_attr_int(call, 5, 0) != 0;
+  j.pads_count = df_attr_int(call, DF_AVG_POOL_COUNT_INCLUDE_PAD) != 0;
   if (j.count == 0)
     return DF_OK;
   return DF_LAUNCH(call, (pool<false>), df_blocks(j.count, DF_BLOCK), DF_BLOCK, 0, j);
@@ -225,9 +221,9 @@ static df_status avg_run(const df_call *call) {
 
 static df_status avg_grad_run(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
-  const window w = window_of(call, 1, dx->shape, dy->shape, dx->rank);
+  const window w = window_of(call, DF_AVG_POOL_GRAD_KERNEL, dx->shape, dy->shape, dx->rank);
   job j = job_of(call, w, w.in);
-  j.pads_count = df_attr_int(call, 6, 0) != 0;
+  j.pads_count = df_attr_int(call, DF_AVG_POOL_GRAD_COUNT_INCLUDE_PAD) != 0;
   if (j.count == 0)
     return DF_OK;
   return DF_LAUNCH(call, avg_gradient, df_blocks(j.count, DF_BLOCK), DF_BLOCK, 0, j);
@@ -246,10 +242,10 @@ static const char *accepts_planes(const df_node *node, int32_t first, const df_o
   return w.padded > INT32_MAX / 2 ? "a plane with its padding has too many elements" : nullptr;
 }
 static const char *accepts(const df_node *node) {
-  return accepts_planes(node, 0, &node->inputs[0], &node->outputs[0]);
+  return accepts_planes(node, DF_MAX_POOL_KERNEL, &node->inputs[0], &node->outputs[0]);
 }
 static const char *accepts_grad(const df_node *node) {
-  return accepts_planes(node, 1, &node->outputs[0], &node->inputs[0]);
+  return accepts_planes(node, DF_AVG_POOL_GRAD_KERNEL, &node->outputs[0], &node->inputs[0]);
 }
 
 static const df_kernel records[] = {

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(DF_BLOCK) resample_gradient(sampling s) {
 
 static sampling sampling_of(const df_call *call) {
   const df_tensor *index = &call->inputs[1], *out = &call->outputs[0];
-  const int64_t axis = df_axis(call, 0, 0, out->rank);
+  const int64_t axis = df_axis(call, DF_RESAMPLE_AXIS, out->rank);
   sampling s{};
   s.out = df_out<float>(call, 0);
   s.in = df_in<const float>(call, 0);
@@ -147,9 +147,7 @@ static df_status grad_run(const df_call *call) {
 /* Workspace for first and next. */
 static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *dx = &node->outputs[0];
-  const bool given = node->n_attributes > 0 && node->attributes[0].kind == DF_ATTR_INT;
-  const int64_t axis = given ? node->attributes[0].i : 0;
-  const int64_t size = dx->shape[axis < 0 ? axis + dx->rank : axis];
+  const int64_t size = dx->shape[df_axis(node, DF_RESAMPLE_GRAD_AXIS, dx->rank)];
   out->workspace =
       (size + df_operand_elements(&node->inputs[1])) * static_cast<int64_t>(sizeof(int32_t));
   return DF_OK;

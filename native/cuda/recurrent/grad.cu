@@ -203,7 +203,7 @@ static backward backward_of(const df_call *call, int64_t gates, int32_t kept, in
   backward b{};
   b.sizes = df_recurrent_of(call->outputs[0].shape, call->inputs[0].shape);
   b.sizes.gates = gates;
-  b.sizes.reverse = df_attr_int(call, 0, 0) != 0;
+  b.sizes.reverse = df_attr_int(call, DF_LSTM_REVERSE) != 0;
   df_recurrent_lengths(&b.sizes, call, lengths);
   b.r = df_in<const float>(call, 0);
   b.gates = kept == 2 ? df_in<const float>(call, 1) : nullptr;
@@ -235,7 +235,7 @@ static df_status gru_run(const df_call *call) {
 
 static df_status rnn_run(const df_call *call) {
   backward b = backward_of(call, 1, 1, 4);
-  b.relu = df_attr_int(call, 1, 0) != 0;
+  b.relu = df_attr_int(call, DF_RNN_RELU) != 0;
   b.dh_first = df_out<float>(call, 1);
   return run(call, b);
 }

@@ -171,7 +171,7 @@ static forward forward_of(const df_call *call, int64_t gates, int32_t h, int32_t
   forward f{};
   f.sizes = df_recurrent_of(call->inputs[0].shape, call->inputs[1].shape);
   f.sizes.gates = gates;
-  f.sizes.reverse = df_attr_int(call, 0, 0) != 0;
+  f.sizes.reverse = df_attr_int(call, DF_LSTM_REVERSE) != 0;
   df_recurrent_lengths(&f.sizes, call, lengths);
   f.x = df_in<const float>(call, 0);
   f.r = df_in<const float>(call, 1);
@@ -200,7 +200,7 @@ static df_status gru_run(const df_call *call) {
 
 static df_status rnn_run(const df_call *call) {
   forward f = forward_of(call, 1, 2, 3);
-  f.relu = df_attr_int(call, 1, 0) != 0;
+  f.relu = df_attr_int(call, DF_RNN_RELU) != 0;
   return run(call, f);
 }
 

@@ -159,10 +159,10 @@ static job job_of(const int64_t *shape, int32_t rank, int64_t axis) {
 
 template <typename T, bool largest> static df_status run(const df_call *call) {
   const df_tensor *x = &call->inputs[0];
-  job j = job_of(x->shape, x->rank, df_attr_int(call, 0, 0));
+  job j = job_of(x->shape, x->rank, df_attr_int(call, DF_ARGMAX_AXIS));
   j.x = x->data;
   j.y = df_out<int64_t>(call, 0);
-  j.last = df_attr_int(call, 2, 0) != 0;
+  j.last = df_attr_int(call, DF_ARGMAX_SELECT_LAST_INDEX) != 0;
   if (j.outer * j.inner == 0)
     return DF_OK;
   if (j.size == 0)
@@ -181,8 +181,7 @@ template <typename T, bool largest> static df_status run(const df_call *call) {
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *x = &node->inputs[0];
-  const bool given = node->n_attributes > 0 && node->attributes[0].kind == DF_ATTR_INT;
-  const job j = job_of(x->shape, x->rank, given ? node->attributes[0].i : 0);
+  const job j = job_of(x->shape, x->rank, df_attr_int(node, DF_ARGMAX_AXIS));
   if (j.parts > 1)
     out->workspace = j.outer * j.parts * static_cast<int64_t>(sizeof(candidate<double>));
   return DF_OK;

@@ -42,7 +42,7 @@ template <typename T_> struct max_of {
   using W = T_;
   using limits = std::numeric_limits<T>;
   static constexpr T first = limits::has_infinity ? -limits::infinity() : limits::lowest();
-  __device__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
+  __device__ T operator()(T a, T b) const { return DF_MAXIMUM(a, b); }
 };
 template <typename T_> struct min_of {
   using T = T_;
@@ -50,7 +50,7 @@ template <typename T_> struct min_of {
   using W = T_;
   using limits = std::numeric_limits<T>;
   static constexpr T first = limits::has_infinity ? limits::infinity() : limits::max();
-  __device__ T operator()(T a, T b) const { return a < b || a != a ? a : b; }
+  __device__ T operator()(T a, T b) const { return DF_MINIMUM(a, b); }
 };
 
 /* ---- The plan: follows from shape, strides and axes, but for |vector| ----------------------- */
@@ -329,7 +329,7 @@ template <typename Op, bool mean> static df_status run(const df_call *call) {
   using W = typename Op::W;
   const df_tensor *from = &call->inputs[0];
   int32_t n_axes;
-  const int64_t *axes = df_attr_ints(call, 0, &n_axes);
+  const int64_t *axes = df_attr_ints(call, DF_REDUCE_SUM_AXES, &n_axes);
   plan p = plan_of(from->shape, from->strides, from->rank, axes, n_axes);
   if (p.outputs == 0)
     return DF_OK;
@@ -357,10 +357,9 @@ template <typename Op, bool mean> static df_status run(const df_call *call) {
 /* Workspace for the results of parts. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *x = &node->inputs[0];
-  const df_attribute *axes = &node->attributes[0];
-  const bool given = node->n_attributes > 0 && axes->kind == DF_ATTR_INTS;
-  const plan p =
-      plan_of(x->shape, x->strides, x->rank, given ? axes->ints : nullptr, given ? axes->count : 0);
+  int32_t n_axes;
+  const int64_t *axes = df_attr_ints(node, DF_REDUCE_SUM_AXES, &n_axes);
+  const plan p = plan_of(x->shape, x->strides, x->rank, axes, n_axes);
   if (p.parts > 1)
     out->workspace = p.parts * p.outputs * static_cast<int64_t>(sizeof(double));
   return DF_OK;

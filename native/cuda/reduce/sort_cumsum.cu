@@ -182,12 +182,12 @@ static df_status run(const df_call *call) {
   const df_tensor *x = &call->inputs[0];
   if (df_elements(x) == 0)
     return DF_OK;
-  job j = job_of(x->shape, x->rank, df_attr_int(call, 0, 0));
+  job j = job_of(x->shape, x->rank, df_attr_int(call, DF_CUMSUM_AXIS));
   j.y = df_out<float>(call, 0);
   j.x = df_in<const float>(call, 0);
   j.sums = static_cast<double *>(call->workspace);
-  j.exclusive = df_attr_int(call, 1, 0) != 0;
-  j.reverse = df_attr_int(call, 2, 0) != 0;
+  j.exclusive = df_attr_int(call, DF_CUMSUM_EXCLUSIVE) != 0;
+  j.reverse = df_attr_int(call, DF_CUMSUM_REVERSE) != 0;
   if (j.group == 1)
     return DF_LAUNCH(call, sum_lines, df_blocks(j.lines, DF_BLOCK), DF_BLOCK, 0, j);
   const dim3 grid(df_blocks(j.lines, DF_BLOCK / j.group), static_cast<unsigned>(j.parts));
@@ -201,10 +201,9 @@ static df_status run(const df_call *call) {
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *x = &node->inputs[0];
-  const bool given = node->n_attributes > 0 && node->attributes[0].kind == DF_ATTR_INT;
   if (df_operand_elements(x) == 0)
     return DF_OK;
-  const job j = job_of(x->shape, x->rank, given ? node->attributes[0].i : 0);
+  const job j = job_of(x->shape, x->rank, df_attr_int(node, DF_CUMSUM_AXIS));
   if (j.parts > 1)
     out->workspace = j.lines * j.parts * static_cast<int64_t>(sizeof(double));
   return DF_OK;

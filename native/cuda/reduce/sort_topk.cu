@@ -199,7 +199,7 @@ static df_status run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
   if (df_elements(y) == 0)
     return DF_OK;
-  const int64_t axis = df_axis(call, 1, -1, x->rank);
+  const int64_t axis = df_axis(call, DF_TOPK_AXIS, x->rank);
   job j{};
   j.values = df_out<float>(call, 0);
   j.places = df_out<int64_t>(call, 1);
@@ -208,7 +208,7 @@ static df_status run(const df_call *call) {
   j.inner = df_product(x->shape, axis + 1, x->rank);
   j.lines = df_product(x->shape, 0, axis) * j.inner;
   j.k = y->shape[axis];
-  j.largest = df_attr_int(call, 2, 1) != 0;
+  j.largest = df_attr_int(call, DF_TOPK_LARGEST) != 0;
   if (sorts(j.size, j.k)) {
     j.padded = power_of_two(j.size);
     j.keys = static_cast<uint64_t *>(call->workspace);
@@ -224,8 +224,7 @@ static df_status run(const df_call *call) {
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *x = &node->inputs[0], *y = &node->outputs[0];
-  const bool given = node->n_attributes > 1 && node->attributes[1].kind == DF_ATTR_INT;
-  const int64_t axis = given ? node->attributes[1].i : -1, at = axis < 0 ? axis + x->rank : axis;
+  const int64_t at = df_axis(node, DF_TOPK_AXIS, x->rank);
   if (df_operand_elements(y) > 0 && sorts(x->shape[at], y->shape[at]))
     out->workspace = df_operand_elements(x) / x->shape[at] * power_of_two(x->shape[at]) *
                      static_cast<int64_t>(sizeof(uint64_t));

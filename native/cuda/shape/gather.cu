@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(DF_BLOCK) gather_rows(T *y, const T *x, indexi
 
 static df_status gather_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  const int64_t axis = df_axis(call, 0, 0, x->rank);
+  const int64_t axis = df_axis(call, DF_GATHER_AXIS, x->rank);
   indexing g = indexing_of(call, &call->inputs[1], x, axis);
   int64_t n = df_elements(y), item = df_item_bytes(x->dtype);
   if (n == 0)
@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(DF_BLOCK)
 
 static df_status index_add_run(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
-  const indexing g = indexing_of(call, &call->inputs[0], y, df_axis(call, 1, 0, y->rank));
+  const indexing g =
+      indexing_of(call, &call->inputs[0], y, df_axis(call, DF_INDEX_ADD_AXIS, y->rank));
   if (df_elements(y) == 0)
     return g.size || !g.count ? df_status(DF_OK)
                               : df_fail(call, DF_INVALID, "index_add: y has no place for updates");
@@ -150,8 +151,6 @@ __global__ void __launch_bounds__(DF_BLOCK)
 
 /* Attribute |index| as a number, whole or not. */
 static df_number number_of(const df_call *call, int32_t index) {
-  if (index >= call->n_attributes)
-    return {0.0, 0, true, false, false};
   const df_attribute *a = &call->attributes[index];
   if (a->kind == DF_ATTR_INT)
     return {static_cast<double>(a->i), a->i, true, false, false};
@@ -167,12 +166,12 @@ static df_status fill(const df_call *call, df_number start, df_number delta) {
 }
 
 static df_status full_run(const df_call *call) {
-  return fill(call, number_of(call, 1), {0.0, 0, true, false, false});
+  return fill(call, number_of(call, DF_FULL_VALUE), {0.0, 0, true, false, false});
 }
 
 static df_status range_run(const df_call *call) {
-  df_number start = number_of(call, 0);
-  const df_number delta = number_of(call, 2);
+  df_number start = number_of(call, DF_RANGE_START);
+  const df_number delta = number_of(call, DF_RANGE_DELTA);
   start.whole = start.whole && delta.whole;
   return fill(call, start, delta);
 }
@@ -195,7 +194,8 @@ static df_status one_hot_run(const df_call *call) {
   const int64_t n = df_elements(y);
   if (n == 0)
     return DF_OK;
-  const indexing g = indexing_of(call, &call->inputs[0], y, df_axis(call, 1, -1, y->rank));
+  const indexing g =
+      indexing_of(call, &call->inputs[0], y, df_axis(call, DF_ONE_HOT_AXIS, y->rank));
   return DF_LAUNCH(call, one_hot_elements, df_blocks(n, DF_BLOCK), DF_BLOCK, 0,
                    df_out<void>(call, 0), y->dtype, n, g);
 }

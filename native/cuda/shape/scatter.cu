@@ -1,99 +1,42 @@
 /* shape/scatter.cu: reading and writing by tensors of indices: gather_elements, scatter_elements,
  * gather_nd, scatter_nd.
  *
- * Each is a list of entries, and an entry names a row of |row| neighbouring elements of the data: a
- * single one, or what is left behind the coordinates. Where several entries name one place, the
- * last one writes it: a first pass finds it. Reductions are by atomics: the order of additions, and
- * with it the last bits, may differ from run to run where indices repeat.
+ * Where several entries name one element, the last one writes it: a first pass finds it. Reductions
+ * are by atomics: the order of additions, and with it the last bits, may differ from run to run
+ * where indices repeat.
  */
+#include "kernels/scatter.h"
 #include "shape/copy.h"
 
-enum { MOST_AXES = 12 };
-
-struct entries {
-  const void *indices;
+struct entries : df_entries {
   df_fault *fault;
-  int64_t count;               /* of entries */
-  int64_t row;                 /* elements that an entry names */
-  int32_t dtype;               /* of the indices */
-  int32_t step;                /* of the call */
-  int32_t axes;                /* of the counter */
-  int32_t axis;                /* the one that is replaced; -1 for coordinates */
-  int32_t shared, coordinates; /* of the data's axes */
-  int64_t sizes[MOST_AXES];    /* of the counter */
-  int64_t strides[MOST_AXES];  /* of the data, in elements */
-  int64_t limits[MOST_AXES];   /* sizes of the data */
-
-  __device__ int64_t index(int64_t i, int32_t axis_) const {
-    const int64_t found = dtype == DF_INT32 ? static_cast<const int32_t *>(indices)[i]
-                                            : static_cast<const int64_t *>(indices)[i];
-    return df_checked_index(found, limits[axis_], fault, step);
-  }
+  int32_t step; /* of the call */
 
   /* The element of the data where entry |i| begins. */
-  __device__ int64_t place(int64_t i) const {
-    int64_t offset = 0, rest = i;
-    for (int32_t at = axes - 1; at >= 0; at--) {
-      const int64_t own = rest % sizes[at];
-      rest /= sizes[at];
-      if (at == axis)
-        offset += index(i, at) * strides[at];
-      else if (axis >= 0 || at < shared)
-        offset += own * strides[at];
+  __device__ int64_t offset(int64_t i) const {
+    int64_t found = df_entries_offset(this, i);
+    for (int32_t k = 0; k < n; k++) {
+      const int64_t index = df_entries_index(this, i * n + k);
+      found += df_checked_index(index, limits[first + k], fault, step) * strides[first + k];
     }
-    for (int32_t k = 0; k < coordinates; k++)
-      offset += index(i * coordinates + k, shared + k) * strides[shared + k];
-    return offset;
+    return found;
   }
 };
 
-static entries layout(const df_call *call) {
-  const df_tensor *data = &call->inputs[0], *indices = &call->inputs[1];
-  entries e{};
-  e.indices = indices->data;
-  e.fault = call->fault;
-  e.dtype = indices->dtype;
-  e.step = call->step;
-  int64_t stride = 1;
-  for (int32_t i = data->rank - 1; i >= 0; i--) {
-    e.strides[i] = stride;
-    e.limits[i] = data->shape[i];
-    stride *= data->shape[i];
-  }
-  for (int32_t i = 0; i < indices->rank; i++)
-    e.sizes[i] = indices->shape[i];
-  return e;
-}
-
 static entries by_element(const df_call *call) {
-  entries e = layout(call);
-  e.count = df_elements(&call->inputs[1]);
-  e.row = 1;
-  e.axes = call->inputs[0].rank;
-  e.axis = static_cast<int32_t>(df_axis(call, 0, 0, e.axes));
-  return e;
+  return {df_entries_by_element(call), call->fault, call->step};
 }
 
 static entries by_coordinates(const df_call *call) {
-  const df_tensor *data = &call->inputs[0], *indices = &call->inputs[1];
-  entries e = layout(call);
-  e.axis = -1;
-  e.axes = indices->rank - 1;
-  e.shared = static_cast<int32_t>(df_attr_int(call, 0, 0));
-  e.coordinates = static_cast<int32_t>(indices->shape[e.axes]);
-  e.count = df_product(indices->shape, 0, e.axes);
-  e.row = df_product(data->shape, e.shared + e.coordinates, data->rank);
-  return e;
+  return {df_entries_by_coordinates(call), call->fault, call->step};
 }
 
-/* Entries need a place to name. */
+/* Entries need an element to name. */
 static df_status check(const df_call *call, const entries &e) {
-  const int32_t first = e.axis >= 0 ? e.axis : e.shared;
-  const int32_t n = e.axis >= 0 ? 1 : e.coordinates;
-  for (int32_t k = 0; k < n && e.count > 0; k++)
-    if (e.limits[first + k] == 0)
+  for (int32_t k = 0; k < e.n && e.count > 0; k++)
+    if (e.limits[e.first + k] == 0)
       return df_fail(call, DF_INVALID, "axis %d of the data has no elements to choose from",
-                     first + k);
+                     e.first + k);
   return DF_OK;
 }
 
@@ -106,7 +49,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
   if (i >= e.count * e.row)
     return;
   const int64_t entry = i / e.row;
-  y[i] = x[e.place(entry) + (i - entry * e.row)];
+  y[i] = x[e.offset(entry) + (i - entry * e.row)];
 }
 
 static df_status gather(const df_call *call, const entries &e) {
@@ -124,13 +67,13 @@ static df_status gather_nd_run(const df_call *call) { return gather(call, by_coo
 
 /* ---- Scatters ------------------------------------------------------------------------------- */
 
-/* last[place] = the largest number of an entry that names it, plus one. Rows begin at multiples of
+/* last[row] = the largest number of an entry that names it, plus one. Rows begin at multiples of
  * e.row. */
 __global__ void __launch_bounds__(DF_BLOCK)
     scatter_find(unsigned long long *last, const __grid_constant__ entries e) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < e.count)
-    atomicMax(&last[e.place(i) / e.row], static_cast<unsigned long long>(i + 1));
+    atomicMax(&last[e.offset(i) / e.row], static_cast<unsigned long long>(i + 1));
 }
 
 template <typename T>
@@ -140,51 +83,34 @@ __global__ void __launch_bounds__(DF_BLOCK)
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= e.count * e.row)
     return;
-  const int64_t entry = i / e.row, place = e.place(entry);
-  if (last[place / e.row] == static_cast<unsigned long long>(entry + 1))
-    y[place + (i - entry * e.row)] = updates[i];
-}
-
-/* The reduction's second letter tells them apart: none, add, mul, max, min. NaN wins. */
-static __device__ __forceinline__ float combined(float a, float b, char how) {
-  switch (how) {
-  case 'd':
-    return a + b;
-  case 'u':
-    return a * b;
-  case 'a':
-    return a > b || a != a ? a : b;
-  default:
-    return a < b || a != a ? a : b;
-  }
+  const int64_t entry = i / e.row, offset = e.offset(entry);
+  if (last[offset / e.row] == static_cast<unsigned long long>(entry + 1))
+    y[offset + (i - entry * e.row)] = updates[i];
 }
 
 __global__ void __launch_bounds__(DF_BLOCK)
-    scatter_combine(float *y, const float *updates, char how, const __grid_constant__ entries e) {
+    scatter_combine(float *y, const float *updates, int32_t reduction,
+                    const __grid_constant__ entries e) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= e.count * e.row)
     return;
   const int64_t entry = i / e.row;
-  float *at = y + e.place(entry) + (i - entry * e.row);
-  if (how == 'd') {
+  float *at = y + e.offset(entry) + (i - entry * e.row);
+  if (reduction == DF_SCATTER_ADD) {
     atomicAdd(at, updates[i]);
     return;
   }
   int seen = __float_as_int(*at), expected;
   do {
     expected = seen;
-    const float next = combined(__int_as_float(expected), updates[i], how);
+    const float next = df_scatter_join(__int_as_float(expected), updates[i], reduction);
     seen = atomicCAS(reinterpret_cast<int *>(at), expected, __float_as_int(next));
   } while (seen != expected);
 }
 
-static char reduction(const df_attribute *attributes, int32_t count) {
-  return count > 1 && attributes[1].kind == DF_ATTR_STRING ? attributes[1].s[1] : 'o';
-}
-
 /* A number per row of the data. */
 static df_status prepare_scatter(const df_node *node, df_prepared *out, df_error *) {
-  if (reduction(node->attributes, node->n_attributes) == 'o')
+  if (df_scatter_reduction(node->attributes, node->n_attributes) == DF_SCATTER_REPLACE)
     out->workspace = df_operand_elements(&node->inputs[0]) * static_cast<int64_t>(sizeof(int64_t));
   return DF_OK;
 }
@@ -201,17 +127,17 @@ static df_status scatter(const df_call *call, const entries &e) {
     failed = cudaMemcpyAsync(y->data, data->data, static_cast<size_t>(elements * item),
                              cudaMemcpyDeviceToDevice, stream);
   const int64_t n = e.count * e.row;
-  const char how = reduction(call->attributes, call->n_attributes);
+  const int32_t reduction = df_scatter_reduction(call->attributes, call->n_attributes);
   unsigned long long *last = static_cast<unsigned long long *>(call->workspace);
-  if (!failed && n > 0 && how == 'o')
+  if (!failed && n > 0 && reduction == DF_SCATTER_REPLACE)
     failed = cudaMemsetAsync(last, 0, static_cast<size_t>(elements / e.row) * sizeof *last, stream);
   if (failed)
     return df_fail(call, DF_DEVICE, "scatter: %s", cudaGetErrorString(failed));
   if (n == 0)
     return DF_OK;
-  if (how != 'o')
+  if (reduction != DF_SCATTER_REPLACE)
     return DF_LAUNCH(call, scatter_combine, df_blocks(n, DF_BLOCK), DF_BLOCK, 0,
-                     df_out<float>(call, 0), df_in<const float>(call, 2), how, e);
+                     df_out<float>(call, 0), df_in<const float>(call, 2), reduction, e);
   status = DF_LAUNCH(call, scatter_find, df_blocks(e.count, DF_BLOCK), DF_BLOCK, 0, last, e);
   if (status)
     return status;
@@ -228,21 +154,16 @@ static df_status scatter_nd_run(const df_call *call) { return scatter(call, by_c
 
 /* ---- Records -------------------------------------------------------------------------------- */
 
-static const char *accepts(const df_node *node) {
-  if (node->inputs[0].rank > MOST_AXES || node->inputs[1].rank > MOST_AXES)
-    return "more than 12 axes are not supported";
-  return df_accepts_whole_bytes(node);
-}
-
 static const char *accepts_scatter(const df_node *node) {
-  if (node->inputs[0].dtype != DF_FLOAT32 && reduction(node->attributes, node->n_attributes) != 'o')
+  if (node->inputs[0].dtype != DF_FLOAT32 &&
+      df_scatter_reduction(node->attributes, node->n_attributes) != DF_SCATTER_REPLACE)
     return "only float32 elements are reduced";
-  return accepts(node);
+  return df_entries_accepts(node);
 }
 
 #define GATHER(op, function)                                                                       \
-  DF_CUDA_KERNEL(op, "any", "any,i32|i64->any", nullptr, .accepts = accepts, .run = function,      \
-                 .capturable = 1)
+  DF_CUDA_KERNEL(op, "any", "any,i32|i64->any", nullptr, .accepts = df_entries_accepts,            \
+                 .run = function, .capturable = 1)
 #define SCATTER(op, function)                                                                      \
   DF_CUDA_KERNEL(op, "any", "any,i32|i64,any->any", "0<0", .accepts = accepts_scatter,             \
                  .prepare = prepare_scatter, .run = function, .capturable = 1)

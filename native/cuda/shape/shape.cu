@@ -154,7 +154,7 @@ static df_status copy_run(const df_call *call) {
 
 static df_status concat_run(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
-  const int64_t axis = df_axis(call, 0, 0, y->rank), item = df_item_bytes(y->dtype);
+  const int64_t axis = df_axis(call, DF_CONCAT_AXIS, y->rank), item = df_item_bytes(y->dtype);
   const int64_t apart = df_product(y->shape, axis + 1, y->rank);
   char *to = static_cast<char *>(y->data);
   df_status status = DF_OK;
@@ -173,8 +173,8 @@ static df_status slice_grad_run(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
   const int64_t item = df_item_bytes(dx->dtype), bytes = df_elements(dx) * item;
   int32_t n_starts, n_steps;
-  const int64_t *starts = df_attr_ints(call, 1, &n_starts);
-  const int64_t *steps = df_attr_ints(call, 3, &n_steps);
+  const int64_t *starts = df_attr_ints(call, DF_SLICE_GRAD_STARTS, &n_starts);
+  const int64_t *steps = df_attr_ints(call, DF_SLICE_GRAD_STEPS, &n_steps);
   if (n_starts != dx->rank || n_steps != dx->rank || dx->rank > DF_WALK_RANK)
     return df_fail(call, DF_INVALID, "slice_grad: %d starts and %d steps for %d axes", n_starts,
                    n_steps, dx->rank);
@@ -243,18 +243,17 @@ __global__ void __launch_bounds__(DF_BLOCK)
 static df_status pad_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
   int32_t n_pads;
-  const int64_t *pads = df_attr_ints(call, 0, &n_pads);
+  const int64_t *pads = df_attr_ints(call, DF_PAD_PADS, &n_pads);
   pad_shape s{x->rank, PAD_CONSTANT, {}, {}, {}};
   if (n_pads != 2 * x->rank || x->rank > DF_WALK_RANK)
     return df_fail(call, DF_INVALID, "pad: %d pads for %d axes", n_pads, x->rank);
-  if (df_attr_is(call, 1, "edge"))
+  if (df_attr_is(call, DF_PAD_MODE, "edge"))
     s.mode = PAD_EDGE;
-  else if (df_attr_is(call, 1, "reflect"))
+  else if (df_attr_is(call, DF_PAD_MODE, "reflect"))
     s.mode = PAD_REFLECT;
-  else if (call->n_attributes > 1 && call->attributes[1].kind == DF_ATTR_STRING &&
-           !df_attr_is(call, 1, "constant"))
+  else if (!df_attr_is(call, DF_PAD_MODE, "constant"))
     return df_fail(call, DF_UNSUPPORTED, "pad: mode \"%s\" is not constant, edge or reflect",
-                   call->attributes[1].s);
+                   df_attr_text(call, DF_PAD_MODE));
   const int64_t n = df_elements(y);
   if (n == 0)
     return DF_OK;

@@ -1,0 +1,96 @@
+"""Writes attributes.h: at which index a kernel finds an attribute of its op, from the declarations of dataflow.ops.
+
+Run ``python native/kernels/attributes.py`` after a declaration changed; a test compares. The header is checked in
+because a build from source has no dataflow to import yet.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from dataflow import ops
+from dataflow.ir.op import Op
+
+HEADER = Path(__file__).with_suffix(".h")
+
+# Ops that one function of a kernel reads: the attributes of the first, the others have as well, in the same order one
+# behind the other. Others may have some before and behind, and a prefix (``pool_kernel``).
+ALIKE = (
+    ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod"),
+    ("argmax", "argmin"),
+    ("gather_elements", "scatter_elements"),
+    ("gather_nd", "scatter_nd"),
+    ("conv", "conv_relu", "conv_add_relu", "conv_relu_max_pool", "conv_grad_input", "conv_grad_weight"),
+    ("max_pool", "avg_pool", "avg_pool_grad", "conv_relu_max_pool"),
+    ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad"),
+    ("softmax_cross_entropy", "softmax_cross_entropy_grad"),
+    ("layer_norm", "layer_norm_grad"),
+    ("lrn", "lrn_grad"),
+    ("batch_norm", "batch_norm_train"),
+    ("gelu", "gelu_grad"),
+    ("lstm", "lstm_grad", "gru", "gru_grad", "rnn", "rnn_grad"),
+    ("rnn", "rnn_grad"),
+    ("resample", "resample_grad"),
+    ("attention", "attention_grad"),
+)
+
+TEXT = """\
+/* kernels/attributes.h: at which index of a call's or node's attributes one of an op stands.
+ *
+ * Written by kernels/attributes.py from the declarations of dataflow.ops: don't edit. Ops that one
+ * function reads share the names of the first, which come first in the others too unless these have
+ * names of their own. */
+#ifndef DF_KERNELS_ATTRIBUTES_H
+#define DF_KERNELS_ATTRIBUTES_H
+
+/* clang-format off */
+@ENUMS@
+/* clang-format on */
+
+#endif
+"""
+
+
+def offset(first: Op, other: Op) -> int:
+    """The index in ``other`` of the first attribute of ``first``.
+
+    Raises:
+        ValueError: the attributes of ``first`` do not follow each other there.
+    """
+    wanted, names = list(first.attributes), list(other.attributes)
+    for begin in range(len(names) - len(wanted) + 1):
+        if all(name.endswith(want) for name, want in zip(names[begin:], wanted, strict=False)):
+            return begin
+    raise ValueError(f"{other.name} has the attributes {names}; kernels expect {wanted} among them, as of {first.name}")
+
+
+def enum(op: Op, also: list[str]) -> str:
+    """The enumerators of ``op``, with a comment that names the ops that share them."""
+    names = [f"DF_{op.name.strip('_')}_{name}".upper() for name in op.attributes]
+    line = f"enum {{ {', '.join(names)} }};"
+    comment = f"/* also {', '.join(also)} */\n" if also else ""
+    return comment + "\n".join(textwrap.wrap(line, 100, subsequent_indent="       "))
+
+
+def header() -> str:
+    """The text of attributes.h.
+
+    Raises:
+        ValueError: ops that one function reads differ.
+    """
+    by_name = {op.name: op for op in ops.ALL if op.attributes and not op.bodies}  # the runtime runs bodies, not kernels
+    also: dict[str, list[str]] = {}
+    shared = set()
+    for first, *others in ALIKE:
+        for other in others:
+            begin = offset(by_name[first], by_name[other])
+            if begin == 0 and len(by_name[first].attributes) == len(by_name[other].attributes):
+                shared.add(other)
+                also.setdefault(first, []).append(other)
+    enums = [enum(op, also.get(op.name, [])) for op in ops.ALL if op.name in by_name and op.name not in shared]
+    return TEXT.replace("@ENUMS@", "\n".join(enums))
+
+
+if __name__ == "__main__":
+    HEADER.write_text(header())
