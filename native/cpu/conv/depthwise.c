@@ -10,6 +10,7 @@
  * between its elements, taps transposed round. The commonest kernel, 3x3, needs no copy
  * (conv/depthwise_3x3.h). */
 #include "conv/depthwise.h"
+#include "conv/common.h"
 #include "conv/depthwise_3x3.h"
 #include "simd/vector.h"
 
@@ -124,13 +125,13 @@ static void fill_lines(float *buffer, const shape *s, const float *plane, int64_
 
 /* ---- y and dx ------------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct planes {
   const df_depthwise *d;
   shape s;
-  int64_t inner; /* source planes summed up in one of out */
-  int64_t outs;  /* planes of out with the same source planes */
-  int32_t flip;
-} job;
+  int64_t inner;    /* source planes summed up in one of out */
+  int64_t outs;     /* planes of out with the same source planes */
+  int32_t reversed; /* taps are read from the last to the first */
+} planes;
 
 /* Where the taps of a row of results read, relative to its first element, without lines of zeros.
  */
@@ -140,7 +141,7 @@ typedef struct reads {
   float weight[MOST_TAPS];
 } reads;
 
-static void find_reads(reads *r, const job *j, const float *weight, int64_t row) {
+static void find_reads(reads *r, const planes *j, const float *weight, int64_t row) {
   const axis *down = &j->s.down, *across = &j->s.across;
   int64_t taps = down->kernel * across->kernel, from;
   r->count = 0;
@@ -150,7 +151,7 @@ static void find_reads(reads *r, const job *j, const float *weight, int64_t row)
     for (int64_t b = 0; b < across->kernel; b++) {
       int64_t tap = a * across->kernel + b;
       r->at[r->count] = a * down->dilation * j->s.line + b * across->dilation;
-      r->weight[r->count++] = weight[j->flip ? taps - 1 - tap : tap];
+      r->weight[r->count++] = weight[j->reversed ? taps - 1 - tap : tap];
     }
   }
 }
@@ -175,7 +176,7 @@ static inline __attribute__((always_inline)) void do_row(int64_t taps, int64_t s
 }
 
 /* do_row for |rows| rows that read alike, |line| floats apart. */
-static void do_rows(const job *j, const reads *r, const float *buffer, float *out, int64_t rows,
+static void do_rows(const planes *j, const reads *r, const float *buffer, float *out, int64_t rows,
                     float bias, const float *add, int32_t relu) {
   int64_t stride = j->s.across.stride, width = j->s.across.out;
   int64_t line = j->s.down.stride * j->s.line;
@@ -193,14 +194,14 @@ static void do_rows(const job *j, const reads *r, const float *buffer, float *ou
 }
 
 /* Whether a plane of out is one of the source with a kernel of 3x3 taps next to each other. */
-static int is_three(const job *j) {
+static int is_three(const planes *j) {
   const axis *down = &j->s.down, *across = &j->s.across;
   return j->inner == 1 && down->up == 1 && across->up == 1 && down->kernel == 3 &&
          across->kernel == 3 && down->dilation == 1 && across->dilation == 1 && down->stride <= 2 &&
          across->stride <= 2;
 }
 
-static void do_three(const job *j, int64_t plane) {
+static void do_three(const planes *j, int64_t plane) {
   const df_depthwise *d = j->d;
   const axis *down = &j->s.down, *across = &j->s.across;
   int64_t out_size = down->out * across->out, unit = plane / j->outs;
@@ -211,7 +212,7 @@ static void do_three(const job *j, int64_t plane) {
                 .weight = d->weight + filter * 9,
                 .bias = d->bias ? d->bias[filter] : 0.0f,
                 .relu = d->relu,
-                .flip = j->flip,
+                .reversed = j->reversed,
                 .in = {down->in, across->in},
                 .out_size = {down->out, across->out},
                 .pad = {down->pad, across->pad},
@@ -220,7 +221,7 @@ static void do_three(const job *j, int64_t plane) {
 }
 
 /* One plane of out. */
-static void do_plane(const job *j, int64_t plane) {
+static void do_plane(const planes *j, int64_t plane) {
   const df_depthwise *d = j->d;
   const shape *s = &j->s;
   float buffer[BUFFER];
@@ -251,11 +252,8 @@ static void do_plane(const job *j, int64_t plane) {
   }
 }
 
-static void run_planes(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const job *j = context;
-  int64_t begin, end;
-  df_task_range(index, count, j->d->conv.batch * j->d->conv.groups * j->outs, 1, &begin, &end);
+static void run_planes(const void *context, int64_t begin, int64_t end) {
+  const planes *j = context;
   const int three = is_three(j);
   for (int64_t plane = begin; plane < end; plane++)
     if (three)
@@ -264,28 +262,28 @@ static void run_planes(void *context, int64_t index, int64_t count, int32_t work
       do_plane(j, plane);
 }
 
-static void run(const df_call *call, job *j) {
+static void run(const df_call *call, const planes *j) {
   const df_conv *conv = &j->d->conv;
-  int64_t planes = conv->batch * conv->groups * j->outs;
+  int64_t count = conv->batch * conv->groups * j->outs;
   int64_t work = conv->batch * conv->groups * conv->filters *
                  (j->s.down.out * j->s.across.out * 4 + j->s.down.in * j->s.across.in);
-  df_parallel(call, run_planes, j, df_min(planes, df_task_count(call, work, DF_GRAIN)));
+  DF_NAME(df_run_units)(call, count, work, run_planes, j);
 }
 
 void DF_NAME(df_depthwise_run)(const df_call *call, const df_depthwise *depthwise) {
-  job j = {.d = depthwise,
-           .s = make_shape(&depthwise->conv, 0),
-           .inner = 1,
-           .outs = depthwise->conv.filters};
+  planes j = {.d = depthwise,
+              .s = make_shape(&depthwise->conv, 0),
+              .inner = 1,
+              .outs = depthwise->conv.filters};
   run(call, &j);
 }
 
 void DF_NAME(df_depthwise_run_dx)(const df_call *call, const df_depthwise *depthwise) {
-  job j = {.d = depthwise,
-           .s = make_shape(&depthwise->conv, 1),
-           .inner = depthwise->conv.filters,
-           .outs = 1,
-           .flip = 1};
+  planes j = {.d = depthwise,
+              .s = make_shape(&depthwise->conv, 1),
+              .inner = depthwise->conv.filters,
+              .outs = 1,
+              .reversed = 1};
   run(call, &j);
 }
 
@@ -305,7 +303,7 @@ static inline __attribute__((always_inline)) void add_row(df_vec *sums, const re
 
 /* All taps of one filter; the sums of an image are joined on their own, so that rounding does not
  * grow with the batch. */
-static void do_filter(const job *j, int64_t filter) {
+static void do_filter(const planes *j, int64_t filter) {
   const df_depthwise *d = j->d;
   const shape *s = &j->s;
   float buffer[BUFFER];
@@ -344,19 +342,16 @@ static void do_filter(const job *j, int64_t filter) {
     d->out[filter * r.count + t] = (float)total[t];
 }
 
-static void run_filters(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const job *j = context;
-  int64_t begin, end;
-  df_task_range(index, count, j->d->conv.groups * j->d->conv.filters, 1, &begin, &end);
+static void run_filters(const void *context, int64_t begin, int64_t end) {
+  const planes *j = context;
   for (int64_t filter = begin; filter < end; filter++)
     do_filter(j, filter);
 }
 
 void DF_NAME(df_depthwise_run_dw)(const df_call *call, const df_depthwise *depthwise) {
   const df_conv *conv = &depthwise->conv;
-  job j = {.d = depthwise, .s = make_shape(conv, 0)};
+  planes j = {.d = depthwise, .s = make_shape(conv, 0)};
   int64_t filters = conv->groups * conv->filters;
   int64_t work = conv->batch * filters * (conv->window.in_size + conv->window.out_size * 4);
-  df_parallel(call, run_filters, &j, df_min(filters, df_task_count(call, work, DF_GRAIN)));
+  DF_NAME(df_run_units)(call, filters, work, run_filters, &j);
 }

@@ -116,7 +116,7 @@ THREE_INLINE void do_rows(const df_three *t, const df_vec *weight, const reads *
 THREE_INLINE void run(const df_three *t, int down, int across) {
   df_vec weight[TAPS * TAPS];
   for (int i = 0; i < TAPS * TAPS; i++)
-    weight[i] = vec_splat(t->weight[t->flip ? TAPS * TAPS - 1 - i : i]);
+    weight[i] = vec_splat(t->weight[t->reversed ? TAPS * TAPS - 1 - i : i]);
   for (int64_t column = 0; column < t->out_size[1]; column += DF_LANES) {
     int64_t count = df_min(DF_LANES, t->out_size[1] - column), row = 0;
     reads r = find_reads(t, column, across);

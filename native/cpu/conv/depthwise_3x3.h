@@ -14,7 +14,7 @@ typedef struct df_three {
   const float *weight;
   float bias;
   int32_t relu;
-  int32_t flip;               /* taps are read from the last to the first */
+  int32_t reversed;           /* taps are read from the last to the first */
   int64_t in[2], out_size[2]; /* rows, columns */
   int64_t pad[2];
   int64_t stride[2]; /* 1 or 2 */

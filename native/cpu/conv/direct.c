@@ -10,6 +10,7 @@
  * output, which is written once per block. A panel passes over all tiles of a task while the next
  * one is fetched, so weights come from far once and while there is arithmetic to do. */
 #include "conv/direct.h"
+#include "conv/common.h"
 #include "conv/direct_tile.h"
 #include "conv/gather.h"
 
@@ -98,10 +99,11 @@ typedef struct plan {
   int64_t per_line; /* tiles of a line */
   int64_t tiles;    /* of an image */
   int64_t block;    /* k of a block */
-  int64_t parts;    /* of the tiles */
-  int64_t cuts;     /* of the panels of filters */
+  int64_t tile_splits;
+  int64_t panel_splits;
   int64_t together; /* tiles that share a pass over the weights */
   int64_t scratch;  /* floats of a task's workspace */
+  const df_direct *d;
 } plan;
 
 /* Time of one task, in cycles per step of k: tiles, gathering them, waiting for weights. */
@@ -109,26 +111,26 @@ static int64_t task_cost(int64_t tiles, int64_t panels, int plain) {
   return tiles * (DF_DIRECT_ROWS * panels + (plain ? 1 : 6)) + 4 * panels;
 }
 
-/* Pieces: parts of the tiles gather less, cuts of the panels read less of the weights. Among the
- * splits that take about the shortest time, the one with the most tasks: they even out threads that
- * are held up. */
-static void cut(plan *p, const df_conv *conv, int plain, int32_t threads) {
+/* Splitting the tiles gathers less in a task, splitting the panels reads less of the weights. Among
+ * the splits that take about the shortest time, the one with the most tasks: they even out threads
+ * that are held up. */
+static void split(plan *p, const df_conv *conv, int plain, int32_t threads) {
   int64_t panels = panels_of(conv), units = conv->batch * conv->groups;
   int64_t work = df_times(units * conv->filters * conv->window.out_size, p->k);
   int64_t most = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
   int64_t best = INT64_MAX, tasks = 0;
   for (int pass = 0; pass < 2; pass++)
-    for (int64_t parts = 1; parts <= df_min(p->tiles, most); parts++)
-      for (int64_t cuts = 1; cuts <= df_min(panels, most) && parts * cuts <= most; cuts++) {
-        int64_t count = units * parts * cuts;
+    for (int64_t down = 1; down <= df_min(p->tiles, most); down++)
+      for (int64_t across = 1; across <= df_min(panels, most) && down * across <= most; across++) {
+        int64_t count = units * down * across;
         int64_t cost = df_divide_up(count, threads) *
-                       task_cost(df_divide_up(p->tiles, parts), df_divide_up(panels, cuts), plain);
+                       task_cost(df_divide_up(p->tiles, down), df_divide_up(panels, across), plain);
         if (pass == 0) {
           best = df_min(best, cost);
         } else if (cost <= best + best / 32 && count > tasks) {
           tasks = count;
-          p->parts = parts;
-          p->cuts = cuts;
+          p->tile_splits = down;
+          p->panel_splits = across;
         }
       }
 }
@@ -150,9 +152,9 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   p.tiles = w->out_size / p.line * p.per_line;
   p.block = block_of(p.k);
 
-  cut(&p, conv, plain, threads);
-  DF_ASSUME(p.parts > 0);
-  int64_t tiles = df_divide_up(p.tiles, p.parts);
+  split(&p, conv, plain, threads);
+  DF_ASSUME(p.tile_splits > 0);
+  int64_t tiles = df_divide_up(p.tiles, p.tile_splits);
   int64_t most = df_max(1, df_min(MOST_TILES, MOST_FLOATS / (p.block * DF_LANES)));
   p.together = df_divide_up(tiles, df_divide_up(tiles, most));
   p.scratch = plain ? 0 : p.together * p.block * DF_LANES;
@@ -278,38 +280,35 @@ static void do_tiles(const task *s, int64_t from, int64_t to, int64_t panel, int
   }
 }
 
-typedef struct job {
-  const df_direct *d;
-  plan p;
-  float *workspace;
-} job;
-
-static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count;
-  const job *job = context;
-  const plan *p = &job->p;
-  const df_conv *conv = &job->d->conv;
+/* at: image, group, split of the tiles, split of the panels. */
+static void run_task(const void *context, const int64_t *at, float *scratch) {
+  const plan *p = context;
+  const df_direct *d = p->d;
+  const df_conv *conv = &d->conv;
   const df_window *w = &conv->window;
-  int64_t cut = index % p->cuts;
-  index /= p->cuts;
-  int64_t part = index % p->parts;
-  index /= p->parts;
-  int64_t group = index % conv->groups;
-  task s = {.d = job->d, .p = p, .lanes = lanes_of(conv)};
-  s.lines = job->workspace + worker * p->scratch;
-  s.source = job->d->source + index * conv->channels * w->in_size;
-  s.out = job->d->out + index * conv->filters * w->out_size;
-  s.add = job->d->add ? job->d->add + (s.out - job->d->out) : NULL;
-  s.packed = job->d->packed + group * group_floats(conv);
-  s.bias = job->d->bias ? job->d->bias + group * conv->filters : NULL;
+  const int64_t group = at[1], plane = at[0] * conv->groups + group;
+  task s = {.d = d, .p = p, .lanes = lanes_of(conv), .lines = scratch};
+  s.source = d->source + plane * conv->channels * w->in_size;
+  s.out = d->out + plane * conv->filters * w->out_size;
+  s.add = d->add ? d->add + (s.out - d->out) : NULL;
+  s.packed = d->packed + group * group_floats(conv);
+  s.bias = d->bias ? d->bias + group * conv->filters : NULL;
   df_tap_offsets(w, s.offset);
-  int64_t panels = panels_of(conv);
-  do_tiles(&s, p->tiles * part / p->parts, p->tiles * (part + 1) / p->parts, panels * cut / p->cuts,
-           panels * (cut + 1) / p->cuts);
+  int64_t tile, last_tile, panel, last_panel;
+  df_task_range(at[2], p->tile_splits, p->tiles, 1, &tile, &last_tile);
+  df_task_range(at[3], p->panel_splits, panels_of(conv), 1, &panel, &last_panel);
+  do_tiles(&s, tile, last_tile, panel, last_panel);
 }
 
 void DF_NAME(df_direct_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
-  job job = {.d = direct, .p = make_plan(conv, call->threads), .workspace = call->workspace};
-  df_parallel(call, run_task, &job, conv->batch * conv->groups * job.p.parts * job.p.cuts);
+  plan p = make_plan(conv, call->threads);
+  p.d = direct;
+  DF_NAME(df_run_tasks)
+  (call, &(df_tasks){.run = run_task,
+                     .context = &p,
+                     .axes = 4,
+                     .size = {conv->batch, conv->groups, p.tile_splits, p.panel_splits},
+                     .workspace = call->workspace,
+                     .scratch = p.scratch});
 }

@@ -2,10 +2,11 @@
  *
  * Lanes run along positions, so that they are full with few filters too. x is split by phases
  * (conv/phase_layout.h); dy is copied with rows of the same length and zeros in the gap. A tile of
- * dot products stays in registers over all positions of some images. Images are cut into parts by
+ * dot products stays in registers over all positions of some images. Images are split by
  * sizes and threads; each part sums into a copy of its own, and the copies are added in their
  * order. */
 #include "conv/dot.h"
+#include "conv/common.h"
 #include "conv/phase_layout.h"
 #include "conv/tile.h"
 
@@ -31,8 +32,8 @@ typedef struct plan {
   int64_t scratch;      /* floats of a task's workspace */
 } plan;
 
-/* Size of the parts when |total| is cut into |count| parts, all about equal. */
-static int64_t part_of(int64_t total, int64_t count) {
+/* Units of a split when |total| is split |count| times, all about equal. */
+static int64_t split_of(int64_t total, int64_t count) {
   return df_divide_up(total, df_max(1, df_min(total, count)));
 }
 
@@ -61,22 +62,22 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   if (df_times(weight_floats(&p), missing * 16) <=
       conv->batch * w->out_size * (conv->filters + conv->channels))
     image_splits = df_max(1, df_min(missing, conv->batch));
-  p.steps = part_of(conv->batch, image_splits);
+  p.steps = split_of(conv->batch, image_splits);
   p.image_splits = df_max(1, df_divide_up(conv->batch, df_max(1, p.steps)));
   missing = df_divide_up(missing, p.image_splits);
-  p.filters = part_of(conv->filters, missing);
+  p.filters = split_of(conv->filters, missing);
   p.filters = df_min(conv->filters, df_round_up(p.filters, DF_DOT_ROWS));
   p.filter_splits = df_divide_up(conv->filters, p.filters);
 
   int64_t per_row = phase_floats(&p, 1) - phase_floats(&p, 0) + p.filters * p.span;
   int64_t most = (PHASE_FLOATS - phase_floats(&p, 0)) / df_max(1, per_row);
-  p.band = part_of(p.down.grid, df_divide_up(p.down.grid, df_max(1, most)));
+  p.band = split_of(p.down.grid, df_divide_up(p.down.grid, df_max(1, most)));
   p.bands = df_divide_up(p.down.grid, df_max(1, p.band));
   p.plane = p.down.phases * p.across.phases * (p.band + p.down.reach) * p.span;
   p.line = df_round_up(p.band * p.span, DF_LANES);
   int64_t image = phase_floats(&p, p.band) + p.filters * p.line;
   p.images = df_max(1, p.bands > 1 ? 1 : df_min(p.steps, PHASE_FLOATS / df_max(1, image)));
-  p.images = df_max(1, part_of(p.steps, df_divide_up(p.steps, p.images)));
+  p.images = df_max(1, split_of(p.steps, df_divide_up(p.steps, p.images)));
   p.scratch = df_round_up(p.k, 16) + p.images * image + p.span + DF_LANES;
   p.scratch = df_round_up(p.scratch, 16);
   return p;
@@ -84,16 +85,15 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
 
 /* ---- One task ------------------------------------------------------------------------------ */
 
-typedef struct job {
+typedef struct gradient {
   plan p;
   float *dw;
-  float *copies; /* of dw, one per image part; null when there is one part */
+  float *copies; /* of dw, one per split of the images but the first */
   const float *x, *dy;
-  float *workspace;
-} job;
+} gradient;
 
 typedef struct task {
-  const job *job;
+  const gradient *gradient;
   int64_t group, filter, filters;
   int64_t image, images, z, first, rows; /* what is copied */
   int32_t *shift;                        /* per dw of a filter */
@@ -105,14 +105,14 @@ static void fill_zero(float *out, int64_t count) { memset(out, 0, (size_t)count 
 
 /* Planes of x, zeros for slices in the padding, and a zero slack that the last vectors read. */
 static void copy_phases(const task *s) {
-  const plan *p = &s->job->p;
+  const plan *p = &s->gradient->p;
   const df_window *w = &p->conv.window;
   int64_t plane = w->in[1] * w->in[2];
   float *to = s->x;
   for (int64_t image = 0; image < s->images; image++)
     for (int64_t channel = 0; channel < p->conv.channels; channel++) {
       int64_t at = (s->image + image) * p->conv.groups + s->group;
-      const float *from = s->job->x + (at * p->conv.channels + channel) * w->in[0] * plane;
+      const float *from = s->gradient->x + (at * p->conv.channels + channel) * w->in[0] * plane;
       for (int64_t tap = 0; tap < w->kernel[0]; tap++, to += p->plane) {
         int64_t slice = df_slice(w, 0, s->z, tap);
         int64_t used = p->down.phases * p->across.phases * (s->rows + p->down.reach) * p->span;
@@ -142,14 +142,15 @@ static void copy_row(float *to, int64_t span, const float *from, int64_t count) 
 }
 
 static void copy_dy(const task *s) {
-  const plan *p = &s->job->p;
+  const plan *p = &s->gradient->p;
   const df_window *w = &p->conv.window;
   int64_t width = w->out[2];
   float *to = s->dy;
   for (int64_t image = 0; image < s->images; image++)
     for (int64_t filter = s->filter; filter < s->filter + s->filters; filter++, to += p->line) {
       int64_t at = ((s->image + image) * p->conv.groups + s->group) * p->conv.filters + filter;
-      const float *from = s->job->dy + ((at * w->out[0] + s->z) * w->out[1] + s->first) * width;
+      const float *from =
+          s->gradient->dy + ((at * w->out[0] + s->z) * w->out[1] + s->first) * width;
       for (int64_t row = 0; row < s->rows; row++)
         copy_row(to + row * p->span, p->span, from + row * width, width);
       fill_zero(to + s->rows * p->span, p->line - s->rows * p->span);
@@ -158,7 +159,7 @@ static void copy_dy(const task *s) {
 
 /* Where every dw of a filter reads x. */
 static void find_shifts(const task *s) {
-  const plan *p = &s->job->p;
+  const plan *p = &s->gradient->p;
   const df_window *w = &p->conv.window;
   int64_t rows = s->rows + p->down.reach, at = 0;
   for (int64_t plane = 0; plane < p->conv.channels * w->kernel[0]; plane++)
@@ -174,7 +175,7 @@ static void find_shifts(const task *s) {
 
 /* Adds to dw what the copied images give. */
 static void add_dots(const task *s, float *dw) {
-  const plan *p = &s->job->p;
+  const plan *p = &s->gradient->p;
   int64_t x_image = p->conv.channels * p->conv.window.kernel[0] * p->plane;
   for (int64_t filter = 0; filter < s->filters; filter += DF_DOT_ROWS)
     for (int64_t k = 0; k < p->k; k += DF_DOT_COLUMNS) {
@@ -192,24 +193,20 @@ static void add_dots(const task *s, float *dw) {
     }
 }
 
-static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count;
-  const job *job = context;
-  const plan *p = &job->p;
-  task s = {.job = job};
-  s.filter = index % p->filter_splits * p->filters;
+/* at: split of the images, group, split of the filters. */
+static void run_task(const void *context, const int64_t *at, float *scratch) {
+  const gradient *g = context;
+  const plan *p = &g->p;
+  task s = {.gradient = g, .group = at[1], .filter = at[2] * p->filters};
   s.filters = df_min(p->filters, p->conv.filters - s.filter);
-  index /= p->filter_splits;
-  s.group = index % p->conv.groups;
-  int64_t part = index / p->conv.groups;
-  int64_t end = df_min(p->conv.batch, (part + 1) * p->steps);
-  s.shift = (int32_t *)(job->workspace + worker * p->scratch);
+  int64_t end = df_min(p->conv.batch, (at[0] + 1) * p->steps);
+  s.shift = (int32_t *)scratch;
   s.dy = (float *)s.shift + df_round_up(p->k, 16);
   s.x = s.dy + p->images * p->filters * p->line;
-  float *dw = (job->copies ? job->copies + part * weight_floats(p) : job->dw) +
+  float *dw = (at[0] ? g->copies + (at[0] - 1) * weight_floats(p) : g->dw) +
               (s.group * p->conv.filters + s.filter) * p->k;
   fill_zero(dw, s.filters * p->k);
-  for (s.image = part * p->steps; s.image < end; s.image += s.images) {
+  for (s.image = at[0] * p->steps; s.image < end; s.image += s.images) {
     s.images = df_min(p->images, end - s.image);
     for (s.z = 0; s.z < p->depth; s.z++)
       for (s.first = 0; s.first < p->down.grid; s.first += p->band) {
@@ -222,23 +219,10 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   }
 }
 
-/* ---- The sum of the copies ------------------------------------------------------------------ */
-
-static void add_copies(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const job *job = context;
-  int64_t begin, end, total = weight_floats(&job->p);
-  df_task_range(index, count, total, DF_LANES, &begin, &end);
-  memcpy(job->dw + begin, job->copies + begin, (size_t)(end - begin) * sizeof(float));
-  for (int64_t part = 1; part < job->p.image_splits; part++) {
-    const float *copy = job->copies + part * total;
-    for (int64_t i = begin; i < end; i++)
-      job->dw[i] += copy[i];
-  }
-}
+/* ---- All tasks ----------------------------------------------------------------------------- */
 
 static int64_t copies_floats(const plan *p) {
-  return p->image_splits > 1 ? df_round_up(p->image_splits * weight_floats(p), 16) : 0;
+  return df_round_up((p->image_splits - 1) * weight_floats(p), 16);
 }
 
 int64_t DF_NAME(df_dot_floats)(const df_conv *conv, int32_t threads) {
@@ -248,12 +232,15 @@ int64_t DF_NAME(df_dot_floats)(const df_conv *conv, int32_t threads) {
 
 void DF_NAME(df_dot_run)(const df_call *call, const df_conv *conv, float *dw, const float *x,
                          const float *dy) {
-  job job = {.p = make_plan(conv, call->threads), .dw = dw, .x = x, .dy = dy};
-  const plan *p = &job.p;
-  job.copies = p->image_splits > 1 ? call->workspace : NULL;
-  job.workspace = (float *)call->workspace + copies_floats(p);
-  df_parallel(call, run_task, &job, p->image_splits * p->conv.groups * p->filter_splits);
-  if (job.copies)
-    df_parallel(call, add_copies, &job,
-                df_task_count(call, weight_floats(p) * p->image_splits, DF_GRAIN));
+  gradient g = {
+      .p = make_plan(conv, call->threads), .dw = dw, .copies = call->workspace, .x = x, .dy = dy};
+  const plan *p = &g.p;
+  DF_NAME(df_run_tasks)
+  (call, &(df_tasks){.run = run_task,
+                     .context = &g,
+                     .axes = 3,
+                     .size = {p->image_splits, p->conv.groups, p->filter_splits},
+                     .workspace = g.copies + copies_floats(p),
+                     .scratch = p->scratch});
+  DF_NAME(df_add_copies)(call, dw, g.copies, p->image_splits - 1, weight_floats(p));
 }

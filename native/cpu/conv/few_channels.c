@@ -2,13 +2,14 @@
  * in[c][r * stride - pad + a * dilation][x * stride - pad + b * dilation]).
  *
  * For the few channels of an image a product of packed weights with lines of positions, k of them =
- * (channel, tap). A row of the input is cut into its phases first, padded with zeros:
+ * (channel, tap). A row of the input is split into its phases first, padded with zeros:
  *   phase[p][j] = in[j * stride + p]
  * so that the line of tap b is one phase from some element on: b * dilation - pad = shift * stride
  * + p. Copying it takes a load and a store for a vector of positions, where its products take a
  * multiply-add per filter. The lines of a strip of DF_TILE_COLUMNS positions stay in the first
  * cache while every panel of filters passes over them. */
 #include "conv/few_channels.h"
+#include "conv/common.h"
 #include "conv/pointwise.h"
 #include "gemm/tile.h"
 
@@ -91,7 +92,7 @@ int64_t DF_NAME(df_few_channels_floats)(const df_conv *conv) {
 /* ---- Lines ---------------------------------------------------------------------------------- */
 
 /* The phases of a row of the input, or of padding when it is null. */
-static void cut_row(float *to, const float *row, const df_window *w, const form *f) {
+static void split_row(float *to, const float *row, const df_window *w, const form *f) {
   int64_t stride = w->stride[2];
   memset(to, 0, (size_t)(stride * f->pitch) * sizeof(float));
   if (!row)
@@ -112,16 +113,16 @@ static void cut_row(float *to, const float *row, const df_window *w, const form 
 }
 
 /* Phases of what |rows| rows of the output from |row| on read: [channel][input row][phase]. */
-static void cut_rows(float *to, const float *source, const df_conv *conv, const form *f,
-                     int64_t row, int64_t rows) {
+static void split_rows_of(float *to, const float *source, const df_conv *conv, const form *f,
+                          int64_t row, int64_t rows) {
   const df_window *w = &conv->window;
   int64_t first = row * w->stride[1] - w->pad[1];
   int64_t count = (rows - 1) * w->stride[1] + (w->kernel[1] - 1) * w->dilation[1] + 1;
   for (int64_t c = 0; c < conv->channels; c++)
     for (int64_t i = 0; i < count; i++) {
       int64_t at = first + i;
-      cut_row(to + (c * f->inputs + i) * w->stride[2] * f->pitch,
-              at >= 0 && at < w->in[1] ? source + c * w->in_size + at * w->in[2] : NULL, w, f);
+      split_row(to + (c * f->inputs + i) * w->stride[2] * f->pitch,
+                at >= 0 && at < w->in[1] ? source + c * w->in_size + at * w->in[2] : NULL, w, f);
     }
 }
 
@@ -176,7 +177,7 @@ void DF_NAME(df_few_channels_band)(const df_direct *direct, int64_t unit, int64_
   for (int64_t row = begin; row < end; row++) {
     int64_t ahead = (row - begin) % f.rows;
     if (ahead == 0)
-      cut_rows(scratch, source, conv, &f, row, df_min(f.rows, end - row));
+      split_rows_of(scratch, source, conv, &f, row, df_min(f.rows, end - row));
     for (int64_t strip = 0; strip < f.strips; strip++) {
       int64_t columns = columns_of(w, strip), vectors = width_of(columns) / DF_LANES;
       int64_t at = (row - begin) * to->row + strip * DF_TILE_COLUMNS;
@@ -198,8 +199,8 @@ void DF_NAME(df_few_channels_band)(const df_direct *direct, int64_t unit, int64_
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
-/* Parts of the rows of a plane. */
-static int64_t parts_of(const df_conv *conv, int32_t threads) {
+/* How many tasks share the rows of a plane. */
+static int64_t row_splits(const df_conv *conv, int32_t threads) {
   int64_t units = conv->batch * conv->groups;
   int64_t work = df_times(units * conv->filters * conv->window.out_size, steps_of(conv));
   int64_t wanted = threads > 1 ? df_max(1, df_min(4 * threads, work / GRAIN)) : 1;
@@ -210,30 +211,34 @@ int64_t DF_NAME(df_few_channels_workspace)(const df_conv *conv, int32_t threads)
   return DF_NAME(df_few_channels_floats)(conv) * (int64_t)sizeof(float) * threads;
 }
 
-typedef struct job {
+typedef struct split_rows {
   const df_direct *d;
-  int64_t parts;
-  float *workspace;
-} job;
+  int64_t splits;
+} split_rows;
 
-static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count;
-  const job *job = context;
-  const df_conv *conv = &job->d->conv;
-  const df_window *w = &conv->window;
-  int64_t unit = index / job->parts, part = index % job->parts;
-  int64_t begin = w->out[1] * part / job->parts, end = w->out[1] * (part + 1) / job->parts;
-  int64_t at = unit * conv->filters * w->out_size + begin * w->out[2];
-  df_planes to = {.out = job->d->out + at,
-                  .add = job->d->add ? job->d->add + at : NULL,
+/* at: image and group, split of the rows. */
+static void run_task(const void *context, const int64_t *at, float *scratch) {
+  const split_rows *s = context;
+  const df_direct *d = s->d;
+  const df_window *w = &d->conv.window;
+  int64_t begin, end;
+  df_task_range(at[1], s->splits, w->out[1], 1, &begin, &end);
+  int64_t offset = at[0] * d->conv.filters * w->out_size + begin * w->out[2];
+  df_planes to = {.out = d->out + offset,
+                  .add = d->add ? d->add + offset : NULL,
                   .plane = w->out_size,
                   .row = w->out[2]};
-  DF_NAME(df_few_channels_band)
-  (job->d, unit, begin, end, &to, job->workspace + worker * DF_NAME(df_few_channels_floats)(conv));
+  DF_NAME(df_few_channels_band)(d, at[0], begin, end, &to, scratch);
 }
 
 void DF_NAME(df_few_channels_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
-  job job = {direct, parts_of(conv, call->threads), call->workspace};
-  df_parallel(call, run_task, &job, conv->batch * conv->groups * job.parts);
+  const split_rows s = {direct, row_splits(conv, call->threads)};
+  DF_NAME(df_run_tasks)
+  (call, &(df_tasks){.run = run_task,
+                     .context = &s,
+                     .axes = 2,
+                     .size = {conv->batch * conv->groups, s.splits},
+                     .workspace = call->workspace,
+                     .scratch = DF_NAME(df_few_channels_floats)(conv)});
 }

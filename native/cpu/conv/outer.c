@@ -11,22 +11,22 @@
  * (taps of one element) is the same with x and dy in each other's place: the one with fewer rows is
  * transposed. */
 #include "conv/outer.h"
+#include "conv/common.h"
 #include "conv/outer_plan.h"
 #include "conv/outer_tile.h"
 #include "gemm/pack.h"
 
 /* ---- Operands ------------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct gradient {
   df_outer_plan p;
   float *dw;
-  float *copies; /* of dw, one per part but the first */
+  float *copies; /* of dw, one per split of the blocks but the first */
   const float *left, *right;
-  float *workspace;
-} job;
+} gradient;
 
 typedef struct task {
-  const job *job;
+  const gradient *gradient;
   int64_t group, filter, filters, channel, channels;
   int64_t image, images, z, first, rows; /* the block */
   int32_t accumulate;                    /* it is not the first of the part */
@@ -41,11 +41,11 @@ static int64_t panel_width(int64_t filters) {
 }
 
 static int64_t block_positions(const task *s) {
-  return s->images * s->rows * s->job->p.conv.window.out[2];
+  return s->images * s->rows * s->gradient->p.conv.window.out[2];
 }
 
 static void transpose_right(const task *s) {
-  const df_outer_plan *p = &s->job->p;
+  const df_outer_plan *p = &s->gradient->p;
   const df_window *w = &p->conv.window;
   int64_t positions = s->rows * w->out[2];
   float *to = s->right;
@@ -56,7 +56,7 @@ static void transpose_right(const task *s) {
         int64_t at =
             (image * p->conv.groups + s->group) * p->conv.filters + s->filter + done + lane;
         const float *from =
-            s->job->right + ((at * w->out[0] + s->z) * w->out[1] + s->first) * w->out[2];
+            s->gradient->right + ((at * w->out[0] + s->z) * w->out[1] + s->first) * w->out[2];
         int64_t count = df_min(DF_LANES, s->filters - done - lane);
         df_pack_transposed(to + lane, from, w->out_size, count, positions, width);
       }
@@ -65,7 +65,7 @@ static void transpose_right(const task *s) {
 
 /* Planes of |channels|: [channel][tap of depth][image][plane], zeros for slices in the padding. */
 static void copy_left_phases(const task *s, int64_t channel, int64_t channels) {
-  const df_outer_plan *p = &s->job->p;
+  const df_outer_plan *p = &s->gradient->p;
   const df_window *w = &p->conv.window;
   int64_t slice_floats = w->in[1] * w->in[2], floats = df_outer_plane(p, s->rows);
   for (int64_t c = 0; c < channels; c++)
@@ -77,7 +77,7 @@ static void copy_left_phases(const task *s, int64_t channel, int64_t channels) {
         if (slice < 0)
           memset(to, 0, (size_t)floats * sizeof(float));
         else
-          DF_NAME(df_phase_copy)(to, s->job->left + (at * w->in[0] + slice) * slice_floats,
+          DF_NAME(df_phase_copy)(to, s->gradient->left + (at * w->in[0] + slice) * slice_floats,
                                  &p->down, &p->across, s->first, s->rows + p->down.reach);
       }
     }
@@ -85,7 +85,7 @@ static void copy_left_phases(const task *s, int64_t channel, int64_t channels) {
 
 /* Where the rows of |channels| begin: the taps of a plane, and the same a pitch further. */
 static void find_shifts(const task *s, int64_t channels) {
-  const df_outer_plan *p = &s->job->p;
+  const df_outer_plan *p = &s->gradient->p;
   const df_window *w = &p->conv.window;
   int64_t rows = s->rows + p->down.reach, taps = w->kernel[1] * w->kernel[2];
   for (int64_t tap = 0; tap < taps; tap++) {
@@ -141,7 +141,7 @@ static void fetch_lines(const float *to, int64_t lines, int64_t floats, int64_t 
 
 /* Adds the products of |channels|, which are copied, to dw. */
 static void multiply(const task *s, int64_t channel, int64_t channels) {
-  const df_outer_plan *p = &s->job->p;
+  const df_outer_plan *p = &s->gradient->p;
   const df_window *w = &p->conv.window;
   int64_t rows = channels * w->taps, height = df_even_split(rows, DF_OUTER_ROWS);
   df_outer outer = {.left = s->left,
@@ -182,26 +182,22 @@ static void multiply(const task *s, int64_t channel, int64_t channels) {
   }
 }
 
-static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count;
-  const job *job = context;
-  const df_outer_plan *p = &job->p;
+/* at: split of the blocks, group, split of the channels, split of the filters. */
+static void run_task(const void *context, const int64_t *at, float *scratch) {
+  const gradient *g = context;
+  const df_outer_plan *p = &g->p;
   const df_window *w = &p->conv.window;
-  task s = {.job = job};
-  s.filter = index % p->filter_splits * p->filters;
-  s.filters = df_min(p->filters, p->conv.filters - s.filter);
-  index /= p->filter_splits;
-  s.channel = index % p->channel_splits * p->channels;
+  task s = {.gradient = g, .group = at[1], .sums = scratch};
+  s.channel = at[2] * p->channels;
   s.channels = df_min(p->channels, p->conv.channels - s.channel);
-  index /= p->channel_splits;
-  s.group = index % p->conv.groups;
-  int64_t part = index / p->conv.groups;
-  s.dw = (part ? job->copies + (part - 1) * p->total : job->dw) + s.group * p->conv.filters * p->k;
-  s.sums = job->workspace + worker * p->scratch;
+  s.filter = at[3] * p->filters;
+  s.filters = df_min(p->filters, p->conv.filters - s.filter);
+  s.dw = (at[0] ? g->copies + (at[0] - 1) * p->total : g->dw) + s.group * p->conv.filters * p->k;
   s.right = s.sums + DF_OUTER_ROWS * DF_OUTER_COLUMNS;
   s.left = s.right + df_round_up(p->filters, DF_LANES) * p->images * p->band * w->out[2];
   s.shift = (int32_t *)(s.left + p->group * w->kernel[0] * p->pitch);
-  int64_t begin = p->blocks * part / p->parts, end = p->blocks * (part + 1) / p->parts;
+  int64_t begin, end;
+  df_task_range(at[0], p->block_splits, p->blocks, 1, &begin, &end);
   for (int64_t block = begin; block < end; block++) {
     int64_t above = block / p->bands;
     s.first = block % p->bands * p->band;
@@ -220,22 +216,10 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   }
 }
 
-/* ---- The sum of the copies ------------------------------------------------------------------ */
-
-static void add_copies(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const job *job = context;
-  int64_t begin, end, total = job->p.total;
-  df_task_range(index, count, total, DF_LANES, &begin, &end);
-  for (int64_t part = 1; part < job->p.parts; part++) {
-    const float *copy = job->copies + (part - 1) * total;
-    for (int64_t i = begin; i < end; i++)
-      job->dw[i] += copy[i];
-  }
-}
+/* ---- All tasks ----------------------------------------------------------------------------- */
 
 static int64_t copies_floats(const df_outer_plan *p) {
-  return df_round_up((p->parts - 1) * p->total, 16);
+  return df_round_up((p->block_splits - 1) * p->total, 16);
 }
 
 int64_t DF_NAME(df_outer_floats)(const df_conv *conv, int32_t threads) {
@@ -245,18 +229,21 @@ int64_t DF_NAME(df_outer_floats)(const df_conv *conv, int32_t threads) {
 
 void DF_NAME(df_outer_run)(const df_call *call, const df_conv *conv, float *dw, const float *x,
                            const float *dy) {
-  job job = {.p = DF_NAME(df_outer_make_plan)(conv, call->threads), .dw = dw};
-  const df_outer_plan *p = &job.p;
+  gradient g = {
+      .p = DF_NAME(df_outer_make_plan)(conv, call->threads), .dw = dw, .copies = call->workspace};
+  const df_outer_plan *p = &g.p;
   if (p->blocks == 0) {
     memset(dw, 0, (size_t)p->total * sizeof(float));
     return;
   }
-  job.left = p->exchanged ? dy : x;
-  job.right = p->exchanged ? x : dy;
-  job.copies = call->workspace;
-  job.workspace = job.copies + copies_floats(p);
-  df_parallel(call, run_task, &job,
-              p->parts * p->conv.groups * p->channel_splits * p->filter_splits);
-  if (p->parts > 1)
-    df_parallel(call, add_copies, &job, df_task_count(call, p->total * p->parts, DF_GRAIN));
+  g.left = p->exchanged ? dy : x;
+  g.right = p->exchanged ? x : dy;
+  DF_NAME(df_run_tasks)
+  (call, &(df_tasks){.run = run_task,
+                     .context = &g,
+                     .axes = 4,
+                     .size = {p->block_splits, p->conv.groups, p->channel_splits, p->filter_splits},
+                     .workspace = g.copies + copies_floats(p),
+                     .scratch = p->scratch});
+  DF_NAME(df_add_copies)(call, dw, g.copies, p->block_splits - 1, p->total);
 }

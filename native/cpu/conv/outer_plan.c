@@ -18,8 +18,8 @@ enum {
  * the caches. */
 #define EMPTY (DF_LANES == 16 ? 1.9 : 1.25)
 
-/* Size of the parts when |total| is cut into |count| parts, all about equal. */
-static int64_t part_of(int64_t total, int64_t count) {
+/* Units of a split when |total| is split |count| times, all about equal. */
+static int64_t split_of(int64_t total, int64_t count) {
   return df_divide_up(total, df_max(1, df_min(total, count)));
 }
 
@@ -98,10 +98,10 @@ static double block_cycles(const df_outer_plan *p) {
 
 /* Cycles of the busiest thread. */
 static double split_cycles(const df_outer_plan *p, int32_t threads) {
-  int64_t tasks = p->parts * p->channel_splits * p->filter_splits * p->conv.groups;
-  return (double)df_divide_up(tasks, threads) * (double)df_divide_up(p->blocks, p->parts) *
+  int64_t tasks = p->block_splits * p->channel_splits * p->filter_splits * p->conv.groups;
+  return (double)df_divide_up(tasks, threads) * (double)df_divide_up(p->blocks, p->block_splits) *
              block_cycles(p) +
-         (double)(p->parts - 1) * (double)p->total;
+         (double)(p->block_splits - 1) * (double)p->total;
 }
 
 static void split_tasks(df_outer_plan *p, int32_t threads) {
@@ -109,19 +109,19 @@ static void split_tasks(df_outer_plan *p, int32_t threads) {
   int64_t work = df_times(p->total, conv->batch * conv->window.out_size);
   int64_t wanted = threads > 1 ? df_max(1, df_min(2 * (int64_t)threads, work / GRAIN)) : 1;
   int64_t least = df_max(1, df_divide_up(conv->filters, MOST_FILTERS));
-  p->parts = 1;
+  p->block_splits = 1;
   df_outer_plan best = *p;
   double cost = -1.0;
   for (int64_t filter_splits = least; filter_splits <= least * wanted; filter_splits *= 2) {
-    p->filters = df_round_up(part_of(conv->filters, filter_splits), DF_LANES);
+    p->filters = df_round_up(split_of(conv->filters, filter_splits), DF_LANES);
     p->filters = df_min(conv->filters, p->filters);
     p->filter_splits = df_divide_up(conv->filters, df_max(1, p->filters));
     for (int64_t channel_splits = 1; channel_splits <= wanted; channel_splits *= 2) {
-      p->channels = part_of(conv->channels, channel_splits);
+      p->channels = split_of(conv->channels, channel_splits);
       p->channel_splits = df_divide_up(conv->channels, df_max(1, p->channels));
       split_blocks(p);
-      for (p->parts = 1; p->parts <= df_min(wanted, p->blocks); p->parts++) {
-        if (p->parts > 1 && df_times(p->parts - 1, p->total) > COPY_FLOATS)
+      for (p->block_splits = 1; p->block_splits <= df_min(wanted, p->blocks); p->block_splits++) {
+        if (p->block_splits > 1 && df_times(p->block_splits - 1, p->total) > COPY_FLOATS)
           break;
         double this = split_cycles(p, threads);
         if (cost < 0.0 || this < cost) {

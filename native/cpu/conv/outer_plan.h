@@ -20,8 +20,8 @@ typedef struct df_outer_plan {
   int64_t plane; /* floats of the phases of one image's plane */
   int64_t pitch; /* of all images; an odd number of cache lines, so that rows don't collide */
   int64_t group; /* channels split by phases at a time */
-  /* Pieces. */
-  int64_t parts; /* of the blocks; all but the first sum into copies of dw */
+  /* Tasks. */
+  int64_t block_splits; /* all but the first sum into copies of dw */
   int64_t channels, channel_splits;
   int64_t filters, filter_splits;
   int64_t scratch; /* floats of a task's workspace */

@@ -1,6 +1,7 @@
-/* conv/phase.c: cutting an input gradient into phases, and joining what they give: a load and a
+/* conv/phase.c: splitting an input gradient into phases, and joining what they give: a load and a
  * store per element of dx. */
 #include "conv/phase.h"
+#include "conv/common.h"
 #include "simd/vector.h"
 
 int64_t DF_NAME(df_phase_count)(const df_conv *conv) {
@@ -61,11 +62,11 @@ df_phase DF_NAME(df_phase_make)(const df_conv *conv, const float *weight, int64_
 
 /* ---- Joining -------------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct join {
   const df_conv *conv;
   const df_phase *phases;
   float *dx;
-} job;
+} join;
 
 /* Elements 2 i of |out| are even[i], elements 2 i + 1 are odd[i]; null for zeros. */
 static void interleave(float *out, int64_t count, const float *even, const float *odd) {
@@ -100,28 +101,23 @@ static void join_row(float *out, const df_window *w, const df_phase *phases, int
       out[i] = from[c] ? from[c][at] : 0.0f;
 }
 
-/* Some planes of dx, row by row. */
-static void join_planes(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const job *job = context;
-  const df_conv *conv = job->conv;
-  const df_window *w = &conv->window;
-  int64_t plane, end;
-  df_task_range(index, count, conv->batch * conv->groups * conv->channels, 1, &plane, &end);
-  for (; plane < end; plane++)
+/* Planes [begin, end) of dx, row by row. */
+static void join_planes(const void *context, int64_t begin, int64_t end) {
+  const join *j = context;
+  const df_window *w = &j->conv->window;
+  for (int64_t plane = begin; plane < end; plane++)
     for (int64_t z = 0; z < w->in[0]; z++)
       for (int64_t y = 0; y < w->in[1]; y++) {
         int64_t phase =
             (z + w->pad[0]) % w->stride[0] * w->stride[1] + (y + w->pad[1]) % w->stride[1];
-        join_row(job->dx + ((plane * w->in[0] + z) * w->in[1] + y) * w->in[2], w,
-                 job->phases + phase * w->stride[2], plane, z / w->stride[0], y / w->stride[1]);
+        join_row(j->dx + ((plane * w->in[0] + z) * w->in[1] + y) * w->in[2], w,
+                 j->phases + phase * w->stride[2], plane, z / w->stride[0], y / w->stride[1]);
       }
 }
 
 void DF_NAME(df_phase_join)(const df_call *call, const df_conv *conv, const df_phase *phases,
                             float *dx) {
-  job job = {.conv = conv, .phases = phases, .dx = dx};
+  const join j = {.conv = conv, .phases = phases, .dx = dx};
   int64_t planes = conv->batch * conv->groups * conv->channels;
-  int64_t tasks = df_task_count(call, planes * conv->window.in_size, DF_GRAIN);
-  df_parallel(call, join_planes, &job, df_min(planes, tasks));
+  DF_NAME(df_run_units)(call, planes, planes * conv->window.in_size, join_planes, &j);
 }

@@ -6,6 +6,7 @@
  * from left to right, and stays in the first cache. For a few panels copying takes longer than it
  * saves: they read a strip as it lies. */
 #include "conv/pointwise.h"
+#include "conv/common.h"
 #include "gemm/tile.h"
 #include "simd/vector.h"
 
@@ -67,10 +68,11 @@ void DF_NAME(df_pointwise_prepack)(const df_conv *conv, const df_weight *weight,
 
 typedef struct plan {
   int64_t k, block;
-  int64_t strips, parts; /* strips of a plane, and parts of them */
-  int64_t together;      /* strips of a pass */
-  int64_t scratch;       /* floats of a task's workspace */
-  int32_t as_it_lies;    /* whole strips are not copied */
+  int64_t strips, splits; /* strips of a plane, and how many tasks share them */
+  int64_t together;       /* strips of a pass */
+  int64_t scratch;        /* floats of a task's workspace */
+  int32_t as_it_lies;     /* whole strips are not copied */
+  const df_direct *d;
 } plan;
 
 static plan make_plan(const df_conv *conv, int32_t threads) {
@@ -80,9 +82,9 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   int64_t wanted = threads > 1 ? df_max(1, df_min(4 * threads, work / GRAIN)) : 1;
   p.block = block_of(p.k);
   p.strips = df_divide_up(plane, DF_TILE_COLUMNS);
-  p.parts = df_min(p.strips, df_divide_up(wanted, units));
+  p.splits = df_min(p.strips, df_divide_up(wanted, units));
   p.as_it_lies = panels_of(conv) <= FEW_PANELS && plane % ONE_SET != 0;
-  int64_t strips = p.as_it_lies ? 1 : df_divide_up(p.strips, p.parts);
+  int64_t strips = p.as_it_lies ? 1 : df_divide_up(p.strips, p.splits);
   int64_t most = df_max(1, MOST_FLOATS / (p.block * DF_TILE_COLUMNS));
   p.together = df_divide_up(strips, df_divide_up(strips, most));
   p.scratch = p.together * p.block * DF_TILE_COLUMNS;
@@ -172,32 +174,26 @@ static void do_panel(const task *s, int64_t panel, int64_t first, int64_t count,
   }
 }
 
-typedef struct job {
-  const df_direct *d;
-  plan p;
-  float *workspace;
-} job;
-
-static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count;
-  const job *job = context;
-  const df_direct *d = job->d;
+/* at: image, group, split of the strips. */
+static void run_task(const void *context, const int64_t *at, float *scratch) {
+  const plan *p = context;
+  const df_direct *d = p->d;
   const df_conv *conv = &d->conv;
   const df_window *w = &conv->window;
-  const plan *p = &job->p;
-  int64_t part = index % p->parts, at = index / p->parts, group = at % conv->groups;
-  int64_t last = p->strips * (part + 1) / p->parts;
+  const int64_t group = at[1], plane = at[0] * conv->groups + group;
+  int64_t strip, last;
+  df_task_range(at[2], p->splits, p->strips, 1, &strip, &last);
   task s = {.d = d,
             .p = p,
-            .source = d->source + at * conv->channels * w->in_size,
+            .source = d->source + plane * conv->channels * w->in_size,
             .packed = d->packed + group * group_floats(conv),
             .bias = d->bias ? d->bias + group * conv->filters : NULL,
-            .out = at * conv->filters * w->out_size,
+            .out = plane * conv->filters * w->out_size,
             .last = last,
-            .lines = job->workspace + worker * p->scratch};
+            .lines = scratch};
   for (int64_t begin = 0; begin < p->k; begin += p->block) {
     int64_t end = df_min(p->k, begin + p->block);
-    for (int64_t first = p->strips * part / p->parts, some; first < last; first += some) {
+    for (int64_t first = strip, some; first < last; first += some) {
       some = df_min(p->together, last - first);
       if (is_copied(&s, first))
         copy_strips(&s, first, some, begin, end);
@@ -209,6 +205,13 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 
 void DF_NAME(df_pointwise_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
-  job job = {.d = direct, .p = make_plan(conv, call->threads), .workspace = call->workspace};
-  df_parallel(call, run_task, &job, conv->batch * conv->groups * job.p.parts);
+  plan p = make_plan(conv, call->threads);
+  p.d = direct;
+  DF_NAME(df_run_tasks)
+  (call, &(df_tasks){.run = run_task,
+                     .context = &p,
+                     .axes = 3,
+                     .size = {conv->batch, conv->groups, p.splits},
+                     .workspace = call->workspace,
+                     .scratch = p.scratch});
 }

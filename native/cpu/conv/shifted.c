@@ -9,6 +9,7 @@
  * without a stop, so those in the last columns of a row are computed and dropped. The sums lie in a
  * buffer of the panel; from there each row goes out once. */
 #include "conv/shifted.h"
+#include "conv/common.h"
 #include "conv/phase_layout.h"
 #include "conv/tile.h"
 #include "gemm/pack.h"
@@ -25,16 +26,17 @@ typedef struct plan {
   int64_t span;                 /* floats of a row of a phase */
   int64_t depth;                /* slices of an output plane */
   int64_t band, bands;          /* rows of positions in a task, and how many bands */
-  int64_t part, parts;          /* rows of the weight in a task */
+  int64_t weight_rows, splits;  /* rows of the weight in a task, and how many tasks share them */
   int64_t images, image_splits; /* images in a task */
   int64_t plane;                /* floats of the phases of a plane */
   int64_t pitch;                /* floats of the buffer for one row and image */
   int64_t most_k;
   int64_t scratch; /* floats of a task's workspace */
+  const df_shifted *a;
 } plan;
 
-/* Size of the parts when |total| is cut into |count| parts, all about equal. */
-static int64_t part_of(int64_t total, int64_t count) {
+/* Units of a split when |total| is split |count| times, all about equal. */
+static int64_t split_of(int64_t total, int64_t count) {
   return df_divide_up(total, df_max(1, df_min(total, count)));
 }
 
@@ -58,7 +60,7 @@ static plan make_plan(const df_shifted *a, int32_t threads) {
   /* Bands: as few as keep the phases and the buffer in the cache. */
   int64_t per_row = planes * p.down.phases * p.across.phases * p.span;
   int64_t most = df_min(MOST_POSITIONS / p.span, PHASE_FLOATS / df_max(1, per_row) - p.down.reach);
-  p.band = part_of(p.down.grid, df_divide_up(p.down.grid, df_max(1, most)));
+  p.band = split_of(p.down.grid, df_divide_up(p.down.grid, df_max(1, most)));
   p.bands = df_divide_up(p.down.grid, p.band);
 
   /* Images together while they are small and there are tasks enough: the weights are packed once
@@ -68,20 +70,20 @@ static plan make_plan(const df_shifted *a, int32_t threads) {
   if (p.bands == 1)
     p.images = df_max(1, df_min(df_min(MOST_POSITIONS / 2 / (p.band * p.span), units / wanted),
                                 PHASE_FLOATS / df_max(1, planes * plane_floats(&p, p.band))));
-  p.images = part_of(a->batch, df_divide_up(a->batch, p.images));
+  p.images = split_of(a->batch, df_divide_up(a->batch, p.images));
   p.image_splits = df_divide_up(a->batch, p.images);
   units = p.image_splits * a->groups * p.depth * p.bands;
 
   /* Too few tasks: split the rows of the weight, or the bands where there are few rows. */
   int64_t missing = df_divide_up(wanted, units);
-  p.part = a->rows;
+  p.weight_rows = a->rows;
   if (missing > 1 && a->rows >= 2 * DF_SHIFT_ROWS) {
-    p.part = part_of(a->rows, missing);
+    p.weight_rows = split_of(a->rows, missing);
   } else if (missing > 1) {
-    p.band = part_of(p.down.grid, p.bands * missing);
+    p.band = split_of(p.down.grid, p.bands * missing);
     p.bands = df_divide_up(p.down.grid, p.band);
   }
-  p.parts = df_divide_up(a->rows, p.part);
+  p.splits = df_divide_up(a->rows, p.weight_rows);
 
   p.plane = plane_floats(&p, p.band);
   p.pitch = df_round_up(p.band * p.span, DF_LANES) + DF_SHIFT_COLUMNS;
@@ -256,7 +258,7 @@ static void do_panel(const task *s, int64_t row, int64_t rows, int64_t down_clas
   int64_t k = a->channels * s->terms, width = tiles->vectors * DF_LANES;
   int64_t positions = (s->rows - 1) * p->span + p->across.grid;
   int64_t pitch = s->images * p->pitch;
-  int64_t block = part_of(k, df_divide_up(k, K_BLOCK));
+  int64_t block = split_of(k, df_divide_up(k, K_BLOCK));
   for (int64_t begin = 0; begin < k || begin == 0; begin += df_max(1, block)) {
     int64_t end = df_min(k, begin + block);
     pack_panel(s, row, rows, begin, end);
@@ -277,31 +279,18 @@ static void do_panel(const task *s, int64_t row, int64_t rows, int64_t down_clas
 
 /* ---- All tasks ----------------------------------------------------------------------------- */
 
-typedef struct job {
-  df_shifted a;
-  plan p;
-  float *workspace;
-} job;
-
-static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count;
-  const job *job = context;
-  const df_shifted *a = &job->a;
-  const plan *p = &job->p;
-  task s = {.a = a, .p = p};
-  s.from = index % p->parts * p->part;
-  s.to = df_min(a->rows, s.from + p->part);
-  index /= p->parts;
-  s.first = index % p->bands * p->band;
-  s.rows = df_min(p->band, p->down.grid - s.first);
-  index /= p->bands;
-  s.z = index % p->depth;
-  index /= p->depth;
-  s.group = index % a->groups;
-  s.image = index / a->groups * p->images;
+/* at: split of the images, group, slice, band, split of the rows of the weight. */
+static void run_task(const void *context, const int64_t *at, float *scratch) {
+  const plan *p = context;
+  const df_shifted *a = p->a;
+  task s = {.a = a, .p = p, .group = at[1], .z = at[2], .panel = scratch};
+  s.image = at[0] * p->images;
   s.images = df_min(p->images, a->batch - s.image);
+  s.first = at[3] * p->band;
+  s.rows = df_min(p->band, p->down.grid - s.first);
+  s.from = at[4] * p->weight_rows;
+  s.to = df_min(a->rows, s.from + p->weight_rows);
 
-  s.panel = job->workspace + worker * p->scratch;
   s.shift = (int32_t *)(s.panel + K_BLOCK * DF_SHIFT_ROWS + DF_LANES);
   s.term_shift = s.shift + df_round_up(p->most_k, 16);
   s.term_weight = s.term_shift + df_round_up(a->window.taps, 16);
@@ -309,7 +298,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   s.phases = s.buffer + DF_SHIFT_ROWS * p->images * p->pitch;
 
   copy_phases(&s);
-  int64_t rows = part_of(s.to - s.from, df_divide_up(s.to - s.from, DF_SHIFT_ROWS));
+  int64_t rows = split_of(s.to - s.from, df_divide_up(s.to - s.from, DF_SHIFT_ROWS));
   for (int64_t down = 0; down < p->down.classes; down++)
     for (int64_t across = 0; across < p->across.classes; across++) {
       find_terms(&s, down, across);
@@ -319,8 +308,13 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 }
 
 void DF_NAME(df_shifted_run)(const df_call *call, const df_shifted *shifted) {
-  job job = {.a = *shifted, .p = make_plan(shifted, call->threads), .workspace = call->workspace};
-  const plan *p = &job.p;
-  df_parallel(call, run_task, &job,
-              p->image_splits * shifted->groups * p->depth * p->bands * p->parts);
+  plan p = make_plan(shifted, call->threads);
+  p.a = shifted;
+  DF_NAME(df_run_tasks)
+  (call, &(df_tasks){.run = run_task,
+                     .context = &p,
+                     .axes = 5,
+                     .size = {p.image_splits, shifted->groups, p.depth, p.bands, p.splits},
+                     .workspace = call->workspace,
+                     .scratch = p.scratch});
 }

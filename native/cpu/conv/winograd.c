@@ -15,6 +15,7 @@
  * stored.
  */
 #include "conv/winograd.h"
+#include "conv/common.h"
 #include "conv/direct_tile.h"
 #include "conv/winograd_transform.h"
 
@@ -155,35 +156,37 @@ void DF_NAME(df_winograd_prepack)(const df_conv *conv, const df_weight *weight, 
 
 typedef struct plan {
   const df_winograd_form *form;
-  int64_t across;      /* squares in a row */
-  int64_t squares;     /* of an image */
-  int64_t all;         /* of all images */
-  int64_t groups;      /* of them, about equal */
-  int64_t together;    /* groups that share a pass over the weights */
-  int64_t position;    /* floats of a position's inputs in a group */
-  int64_t parts, cuts; /* tasks of the groups and of the panels */
-  int64_t scratch;     /* floats of a task's workspace */
+  int64_t across;                     /* squares in a row */
+  int64_t squares;                    /* of an image */
+  int64_t all;                        /* of all images */
+  int64_t groups;                     /* of them, about equal */
+  int64_t together;                   /* groups that share a pass over the weights */
+  int64_t position;                   /* floats of a position's inputs in a group */
+  int64_t group_splits, panel_splits; /* how many tasks share the groups, the panels */
+  int64_t scratch;                    /* floats of a task's workspace */
+  const df_direct *d;
 } plan;
 
-/* Pieces: parts of the groups transform fewer inputs, cuts of the panels read fewer weights. Among
- * those that take about the shortest time the most: they even out threads that are held up. */
-static void cut(plan *p, const df_conv *conv, int32_t threads) {
+/* Splitting the groups transforms fewer inputs in a task, splitting the panels reads fewer weights.
+ * Among those that take about the shortest time the most: they even out threads that are held up.
+ */
+static void split(plan *p, const df_conv *conv, int32_t threads) {
   int64_t panels = panels_of(conv);
   int64_t work = p->all * p->form->positions * conv->channels * conv->filters;
   int64_t most = threads > 1 ? df_max(1, df_min(4 * (int64_t)threads, work / GRAIN)) : 1;
   int64_t best = INT64_MAX, tasks = 0;
   for (int pass = 0; pass < 2; pass++)
-    for (int64_t parts = 1; parts <= df_min(p->groups, most); parts++)
-      for (int64_t cuts = 1; cuts <= df_min(panels, most / parts); cuts++) {
-        int64_t squares = df_divide_up(p->all * df_divide_up(p->groups, parts), p->groups);
-        int64_t cost = df_divide_up(parts * cuts, threads) *
-                       cost_of(conv, p->form, squares, df_divide_up(panels, cuts));
+    for (int64_t down = 1; down <= df_min(p->groups, most); down++)
+      for (int64_t across = 1; across <= df_min(panels, most / down); across++) {
+        int64_t squares = df_divide_up(p->all * df_divide_up(p->groups, down), p->groups);
+        int64_t cost = df_divide_up(down * across, threads) *
+                       cost_of(conv, p->form, squares, df_divide_up(panels, across));
         if (pass == 0) {
           best = df_min(best, cost);
-        } else if (cost <= best + best / 32 && parts * cuts > tasks) {
-          tasks = parts * cuts;
-          p->parts = parts;
-          p->cuts = cuts;
+        } else if (cost <= best + best / 32 && down * across > tasks) {
+          tasks = down * across;
+          p->group_splits = down;
+          p->panel_splits = across;
         }
       }
 }
@@ -196,9 +199,9 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   p.all = conv->batch * p.squares;
   p.groups = df_divide_up(p.all, DF_DIRECT_ROWS);
   p.position = input_floats(conv);
-  cut(&p, conv, threads);
-  DF_ASSUME(p.parts > 0);
-  int64_t groups = df_divide_up(p.groups, p.parts);
+  split(&p, conv, threads);
+  DF_ASSUME(p.group_splits > 0);
+  int64_t groups = df_divide_up(p.groups, p.group_splits);
   p.together = df_divide_up(groups, df_divide_up(groups, most_together(conv, p.form)));
   p.scratch = p.together * (p.form->positions * p.position + SUMS);
   return p;
@@ -296,37 +299,35 @@ static void do_panel(const task *s, int64_t panel) {
     finish_group(s, panel, s->group + g, s->sums + g * SUMS);
 }
 
-typedef struct job {
-  const df_direct *d;
-  plan p;
-  float *workspace;
-} job;
-
-/* Some groups, some panels. */
-static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count;
-  const job *job = context;
-  const plan *p = &job->p;
-  const df_conv *conv = &job->d->conv;
+/* at: split of the groups, split of the panels. */
+static void run_task(const void *context, const int64_t *at, float *scratch) {
+  const plan *p = context;
+  const df_conv *conv = &p->d->conv;
   int32_t shift[MOST_CHANNELS];
   for (int64_t c = 0; c < conv->channels; c++)
     shift[c] = (int32_t)(c * DF_LANES);
-  int64_t cut = index % p->cuts, part = index / p->cuts;
-  task s = {.d = job->d, .p = p, .shift = shift};
-  s.inputs = job->workspace + worker * p->scratch;
+  task s = {.d = p->d, .p = p, .shift = shift, .inputs = scratch};
   s.sums = s.inputs + p->together * p->form->positions * p->position;
-  int64_t last = p->groups * (part + 1) / p->parts, panels = panels_of(conv);
-  for (s.group = p->groups * part / p->parts; s.group < last; s.group += s.groups) {
+  int64_t last, panel_begin, panel_end;
+  df_task_range(at[0], p->group_splits, p->groups, 1, &s.group, &last);
+  df_task_range(at[1], p->panel_splits, panels_of(conv), 1, &panel_begin, &panel_end);
+  for (; s.group < last; s.group += s.groups) {
     s.groups = df_min(p->together, last - s.group);
     for (int64_t g = 0; g < s.groups; g++)
       start_group(&s, s.group + g, s.inputs + g * p->form->positions * p->position);
-    for (int64_t panel = panels * cut / p->cuts; panel < panels * (cut + 1) / p->cuts; panel++)
+    for (int64_t panel = panel_begin; panel < panel_end; panel++)
       do_panel(&s, panel);
   }
 }
 
 void DF_NAME(df_winograd_run)(const df_call *call, const df_direct *direct) {
-  job job = {
-      .d = direct, .p = make_plan(&direct->conv, call->threads), .workspace = call->workspace};
-  df_parallel(call, run_task, &job, job.p.parts * job.p.cuts);
+  plan p = make_plan(&direct->conv, call->threads);
+  p.d = direct;
+  DF_NAME(df_run_tasks)
+  (call, &(df_tasks){.run = run_task,
+                     .context = &p,
+                     .axes = 2,
+                     .size = {p.group_splits, p.panel_splits},
+                     .workspace = call->workspace,
+                     .scratch = p.scratch});
 }

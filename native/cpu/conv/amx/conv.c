@@ -8,6 +8,7 @@
  * terms stores per element, 1 / (filters * taps / 512) of the products. */
 #include "conv/amx/conv.h"
 #include "conv/amx/grid.h"
+#include "conv/common.h"
 #include "conv/winograd.h"
 #include "gemm/amx/gemm.h"
 #include "gemm/amx/tile.h"
@@ -100,7 +101,7 @@ void DF_NAME(df_amx_conv_prepack)(const df_conv *conv, const df_weight *weight, 
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct group {
   const df_direct *direct;
   df_grid grid;
   int64_t images; /* packed at a time */
@@ -111,7 +112,7 @@ typedef struct job {
   int32_t *offsets; /* of a step in an image */
   uint32_t *largest;
   uint16_t *packed;
-} job;
+} group;
 
 static int64_t image_count(const df_grid *grid, int64_t batch) {
   return df_max(1, df_min(batch, GROUP_BYTES / 2 / grid->image_words));
@@ -128,21 +129,22 @@ int64_t DF_NAME(df_amx_conv_workspace)(const df_conv *conv, int32_t threads) {
               images * df_divide_up(grid.image_words, LINE) * LINE);
 }
 
-static uint16_t *image_of(const job *j, int64_t index) {
+static uint16_t *image_of(const group *j, int64_t index) {
   return j->packed + index * df_divide_up(j->grid.image_words, LINE) * LINE;
 }
 
-static void prepack_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count, (void)worker;
-  const job *j = context;
+/* at: image, block. */
+static void pack_task(const void *context, const int64_t *at, float *scratch) {
+  (void)scratch;
+  const group *j = context;
   const df_direct *d = j->direct;
-  const int64_t image = index / j->grid.blocks, block = index % j->grid.blocks;
+  const int64_t image = at[0], block = at[1];
   const float *from = d->source + (j->first + image) * d->conv.channels * d->conv.window.in_size;
-  j->largest[index] =
+  j->largest[image * j->grid.blocks + block] =
       DF_NAME(df_grid_pack)(image_of(j, image), &j->grid, from, d->conv.channels, block);
 }
 
-static int image_is_ordinary(const job *j, int64_t image) {
+static int image_is_ordinary(const group *j, int64_t image) {
   uint32_t largest = 0;
   for (int64_t block = 0; block < j->grid.blocks; block++) {
     const uint32_t found = j->largest[image * j->grid.blocks + block];
@@ -200,8 +202,8 @@ static void plain_image(const df_direct *d, int64_t image, int64_t begin, int64_
 }
 
 /* Sums of positions [q, end) to where they belong, row by row. */
-static void send(const job *j, int64_t image, int64_t filter, int64_t rows, int64_t q, int64_t end,
-                 const float *sums) {
+static void send(const group *j, int64_t image, int64_t filter, int64_t rows, int64_t q,
+                 int64_t end, const float *sums) {
   const df_direct *d = j->direct;
   const df_grid *g = &j->grid;
   const int64_t plane = d->conv.window.out_size;
@@ -218,15 +220,13 @@ static void send(const job *j, int64_t image, int64_t filter, int64_t rows, int6
   }
 }
 
-static void multiply_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count, (void)worker;
-  const job *j = context;
+/* at: image, chunk, split of the filters. */
+static void multiply_task(const void *context, const int64_t *at, float *scratch) {
+  (void)scratch;
+  const group *j = context;
   const df_direct *d = j->direct;
   const df_grid *g = &j->grid;
-  const int64_t filter_split = index % j->filter_splits,
-                chunk = index / j->filter_splits % j->chunks;
-  const int64_t image = index / j->filter_splits / j->chunks;
-  const int64_t begin = filter_split * j->filters;
+  const int64_t image = at[0], chunk = at[1], begin = at[2] * j->filters;
   const int64_t end = df_min(d->conv.filters, begin + j->filters);
   float sums[DF_AMX_PANEL * (DF_AMX_PANEL + 2)] __attribute__((aligned(64)));
   if (!j->ordinary || !image_is_ordinary(j, image)) {
@@ -257,7 +257,7 @@ static void multiply_task(void *context, int64_t index, int64_t count, int32_t w
 }
 
 /* Chunks and splits of the filters: as many tasks as threads need. */
-static void cut(job *j, int32_t threads) {
+static void split(group *j, int32_t threads) {
   const df_grid *g = &j->grid;
   const int64_t bytes = 2 * g->blocks * DF_AMX_STEPS * g->terms * g->phases; /* of a position */
   const int64_t most = df_max(DF_AMX_PANEL, CHUNK_BYTES / bytes / DF_AMX_PANEL * DF_AMX_PANEL);
@@ -272,7 +272,7 @@ static void cut(job *j, int32_t threads) {
 
 void DF_NAME(df_amx_conv_run)(const df_call *call, const df_direct *direct) {
   const df_conv *conv = &direct->conv;
-  job j = {.direct = direct, .ordinary = 1, .offsets = call->workspace};
+  group j = {.direct = direct, .ordinary = 1, .offsets = call->workspace};
   DF_NAME(df_grid_make)(&j.grid, conv, df_amx_terms(conv->precision));
   const int64_t steps = j.grid.blocks * j.grid.taps;
   j.images = image_count(&j.grid, conv->batch);
@@ -283,10 +283,16 @@ void DF_NAME(df_amx_conv_run)(const df_call *call, const df_direct *direct) {
                    (int32_t)df_grid_pair_words(&j.grid, i % j.grid.taps);
   for (int64_t i = 0; i < DF_NAME(df_amx_conv_prepack_tasks)(conv); i++)
     j.ordinary = j.ordinary && df_amx_ordinary(((const uint32_t *)direct->packed)[i]);
-  cut(&j, call->threads);
+  split(&j, call->threads);
   for (; j.first < conv->batch; j.first += j.images) {
     j.count = df_min(j.images, conv->batch - j.first);
-    df_parallel(call, prepack_task, &j, j.count * j.grid.blocks);
-    df_parallel(call, multiply_task, &j, j.count * j.chunks * j.filter_splits);
+    DF_NAME(df_run_tasks)
+    (call,
+     &(df_tasks){.run = pack_task, .context = &j, .axes = 2, .size = {j.count, j.grid.blocks}});
+    DF_NAME(df_run_tasks)
+    (call, &(df_tasks){.run = multiply_task,
+                       .context = &j,
+                       .axes = 3,
+                       .size = {j.count, j.chunks, j.filter_splits}});
   }
 }

@@ -8,6 +8,7 @@
  * over it, 2 KiB per term and 64 cycles, once for each tap. */
 #include "conv/amx/outer.h"
 #include "conv/amx/grid.h"
+#include "conv/common.h"
 #include "gemm/amx/gemm.h"
 #include "gemm/amx/tile.h"
 
@@ -41,7 +42,7 @@ int DF_NAME(df_amx_outer_takes)(const df_conv *conv) {
   return amx < (double)(conv->filters * conv->channels * w->taps * w->out_size) / 31.0;
 }
 
-typedef struct job {
+typedef struct group {
   const df_conv *conv;
   const float *x, *dy;
   float *dw;
@@ -53,11 +54,10 @@ typedef struct job {
   int64_t images, first, count;
   uint32_t *largest;
   uint16_t *packed;
-  float *sums; /* for each worker */
-} job;
+} group;
 
-static job job_of(const df_conv *conv, int32_t threads) {
-  job j = {.conv = conv, .filter_panels = df_divide_up(conv->filters, DF_AMX_PANEL)};
+static group group_of(const df_conv *conv, int32_t threads) {
+  group j = {.conv = conv, .filter_panels = df_divide_up(conv->filters, DF_AMX_PANEL)};
   const int terms = df_amx_terms(conv->precision);
   DF_NAME(df_grid_make)(&j.grid, conv, terms);
   j.blocks = df_divide_up(j.grid.positions, DF_AMX_STEPS);
@@ -71,15 +71,15 @@ static job job_of(const df_conv *conv, int32_t threads) {
   return j;
 }
 
-static int64_t largest_bytes(const job *j) {
+static int64_t largest_bytes(const group *j) {
   return df_round_up(j->images * (j->grid.blocks + j->filter_panels) * (int64_t)sizeof(uint32_t),
                      LINE);
 }
 
-static int64_t sums_floats(const job *j) { return j->channels * j->grid.taps * PANEL; }
+static int64_t sums_floats(const group *j) { return j->channels * j->grid.taps * PANEL; }
 
 int64_t DF_NAME(df_amx_outer_workspace)(const df_conv *conv, int32_t threads) {
-  const job j = job_of(conv, threads);
+  const group j = group_of(conv, threads);
   return largest_bytes(&j) + j.images * (j.dy_words + j.x_words) * (int64_t)sizeof(uint16_t) +
          threads * sums_floats(&j) * (int64_t)sizeof(float);
 }
@@ -87,7 +87,7 @@ int64_t DF_NAME(df_amx_outer_workspace)(const df_conv *conv, int32_t threads) {
 /* ---- Packing -------------------------------------------------------------------------------- */
 
 /* A panel of filters: 32 positions at a time, in the order of the planes of x. */
-static uint32_t pack_filters(uint16_t *out, const job *j, const float *from, int64_t filter) {
+static uint32_t pack_filters(uint16_t *out, const group *j, const float *from, int64_t filter) {
   const df_grid *g = &j->grid;
   const int64_t plane = j->conv->window.out_size;
   const int64_t lanes = df_min(DF_AMX_PANEL, j->conv->filters - filter);
@@ -117,23 +117,24 @@ static uint32_t pack_filters(uint16_t *out, const job *j, const float *from, int
   return largest;
 }
 
-static uint16_t *image_of(const job *j, int64_t image) {
+static uint16_t *image_of(const group *j, int64_t image) {
   return j->packed + image * (j->x_words + j->dy_words);
 }
 
-static void prepack_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count, (void)worker;
-  const job *j = context;
+/* at: image, block of channels or behind these panel of filters. */
+static void pack_task(const void *context, const int64_t *at, float *scratch) {
+  (void)scratch;
+  const group *j = context;
   const df_conv *conv = j->conv;
-  const int64_t each = j->grid.blocks + j->filter_panels, image = index / each, i = index % each;
-  const int64_t filter = i - j->grid.blocks;
+  const int64_t image = at[0], filter = at[1] - j->grid.blocks;
+  uint32_t *largest = j->largest + image * (j->grid.blocks + j->filter_panels) + at[1];
   uint16_t *out = image_of(j, image);
   if (filter < 0)
-    j->largest[index] = DF_NAME(df_grid_pack_lines)(
+    *largest = DF_NAME(df_grid_pack_lines)(
         out, &j->grid, j->x + (j->first + image) * conv->channels * conv->window.in_size,
-        conv->channels, i);
+        conv->channels, at[1]);
   else
-    j->largest[index] = pack_filters(
+    *largest = pack_filters(
         out + j->x_words + filter * df_amx_words(j->grid.positions, (int)j->grid.terms), j,
         j->dy + (j->first + image) * conv->filters * conv->window.out_size, filter * DF_AMX_PANEL);
 }
@@ -141,7 +142,7 @@ static void prepack_task(void *context, int64_t index, int64_t count, int32_t wo
 /* ---- Products ------------------------------------------------------------------------------- */
 
 /* Adds blocks [begin, end) of positions of an image to the sums of a task. */
-static void add_chunk(const job *j, int64_t image, int64_t filter, int64_t channel, int64_t last,
+static void add_chunk(const group *j, int64_t image, int64_t filter, int64_t channel, int64_t last,
                       int64_t begin, int64_t end, float *sums) {
   const df_grid *g = &j->grid;
   const int terms = (int)g->terms;
@@ -167,7 +168,7 @@ static void add_chunk(const job *j, int64_t image, int64_t filter, int64_t chann
 }
 
 /* Sums of a task to dw, whose rows are filters. */
-static void send(const job *j, int64_t filter, int64_t channel, int64_t last, const float *sums) {
+static void send(const group *j, int64_t filter, int64_t channel, int64_t last, const float *sums) {
   const int64_t taps = j->grid.taps, all = j->conv->channels;
   const int64_t columns = df_min(DF_AMX_PANEL, j->conv->filters - filter);
   for (int64_t block = channel; block < last; block++, sums += taps * PANEL) {
@@ -183,12 +184,11 @@ static void send(const job *j, int64_t filter, int64_t channel, int64_t last, co
   }
 }
 
-static void multiply_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)count;
-  const job *j = context;
-  const int64_t filter = index / j->splits, channel = index % j->splits * j->channels;
+/* at: panel of filters, split of the channels. */
+static void multiply_task(const void *context, const int64_t *at, float *sums) {
+  const group *j = context;
+  const int64_t filter = at[0], channel = at[1] * j->channels;
   const int64_t last = df_min(j->grid.blocks, channel + j->channels);
-  float *sums = j->sums + worker * sums_floats(j);
   memset(sums, 0, (size_t)sums_floats(j) * sizeof *sums);
   DF_NAME(df_amx_open)();
   for (int64_t image = 0; image < j->count; image++)
@@ -200,21 +200,31 @@ static void multiply_task(void *context, int64_t index, int64_t count, int32_t w
 
 int DF_NAME(df_amx_outer_run)(const df_call *call, const df_conv *conv, float *dw, const float *x,
                               const float *dy) {
-  job j = job_of(conv, call->threads);
+  group j = group_of(conv, call->threads);
   j.x = x;
   j.dy = dy;
   j.dw = dw;
   j.largest = call->workspace;
   j.packed = (uint16_t *)((char *)call->workspace + largest_bytes(&j));
-  j.sums = (float *)(j.packed + j.images * (j.x_words + j.dy_words));
+  float *sums = (float *)(j.packed + j.images * (j.x_words + j.dy_words));
   for (; j.first < conv->batch; j.first += j.images) {
     j.count = df_min(j.images, conv->batch - j.first);
     const int64_t packs = j.count * (j.grid.blocks + j.filter_panels);
-    df_parallel(call, prepack_task, &j, packs);
+    DF_NAME(df_run_tasks)
+    (call, &(df_tasks){.run = pack_task,
+                       .context = &j,
+                       .axes = 2,
+                       .size = {j.count, j.grid.blocks + j.filter_panels}});
     for (int64_t i = 0; i < packs; i++)
       if (!df_amx_ordinary(j.largest[i]))
         return 0;
-    df_parallel(call, multiply_task, &j, j.filter_panels * j.splits);
+    DF_NAME(df_run_tasks)
+    (call, &(df_tasks){.run = multiply_task,
+                       .context = &j,
+                       .axes = 2,
+                       .size = {j.filter_panels, j.splits},
+                       .workspace = sums,
+                       .scratch = sums_floats(&j)});
   }
   return 1;
 }
