@@ -39,6 +39,7 @@ from .ir.builder import GraphBuilder as GraphBuilder
 from .ir.dims import Dim as Dim
 from .ir.graph import Graph as Graph
 from .ir.graph import Node as Node
+from .ir.op import MultiOp as MultiOp
 from .ir.op import Op as Op
 from .ir.op import Pattern as Pattern
 from .ir.types import DType as DType

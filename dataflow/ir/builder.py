@@ -16,7 +16,7 @@ from ..host.limits import poll
 from ..host.numbers import whole
 from .dims import Dim, Shape, Size
 from .graph import Graph, Initializer, Node, State
-from .op import Attribute, Op
+from .op import AnyOp, Attribute
 from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, element_count
 from .types import dtype as as_dtype
 from .value import Value
@@ -115,7 +115,7 @@ class GraphBuilder:
 
     def add(
         self,
-        op: Op,
+        op: AnyOp,
         inputs: Sequence[Value | float | Array | None],
         attributes: Mapping[str, Attribute],
         *,
@@ -314,7 +314,7 @@ class GraphBuilder:
         """Keeps names for values that will be given them; those that the builder makes up avoid them."""
         self._reserved.update(names)
 
-    def _operands(self, op: Op, inputs: Iterable[Value | float | Array | None]) -> tuple[Value | None, ...]:
+    def _operands(self, op: AnyOp, inputs: Iterable[Value | float | Array | None]) -> tuple[Value | None, ...]:
         given = list(inputs)
         like = next((v.type.dtype for v in given if isinstance(v, Value)), None)
         operands: list[Value | None] = []

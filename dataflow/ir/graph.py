@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ..errors import ModelError
-from .op import Attribute, Op
+from .op import AnyOp, Attribute
 from .types import Array
 from .value import Value
 
@@ -32,7 +32,7 @@ class Node:
         pin: id of the device that the user wants it on, where it replaces pinned nodes of other names; else empty.
     """
 
-    op: Op
+    op: AnyOp
     name: str
     inputs: tuple[Value | None, ...]
     outputs: tuple[Value | None, ...]

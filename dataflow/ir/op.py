@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, PluginError
 from ..host import checks
 from .dims import Dim
-from .types import DType, TensorType
+from .types import Array, DType, TensorType
 from .value import Builder, Use, Value, builder_of
 
 Attribute = Any  # int, float, str, bool, DType, tuple of ints (or Dims), tuple of floats
@@ -49,11 +49,11 @@ class View:
 class Pattern:
     """A small graph in whose place a fused op may stand, for devices that have a kernel for it.
 
-    It is built as a decomposition is, from the op's inputs, with None for optional ones that are absent, and the op's
-    attributes: ``Pattern(lambda x, w, b: relu(add(matmul(x, w), b)))``. One graph serves all types, so it must not ask
-    for them. An attribute that it passes on, to a node or as an operand, is taken from where the graph is found (a
-    scalar operand must be a constant there); everything else must be found as it is written. The operands of add, mul,
-    maximum and minimum may change places. The graph has one result, and nothing else in it has a reader outside.
+    It is built as a decomposition is, from the op's inputs, with None for optional ones that are absent, and the
+    op's attributes: ``Pattern(lambda x, w, b: relu(add(matmul(x, w), b)))``. One graph serves all types, so it must
+    not ask for them. An attribute that it passes on, to a node or as an operand, is taken from where the graph is
+    found (a scalar operand must be a constant there); everything else must be found as it is written. The operands
+    of commutative ops may change places. The graph has one result, and nothing else in it has a reader outside.
     What it computes is what the op computes, for all inputs that the op's ``infer`` takes.
 
     Attributes:
@@ -66,9 +66,9 @@ class Pattern:
     attributes: Callable[..., Mapping[str, Attribute]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
-    """A declaration.
+@dataclass(frozen=True, slots=True, eq=False)
+class AnyOp:
+    """A declaration: an ``Op``, whose call returns a value, or a ``MultiOp``, whose call returns several.
 
     Attributes:
         name: unique, snake_case.
@@ -84,6 +84,10 @@ class Op:
         view: ``view(node, input_strides)``: the View of its first input that its output is, or None when it cannot be
             one for these strides.
         cheap: recomputing it in backward costs less than keeping its result.
+        commutative: its two operands may change places.
+        elementwise: y[i] depends on the operands at i alone, and kernels of ``fused_elementwise`` compute it as a step.
+        reduction: it reduces the axes that its attribute ``axes`` names, and may end ``fused_elementwise``.
+        identity_without: index of the optional input without which the result is the first input.
         cost: floating-point operations of a node; by default one per output element.
         bodies: names of the graphs that a node carries.
         pattern: of a fused op: see ``Pattern``; mostly one, of its decomposition.
@@ -101,31 +105,14 @@ class Op:
     inplace: tuple[tuple[int, int], ...] = ()
     view: Callable[[Any, tuple[int, ...]], View | None] | None = None
     cheap: bool = False
+    commutative: bool = False
+    elementwise: bool = False
+    reduction: bool = False
+    identity_without: int | None = None
     cost: Callable[[Any], int] | None = None
     bodies: tuple[str, ...] = ()
     pattern: tuple[Pattern, ...] = ()
     doc: str = ""
-
-    def __call__(
-        self,
-        *inputs: Value | float | Any | None,
-        bodies: tuple[Any, ...] = (),
-        name: str | None = None,
-        **attributes: Attribute,
-    ) -> Any:
-        """Adds a node to the builder of its inputs.
-
-        Returns:
-            The output value, or a tuple of them where the op has several that are not extra.
-
-        Raises:
-            InputError: a wrong number of inputs, an unknown or missing attribute, or types that don't fit.
-        """
-        node = builder_of(self.name, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
-        if len(self.outputs) == 1 == len(node.outputs) and self.outputs[0][-1] != "*":
-            return node.outputs[0]
-        results = [v for v, declared in zip(node.outputs, self.output_names(node), strict=True) if declared[0] != "+"]
-        return results[0] if len(results) == 1 and not self.outputs[0].endswith("*") else tuple(results)
 
     def output_names(self, node: Use) -> list[str]:
         """A declared name per output of ``node``; a repeated one as often as it occurs."""
@@ -172,6 +159,10 @@ class Op:
         return {key: value if type(value) in _SIMPLE else self._plain(key, value) for key, value in given.items()}
 
     def _plain(self, key: str, value: Any) -> Attribute:
+        if isinstance(self.attributes.get(key), bool):
+            if not isinstance(value, (int, np.integer, np.bool_)) or value not in (0, 1):
+                raise InputError(f"{self.name}: attribute {key!r} is {checks.shown(value)}; expected a bool")
+            return bool(value)
         if isinstance(value, (list, tuple)):
             return tuple(entry if type(entry) in _SIMPLE else self._plain(key, entry) for entry in value)
         if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
@@ -193,6 +184,64 @@ class Op:
             missing = index >= count or absent[index]
             if missing and not declared.endswith(("?", "*")):
                 raise InputError(f"{self.name}: input {declared!r} is missing")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op(AnyOp):
+    """A declaration of one result, beside extra ones; see ``AnyOp`` for the attributes."""
+
+    def __post_init__(self) -> None:
+        if _results(self.outputs) != 1 or self.outputs[0].startswith("+"):
+            raise PluginError(f"op {self.name!r}: its results are {', '.join(self.outputs)}; declare it as MultiOp")
+
+    def __call__(
+        self,
+        *inputs: Value | float | Array | None,
+        bodies: tuple[Any, ...] = (),
+        name: str | None = None,
+        **attributes: Attribute,
+    ) -> Value:
+        """Adds a node to the builder of its inputs.
+
+        Returns:
+            The result.
+
+        Raises:
+            InputError: a wrong number of inputs, an unknown or missing attribute, or types that don't fit.
+        """
+        node = builder_of(self.name, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
+        result = node.outputs[0]
+        assert result is not None
+        return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MultiOp(AnyOp):
+    """A declaration of several results, or of as many as there are; see ``AnyOp`` for the attributes."""
+
+    def __call__(
+        self,
+        *inputs: Value | float | Array | None,
+        bodies: tuple[Any, ...] = (),
+        name: str | None = None,
+        **attributes: Attribute,
+    ) -> tuple[Value, ...]:
+        """Adds a node to the builder of its inputs.
+
+        Returns:
+            The results that are not extra.
+
+        Raises:
+            InputError: a wrong number of inputs, an unknown or missing attribute, or types that don't fit.
+        """
+        node = builder_of(self.name, inputs).add(self, inputs, attributes, bodies=bodies, name=name)
+        named = zip(node.outputs, self.output_names(node), strict=True)
+        return tuple(value for value, declared in named if value is not None and declared[0] != "+")
+
+
+def _results(outputs: Sequence[str]) -> int | None:
+    """How many results a call returns; None where their number isn't declared."""
+    return None if any(name.endswith("*") for name in outputs) else sum(not name.startswith("+") for name in outputs)
 
 
 def same_type(x: TensorType, *others: TensorType | None, **_: Attribute) -> TensorType:

@@ -16,11 +16,12 @@ from ..ir.lowered import Storage
 from ..ir.operand import is_contiguous
 from ..ir.types import TensorType, contiguous_strides
 from ..ir.value import Value
+from ..ops.shape import concat
 
 
 def is_outermost(node: Node) -> bool:
     """True for a concat whose parts lie one behind the other."""
-    if node.op.name != "concat" or node.outputs[0] is None or len(node.inputs) < 2:
+    if node.op is not concat or node.outputs[0] is None or len(node.inputs) < 2:
         return False
     type_ = node.outputs[0].type
     axis = node.attributes["axis"] % type_.rank

@@ -14,7 +14,6 @@ from ..host.limits import poll
 from ..ir.graph import Graph, Initializer, Node
 from ..ir.kernel import HOST
 from ..ir.lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
-from ..ir.op import Op
 from ..ir.operand import is_contiguous
 from ..ir.types import TensorType, contiguous_strides, element_count
 from ..ir.value import Value
@@ -63,7 +62,7 @@ class Lowering:
         self.refusals = selection.refusals
         self.devices = devices
         self.registry = registry
-        self.copy: Op = registry.ops["copy"]
+        self.copy = registry.ops["copy"]
         self.items: list[Item] = []
         self.first: list[Item] = []  # before them
         self.storage: dict[Value, Storage] = {}

@@ -11,11 +11,11 @@ from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, has_work
 from ..ir.rewrite import rewrite
 from ..ir.value import Value
+from ..ops.control_flow import OPS as CONTROL_FLOW
+from ..ops.control_flow import loop
 from ..passes.dead_code import without_dead
 from ..plugin.registry import Registry
 from .placement import Pins
-
-LOOPS = frozenset({"scan", "if_", "loop"})  # a device can run their bodies
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _choose(
     for device in devices:
         accepted: Kernel | None = None
         reasons = []
-        if node.op.name in LOOPS and registry.devices[device].bodies:
+        if node.op in CONTROL_FLOW and registry.devices[device].bodies:
             try:
                 return Choice(device, None, _select_bodies(node, device, registry))
             except ModelError as error:
@@ -125,7 +125,7 @@ def _select_bodies(node: Node, device: str, registry: Registry) -> tuple[Selecti
     inner = [n for body in node.bodies for n in body.nodes if n.bodies]
     if inner:
         raise ModelError(f"{inner[0].describe()} has a body of its own")
-    if node.op.name == "loop" and len(node.outputs) > 1 + node.attributes["n_carries"]:
+    if node.op is loop and len(node.outputs) > 1 + node.attributes["n_carries"]:
         raise ModelError("a loop whose number of iterations depends on data stacks results")
     return tuple(select(without_dead(body), Pins((device,)), registry) for body in node.bodies)
 

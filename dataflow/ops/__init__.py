@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from ..ir.op import Op
+from typing import Any
+
+from ..ir.op import AnyOp
 from .activation import OPS as ACTIVATION
 from .arithmetic import OPS as ARITHMETIC
 from .attention import OPS as ATTENTION
 from .attention import attention as attention
+from .cast import OPS as CAST
+from .cast import cast as cast
 from .control_flow import OPS as CONTROL_FLOW
 from .conv import OPS as CONV
 from .conv import conv as conv
@@ -14,9 +18,8 @@ from .dynamic_shape import OPS as DYNAMIC_SHAPE
 from .fused import OPS as FUSED
 from .gather import OPS as GATHER
 from .gather import gather as gather
-from .layer_norm import OPS as LAYER_NORM
-from .layer_norm import layer_norm as layer_norm
 from .linalg import OPS as LINALG
+from .logic import OPS as LOGIC
 from .loss import OPS as LOSS
 from .norm import OPS as NORM
 from .optimizer import OPS as OPTIMIZER
@@ -33,8 +36,10 @@ from .softmax import softmax as softmax
 from .sort import OPS as SORT
 
 _FAMILIES = (
-    ACTIVATION,
     ARITHMETIC,
+    LOGIC,
+    CAST,
+    ACTIVATION,
     REDUCE,
     SHAPE,
     GATHER,
@@ -45,7 +50,6 @@ _FAMILIES = (
     CONV,
     POOL,
     NORM,
-    LAYER_NORM,
     SOFTMAX,
     LOSS,
     OPTIMIZER,
@@ -57,13 +61,13 @@ _FAMILIES = (
     ATTENTION,
 )
 
-ALL: tuple[Op, ...] = tuple(op for family in _FAMILIES for op in family)
+ALL: tuple[AnyOp, ...] = tuple(op for family in _FAMILIES for op in family)
 _BY_NAME = {op.name: op for op in ALL}
 # Where an op has the name of a family's file, the name means the op, as the imports above say to type checkers.
 globals().update({name: op for name, op in _BY_NAME.items() if name in globals()})
 
 
-def __getattr__(name: str) -> Op:
+def __getattr__(name: str) -> Any:
     found = _BY_NAME.get(name)
     if found is None:
         import difflib

@@ -13,11 +13,10 @@ from typing import Any
 
 from ..ir.dims import Shape
 from ..ir.graph import Node
-from ..ir.op import Op, Pattern
+from ..ir.op import MultiOp, Op, Pattern
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .activation import exp, log
-from .arithmetic import add, div, mul, sub
+from .arithmetic import add, div, exp, log, mul, sub
 from .infer import broadcast_shape, need, need_float, same_dtype
 from .linalg import matmul, swapped
 from .reduce import reduce_max, reduce_sum
@@ -47,7 +46,7 @@ def _scores(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | Non
 
 
 def _infer(
-    q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, turned: int
+    q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, turned: bool
 ) -> tuple[TensorType, TensorType]:
     shape = _scores(q, kt, v, mask)
     y = (*shape[:-1], v.shape[-1])
@@ -57,29 +56,29 @@ def _infer(
     return TensorType(q.dtype, y), TensorType(q.dtype, shape[:-1])
 
 
-def _decompose(q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, turned: int) -> Any:
+def _decompose(q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, turned: bool) -> Any:
     scores = _scored(q, kt, mask, scale)
     y = matmul(softmax(scores, axis=-1), v)
-    most = reduce_max(scores, axes=(-1,), keepdims=1)
-    total = log(reduce_sum(exp(sub(scores, most)), axes=(-1,), keepdims=1))
+    most = reduce_max(scores, axes=(-1,), keepdims=True)
+    total = log(reduce_sum(exp(sub(scores, most)), axes=(-1,), keepdims=True))
     logsum = reshape(add(most, total), shape=scores.type.shape[:-1])
     return (transpose(y, perm=_TURN) if turned else y), logsum
 
 
 def _scored(q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
-    scores: Value = mul(matmul(q, kt), scale)
+    scores = mul(matmul(q, kt), scale)
     return scores if mask is None else add(scores, mask)
 
 
 def _errors(
-    dy: Value, y: Value, logsum: Value, q: Value, kt: Value, v: Value, mask: Value | None, scale: float, turned: int
+    dy: Value, y: Value, logsum: Value, q: Value, kt: Value, v: Value, mask: Value | None, scale: float, turned: bool
 ) -> tuple[Value, Value, Value]:
     """The weights, the cotangent of the scores, and dy with heads before rows."""
     if turned:
         dy, y = transpose(dy, perm=_TURN), transpose(y, perm=_TURN)
     column = (*logsum.type.shape, 1)
     weights = exp(sub(_scored(q, kt, mask, scale), reshape(logsum, shape=column)))
-    delta = reduce_sum(mul(dy, y), axes=(-1,), keepdims=1)
+    delta = reduce_sum(mul(dy, y), axes=(-1,), keepdims=True)
     return weights, mul(weights, sub(matmul(dy, swapped(v)), delta)), dy
 
 
@@ -111,7 +110,7 @@ def _grad_infer(
     mask: TensorType | None = None,
     *,
     scale: float,
-    turned: int,
+    turned: bool,
 ) -> tuple[TensorType, ...]:
     expected = _infer(q, kt, v, mask, scale=scale, turned=turned)
     given = f"attention_grad: dy is {dy}, y {y}, logsum {logsum}; expected {expected[0]} and {expected[1]}"
@@ -131,7 +130,7 @@ def _grad_decompose(
     mask: Value | None = None,
     *,
     scale: float,
-    turned: int,
+    turned: bool,
 ) -> tuple[Value, ...]:
     weights, ds, dy = _errors(dy, y, logsum, q, kt, v, mask, scale, turned)
     ds = mul(ds, scale)
@@ -154,7 +153,7 @@ def _cost(node: Node) -> int:
     return scores * (2 * int(q.type.shape[-1]) + 2 * int(v.type.shape[-1]) + 10)
 
 
-def _pattern(scores: Callable[..., Any], scale: Callable[..., float], turned: int) -> Pattern:
+def _pattern(scores: Callable[..., Any], scale: Callable[..., float], turned: bool) -> Pattern:
     """The pattern with these scores, which are made with constants of which the scale is a function."""
 
     def build(q: Value, kt: Value, v: Value, mask: Value | None = None, **constants: Any) -> Any:
@@ -185,7 +184,7 @@ def _patterns() -> Iterator[Pattern]:
         (matmul, lambda: 1.0),
     )
     for scores, scale in places:
-        for turned in (1, 0):
+        for turned in (True, False):
             yield _pattern(scores, scale, turned)
 
 
@@ -194,7 +193,7 @@ attention: Op = Op(
     ("q", "kt", "v", "mask?"),
     _infer,
     outputs=("y", "+logsum"),
-    attributes={"scale": 1.0, "turned": 0},
+    attributes={"scale": 1.0, "turned": False},
     gradient=_gradient,
     decompose=_decompose,
     cost=_cost,
@@ -204,12 +203,12 @@ attention: Op = Op(
     "e^scores along rows",
 )
 
-attention_grad: Op = Op(
+attention_grad: MultiOp = MultiOp(
     "attention_grad",
     ("dy", "y", "logsum", "q", "kt", "v", "mask?"),
     _grad_infer,
     outputs=("dq", "dk", "dv"),
-    attributes={"scale": 1.0, "turned": 0},
+    attributes={"scale": 1.0, "turned": False},
     decompose=_grad_decompose,
     cost=_grad_cost,
     doc="the gradients by q (..., M, D), the transpose of kt (..., N, D) and v (..., N, E), for every entry of the "

@@ -11,7 +11,7 @@ from ..errors import GradientError
 from ..ir.builder import GraphBuilder
 from ..ir.dims import Dim, Size
 from ..ir.graph import Graph, Node
-from ..ir.op import REQUIRED, Differentiate, Op
+from ..ir.op import REQUIRED, Differentiate, MultiOp
 from ..ir.types import TensorType, bool_, int64
 from ..ir.value import Value
 from .arithmetic import add
@@ -23,7 +23,7 @@ from .subgraph import inline, parts, zeros
 
 
 def _scan_infer(
-    *types: TensorType, n_carries: int, n_xs: int, reverse: int, bodies: tuple[Graph, ...]
+    *types: TensorType, n_carries: int, n_xs: int, reverse: bool, bodies: tuple[Graph, ...]
 ) -> tuple[TensorType, ...]:
     (body,) = bodies
     carries, xs, captures = types[:n_carries], types[n_carries : n_carries + n_xs], types[n_carries + n_xs :]
@@ -63,12 +63,12 @@ def _check_body(
         )
 
 
-scan: Op = Op(
+scan: MultiOp = MultiOp(
     "scan",
     ("operands*",),
     _scan_infer,
     outputs=("results*",),
-    attributes={"n_carries": REQUIRED, "n_xs": REQUIRED, "reverse": 0},
+    attributes={"n_carries": REQUIRED, "n_xs": REQUIRED, "reverse": False},
     gradient=scan_gradient,
     bodies=("body",),
     doc="operands: carries, scanned values, captures. Iteration t gets the carries and row t and gives new carries and "
@@ -123,7 +123,7 @@ def _if_gradient(node: Node, *cotangents: Value | None, differentiate: Different
     return results
 
 
-if_: Op = Op(
+if_: MultiOp = MultiOp(
     "if_",
     ("condition", "captures*"),
     _if_infer,
@@ -163,7 +163,7 @@ def _loop_gradient(node: Node, *cotangents: Value | None, differentiate: Differe
     )
 
 
-loop: Op = Op(
+loop: MultiOp = MultiOp(
     "loop",
     ("operands*",),
     _loop_infer,

@@ -98,16 +98,16 @@ def _gradient(node: Node, dy: Value) -> tuple[Value | None, ...]:
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return dx, dw
     axes = (0, *range(2, dy.type.rank))
-    return dx, dw, reduce_sum(dy, axes=axes, keepdims=0)
+    return dx, dw, reduce_sum(dy, axes=axes, keepdims=False)
 
 
 def _cost(node: Node) -> int:
     """Two operations per weight and element of the result, or of dy for the gradients."""
-    if node.op.name == "conv":
+    if node.op is conv:
         result, weight = node.outputs[0], node.inputs[1]
         assert result is not None and weight is not None
         return 2 * result.type.elements * int(product(weight.type.shape[1:]))
-    if node.op.name == "conv_grad_input":
+    if node.op is conv_grad_input:
         dy, weight = node.inputs[:2]
         assert dy is not None and weight is not None
         return 2 * dy.type.elements * int(product(weight.type.shape[1:]))

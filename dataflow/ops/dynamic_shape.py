@@ -28,7 +28,7 @@ measure: Op = Op(
 )
 
 
-def _require_infer(x: TensorType, *, left: Size, right: Size, equal: int, text: str) -> TensorType:
+def _require_infer(x: TensorType, *, left: Size, right: Size, equal: bool, text: str) -> TensorType:
     known = not isinstance(left, Dim) and not isinstance(right, Dim)
     need(not known or (left == right) == bool(equal), text)
     return x
@@ -38,7 +38,7 @@ require: Op = Op(
     "require",
     ("x",),
     _require_infer,
-    attributes={"left": REQUIRED, "right": REQUIRED, "equal": 1, "text": REQUIRED},
+    attributes={"left": REQUIRED, "right": REQUIRED, "equal": True, "text": REQUIRED},
     gradient=lambda node, dy: dy,
     cheap=True,
     view=lambda node, strides: View(0, strides),

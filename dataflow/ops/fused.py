@@ -1,7 +1,7 @@
 """Fused ops: small graphs that a device may compute with one kernel.
 
-Their patterns are found in finished graphs when a device offers a kernel for them (see lower/fuse.py); a device without
-one runs the graph. Nobody writes them by hand, and autodiff never sees them.
+Their patterns are found in finished graphs when a device offers a kernel for them (see passes/fuse.py); a device
+without one runs the graph. Nobody writes them by hand, and autodiff never sees them.
 """
 
 from __future__ import annotations
@@ -167,24 +167,10 @@ def _conv_pool_cost(node: Any) -> int:
 
 # ---- programs -----------------------------------------------------------------------------------------
 
-_UNARY = (
-    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor",
-    "hard_swish", "log", "mish", "neg", "reciprocal", "relu", "round", "sigmoid", "sign", "sin", "sinh", "softplus",
-    "softsign", "sqrt", "tan", "tanh",
-)  # fmt: skip
-_BINARY = ("add", "div", "maximum", "minimum", "mul", "relu_grad", "sub")
 PROGRAM_OPS: Mapping[str, Op] = MappingProxyType(
-    {op.name: op for op in (*activation.OPS, *arithmetic.OPS) if op.name in (*_UNARY, *_BINARY)}
+    {op.name: op for op in (*arithmetic.OPS, *activation.OPS) if op.elementwise}
 )
-
-
-REDUCTIONS: Mapping[str, Op] = MappingProxyType(
-    {
-        op.name: op
-        for op in reduce.OPS
-        if op.name in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
-    }
-)
+REDUCTIONS: Mapping[str, Op] = MappingProxyType({op.name: op for op in reduce.OPS if op.reduction})
 
 
 def _steps(program: str, inputs: int) -> list[tuple[Op, list[int]]]:
@@ -219,12 +205,12 @@ def _reduction(program: str, inputs: int, trailing: int) -> tuple[str, Op | None
     return steps, REDUCTIONS[name]
 
 
-def _reduced(trailing: int, keepdims: int, rank: int) -> dict[str, Any]:
+def _reduced(trailing: int, keepdims: bool, rank: int) -> dict[str, Any]:
     """The attributes of a reduction over the last axes."""
     return {"axes": tuple(range(rank - trailing, rank)), "keepdims": keepdims}
 
 
-def _program_infer(*types: TensorType, program: str, trailing: int, keepdims: int) -> TensorType:
+def _program_infer(*types: TensorType, program: str, trailing: int, keepdims: bool) -> TensorType:
     known = list(types)
     program, last = _reduction(program, len(types), trailing)
     for op, operands in _steps(program, len(types)):
@@ -243,7 +229,7 @@ def _program_infer(*types: TensorType, program: str, trailing: int, keepdims: in
     return result
 
 
-def _program(*inputs: Value, program: str, trailing: int, keepdims: int) -> Any:
+def _program(*inputs: Value, program: str, trailing: int, keepdims: bool) -> Any:
     values = list(inputs)
     program, last = _reduction(program, len(inputs), trailing)
     for op, operands in _steps(program, len(inputs)):
@@ -261,7 +247,7 @@ fused_elementwise = Op(
     "fused_elementwise",
     ("inputs*",),
     _program_infer,
-    attributes={"program": REQUIRED, "trailing": 0, "keepdims": 0},
+    attributes={"program": REQUIRED, "trailing": 0, "keepdims": False},
     decompose=_program,
     cost=lambda node: _program_cost(node),
     doc="elementwise ops one after another, ``op a b;op a;...``: a and b are numbers of inputs and, behind them, of "

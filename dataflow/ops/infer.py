@@ -9,7 +9,7 @@ from ..errors import GradientError, InputError
 from ..ir.dims import Dim, Shape, Size, broadcast_size
 from ..ir.graph import Node
 from ..ir.types import DType, TensorType, bool_
-from ..ir.value import Value
+from ..ir.value import Builder, Value
 
 
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:
@@ -137,7 +137,7 @@ def normal_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
 def reduced(name: str) -> Callable[..., TensorType]:
     """The rule of a reduction over ``axes``."""
 
-    def infer(x: TensorType, *, axes: Sequence[int], keepdims: int) -> TensorType:
+    def infer(x: TensorType, *, axes: Sequence[int], keepdims: bool) -> TensorType:
         gone = normal_axes(name, axes, x.rank)
         return TensorType(x.dtype, reduced_shape(x.shape, gone, bool(keepdims)))
 
@@ -165,10 +165,34 @@ def need(condition: bool, text: str) -> None:
         raise InputError(text)
 
 
+def operand(node: Node, index: int = 0) -> Value:
+    """An input that is there."""
+    value = node.inputs[index]
+    assert value is not None
+    return value
+
+
+def result(node: Node, index: int = 0) -> Value:
+    """An output that is there."""
+    value = node.outputs[index]
+    assert value is not None
+    return value
+
+
+def builder_for(value: Value) -> Builder:
+    """The builder of a value, where a rule adds nodes."""
+    assert value.builder is not None
+    return value.builder
+
+
+def scalar_like(value: Value, number: float) -> Value:
+    """A constant of the dtype of ``value``."""
+    return builder_for(value).scalar(number, value.type.dtype)
+
+
 def varies(value: Value) -> bool:
     """False for a constant: what nobody trains or feeds needs no gradient."""
-    assert value.builder is not None
-    stored = value.builder.initializer_of(value)
+    stored = builder_for(value).initializer_of(value)
     return stored is None or stored.trainable
 
 

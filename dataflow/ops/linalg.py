@@ -25,8 +25,7 @@ def _matmul_infer(a: TensorType, b: TensorType) -> TensorType:
 def swapped(x: Value) -> Value:
     """The value with its last two axes exchanged: a view."""
     rank = x.type.rank
-    exchanged: Value = transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
-    return exchanged
+    return transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
 
 
 def _matmul_gradient(node: Node, dy: Value) -> tuple[Value, Value]:

@@ -1,19 +1,18 @@
-"""Normalization: over the batch, and over neighbouring channels."""
+"""Normalization: over the batch, over neighbouring channels, and over the last axes (layer norm and RMS norm)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..errors import InputError
-from ..ir.dims import Dim
+from ..ir.dims import Dim, Shape
 from ..ir.graph import Node
-from ..ir.op import REQUIRED, Op
+from ..ir.op import REQUIRED, MultiOp, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .activation import neg, reciprocal, sqrt
-from .arithmetic import add, mul, sub
+from .arithmetic import add, mul, neg, reciprocal, sqrt, sub
 from .conv import MOST
-from .infer import alike, floats_alike, need, need_float, need_no_cotangent
+from .infer import alike, floats_alike, need, need_float, need_no_cotangent, normal_axis
 from .reduce import reduce_sum
 from .shape import reshape
 
@@ -30,15 +29,13 @@ def _check_channels(name: str, x: TensorType, **vectors: TensorType) -> None:
 
 def per_channel(vector: Value, rank: int) -> Value:
     """(C,) as (1, C, 1, ...), to broadcast over (N, C, ...)."""
-    shaped: Value = reshape(vector, shape=(1, vector.type.shape[0], *(1,) * (rank - 2)))
-    return shaped
+    return reshape(vector, shape=(1, vector.type.shape[0], *(1,) * (rank - 2)))
 
 
 def over_channels(x: Value) -> Value:
     """The sum over all axes but the second: (C,)."""
     axes = (0, *range(2, x.type.rank))
-    summed: Value = reduce_sum(x, axes=axes, keepdims=0)
-    return summed
+    return reduce_sum(x, axes=axes, keepdims=False)
 
 
 def _infer(
@@ -49,16 +46,14 @@ def _infer(
 
 
 def _inverse_deviation(variance: Value, epsilon: float) -> Value:
-    inverse: Value = reciprocal(sqrt(add(variance, epsilon)))
-    return inverse
+    return reciprocal(sqrt(add(variance, epsilon)))
 
 
 def _decompose(x: Value, scale: Value, bias: Value, mean: Value, variance: Value, *, epsilon: float) -> Value:
     factor = mul(scale, _inverse_deviation(variance, epsilon))
     shift = sub(bias, mul(mean, factor))
     rank = x.type.rank
-    y: Value = add(mul(x, per_channel(factor, rank)), per_channel(shift, rank))
-    return y
+    return add(mul(x, per_channel(factor, rank)), per_channel(shift, rank))
 
 
 def _gradient(node: Node, dy: Value) -> tuple[Value, ...]:
@@ -110,7 +105,7 @@ def _train_gradient(node: Node, dy: Value | None, *rest: Value | None) -> Any:
     return batch_norm_train_grad(dy, x, scale, mean, inverse) if dy is not None else None
 
 
-batch_norm_train: Op = Op(
+batch_norm_train: MultiOp = MultiOp(
     "batch_norm_train",
     ("x", "scale", "bias", "running_mean", "running_variance"),
     _train_infer,
@@ -130,7 +125,7 @@ def _train_grad_infer(
     return x, scale, scale
 
 
-batch_norm_train_grad: Op = Op(
+batch_norm_train_grad: MultiOp = MultiOp(
     "batch_norm_train_grad",
     ("dy", "x", "scale", "mean", "inverse_deviation"),
     _train_grad_infer,
@@ -149,8 +144,7 @@ def _lrn_infer(x: TensorType, *, size: int, alpha: float, beta: float, bias: flo
 def _lrn_gradient(node: Node, dy: Value, *kept: Value | None) -> Value:
     need_no_cotangent(node, *kept)
     y, scale = node.outputs
-    dx: Value = lrn_grad(dy, node.inputs[0], y, scale, **node.attributes)
-    return dx
+    return lrn_grad(dy, node.inputs[0], y, scale, **node.attributes)
 
 
 _LRN: dict[str, Any] = {"size": REQUIRED, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}
@@ -172,4 +166,99 @@ lrn_grad: Op = Op(
     doc="the gradient of lrn",
 )
 
-OPS = (batch_norm, batch_norm_train, batch_norm_train_grad, lrn, lrn_grad)
+# ---- over the last axes of each example ---------------------------------------------------------------
+
+# Instance and group norm are this op over a reshaped tensor, with a scale and shift per channel behind it.
+_LAYER_NORM: dict[str, Any] = {"axis": -1, "epsilon": 1e-5, "center": True}
+
+
+def _rows(name: str, x: TensorType, axis: int) -> tuple[Shape, Shape]:
+    """The sizes that count the rows, and those of a row."""
+    need_float(name, x)
+    at = normal_axis(name, axis, x.rank)
+    return x.shape[:at], x.shape[at:]
+
+
+def _layer_norm_infer(
+    x: TensorType,
+    scale: TensorType | None = None,
+    bias: TensorType | None = None,
+    *,
+    axis: int,
+    epsilon: float,
+    center: bool,
+) -> tuple[TensorType, ...]:
+    rows, row = _rows("layer_norm", x, axis)
+    for label, vector in (("scale", scale), ("bias", bias)):
+        if vector is None:
+            continue
+        fits = vector.shape == row or not (x.is_bound and vector.is_bound)
+        need(fits and vector.dtype == x.dtype, f"layer_norm: {label} is {vector}; expected {TensorType(x.dtype, row)}")
+    return x, TensorType(x.dtype, rows), TensorType(x.dtype, rows)
+
+
+def _layer_norm_gradient(node: Node, dy: Value | None, *kept: Value | None) -> tuple[Value, ...] | None:
+    need_no_cotangent(node, *kept)
+    if dy is None:
+        return None
+    x, scale = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    mean, inverse = node.outputs[1:]
+    assert x is not None and x.builder is not None
+    made = x.builder.add(layer_norm_grad, (dy, x, scale, mean, inverse), node.attributes)
+    dx, dscale, dbias = made.outputs
+    assert dx is not None and dscale is not None and dbias is not None
+    return dx, dscale, dbias
+
+
+def _layer_norm_cost(node: Node) -> int:
+    value = node.outputs[0]
+    assert value is not None
+    return 8 * value.type.elements
+
+
+layer_norm: Op = Op(
+    "layer_norm",
+    ("x", "scale?", "bias?"),
+    _layer_norm_infer,
+    outputs=("y", "+mean", "+inverse_deviation"),
+    attributes=_LAYER_NORM,
+    gradient=_layer_norm_gradient,
+    inplace=((0, 0),),
+    cost=_layer_norm_cost,
+    doc="y = (x - mean) / sqrt(variance + epsilon) scale + bias over the axes from ``axis`` on; with center = 0 the "
+    "mean is taken as 0 (RMS norm); mean and 1 / sqrt(variance + epsilon) have the sizes before ``axis``",
+)
+
+
+def _layer_norm_grad_infer(
+    dy: TensorType,
+    x: TensorType,
+    scale: TensorType | None,
+    mean: TensorType,
+    inverse: TensorType,
+    *,
+    axis: int,
+    epsilon: float,
+    center: bool,
+) -> tuple[TensorType, ...]:
+    rows, columns = _rows("layer_norm_grad", x, axis)
+    row = TensorType(x.dtype, columns)
+    alike("layer_norm_grad: x and dy", x, dy)
+    alike("layer_norm_grad: a row of x and scale", row, *(() if scale is None else (scale,)))
+    alike("layer_norm_grad: rows of x, mean and inverse_deviation", TensorType(x.dtype, rows), mean, inverse)
+    return x, row, row
+
+
+layer_norm_grad: Op = Op(
+    "layer_norm_grad",
+    ("dy", "x", "scale?", "mean", "inverse_deviation"),
+    _layer_norm_grad_infer,
+    outputs=("dx", "+dscale", "+dbias"),
+    attributes=_LAYER_NORM,
+    inplace=((0, 0), (0, 1)),
+    cost=_layer_norm_cost,
+    doc="g = dy scale; dx = inverse (g - mean(g) - x^ mean(g x^)), x^ = (x - mean) inverse; without centering the "
+    "middle term is left out; dscale = sum of dy x^ over the rows, dbias = sum of dy",
+)
+
+OPS = (batch_norm, batch_norm_train, batch_norm_train_grad, lrn, lrn_grad, layer_norm, layer_norm_grad)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir.op import Op
+from ..ir.op import MultiOp, Op
 from ..ir.types import TensorType, float32
 from ..ir.value import Value
-from .activation import cast
 from .arithmetic import add, mul
+from .cast import cast
 from .infer import alike, need, need_float
 from .reduce import reduce_sum
 from .shape import reshape
@@ -28,12 +28,12 @@ def _sgd_infer(
     return param if velocity is None else (param, alike("sgd_step: param and velocity", velocity, param))
 
 
-sgd_step: Op = Op(
+sgd_step: MultiOp = MultiOp(
     "sgd_step",
     ("param", "grad", "velocity?", "hyper", "scale"),
     _sgd_infer,
     outputs=("new_param", "new_velocity"),
-    attributes={"momentum": 0.0, "nesterov": 0},
+    attributes={"momentum": 0.0, "nesterov": False},
     inplace=((0, 0), (1, 2)),
     doc="g = grad scale + decay param; v = momentum v + g; param - rate (v, or g + momentum v); hyper: rate, decay",
 )
@@ -53,7 +53,7 @@ def _adamw_infer(
     return param, m, v
 
 
-adamw_step: Op = Op(
+adamw_step: MultiOp = MultiOp(
     "adamw_step",
     ("param", "grad", "m", "v", "hyper", "scale"),
     _adamw_infer,
@@ -73,7 +73,7 @@ def _square_infer(x: TensorType, before: TensorType | None) -> TensorType:
 def _square_sum(x: Value, before: Value | None) -> Value:
     flat = reshape(x, shape=(x.type.elements,))
     wide = flat if x.type.dtype.bits >= 32 else cast(flat, to=float32)
-    total: Value = reduce_sum(mul(wide, wide), axes=(0,), keepdims=0)
+    total = reduce_sum(mul(wide, wide), axes=(0,), keepdims=False)
     if total.type.dtype != float32:
         total = cast(total, to=float32)
     return total if before is None else add(before, total)

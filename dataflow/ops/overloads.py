@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from .. import ops
 from ..errors import InputError
 from ..ir.dims import Dim, Size
 from ..ir.value import Value, ValueLike
+from .arithmetic import add, div, mul, neg, pow_, sub
 from .infer import normal_axis, product
+from .linalg import matmul
+from .reduce import reduce_mean, reduce_sum
+from .shape import reshape, slice_, transpose
+
+_BINARY = {op.name: op for op in (add, sub, mul, div, pow_, matmul)}
+_REDUCTIONS = {op.name: op for op in (reduce_sum, reduce_mean)}
 
 
 def binary(name: str, a: ValueLike, b: ValueLike) -> Value:
@@ -27,7 +33,7 @@ def binary(name: str, a: ValueLike, b: ValueLike) -> Value:
     """
     like = a if isinstance(a, Value) else b
     assert isinstance(like, Value)
-    return cast("Value", getattr(ops, name)(_operand(name, a, like), _operand(name, b, like)))
+    return _BINARY[name](_operand(name, a, like), _operand(name, b, like))
 
 
 def divided(a: ValueLike, b: ValueLike) -> Value:
@@ -47,7 +53,7 @@ def divided(a: ValueLike, b: ValueLike) -> Value:
 
 def negated(x: Value) -> Value:
     """-x."""
-    return cast("Value", ops.neg(x))
+    return neg(x)
 
 
 def _operand(name: str, item: ValueLike, like: Value) -> Value:
@@ -91,13 +97,13 @@ def sliced(x: Value, key: Any) -> Value:
     read = x
     if any(r != (0, size, 1) for r, size in zip(ranges, x.shape, strict=True)):
         starts, stops, steps = zip(*ranges, strict=True)
-        read = ops.slice(x, starts=starts, stops=stops, steps=steps)
+        read = slice_(x, starts=starts, stops=stops, steps=steps)
     sizes, shape = iter(read.shape), []
     for item in items:
         size = 1 if item is None else next(sizes)
         if item is None or isinstance(item, slice):  # the axis of a single index goes
             shape.append(size)
-    return read if tuple(shape) == read.shape else cast("Value", ops.reshape(read, shape=tuple(shape)))
+    return read if tuple(shape) == read.shape else reshape(read, shape=tuple(shape))
 
 
 def _expanded(x: Value, items: tuple[Any, ...]) -> list[Any]:
@@ -173,7 +179,7 @@ def reshaped(x: Value, shape: Sequence[Any]) -> Value:
         if rest == 0 or (isinstance(total, int) and isinstance(rest, int) and total % rest):
             raise InputError(f"reshape of {x.name!r}: no size instead of -1 in {listed} gives the elements of {x.type}")
         sizes[unknown[0]] = total // rest
-    return cast("Value", ops.reshape(x, shape=tuple(sizes)))
+    return reshape(x, shape=tuple(sizes))
 
 
 def transposed(x: Value, perm: Sequence[Any]) -> Value:
@@ -183,7 +189,7 @@ def transposed(x: Value, perm: Sequence[Any]) -> Value:
         InputError: ``perm`` is no order of the axes.
     """
     order = tuple(normal_axis("transpose", _int("transpose", x, p), x.type.rank) for p in _spelt_out(perm))
-    return cast("Value", ops.transpose(x, perm=order if perm else tuple(reversed(range(x.type.rank)))))
+    return transpose(x, perm=order if perm else tuple(reversed(range(x.type.rank))))
 
 
 def reduced(name: str, x: Value, axes: int | Sequence[int] | None, keepdims: bool) -> Value:
@@ -194,7 +200,7 @@ def reduced(name: str, x: Value, axes: int | Sequence[int] | None, keepdims: boo
     """
     given = range(x.type.rank) if axes is None else axes if isinstance(axes, Sequence) else (axes,)
     over = tuple(_int(name, x, a) for a in given)
-    return cast("Value", getattr(ops, name)(x, axes=over, keepdims=int(keepdims)))
+    return _REDUCTIONS[name](x, axes=over, keepdims=keepdims)
 
 
 def _spelt_out(given: Sequence[Any]) -> Sequence[Any]:

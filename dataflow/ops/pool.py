@@ -19,7 +19,7 @@ _WINDOW: dict[str, Any] = {
     "strides": REQUIRED,
     "pads": REQUIRED,
     "dilations": REQUIRED,
-    "ceil_mode": 0,
+    "ceil_mode": False,
 }
 
 
@@ -30,7 +30,7 @@ def _sizes(
     strides: Sequence[int],
     pads: Sequence[int],
     dilations: Sequence[int],
-    ceil_mode: int,
+    ceil_mode: bool,
 ) -> tuple[Size, ...]:
     spatial = len(shape) - 2
     if not 1 <= spatial <= 3:
@@ -67,12 +67,11 @@ def _max_infer(x: TensorType, **window: Any) -> tuple[TensorType, TensorType]:
 def _max_gradient(node: Node, dy: Value, *_: Value | None) -> Value:
     x, indices = node.inputs[0], node.outputs[1]
     assert x is not None
-    dx: Value = max_pool_grad(dy, indices, input_shape=x.type.shape)
-    return dx
+    return max_pool_grad(dy, indices, input_shape=x.type.shape)
 
 
 def _window_cost(node: Node) -> int:
-    value = node.outputs[0] if node.op.name in ("max_pool", "avg_pool") else node.inputs[0]
+    value = node.outputs[0] if node.op in (max_pool, avg_pool) else node.inputs[0]
     assert value is not None
     count = 1
     for size in node.attributes.get("kernel", ()):
@@ -112,7 +111,7 @@ max_pool_grad: Op = Op(
 )
 
 
-def _avg_infer(x: TensorType, *, count_include_pad: int, **window: Any) -> TensorType:
+def _avg_infer(x: TensorType, *, count_include_pad: bool, **window: Any) -> TensorType:
     need_float("avg_pool", x)
     return TensorType(x.dtype, (*x.shape[:2], *_sizes("avg_pool", x.shape, **window)))
 
@@ -120,22 +119,21 @@ def _avg_infer(x: TensorType, *, count_include_pad: int, **window: Any) -> Tenso
 def _avg_gradient(node: Node, dy: Value) -> Value:
     x = node.inputs[0]
     assert x is not None
-    dx: Value = avg_pool_grad(dy, input_shape=x.type.shape, **node.attributes)
-    return dx
+    return avg_pool_grad(dy, input_shape=x.type.shape, **node.attributes)
 
 
 avg_pool: Op = Op(
     "avg_pool",
     ("x",),
     _avg_infer,
-    attributes={**_WINDOW, "count_include_pad": 0},
+    attributes={**_WINDOW, "count_include_pad": False},
     gradient=_avg_gradient,
     cost=_window_cost,
     doc="the mean of each window, of its elements inside x, or of all with padding as zeros",
 )
 
 
-def _avg_grad_infer(dy: TensorType, *, input_shape: Shape, count_include_pad: int, **window: Any) -> TensorType:
+def _avg_grad_infer(dy: TensorType, *, input_shape: Shape, count_include_pad: bool, **window: Any) -> TensorType:
     need_float("avg_pool_grad", dy)
     need_shape("avg_pool_grad", input_shape)
     pooled = TensorType(dy.dtype, (*input_shape[:2], *_sizes("avg_pool_grad", input_shape, **window)))
@@ -145,15 +143,14 @@ def _avg_grad_infer(dy: TensorType, *, input_shape: Shape, count_include_pad: in
 
 def _avg_grad_gradient(node: Node, g: Value) -> Value:
     window = {key: value for key, value in node.attributes.items() if key != "input_shape"}
-    pooled: Value = avg_pool(g, **window)
-    return pooled
+    return avg_pool(g, **window)
 
 
 avg_pool_grad: Op = Op(
     "avg_pool_grad",
     ("dy",),
     _avg_grad_infer,
-    attributes={"input_shape": REQUIRED, **_WINDOW, "count_include_pad": 0},
+    attributes={"input_shape": REQUIRED, **_WINDOW, "count_include_pad": False},
     gradient=_avg_grad_gradient,
     cost=_window_cost,
     doc="each dy spread evenly over its window",

@@ -71,6 +71,7 @@ dropout: Op = Op(
     gradient=_dropout_gradient,
     effects="random",
     inplace=((0, 0),),
+    identity_without=1,
     doc="x / (1 - ratio) where u >= ratio, else 0; without a key, as outside of training, x",
 )
 

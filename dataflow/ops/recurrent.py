@@ -15,14 +15,14 @@ from typing import Any
 
 from ..errors import GradientError
 from ..ir.graph import Node
-from ..ir.op import Op
+from ..ir.op import AnyOp, MultiOp, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
 from .arithmetic import add
 from .infer import alike, need, need_float, need_no_cotangent, product
 from .linalg import matmul, swapped
 from .recurrent_cells import gru_grad_steps, gru_steps, lstm_grad_steps, lstm_steps, rnn_grad_steps, rnn_steps
-from .shape import reshape, slice
+from .shape import reshape, slice_
 
 # ---- shapes -------------------------------------------------------------------------------------------
 
@@ -73,31 +73,29 @@ def _cost(gates: int) -> Any:
 # ---- what the gradients share ---------------------------------------------------------------------------
 
 
-def _weight(dx: Value, y: Value, h: Value | None, reverse: int) -> Value:
+def _weight(dx: Value, y: Value, h: Value | None, reverse: bool) -> Value:
     """The gradient of r: one product of the rows of dx with the states before them."""
     steps, batch, columns = dx.type.shape
     hidden = y.type.shape[-1]
 
     def rows(v: Value, begin: Any, end: Any, width: Any) -> Value:
         whole = (batch, width)
-        part = slice(v, starts=(begin, 0, 0), stops=(end, *whole), steps=(1, 1, 1))
-        flat: Value = reshape(part, shape=(product((end - begin, batch)), width))
-        return flat
+        part = slice_(v, starts=(begin, 0, 0), stops=(end, *whole), steps=(1, 1, 1))
+        return reshape(part, shape=(product((end - begin, batch)), width))
 
     late, early = ((0, steps - 1), (1, steps)) if reverse else ((1, steps), (0, steps - 1))
-    total: Value = matmul(swapped(rows(dx, *late, columns)), rows(y, *early, hidden))
+    total = matmul(swapped(rows(dx, *late, columns)), rows(y, *early, hidden))
     if h is None:
         return total
     first = rows(dx, steps - 1, steps, columns) if reverse else rows(dx, 0, 1, columns)
-    summed: Value = add(total, matmul(swapped(first), h))
-    return summed
+    return add(total, matmul(swapped(first), h))
 
 
 def _no_second(node: Node, *cotangents: Value | None) -> None:
     raise GradientError(f"{node.describe()}: recurrent networks have no second derivatives")
 
 
-def _made(node: Node, op: Op, inputs: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
+def _made(node: Node, op: AnyOp, inputs: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
     first = next(v for v in inputs if v is not None)
     assert first.builder is not None
     return first.builder.add(op, inputs, node.attributes).outputs
@@ -126,7 +124,7 @@ def _lstm_infer(
     c: TensorType | None = None,
     lengths: TensorType | None = None,
     *,
-    reverse: int,
+    reverse: bool,
 ) -> tuple[TensorType, ...]:
     state = _check("lstm", 4, x, r, h=h, c=c, lengths=lengths)
     stack = _stack(x, r.shape[1])
@@ -143,12 +141,12 @@ def _lstm_gradient(
     return dx, _weight_from(node, dx, h), dh0, dc0
 
 
-lstm: Op = Op(
+lstm: MultiOp = MultiOp(
     "lstm",
     ("x", "r", "h?", "c?", "lengths?"),
     _lstm_infer,
     outputs=("y", "h_last", "c_last", "+gates", "+cells"),
-    attributes={"reverse": 0},
+    attributes={"reverse": False},
     gradient=_lstm_gradient,
     decompose=lstm_steps,
     cost=_cost(4),
@@ -167,7 +165,7 @@ def _lstm_grad_infer(
     c: TensorType | None = None,
     lengths: TensorType | None = None,
     *,
-    reverse: int,
+    reverse: bool,
 ) -> tuple[TensorType, ...]:
     state = _check("lstm_grad", 4, gates, r, dh=dh, dc=dc, c=c, lengths=lengths)
     alike("lstm_grad: cells and dy", _stack(gates, r.shape[1]), cells, *(() if dy is None else (dy,)))
@@ -179,7 +177,7 @@ lstm_grad: Op = Op(
     ("r", "gates", "cells", "dy?", "dh?", "dc?", "c?", "lengths?"),
     _lstm_grad_infer,
     outputs=("dx", "+dh_first", "+dc_first"),
-    attributes={"reverse": 0},
+    attributes={"reverse": False},
     gradient=_no_second,
     decompose=lstm_grad_steps,
     cost=_cost(4),
@@ -196,7 +194,7 @@ def _gru_infer(
     h: TensorType | None = None,
     lengths: TensorType | None = None,
     *,
-    reverse: int,
+    reverse: bool,
 ) -> tuple[TensorType, ...]:
     state = _check("gru", 3, x, r, bias=bias, h=h, lengths=lengths)
     return _stack(x, r.shape[1]), state, _stack(x, r.shape[1] * 4)
@@ -212,12 +210,12 @@ def _gru_gradient(
     return dx, _weight_from(node, dq, h), dq if bias is not None else None, dh0
 
 
-gru: Op = Op(
+gru: MultiOp = MultiOp(
     "gru",
     ("x", "r", "bias?", "h?", "lengths?"),
     _gru_infer,
     outputs=("y", "h_last", "+gates"),
-    attributes={"reverse": 0},
+    attributes={"reverse": False},
     gradient=_gru_gradient,
     decompose=gru_steps,
     cost=_cost(3),
@@ -235,7 +233,7 @@ def _gru_grad_infer(
     h: TensorType | None = None,
     lengths: TensorType | None = None,
     *,
-    reverse: int,
+    reverse: bool,
 ) -> tuple[TensorType, ...]:
     dx = _stack(y, r.shape[0])
     state = _check("gru_grad", 3, dx, r, dh=dh, h=h, lengths=lengths)
@@ -244,12 +242,12 @@ def _gru_grad_infer(
     return dx, dx, state
 
 
-gru_grad: Op = Op(
+gru_grad: MultiOp = MultiOp(
     "gru_grad",
     ("r", "gates", "y", "dy?", "dh?", "h?", "lengths?"),
     _gru_grad_infer,
     outputs=("dx", "dq", "+dh_first"),
-    attributes={"reverse": 0},
+    attributes={"reverse": False},
     gradient=_no_second,
     decompose=gru_grad_steps,
     cost=_cost(3),
@@ -265,8 +263,8 @@ def _rnn_infer(
     h: TensorType | None = None,
     lengths: TensorType | None = None,
     *,
-    reverse: int,
-    relu: int,
+    reverse: bool,
+    relu: bool,
 ) -> tuple[TensorType, ...]:
     state = _check("rnn", 1, x, r, h=h, lengths=lengths)
     return x, state
@@ -278,12 +276,12 @@ def _rnn_gradient(node: Node, dy: Value | None, dh: Value | None) -> tuple[Value
     return dx, _weight_from(node, dx, h), dh0
 
 
-rnn: Op = Op(
+rnn: MultiOp = MultiOp(
     "rnn",
     ("x", "r", "h?", "lengths?"),
     _rnn_infer,
     outputs=("y", "h_last"),
-    attributes={"reverse": 0, "relu": 0},
+    attributes={"reverse": False, "relu": False},
     gradient=_rnn_gradient,
     decompose=rnn_steps,
     cost=_cost(1),
@@ -298,8 +296,8 @@ def _rnn_grad_infer(
     dh: TensorType | None = None,
     lengths: TensorType | None = None,
     *,
-    reverse: int,
-    relu: int,
+    reverse: bool,
+    relu: bool,
 ) -> tuple[TensorType, ...]:
     alike("rnn_grad: y and dy", y, *(() if dy is None else (dy,)))
     return y, _check("rnn_grad", 1, y, r, dh=dh, lengths=lengths)
@@ -310,7 +308,7 @@ rnn_grad: Op = Op(
     ("r", "y", "dy?", "dh?", "lengths?"),
     _rnn_grad_infer,
     outputs=("dx", "+dh_first"),
-    attributes={"reverse": 0, "relu": 0},
+    attributes={"reverse": False, "relu": False},
     gradient=_no_second,
     decompose=rnn_grad_steps,
     cost=_cost(1),

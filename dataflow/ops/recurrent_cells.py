@@ -9,13 +9,15 @@ from ..ir.builder import GraphBuilder
 from ..ir.dims import Size
 from ..ir.types import int64
 from ..ir.value import Value
-from .activation import cast, copy, sigmoid, tanh
 from .activation import relu as positive
-from .arithmetic import add, greater, less, mul, sub, where
+from .activation import sigmoid
+from .arithmetic import add, copy, mul, sub, tanh
+from .cast import cast
 from .control_flow import scan
 from .gather import full, range_
 from .linalg import matmul, swapped
-from .shape import concat, reshape, slice
+from .logic import greater, less, where
+from .shape import concat, reshape, slice_
 
 Cell = Callable[[Any, Any, Any], tuple[Sequence[Value], Sequence[Value], Sequence[Value]]]
 """``cell(carries, rows, captures)``: carries for a sequence that has ended, for one that goes on, and what is
@@ -66,8 +68,7 @@ def _going(steps: Size, lengths: Value) -> Value:
     assert lengths.builder is not None
     numbers = {"start": 0, "limit": steps, "delta": 1, "dtype": int64}
     index = reshape(lengths.builder.add(range_, (), numbers).outputs[0], shape=(steps, 1, 1))
-    found: Value = less(index, reshape(cast(lengths, to=int64), shape=(1, lengths.type.shape[0], 1)))
-    return found
+    return less(index, reshape(cast(lengths, to=int64), shape=(1, lengths.type.shape[0], 1)))
 
 
 def _state(given: Value | None, x: Value, r: Value) -> Value:
@@ -85,17 +86,16 @@ def _parts(x: Value, count: int) -> list[Value]:
     """Equal parts of the columns of a matrix."""
     rows, columns = x.type.shape
     width = columns // count
-    return [slice(x, starts=(0, width * i), stops=(rows, width * (i + 1)), steps=(1, 1)) for i in range(count)]
+    return [slice_(x, starts=(0, width * i), stops=(rows, width * (i + 1)), steps=(1, 1)) for i in range(count)]
 
 
-def _before(stack: Value, first: Value, reverse: int) -> Value:
+def _before(stack: Value, first: Value, reverse: bool) -> Value:
     """The state before each step: ``stack`` has it after each, ``first`` is before all."""
     steps, batch, hidden = stack.type.shape
     whole = reshape(first, shape=(1, batch, hidden))
     joined = concat(stack, whole, axis=0) if reverse else concat(whole, stack, axis=0)
     begin = 1 if reverse else 0
-    found: Value = slice(joined, starts=(begin, 0, 0), stops=(steps + begin, batch, hidden), steps=(1, 1, 1))
-    return found
+    return slice_(joined, starts=(begin, 0, 0), stops=(steps + begin, batch, hidden), steps=(1, 1, 1))
 
 
 def _plus(a: Any, b: Any) -> Any:
@@ -121,7 +121,7 @@ def lstm_steps(
     c: Value | None = None,
     lengths: Value | None = None,
     *,
-    reverse: int,
+    reverse: bool,
 ) -> tuple[Value, ...]:
     """``lstm`` as a scan."""
 
@@ -146,7 +146,7 @@ def lstm_grad_steps(
     c: Value | None = None,
     lengths: Value | None = None,
     *,
-    reverse: int,
+    reverse: bool,
 ) -> tuple[Value, ...]:
     """``lstm_grad`` as a scan."""
 
@@ -176,7 +176,7 @@ def gru_steps(
     h: Value | None = None,
     lengths: Value | None = None,
     *,
-    reverse: int,
+    reverse: bool,
 ) -> tuple[Value, ...]:
     """``gru`` as a scan."""
 
@@ -201,7 +201,7 @@ def gru_grad_steps(
     h: Value | None = None,
     lengths: Value | None = None,
     *,
-    reverse: int,
+    reverse: bool,
 ) -> tuple[Value, ...]:
     """``gru_grad`` as a scan."""
 
@@ -223,7 +223,7 @@ def gru_grad_steps(
 
 
 def rnn_steps(
-    x: Value, r: Value, h: Value | None = None, lengths: Value | None = None, *, reverse: int, relu: int
+    x: Value, r: Value, h: Value | None = None, lengths: Value | None = None, *, reverse: bool, relu: bool
 ) -> tuple[Value, ...]:
     """``rnn`` as a scan."""
     bend = positive if relu else tanh
@@ -242,8 +242,8 @@ def rnn_grad_steps(
     dh: Value | None = None,
     lengths: Value | None = None,
     *,
-    reverse: int,
-    relu: int,
+    reverse: bool,
+    relu: bool,
 ) -> tuple[Value, ...]:
     """``rnn_grad`` as a scan."""
 

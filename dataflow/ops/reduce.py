@@ -10,66 +10,68 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, int64
 from ..ir.value import Value
-from .activation import cast
-from .arithmetic import add, div, equal, mul, sub, where
-from .infer import need, need_float, normal_axes, normal_axis, product, reduced, reduced_shape
+from .arithmetic import add, div, mul, sub
+from .cast import cast
+from .infer import (
+    need,
+    need_float,
+    normal_axes,
+    normal_axis,
+    operand,
+    product,
+    reduced,
+    reduced_shape,
+    result,
+    scalar_like,
+)
+from .logic import equal, where
+from .shape import broadcast_to, reshape
 
-_AXES: dict[str, Any] = {"axes": REQUIRED, "keepdims": 1}
+_AXES: dict[str, Any] = {"axes": REQUIRED, "keepdims": True}
 
 
-def _spread(node: Node, value: Value) -> Value:
+def _broadcast_back(node: Node, value: Value) -> Value:
     """A reduced value broadcast back to the shape of the node's input."""
-    from .shape import broadcast_to, reshape
-
-    x = node.inputs[0]
-    assert x is not None
+    x = operand(node)
     axes = normal_axes(node.op.name, node.attributes["axes"], x.type.rank)
     kept = reduced_shape(x.type.shape, axes, True)
     if value.type.shape != kept:
         value = reshape(value, shape=kept)
-    spread: Value = broadcast_to(value, shape=x.type.shape)
-    return spread
+    return broadcast_to(value, shape=x.type.shape)
 
 
 def _mean_gradient(node: Node, dy: Value) -> Value:
-    from .shape import broadcast_to
-
-    x = node.inputs[0]
-    assert x is not None and x.builder is not None
+    x = operand(node)
     count = product([x.type.shape[a] for a in normal_axes("reduce_mean", node.attributes["axes"], x.type.rank)])
     if isinstance(count, Dim):  # counted in the graph: it folds away once the size is known
-        ones = broadcast_to(x.builder.scalar(1, x.type.dtype), shape=x.type.shape)
-        return _spread(node, div(dy, reduce_sum(ones, **node.attributes)))
-    return _spread(node, mul(dy, 1.0 / max(count, 1)))
+        ones = broadcast_to(scalar_like(x, 1), shape=x.type.shape)
+        return _broadcast_back(node, div(dy, reduce_sum(ones, **node.attributes)))
+    return _broadcast_back(node, mul(dy, 1.0 / max(count, 1)))
 
 
 def _extreme_gradient(node: Node, dy: Value) -> Value:
     """Shared evenly among the elements that are the extreme."""
-    x = node.inputs[0]
-    assert x is not None and node.outputs[0] is not None
-    hit = cast(equal(x, _spread(node, node.outputs[0])), to=x.type.dtype)
+    x = operand(node)
+    hit = cast(equal(x, _broadcast_back(node, result(node))), to=x.type.dtype)
     axes = node.attributes["axes"]
     count = reduce_sum(hit, axes=axes, keepdims=node.attributes["keepdims"])
-    gradient: Value = mul(hit, _spread(node, div(dy, count)))
-    return gradient
+    return mul(hit, _broadcast_back(node, div(dy, count)))
 
 
-def _mean_infer(x: TensorType, *, axes: Sequence[int], keepdims: int) -> TensorType:
+def _mean_infer(x: TensorType, *, axes: Sequence[int], keepdims: bool) -> TensorType:
     need_float("reduce_mean", x)
     return reduced("reduce_mean")(x, axes=axes, keepdims=keepdims)
 
 
 def _prod_gradient(node: Node, dy: Value) -> Value:
     """The product of the other elements, without a division by zero: zeros count as one, and apart."""
-    x = node.inputs[0]
-    assert x is not None and x.builder is not None
-    nought = x.builder.scalar(0, x.type.dtype)
-    zeros = cast(equal(x, nought), to=x.type.dtype)
-    others_zero = sub(_spread(node, reduce_sum(zeros, **node.attributes)), zeros)
+    x = operand(node)
+    zero = scalar_like(x, 0)
+    zeros = cast(equal(x, zero), to=x.type.dtype)
+    others_zero = sub(_broadcast_back(node, reduce_sum(zeros, **node.attributes)), zeros)
     safe = add(x, zeros)
-    others = div(_spread(node, reduce_prod(safe, **node.attributes)), safe)
-    gradient: Value = mul(_spread(node, dy), where(equal(others_zero, nought), others, nought))
-    return gradient
+    others = div(_broadcast_back(node, reduce_prod(safe, **node.attributes)), safe)
+    return mul(_broadcast_back(node, dy), where(equal(others_zero, zero), others, zero))
 
 
 def _reduce(name: str, gradient: Any, doc: str, infer: Any = None) -> Op:
@@ -79,12 +81,13 @@ def _reduce(name: str, gradient: Any, doc: str, infer: Any = None) -> Op:
         infer or reduced(name),
         attributes=_AXES,
         gradient=gradient,
+        reduction=True,
         cost=lambda n: sum(v.type.elements for v in n.inputs if v is not None),
         doc=doc,
     )
 
 
-reduce_sum: Op = _reduce("reduce_sum", _spread, "the sum over axes")
+reduce_sum: Op = _reduce("reduce_sum", _broadcast_back, "the sum over axes")
 reduce_mean: Op = _reduce("reduce_mean", _mean_gradient, "the mean over axes", _mean_infer)
 reduce_max: Op = _reduce("reduce_max", _extreme_gradient, "the largest over axes")
 reduce_min: Op = _reduce("reduce_min", _extreme_gradient, "the smallest over axes")
@@ -92,12 +95,12 @@ reduce_prod: Op = _reduce("reduce_prod", _prod_gradient, "the product over axes"
 
 
 def _arg(name: str, doc: str) -> Op:
-    def infer(x: TensorType, *, axis: int, keepdims: int, select_last_index: int) -> TensorType:
+    def infer(x: TensorType, *, axis: int, keepdims: bool, select_last_index: bool) -> TensorType:
         gone = normal_axis(name, axis, x.rank)
         need(x.shape[gone] != 0, f"{name}: axis {axis} of {x} has no elements")
-        return TensorType(int64, reduced_shape(x.shape, (gone,), bool(keepdims)))
+        return TensorType(int64, reduced_shape(x.shape, (gone,), keepdims))
 
-    attributes = {"axis": 0, "keepdims": 1, "select_last_index": 0}
+    attributes = {"axis": 0, "keepdims": True, "select_last_index": False}
     return Op(name, ("x",), infer, attributes=attributes, doc=doc)
 
 
@@ -116,23 +119,16 @@ def _sum_to_infer(x: TensorType, *, shape: Shape) -> TensorType:
 
 def summed_to(x: Value, *, shape: Shape) -> Value:
     """The sums that ``sum_to`` stands for."""
-    from .shape import reshape
-
     lead = x.type.rank - len(shape)
     axes = [*range(lead)]
     axes += [lead + i for i, s in enumerate(shape) if s == 1 and x.type.shape[lead + i] != 1]
     if axes:
-        x = reduce_sum(x, axes=tuple(axes), keepdims=1)
-    summed: Value = reshape(x, shape=tuple(shape))
-    return summed
+        x = reduce_sum(x, axes=tuple(axes), keepdims=True)
+    return reshape(x, shape=tuple(shape))
 
 
 def _sum_to_gradient(node: Node, dy: Value) -> Value:
-    from .shape import broadcast_to
-
-    assert node.inputs[0] is not None
-    spread: Value = broadcast_to(dy, shape=node.inputs[0].type.shape)
-    return spread
+    return broadcast_to(dy, shape=operand(node).type.shape)
 
 
 sum_to: Op = Op(

@@ -219,8 +219,8 @@ def _resize(
     coordinates: str,
     nearest: str,
     cubic_a: float,
-    exclude_outside: int,
-    antialias: int,
+    exclude_outside: bool,
+    antialias: bool,
     roi: tuple[float, ...],
 ) -> Value:
     builder = x.builder
@@ -244,7 +244,7 @@ def _resize(
         from .gather import full
 
         return builder.add(full, (), {"shape": tuple(sizes), "value": 0.0, "dtype": x.type.dtype}).outputs[0]  # type: ignore[return-value]
-    from .activation import copy
+    from .arithmetic import copy
 
     return y if chosen else copy(x)
 
@@ -260,8 +260,8 @@ resize: Op = Op(
         "coordinates": "half_pixel",
         "nearest": "round_prefer_floor",
         "cubic_a": -0.75,
-        "exclude_outside": 0,
-        "antialias": 0,
+        "exclude_outside": False,
+        "antialias": False,
         "roi": (),
     },
     decompose=_resize,

@@ -81,7 +81,7 @@ def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differen
     starts = [zeros(outer, inputs[i].type) if v is None else v for i, v in zip(moving, given, strict=True)]
     starts += [zeros(outer, inputs[i].type) for i in summed]
     feeds = [*saved, *inputs[n_carries:first], *(cotangents[i] for i in stacked)]
-    attributes = {"n_carries": len(starts), "n_xs": len(feeds), "reverse": 0 if node.attributes["reverse"] else 1}
+    attributes = {"n_carries": len(starts), "n_xs": len(feeds), "reverse": not node.attributes["reverse"]}
     operands = [*starts, *feeds, *inputs[first:], *weights]
     made = outer.add(node.op, operands, attributes, bodies=(backward,)).outputs
     results: list[Value | None] = [None] * len(inputs)
@@ -92,8 +92,7 @@ def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differen
         """Of all iterations, as one matrix: a result, or what the scan reads."""
         whole = made[place[value]] if value in place else feeds[before.index(value)]
         assert whole is not None
-        matrix: Value = reshape(whole, shape=(product(whole.type.shape[:-1]), whole.type.shape[-1]))
-        return matrix
+        return reshape(whole, shape=(product(whole.type.shape[:-1]), whole.type.shape[-1]))
 
     d_weights: dict[Value, Value] = {}
     for p in products:
@@ -171,7 +170,7 @@ def _take_out(body: Graph, first: int) -> _Taken:
         assert weight is not None and left is not None
         if at == len(inputs):
             inputs.append(builder.input(f"weight{at}", *parts(weight.type)))
-        made: Value = matmul(left, inputs[at], name=node.name)
+        made = matmul(left, inputs[at], name=node.name)
         products.append(_Product(left, made, at))
         return (made,)
 

@@ -10,9 +10,9 @@ from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ir.value import Builder, Value
-from .arithmetic import equal, where
 from .gather import range_
 from .infer import alike, need, normal_axis, product
+from .logic import equal, where
 from .shape import reshape
 from .subgraph import zeros
 
@@ -55,7 +55,7 @@ def _gather_elements_gradient(node: Node, dy: Value) -> tuple[Value, None]:
     x, indices = node.inputs
     assert x is not None
     axis = node.attributes["axis"]
-    dx: Value = scatter_elements(zeros_like(x), indices, dy, axis=axis, reduction="add")
+    dx = scatter_elements(zeros_like(x), indices, dy, axis=axis, reduction="add")
     return dx, None
 
 
@@ -94,14 +94,15 @@ def _scatter_gradient(node: Node, dy: Value) -> tuple[Value, None, Value]:
     reduction = given.pop("reduction")
     if reduction not in ("none", "add"):
         raise GradientError(f"{node.describe()}: a scatter that keeps the {reduction} has no gradient")
-    elements = node.op.name == "scatter_elements"
-    kept = dy if reduction == "add" else node.op(dy, indices, zeros_like(updates), reduction="none", **given)
+    elements = node.op is scatter_elements
+    scattered = scatter_elements if elements else scatter_nd
+    kept = dy if reduction == "add" else scattered(dy, indices, zeros_like(updates), reduction="none", **given)
     gathered = gather_elements if elements else gather_nd
     taken = gathered(dy, indices, **given)
     if reduction == "none":
         numbers = _numbered(updates)
-        places = zeros(_builder(updates), TensorType(numbers.type.dtype, dy.type.shape))
-        last = gathered(node.op(places, indices, numbers, reduction="none", **given), indices, **given)
+        positions = zeros(_builder(updates), TensorType(numbers.type.dtype, dy.type.shape))
+        last = gathered(scattered(positions, indices, numbers, reduction="none", **given), indices, **given)
         taken = where(equal(last, numbers), taken, zeros_like(taken))
     return kept, None, taken
 
@@ -110,8 +111,7 @@ def _numbered(updates: Value) -> Value:
     """A number for each element."""
     (flat,) = _builder(updates).add(range_, (), {"limit": product(updates.type.shape)}).outputs
     assert flat is not None
-    numbers: Value = reshape(flat, shape=updates.type.shape)
-    return numbers
+    return reshape(flat, shape=updates.type.shape)
 
 
 scatter_elements: Op = Op(
@@ -147,7 +147,7 @@ def _gather_nd_infer(x: TensorType, indices: TensorType, *, batch_dims: int) -> 
 def _gather_nd_gradient(node: Node, dy: Value) -> tuple[Value, None]:
     x, indices = node.inputs
     assert x is not None
-    dx: Value = scatter_nd(zeros_like(x), indices, dy, batch_dims=node.attributes["batch_dims"], reduction="add")
+    dx = scatter_nd(zeros_like(x), indices, dy, batch_dims=node.attributes["batch_dims"], reduction="add")
     return dx, None
 
 

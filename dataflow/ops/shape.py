@@ -12,13 +12,10 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op, View
 from ..ir.types import TensorType, bool_, contiguous_strides
 from ..ir.value import Value
-from .infer import need, need_shape, normal_axis, product, varies
-
-
-def _x(node: Node) -> Value:
-    assert node.inputs[0] is not None
-    return node.inputs[0]
-
+from .gather import index_add
+from .infer import builder_for, need, need_shape, normal_axis, operand, product, varies
+from .logic import where
+from .subgraph import zeros
 
 # ---- views --------------------------------------------------------------------------------------------
 
@@ -34,7 +31,7 @@ def _reshape_infer(x: TensorType, *, shape: Shape) -> TensorType:
 def _reshape_view(node: Node, strides: tuple[int, ...]) -> View | None:
     """Strides for the new shape where groups of axes that belong together are evenly spaced, else None."""
     assert node.outputs[0] is not None
-    old, new = _x(node).type.sizes, node.outputs[0].type.sizes
+    old, new = operand(node).type.sizes, node.outputs[0].type.sizes
     if 0 in old:
         return View(0, contiguous_strides(new))
     dims = [(d, s) for d, s in zip(old, strides, strict=True) if d != 1]
@@ -77,7 +74,7 @@ reshape: Op = Op(
     ("x",),
     _reshape_infer,
     attributes={"shape": REQUIRED},
-    gradient=lambda n, dy: reshape(dy, shape=_x(n).type.shape),
+    gradient=lambda n, dy: reshape(dy, shape=operand(n).type.shape),
     view=_reshape_view,
     cheap=True,
     doc="the elements in row-major order under another shape; every dim is given",
@@ -92,8 +89,7 @@ def _transpose_infer(x: TensorType, *, perm: Sequence[int]) -> TensorType:
 
 def _transpose_gradient(node: Node, dy: Value) -> Value:
     perm = node.attributes["perm"]
-    back: Value = transpose(dy, perm=tuple(perm.index(i) for i in range(len(perm))))
-    return back
+    return transpose(dy, perm=tuple(perm.index(i) for i in range(len(perm))))
 
 
 transpose: Op = Op(
@@ -121,17 +117,10 @@ def _broadcast_infer(x: TensorType, *, shape: Shape) -> TensorType:
 
 def _broadcast_view(node: Node, strides: tuple[int, ...]) -> View:
     assert node.outputs[0] is not None
-    old, new = _x(node).type.sizes, node.outputs[0].type.sizes
+    old, new = operand(node).type.sizes, node.outputs[0].type.sizes
     lead = len(new) - len(old)
     moved = [0 if d == 1 and n != 1 else s for d, n, s in zip(old, new[lead:], strides, strict=True)]
     return View(0, (0,) * lead + tuple(moved))
-
-
-def _broadcast_gradient(node: Node, dy: Value) -> Value:
-    from .reduce import sum_to
-
-    summed: Value = sum_to(dy, shape=_x(node).type.shape)
-    return summed
 
 
 broadcast_to: Op = Op(
@@ -139,7 +128,7 @@ broadcast_to: Op = Op(
     ("x",),
     _broadcast_infer,
     attributes={"shape": REQUIRED},
-    gradient=_broadcast_gradient,
+    gradient=lambda n, dy: dy,  # summed to the shape of x by the walker
     view=_broadcast_view,
     cheap=True,
     doc="x repeated along axes of size one and new leading axes",
@@ -180,12 +169,11 @@ def _slice_view(node: Node, strides: tuple[int, ...]) -> View:
 
 
 def _slice_gradient(node: Node, dy: Value) -> Value:
-    placed: Value = slice_grad(dy, shape=_x(node).type.shape, **node.attributes)
-    return placed
+    return slice_grad(dy, shape=operand(node).type.shape, **node.attributes)
 
 
 _RANGES = {"starts": REQUIRED, "stops": REQUIRED, "steps": REQUIRED}
-slice: Op = Op(
+slice_: Op = Op(
     "slice",
     ("x",),
     _slice_infer,
@@ -207,8 +195,7 @@ def _slice_grad_infer(dy: TensorType, *, shape: Shape, starts: Shape, stops: Sha
 
 def _slice_grad_gradient(node: Node, g: Value) -> Value:
     ranges = {key: node.attributes[key] for key in _RANGES}
-    read: Value = slice(g, **ranges)
-    return read
+    return slice_(g, **ranges)
 
 
 slice_grad: Op = Op(
@@ -248,28 +235,22 @@ def _pad_gradient(node: Node, dy: Value) -> Value | tuple[Value, Value]:
     A value that is computed gets the cotangents of what was added.
     """
     pads = node.attributes["pads"]
-    rank = _x(node).type.rank
+    rank = operand(node).type.rank
     if node.attributes["mode"] == "constant":
-        cropped: Value = pad(dy, pads=tuple(-p for p in pads))
+        cropped = pad(dy, pads=tuple(-p for p in pads))
         value = node.inputs[1] if len(node.inputs) > 1 else None
         if value is None or not varies(value):
             return cropped
-        from .arithmetic import where
-        from .subgraph import zeros
-
-        assert dy.builder is not None
-        none = zeros(dy.builder, TensorType(bool_, _x(node).type.shape))
-        added = pad(none, dy.builder.constant(np.asarray(True)), pads=pads)
-        return cropped, where(added, dy, zeros(dy.builder, TensorType(dy.type.dtype, ())))
-    from .gather import index_add
-
-    assert dy.builder is not None
+        builder = builder_for(dy)
+        none = zeros(builder, TensorType(bool_, operand(node).type.shape))
+        added = pad(none, builder.constant(np.asarray(True)), pads=pads)
+        return cropped, where(added, dy, zeros(builder, TensorType(dy.type.dtype, ())))
     for axis in range(rank):
-        size = int(_x(node).type.shape[axis])
+        size = int(operand(node).type.shape[axis])
         source = np.pad(np.arange(size), (max(pads[axis], 0), max(pads[axis + rank], 0)), mode=node.attributes["mode"])
         low, high = max(-pads[axis], 0), len(source) - max(-pads[axis + rank], 0)
         if pads[axis] or pads[axis + rank]:
-            dy = index_add(dy.builder.constant(source[low:high].astype(np.int64)), dy, size=size, axis=axis)
+            dy = index_add(builder_for(dy).constant(source[low:high].astype(np.int64)), dy, size=size, axis=axis)
     return dy
 
 
@@ -308,7 +289,7 @@ def _concat_gradient(node: Node, dy: Value) -> list[Value]:
         end = begin + x.type.shape[axis]
         starts = tuple(begin if i == axis else 0 for i in range(dy.type.rank))
         stops = tuple(end if i == axis else d for i, d in enumerate(dy.type.shape))
-        parts.append(slice(dy, starts=starts, stops=stops, steps=(1,) * dy.type.rank))
+        parts.append(slice_(dy, starts=starts, stops=stops, steps=(1,) * dy.type.rank))
         begin = end
     return parts
 
@@ -322,4 +303,4 @@ concat: Op = Op(
     doc="the inputs one behind the other along axis",
 )
 
-OPS = (reshape, transpose, broadcast_to, slice, slice_grad, pad, concat)
+OPS = (reshape, transpose, broadcast_to, slice_, slice_grad, pad, concat)

@@ -26,9 +26,8 @@ def _cost(node: Node) -> int:
 
 
 def _gradient(node: Node, dy: Value) -> Value:
-    rule = softmax_grad if node.op.name == "softmax" else log_softmax_grad
-    dx: Value = rule(dy, node.outputs[0], **node.attributes)
-    return dx
+    rule = softmax_grad if node.op is softmax else log_softmax_grad
+    return rule(dy, node.outputs[0], **node.attributes)
 
 
 softmax: Op = Op(

@@ -19,7 +19,7 @@ from ..ir.value import Builder, Value
 from ..ops.arithmetic import add
 from ..ops.gather import full
 from ..ops.reduce import sum_to, summed_to
-from ..ops.shape import concat
+from ..ops.shape import concat, slice_
 
 
 def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[Value]) -> dict[Value, Value | None]:
@@ -75,7 +75,7 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
                         f"{node.describe()}: its rule gave {cotangent.type} for {value.name!r}, which is {value.type}"
                     )
                 parts.setdefault(value, []).append(cotangent)
-                given = total(node.outputs[0]) if node.op.name == "slice" else None
+                given = total(node.outputs[0]) if node.op is slice_ else None
                 if given is not None:
                     placed[cotangent] = node, given
     builder.origin = ""
@@ -110,8 +110,7 @@ def _joined(parts: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Va
         pieces.append(cotangent)
     if along or found or end != type_.shape[axis]:
         return None
-    whole: Value = concat(*pieces, axis=axis)
-    return whole
+    return concat(*pieces, axis=axis)
 
 
 def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> Any:
@@ -131,8 +130,7 @@ def _summed(cotangent: Value, wanted: TensorType) -> Value:
     """A cotangent summed over the axes that broadcasting added or stretched."""
     if cotangent.type.is_bound and wanted.is_bound:  # the axes are known: the parts at once
         return summed_to(cotangent, shape=wanted.shape)
-    found: Value = sum_to(cotangent, shape=wanted.shape)
-    return found
+    return sum_to(cotangent, shape=wanted.shape)
 
 
 def _any(builder: Builder, value: Value | None) -> Value | None:

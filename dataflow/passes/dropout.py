@@ -49,4 +49,5 @@ def has_inactive(graph: Graph) -> bool:
 
 
 def _is_inactive(node: Node) -> bool:
-    return node.op.name == "dropout" and (len(node.inputs) < 2 or node.inputs[1] is None)
+    index = node.op.identity_without
+    return index is not None and (len(node.inputs) <= index or node.inputs[index] is None)

@@ -15,6 +15,7 @@ from ..ir.dims import Dim
 from ..ir.graph import Graph, Node
 from ..ir.types import TensorType
 from ..ir.value import Value
+from ..ops.dynamic_shape import measure
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +33,7 @@ class Region:
 
 def depends_on_data(graph: Graph) -> bool:
     """Whether some sizes are read off tensors."""
-    return any(node.op.name == "measure" and measured(node) for node in graph.nodes)
+    return any(node.op is measure and measured(node) for node in graph.nodes)
 
 
 def measured(node: Node) -> tuple[Dim, ...]:
@@ -51,7 +52,7 @@ def cut(graph: Graph) -> tuple[Region, ...]:
             continue
         inputs = [v for v in node.inputs if v is not None]
         level = max([0, *(levels[v] for v in inputs), *(known.get(name, 0) for name in _names(node))])
-        if node.op.name == "measure":
+        if node.op is measure:
             measures.setdefault(level, []).append((node, inputs[0]))
             known.update({name: level + 1 for dim in measured(node) for name in dim.names})
             parts.setdefault(level + 1, [])
@@ -119,11 +120,11 @@ def _needed(graph: Graph) -> set[Node]:
     values, sizes = set(graph.outputs.values()), {n for v in graph.outputs.values() for n in _dims(v.type)}
     kept = set()
     for node in reversed(graph.nodes):
-        names = {name for dim in measured(node) for name in dim.names} if node.op.name == "measure" else set()
+        names = {name for dim in measured(node) for name in dim.names} if node.op is measure else set()
         if names & sizes or not values.isdisjoint(v for v in node.outputs if v is not None):
             kept.add(node)
             values.update(v for v in node.inputs if v is not None)
-            if node.op.name != "measure":
+            if node.op is not measure:
                 sizes |= _names(node)
     return kept
 
@@ -135,7 +136,7 @@ def _dims(type_: TensorType) -> set[str]:
 def _names(node: Node) -> set[str]:
     """The named sizes that a node cannot run without."""
     found = {name for v in (*node.inputs, *node.outputs) if v is not None for name in _dims(v.type)}
-    if node.op.name != "measure":
+    if node.op is not measure:
         for attribute in node.attributes.values():
             for item in attribute if isinstance(attribute, tuple) else (attribute,):
                 if isinstance(item, Dim):

@@ -18,6 +18,7 @@ from ..ir.kernel import Kernel
 from ..ir.types import Array, TensorType
 from ..ir.types import dtype as as_dtype
 from ..ir.value import Value
+from ..ops.arithmetic import add, mul, sub
 from ..ops.conv import conv
 from ..ops.norm import batch_norm
 from .dead_code import without_dead
@@ -126,23 +127,23 @@ def _affine(node: Node, known: Mapping[Value, Array]) -> tuple[Value, Array | fl
     y = node.outputs[0]
     if y is None or y.type.rank < 3 or y.type.dtype.kind != "f":
         return None
-    if node.op.name == "batch_norm" and all(v in known for v in node.inputs[1:]):
+    if node.op is batch_norm and all(v in known for v in node.inputs[1:]):
         scale, bias, mean, variance = (known[v].astype(np.float64) for v in node.inputs[1:] if v is not None)
         scale = scale / np.sqrt(variance + node.attributes["epsilon"])
         assert node.inputs[0] is not None
         return node.inputs[0], scale, bias - mean * scale
-    if node.op.name not in ("mul", "add", "sub"):
+    if node.op not in (mul, add, sub):
         return None
     a, b = node.inputs
     assert a is not None and b is not None
-    if a in known and node.op.name != "sub":
+    if a in known and node.op is not sub:
         a, b = b, a
     vector = _per_channel(known[b], y.type.sizes) if b in known and a not in known and a.type == y.type else None
     if vector is None:
         return None
-    if node.op.name == "mul":
+    if node.op is mul:
         return a, vector, 0.0
-    return a, 1.0, vector if node.op.name == "add" else -vector
+    return a, 1.0, vector if node.op is add else -vector
 
 
 def _per_channel(array: Array, sizes: Sequence[int]) -> Array | None:

@@ -8,20 +8,19 @@ from ..errors import InputError
 from ..host.limits import poll
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Targets
-from ..ir.op import Attribute, Op
+from ..ir.op import AnyOp, Attribute
 from ..ir.types import TensorType
 from ..ir.value import Value
 from .grouping import Groups
 from .match import Candidates, Free, Shape, Step, attributes_of, candidates
 
 _Fit = tuple[Mapping[str, Attribute], tuple[TensorType, ...]]  # attributes and results of a fused op
-_COMMUTE = frozenset({"add", "mul", "maximum", "minimum"})
 
 
 def fuse(
     graph: Graph,
     targets: Targets,
-    ops: Iterable[Op],
+    ops: Iterable[AnyOp],
     changed: Collection[str] = (),
     *,
     differentiable: bool = False,
@@ -57,7 +56,7 @@ def fuse(
 class _Match:
     """One pattern at one place: what its nodes, values and free constants stand for there, so far."""
 
-    def __init__(self, search: _Search, op: Op, shape: Shape) -> None:
+    def __init__(self, search: _Search, op: AnyOp, shape: Shape) -> None:
         self.search, self.op, self.shape = search, op, shape
         self.nodes: list[Node] = []
         self.values: list[Value | None] = [None] * shape.count
@@ -75,7 +74,7 @@ class _Match:
                 return False
             nodes.append(node)
             inputs = node.inputs
-            if step.op in _COMMUTE and inputs[0] is not inputs[1] and self.has(step, node):
+            if node.op.commutative and inputs[0] is not inputs[1] and self.has(step, node):
                 count, values, free = len(nodes), self.values.copy(), self.free.copy()
                 if self.reads(step, inputs) and self.goes_on(last):
                     return True
@@ -149,7 +148,7 @@ class _Search(Groups):
         self,
         graph: Graph,
         targets: Targets,
-        ops: Mapping[str, Op],
+        ops: Mapping[str, AnyOp],
         changed: Collection[str],
         differentiable: bool,
     ) -> None:
@@ -210,7 +209,7 @@ class _Search(Groups):
             return None
         return fit
 
-    def made(self, op: Op, fit: _Fit, inputs: Sequence[Value | None], last: Node) -> Node:
+    def made(self, op: AnyOp, fit: _Fit, inputs: Sequence[Value | None], last: Node) -> Node:
         """The fused node, with further results where a gradient may read them."""
         attributes, types = fit
         extra = [

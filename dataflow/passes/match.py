@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from ..errors import PluginError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
-from ..ir.op import Attribute, Op, Pattern
+from ..ir.op import AnyOp, Attribute, Pattern
 from ..ir.types import Array, TensorType
 from ..ir.value import Value
 
@@ -166,7 +166,7 @@ class Candidates:
         return found
 
 
-def candidates(ops: Iterable[Op]) -> Mapping[str, Candidates]:
+def candidates(ops: Iterable[AnyOp]) -> Mapping[str, Candidates]:
     """The patterns of ops by the name of their last node.
 
     Raises:
@@ -213,7 +213,7 @@ class _Tracer(GraphBuilder):
 
     def add(
         self,
-        op: Op,
+        op: AnyOp,
         inputs: Sequence[Value | float | Array | None],
         attributes: Mapping[str, Attribute],
         *,
@@ -237,6 +237,6 @@ class _Tracer(GraphBuilder):
         return value
 
 
-def attributes_of(op: Op, shape: Shape, free: Mapping[str, Attribute]) -> dict[str, Attribute]:
+def attributes_of(op: AnyOp, shape: Shape, free: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """The attributes of the op where its pattern was found with these constants."""
     return op.complete(free if shape.pattern.attributes is None else shape.pattern.attributes(**free))

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from ..errors import Cancelled, DataflowError, LimitExceeded, OutOfMemoryError, PluginError
 from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, Targets
-from ..ir.op import Op
+from ..ir.op import AnyOp
 from .constant_folding import fold
 from .dead_code import without_dead
 from .dropout import without_inactive
@@ -40,7 +40,7 @@ class Context:
     changed: Collection[str]
     reference: Mapping[str, tuple[Kernel, ...]]
     targets: Targets
-    ops: Mapping[str, Op]
+    ops: Mapping[str, AnyOp]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.value import Value
 from ..ops.linalg import matmul, swapped
+from ..ops.shape import transpose
 from .dead_code import without_dead
 
 
@@ -22,10 +23,10 @@ def turn_products(graph: Graph) -> Graph:
     kept = {*graph.outputs.values(), *(s.after for s in graph.states)}
     turned: dict[Node, Node] = {}  # the transpose -> the product
     for node in graph.nodes:
-        value = node.inputs[0] if node.op.name == "transpose" else None
+        value = node.inputs[0] if node.op is transpose else None
         maker = makers.get(value) if value is not None else None
         alone = maker is not None and value not in kept and readers[value] == [node]  # type: ignore[index]
-        if alone and maker is not None and maker.op.name == "matmul" and _exchanges(node):
+        if alone and maker is not None and maker.op is matmul and _exchanges(node):
             turned[node] = maker
     if not turned:
         return graph

@@ -21,11 +21,13 @@ _NAMES = {
     "Context": "passes.pipeline",
     "Pass": "passes.pipeline",
     # ops and graphs
+    "AnyOp": "ir.op",
     "Attribute": "ir.op",
     "Graph": "ir.graph",
     "GraphBuilder": "ir.builder",
     "Initializer": "ir.graph",
     "Node": "ir.graph",
+    "MultiOp": "ir.op",
     "Op": "ir.op",
     "Pattern": "ir.op",
     "Value": "ir.value",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pluggy
 
 from ..ir.kernel import Kernel
-from ..ir.op import Op
+from ..ir.op import AnyOp
 from ..passes.pipeline import Pass
 from .device import Device
 
@@ -86,7 +86,7 @@ class Named:
 
 
 @hookspec
-def dataflow_ops() -> Iterable[Op]:  # type: ignore[empty-body]
+def dataflow_ops() -> Iterable[AnyOp]:  # type: ignore[empty-body]
     """Op declarations. Names are unique; each has a numpy kernel or a decomposition."""
 
 

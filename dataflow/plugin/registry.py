@@ -14,7 +14,7 @@ from .. import ops as own
 from ..errors import DeviceError, InputError, PluginError
 from ..host import checks
 from ..ir.kernel import Kernel
-from ..ir.op import Op
+from ..ir.op import AnyOp
 from ..passes.pipeline import Pass, arranged
 from .device import ROLES, Device, Role
 from .hooks import GROUP, Hooks
@@ -57,7 +57,7 @@ class Registry:
     """
 
     plugins: tuple[Plugin, ...]
-    ops: Mapping[str, Op]
+    ops: Mapping[str, AnyOp]
     devices: Mapping[str, Device]
     kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]]
     formats: Mapping[str, Format]
@@ -151,7 +151,7 @@ def load(extra: Iterable[object] = ()) -> Registry:
         name = str(getattr(plugin, "__name__", repr(plugin)))
         hooks.register(name, functools.partial(_itself, plugin))
         plugins.append(Plugin(name, "", ""))
-    ops = [*hooks.offers("dataflow_ops", Op)]
+    ops = [*hooks.offers("dataflow_ops", AnyOp)]
     formats = [*hooks.offers("dataflow_formats", Format)]
     passes = [*hooks.offers("dataflow_passes", Pass)]
     named = {

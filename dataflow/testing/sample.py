@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph
-from ..ir.op import Op
+from ..ir.op import AnyOp
 from ..ir.types import Array, DType, bool_, float32, float64, int64
 from ..ir.value import Value
 from .layouts import Layouts
@@ -72,7 +72,7 @@ class Sample:
         tolerance: relative, for float32; None: that of the dtype. A larger one needs a reason where it is given.
     """
 
-    op: Op
+    op: AnyOp
     inputs: tuple[Operand | None, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     gradient: tuple[int, ...] = ()
@@ -164,7 +164,7 @@ PAIRS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )  # fmt: skip
 
 
-def at_every_shape(op: Op, kind: Kind = "normal", **attributes: Any) -> list[Sample]:
+def at_every_shape(op: AnyOp, kind: Kind = "normal", **attributes: Any) -> list[Sample]:
     """A unary op on an operand of ``kind`` of each of ``SHAPES``, differentiated at one; and on float64."""
     found = [
         Sample(op, (x(*shape, kind=kind),), attributes, gradient=(0,) if shape == (3, 5, 7) else ()) for shape in SHAPES

@@ -182,7 +182,7 @@ def test_a_rule_reads_saved_extras_and_every_cotangent():
         seen.update(outputs=node.outputs, given=(dy, dz, dstats))
         return ops.mul(dy, node.outputs[2])
 
-    op = df.Op("saves", ("x",), lambda x: (x, x, x), outputs=("y", "z", "+stats"), gradient=rule)
+    op = df.MultiOp("saves", ("x",), lambda x: (x, x, x), outputs=("y", "z", "+stats"), gradient=rule)
     g = df.GraphBuilder()
     x = g.input("x", df.float32, (3,))
     y, z = op(x)
