@@ -21,7 +21,9 @@ from ..ir.kernel import Kernel as Kernel
 from ..ir.kernel import OperandSpec as OperandSpec
 from ..ir.lowered import LoweredNode as LoweredNode
 from ..ir.lowered import Root as Root
+from ..ir.op import AnyOp as AnyOp
 from ..ir.op import Attribute as Attribute
+from ..ir.op import MultiOp as MultiOp
 from ..ir.op import Op as Op
 from ..ir.op import Pattern as Pattern
 from ..ir.operand import Operand as Operand

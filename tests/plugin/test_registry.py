@@ -107,7 +107,9 @@ def test_hooks_are_called_with_the_arguments_that_they_take():
 def test_a_hook_that_is_none_or_takes_what_it_does_not_get_sets_its_plugin_aside():
     assert "unknown hook 'dataflow_opps'" in problem("bad", dataflow_opps=lambda: None)[1]
     assert "Argument(s) {'registry'}" in problem("bad", dataflow_ops=lambda registry: [])[1]
-    assert problem("bad", dataflow_ops=lambda: ["relu"])[1] == "dataflow_ops: TypeError: expected Op records, got str"
+    assert (
+        problem("bad", dataflow_ops=lambda: ["relu"])[1] == "dataflow_ops: TypeError: expected AnyOp records, got str"
+    )
     text = "dataflow_devices: TypeError: expected Device records, got Op without ordinal, memory"
     assert problem("bad", dataflow_devices=lambda: [shine("dim")])[1].startswith(text)
     assert "'int' object is not iterable" in problem("bad", dataflow_ops=lambda: 1)[1]
