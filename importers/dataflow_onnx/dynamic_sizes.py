@@ -1,4 +1,4 @@
-"""Sizes that are known late: conditions on named ones, and nodes that work out those that depend on data."""
+"""Sizes that are known late: conditions on named ones, and nodes that compute those that depend on data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from dataflow.errors import ModelError
 from dataflow.ir.dims import Dim
 from dataflow.ir.types import float64, int64
 
-from .importer import Importer, Tensor
+from .emit import cast_to, full, iota, number
+from .importer import Importer
 from .shape_eval import axes_in, product
+from .tensor import Tensor
 
 T = Tensor
 
@@ -50,27 +52,25 @@ def within(operand: Value, shape: Sequence[Any]) -> Any:
 def size_value(c: Importer, size: Any) -> Any:
     """A size as an int64 scalar of the graph; a named one is the length of a range."""
     if not isinstance(size, Dim):
-        return c.builder.constant(np.array(size, np.int64))
-    ones = c.builder.add(ops.full, (), {"shape": (size,), "value": 1, "dtype": int64}).outputs[0]
+        return number(c.builder, size, int64)
+    ones = full(c.builder, (size,), 1, int64)
     return ops.reduce_sum(ones, axes=(0,), keepdims=0)
 
 
 def ends_of_data(c: Importer, x: T, starts: T, ends: T, axes: Any, steps: Any) -> tuple[list[Any], list[Any]]:
-    """Starts and ends, of which some are computed: moved into their axes by nodes, then read off."""
+    """Starts and ends, of which some are computed: clamped to their axes by nodes, then read."""
     if any(step < 1 for step in steps or ()):
         raise ModelError("it goes backwards, and its ends depend on data; that is not supported")
     chosen = axes_in(range(starts.type.elements) if axes is None else axes, len(x.type.shape))
-    sizes = [ops.reshape(size_value(c, x.type.shape[axis]), shape=(1,)) for axis in chosen]
-    size = sizes[0] if len(sizes) == 1 else ops.concat(*sizes, axis=0)
-    zero, placed = c.builder.constant(np.array(0)), []
+    size = _vector(c, [x.type.shape[axis] for axis in chosen])
+    zero, clamped = number(c.builder, 0, int64), []
     for tensor in (starts, ends):
-        at = c.value(tensor)
-        at = at if at.type.dtype == int64 else ops.cast(at, to=int64)
+        at = cast_to(c.value(tensor), int64)
         at = ops.where(ops.less(at, zero), ops.add(at, size), at)
-        placed.append(ops.minimum(ops.maximum(at, zero), size))
-    placed[1] = ops.maximum(*placed)
+        clamped.append(ops.minimum(ops.maximum(at, zero), size))
+    clamped[1] = ops.maximum(*clamped)
     names = [f"{what} of {c.node.describe()}" for what in ("start", "end")]
-    found = [c.measured(Tensor(name, value), name) for name, value in zip(names, placed, strict=True)]
+    found = [c.read_sizes(Tensor(name, value), name) for name, value in zip(names, clamped, strict=True)]
     return list(found[0].numbers), list(found[1].numbers)
 
 
@@ -78,26 +78,26 @@ def _vector(c: Importer, sizes: Sequence[Any]) -> Any:
     """Sizes as an int64 vector of the graph."""
     if not any(isinstance(n, Dim) for n in sizes):
         return c.builder.constant(np.array(sizes, np.int64))
-    parts = [ops.reshape(size_value(c, n), shape=(1,)) for n in sizes]
-    return parts[0] if len(parts) == 1 else ops.concat(*parts, axis=0)
+    rows = [ops.reshape(size_value(c, n), shape=(1,)) for n in sizes]
+    return rows[0] if len(rows) == 1 else ops.concat(*rows, axis=0)
 
 
 def target_of_data(c: Importer, value: Value, shape: T, allowzero: int) -> list[Any]:
-    """The computed shape of a reshape, with what 0 copies and -1 leaves open worked out by nodes."""
+    """The computed shape of a reshape; nodes replace 0 by the size it copies, and -1 by the size that remains."""
     wanted = c.value(shape)
     if wanted.type.rank != 1 or not wanted.type.is_bound or wanted.type.dtype != int64 or not wanted.type.elements:
         return c.sizes(shape, "the shape")  # which says what is wrong
     count = wanted.type.elements
-    zero, one = c.builder.constant(np.array(0)), c.builder.constant(np.array(1))
+    zero, one = number(c.builder, 0, int64), number(c.builder, 1, int64)
     if not allowzero:
         own = [*value.type.shape[:count], *(0,) * (count - value.type.rank)]
         wanted = ops.where(ops.equal(wanted, zero), _vector(c, own), wanted)
-    open_ = ops.equal(wanted, c.builder.constant(np.array(-1)))
+    open_ = ops.equal(wanted, number(c.builder, -1, int64))
     rest = ops.reduce_prod(ops.where(open_, one, wanted), axes=(0,), keepdims=0)
     total = size_value(c, product(value.type.shape)) if value.type.rank else one
     left = ops.div(total, ops.maximum(rest, one))
     name = f"shape of {c.node.describe()}"
-    return list(c.measured(Tensor(name, ops.where(open_, left, wanted)), name).numbers)
+    return list(c.read_sizes(Tensor(name, ops.where(open_, left, wanted)), name).numbers)
 
 
 def expansion_of_data(c: Importer, x: T, shape: T) -> list[Any]:
@@ -108,15 +108,15 @@ def expansion_of_data(c: Importer, x: T, shape: T) -> list[Any]:
     count = wanted.type.elements
     tail = [*(1,) * (count - len(own)), *own[max(0, len(own) - count) :]]
     name = f"shape of {c.node.describe()}"
-    one = c.builder.constant(np.array(1))
-    return list(c.measured(Tensor(name, ops.where(ops.equal(wanted, one), _vector(c, tail), wanted)), name).numbers)
+    one = number(c.builder, 1, int64)
+    return list(c.read_sizes(Tensor(name, ops.where(ops.equal(wanted, one), _vector(c, tail), wanted)), name).numbers)
 
 
 def range_of_data(c: Importer, start: Value, limit: Value, delta: Value) -> Any:
-    """Its length is computed by nodes and read off; so are its elements."""
+    """A range of computed ends: nodes compute its length, which is read, and its elements."""
     dtype = start.type.dtype
     first, last, step = (ops.cast(ops.reshape(v, shape=()), to=float64) for v in (start, limit, delta))
     count = ops.maximum(ops.ceil(ops.div(ops.sub(last, first), step)), 0.0)
     length = c.count(ops.cast(count, to=int64), "length")
-    places = c.builder.add(ops.range_, (), {"start": 0, "limit": length, "delta": 1, "dtype": int64}).outputs[0]
-    return ops.add(ops.reshape(start, shape=()), ops.mul(ops.cast(places, to=dtype), ops.reshape(delta, shape=())))
+    index = ops.cast(iota(c.builder, length), to=dtype)
+    return ops.add(ops.reshape(start, shape=()), ops.mul(index, ops.reshape(delta, shape=())))

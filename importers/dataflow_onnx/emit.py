@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dataflow import Value, ops
+from dataflow.ir.dims import Size
 from dataflow.ir.types import DType, int64
+from dataflow.ir.value import Builder
 
-from .importer import Importer
+
+def full(g: Builder, shape: Sequence[Size], number: float, dtype: DType) -> Any:
+    """A tensor of one number; its shape may have named sizes."""
+    return g.add(ops.full, (), {"shape": tuple(shape), "value": number, "dtype": dtype}).outputs[0]
 
 
-def places(c: Importer, count: Any, dtype: DType = int64) -> Any:
-    """0, 1, ... before ``count``."""
-    return c.builder.add(ops.range_, (), {"start": 0, "limit": count, "delta": 1, "dtype": dtype}).outputs[0]
+def iota(g: Builder, count: Size, dtype: DType = int64, start: Size = 0) -> Any:
+    """``count`` numbers from ``start`` on: start, start + 1, ..."""
+    numbers = {"start": start, "limit": start + count, "delta": 1, "dtype": dtype}
+    return g.add(ops.range_, (), numbers).outputs[0]
+
+
+def number(g: Builder, value: float, dtype: DType) -> Value:
+    """A stored scalar; -inf and what overflows the dtype are allowed."""
+    return g.constant(np.asarray(value).astype(dtype.numpy))
+
+
+def cast_to(value: Value, dtype: DType) -> Any:
+    """``value`` in a dtype; itself where it has it."""
+    return value if value.type.dtype == dtype else ops.cast(value, to=dtype)
 
 
 def along(vector: Value, axis: int, rank: int) -> Any:
-    """A vector that broadcasts along an axis."""
+    """A vector reshaped to broadcast along an axis."""
     return ops.reshape(vector, shape=tuple(vector.type.shape[0] if i == axis else 1 for i in range(rank)))
+
+
+def slice_axis(value: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Any:
+    """A slice along one axis, counted from the front or from the end; the other axes are kept."""
+    rank = value.type.rank
+    chosen = [i == axis % rank for i in range(rank)]
+    return ops.slice(
+        value,
+        starts=tuple(start if own else 0 for own in chosen),
+        stops=tuple(stop if own else size for own, size in zip(chosen, value.type.shape, strict=True)),
+        steps=tuple(step if own else 1 for own in chosen),
+    )
+
+
+def equal_parts(value: Value, axis: int, count: int) -> tuple[Any, ...]:
+    """``count`` slices of equal size along an axis."""
+    size = int(value.type.shape[axis]) // count
+    return tuple(slice_axis(value, axis, i * size, (i + 1) * size) for i in range(count))

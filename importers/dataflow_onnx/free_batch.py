@@ -1,7 +1,7 @@
 """A fixed batch size made free: of the inputs, and where exporters baked it into constants.
 
-What the constants mean can't be known for sure, so a freed model counts only once it was run: a batch of two must give
-what its samples give alone.
+What the constants mean can't be known for sure, so a freed model is accepted only after a run: the results for a batch
+of two must be those of its samples alone.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Freed:
 
     def reshaped(self, source: Sequence[Size], wanted: Sequence[Size]) -> list[Any]:
         """A stored target of a reshape, with the batch where the source has it."""
-        place = next((i for i, n in enumerate(source) if isinstance(n, Dim) and NAME in n.names), None)
-        if place is None or any(isinstance(n, Dim) for n in wanted):
+        axis_of_batch = _batch_axis(source)
+        if axis_of_batch is None or any(isinstance(n, Dim) for n in wanted):
             return list(wanted)
-        before, sizes = product(source[:place]), list(wanted)
+        before, sizes = product(source[:axis_of_batch]), list(wanted)
         if isinstance(before, Dim):
             return sizes
         passed = 1
@@ -65,9 +65,9 @@ class Freed:
         found = []
         for value in values:
             shape = list(value.type.shape)
-            for place in set(open_) - {axis % max(len(shape), 1)}:
-                if shape[place] == 1:
-                    shape[place] = self.dim
+            for index in set(open_) - {axis % max(len(shape), 1)}:
+                if shape[index] == 1:
+                    shape[index] = self.dim
             found.append(value if tuple(shape) == value.type.shape else ops.broadcast_to(value, shape=tuple(shape)))
         return found
 
@@ -96,7 +96,7 @@ def check_free(freed: Model, fixed: Model, was: Freed, path: str) -> None:
 
     Raises:
         ModelError: a batch of two isn't what two single runs give, or a batch of the old size what the file gives;
-            names the first node where they part.
+            names the first node whose results differ.
     """
     random = np.random.default_rng(0)
     two = {name: _random(t.bind({NAME: 2}), random) for name, t in freed.inputs.items()}
@@ -108,22 +108,24 @@ def check_free(freed: Model, fixed: Model, was: Freed, path: str) -> None:
         same = Session(fixed).run(old), session.run(old)
     except DataflowError as error:
         raise ModelError(f"{path}: batch='free': the freed model can't be run: {error}") from None
-    wrong = [n for n, a in together.items() if not _joined(a, [one[n] for one in apart], freed.outputs[n])]
+    wrong = [n for n, a in together.items() if not _is_joined(a, [one[n] for one in apart], freed.outputs[n])]
     wrong += [name for name, array in same[0].items() if not _close(array, same[1][name])]
     if wrong:
         raise ModelError(
             f"{path}: batch='free': the output {wrong[0]!r} for a batch of two is not what its samples give alone, "
-            f"from {_parting(freed, session, two, ones)} on; export the model with a free batch size instead"
+            f"from {_first_difference(freed, session, two, ones)} on; export the model with a free batch size instead"
         )
 
 
-def _parting(model: Model, session: Session, two: Mapping[str, Array], ones: Sequence[Mapping[str, Array]]) -> str:
+def _first_difference(
+    model: Model, session: Session, two: Mapping[str, Array], ones: Sequence[Mapping[str, Array]]
+) -> str:
     """The first node whose results differ."""
     values = [(v, n) for n in model.graph.nodes for v in n.outputs if v is not None and n.op.view is None]
     names = [v.name for v, _ in values]
     together, apart = session.run(two, outputs=names), [session.run(one, outputs=names) for one in ones]
     for value, node in values:
-        if not _joined(together[value.name], [one[value.name] for one in apart], value.type):
+        if not _is_joined(together[value.name], [one[value.name] for one in apart], value.type):
             return str(node.origin or node.describe())
     return "its end"
 
@@ -136,17 +138,22 @@ def _random(type_: TensorType, random: np.random.Generator) -> Array:
     return found.astype(type_.dtype.numpy)
 
 
-def _joined(whole: Array, parts: Sequence[Array], type_: TensorType) -> bool:
-    """Whether a result for all is the results for each, along the axis that has the batch."""
-    place = next((i for i, n in enumerate(type_.shape) if isinstance(n, Dim) and NAME in n.names), None)
-    if place is None:
-        return all(_close(whole, part) for part in parts)
-    return _close(whole, np.concatenate(parts, axis=place))
+def _batch_axis(shape: Sequence[Size]) -> int | None:
+    """The first axis whose size depends on the batch size."""
+    return next((i for i, n in enumerate(shape) if isinstance(n, Dim) and NAME in n.names), None)
+
+
+def _is_joined(together: Array, apart: Sequence[Array], type_: TensorType) -> bool:
+    """Whether the result for a batch is those of its samples, along the axis of the batch."""
+    axis = _batch_axis(type_.shape)
+    if axis is None:
+        return all(_close(together, one) for one in apart)
+    return _close(together, np.concatenate(apart, axis=axis))
 
 
 def _close(a: Array, b: Array) -> bool:
     if a.shape != b.shape or a.dtype.kind not in "fV":
         return a.shape == b.shape and bool((a == b).all())
-    wide, other = a.astype(np.float64), b.astype(np.float64)
+    upcast, other = a.astype(np.float64), b.astype(np.float64)
     scale = np.abs(other[np.isfinite(other)]).max(initial=1e-30)
-    return bool(np.allclose(wide, other, rtol=1e-3, atol=1e-4 * scale, equal_nan=True))
+    return bool(np.allclose(upcast, other, rtol=1e-3, atol=1e-4 * scale, equal_nan=True))

@@ -1,6 +1,6 @@
-"""Records -> Graph: one converter per operator; shape computations are resolved on the way.
+"""Records -> Graph: one converter per operator; shape computations are resolved at once.
 
-What a shape computation gives (Shape, Gather, Concat, ... of sizes) is known as whole numbers and named dims, so
+The result of a shape computation (Shape, Gather, Concat, ... of sizes) is known as integers and named dims, so
 Reshape, Slice and the like get it as attributes; nothing else is folded.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,46 +18,15 @@ from dataflow.errors import Cancelled, DataflowError, LimitExceeded, ModelError,
 from dataflow.host.limits import poll
 from dataflow.ir.dims import Dim
 from dataflow.ir.graph import Graph, Initializer
-from dataflow.ir.types import TensorType
 from dataflow.ir.types import dtype as as_dtype
 from dataflow.plugin.hookspecs import Converter
 
 from .converters import Table, is_own, name_of
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
-from .shape_eval import MOST_KNOWN, Known, compute, taken_as_different
+from .shape_eval import MOST_KNOWN, Known, assumed_different, compute
 from .signatures import arguments_of
-
-
-@dataclass(slots=True)
-class Tensor:
-    """What a name of the file stands for.
-
-    Attributes:
-        name: in the file.
-        value: in the graph; None until somebody needs it.
-        array: stored data; None when computed.
-        known: whole numbers and dims, where they are known.
-        outer: in a body, the tensor of the graph around it that this is.
-        stored: the tensor with data that this shows in another shape, order or dtype.
-    """
-
-    name: str
-    value: Value | None = None
-    array: Array | None = None
-    known: Known | None = None
-    outer: Tensor | None = None
-    stored: Tensor | None = None
-
-    @property
-    def type(self) -> TensorType:
-        """The dtype and shape."""
-        if self.value is not None:
-            return self.value.type
-        if self.array is not None:
-            return TensorType(as_dtype(self.array), self.array.shape)
-        assert self.known is not None
-        return TensorType(self.known.dtype, self.known.numbers.shape)
+from .tensor import Tensor
 
 
 class Importer:
@@ -67,9 +35,9 @@ class Importer:
     Attributes:
         table: of converters.
         builder: where nodes go.
-        opset: the version of the domain of the node that is converted.
-        node: which that is.
-        around: the importer of the graph around a body.
+        node: the one that is being converted.
+        opset: the version of its domain.
+        around: of a body, the importer of the graph around it.
         freed: a batch size that is made free.
     """
 
@@ -88,8 +56,7 @@ class Importer:
         self.tensors: dict[str, Tensor] = {}
         self.roles: dict[str, tuple[str, bool]] = {}
         self.claimed: set[Value] = set()  # values that have their name from the file
-        self.assumed: list[tuple[Any, Any]] = []  # sizes that are not known, taken as different
-        self._aliases: dict[str, tuple[str, ...]] = {}
+        self.assumed: list[tuple[Any, Any]] = []  # pairs of named sizes that the graph assumes to differ
 
     def run(self, graph: GraphRecord, nodes: Sequence[NodeRecord], outputs: Sequence[str]) -> None:
         """Converts nodes in order and names the outputs."""
@@ -133,7 +100,7 @@ class Importer:
             raise ModelError(problems[0])
 
     def stored(self, name: str, array: Array) -> Tensor:
-        """A tensor with data; small whole numbers are known as sizes too."""
+        """A tensor with data; a few integers are known as sizes too."""
         known = None
         if array.dtype.kind in "iub" and array.size <= MOST_KNOWN:
             known = Known(array.astype(object), as_dtype(array))
@@ -174,7 +141,7 @@ class Importer:
         for name, result in zip(node.outputs, results, strict=False):
             if name:
                 self.tensors[name] = self.named(name, result)
-        if not node.domain and node.op in _SHOWN and inputs and inputs[0] is not None and node.outputs[0]:
+        if not node.domain and node.op in _SAME_DATA and inputs and inputs[0] is not None and node.outputs[0]:
             source = inputs[0] if inputs[0].array is not None else inputs[0].stored
             self.tensors[node.outputs[0]].stored = source
         lost = next((name for name in node.outputs[len(results) :] if name), None)
@@ -191,7 +158,7 @@ class Importer:
         except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError):
             return None  # its inputs don't fit: the converter says which
         if found is not None:
-            self.outermost.assumed += taken_as_different(node.op, operands)
+            self.outermost.assumed += assumed_different(node.op, operands)
         return None if found is None else (found,)
 
     @property
@@ -205,7 +172,7 @@ class Importer:
         return found if isinstance(found, tuple) else (found,)
 
     def define(self, name: str, tensor: Tensor) -> None:
-        """Enters a stored tensor that a body brings along; the same one again when the body is looked at again.
+        """Adds a stored tensor of a body; converting the body again adds the same one again.
 
         Raises:
             ModelError: the name is taken.
@@ -282,17 +249,17 @@ class Importer:
         return value
 
     def sizes(self, tensor: Tensor, what: str) -> list[Any]:
-        """The whole numbers and dims of a tensor; those that depend on data get names, and are read off it.
+        """The integers and dims of a tensor; those that depend on data get names, and are read when a program has run.
 
         Raises:
             ModelError: they depend on data, in a body.
         """
         if tensor.known is None:
-            tensor.known = self.measured(tensor, what)
+            tensor.known = self.read_sizes(tensor, what)
         return list(tensor.known.numbers.reshape(-1))
 
-    def measured(self, tensor: Tensor, what: str) -> Known:
-        """Names for the elements of a computed tensor."""
+    def read_sizes(self, tensor: Tensor, what: str) -> Known:
+        """Named dims for the elements of a computed tensor, and a node that reads them."""
         value = self.value(tensor)
         if self.around is not None:
             raise ModelError(f"{what} {tensor.name!r} depends on data, in a body; it must be known at load there")
@@ -308,7 +275,7 @@ class Importer:
 
     def count(self, value: Value, what: str) -> Dim:
         """A name for the only element of a computed value, a size."""
-        known = self.measured(Tensor(f"{what} of {self.node.describe()}", value), what)
+        known = self.read_sizes(Tensor(f"{what} of {self.node.describe()}", value), what)
         dim = known.numbers.reshape(-1)[0]
         assert isinstance(dim, Dim)
         return dim
@@ -336,6 +303,10 @@ class Importer:
 
     # ---- the end --------------------------------------------------------------------------------------
 
+    def stored_names(self) -> list[str]:
+        """Names of all tensors with data."""
+        return [name for name, tensor in self.tensors.items() if tensor.array is not None]
+
     def finish(self) -> Graph:
         """The graph, with the roles of its stored tensors."""
         graph = self.builder.finish()
@@ -345,42 +316,9 @@ class Importer:
             stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
         return dataclasses.replace(graph, initializers=stored)
 
-    def aliases(self) -> dict[str, tuple[str, ...]]:
-        """Other names of stored tensors: of the nodes that read them, and of their modules, with the operand's name."""
-        found: dict[str, list[str]] = {}
-        stored = {name for name, tensor in self.tensors.items() if tensor.array is not None}
-        for node in self.record.graph.nodes if stored else ():
-            if stored.isdisjoint(node.inputs):
-                continue
-            path = node.name or (node.outputs[0] if node.outputs else "")
-            for index, name in enumerate(node.inputs):
-                label = ({} if node.domain else _OPERANDS.get(node.op, {})).get(index, f"input{index}")
-                if name in stored:
-                    known = found.setdefault(name, [])
-                    known.append(f"{path}.{label}")
-                    if node.scope:
-                        known.append(f"{node.scope}.{label}")
-        return {name: tuple(p for p in dict.fromkeys(paths) if p != name) for name, paths in found.items()}
-
 
 _WORTH_A_SUM = 1 << 12  # elements: a sum is read once, where looking at each writes a mask
-_SHOWN = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand"}
-_OPERANDS = {
-    "Conv": {1: "weight", 2: "bias"},
-    "Gemm": {1: "weight", 2: "bias"},
-    "MatMul": {0: "weight", 1: "weight"},
-    "Add": {0: "bias", 1: "bias"},
-    "Mul": {0: "scale", 1: "scale"},
-    "BatchNormalization": {1: "scale", 2: "bias", 3: "mean", 4: "var"},
-    "ConvTranspose": {1: "weight", 2: "bias"},
-    "Gather": {0: "weight"},
-    "GroupNormalization": {1: "weight", 2: "bias"},
-    "InstanceNormalization": {1: "weight", 2: "bias"},
-    "LayerNormalization": {1: "weight", 2: "bias"},
-    "PRelu": {1: "weight"},
-    "RMSNormalization": {1: "weight"},
-    **{op: {1: "W", 2: "R", 3: "B", 5: "initial_h", 6: "initial_c", 7: "P"} for op in ("GRU", "LSTM", "RNN")},
-}
+_SAME_DATA = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand"}
 
 
 def _is_finite(array: Array) -> bool:

@@ -10,6 +10,7 @@ from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded,
 from dataflow.model import Model
 from dataflow.plugin.hookspecs import Converter
 
+from .aliases import aliases_of
 from .converters import Table
 from .file.reader import read_bytes, read_file
 from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
@@ -46,7 +47,7 @@ def load_bytes(data: bytes, outputs: Sequence[str] | None = None, table: Table =
 
 @contextlib.contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Turns whatever a file causes into a ModelError that names it; what is of one node names that too by now."""
+    """Turns whatever a file causes into a ModelError that names the file; errors of one node name the node already."""
     try:
         yield
     except ModelError as error:
@@ -81,7 +82,7 @@ def import_model(
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
     source = Source(record.content, record.folder, record.external, types, kept)
-    model = Model(graph, aliases=importer.aliases(), source=source)
+    model = Model(graph, aliases=aliases_of(record.graph.nodes, importer.stored_names()), source=source)
     if freed is not None:
         check_free(model, import_model(record, path, table, outputs), freed, path)
     return model

@@ -1,7 +1,7 @@
-"""Computations with sizes: what operators give for whole numbers and named dims that are known at load.
+"""Computations with sizes: results of operators for integers and named dims that are known at load.
 
-``Shape -> Gather -> Concat -> Reshape`` and the like end here, so that their reader gets an attribute. A function gets
-object arrays of ints, bools and Dims, and gives one; None where it can't tell, and the node is converted as usual.
+``Shape -> Gather -> Concat -> Reshape`` and the like are evaluated here, so that Reshape gets an attribute. A rule
+takes object arrays of ints, bools and Dims and gives one, or None: then the node is converted as usual.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_TEXT = 500  # letters of an expression of named dims; more comes from no m
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A tensor of whole numbers and dims, with the dtype that it has where it is used as data."""
+    """A tensor of integers and dims, with the dtype that it has where it is used as data."""
 
     numbers: Array
     dtype: DType
@@ -96,8 +96,8 @@ def _wrapped(numbers: Array, dtype: DType) -> Array:
     return filled_by(numbers, lambda n: n if isinstance(n, Dim) else (n - low) % (1 << dtype.bits) + low)
 
 
-def taken_as_different(op: str, operands: Sequence[Known | None]) -> list[tuple[Any, Any]]:
-    """The sizes that a comparison found to differ, because they are not known yet."""
+def assumed_different(op: str, operands: Sequence[Known | None]) -> list[tuple[Any, Any]]:
+    """Pairs of named sizes that a comparison took to differ because they are not known yet."""
     if op != "Equal" or len(operands) != 2 or any(o is None for o in operands):
         return []
     pairs = np.broadcast(*[o.numbers for o in operands if o is not None])
@@ -109,11 +109,11 @@ def _negative(size: Any) -> bool:
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:
-    def enter(function: Rule) -> Rule:
+    def add(function: Rule) -> Rule:
         _RULES[name] = function
         return function
 
-    return enter
+    return add
 
 
 # ---- elementwise ------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _compared(a: Any, b: Any, result: Callable[[int, int], bool]) -> bool:
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    """Of integers, cut off towards zero as in C."""
+    """Of integers, truncated towards zero as in C."""
     if not _open(b) and b == 0:
         raise ModelError("a size is divided by 0")
     if _open(a, b):

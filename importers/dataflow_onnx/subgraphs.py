@@ -1,4 +1,4 @@
-"""Bodies of the file as graphs: what they read of the graph around them becomes inputs."""
+"""Bodies of the file as graphs: values of the graph around them that they read become inputs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from dataflow.errors import ModelError
 from dataflow.ir.types import TensorType, bool_
 
 from .file.records import Array, GraphRecord, free_names
-from .importer import Importer, Tensor
+from .importer import Importer
 from .shape_eval import Known
+from .tensor import Tensor
 
 
 class Body:
@@ -31,7 +32,7 @@ class Body:
             outer: importer of the graph around it.
             record: the body of the file.
             types: of its inputs, as they are given.
-            always: place of an input that is true whenever the body runs, and not among ``types``.
+            always: index of an input that is true whenever the body runs, and not among ``types``.
 
         Raises:
             ModelError: it doesn't fit, or reads what nobody defines.
@@ -99,16 +100,16 @@ class Body:
         """The body as a graph.
 
         Args:
-            results: places of the outputs that it has; all by default.
-            order: places of its own inputs; captures follow.
+            results: indices of the outputs that it has; all by default.
+            order: indices of its own inputs; captures follow.
         """
         made = {v for node in self.builder.nodes() for v in node.outputs}
-        for place in range(len(self.results)) if results is None else results:
-            value = self.inner.value(self.results[place])
-            if value not in made:  # passed on, or given twice: each result has a place of its own
+        for index in range(len(self.results)) if results is None else results:
+            value = self.inner.value(self.results[index])
+            if value not in made:  # passed on, or given twice: each result is a value of its own
                 value = ops.copy(value)
             made.discard(value)
-            self.builder.output(f"{place}.{self.record.outputs[place]}", value)
+            self.builder.output(f"{index}.{self.record.outputs[index]}", value)
         built = self.inner.finish()
         by_name = {value.name: value for value in built.inputs}
         own = [self.inputs[i] for i in (range(len(self.inputs)) if order is None else order)]

@@ -145,7 +145,7 @@ WRONG = [
     (node("Pad", ["x", "a"], ["y"]), [ints("a", 1, 1)], "expected 4"),
     (node("Tile", ["x", "a"], ["y"]), [ints("a", -1, 1)], "repeats"),
     (node("Split", ["x"], ["y"], num_outputs=BIG, axis=1), [], "num_outputs is 2147483648"),
-    (node("Split", ["x", "a"], ["y"], axis=1), [ints("a", 1, 3)], "2 parts for 1 outputs"),
+    (node("Split", ["x", "a"], ["y"], axis=1), [ints("a", 1, 3)], "2 sizes for 1 outputs"),
     (node("Softmax", ["x"], ["y"], axis=9), [], "axis 9"),
     (node("Flatten", ["x"], ["y"], axis=-7), [], "axis -7"),
     (node("DepthToSpace", ["x"], ["y"], blocksize=2), [], "inputs or attributes"),

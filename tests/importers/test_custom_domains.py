@@ -13,9 +13,10 @@ from dataflow.plugin.hookspecs import Converter, hookimpl
 from dataflow.plugin.registry import load as load_registry
 from dataflow_onnx.converters import Collector
 from dataflow_onnx.file.records import GraphRecord
-from dataflow_onnx.importer import Importer, Tensor
+from dataflow_onnx.importer import Importer
 from dataflow_onnx.shape_eval import Known
 from dataflow_onnx.subgraphs import inlined
+from dataflow_onnx.tensor import Tensor
 
 DOMAIN = "org.example"
 node = helper.make_node

@@ -221,7 +221,7 @@ def loops(depth, stored=()):
     for level in range(depth):
         inner = N("Relu", [f"v{level}"], [f"w{level}"])
         if body is not None:
-            inner = N("Loop", ["iterations", "", f"v{level}"], [f"w{level}"], body=body)
+            inner = N("Loop", ["limit", "", f"v{level}"], [f"w{level}"], body=body)
         inputs = [value(f"i{level}", (), TensorProto.INT64), value(f"c{level}", (), TensorProto.BOOL)]
         outputs = [value(f"d{level}", (), TensorProto.BOOL), value(f"w{level}")]
         nodes = [inner, N("ReduceMax", [f"w{level}"], [f"m{level}"], keepdims=0)]
@@ -229,9 +229,7 @@ def loops(depth, stored=()):
         body = helper.make_graph(
             nodes, "body", [*inputs, value(f"v{level}")], outputs, list(stored) if not level else []
         )
-    return model(
-        [N("Loop", ["iterations", "", "x"], ["y"], body=body)], stored=[helper.make_tensor("iterations", 7, (), [2])]
-    )
+    return model([N("Loop", ["limit", "", "x"], ["y"], body=body)], stored=[helper.make_tensor("limit", 7, (), [2])])
 
 
 def test_loops_within_loops_are_converted_once(monkeypatch):

@@ -92,7 +92,7 @@ def test_each_binding_is_right_or_refused(name):
 @pytest.mark.parametrize("parts", [(2, 1), (2, 3), (5, -1)])
 def test_parts_that_are_not_all_of_an_axis_are_refused(size, parts):
     proto = model("Split", [(size, 2)], 2, 13, stored=[np.array(parts)])
-    with pytest.raises(df.DataflowError, match=r"add up to|negative"):
+    with pytest.raises(df.DataflowError, match=r"adds up to|negative"):
         df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(np.ones((4, 2), np.float32))
 
 

@@ -8,7 +8,8 @@ from dataflow import ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..importer import Importer
+from ..tensor import Tensor
 from .elementwise import unary
 
 T = Tensor

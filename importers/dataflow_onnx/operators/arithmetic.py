@@ -10,7 +10,8 @@ from dataflow import ops
 from dataflow.ir.types import float64
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..importer import Importer
+from ..tensor import Tensor
 from .elementwise import binary, unary
 
 T = Tensor

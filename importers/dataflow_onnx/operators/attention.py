@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.dims import Dim, Size
-from dataflow.ir.types import int64
 
 from ..converters import Collector
 from ..dynamic_sizes import required, size_value
-from ..importer import Importer, Tensor
+from ..emit import along, iota, number, slice_axis
+from ..importer import Importer
 from ..shape_eval import product
+from ..tensor import Tensor
 from .cast import dtype_of
 
 T = Tensor
@@ -34,27 +32,17 @@ def heads_of(x: Value, heads: int | None, what: str) -> Any:
     return ops.transpose(ops.reshape(x, shape=shape), perm=(0, 2, 1, 3))
 
 
-def _places(c: Importer, count: Size, column: bool) -> Any:
-    """0, 1, ... as int64: along the rows (count, 1), or the columns (1, count)."""
-    made = c.builder.add(ops.range_, (), {"start": 0, "limit": count, "delta": 1, "dtype": int64}).outputs[0]
-    return ops.reshape(made, shape=(1, count) if column else (count, 1))
-
-
-def _number(c: Importer, number: float, like: Value) -> Value:
-    return c.builder.constant(np.asarray(number).astype(like.type.dtype.numpy))
-
-
-def _both(a: Any, b: Any) -> Any:
+def _and(a: Any, b: Any) -> Any:
     return b if a is None else ops.logical_and(a, b)
 
 
-def _widened(c: Importer, mask: Value, total: Size) -> Any:
-    """A mask for the first keys, refusing the others."""
+def _pad_keys(c: Importer, mask: Value, total: Size) -> Any:
+    """A mask for the first keys, padded to all of them: the others are refused."""
     *rest, last = mask.type.shape
     missing = total - last
     if (isinstance(missing, int) and missing == 0) or last == 1:
         return mask
-    fill = _number(c, 0.0 if mask.type.dtype.name == "bool" else -math.inf, mask)
+    fill = number(c.builder, 0.0 if mask.type.dtype.name == "bool" else -math.inf, mask.type.dtype)
     if isinstance(missing, int) and missing < 0:
         raise ModelError(f"attn_mask is {mask.type}, there are {total} keys")
     mask = required(mask, last, 1, f"attn_mask is {mask.type}: a last size that has a name must not be 1", equal=0)
@@ -80,7 +68,7 @@ class _Mask:
         """What is added to the scores: -inf where attention is not allowed."""
         if self.allowed is None:
             return self.added
-        zero, never = _number(c, 0.0, like), _number(c, -math.inf, like)
+        zero, never = number(c.builder, 0.0, like.type.dtype), number(c.builder, -math.inf, like.type.dtype)
         closed = ops.where(self.allowed, zero, never)
         return closed if self.added is None else ops.add(self.added, closed)
 
@@ -97,7 +85,7 @@ def _mask(
     found = _Mask()
     queries, keys = scores.type.shape[-2:]
     if given is not None:
-        given = _widened(c, given, keys)
+        given = _pad_keys(c, given, keys)
         found.empty_rows = True
         if given.type.dtype.name == "bool":
             found.allowed = given
@@ -105,24 +93,24 @@ def _mask(
             found.added = given
     left, right = window
     if is_causal or left >= 0 or right >= 0:
-        at: Any = _places(c, queries, False)
+        at: Any = along(iota(c.builder, queries), 0, 2)
         if lengths is not None and past is None:  # (batch, 1, 1, 1): each row of the batch has its own offset
             own = ops.reshape(lengths, shape=(lengths.type.shape[0], 1, 1, 1))
             at = ops.add(at, ops.sub(own, size_value(c, queries)))
             found.empty_rows = True
         elif past is not None:
             at = ops.add(at, size_value(c, past))
-        key = _places(c, keys, True)
+        key = along(iota(c.builder, keys), 1, 2)
         if is_causal:
-            found.allowed = _both(found.allowed, ops.less_equal(key, at))
+            found.allowed = _and(found.allowed, ops.less_equal(key, at))
         if left >= 0:
-            found.allowed = _both(found.allowed, ops.less_equal(ops.sub(at, left), key))
+            found.allowed = _and(found.allowed, ops.less_equal(ops.sub(at, left), key))
             found.empty_rows = True
         if right >= 0:
-            found.allowed = _both(found.allowed, ops.less_equal(key, ops.add(at, right)))
+            found.allowed = _and(found.allowed, ops.less_equal(key, ops.add(at, right)))
     if lengths is not None:
         own = ops.reshape(lengths, shape=(lengths.type.shape[0], 1, 1, 1))
-        found.allowed = _both(found.allowed, ops.less(_places(c, keys, True), own))
+        found.allowed = _and(found.allowed, ops.less(along(iota(c.builder, keys), 1, 2), own))
         found.empty_rows = True
     return found
 
@@ -130,8 +118,8 @@ def _mask(
 def _repeated(x: Value, times: int) -> Any:
     """Each head ``times`` times, one after the other."""
     n, heads, *rest = x.type.shape
-    spread = ops.broadcast_to(ops.reshape(x, shape=(n, heads, 1, *rest)), shape=(n, heads, times, *rest))
-    return ops.reshape(spread, shape=(n, product([heads, times]), *rest))
+    repeated = ops.broadcast_to(ops.reshape(x, shape=(n, heads, 1, *rest)), shape=(n, heads, times, *rest))
+    return ops.reshape(repeated, shape=(n, product([heads, times]), *rest))
 
 
 @operator("Attention", 23)
@@ -176,8 +164,7 @@ def Attention(
     if scale is not None and scale < 0:
         raise ModelError(f"scale is {scale}; expected a number from 0 on")
     half = math.sqrt(1 / math.sqrt(width) if scale is None else scale)
-    turned = ops.transpose(ops.mul(key, half), perm=(0, 1, 3, 2))
-    raw = ops.matmul(ops.mul(query, half), turned)
+    raw = ops.matmul(ops.mul(query, half), ops.transpose(ops.mul(key, half), perm=(0, 1, 3, 2)))
     capped = ops.mul(ops.tanh(ops.mul(raw, 1 / softcap)), softcap) if softcap > 0 else raw
     given = None if attn_mask is None else c.value(attn_mask)
     lengths = None if nonpad_kv_seqlen is None else c.value(nonpad_kv_seqlen)
@@ -187,15 +174,15 @@ def Attention(
     scores, closed = biased, None
     if bias is not None and mask.empty_rows:
         top = ops.reduce_max(bias, axes=(-1,), keepdims=1)
-        closed = ops.equal(top, _number(c, -math.inf, top))
-        scores = ops.where(closed, _number(c, 0.0, scores), scores)
+        closed = ops.equal(top, number(c.builder, -math.inf, top.type.dtype))
+        scores = ops.where(closed, number(c.builder, 0.0, scores.type.dtype), scores)
     if softmax_precision is not None:
         scores = ops.cast(scores, to=dtype_of(softmax_precision))
     weights = ops.softmax(scores, axis=-1)
     if weights.type.dtype != raw.type.dtype:
         weights = ops.cast(weights, to=raw.type.dtype)
     if closed is not None:
-        weights = ops.where(closed, _number(c, 0.0, weights), weights)
+        weights = ops.where(closed, number(c.builder, 0.0, weights.type.dtype), weights)
     y = ops.matmul(weights, value)
     if flat:
         n, count, length, size = y.type.shape
@@ -218,43 +205,38 @@ def RotaryEmbedding(
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Any:
-    whole = c.value(x)
-    value = heads_of(whole, num_heads or None, "X")
+    given = c.value(x)
+    value = heads_of(given, num_heads or None, "X")
     size = value.type.shape[-1]
-    turned = rotary_embedding_dim or size
-    if isinstance(turned, Dim) or isinstance(size, Dim) or turned % 2 or not 0 < turned <= size:
-        raise ModelError(f"rotary_embedding_dim is {turned} for heads of {size}; expected an even number up to that")
+    rotary = rotary_embedding_dim or size
+    if isinstance(rotary, Dim) or isinstance(size, Dim) or rotary % 2 or not 0 < rotary <= size:
+        raise ModelError(f"rotary_embedding_dim is {rotary} for heads of {size}; expected an even number up to that")
     tables = []
     for table in (cos_cache, sin_cache):
         rows = c.weight(table, trainable=False)
         if position_ids is not None:
             rows = ops.gather(rows, c.value(position_ids), axis=0)
-        if rows.type.rank != 3 or rows.type.shape[-1] != turned // 2:
-            raise ModelError(f"the cache for each position is {rows.type}; expected (batch, sequence, {turned // 2})")
+        if rows.type.rank != 3 or rows.type.shape[-1] != rotary // 2:
+            raise ModelError(f"the cache for each position is {rows.type}; expected (batch, sequence, {rotary // 2})")
         tables.append(ops.reshape(rows, shape=(rows.type.shape[0], 1, *rows.type.shape[1:])))
     cos, sin = tables
     if interleaved:
-        first, second = (_part(value, start, turned, 2) for start in (0, 1))
+        first, second = (slice_axis(value, -1, start, rotary, 2) for start in (0, 1))
     else:
-        first, second = _part(value, 0, turned // 2), _part(value, turned // 2, turned)
+        first, second = (
+            slice_axis(value, -1, 0, rotary // 2),
+            slice_axis(value, -1, rotary // 2, rotary),
+        )
     real = ops.sub(ops.mul(cos, first), ops.mul(sin, second))
     imaginary = ops.add(ops.mul(sin, first), ops.mul(cos, second))
     if interleaved:
         pairs = [ops.reshape(v, shape=(*v.type.shape, 1)) for v in (real, imaginary)]
         joined = ops.concat(*pairs, axis=-1)
-        rotated = ops.reshape(joined, shape=(*value.type.shape[:3], turned))
+        rotated = ops.reshape(joined, shape=(*value.type.shape[:3], rotary))
     else:
         rotated = ops.concat(real, imaginary, axis=-1)
-    if turned < size:
-        rotated = ops.concat(rotated, _part(value, turned, size), axis=-1)
-    if whole.type.rank == 4:
+    if rotary < size:
+        rotated = ops.concat(rotated, slice_axis(value, -1, rotary, size), axis=-1)
+    if given.type.rank == 4:
         return rotated
-    return ops.reshape(ops.transpose(rotated, perm=(0, 2, 1, 3)), shape=whole.type.shape)
-
-
-def _part(x: Value, start: int, stop: int, step: int = 1) -> Any:
-    """Of the last axis."""
-    rank, shape = x.type.rank, x.type.shape
-    starts: Sequence[Size] = (*(0,) * (rank - 1), start)
-    stops: Sequence[Size] = (*shape[:-1], stop)
-    return ops.slice(x, starts=tuple(starts), stops=tuple(stops), steps=(*(1,) * (rank - 1), step))
+    return ops.reshape(ops.transpose(rotated, perm=(0, 2, 1, 3)), shape=given.type.shape)

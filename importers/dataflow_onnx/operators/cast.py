@@ -13,8 +13,9 @@ from dataflow.ir.types import DType
 
 from ..converters import Collector
 from ..file.reader import DTYPE_OF
-from ..importer import Importer, Tensor
+from ..importer import Importer
 from ..shape_eval import Known
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()

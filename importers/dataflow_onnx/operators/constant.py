@@ -16,10 +16,11 @@ from dataflow.ir.types import float64, int64
 
 from ..converters import Collector
 from ..dynamic_sizes import range_of_data, size_value
-from ..emit import along, places
+from ..emit import along, full, iota, number
 from ..file.records import Array
-from ..importer import Importer, Tensor
+from ..importer import Importer
 from ..shape_eval import product
+from ..tensor import Tensor
 from .cast import dtype_of
 
 T = Tensor
@@ -58,8 +59,7 @@ def ConstantOfShape(c: Importer, shape: T, *, value: Array | None = None) -> Any
         raise ModelError(f"its value has {fill.size} elements; expected one")
     sizes = c.sizes(shape, "the shape")
     if any(isinstance(n, Dim) for n in sizes):
-        attributes = {"shape": tuple(sizes), "value": float(fill.item()), "dtype": as_dtype(fill)}
-        return c.builder.add(ops.full, (), attributes).outputs[0]
+        return full(c.builder, sizes, float(fill.item()), as_dtype(fill))
     if any(n < 0 for n in sizes) or product(sizes) >= 1 << 48:
         raise ModelError(f"shape {sizes} can't be: a size is negative or the product overflows")
     return np.broadcast_to(fill.reshape(()), tuple(int(n) for n in sizes))
@@ -90,8 +90,8 @@ def EyeLike(c: Importer, x: T, *, dtype: int | None = None, k: int = 0) -> Any:
     shape = x.type.shape
     if len(shape) != 2:
         raise ModelError(f"its input is {x.type}; expected a matrix")
-    row, column = (along(places(c, n), i, 2) for i, n in enumerate(shape))
-    hits = ops.equal(ops.sub(column, row), c.builder.constant(np.array(k)))
+    row, column = (along(iota(c.builder, n), i, 2) for i, n in enumerate(shape))
+    hits = ops.equal(ops.sub(column, row), number(c.builder, k, int64))
     return ops.cast(hits, to=x.type.dtype if dtype is None else dtype_of(dtype))
 
 
@@ -100,10 +100,10 @@ def _cosine_window(name: str, factors: Sequence[float]) -> None:
     def window(c: Importer, size: T, *, output_datatype: int = 1, periodic: int = 1) -> Any:
         count = c.sizes(size, "the size")[0]
         span = ops.cast(size_value(c, count if periodic else count - 1), to=float64)
-        turn = ops.div(ops.mul(places(c, count, float64), 2 * math.pi), span)
+        angle = ops.div(ops.mul(iota(c.builder, count, float64), 2 * math.pi), span)
         y: Any = None
         for order, factor in enumerate(factors):
-            term = ops.mul(ops.cos(ops.mul(turn, float(order))), factor)
+            term = ops.mul(ops.cos(ops.mul(angle, float(order))), factor)
             y = term if y is None else ops.add(y, term)
         return ops.cast(y, to=dtype_of(output_datatype))
 
@@ -120,11 +120,8 @@ def Trilu(c: Importer, x: T, k: T | None = None, *, upper: int = 1) -> Any:
         raise ModelError(f"its input is {value.type}; expected a matrix, or several")
     offset = 0 if k is None else c.ints(k, "k")[0]
     rows, columns = value.type.shape[-2:]
-    kinds = {"delta": 1, "dtype": int64}
-    down = c.builder.add(ops.range_, (), {"start": offset, "limit": rows + offset, **kinds}).outputs[0]
-    across = c.builder.add(ops.range_, (), {"start": 0, "limit": columns, **kinds}).outputs[0]
-    row, column = ops.reshape(down, shape=(rows, 1)), ops.reshape(across, shape=(1, columns))
+    row, column = along(iota(c.builder, rows, start=offset), 0, 2), along(iota(c.builder, columns), 1, 2)
     kept = ops.less_equal(row, column) if upper else ops.less_equal(column, row)
     if value.type.dtype.name == "bool":
         return ops.logical_and(kept, value)
-    return ops.where(kept, value, c.builder.constant(np.zeros((), value.type.dtype.numpy)))
+    return ops.where(kept, value, number(c.builder, 0, value.type.dtype))

@@ -6,17 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from dataflow import Graph, Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import TensorType, bool_, int64
 
 from ..converters import Collector
+from ..emit import iota, number, slice_axis
 from ..file.records import GraphRecord
-from ..importer import Importer, Tensor
+from ..importer import Importer
 from ..shape_eval import Known, axis_in
 from ..subgraphs import Body, inlined
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
@@ -31,19 +31,15 @@ def _captures(c: Importer, *bodies: Body) -> list[Value]:
 
 
 def _moved(value: Value, source: int, target: int) -> Any:
-    """With an axis in another place."""
+    """With an axis moved to another index."""
     order = list(range(value.type.rank))
     order.insert(target, order.pop(source))
     return value if source == target else ops.transpose(value, perm=tuple(order))
 
 
-def _turned(value: Value, axis: int) -> Any:
-    """With the elements along an axis in reverse order."""
-    shape = value.type.shape
-    at = [i == axis for i in range(len(shape))]
-    starts = tuple(n - 1 if turn else 0 for n, turn in zip(shape, at, strict=True))
-    stops = tuple(-1 if turn else n for n, turn in zip(shape, at, strict=True))
-    return ops.slice(value, starts=starts, stops=stops, steps=tuple(-1 if turn else 1 for turn in at))
+def _reversed(value: Value) -> Any:
+    """With the entries of the first axis in reverse order."""
+    return slice_axis(value, 0, value.type.shape[0] - 1, -1, -1)
 
 
 def _directions(given: Sequence[int] | None, count: int, what: str) -> list[int]:
@@ -81,10 +77,10 @@ def Scan(
     carries, xs = [c.value(t) for t in operands[:carried]], [c.value(t) for t in operands[carried:]]
     forth = _directions(scan_input_directions, len(xs), "scan_input_directions")
     back = _directions(scan_output_directions, rows, "scan_output_directions")
-    places = _axes(scan_input_axes, len(xs), "scan_input_axes")
-    xs = [_moved(x, axis_in(place, x.type.rank), 0) for x, place in zip(xs, places, strict=True)]
-    reverse = int(all(forth))  # what the op turns by itself needs no copy
-    xs = [x if d == reverse else _turned(x, 0) for x, d in zip(xs, forth, strict=True)]
+    axes = _axes(scan_input_axes, len(xs), "scan_input_axes")
+    xs = [_moved(x, axis_in(axis, x.type.rank), 0) for x, axis in zip(xs, axes, strict=True)]
+    reverse = int(all(forth))  # the op runs backwards itself, without a copy
+    xs = [x if d == reverse else _reversed(x) for x, d in zip(xs, forth, strict=True)]
     row_types = [TensorType(x.type.dtype, x.type.shape[1:]) for x in xs]
     inner = Body(c, body, [*(v.type for v in carries), *row_types])
     captures = _captures(c, inner)
@@ -92,9 +88,9 @@ def Scan(
     results = _results(c, ops.scan, [*carries, *xs, *captures], attributes, [inner.graph()])
     targets = _axes(scan_output_axes, rows, "scan_output_axes")
     stacked = []
-    for value, direction, place in zip(results[carried : carried + rows], back, targets, strict=True):
-        straight = value if direction == reverse else _turned(value, 0)
-        stacked.append(_moved(straight, 0, axis_in(place, value.type.rank)))
+    for value, direction, axis in zip(results[carried : carried + rows], back, targets, strict=True):
+        straight = value if direction == reverse else _reversed(value)
+        stacked.append(_moved(straight, 0, axis_in(axis, value.type.rank)))
     return (*results[:carried], *stacked)
 
 
@@ -105,7 +101,7 @@ def _results(
 
 
 @operator("Loop")
-def Loop(c: Importer, iterations: T | None = None, condition: T | None = None, *operands: T, body: GraphRecord) -> Any:
+def Loop(c: Importer, limit: T | None = None, condition: T | None = None, *operands: T, body: GraphRecord) -> Any:
     carries = [c.value(t) for t in operands]
     rows = len(body.outputs) - 1 - len(carries)
     if rows < 0 or len(body.inputs) != 2 + len(carries):
@@ -113,39 +109,35 @@ def Loop(c: Importer, iterations: T | None = None, condition: T | None = None, *
             f"the body has {len(body.inputs)} inputs and {len(body.outputs)} results for {len(carries)} carried values"
         )
     types = [TensorType(int64, ()), *(v.type for v in carries)]
-    count = None if iterations is None or iterations.known is None else c.sizes(iterations, "the iteration count")[0]
+    count = None if limit is None or limit.known is None else c.sizes(limit, "the number of iterations")[0]
     if isinstance(count, int):
         count = max(count, 0)
-    if count is not None and (condition is None or _is(condition, True)) and _goes_on(c, body, types):
+    if count is not None and (condition is None or _is(condition, True)) and _stays_true(c, body, types):
         inner = Body(c, body, types, always=1)
         captures = _captures(c, inner)
-        numbers = {"start": 0, "limit": count, "delta": 1, "dtype": int64}
-        index = c.builder.add(ops.range_, (), numbers).outputs[0]
-        assert index is not None
+        index = iota(c.builder, count)
         attributes = {"n_carries": len(carries), "n_xs": 1, "reverse": 0}
         graph = inner.graph(results=[*range(1, len(body.outputs))], order=[*range(1, len(types)), 0])
         found = _results(c, ops.scan, [*carries, index, *captures], attributes, [graph])
         return tuple(found[: len(carries) + rows])
     if rows:
-        raise ModelError(
-            "its number of iterations depends on data and it stacks results; only one of them is supported"
-        )
+        raise ModelError("its number of iterations depends on data and it stacks results; only one is supported")
     inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
     captures = _captures(c, inner)
     most = count if isinstance(count, int) else (1 << 31) - 1
-    first = c.value(iterations) if iterations is not None else c.builder.constant(np.array(most, np.int64))
-    go = c.value(condition) if condition is not None else c.builder.constant(np.array(True))
+    first = c.value(limit) if limit is not None else number(c.builder, most, int64)
+    go = c.value(condition) if condition is not None else number(c.builder, True, bool_)
     start = [ops.reshape(v, shape=()) if v.type.rank else v for v in (first, go)]
     attributes = {"n_carries": len(carries), "max_iterations": most}
     found = _results(c, ops.loop, [*start, *carries, *captures], attributes, [inner.graph()])
     return tuple(found[1 : 1 + len(carries)])
 
 
-def _goes_on(c: Importer, body: GraphRecord, types: Sequence[TensorType]) -> bool:
-    """Whether the condition of a loop holds after every iteration that it held before, as far as is known at load.
+def _stays_true(c: Importer, body: GraphRecord, types: Sequence[TensorType]) -> bool:
+    """Whether the condition of a loop, once true, is true after every iteration, as far as is known at load.
 
-    Only what the condition is computed from is looked at, and no loops in it: to convert the whole body for this would
-    convert loops within loops within loops twice each time.
+    Only nodes that the condition depends on are converted, and none with bodies: to convert the entire body here would
+    convert each nested loop twice per level.
     """
     wanted, kept = {body.outputs[0]}, []
     for node in reversed(body.nodes):
@@ -155,8 +147,8 @@ def _goes_on(c: Importer, body: GraphRecord, types: Sequence[TensorType]) -> boo
     if any(node.bodies for node in kept):
         return False
     arrays = {name: array for name, array in body.initializers.items() if name in wanted}
-    part = dataclasses.replace(body, nodes=tuple(reversed(kept)), outputs=body.outputs[:1], initializers=arrays)
-    return _is(Body(c, part, types, always=1).results[0], True)
+    condition = dataclasses.replace(body, nodes=tuple(reversed(kept)), outputs=body.outputs[:1], initializers=arrays)
+    return _is(Body(c, condition, types, always=1).results[0], True)
 
 
 def _is(tensor: Tensor, wanted: bool) -> bool:

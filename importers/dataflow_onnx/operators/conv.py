@@ -10,7 +10,8 @@ from dataflow.errors import ModelError
 from dataflow.ir.dims import Dim
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..importer import Importer
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
@@ -98,14 +99,14 @@ def ConvTranspose(
         raise ModelError(f"strides, pads, dilations and output_padding don't all fit {spatial} spatial axes")
     sizes: list[Any] = []
     for axis, size in enumerate(value.type.shape[2:]):
-        whole = (size - 1) * steps[axis] + (kernel[axis] - 1) * gaps[axis] + 1 + extra[axis]  # before padding
+        full = (size - 1) * steps[axis] + (kernel[axis] - 1) * gaps[axis] + 1 + extra[axis]  # before padding
         if output_shape is None and not auto_pad.startswith("SAME"):
             if auto_pad == "VALID":
                 around[axis] = around[axis + spatial] = 0
-            sizes.append(whole - around[axis] - around[axis + spatial])
+            sizes.append(full - around[axis] - around[axis + spatial])
             continue
         wanted = size * steps[axis] if output_shape is None else output_shape[axis - spatial]
-        total = whole - wanted
+        total = full - wanted
         if isinstance(total, Dim):
             raise ModelError(f"output_shape with the size {size}: fix it when exporting")
         small, large = max(0, total) // 2, max(0, total) - max(0, total) // 2

@@ -1,4 +1,4 @@
-"""Converters of operators whose results are as many as there are hits."""
+"""Converters of operators whose output sizes depend on data."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataflow.errors import ModelError
 from dataflow.ir.types import bool_, int64
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
-from ..shape_eval import axis_in
+from ..importer import Importer
+from ..shape_eval import axis_in, product
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
 
 
-def _places(c: Importer, x: Value) -> Any:
-    """Where ``x`` is not zero: (rank, count)."""
+def _indices(c: Importer, x: Value) -> Any:
+    """Indices of the elements that aren't zero: (rank, count)."""
     hits = x if x.type.dtype == bool_ else ops.cast(x, to=bool_)
     count = ops.reduce_sum(ops.cast(hits, to=int64), axes=tuple(range(x.type.rank)), keepdims=0)
     return ops.nonzero(x, count=c.count(count, "number of hits"))
@@ -25,7 +26,7 @@ def _places(c: Importer, x: Value) -> Any:
 
 @operator("NonZero", 9)
 def NonZero(c: Importer, x: T) -> Any:
-    return _places(c, c.value(x))
+    return _indices(c, c.value(x))
 
 
 @operator("Compress", 9)
@@ -34,10 +35,7 @@ def Compress(c: Importer, x: T, condition: T, *, axis: int | None = None) -> Any
     if chosen.type.rank != 1 or chosen.type.dtype != bool_:
         raise ModelError(f"its condition is {chosen.type}; expected a list of bools")
     if axis is None:
-        size = 1
-        for n in value.type.shape:
-            size = size * n  # type: ignore[assignment]
-        value, axis = ops.reshape(value, shape=(size,)), 0
-    found = _places(c, chosen)
+        value, axis = ops.reshape(value, shape=(product(value.type.shape),)), 0
+    found = _indices(c, chosen)
     count = found.type.shape[1]
     return ops.gather(value, ops.reshape(found, shape=(count,)), axis=axis_in(axis, value.type.rank))

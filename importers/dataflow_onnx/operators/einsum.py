@@ -6,15 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from dataflow import Value, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
-from ..emit import places
-from ..importer import Importer, Tensor
+from ..emit import along, iota, number
+from ..importer import Importer
 from ..shape_eval import product
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
@@ -45,8 +44,8 @@ def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     if arrow:
         result = right.replace("...", rest)
     else:  # what occurs once, in order of the alphabet
-        whole = "".join(opened)
-        result = rest + "".join(sorted(n for n in set(whole) if whole.count(n) == 1 and n not in _SPARE))
+        labels = "".join(opened)
+        result = rest + "".join(sorted(n for n in set(labels) if labels.count(n) == 1 and n not in _SPARE))
     unknown = [n for n in result if not any(n in term for term in opened)]
     if unknown or len(set(result)) != len(result):
         raise ModelError(f"the result of {equation!r} names {unknown or 'an axis twice'}")
@@ -54,16 +53,15 @@ def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _diagonal(c: Importer, value: Value, labels: str) -> tuple[Value, str]:
-    """A label that stands twice, once: the elements where both axes are at one place."""
+    """Merges axes that share a label: only elements whose indices along both are equal remain."""
     for label in labels:
         while labels.count(label) > 1:
             first = labels.index(label)
             second = labels.index(label, first + 1)
             size, rank = value.type.shape[first], value.type.rank
-            along = [ops.reshape(places(c, size), shape=tuple(size if i == axis else 1 for i in range(rank)))
-                     for axis in (first, second)]  # fmt: skip
-            zero = c.builder.constant(np.zeros((), value.type.dtype.numpy))
-            value = ops.reduce_sum(ops.where(ops.equal(*along), value, zero), axes=(second,), keepdims=0)
+            indices = [along(iota(c.builder, size), axis, rank) for axis in (first, second)]
+            zero = number(c.builder, 0, value.type.dtype)
+            value = ops.reduce_sum(ops.where(ops.equal(*indices), value, zero), axes=(second,), keepdims=0)
             labels = labels[:second] + labels[second + 1 :]
     return value, labels
 
@@ -102,14 +100,14 @@ def _pair(a: Value, left: str, b: Value, right: str, kept: set[str]) -> tuple[Va
 def Einsum(c: Importer, *operands: T, equation: str) -> Any:
     values = [c.weight(t) for t in operands]
     terms, result = _terms(equation, [v.type.rank for v in values])
-    parts = [_diagonal(c, value, labels) for value, labels in zip(values, terms, strict=True)]
+    remaining = [_diagonal(c, value, labels) for value, labels in zip(values, terms, strict=True)]
     while True:
-        for i, (value, labels) in enumerate(parts):
-            others = {n for j, (_, other) in enumerate(parts) if j != i for n in other}
-            parts[i] = _summed(value, labels, {*result, *others})
-        if len(parts) == 1:
-            value, labels = parts[0]
+        for i, (value, labels) in enumerate(remaining):
+            others = {n for j, (_, other) in enumerate(remaining) if j != i for n in other}
+            remaining[i] = _summed(value, labels, {*result, *others})
+        if len(remaining) == 1:
+            value, labels = remaining[0]
             return _ordered(value, labels, result)
-        (a, left), (b, right), *rest = parts
+        (a, left), (b, right), *rest = remaining
         kept = {*result, *(n for _, other in rest for n in other)}
-        parts = [_pair(a, left, b, right, kept), *rest]
+        remaining = [_pair(a, left, b, right, kept), *rest]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..importer import Importer
+from ..tensor import Tensor
 
 T = Tensor
 

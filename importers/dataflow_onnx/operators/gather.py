@@ -9,8 +9,9 @@ from dataflow.errors import ModelError
 from dataflow.ir.types import bool_, float32, int64
 
 from ..converters import Collector
-from ..emit import along, places
-from ..importer import Importer, Tensor
+from ..emit import along, cast_to, iota, slice_axis
+from ..importer import Importer
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
@@ -26,10 +27,9 @@ def OneHot(c: Importer, indices: T, depth: T, values: T, *, axis: int = -1) -> A
     count = c.ints(depth, "depth")[0] if depth.known is not None else int(c.scalar(depth, "depth"))
     pair = c.value(values)
     at = c.value(indices)
-    if not at.type.dtype.is_int:
-        at = ops.cast(at, to=int64)
+    at = at if at.type.dtype.is_int else ops.cast(at, to=int64)
     hot = ops.cast(ops.one_hot(at, depth=count, axis=axis, dtype=float32), to=bool_)
-    off, on = (ops.reshape(ops.slice(pair, starts=(i,), stops=(i + 1,), steps=(1,)), shape=()) for i in (0, 1))
+    off, on = (ops.reshape(slice_axis(pair, 0, i, i + 1), shape=()) for i in (0, 1))
     return ops.where(hot, on, off)
 
 
@@ -38,11 +38,9 @@ def ReverseSequence(c: Importer, x: T, sequence_lens: T, *, batch_axis: int = 1,
     value = c.value(x)
     if {batch_axis, time_axis} != {0, 1}:
         raise ModelError(f"batch_axis {batch_axis}, time_axis {time_axis}; expected 0 and 1")
-    lengths = c.value(sequence_lens)
-    lengths = lengths if lengths.type.dtype == int64 else ops.cast(lengths, to=int64)
-    time = along(places(c, value.type.shape[time_axis]), time_axis, 2)
-    length = along(lengths, batch_axis, 2)
-    turned = ops.sub(ops.sub(length, 1), time)
-    index = ops.where(ops.less(time, length), turned, ops.add(time, ops.mul(length, 0)))
+    time = along(iota(c.builder, value.type.shape[time_axis]), time_axis, 2)
+    length = along(cast_to(c.value(sequence_lens), int64), batch_axis, 2)
+    from_end = ops.sub(ops.sub(length, 1), time)
+    index = ops.where(ops.less(time, length), from_end, ops.add(time, ops.mul(length, 0)))
     index = ops.reshape(index, shape=(*value.type.shape[:2], *(1,) * (value.type.rank - 2)))
     return ops.gather_elements(value, ops.broadcast_to(index, shape=value.type.shape), axis=time_axis)

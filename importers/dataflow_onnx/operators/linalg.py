@@ -7,14 +7,15 @@ from typing import Any
 from dataflow import Value, ops
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..importer import Importer
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
 
 
-def _turned(x: Value, turn: int) -> Any:
-    return ops.transpose(x, perm=(1, 0)) if turn else x
+def _transposed(x: Value, wanted: int) -> Any:
+    return ops.transpose(x, perm=(1, 0)) if wanted else x
 
 
 @operator("Gemm", 7)
@@ -29,7 +30,7 @@ def Gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Any:
-    y = ops.matmul(_turned(c.weight(a), transA), _turned(c.weight(b), transB))
+    y = ops.matmul(_transposed(c.weight(a), transA), _transposed(c.weight(b), transB))
     if alpha != 1.0:
         y = ops.mul(y, alpha)
     if bias is None or beta == 0.0:

@@ -7,7 +7,8 @@ from typing import Any
 from dataflow import ops
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..importer import Importer
+from ..tensor import Tensor
 from .elementwise import binary, unary
 
 T = Tensor

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.types import int64
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..emit import cast_to, number
+from ..importer import Importer
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
@@ -32,11 +32,11 @@ class _Labels:
 
     @staticmethod
     def of(c: Importer, target: Value, ignored: int | None) -> _Labels:
-        index = target if target.type.dtype == int64 else ops.cast(target, to=int64)
+        index = cast_to(target, int64)
         if ignored is None:
             return _Labels(index, None)
-        counts = ops.logical_not(ops.equal(index, c.builder.constant(np.array(ignored))))
-        return _Labels(ops.where(counts, index, c.builder.constant(np.array(0))), counts)
+        counts = ops.logical_not(ops.equal(index, number(c.builder, ignored, int64)))
+        return _Labels(ops.where(counts, index, number(c.builder, 0, int64)), counts)
 
     def column(self, value: Value) -> Any:
         """One number per label, along axis 1."""
@@ -44,7 +44,7 @@ class _Labels:
         return ops.reshape(value, shape=(shape[0], 1, *shape[1:]))
 
     def counted(self, value: Value) -> Any:
-        """Zeros where the label is ignored: what is there, infinite or NaN, has no part in the loss or a gradient."""
+        """Zeros where the label is ignored, so that NaN or infinity there reach neither the loss nor a gradient."""
         if self.counts is None:
             return value
         counts = self.counts if value.type.rank == self.index.type.rank else self.column(self.counts)

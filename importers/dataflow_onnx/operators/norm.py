@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.dims import Dim
@@ -14,8 +12,10 @@ from dataflow.ir.types import float32
 
 from ..converters import Collector
 from ..dynamic_sizes import within
-from ..importer import Importer, Tensor
+from ..emit import cast_to, number
+from ..importer import Importer
 from ..shape_eval import axes_in, axis_in, product
+from ..tensor import Tensor
 from .reduce import p_norm
 
 T = Tensor
@@ -75,7 +75,7 @@ def LRN(c: Importer, x: T, *, size: int, alpha: float = 1e-4, beta: float = 0.75
     return ops.lrn(c.value(x), size=size, alpha=alpha, beta=beta, bias=bias)
 
 
-def _widely(value: Value, stash_type: int, compute: Callable[[Value], Any]) -> Any:
+def _upcast(value: Value, stash_type: int, compute: Callable[[Value], Any]) -> Any:
     """``compute`` in float32 where the file asks for it, the result in the operand's dtype."""
     if stash_type not in (0, 1):
         raise ModelError(f"stash_type {stash_type} is not supported; expected 1, float32")
@@ -84,39 +84,34 @@ def _widely(value: Value, stash_type: int, compute: Callable[[Value], Any]) -> A
     return ops.cast(compute(ops.cast(value, to=float32)), to=value.type.dtype)
 
 
-def _like(vector: Value, value: Value) -> Any:
-    """A scale or bias in the operand's dtype."""
-    return vector if vector.type.dtype == value.type.dtype else ops.cast(vector, to=value.type.dtype)
-
-
 def _normalized(c: Importer, x: T, scale: T, bias: T | None, axis: int, epsilon: float, center: int) -> list[Any]:
     """The result, and the mean and inverse deviation of each row."""
     value, vectors = c.value(x), [None if t is None else c.weight(t) for t in (scale, bias)]
     at = axis_in(axis, value.type.rank)
     fits = all(v is None or v.type.shape == value.type.shape[at:] for v in vectors)
-    wide = value if value.type.dtype.nbytes(1) >= 4 else ops.cast(value, to=float32)
-    given = [None if v is None or not fits else _like(v, wide) for v in vectors]
-    y = ops.layer_norm(wide, *given, axis=at, epsilon=epsilon, center=center)
+    upcast = value if value.type.dtype.nbytes(1) >= 4 else ops.cast(value, to=float32)
+    given = [None if v is None or not fits else cast_to(v, upcast.type.dtype) for v in vectors]
+    y = ops.layer_norm(upcast, *given, axis=at, epsilon=epsilon, center=center)
     if not fits:  # they broadcast over the row
         factor, shift = vectors
-        y = y if factor is None else ops.mul(y, within(_like(factor, y), y.type.shape))
-        y = y if shift is None else ops.add(y, within(_like(shift, y), y.type.shape))
+        y = y if factor is None else ops.mul(y, within(cast_to(factor, y.type.dtype), y.type.shape))
+        y = y if shift is None else ops.add(y, within(cast_to(shift, y.type.dtype), y.type.shape))
     wanted = [bool(name) for name in (*c.node.outputs[1:], "", "")][:2]
-    rest = _statistics(wide, at, epsilon) if any(wanted) else (None, None)
-    y = y if y.type.dtype == value.type.dtype else ops.cast(y, to=value.type.dtype)
+    rest = _statistics(upcast, at, epsilon) if any(wanted) else (None, None)
+    y = cast_to(y, value.type.dtype)
     return [y, *(v if w else None for v, w in zip(rest, wanted, strict=True))]
 
 
-def _statistics(wide: Value, at: int, epsilon: float) -> tuple[Value, Value]:
+def _statistics(upcast: Value, at: int, epsilon: float) -> tuple[Value, Value]:
     """The mean and inverse deviation of each row, as ops that have gradients: the op's own are for its gradient."""
-    axes = tuple(range(at, wide.type.rank))
-    mean = ops.reduce_mean(wide, axes=axes, keepdims=1)
-    centered = ops.sub(wide, mean)
+    axes = tuple(range(at, upcast.type.rank))
+    mean = ops.reduce_mean(upcast, axes=axes, keepdims=1)
+    centered = ops.sub(upcast, mean)
     variance = ops.reduce_mean(ops.mul(centered, centered), axes=axes, keepdims=1)
     return mean, ops.reciprocal(ops.sqrt(ops.add(variance, epsilon)))
 
 
-def _checked(c: Importer, stash_type: int) -> None:
+def _check_stash_type(stash_type: int) -> None:
     if stash_type != 1:
         raise ModelError(f"stash_type {stash_type} is not supported; expected 1, float32")
 
@@ -132,7 +127,7 @@ def LayerNormalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> Any:
-    _checked(c, stash_type)
+    _check_stash_type(stash_type)
     found = _normalized(c, x, scale, bias, axis, epsilon, 1)
     while found[-1] is None:
         found.pop()
@@ -141,14 +136,14 @@ def LayerNormalization(
 
 @operator("RMSNormalization", 23)
 def RMSNormalization(c: Importer, x: T, scale: T, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Any:
-    _checked(c, stash_type)
+    _check_stash_type(stash_type)
     return _normalized(c, x, scale, None, axis, epsilon, 0)[0]
 
 
 def _per_channel(vector: Value, value: Value) -> Any:
     """(C,) to broadcast over (N, C, ...)."""
     shape = (1, vector.type.shape[0], *(1,) * (value.type.rank - 2))
-    return within(ops.reshape(_like(vector, value), shape=shape), value.type.shape)
+    return within(ops.reshape(cast_to(vector, value.type.dtype), shape=shape), value.type.shape)
 
 
 def _is_part_of_group_norm(c: Importer, value: Value, scale: T, bias: T) -> bool:
@@ -165,22 +160,22 @@ def InstanceNormalization(c: Importer, x: T, scale: T, bias: T, *, epsilon: floa
     learned = not _is_part_of_group_norm(c, value, scale, bias)
     factor, shift = c.weight(scale, trainable=learned), c.weight(bias, trainable=learned)
 
-    def compute(wide: Value) -> Any:
-        y = ops.layer_norm(wide, axis=2, epsilon=epsilon)
+    def compute(upcast: Value) -> Any:
+        y = ops.layer_norm(upcast, axis=2, epsilon=epsilon)
         return ops.add(ops.mul(y, _per_channel(factor, y)), _per_channel(shift, y))
 
     if value.type.rank < 3:
         raise ModelError(f"its input is {value.type}; expected (N, C, ...) with at least one more axis")
-    return _widely(value, 1, compute)
+    return _upcast(value, 1, compute)
 
 
-def _grouped(wide: Value, groups: int, epsilon: float) -> Any:
+def _grouped(upcast: Value, groups: int, epsilon: float) -> Any:
     """Normalized over groups of channels."""
-    n, channels, *rest = wide.type.shape
+    n, channels, *rest = upcast.type.shape
     if groups < 1 or isinstance(channels, Dim) or channels % groups:
-        raise ModelError(f"num_groups is {groups} for {wide.type}; expected a divisor of the number of channels")
-    flat = ops.reshape(wide, shape=(n, groups, product([channels // groups, *rest])))
-    return ops.reshape(ops.layer_norm(flat, axis=2, epsilon=epsilon), shape=wide.type.shape)
+        raise ModelError(f"num_groups is {groups} for {upcast.type}; expected a divisor of the number of channels")
+    flat = ops.reshape(upcast, shape=(n, groups, product([channels // groups, *rest])))
+    return ops.reshape(ops.layer_norm(flat, axis=2, epsilon=epsilon), shape=upcast.type.shape)
 
 
 @operator("GroupNormalization", 18)
@@ -190,16 +185,17 @@ def GroupNormalization_18(
     """With a scale and bias for each group."""
     value, vectors = c.value(x), [c.weight(scale), c.weight(bias)]
 
-    def compute(wide: Value) -> Any:
-        y = _grouped(wide, num_groups, epsilon)
+    def compute(upcast: Value) -> Any:
+        y = _grouped(upcast, num_groups, epsilon)
         each = int(y.type.shape[1]) // num_groups
-        spread = []
+        expanded = []
         for vector in vectors:
-            column = ops.broadcast_to(ops.reshape(_like(vector, y), shape=(num_groups, 1)), shape=(num_groups, each))
-            spread.append(_per_channel(ops.reshape(column, shape=(num_groups * each,)), y))
-        return ops.add(ops.mul(y, spread[0]), spread[1])
+            column = ops.reshape(cast_to(vector, y.type.dtype), shape=(num_groups, 1))
+            repeated = ops.broadcast_to(column, shape=(num_groups, each))
+            expanded.append(_per_channel(ops.reshape(repeated, shape=(num_groups * each,)), y))
+        return ops.add(ops.mul(y, expanded[0]), expanded[1])
 
-    return _widely(value, stash_type, compute)
+    return _upcast(value, stash_type, compute)
 
 
 @operator("GroupNormalization", 21)
@@ -209,18 +205,18 @@ def GroupNormalization(
     """With a scale and bias for each channel."""
     value, factor, shift = c.value(x), c.weight(scale), c.weight(bias)
 
-    def compute(wide: Value) -> Any:
-        y = _grouped(wide, num_groups, epsilon)
+    def compute(upcast: Value) -> Any:
+        y = _grouped(upcast, num_groups, epsilon)
         return ops.add(ops.mul(y, _per_channel(factor, y)), _per_channel(shift, y))
 
-    return _widely(value, stash_type, compute)
+    return _upcast(value, stash_type, compute)
 
 
 @operator("LpNormalization")
 def LpNormalization(c: Importer, x: T, *, axis: int = -1, p: int = 2) -> Any:
     value = c.value(x)
     norm = p_norm(value, p, [axis_in(axis, value.type.rank)])
-    zero, one = (c.builder.constant(np.asarray(n, value.type.dtype.numpy)) for n in (0, 1))
+    zero, one = (number(c.builder, n, value.type.dtype) for n in (0, 1))
     return ops.div(value, ops.where(ops.equal(norm, zero), one, norm))
 
 

@@ -12,8 +12,10 @@ from dataflow.errors import ModelError
 from dataflow.ir.dims import Dim
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..emit import full
+from ..importer import Importer
 from ..shape_eval import product
+from ..tensor import Tensor
 from .conv import window_of
 from .reduce import p_norm
 
@@ -132,8 +134,7 @@ def MaxUnpool(
         for i, (n, step, kernel) in enumerate(zip(value.type.shape[2:], steps, kernel_shape, strict=True))
     ]
     shape = (*value.type.shape[:2], *sizes)
-    flat = {"shape": (product(shape),), "value": 0.0, "dtype": value.type.dtype}
-    zeros = c.builder.add(ops.full, (), flat).outputs[0]
+    zeros = full(c.builder, (product(shape),), 0.0, value.type.dtype)
     count = (product(value.type.shape),)
     index = ops.reshape(c.value(indices), shape=count)
     y = ops.scatter_elements(zeros, index, ops.reshape(value, shape=count), axis=0, reduction="none")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from dataflow import Value, ops
 from dataflow.errors import ModelError
 from dataflow.ir.dims import Dim
@@ -14,48 +12,47 @@ from dataflow.ir.types import DType, float32, float64, int32, uint8
 
 from ..converters import Collector
 from ..dynamic_sizes import within
-from ..importer import Importer, Tensor
+from ..emit import cast_to, number, slice_axis
+from ..importer import Importer
 from ..shape_eval import axis_in, product
+from ..tensor import Tensor
 from .cast import dtype_of
 from .conv import window_of
 
 T = Tensor
 operator = Collector()
-_EXACT = 1 << 24  # whole numbers up to here are float32's
+_EXACT = 1 << 24  # float32 holds every integer up to here
 
 
-def _spread(vector: Value, value: Value, axis: int, block: int) -> Any:
-    """A scale or zero point for all elements, for each place along an axis, or for each block of places."""
+def _broadcast(vector: Value, value: Value, axis: int, block: int) -> Any:
+    """A scale or zero point, broadcast to the elements: one for all, per index of an axis, or per block of indices."""
     shape, rank = vector.type.shape, value.type.rank
     if all(not isinstance(n, Dim) and n == 1 for n in shape):
         return ops.reshape(vector, shape=())
     at = axis_in(axis, rank)
     if not block:
         if vector.type.rank != 1:
-            raise ModelError(f"a scale or zero point is {vector.type}; expected one number, or one for each place")
+            raise ModelError(
+                f"a scale or zero point is {vector.type}; expected one number, or one per index of the axis"
+            )
         along = ops.reshape(vector, shape=tuple(shape[0] if i == at else 1 for i in range(rank)))
         return within(along, value.type.shape)
     if vector.type.rank != rank:
         raise ModelError(f"a scale or zero point is {vector.type} for {value.type}; expected one for each block")
     opened = (*shape[: at + 1], 1, *shape[at + 1 :])
-    wide = (*shape[: at + 1], block, *shape[at + 1 :])
+    repeated = (*shape[: at + 1], block, *shape[at + 1 :])
     flat = (*shape[:at], shape[at] * block, *shape[at + 1 :])
-    spread = ops.reshape(ops.broadcast_to(ops.reshape(vector, shape=opened), shape=wide), shape=flat)
+    found = ops.reshape(ops.broadcast_to(ops.reshape(vector, shape=opened), shape=repeated), shape=flat)
     if flat[at] == value.type.shape[at]:
-        return within(spread, value.type.shape)
-    stops = tuple(value.type.shape[i] if i == at else n for i, n in enumerate(flat))
-    return within(ops.slice(spread, starts=(0,) * rank, stops=stops, steps=(1,) * rank), value.type.shape)
+        return within(found, value.type.shape)
+    return within(slice_axis(found, at, 0, value.type.shape[at]), value.type.shape)
 
 
 def _bytes(dtype: DType) -> DType:
-    """The type, where its elements are not packed."""
+    """Raises ModelError where elements are smaller than a byte; gives the type."""
     if dtype.bits < 8:
         raise ModelError(f"elements of type {dtype} are packed and not supported")
     return dtype
-
-
-def _as(value: Value, dtype: DType) -> Any:
-    return value if value.type.dtype == dtype else ops.cast(value, to=dtype)
 
 
 @operator("DequantizeLinear", 10)
@@ -72,11 +69,11 @@ def DequantizeLinear(
     value, factor = c.value(x), c.value(scale)
     _bytes(value.type.dtype)
     dtype = dtype_of(output_dtype) if output_dtype else factor.type.dtype
-    wide = float32 if factor.type.dtype.nbytes(1) < 4 else factor.type.dtype
-    y = _as(value, wide)
+    upcast = float32 if factor.type.dtype.nbytes(1) < 4 else factor.type.dtype
+    y = cast_to(value, upcast)
     if zero_point is not None:
-        y = ops.sub(y, _as(_spread(c.value(zero_point), value, axis, block_size), wide))
-    return _as(ops.mul(y, _as(_spread(factor, value, axis, block_size), wide)), dtype)
+        y = ops.sub(y, cast_to(_broadcast(c.value(zero_point), value, axis, block_size), upcast))
+    return cast_to(ops.mul(y, cast_to(_broadcast(factor, value, axis, block_size), upcast)), dtype)
 
 
 def _quantized(c: Importer, scaled: Value, zero: Value | None, dtype: DType) -> Any:
@@ -85,12 +82,12 @@ def _quantized(c: Importer, scaled: Value, zero: Value | None, dtype: DType) -> 
         raise ModelError(f"quantizing to {dtype} is not supported; only to integers")
     y = ops.round(scaled)
     if zero is not None:
-        y = ops.add(y, _as(zero, y.type.dtype))
+        y = ops.add(y, cast_to(zero, y.type.dtype))
     low, high = (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
     if dtype.name.startswith("u"):
         low, high = 0, (1 << dtype.bits) - 1
-    ends = [c.builder.constant(np.asarray(n, y.type.dtype.numpy)) for n in (low, high)]
-    return ops.cast(ops.clip(y, *ends), to=dtype)
+    bounds = [number(c.builder, n, y.type.dtype) for n in (low, high)]
+    return ops.cast(ops.clip(y, *bounds), to=dtype)
 
 
 @operator("QuantizeLinear", 10)
@@ -109,20 +106,20 @@ def QuantizeLinear(
     value, factor = c.value(x), c.value(scale)
     zero = None if zero_point is None else c.value(zero_point)
     dtype = _bytes(zero.type.dtype if zero is not None else dtype_of(output_dtype) if output_dtype else uint8)
-    wide = float64 if factor.type.dtype == float64 or value.type.dtype == float64 else float32
-    scaled = ops.div(_as(value, wide), _as(_spread(factor, value, axis, block_size), wide))
-    return _quantized(c, scaled, None if zero is None else _spread(zero, value, axis, block_size), dtype)
+    upcast = float64 if factor.type.dtype == float64 or value.type.dtype == float64 else float32
+    scaled = ops.div(cast_to(value, upcast), cast_to(_broadcast(factor, value, axis, block_size), upcast))
+    return _quantized(c, scaled, None if zero is None else _broadcast(zero, value, axis, block_size), dtype)
 
 
 @operator("DynamicQuantizeLinear", 11)
 def DynamicQuantizeLinear(c: Importer, x: T) -> Any:
     value = c.value(x)
     axes = tuple(range(value.type.rank))
-    zero = c.builder.constant(np.float32(0))
+    zero = number(c.builder, 0, float32)
     high = ops.maximum(ops.reduce_max(value, axes=axes, keepdims=0), zero)
     low = ops.minimum(ops.reduce_min(value, axes=axes, keepdims=0), zero)
     span = ops.sub(high, low)
-    scale = ops.where(ops.equal(span, zero), c.builder.constant(np.float32(1)), ops.div(span, 255.0))
+    scale = ops.where(ops.equal(span, zero), number(c.builder, 1, float32), ops.div(span, 255.0))
     point = _quantized(c, ops.neg(ops.div(low, scale)), None, uint8)
     return _quantized(c, ops.div(value, scale), point, uint8), scale, point
 
@@ -157,7 +154,7 @@ def MatMulInteger(c: Importer, a: T, b: T, a_zero: T | None = None, b_zero: T | 
 
 def _rescaled(c: Importer, y: Value, scales: Sequence[Value], zero: Value) -> Any:
     """Sums of products by the two scales of their factors, in a third."""
-    a, b, result = (_as(s, y.type.dtype) for s in scales)
+    a, b, result = (cast_to(s, y.type.dtype) for s in scales)
     return _quantized(c, ops.div(ops.mul(y, ops.mul(a, b)), result), zero, zero.type.dtype)
 
 
@@ -177,7 +174,7 @@ def _convolved(c: Importer, x: T, w: T, x_zero: T | None, w_zero: T | None, grou
     if x_zero is not None:
         value = ops.sub(value, ops.reshape(ops.cast(c.value(x_zero), to=dtype), shape=()))
     if w_zero is not None:
-        weight = ops.sub(weight, _spread(ops.cast(c.value(w_zero), to=dtype), weight, 0, 0))
+        weight = ops.sub(weight, _broadcast(ops.cast(c.value(w_zero), to=dtype), weight, 0, 0))
     window = window_of(value.type.shape, [int(n) for n in kernel], **given)
     return ops.conv(value, weight, **window, groups=group)
 
@@ -224,6 +221,6 @@ def QLinearConv(
     given = {"auto_pad": auto_pad, "dilations": dilations, "pads": pads, "strides": strides}
     y = _convolved(c, x, w, x_zero, w_zero, group, **given)
     if bias is not None:
-        y = ops.add(y, _spread(ops.cast(c.value(bias), to=y.type.dtype), y, 1, 0))
-    scales = (c.value(x_scale), _spread(c.value(w_scale), y, 1, 0), c.value(y_scale))
+        y = ops.add(y, _broadcast(ops.cast(c.value(bias), to=y.type.dtype), y, 1, 0))
+    scales = (c.value(x_scale), _broadcast(c.value(w_scale), y, 1, 0), c.value(y_scale))
     return _rescaled(c, y, scales, c.value(y_zero))

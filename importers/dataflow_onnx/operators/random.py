@@ -12,7 +12,9 @@ from dataflow.errors import ModelError
 from dataflow.ir.types import DType, bool_, float32
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..emit import cast_to, full
+from ..importer import Importer
+from ..tensor import Tensor
 from .cast import dtype_of
 
 T = Tensor
@@ -66,12 +68,12 @@ def _random(c: Importer, op: Any, shape: Any, number: int | None, like: DType, s
     bits = 0 if seed is None else int(np.float32(seed).view(np.uint32))
     key = c.builder.constant(np.array([bits, 0], np.uint64))
     drawn = dtype if dtype.nbytes(1) >= 4 and dtype.is_float else float32
-    made = c.builder.add(op, (key,), {"shape": tuple(shape), "dtype": drawn, "stream": stream, **how}).outputs[0]
-    return made if drawn == dtype else ops.cast(made, to=dtype)
+    made: Any = c.builder.add(op, (key,), {"shape": tuple(shape), "dtype": drawn, "stream": stream, **how}).outputs[0]
+    return cast_to(made, dtype)
 
 
-def _kept(c: Importer, x: T, ratio: float) -> tuple[Any, ...]:
-    """Dropout outside of training, and a mask that keeps everything where the file asks for one."""
+def _dropout(c: Importer, x: T, ratio: float) -> tuple[Any, ...]:
+    """A dropout node, which drops in training alone; and a mask that keeps everything where the file reads one."""
     if not 0.0 <= ratio <= 1.0:
         raise ModelError(f"ratio is {ratio}; expected a number from 0 to 1")
     floats = x.type.dtype.is_float and x.array is None and 0.0 < ratio < 1.0
@@ -79,13 +81,12 @@ def _kept(c: Importer, x: T, ratio: float) -> tuple[Any, ...]:
     y = ops.dropout(c.value(x), None, ratio=ratio, stream=count) if floats else x
     if len(c.node.outputs) < 2 or not c.node.outputs[1]:
         return (y,)
-    attributes = {"shape": c.value(x).type.shape, "value": 1.0, "dtype": bool_}
-    return y, c.builder.add(ops.full, (), attributes).outputs[0]
+    return y, full(c.builder, c.value(x).type.shape, 1.0, bool_)
 
 
 @operator("Dropout", 7)
 def Dropout_7(c: Importer, x: T, *, ratio: float = 0.5) -> Any:
-    return _kept(c, x, ratio)
+    return _dropout(c, x, ratio)
 
 
 @operator("Dropout", 12)
@@ -94,4 +95,4 @@ def Dropout(c: Importer, x: T, ratio: T | None = None, training_mode: T | None =
         on = training_mode.array
         if on is None or bool(np.asarray(on).any()):
             raise ModelError("the node drops in training mode; export the model in inference mode")
-    return _kept(c, x, 0.5 if ratio is None else c.scalar(ratio, "ratio"))
+    return _dropout(c, x, 0.5 if ratio is None else c.scalar(ratio, "ratio"))

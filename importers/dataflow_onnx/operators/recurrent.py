@@ -16,7 +16,9 @@ from dataflow.ir.dims import Dim
 from dataflow.ir.types import int64
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..emit import equal_parts, iota, slice_axis
+from ..importer import Importer
+from ..tensor import Tensor
 from .recurrent_cells import Activation, activations_of, gru_cell, lstm_cell, rnn_cell, scanned
 
 T = Tensor
@@ -35,7 +37,7 @@ class Direction:
         states: the initial ones, None where left out.
         p: peepholes of a gate each, if any.
         lengths: of the sequences, when they differ.
-        going: whether a sequence goes on at a step, (steps, batch, 1), with ``lengths``.
+        active: whether a step lies within a sequence, (steps, batch, 1), with ``lengths``.
         activations: of this direction.
     """
 
@@ -47,7 +49,7 @@ class Direction:
     states: tuple[Value | None, ...]
     p: tuple[Value, ...]
     lengths: Value | None
-    going: Value | None
+    active: Value | None
     activations: tuple[Activation, ...]
     reverse: int
 
@@ -73,17 +75,17 @@ def _convert(
     activations: Sequence[Activation],
 ) -> tuple[Any, ...]:
     """Y and the last states; see ONNX for the shapes."""
-    turns = _DIRECTIONS[direction]
+    directions = _DIRECTIONS[direction]
     x, w, r = c.value(operands[0]), _weight(c, operands[1]), _weight(c, operands[2])
     if r.type.rank != 3 or x.type.rank != 3:
         raise ModelError(f"X is {x.type} and R is {r.type}; both need three axes")
     hidden = int(r.type.shape[2])
-    _expect("W", w, (len(turns), gates * hidden, x.type.shape[2]))
-    _expect("R", r, (len(turns), gates * hidden, hidden))
+    _expect("W", w, (len(directions), gates * hidden, x.type.shape[2]))
+    _expect("R", r, (len(directions), gates * hidden, hidden))
     if hidden_size not in (None, hidden):
         raise ModelError(f"hidden_size is {hidden_size}, R is {r.type}")
-    b = None if bias is None else _expect("B", _weight(c, bias), (len(turns), 2 * gates * hidden))
-    p = None if peepholes is None else _expect("P", _weight(c, peepholes), (len(turns), 3 * hidden))
+    b = None if bias is None else _expect("B", _weight(c, bias), (len(directions), 2 * gates * hidden))
+    p = None if peepholes is None else _expect("P", _weight(c, peepholes), (len(directions), 3 * hidden))
     starts = [None if s is None else c.value(s) for s in states]
     if layout:
         x = ops.transpose(x, perm=(1, 0, 2))
@@ -91,32 +93,32 @@ def _convert(
     steps, batch = x.type.shape[:2]
     for s, label in zip(starts, ("initial_h", "initial_c"), strict=False):
         if s is not None:
-            _expect(label, s, (len(turns), batch, hidden))
-    ends = None if lengths is None or _whole(lengths, steps) else _expect("sequence_lens", c.value(lengths), (batch,))
-    going = None if ends is None else _going(c, steps, batch, ends)
-    rows = ops.reshape(x, shape=(steps * batch, x.type.shape[2]))  # one product, though X may be turned
-    each = len(activations) // len(turns)
+            _expect(label, s, (len(directions), batch, hidden))
+    ends = None if lengths is None or _are_all(lengths, steps) else _expect("sequence_lens", c.value(lengths), (batch,))
+    active = None if ends is None else _active_steps(c, steps, batch, ends)
+    rows = ops.reshape(x, shape=(steps * batch, x.type.shape[2]))  # one product, even if X is a transposed view
+    each = len(activations) // len(directions)
     found = []
-    for place, reverse in enumerate(turns):
-        wb, rb = (None, None) if b is None else _cut(_row(b, place), 2)
-        parts = Direction(
-            x=ops.matmul(rows, ops.transpose(_row(w, place), perm=(1, 0))),
+    for index, reverse in enumerate(directions):
+        wb, rb = (None, None) if b is None else equal_parts(_row(b, index), 0, 2)
+        operands_of_direction = Direction(
+            x=ops.matmul(rows, ops.transpose(_row(w, index), perm=(1, 0))),
             shape=(steps, batch, gates * hidden),
-            r=_row(r, place),
+            r=_row(r, index),
             wb=wb,
             rb=rb,
-            states=tuple(None if s is None else _row(s, place) for s in starts),
-            p=() if p is None else _cut(_row(p, place), 3),
+            states=tuple(None if s is None else _row(s, index) for s in starts),
+            p=() if p is None else equal_parts(_row(p, index), 0, 3),
             lengths=ends,
-            going=going,
-            activations=tuple(activations[place * each : (place + 1) * each]),
+            active=active,
+            activations=tuple(activations[index * each : (index + 1) * each]),
             reverse=reverse,
         )
-        y, *last = layer(parts)
-        found.append((y if going is None else ops.where(going, y, c.builder.scalar(0.0, y.type.dtype)), *last))
+        y, *last = layer(operands_of_direction)
+        found.append((y if active is None else ops.where(active, y, c.builder.scalar(0.0, y.type.dtype)), *last))
     # The directions side by side: what models make of it, mostly, and then a view.
-    y = found[0][0] if len(turns) == 1 else ops.concat(*[result[0] for result in found], axis=2)
-    y = ops.reshape(y, shape=(steps, batch, len(turns), hidden))
+    y = found[0][0] if len(directions) == 1 else ops.concat(*[result[0] for result in found], axis=2)
+    y = ops.reshape(y, shape=(steps, batch, len(directions), hidden))
     y = ops.transpose(y, perm=(1, 0, 2, 3) if layout else (0, 2, 1, 3))
     lasts = []
     for values in list(zip(*found, strict=True))[1:]:
@@ -150,14 +152,13 @@ def _expect(label: str, value: Value, shape: tuple[Any, ...]) -> Value:
     return value
 
 
-def _whole(lengths: T, steps: Any) -> bool:
+def _are_all(lengths: T, steps: Any) -> bool:
     """Whether every sequence is known to have all steps."""
     return lengths.known is not None and all(n == steps for n in lengths.known.numbers.reshape(-1))
 
 
-def _going(c: Importer, steps: Any, batch: Any, lengths: Value) -> Any:
-    numbers = {"start": 0, "limit": steps, "delta": 1, "dtype": int64}
-    index = c.builder.add(ops.range_, (), numbers).outputs[0]
+def _active_steps(c: Importer, steps: Any, batch: Any, lengths: Value) -> Any:
+    index = iota(c.builder, steps)
     ends = ops.reshape(ops.cast(lengths, to=int64), shape=(1, batch, 1))
     return ops.less(ops.reshape(index, shape=(steps, 1, 1)), ends)
 
@@ -165,16 +166,8 @@ def _going(c: Importer, steps: Any, batch: Any, lengths: Value) -> Any:
 def _row(value: Value, index: int) -> Any:
     """One entry of the first axis."""
     count, *rest = value.type.shape
-    if count != 1:
-        zeros = (0,) * len(rest)
-        value = ops.slice(value, starts=(index, *zeros), stops=(index + 1, *rest), steps=(1,) * (len(rest) + 1))
-    return ops.reshape(value, shape=tuple(rest))
-
-
-def _cut(value: Value, count: int) -> tuple[Any, ...]:
-    """Equal parts of a vector."""
-    width = int(value.type.shape[0]) // count
-    return tuple(ops.slice(value, starts=(i * width,), stops=((i + 1) * width,), steps=(1,)) for i in range(count))
+    chosen = value if count == 1 else slice_axis(value, 0, index, index + 1)
+    return ops.reshape(chosen, shape=tuple(rest))
 
 
 def _input(d: Direction, *biases: Value | None) -> Any:
@@ -221,7 +214,7 @@ def LSTM(
             y, h_last, c_last = ops.lstm(x, d.r, h, cell, d.lengths, reverse=d.reverse)
             return y, h_last, c_last
         step = lstm_cell(d.activations, clip, bool(input_forget))
-        return scanned("lstm", step, x, d.states, d.r, d.p, d.going, d.reverse)
+        return scanned("lstm", step, x, d.states, d.r, d.p, d.active, d.reverse)
 
     states = (initial_h, initial_c)
     return _convert(c, 4, layer, (X, W, R), B, sequence_lens, states, P, direction, hidden_size, layout, used)
@@ -252,13 +245,13 @@ def GRU(
     def layer(d: Direction) -> Sequence[Any]:
         if not linear_before_reset:
             step = gru_cell(d.activations, clip, False)
-            return scanned("gru", step, _input(d, d.wb, d.rb), d.states, d.r, (), d.going, d.reverse)
+            return scanned("gru", step, _input(d, d.wb, d.rb), d.states, d.r, (), d.active, d.reverse)
         x = _input(d, d.wb)
         if _are(d.activations, *map(str.lower, default)) and clip is None:
             y, last = ops.gru(x, d.r, d.rb, d.states[0], d.lengths, reverse=d.reverse)
             return y, last
         extra = () if d.rb is None else (d.rb,)
-        return scanned("gru", gru_cell(d.activations, clip, True), x, d.states, d.r, extra, d.going, d.reverse)
+        return scanned("gru", gru_cell(d.activations, clip, True), x, d.states, d.r, extra, d.active, d.reverse)
 
     operands = (X, W, R)
     return _convert(c, 3, layer, operands, B, sequence_lens, (initial_h,), None, direction, hidden_size, layout, used)
@@ -292,7 +285,7 @@ def RNN(
             relu = int(bend.name == "relu")
             y, last = ops.rnn(_input(d, d.wb, d.rb), d.r, d.states[0], d.lengths, reverse=d.reverse, relu=relu)
             return y, last
-        return scanned("rnn", rnn_cell(bend, clip), _input(d, d.wb, d.rb), d.states, d.r, (), d.going, d.reverse)
+        return scanned("rnn", rnn_cell(bend, clip), _input(d, d.wb, d.rb), d.states, d.r, (), d.active, d.reverse)
 
     operands = (X, W, R)
     return _convert(c, 1, layer, operands, B, sequence_lens, (initial_h,), None, direction, hidden_size, layout, used)

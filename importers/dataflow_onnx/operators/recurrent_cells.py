@@ -9,6 +9,8 @@ from typing import Any
 from dataflow import GraphBuilder, Value, ops
 from dataflow.errors import ModelError
 
+from ..emit import equal_parts, full, slice_axis
+
 Cell = Callable[..., tuple[Any, ...]]
 """``cell(x, states, r, *extra)``: the new states."""
 
@@ -95,15 +97,14 @@ def scanned(
     states: Sequence[Value | None],
     r: Value,
     extra: Sequence[Value],
-    going: Value | None,
+    active: Value | None,
     reverse: int,
 ) -> tuple[Any, ...]:
     """The first state after each step, and the last states, of a scan over the rows of ``x``."""
     outer = x.builder
     assert outer is not None
     shape = (x.type.shape[1], r.type.shape[1])
-    zeros = {"shape": shape, "value": 0.0, "dtype": x.type.dtype}
-    starts = [outer.add(ops.full, (), zeros).outputs[0] if s is None else s for s in states]
+    starts = [full(outer, shape, 0.0, x.type.dtype) if s is None else s for s in states]
     g = GraphBuilder(name)
 
     def inputs(values: Sequence[Value | None], label: str, drop: int = 0) -> list[Value]:
@@ -111,10 +112,10 @@ def scanned(
             g.input(f"{label}{i}", v.type.dtype, v.type.shape[drop:]) for i, v in enumerate(values) if v is not None
         ]
 
-    rows = [x] if going is None else [x, going]
+    rows = [x] if active is None else [x, active]
     before, row, captured = inputs(starts, "state"), inputs(rows, "row", 1), inputs([r, *extra], "capture")
     after = cell(row[0], before, *captured)
-    if going is not None:
+    if active is not None:
         after = tuple(ops.where(row[1], new, old) for new, old in zip(after, before, strict=True))
     for i, value in enumerate((*after, ops.copy(after[0]))):
         g.output(f"result{i}", value)
@@ -123,14 +124,7 @@ def scanned(
     return made[len(starts)], *made[: len(starts)]
 
 
-def _parts(x: Value, count: int) -> list[Any]:
-    """Equal parts of the columns of a matrix."""
-    rows, columns = x.type.shape
-    width = int(columns) // count
-    return [ops.slice(x, starts=(0, width * i), stops=(rows, width * (i + 1)), steps=(1, 1)) for i in range(count)]
-
-
-def _turned(r: Value) -> Any:
+def _transposed(r: Value) -> Any:
     return ops.transpose(r, perm=(1, 0))
 
 
@@ -140,7 +134,7 @@ def lstm_cell(activations: Sequence[Activation], clip: float | None, coupled: bo
 
     def cell(x: Value, states: Sequence[Value], r: Value, *p: Value) -> tuple[Any, ...]:
         hidden, old = states
-        i, o, forget, new = _parts(ops.add(x, ops.matmul(hidden, _turned(r))), 4)
+        i, o, forget, new = equal_parts(ops.add(x, ops.matmul(hidden, _transposed(r))), 1, 4)
         if p:
             i, forget = ops.add(i, ops.mul(p[0], old)), ops.add(forget, ops.mul(p[2], old))
         i = f(i, clip)
@@ -159,21 +153,18 @@ def gru_cell(activations: Sequence[Activation], clip: float | None, linear_befor
 
     def cell(x: Value, states: Sequence[Value], r: Value, *bias: Value) -> tuple[Any, ...]:
         (h,) = states
-        a = _parts(x, 3)
+        a = equal_parts(x, 1, 3)
         if linear_before_reset:
-            q = ops.matmul(h, _turned(r))
-            b = _parts(ops.add(q, bias[0]) if bias else q, 3)
+            q = ops.matmul(h, _transposed(r))
+            b = equal_parts(ops.add(q, bias[0]) if bias else q, 1, 3)
             z, s = f(ops.add(a[0], b[0]), clip), f(ops.add(a[1], b[1]), clip)
             n = g(ops.add(a[2], ops.mul(s, b[2])), clip)
         else:
             width = int(r.type.shape[1])
-            gates, state = (
-                ops.slice(r, starts=(begin, 0), stops=(end, width), steps=(1, 1))
-                for begin, end in ((0, 2 * width), (2 * width, 3 * width))
-            )
-            b = _parts(ops.matmul(h, _turned(gates)), 2)
+            gates, state = slice_axis(r, 0, 0, 2 * width), slice_axis(r, 0, 2 * width, 3 * width)
+            b = equal_parts(ops.matmul(h, _transposed(gates)), 1, 2)
             z, s = f(ops.add(a[0], b[0]), clip), f(ops.add(a[1], b[1]), clip)
-            n = g(ops.add(a[2], ops.matmul(ops.mul(s, h), _turned(state))), clip)
+            n = g(ops.add(a[2], ops.matmul(ops.mul(s, h), _transposed(state))), clip)
         return (ops.add(ops.mul(ops.sub(1.0, z), n), ops.mul(z, h)),)
 
     return cell
@@ -183,6 +174,6 @@ def rnn_cell(activation: Activation, clip: float | None) -> Cell:
     """The plain cell."""
 
     def cell(x: Value, states: Sequence[Value], r: Value) -> tuple[Any, ...]:
-        return (activation(ops.add(x, ops.matmul(states[0], _turned(r))), clip),)
+        return (activation(ops.add(x, ops.matmul(states[0], _transposed(r))), clip),)
 
     return cell

@@ -12,8 +12,9 @@ from dataflow.errors import ModelError
 from dataflow.ir.types import bool_, float32
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..importer import Importer
 from ..shape_eval import axes_in
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
@@ -37,7 +38,7 @@ def _of_nothing(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     return ops.broadcast_to(number, shape=shape)
 
 
-def _reduce_whole(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
+def _reduced(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     """One of ONNX's reductions, in terms of the ops."""
     over: dict[str, Any] = {"axes": tuple(axes), "keepdims": keepdims}
     if name in _OF_NOTHING and any(x.type.shape[a] == 0 for a in axes_in(axes, x.type.rank)):
@@ -70,7 +71,7 @@ def _reduce(name: str, since: int) -> None:
     @operator(name)
     def by_attribute(c: Importer, x: T, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Any:
         value = c.value(x)
-        return _reduce_whole(name, value, range(value.type.rank) if axes is None else axes, keepdims)
+        return _reduced(name, value, range(value.type.rank) if axes is None else axes, keepdims)
 
     @operator(name, since)
     def by_input(c: Importer, x: T, axes: T | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
@@ -78,14 +79,14 @@ def _reduce(name: str, since: int) -> None:
         chosen = None if axes is None else c.ints(axes, "axes")
         if not chosen:
             if noop_with_empty_axes:
-                return _elementwise_part(name, value) if name != "ReduceSum" else x
+                return _over_no_axes(name, value) if name != "ReduceSum" else x
             chosen = tuple(range(value.type.rank))
-        return _reduce_whole(name, value, chosen, keepdims)
+        return _reduced(name, value, chosen, keepdims)
 
 
-def _elementwise_part(name: str, x: Value) -> Any:
-    """What a reduction over no axes leaves: its elementwise part."""
-    return _reduce_whole(name, x, (), 1)
+def _over_no_axes(name: str, x: Value) -> Any:
+    """A reduction over no axes: the function that it applies to each element."""
+    return _reduced(name, x, (), 1)
 
 
 for _name in [

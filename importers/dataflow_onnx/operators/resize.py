@@ -15,8 +15,10 @@ from dataflow.ir.types import float64
 from dataflow.ops.resize import coordinates_of
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..emit import cast_to, number
+from ..importer import Importer
 from ..shape_eval import axes_in
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
@@ -82,7 +84,7 @@ def _resize(
         inside = inside & good.reshape([-1 if i == axis else 1 for i in range(rank)])
     if inside.all():
         return y
-    outside = c.builder.constant(np.asarray(extrapolation, x.type.dtype.numpy))
+    outside = number(c.builder, extrapolation, x.type.dtype)
     return ops.where(c.builder.constant(inside), y, outside)
 
 
@@ -162,19 +164,17 @@ def Resize(
         if corners is None or len(corners) != 2 * len(chosen):
             raise ModelError(f"roi has {len(corners or ())} numbers; expected {2 * len(chosen)}")
         starts, ends = [0.0] * rank, [1.0] * rank
-        for place, axis in enumerate(chosen):
-            starts[axis], ends[axis] = corners[place], corners[place + len(chosen)]
+        for index, axis in enumerate(chosen):
+            starts[axis], ends[axis] = corners[index], corners[index + len(chosen)]
         region = (*starts, *ends)
     coordinates = coordinate_transformation_mode
     if coordinates == "tf_half_pixel_for_nn":  # opset 11 only
         coordinates = "half_pixel"
-    wide = value if value.type.dtype.is_float else None
-    if wide is None and mode != "nearest":
+    if not value.type.dtype.is_float and mode != "nearest":
         raise ModelError(f"its input is {value.type}; only floats are interpolated")
-    if wide is None:
-        wide = ops.cast(value, to=float64)
+    floats = value if value.type.dtype.is_float else ops.cast(value, to=float64)
     y = _resize(
-        c, wide, wanted, full_scales, extrapolation_value, mode=mode, coordinates=coordinates, nearest=nearest_mode,
+        c, floats, wanted, full_scales, extrapolation_value, mode=mode, coordinates=coordinates, nearest=nearest_mode,
         cubic_a=cubic_coeff_a, exclude_outside=exclude_outside, antialias=antialias, roi=region,
     )  # fmt: skip
-    return y if wide is value else ops.cast(y, to=value.type.dtype)
+    return cast_to(y, value.type.dtype)

@@ -10,9 +10,10 @@ from dataflow.ir.types import int64
 
 from ..converters import Collector
 from ..dynamic_sizes import size_value
-from ..emit import along, places
-from ..importer import Importer, Tensor
+from ..emit import along, cast_to, iota
+from ..importer import Importer
 from ..shape_eval import axis_in
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
@@ -51,17 +52,15 @@ def ScatterND(c: Importer, data: T, indices: T, updates: T, *, reduction: str = 
 def TensorScatter(
     c: Importer, past_cache: T, update: T, write_indices: T | None = None, *, axis: int = -2, mode: str = "linear"
 ) -> Any:
-    """New rows of each sample's cache, from its own place on."""
+    """Writes new rows into each sample's cache, from the sample's own index on."""
     cache, new = c.value(past_cache), c.value(update)
     rank = cache.type.rank
     at = axis_in(axis, rank)
     if at == 0 or mode not in ("linear", "circular"):
         raise ModelError(f"axis {axis} and mode {mode!r}: expected an axis behind the batch, linear or circular")
-    index = along(places(c, new.type.shape[at]), at, rank)
+    index = along(iota(c.builder, new.type.shape[at]), at, rank)
     if write_indices is not None:
-        starts = c.value(write_indices)
-        starts = starts if starts.type.dtype == int64 else ops.cast(starts, to=int64)
-        index = ops.add(index, along(starts, 0, rank))
+        index = ops.add(index, along(cast_to(c.value(write_indices), int64), 0, rank))
     if mode == "circular":
         index = ops.mod(index, size_value(c, cache.type.shape[at]))
     index = ops.broadcast_to(index, shape=new.type.shape)

@@ -14,8 +14,10 @@ from dataflow.ir.types import int64
 
 from ..converters import Collector
 from ..dynamic_sizes import ends_of_data, expansion_of_data, required, target_of_data
-from ..importer import Importer, Tensor
+from ..emit import slice_axis
+from ..importer import Importer
 from ..shape_eval import Known, axes_in, axis_in, filled, objects, product
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
@@ -152,9 +154,9 @@ def Tile(c: Importer, x: T, repeats: T) -> Any:
     shape = value.type.shape
     if len(counts) != len(shape) or any(n < 0 for n in counts):
         raise ModelError(f"repeats {counts} for {value.type}: expected one number, not negative, per axis")
-    apart = ops.reshape(value, shape=tuple(n for size in shape for n in (1, size)))
-    wide = ops.broadcast_to(apart, shape=tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
-    return ops.reshape(wide, shape=tuple(n * size for n, size in zip(counts, shape, strict=True)))
+    unsqueezed = ops.reshape(value, shape=tuple(n for size in shape for n in (1, size)))
+    tiled = ops.broadcast_to(unsqueezed, shape=tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
+    return ops.reshape(tiled, shape=tuple(n * size for n, size in zip(counts, shape, strict=True)))
 
 
 def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: Any, steps: Any) -> Any:
@@ -177,7 +179,7 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
 def _clamped(start: Any, end: Any, step: int, size: Any) -> tuple[Any, Any]:
     """Both ends inside an axis, as ops.slice wants them."""
 
-    def place(at: Any, low: int, high: Any) -> Any:
+    def clamp(at: Any, low: int, high: Any) -> Any:
         if isinstance(at, Dim):
             return at
         at = int(at)
@@ -191,11 +193,11 @@ def _clamped(start: Any, end: Any, step: int, size: Any) -> tuple[Any, Any]:
         return at if isinstance(high, Dim) else min(at, high)
 
     if step > 0:
-        begin = place(start, 0, size)
-        stop = place(end, 0, size)
+        begin = clamp(start, 0, size)
+        stop = clamp(end, 0, size)
         both = not isinstance(begin, Dim) and not isinstance(stop, Dim)
         return begin, max(stop, begin) if both else stop
-    begin, stop = place(start, -1, size - 1), place(end, -1, size - 1)
+    begin, stop = clamp(start, -1, size - 1), clamp(end, -1, size - 1)
     both = not isinstance(begin, Dim) and not isinstance(stop, Dim)
     return begin, min(stop, begin) if both else stop
 
@@ -215,27 +217,25 @@ def Slice(c: Importer, x: T, starts: T, ends: T, axes: T | None = None, steps: T
     return _slice(c, x, c.sizes(starts, "starts"), c.sizes(ends, "ends"), chosen, strides)
 
 
-def _split(c: Importer, x: T, axis: int, parts: Sequence[Any]) -> tuple[Any, ...]:
+def _split(c: Importer, x: T, axis: int, sizes: Sequence[Any]) -> tuple[Any, ...]:
     value = c.value(x)
     at = axis_in(axis, value.type.rank)
-    if len(parts) != len(c.node.outputs):
-        raise ModelError(f"{len(parts)} parts for {len(c.node.outputs)} outputs")
-    if any(not isinstance(part, Dim) and part < 0 for part in parts):
-        raise ModelError(f"split {list(parts)} has a negative size")
-    total = sum(parts)
-    text = f"axis {at} of {value.type} has the size {value.type.shape[at]}; its parts {list(parts)} add up to {total}"
+    if len(sizes) != len(c.node.outputs):
+        raise ModelError(f"{len(sizes)} sizes for {len(c.node.outputs)} outputs")
+    if any(not isinstance(size, Dim) and size < 0 for size in sizes):
+        raise ModelError(f"split {list(sizes)} has a negative size")
+    total = sum(sizes)
+    text = f"axis {at} of {value.type} has the size {value.type.shape[at]}; split {list(sizes)} adds up to {total}"
     value = required(value, value.type.shape[at], total, text)
     results, begin = [], 0
-    for part in parts:
-        starts = tuple(begin if i == at else 0 for i in range(value.type.rank))
-        stops = tuple(begin + part if i == at else n for i, n in enumerate(value.type.shape))
-        results.append(ops.slice(value, starts=starts, stops=stops, steps=(1,) * value.type.rank))
-        begin = begin + part
+    for size in sizes:
+        results.append(slice_axis(value, at, begin, begin + size))
+        begin = begin + size
     return tuple(results)
 
 
 def _even(c: Importer, x: T, axis: int, count: int, uneven: bool = False) -> list[Any]:
-    """The sizes of ``count`` equal parts; with ``uneven`` the last may be smaller."""
+    """Sizes of a split into ``count`` equal outputs; with ``uneven`` the last may be smaller."""
     size: Any = x.type.shape[axis_in(axis, len(x.type.shape))]
     if not 0 < count <= len(c.node.outputs):
         raise ModelError(f"num_outputs is {count}; the node has {len(c.node.outputs)} outputs")
@@ -256,8 +256,8 @@ def Split_2(c: Importer, x: T, *, axis: int = 0, split: Sequence[int] | None = N
 @operator("Split", 13)
 def Split(c: Importer, x: T, split: T | None = None, *, axis: int = 0, num_outputs: int | None = None) -> Any:
     count = len(c.node.outputs) if num_outputs is None else num_outputs
-    parts = _even(c, x, axis, count, num_outputs is not None) if split is None else c.sizes(split, "split")
-    return _split(c, x, axis, parts)
+    sizes = _even(c, x, axis, count, num_outputs is not None) if split is None else c.sizes(split, "split")
+    return _split(c, x, axis, sizes)
 
 
 @operator("Pad")
@@ -273,15 +273,15 @@ def Pad(c: Importer, x: T, pads: T, value: T | None = None, axes: T | None = Non
     chosen = list(range(rank)) if axes is None else axes_in(c.ints(axes, "axes"), rank)
     if len(given) != 2 * len(chosen):
         raise ModelError(f"{len(given)} pads for {len(chosen)} axes; expected {2 * len(chosen)}")
-    whole = [0] * (2 * rank)
+    all_pads = [0] * (2 * rank)
     for index, axis in enumerate(chosen):
-        whole[axis], whole[axis + rank] = given[index], given[index + len(chosen)]
+        all_pads[axis], all_pads[axis + rank] = given[index], given[index + len(chosen)]
     if mode == "wrap":
         raise ModelError("mode 'wrap' is not supported")
     fill = None if value is None else c.value(value)
     if fill is not None and fill.type.rank:
         fill = ops.reshape(fill, shape=())
-    return ops.pad(data, fill, pads=tuple(whole), mode=mode)
+    return ops.pad(data, fill, pads=tuple(all_pads), mode=mode)
 
 
 @operator("CenterCropPad", 18)
@@ -324,6 +324,6 @@ def SpaceToDepth(c: Importer, x: T, *, blocksize: int, mode: str = "DCR") -> Any
     value = c.value(x)
     B, C, H, W = value.type.shape
     s = blocksize
-    parts = ops.reshape(value, shape=(B, C, H // s, s, W // s, s))
-    parts = ops.transpose(parts, perm=(0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
-    return ops.reshape(parts, shape=(B, C * s * s, H // s, W // s))
+    blocks = ops.reshape(value, shape=(B, C, H // s, s, W // s, s))
+    blocks = ops.transpose(blocks, perm=(0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    return ops.reshape(blocks, shape=(B, C * s * s, H // s, W // s))

@@ -8,8 +8,9 @@ from dataflow import Value, ops
 from dataflow.ir.dims import Dim
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..importer import Importer
 from ..shape_eval import axis_in
+from ..tensor import Tensor
 from .shape import reshaped
 
 T = Tensor

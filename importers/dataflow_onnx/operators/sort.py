@@ -9,8 +9,9 @@ from dataflow.errors import ModelError
 from dataflow.ir.dims import Dim
 
 from ..converters import Collector
-from ..importer import Importer, Tensor
+from ..importer import Importer
 from ..shape_eval import axis_in
+from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
