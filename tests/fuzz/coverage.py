@@ -118,7 +118,7 @@ def _wire(data: bytes) -> str:
 
     wire.WORTH_SHARING = 8
     content = wire.content_of(data)
-    assert content.whole() == data, "the pieces are not the whole"
+    assert content.to_bytes() == data, "the chunks are not all of the model"
     try:
         model = onnx.ModelProto.FromString(data)
     except DecodeError:

@@ -7,6 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 import dataflow as df
+from dataflow_onnx.file import saving
 from tests.support import RECORDINGS, recording
 
 NAMES = ["mlp", "mlp_script", "cnn", "cnn_script", "resnet", "resnet_script", "resnet_bn"]
@@ -271,13 +272,11 @@ def test_saving_in_place_again_and_again(tmp_path):
 
 
 def test_a_save_that_fails_leaves_the_old_model_and_its_data(tmp_path, monkeypatch):
-    from dataflow_onnx.file import saving as storing
-
     weights = two_layers(tmp_path / "m.onnx")
     model = df.load(str(tmp_path / "m.onnx"))
     model.parameters["w1"].set(0 * weights[0])
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    monkeypatch.setattr(storing, "_same", lambda a, b: False)  # as if the disk gave back other bytes
+    monkeypatch.setattr(saving, "_same", lambda a, b: False)  # as if the disk gave back other bytes
     with pytest.raises(df.ModelError, match="reads differently"):
         df.save(model, str(tmp_path / "m.onnx"), overwrite=True)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
@@ -291,10 +290,8 @@ def test_a_new_head_of_a_model_with_a_data_file(tmp_path):
 
 
 def test_a_model_too_large_for_one_file_gets_a_data_file(tmp_path, monkeypatch):
-    from dataflow_onnx.file import saving as storing
-
-    monkeypatch.setattr(storing, "LARGEST", 800)
-    monkeypatch.setattr(storing, "WORTH_MOVING", 500)
+    monkeypatch.setattr(saving, "LARGEST", 800)
+    monkeypatch.setattr(saving, "WORTH_MOVING", 500)
     model = by_hand()
     df.save(model, str(tmp_path / "hand.onnx"))
     assert (tmp_path / "hand.onnx.data").stat().st_size == model.arrays()["v"].nbytes
@@ -323,6 +320,6 @@ def test_a_part_is_trained_and_the_rest_of_the_file_stands_in_its_place(tmp_path
     stored = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     for tensor in new.graph.initializer:
         assert np.array_equal(numpy_helper.to_array(tensor), stored[tensor.name]) == (tensor.name not in trained)
-    whole = df.load(str(tmp_path / "new.onnx"))
-    np.testing.assert_allclose(whole(x)["logits"], run(tmp_path / "new.onnx", {"x": x})["logits"], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(df.Session(whole).run(x, outputs=[inner])[inner], model(x)[inner], rtol=1e-5, atol=1e-6)
+    full = df.load(str(tmp_path / "new.onnx"))
+    np.testing.assert_allclose(full(x)["logits"], run(tmp_path / "new.onnx", {"x": x})["logits"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(df.Session(full).run(x, outputs=[inner])[inner], model(x)[inner], rtol=1e-5, atol=1e-6)

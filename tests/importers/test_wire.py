@@ -42,7 +42,7 @@ def test_what_is_left_out_and_the_rest_are_the_model(tmp_path_factory, on_disk, 
         path.write_bytes(data)
         content = read_content(str(path))
     assert content.size == len(data)
-    assert content.whole() == data
+    assert content.to_bytes() == data
     large = {index: array.tobytes() for index, array in content.large.items()}
     rest = onnx.ModelProto.FromString(content.small)
     for index, tensor in enumerate(proto.graph.initializer):

@@ -34,7 +34,7 @@ class ExternalData:
             wanted: how many bytes it has by its type.
 
         Raises:
-            ModelError: the file lies elsewhere, is no file, can't be read, or its part doesn't fit.
+            ModelError: the file lies elsewhere, is no file, can't be read, or is too short for the tensor.
         """
         self.used = True
         location = entries.get("location", "")

@@ -1,4 +1,4 @@
-"""What the local functions of a file stand for, counted before they are replaced by their nodes.
+"""The size of a file's local functions once inlined, computed before they are.
 
 A function that calls another twice doubles it, so a small file can stand for more nodes than any memory holds.
 """
@@ -20,7 +20,7 @@ _Key = tuple[str, str, str]  # domain, name and overload
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """What a function stands for, those that it calls included."""
+    """The size of a function once inlined, with those that it calls."""
 
     nodes: int
     bytes: int
@@ -28,10 +28,10 @@ class _Extent:
 
 
 def check_functions(proto: Any) -> None:
-    """Looks at the functions of a model before they are replaced.
+    """Checks the functions of a model before they are inlined.
 
     Raises:
-        ModelError: one calls itself, or they stand for more than the limits.
+        ModelError: one calls itself, or they exceed the limits once inlined.
     """
     functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
     extents: dict[_Key, _Extent] = {}
@@ -60,10 +60,10 @@ def check_functions(proto: Any) -> None:
 
     for key in functions:
         extent_of(key)
-    whole = extent(proto.graph.node, proto.graph.ByteSize())
-    if whole.nodes > MOST_NODES or whole.bytes > MOST_BYTES or whole.calls > MOST_CALLS:
+    total = extent(proto.graph.node, proto.graph.ByteSize())
+    if total.nodes > MOST_NODES or total.bytes > MOST_BYTES or total.calls > MOST_CALLS:
         raise ModelError(
-            f"its local functions stand for {whole.nodes} nodes of {whole.bytes} bytes, {whole.calls} calls deep; at "
+            f"its local functions stand for {total.nodes} nodes of {total.bytes} bytes, {total.calls} calls deep; at "
             f"most {MOST_NODES} nodes, {MOST_BYTES} bytes and {MOST_CALLS} calls are replaced by their nodes"
         )
 

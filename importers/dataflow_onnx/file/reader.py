@@ -1,4 +1,4 @@
-"""ONNX file -> records. Files are hostile until checked: sizes, places and names are looked at before use."""
+"""ONNX file -> records. Files are hostile until checked: sizes, offsets and names are checked before use."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _records(content: Content, path: str) -> ModelRecord:
     try:
         proto.ParseFromString(content.small)
         if large and proto.functions:  # they are replaced by their nodes, with all that the file has
-            proto.ParseFromString(content.whole())
+            proto.ParseFromString(content.to_bytes())
             large = {}
     except DecodeError:
         raise ModelError(
@@ -279,8 +279,8 @@ class _Reader:
             return np.frombuffer(raw, dtype.numpy) if isinstance(raw, bytes) else raw.view(dtype.numpy)
         packed = np.frombuffer(raw, np.uint8)
         per = 8 // dtype.bits
-        parts = [(packed >> (i * dtype.bits)) & ((1 << dtype.bits) - 1) for i in range(per)]
-        flat = np.stack(parts, axis=-1).reshape(-1).astype(np.uint8)
+        elements = [(packed >> (i * dtype.bits)) & ((1 << dtype.bits) - 1) for i in range(per)]
+        flat = np.stack(elements, axis=-1).reshape(-1).astype(np.uint8)
         if dtype.kind == "i":
             sign = 1 << (dtype.bits - 1)
             return ((flat.astype(np.int8) ^ sign) - sign).astype(dtype.numpy)

@@ -81,21 +81,21 @@ class Content:
     Attributes:
         small: the model without the data of its large initializers.
         large: these data, as bytes, by the initializer's number; they don't change.
-        pieces: all bytes of the model, in order.
+        chunks: all bytes of the model, in order.
     """
 
     small: bytes = field(repr=False)
     large: Mapping[int, Array]
-    pieces: Sequence[bytes | memoryview] = field(repr=False)
+    chunks: Sequence[bytes | memoryview] = field(repr=False)
 
     @property
     def size(self) -> int:
-        """Bytes of the whole."""
-        return sum(map(len, self.pieces))
+        """Bytes of the model."""
+        return sum(map(len, self.chunks))
 
-    def whole(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """All bytes, as one copy."""
-        return b"".join(self.pieces)
+        return b"".join(self.chunks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Model files on disk: a model appears whole or not at all, with large tensors in a data file beside it.
 
-The data file is written first and under a name that no model uses yet, so the one step that replaces the model file
-is the step at which the new model exists; until then the old one is whole, data and all.
+The data file is written first, under a name that no model uses yet. Replacing the model file is then the one step that
+makes the new model exist; until then the old one is complete, data and all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataflow.errors import InputError, ModelError
 
 from .records import Array
 
-LARGEST = (1 << 31) - (1 << 24)  # bytes of tensors in one file: protobuf ends at 2 GiB, and the nodes need some room
+LARGEST = (1 << 31) - (1 << 24)  # bytes of tensors in one file: protobuf ends at 2 GiB, and the nodes need the rest
 WORTH_MOVING = 1024  # bytes; smaller tensors stay in the model file
 _ALIGNMENT = 4096
 _EXTERNAL = 1  # TensorProto.DataLocation
@@ -49,7 +49,7 @@ def is_external(tensor: Any) -> bool:
     return bool(tensor.data_location == _EXTERNAL)
 
 
-def store(
+def write_model(
     proto: Any,
     target: Path,
     data_of: Callable[[Any, bool], bytes],
@@ -59,7 +59,7 @@ def store(
     """Writes a model, reads it back and compares.
 
     Args:
-        proto: the model; where a tensor is external, its place is changed to the new data file.
+        proto: the model; external tensors are pointed at the new data file.
         target: the model file.
         data_of: bytes of an external tensor; True with an initializer of the main graph.
         check: decodes what was written; gives its initializers.
@@ -77,7 +77,7 @@ def store(
     try:
         data = proto.SerializeToString()
         _compare(target, check(data), expected)
-        write(target, [data])
+        write_file(target, [data])
     except BaseException:
         if beside is not None and beside not in old:
             beside.unlink(missing_ok=True)
@@ -89,25 +89,25 @@ def store(
 def _write_data(target: Path, moved: Iterable[tuple[Any, bool]], data_of: Callable[[Any, bool], bytes]) -> Path:
     """Writes the tensors' data beside the target and points them at it; the path of the file."""
     digest = hashlib.blake2b(digest_size=4)
-    places: list[tuple[Any, int, int]] = []
+    ranges: list[tuple[Any, int, int]] = []  # tensor, offset, length
 
-    def pieces() -> Iterator[bytes]:
+    def chunks() -> Iterator[bytes]:
         end = 0
         for tensor, own in moved:
             raw = data_of(tensor, own) if is_external(tensor) else tensor.raw_data
             gap = b"\0" * (-end % _ALIGNMENT)
-            places.append((tensor, end + len(gap), len(raw)))
+            ranges.append((tensor, end + len(gap), len(raw)))
             end += len(gap) + len(raw)
-            for piece in (gap, raw):
-                digest.update(piece)
-                yield piece
+            for chunk in (gap, raw):
+                digest.update(chunk)
+                yield chunk
 
     def name() -> Path:
         plain = target.with_name(f"{target.name}.data")
         return target.with_name(f"{target.name}.{digest.hexdigest()}.data") if plain.exists() else plain
 
-    beside = write(name, pieces(), target)
-    for tensor, offset, length in places:
+    beside = write_file(name, chunks(), target)
+    for tensor, offset, length in ranges:
         tensor.ClearField("raw_data")
         del tensor.external_data[:]
         tensor.data_location = _EXTERNAL
@@ -117,7 +117,7 @@ def _write_data(target: Path, moved: Iterable[tuple[Any, bool]], data_of: Callab
 
 
 def _data_files(target: Path) -> set[Path]:
-    """Data files that earlier saves in this place left: only those with a digest in the name are surely ours."""
+    """Data files that earlier saves to this path left: only those with a digest in the name are surely ours."""
     ours = re.compile(re.escape(target.name) + r"\.[0-9a-f]{8}\.data")
     return {p for p in target.parent.glob("*.data") if ours.fullmatch(p.name)} if target.exists() else set()
 
@@ -140,16 +140,18 @@ def _same(a: Array, b: Array) -> bool:
 
 
 def _rows(a: Array, b: Array) -> Iterable[tuple[Array, Array]]:
-    """Both arrays in parts, so that comparing large ones takes little memory."""
+    """Both arrays row by row, so that comparing large ones takes little memory."""
     return zip(a, b, strict=True) if a.ndim > 1 and a.nbytes > 1 << 24 else [(a, b)]
 
 
-def write(target: Path | Callable[[], Path], pieces: Iterable[bytes | memoryview], near: Path | None = None) -> Path:
-    """Writes a file in one step: under another name, then in place of the target.
+def write_file(
+    target: Path | Callable[[], Path], chunks: Iterable[bytes | memoryview], near: Path | None = None
+) -> Path:
+    """Writes a file atomically: under another name, which then replaces the target.
 
     Args:
-        target: the file, or a function that names it once all pieces are written.
-        pieces: of its data.
+        target: the file, or a function that names it once all chunks are written.
+        chunks: of its data.
         near: a file of the same folder, for a target that isn't known yet.
 
     Raises:
@@ -163,8 +165,8 @@ def write(target: Path | Callable[[], Path], pieces: Iterable[bytes | memoryview
         raise InputError(f"{known}: cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(handle, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
+            for chunk in chunks:
+                file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
         mask = os.umask(0)

@@ -1,4 +1,4 @@
-"""Graph -> ONNX nodes, for models built by hand: the lowest opset from 17 that can express them."""
+"""Graph -> ONNX nodes, for models built by hand, in the lowest opset from 17 that can express them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOWEST_OPSET = 17
 IR_VERSION = 8  # of opset 17; newer opsets ask for more, see IR_OF
 IR_OF = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
 
-_FAR = (1 << 63) - 1  # a start or an end that is cut off at the end of the axis
+_FAR = (1 << 63) - 1  # a start or an end that is clamped to the end of the axis
 
 _SAME: dict[str, str] = {
     "neg": "Neg", "abs": "Abs", "sign": "Sign", "relu": "Relu", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
@@ -105,10 +105,10 @@ class _Builder:
         self.graph = graph
         self.opset = LOWEST_OPSET
         self.constants: list[Any] = []
-        self.made: list[Any] = []
+        self.protos: list[Any] = []
         self.names = {value.name for value in graph.values()} | set(graph.outputs)
-        self.shown: dict[Any, str] = {}  # named sizes that a node gives, as tensors of one element
-        self.axes: dict[Any, tuple[str, int]] = {}  # where a named size can be seen: value and axis
+        self.size_tensors: dict[Any, str] = {}  # of named sizes that a node reads, one element each
+        self.axes: dict[Any, tuple[str, int]] = {}  # where a named size can be read: value and axis
 
     def nodes(self) -> list[Any]:
         """The nodes in order; outputs under their own names at the end.
@@ -116,7 +116,7 @@ class _Builder:
         Raises:
             ModelError: an op has no ONNX form, with its attributes and sizes.
         """
-        self.see(self.graph.inputs)
+        self.note_sizes(self.graph.inputs)
         for node in self.graph.nodes:
             try:
                 self.node(node)
@@ -124,21 +124,21 @@ class _Builder:
                 raise ModelError(f"{node.describe()}: {error}") from None
             except Exception as error:  # whatever onnx makes of an attribute
                 raise ModelError(f"{node.describe()}: it has no ONNX form with these attributes: {error}") from error
-            self.see([value for value in node.outputs[: len(_plain(node))] if value is not None])
+            self.note_sizes([value for value in node.outputs[: len(_plain(node))] if value is not None])
         for name, value in self.graph.outputs.items():
             if name != value.name:
                 self.add("Identity", [value.name], [name])
-        return self.made
+        return self.protos
 
-    def see(self, values: Sequence[Value]) -> None:
-        """Notes where named sizes can be read off."""
+    def note_sizes(self, values: Sequence[Value]) -> None:
+        """Notes where named sizes can be read."""
         for value in values:
             for axis, size in enumerate(value.type.shape):
                 if isinstance(size, Dim):
                     self.axes.setdefault(size, (value.name, axis))
 
     def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str = "", **attributes: Any) -> None:
-        self.made.append(onnx.helper.make_node(kind, inputs, outputs, name=name, **attributes))
+        self.protos.append(onnx.helper.make_node(kind, inputs, outputs, name=name, **attributes))
 
     def node(self, node: Node) -> None:
         """Adds the nodes that a node of the graph is in ONNX."""
@@ -170,7 +170,7 @@ class _Builder:
         elif name == "broadcast_to":
             add("Expand", [inputs[0], self.expanded(node, outputs[0])])
         elif name == "slice":
-            add("Slice", [inputs[0], *self.slice_parts(node, outputs[0])])
+            add("Slice", [inputs[0], *self.slice_operands(node, outputs[0])])
         elif name == "pad":
             add("Pad", [inputs[0], self.ints(f"{outputs[0]}.pads", a["pads"]), *inputs[1:]], mode=a["mode"])
         elif name in _REDUCE:
@@ -182,8 +182,8 @@ class _Builder:
 
     # ---- sizes ----------------------------------------------------------------------------------------
 
-    def slice_parts(self, node: Node, name: str) -> list[str]:
-        """Starts, ends, axes and steps of a slice; whole axes are left out."""
+    def slice_operands(self, node: Node, name: str) -> list[str]:
+        """Starts, ends, axes and steps of a slice; axes that are kept entirely are left out."""
         assert node.inputs[0] is not None and node.outputs[0] is not None
         a = node.attributes
         sizes = zip(node.inputs[0].type.shape, node.outputs[0].type.shape, strict=True)
@@ -209,7 +209,7 @@ class _Builder:
     def reshaped(self, node: Node, name: str) -> tuple[str, bool]:
         """The shape of a reshape, and whether a 0 in it is a size.
 
-        Where no size is 0, a named one is copied from its place, and one more is worked out.
+        Where no size is 0, a named one is copied from the same axis of the operand (0), and one more is inferred (-1).
         """
         assert node.inputs[0] is not None
         shape, source = node.attributes["shape"], node.inputs[0].type.shape
@@ -238,24 +238,24 @@ class _Builder:
         """Numbers and named sizes as a tensor: stored, or joined by a node.
 
         Raises:
-            ModelError: a named size can't be read off any value.
+            ModelError: a named size is the size of no value.
         """
         if not any(isinstance(n, Dim) for n in sizes):
             return self.ints(name, sizes)
-        parts = [self.size(n) if isinstance(n, Dim) else self.ints(f"{name}.{i}", [n]) for i, n in enumerate(sizes)]
+        rows = [self.size(n) if isinstance(n, Dim) else self.ints(f"{name}.{i}", [n]) for i, n in enumerate(sizes)]
         made = self.unique(name)
-        self.add("Concat", parts, [made], axis=0)
+        self.add("Concat", rows, [made], axis=0)
         return made
 
     def size(self, size: Any) -> str:
         """A named size as a tensor of one element."""
-        if size not in self.shown:
+        if size not in self.size_tensors:
             if size not in self.axes:
-                raise ModelError(f"the size {size} is that of no value before it, which ONNX could read it off")
+                raise ModelError(f"the size {size} is that of no value before it, which ONNX could read it from")
             value, axis = self.axes[size]
-            self.shown[size] = self.unique(f"{value}.size{axis}")
-            self.add("Shape", [value], [self.shown[size]], start=axis, end=axis + 1)
-        return self.shown[size]
+            self.size_tensors[size] = self.unique(f"{value}.size{axis}")
+            self.add("Shape", [value], [self.size_tensors[size]], start=axis, end=axis + 1)
+        return self.size_tensors[size]
 
     def ints(self, name: str, values: Sequence[int] | range) -> str:
         """A stored list of integers; its name."""
@@ -283,7 +283,7 @@ class _Builder:
 
 
 def _from_the_end(at: Any, size: Any) -> Any:
-    """A named start or end as ONNX counts from the end of an axis; itself where that can't be told."""
+    """A named start or end as ONNX counts from the end of an axis; itself where that isn't known."""
     left = size - at
     if isinstance(left, Dim) or left < 0:
         return at

@@ -1,9 +1,10 @@
-"""Large tensors of a serialized model, found without decoding it, so that each lies once in memory, and well.
+"""Large tensors of a serialized model, found without decoding it, so that each is in memory once, and aligned.
 
 What protobuf decodes it copies, and Python copies it once more to look at it: a file of weights would take three times
 its size. Here the fields of the model are walked (protobuf's encoding: a key, ``number << 3 | wire type``, then a
 varint, 8 bytes, 4 bytes, or a length and as many bytes), the data of large initializers is read into memory of its own
-and left out, and the rest, which is small, is decoded by protobuf. Anything unusual is left to protobuf as a whole.
+and left out, and the rest, which is small, is decoded by protobuf. A model with anything unusual is decoded by protobuf
+alone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _WINDOW = 1 << 13  # bytes of a file looked at together
 _WORTH_A_THREAD = 1 << 20  # bytes
 _AT_ONCE = 1 << 24  # bytes that are read by one call
 _MOST_VIEWS = 1024  # that POSIX lets be filled together, at least on Linux
-_LINE = 64  # bytes; where sessions want tensors to begin
+_LINE = 64  # bytes; the alignment that sessions want for tensors
 _LONGEST = 20  # bytes of a key and a length
 
 
@@ -39,12 +40,12 @@ def read_content(path: str) -> Content:
         OSError: it can't be read.
     """
     with Path(path).open("rb", buffering=0) as file:
-        return _content(_OnDisk(file))
+        return _content(_BytesOnDisk(file))
 
 
 def content_of(data: bytes) -> Content:
     """The content of a model in memory, which it shares."""
-    return _content(_InMemory(data))
+    return _content(_BytesInMemory(data))
 
 
 def read_array(file: FileIO, offset: int, length: int) -> Array:
@@ -68,7 +69,7 @@ def _read(file: FileIO, offset: int, views: Sequence[memoryview]) -> None:
     if half < _WORTH_A_THREAD:
         _fill(number, offset, list(views))
         return
-    first, second = _parted(views, half)
+    first, second = _split_views(views, half)
     failures: list[OSError] = []
     given_up = threading.Event()
 
@@ -108,7 +109,7 @@ def _fill(file: int, offset: int, views: list[memoryview], given_up: threading.E
 
 
 def _beginning(views: Sequence[memoryview]) -> list[memoryview]:
-    """The first of them, of ``_AT_ONCE`` bytes together."""
+    """The first views, ``_AT_ONCE`` bytes of them."""
     found, left = [], _AT_ONCE
     for view in views:
         found.append(view[:left])
@@ -118,7 +119,7 @@ def _beginning(views: Sequence[memoryview]) -> list[memoryview]:
     return found
 
 
-def _parted(views: Sequence[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:
+def _split_views(views: Sequence[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:
     """The first ``size`` bytes, and the rest."""
     first: list[memoryview] = []
     second: list[memoryview] = []
@@ -129,8 +130,8 @@ def _parted(views: Sequence[memoryview], size: int) -> tuple[list[memoryview], l
     return [v for v in first if len(v)], [v for v in second if len(v)]
 
 
-class _Place(Protocol):
-    """Where a model lies."""
+class _Bytes(Protocol):
+    """The bytes of a serialized model, in memory or on disk."""
 
     size: int
 
@@ -138,25 +139,25 @@ class _Place(Protocol):
         """Bytes that hold at least ``_LONGEST`` from ``at`` on, or all up to the end, and where they begin."""
         ...
 
-    def parted(self, cuts: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
-        """What lies before each cut and behind the last, and what each cut takes out, read-only."""
+    def split(self, taken: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
+        """The bytes around the ranges ``taken``, and the ranges themselves, which are read-only."""
         ...
 
 
-class _InMemory:
+class _BytesInMemory:
     def __init__(self, data: bytes) -> None:
         self.data, self.size = data, len(data)
 
     def around(self, at: int) -> tuple[bytes, int]:
         return self.data, 0
 
-    def parted(self, cuts: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
-        begins, ends = [0, *(end for _, end in cuts)], [*(begin for begin, _ in cuts), self.size]
+    def split(self, taken: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
+        begins, ends = [0, *(end for _, end in taken)], [*(begin for begin, _ in taken), self.size]
         rest = [memoryview(self.data)[begin:end] for begin, end in zip(begins, ends, strict=True)]
-        return rest, [np.frombuffer(self.data, np.uint8, end - begin, begin) for begin, end in cuts]
+        return rest, [np.frombuffer(self.data, np.uint8, end - begin, begin) for begin, end in taken]
 
 
-class _OnDisk:
+class _BytesOnDisk:
     def __init__(self, file: FileIO) -> None:
         self.file, self.size = file, os.fstat(file.fileno()).st_size
         self.window, self.begin = b"", 0
@@ -169,14 +170,14 @@ class _OnDisk:
             self.window, self.begin = bytes(window), at
         return self.window, self.begin
 
-    def parted(self, cuts: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
-        room = [-(-(end - begin) // _LINE) * _LINE for begin, end in cuts]
-        block = df.empty((sum(room),), df.uint8)  # one for all: it is made of large pages, which are made sooner
+    def split(self, taken: Sequence[tuple[int, int]]) -> tuple[list[memoryview], list[Array]]:
+        sizes = [-(-(end - begin) // _LINE) * _LINE for begin, end in taken]
+        block = df.empty((sum(sizes),), df.uint8)  # one block: large pages are mapped faster
         rest: list[memoryview] = []
         found: list[Array] = []
         views: list[memoryview] = []  # all of the file
         done = at = 0
-        for (begin, end), size in zip(cuts, room, strict=True):
+        for (begin, end), size in zip(taken, sizes, strict=True):
             rest.append(memoryview(bytearray(begin - done)))
             found.append(block[at : at + end - begin])
             views += [rest[-1], found[-1].data]
@@ -196,25 +197,25 @@ class _UnusualError(Exception):
     """Not what an ordinary encoder writes."""
 
 
-def _content(place: _Place) -> Content:
+def _content(source: _Bytes) -> Content:
     try:
-        found = _split(place)
+        found = _separated(source)
     except _UnusualError:
         found = None
     if found is None:
-        (whole,), _ = place.parted(())
-        return Content(bytes(whole), {}, (whole,))
+        (everything,), _ = source.split(())
+        return Content(bytes(everything), {}, (everything,))
     return found
 
 
-def _split(place: _Place) -> Content | None:
-    """The content, or None where nothing is large."""
-    graphs = [field for field in _fields(place, 0, place.size) if field[0] == _GRAPH]
+def _separated(source: _Bytes) -> Content | None:
+    """The content with large tensors apart, or None where there is none."""
+    graphs = [field for field in _fields(source, 0, source.size) if field[0] == _GRAPH]
     if len(graphs) != 1 or graphs[0][1] != _LENGTH:
         raise _UnusualError
-    places: dict[int, tuple[_Field, _Field]] = {}  # initializers and their data
+    large: dict[int, tuple[_Field, _Field]] = {}  # initializers and their data
     count = 0
-    for field in _fields(place, *graphs[0][3:]):
+    for field in _fields(source, *graphs[0][3:]):
         number, wire, _, value, end = field
         if number != _INITIALIZER:
             continue
@@ -223,35 +224,36 @@ def _split(place: _Place) -> Content | None:
         index, count = count, count + 1
         if end - value < WORTH_SHARING:
             continue
-        raw = [inner for inner in _fields(place, value, end) if inner[0] == _RAW_DATA]
+        raw = [inner for inner in _fields(source, value, end) if inner[0] == _RAW_DATA]
         if len(raw) == 1 and raw[0][1] == _LENGTH and raw[0][4] - raw[0][3] >= WORTH_SHARING:
-            places[index] = field, raw[0]
-    return _cut(place, graphs[0], places) if places else None
+            large[index] = field, raw[0]
+    return _without(source, graphs[0], large) if large else None
 
 
-def _cut(place: _Place, graph: _Field, places: Mapping[int, tuple[_Field, _Field]]) -> Content:
-    rest, arrays = place.parted([(raw[3], raw[4]) for _, raw in places.values()])
+def _without(source: _Bytes, graph: _Field, large: Mapping[int, tuple[_Field, _Field]]) -> Content:
+    """The content with the data of large initializers left out of the small model."""
+    rest, arrays = source.split([(raw[3], raw[4]) for _, raw in large.values()])
     _, _, graph_begin, done, graph_end = graph
     inner: list[bytes | memoryview] = []  # of the graph without large data
     before = rest[0][done:]  # from ``done`` to the next large data
-    for (field, raw), behind in zip(places.values(), rest[1:], strict=True):
+    for (field, raw), behind in zip(large.values(), rest[1:], strict=True):
         _, _, begin, value, end = field
         length = end - value - (raw[4] - raw[2])
         inner += [before[: begin - done], _key(_INITIALIZER, length), before[value - done : raw[2] - done]]
         before, done = behind, raw[4]
     inner.append(before[: graph_end - done])
     outer = [rest[0][:graph_begin], _key(_GRAPH, sum(map(len, inner))), *inner, before[graph_end - done :]]
-    pieces: list[bytes | memoryview] = [rest[0]]
+    chunks: list[bytes | memoryview] = [rest[0]]
     for array, behind in zip(arrays, rest[1:], strict=True):
-        pieces += [array.data, behind]
-    return Content(b"".join(outer), dict(zip(places, arrays, strict=True)), tuple(pieces))
+        chunks += [array.data, behind]
+    return Content(b"".join(outer), dict(zip(large, arrays, strict=True)), tuple(chunks))
 
 
-def _fields(place: _Place, at: int, end: int) -> Iterator[_Field]:
+def _fields(source: _Bytes, at: int, end: int) -> Iterator[_Field]:
     data, base, last = b"", 0, -1  # a key and a length that begin up to ``last`` lie in ``data``
     while at < end:
         if not base <= at <= last:
-            data, base = place.around(at)
+            data, base = source.around(at)
             last = base + len(data) - _LONGEST
         stop = min(len(data), end - base)
         begin = at

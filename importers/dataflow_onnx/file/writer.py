@@ -17,7 +17,7 @@ from dataflow.model import Model
 
 from .reader import CODE_OF, external_bytes, inlined, read_bytes
 from .records import Array, Source
-from .saving import is_external, store, tensors, write
+from .saving import is_external, tensors, write_file, write_model
 from .to_onnx import build_proto
 
 _DATA_FIELDS = (
@@ -54,7 +54,7 @@ def save_file(
         changed = patched(model, source)
         if changed is None and _copied(source, target):
             return
-        proto = changed if changed is not None else onnx.ModelProto.FromString(source.content.whole())
+        proto = changed if changed is not None else onnx.ModelProto.FromString(source.content.to_bytes())
 
     def data_of(tensor: TensorProto, initializer: bool) -> bytes:
         assert source is not None  # only an imported model begins with data in other files
@@ -69,7 +69,7 @@ def save_file(
                 raise ModelError(f"{path}: what would be written is no valid ONNX model: {error}") from None
         return read_bytes(data, str(target)).graph.initializers
 
-    store(proto, target, data_of, check, arrays)
+    write_model(proto, target, data_of, check, arrays)
 
 
 def _exists(target: Path) -> bool:
@@ -88,26 +88,26 @@ def _exists(target: Path) -> bool:
 
 
 def _copied(source: Source, target: Path) -> bool:
-    """Writes an unchanged model with every byte it had; False where its data files would fall on others."""
-    places = set()
+    """Writes an unchanged model with every byte it had; False where its data files would replace others."""
+    locations = set()
     if source.external:
-        proto = onnx.ModelProto.FromString(source.content.whole())
+        proto = onnx.ModelProto.FromString(source.content.to_bytes())
         entries = [{e.key: e.value for e in t.external_data} for t in tensors(proto.graph) if is_external(t)]
-        places = {entry["location"] for entry in entries}
-    for place in places:
-        old, new = Path(source.folder) / place, target.parent / place
+        locations = {entry["location"] for entry in entries}
+    for location in locations:
+        old, new = Path(source.folder) / location, target.parent / location
         if not old.is_file() or (new.exists() and not new.samefile(old)) or not new.parent.is_dir():
             return False
     # Its data files still hold what they must.
-    read_bytes(source.content.whole(), str(Path(source.folder) / target.name))
+    read_bytes(source.content.to_bytes(), str(Path(source.folder) / target.name))
     made: list[Path] = []
     try:
-        for place in places:
-            old, new = Path(source.folder) / place, target.parent / place
+        for location in locations:
+            old, new = Path(source.folder) / location, target.parent / location
             if not new.exists():
                 with old.open("rb") as file:
-                    made.append(write(new, iter(lambda: file.read(1 << 24), b"")))
-        write(target, source.content.pieces)
+                    made.append(write_file(new, iter(lambda: file.read(1 << 24), b"")))
+        write_file(target, source.content.chunks)
     except BaseException:
         for new in made:
             new.unlink(missing_ok=True)
@@ -124,7 +124,7 @@ def patched(model: Model, source: Source) -> onnx.ModelProto | None:
     if not changed:
         return None
     proto = onnx.ModelProto()
-    proto.ParseFromString(source.content.whole())
+    proto.ParseFromString(source.content.to_bytes())
     left = set(changed)
     for tensor in proto.graph.initializer:
         if tensor.name in left:
