@@ -1,4 +1,4 @@
-"""Runs the samples on a device and compares with the reference in double precision."""
+"""The conformance kit: run every sample on a device, and compare with the reference in float64."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Literal, get_args
 import numpy as np
 
 from ..errors import DataflowError
+from ..execute.python_device import call_kernel
 from ..ir.graph import Graph, Initializer
 from ..ir.types import Array, float32, float64
 from ..planning.algorithms import Algorithms
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, default_registry
 from ..session import Session
-from .layouts import Along, Layouts, Variant, combinations, every, same
+from .layouts import AxisLayout, Layouts, Variant, combinations, every, uniform
 from .sample import Sample
 from .samples import SAMPLES
 
 Status = Literal["passed", "failed", "not claimed", "untested"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-BASIC: tuple[Variant, ...] = VARIANTS[:5]  # those of every sample, one trial each
+BASIC: tuple[Variant, ...] = VARIANTS[:5]  # of every sample, one trial each; the others need strided operands
 TOLERANCES = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-12}
-_GUARD = 64  # bytes before and behind each output that must stay as they were
+_GUARD = 64  # bytes before and behind each output that no kernel may write
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one sample, in one variant, gave on a device."""
+    """The outcome of one sample, in one variant, on a device."""
 
     device: str
     op: str
@@ -39,10 +40,8 @@ class Outcome:
     text: str = ""
 
     def __str__(self) -> str:
-        again = (
-            f"  again: dataflow plugin test {self.device} --sample '{self.sample}'" if self.status == "failed" else ""
-        )
-        return f"{self.status}: {self.sample} ({self.variant}) {self.text}{again}"
+        command = f"  again: dataflow plugin test {self.device} --sample '{self.sample}'"
+        return f"{self.status}: {self.sample} ({self.variant}) {self.text}{command if self.status == 'failed' else ''}"
 
 
 def check_device(
@@ -54,19 +53,24 @@ def check_device(
     precision: Precision = "float32",
     variants: Collection[Variant] = VARIANTS,
 ) -> Iterator[Outcome]:
-    """An outcome for each sample and variant; when ``complete``, ``untested`` for claimed ops without a sample.
+    """An outcome for each sample and variant; if ``complete``, also ``untested`` for claimed ops without a sample.
 
-    A kernel is ``claimed`` when the device has a record that takes the node. Checked are values, writes outside the
-    outputs, operands with gaps between their elements (``strided``), operands whose axes lie in reversed order
-    (``turned``), operands at odd addresses, and operands behind the first one that are constant, so that a kernel may
-    keep packed copies of them; all of it by every algorithm that a kernel has for the node. Operands for which the
-    device takes any strides are repeated too, flipped, with their rows apart, and mixed (see ``combinations``).
+    A device claims a node when one of its kernels accepts it. Each variant checks values and writes outside the
+    outputs, for every algorithm that the kernel has for the node:
+
+    - ``plain``: contiguous operands;
+    - ``strided``: gaps between the elements, and the order of the axes reversed;
+    - ``transposed``: the order of the axes reversed;
+    - ``unaligned``: operands one element behind an aligned address;
+    - ``constant``: every operand but the first is constant, so that a kernel may prepack it;
+    - ``broadcast``, ``reversed``, ``padded_rows``, ``mixed``: of operands that the device takes with any strides (see
+      ``combinations``).
 
     Args:
         device: its name.
-        registry: of the plugins; those that are installed when None.
-        samples: to which a registry's own are added when ``complete``.
-        complete: whether claims without a sample are told.
+        registry: of plugins; None: of those that are installed.
+        samples: those to run; if ``complete``, the registry's too.
+        complete: report claimed ops without a sample.
         precision: of products.
         variants: those to run.
     """
@@ -76,18 +80,18 @@ def check_device(
     claimed = set(registry.kernels[device])
     tested: set[str] = set()
     for sample in samples:
-        free = _takes_any_strides(sample, device, registry)
-        if free is None:
+        strided = _takes_any_strides(sample, device, registry)
+        if strided is None:
             yield Outcome(device, sample.op.name, sample.name, "plain", "not claimed")
             continue
         tested.add(sample.op.name)
         found: dict[Variant, str] = {}
         plain = _expected(sample, registry)
-        for variant, layouts in trials(sample, free):
+        for variant, layouts in trials(sample, strided):
             if variant not in variants or found.get(variant):
                 continue
-            repeats = any(layout is not None and layout.repeats for layout in layouts)
-            expected = _expected(sample, registry, layouts) if repeats else plain
+            broadcast = any(layout is not None and layout.broadcasts for layout in layouts)
+            expected = _expected(sample, registry, layouts) if broadcast else plain
             trial = _Trial(sample, device, registry, precision, variant, layouts, expected, plain)
             found[variant] = trial.difference() or ""
         for variant, text in found.items():
@@ -97,7 +101,7 @@ def check_device(
 
 
 def _takes_any_strides(sample: Sample, device: str, registry: Registry) -> list[bool] | None:
-    """For which operands the device takes any strides, by one of its kernels or in a loop; None: not the node."""
+    """For each operand, whether a kernel of the device takes any strides; None: the device doesn't claim the node."""
     (node,) = sample.build().nodes
     if node.bodies and registry.devices[device].bodies and sample.op.name == "scan":
         return [True] * len(node.inputs)
@@ -107,29 +111,29 @@ def _takes_any_strides(sample: Sample, device: str, registry: Registry) -> list[
     return [any(kernel.input_spec(index).strided for kernel in kernels) for index in range(len(node.inputs))]
 
 
-def trials(sample: Sample, free: Sequence[bool]) -> Iterator[tuple[Variant, Layouts]]:
-    """Every form in which the operands of a sample are tried; ``free``: which of them may have any strides."""
+def trials(sample: Sample, strided: Sequence[bool]) -> Iterator[tuple[Variant, Layouts]]:
+    """The variants of a sample with the layouts of its operands; ``strided``: which operands may have any strides."""
     shapes = [None if operand is None else operand.shape for operand in sample.inputs]
     yield "plain", ()
-    yield "strided", every(shapes, lambda shape: same(shape, Along(2), transposed=True))
+    yield "strided", every(shapes, lambda shape: uniform(shape, AxisLayout(2), transposed=True))
     if any(shape and len(shape) > 1 for shape in shapes):
-        yield "turned", every(shapes, lambda shape: same(shape, Along(), transposed=True))
-    yield "odd", ()
+        yield "transposed", every(shapes, lambda shape: uniform(shape, AxisLayout(), transposed=True))
+    yield "unaligned", ()
     if sum(shape is not None for shape in shapes) > 1:
         yield "constant", ()
-    chosen = [shape if own else None for shape, own in zip(shapes, free, strict=True)]
-    given = {i for i, operand in enumerate(sample.inputs) if operand is not None and operand.value is not None}
-    yield from combinations(chosen, sample.seed, given)
+    chosen = [shape if any_strides else None for shape, any_strides in zip(shapes, strided, strict=True)]
+    fixed = {i for i, operand in enumerate(sample.inputs) if operand is not None and operand.value is not None}
+    yield from combinations(chosen, sample.seed, fixed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A sample on a device, its operands in one form.
+    """A sample on a device, in one variant.
 
     Attributes:
         expected: the results.
-        plain: those of the operands as they are, whose size is that of numbers on the way too; operands that repeat
-            leave fewer results to tell it by.
+        plain: the results of the ``plain`` variant; their magnitude is that of intermediate values, which the few
+            distinct results of broadcast operands don't show.
     """
 
     sample: Sample
@@ -142,21 +146,21 @@ class _Trial:
     plain: Mapping[str, Array]
 
     def difference(self) -> str | None:
-        """What is wrong, by any of the algorithms of the device's kernel, or None."""
+        """The first difference over all algorithms of the device's kernel, or None."""
         avoided: set[str] = set()
         while True:
             algorithms = Algorithms(avoid=avoided)
             text = self.difference_by(algorithms)
             used = {*algorithms.used.values()}
             if text:
-                how = [str(self)] * any(self.layouts) + [f"by {', '.join(sorted(used))}"] * bool(used)
-                return text + (f" ({'; '.join(how)})" if how else "")
+                notes = [str(self)] * any(self.layouts) + [f"algorithm {', '.join(sorted(used))}"] * bool(used)
+                return text + (f" ({'; '.join(notes)})" if notes else "")
             if used <= avoided:
                 return None
             avoided |= used
 
     def difference_by(self, algorithms: Algorithms) -> str | None:
-        """What is wrong by the algorithms that are not to be avoided, or None."""
+        """The first difference with the algorithm that ``algorithms`` leaves, or None."""
         graph, feeds = self.sample.build(self.layouts), self.sample.feeds(self.layouts)
         if self.variant == "constant":
             graph, feeds = _with_constants(graph, feeds)
@@ -169,8 +173,8 @@ class _Trial:
             precision=self.precision,
             algorithms=algorithms,
         )
-        if self.variant == "odd":
-            feeds = {name: _odd(array) for name, array in feeds.items()}
+        if self.variant == "unaligned":
+            feeds = {name: _unaligned(array) for name, array in feeds.items()}
         guarded = {name: _guarded(array) for name, array in self.expected.items()}
         try:
             session.run(feeds, out={name: array for name, (array, _) in guarded.items()})
@@ -184,7 +188,7 @@ class _Trial:
         for name, (array, memory) in guarded.items():
             if (memory[:_GUARD] != _CANARY).any() or (memory[_GUARD + array.nbytes :] != _CANARY).any():
                 return f"{name}: bytes outside the output were written"
-            text = _far(array, self.expected[name], self.sample.tolerance, _largest(self.plain[name]))
+            text = _mismatch(array, self.expected[name], self.sample.tolerance, _largest(self.plain[name]))
             if text:
                 return f"{name}: {text}"
         return None
@@ -194,14 +198,11 @@ class _Trial:
 
 
 def _expected(sample: Sample, registry: Registry, layouts: Layouts = ()) -> dict[str, Array]:
-    """The outputs by the reference's kernel, in double precision, rounded to the declared dtypes."""
+    """The outputs of the reference's kernel, computed in float64 and rounded to the declared dtypes."""
     (node,) = sample.build().nodes
-    arrays = [_double(array) for array in sample.arrays(layouts)]
+    arrays = [_as_float64(array) for array in sample.arrays(layouts)]
     attributes = {key: float64 if value == float32 else value for key, value in node.attributes.items()}
-    extra = {"bodies": node.bodies} if node.op.bodies else {}
-    with np.errstate(all="ignore"):
-        found = registry.reference_kernels[sample.op.name][0].code(attributes, *arrays, **extra)
-    results = found if isinstance(found, tuple) else (found,)
+    results = call_kernel(registry.reference_kernels[sample.op.name][0].code, node, arrays, attributes)
     return {
         f"y{index}": np.asarray(result).astype(value.type.dtype.numpy)
         for index, (value, result) in enumerate(zip(node.outputs, results, strict=False))
@@ -210,13 +211,13 @@ def _expected(sample: Sample, registry: Registry, layouts: Layouts = ()) -> dict
 
 
 def _with_constants(graph: Graph, feeds: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
-    """The graph with every input but the first as an initializer, and what is left to feed."""
+    """The graph with every input but the first as an initializer, and the data of the first."""
     first, *others = graph.inputs
     stored = {**graph.initializers, **{value: Initializer(feeds[value.name]) for value in others}}
     return dataclasses.replace(graph, inputs=(first,), initializers=stored), {first.name: feeds[first.name]}
 
 
-def _double(array: Array | None) -> Array | None:
+def _as_float64(array: Array | None) -> Array | None:
     return array.astype(np.float64) if array is not None and array.dtype == np.float32 else array
 
 
@@ -224,13 +225,13 @@ _CANARY = 0xA5
 
 
 def _guarded(like: Array) -> tuple[Array, Array]:
-    """A poisoned array of the shape and dtype with guard bytes around it, and the whole memory."""
+    """An array of the shape and dtype between guard bytes, and the memory of both, filled with the canary."""
     memory = np.full(like.nbytes + 2 * _GUARD, _CANARY, np.uint8)
     array = np.ndarray(like.shape, like.dtype, memory, _GUARD)
     return array, memory
 
 
-def _odd(array: Array) -> Array:
+def _unaligned(array: Array) -> Array:
     """A copy whose first element lies one element behind a 64-byte boundary."""
     size = array.itemsize
     memory = np.empty(array.nbytes + 128 + size, np.uint8)
@@ -246,8 +247,8 @@ def _largest(array: Array) -> float:
     return float(sizes[np.isfinite(sizes)].max(initial=0.0))
 
 
-def _far(found: Array, expected: Array, tolerance: float | None, scale: float) -> str | None:
-    """Where two results differ more than rounding explains, when there are numbers as large as ``scale``, or None."""
+def _mismatch(found: Array, expected: Array, tolerance: float | None, scale: float) -> str | None:
+    """The first element whose error exceeds rounding of values as large as ``scale``, or None."""
     if found.dtype.kind not in "fV":
         wrong = found != expected
     else:

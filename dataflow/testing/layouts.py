@@ -1,4 +1,4 @@
-"""Layouts: how an operand lies in the input that it comes from, in every form of strides that a kernel may meet."""
+"""Layouts: operands as strided views of larger inputs, in every form of strides that a kernel may meet."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from ..ir.value import Value
 
 
 @dataclass(frozen=True, slots=True)
-class Along:
-    """How the elements of one axis follow each other in the input.
+class AxisLayout:
+    """One axis of a view.
 
     Attributes:
-        step: from one element to the next, in elements of the input; below zero they lie in falling order.
-        before: elements of the input that lie before them all.
-        repeated: one element stands for all, with stride 0.
+        step: distance of neighbouring elements, in elements of the input; negative: the axis is reversed.
+        offset: elements of the input before the first one of the view.
+        broadcast: the view repeats one element, with stride 0.
     """
 
     step: int = 1
-    before: int = 0
-    repeated: bool = False
+    offset: int = 0
+    broadcast: bool = False
 
     def __str__(self) -> str:
-        return "repeated" if self.repeated else f"{self.before or ''}:" + (f":{self.step}" if self.step != 1 else "")
+        return "broadcast" if self.broadcast else f"{self.offset or ''}:" + (f":{self.step}" if self.step != 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """An operand as a view of an input; between and around its elements the input has others, NaN where it can.
+    """An operand as a view of an input; elements outside the view are NaN, or the largest integer.
 
     Attributes:
-        axes: each axis of the operand.
-        transposed: the input has its axes in reversed order.
+        axes: of the operand.
+        transposed: the order of the input's axes is reversed.
     """
 
-    axes: tuple[Along, ...]
+    axes: tuple[AxisLayout, ...]
     transposed: bool = False
 
     def __str__(self) -> str:
         return f"[{', '.join(map(str, self.axes))}]" + (" transposed" if self.transposed else "")
 
     @property
-    def repeats(self) -> bool:
-        """Whether the operand has fewer elements of its own than its shape says."""
-        return any(along.repeated for along in self.axes)
+    def broadcasts(self) -> bool:
+        """Whether an axis is broadcast."""
+        return any(axis.broadcast for axis in self.axes)
 
     def operand(self, array: Array) -> Array:
-        """The data of the operand: that of ``array``, of which repeated axes keep the first index."""
-        return np.broadcast_to(array[self._own()], array.shape)
+        """The operand's data: that of ``array``, whose broadcast axes repeat the first index."""
+        return np.broadcast_to(array[self._distinct()], array.shape)
 
     def input(self, array: Array) -> Array:
-        """The data of the input through which an operand with the data of ``operand(array)`` is seen."""
-        whole = np.full(self._sizes(array.shape), _stranger(array.dtype), array.dtype)
-        lines = [np.arange(start, stop, step) for start, stop, step in self._ranges(array.shape)]
-        whole[np.ix_(*lines)] = array[self._own()]
-        return np.ascontiguousarray(whole.transpose()) if self.transposed else whole
+        """The input's data, of which ``operand(array)`` is the view."""
+        found = np.full(self._sizes(array.shape), _poison(array.dtype), array.dtype)
+        indices = [np.arange(start, stop, step) for start, stop, step in self._ranges(array.shape)]
+        found[np.ix_(*indices)] = array[self._distinct()]
+        return np.ascontiguousarray(found.transpose()) if self.transposed else found
 
     def view(self, g: GraphBuilder, name: str, dtype: DType, shape: tuple[int, ...]) -> Value:
-        """The operand, through an input ``name`` that this adds to the graph."""
+        """Add an input ``name`` to the graph; the operand as a view of it."""
         sizes = self._sizes(shape)
         value = g.input(name, dtype, sizes[::-1] if self.transposed else sizes)
         if self.transposed:
@@ -72,87 +72,92 @@ class Layout:
         starts, stops, steps = zip(*self._ranges(shape), strict=True)
         if (starts, stops, steps) != ((0,) * len(shape), sizes, (1,) * len(shape)):
             value = ops.slice(value, starts=starts, stops=stops, steps=steps)
-        return ops.broadcast_to(value, shape=shape) if self.repeats else value
+        return ops.broadcast_to(value, shape=shape) if self.broadcasts else value
 
-    def _own(self) -> tuple[slice, ...]:
-        return tuple(slice(1) if along.repeated else slice(None) for along in self.axes)
+    def _distinct(self) -> tuple[slice, ...]:
+        """Selects the elements of an array that the view doesn't repeat."""
+        return tuple(slice(1) if axis.broadcast else slice(None) for axis in self.axes)
 
     def _counts(self, shape: tuple[int, ...]) -> list[int]:
-        """Elements of its own along each axis."""
-        return [min(1, d) if along.repeated else d for along, d in zip(self.axes, shape, strict=True)]
+        """Distinct elements per axis."""
+        return [min(1, d) if axis.broadcast else d for axis, d in zip(self.axes, shape, strict=True)]
 
     def _sizes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of the input, before its axes are reversed."""
-        return tuple(a.before + n * abs(a.step) for a, n in zip(self.axes, self._counts(shape), strict=True))
+        """The shape of the input, before the order of its axes is reversed."""
+        return tuple(a.offset + n * abs(a.step) for a, n in zip(self.axes, self._counts(shape), strict=True))
 
     def _ranges(self, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:
-        """Where the elements lie along each axis of the input: start, stop and step of a slice."""
+        """The slice of each axis of the input that is the view: start, stop and step."""
         found = []
-        for along, n in zip(self.axes, self._counts(shape), strict=True):
-            end = along.before + n * abs(along.step)
-            falling = along.step < 0 and n > 0
-            found.append(
-                (end + along.step, along.before - 1, along.step) if falling else (along.before, end, abs(along.step))
-            )
+        for axis, n in zip(self.axes, self._counts(shape), strict=True):
+            end = axis.offset + n * abs(axis.step)
+            if axis.step < 0 and n > 0:
+                found.append((end + axis.step, axis.offset - 1, axis.step))
+            else:
+                found.append((axis.offset, end, abs(axis.step)))
         return found
 
 
-def _stranger(dtype: np.dtype[Any]) -> Any:
-    """What no kernel reads unnoticed."""
+def _poison(dtype: np.dtype[Any]) -> Any:
+    """A value that shows in the result of a kernel that reads it."""
     if dtype.kind in "fc":
         return np.nan
     return np.iinfo(dtype).max if dtype.kind in "iu" else 1
 
 
-def same(shape: tuple[int, ...], along: Along, *, transposed: bool = False) -> Layout:
-    """The layout of an operand whose axes are all alike."""
-    return Layout((along,) * len(shape), transposed)
+def uniform(shape: tuple[int, ...], axis: AxisLayout, *, transposed: bool = False) -> Layout:
+    """The layout with ``axis`` for each axis of ``shape``."""
+    return Layout((axis,) * len(shape), transposed)
 
 
 Shape = tuple[int, ...]
 Layouts = tuple[Layout | None, ...]
-Variant = Literal["plain", "strided", "turned", "odd", "constant", "repeated", "flipped", "apart", "mixed"]
+Variant = Literal[
+    "plain", "strided", "transposed", "unaligned", "constant", "broadcast", "reversed", "padded_rows", "mixed"
+]
 
 
 def every(shapes: Sequence[Shape | None], layout: Callable[[Shape], Layout]) -> Layouts:
-    """A layout for each operand that has axes; None, which leaves it as it is, for the others."""
+    """A layout for each operand that has axes; None, which leaves an operand contiguous, for the others."""
     return tuple(layout(shape) if shape else None for shape in shapes)
 
 
 def combinations(
     shapes: Sequence[Shape | None], seed: int, fixed: Container[int] = ()
 ) -> Iterator[tuple[Variant, Layouts]]:
-    """Layouts of all operands at a time, each with the name of what it is about.
+    """Layouts of all operands at a time, each with its variant.
 
-    ``repeated``: one operand along one axis, and along all; ``flipped``: every operand in falling order; ``apart``:
-    dense rows with gaps between them, behind an odd address; ``mixed``: by chance, each operand another.
+    ``broadcast``: one operand along one axis, and along all; ``reversed``: every axis of every operand;
+    ``padded_rows``: contiguous rows with a gap between them and an offset of one element; ``mixed``: random, each
+    operand another.
 
     Args:
         shapes: of the operands that may be views; None for the others.
-        seed: for what is left to chance.
-        fixed: indices of operands whose data must stay as it is, so that they are not repeated.
+        seed: of the random layouts.
+        fixed: indices of operands whose values matter, e.g. indices in range: they are not broadcast.
     """
     for index, shape in enumerate(shapes):
         long = () if shape is None or index in fixed else tuple(axis for axis, size in enumerate(shape) if size > 1)
         for chosen in dict.fromkeys([*((axis,) for axis in long), long]):
             if shape and chosen:
-                axes = tuple(Along(repeated=axis in chosen) for axis in range(len(shape)))
-                yield "repeated", tuple(Layout(axes) if other == index else None for other in range(len(shapes)))
+                axes = tuple(AxisLayout(broadcast=axis in chosen) for axis in range(len(shape)))
+                yield "broadcast", tuple(Layout(axes) if other == index else None for other in range(len(shapes)))
     shapes = [None if shape is None or 0 in shape else shape for shape in shapes]
     if any(shapes):
-        yield "flipped", every(shapes, lambda shape: same(shape, Along(-1)))
-        yield "apart", every(shapes, lambda shape: Layout((*same(shape[1:], Along()).axes, Along(before=1))))
+        yield "reversed", every(shapes, lambda shape: uniform(shape, AxisLayout(-1)))
+        padded = AxisLayout(offset=1)
+        yield "padded_rows", every(shapes, lambda shape: Layout((*uniform(shape[1:], AxisLayout()).axes, padded)))
     random = np.random.default_rng(seed)
     for _ in range(2 if any(shapes) else 0):
-        chance = [
-            _by_chance(shape, random, index not in fixed) if shape else None for index, shape in enumerate(shapes)
-        ]
-        yield "mixed", tuple(chance)
+        yield (
+            "mixed",
+            tuple(_random(shape, random, index not in fixed) if shape else None for index, shape in enumerate(shapes)),
+        )
 
 
-def _by_chance(shape: Shape, random: np.random.Generator, repeat: bool) -> Layout:
+def _random(shape: Shape, random: np.random.Generator, broadcast: bool) -> Layout:
     axes = []
     for size in shape:
-        step, before = (int(random.choice(values)) for values in ((1, 1, 1, -1, 2, -3), (0, 0, 1, 3)))
-        axes.append(Along(step, before, bool(random.random() < 0.25) and repeat and size > 1))
+        step, offset = (int(random.choice(values)) for values in ((1, 1, 1, -1, 2, -3), (0, 0, 1, 3)))
+        axes.append(AxisLayout(step, offset, bool(random.random() < 0.25) and broadcast and size > 1))
     return Layout(tuple(axes), bool(random.random() < 0.3))
