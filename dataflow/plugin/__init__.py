@@ -1,7 +1,8 @@
 """The surface for authors of plugins in Python: what an op, a device, a kernel, a pass or a hook is made of.
 
-With the names of ``dataflow``, ``dataflow.ops``, ``dataflow.errors`` and ``dataflow.testing`` it is all that a plugin
-needs, and all that the plugins of this project use. Names are loaded when first used: they stand in many rooms.
+With the public names of ``dataflow`` and of its modules ``errors``, ``ops``, ``losses``, ``optim``, ``schedules`` and
+``testing`` it is all that a plugin needs, and all that the plugins of this project use. Names are loaded when first
+used: they stand in many rooms.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ _NAMES = {
     "Load": "plugin.hookspecs",
     "Save": "plugin.hookspecs",
     "hookimpl": "plugin.hookspecs",
+    "Named": "plugin.hookspecs",
     "Registry": "plugin.registry",
     "Context": "passes.pipeline",
     "Pass": "passes.pipeline",
     # ops and graphs
     "AnyOp": "ir.op",
     "Attribute": "ir.op",
+    "Builder": "ir.value",
     "Graph": "ir.graph",
     "GraphBuilder": "ir.builder",
     "Initializer": "ir.graph",
@@ -70,6 +73,16 @@ _NAMES = {
     "Unavailable": "plugin.device",
     "address_of": "cdevice.host_memory",
     "array_at": "cdevice.host_memory",
+    # what is chosen by name in training; df.losses, df.optim and df.schedules have the core's
+    "Callback": "train.callbacks",
+    "Event": "train.callbacks",
+    "Loss": "train.losses",
+    "Metric": "train.metrics",
+    "Optimizer": "train.optimizers",
+    "Schedule": "train.optimizers",
+    "Target": "train.losses",
+    "pair": "train.losses",
+    "summed": "train.losses",
     # what a long computation asks so that it can be cancelled
     "limited": "host.limits",
     "poll": "host.limits",

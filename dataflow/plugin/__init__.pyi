@@ -36,6 +36,7 @@ from ..ir.types import Array as Array
 from ..ir.types import DType as DType
 from ..ir.types import TensorType as TensorType
 from ..ir.types import dtype as dtype
+from ..ir.value import Builder as Builder
 from ..ir.value import Value as Value
 from ..model import Model as Model
 from ..ops.fused import REDUCTIONS as REDUCTIONS
@@ -45,6 +46,15 @@ from ..passes.pipeline import Context as Context
 from ..passes.pipeline import Pass as Pass
 from ..testing.conformance import check_device as check_device
 from ..testing.sample import Sample as Sample
+from ..train.callbacks import Callback as Callback
+from ..train.callbacks import Event as Event
+from ..train.losses import Loss as Loss
+from ..train.losses import Target as Target
+from ..train.losses import pair as pair
+from ..train.losses import summed as summed
+from ..train.metrics import Metric as Metric
+from ..train.optimizers import Optimizer as Optimizer
+from ..train.optimizers import Schedule as Schedule
 from .device import Backend as Backend
 from .device import BoundSegment as BoundSegment
 from .device import Buffer as Buffer
@@ -58,6 +68,7 @@ from .hookspecs import HOOKS as HOOKS
 from .hookspecs import Converter as Converter
 from .hookspecs import Format as Format
 from .hookspecs import Load as Load
+from .hookspecs import Named as Named
 from .hookspecs import Save as Save
 from .hookspecs import hookimpl as hookimpl
 from .registry import Registry as Registry

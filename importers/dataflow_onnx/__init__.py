@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dataflow.model import Model
-from dataflow.plugin.hookspecs import Converter, Format, hookimpl
+from dataflow.plugin import Converter, Format, Model, hookimpl
 
 
 def load(path: str, *, converters: Sequence[Converter] = (), **options: Any) -> Model:

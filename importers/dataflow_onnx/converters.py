@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dataflow.errors import PluginError
-from dataflow.plugin.hookspecs import Converter
+from dataflow.plugin import Converter
 
 from .file.records import plain_domain
 

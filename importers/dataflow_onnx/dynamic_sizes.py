@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, ops
+from dataflow import Dim, Value, float64, int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.types import float64, int64
 
 from .emit import cast_to, full, iota, number
 from .importer import Importer

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, ops
-from dataflow.ir.dims import Size
-from dataflow.ir.types import DType, int64
-from dataflow.ir.value import Builder
+from dataflow import DType, Value, int64, ops
+from dataflow.plugin import Builder, Size
 
 
 def full(g: Builder, shape: Sequence[Size], number: float, dtype: DType) -> Any:

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Model, Session, Value, ops
+from dataflow import Dim, Model, Session, TensorType, Value, ops
 from dataflow.errors import DataflowError, ModelError
-from dataflow.ir.dims import Dim, Size
-from dataflow.ir.types import TensorType
+from dataflow.plugin import Size
 
 from .file.records import Array, GraphRecord
 from .shape_eval import product

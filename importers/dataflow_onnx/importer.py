@@ -13,13 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import GraphBuilder, Value, ops
+from dataflow import Dim, Graph, GraphBuilder, Value, ops
 from dataflow.errors import Cancelled, DataflowError, LimitExceeded, ModelError, OutOfMemoryError
-from dataflow.host.limits import poll
-from dataflow.ir.dims import Dim
-from dataflow.ir.graph import Graph, Initializer
-from dataflow.ir.types import dtype as as_dtype
-from dataflow.plugin.hookspecs import Converter
+from dataflow.plugin import Converter, Initializer, poll
+from dataflow.plugin import dtype as as_dtype
 
 from .converters import Table, is_own, name_of
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord

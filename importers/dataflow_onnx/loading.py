@@ -7,8 +7,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
-from dataflow.model import Model
-from dataflow.plugin.hookspecs import Converter
+from dataflow.plugin import Converter, Model
 
 from .aliases import aliases_of
 from .converters import Table

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dataflow import Dim, DType, bool_
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.types import DType, bool_
 
 from .file.records import Array
 

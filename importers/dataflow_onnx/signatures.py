@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dataflow.errors import ModelError, PluginError
-from dataflow.plugin.hookspecs import Converter
+from dataflow.plugin import Converter
 
 from .converters import name_of
 from .file.records import GraphRecord, plain_domain

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dataflow import Graph, GraphBuilder, Value, ops
+from dataflow import Graph, GraphBuilder, TensorType, Value, bool_, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import TensorType, bool_
 
 from .file.records import Array, GraphRecord, free_names
 from .importer import Importer

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow import Value
-from dataflow.ir.types import TensorType
-from dataflow.ir.types import dtype as as_dtype
+from dataflow import TensorType, Value
+from dataflow.plugin import dtype as as_dtype
 
 from .file.records import Array
 from .shape_eval import Known

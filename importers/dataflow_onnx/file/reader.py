@@ -14,9 +14,9 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
+from dataflow import Dim, DType, TensorType
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim, Size
-from dataflow.ir.types import DTYPES, MOST_AXES, DType, TensorType
+from dataflow.plugin import DTYPES, MOST_AXES, Size
 
 from .external import ExternalData
 from .functions import check_functions

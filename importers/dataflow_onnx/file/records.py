@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.ir.types import TensorType
+from dataflow import TensorType
 
 Array = np.ndarray[Any, Any]
 

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 
+from dataflow import Dim, Graph, Node, Value
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.graph import Graph, Node
-from dataflow.ir.value import Value
-from dataflow.model import Model
+from dataflow.plugin import Model
 
 from .reader import CODE_OF
 

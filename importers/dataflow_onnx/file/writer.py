@@ -9,11 +9,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from dataflow import Dim, TensorType
 from dataflow.errors import InputError, ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.types import TensorType
-from dataflow.ir.types import dtype as as_dtype
-from dataflow.model import Model
+from dataflow.plugin import Model
+from dataflow.plugin import dtype as as_dtype
 
 from .reader import CODE_OF, external_bytes, inlined, read_bytes
 from .records import Array, Source

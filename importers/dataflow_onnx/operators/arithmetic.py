@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import ops
-from dataflow.ir.types import float64
+from dataflow import float64, ops
 
 from ..converters import Collector
 from ..importer import Importer

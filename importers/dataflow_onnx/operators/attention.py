@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dataflow import Value, ops
+from dataflow import Dim, Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim, Size
+from dataflow.plugin import Size
 
 from ..converters import Collector
 from ..dynamic_sizes import required, size_value

@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import ops
+from dataflow import Dim, DType, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.types import DType
 
 from ..converters import Collector
 from ..file.reader import DTYPE_OF

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import ops
+from dataflow import Dim, float64, int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.types import dtype as as_dtype
-from dataflow.ir.types import float64, int64
+from dataflow.plugin import dtype as as_dtype
 
 from ..converters import Collector
 from ..dynamic_sizes import range_of_data, size_value

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow import Graph, Value, ops
+from dataflow import Graph, TensorType, Value, bool_, int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import TensorType, bool_, int64
 
 from ..converters import Collector
 from ..emit import iota, number, slice_axis

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow import ops
+from dataflow import Dim, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
 
 from ..converters import Collector
 from ..importer import Importer

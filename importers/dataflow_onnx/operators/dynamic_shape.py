@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import Value, ops
+from dataflow import Value, bool_, int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import bool_, int64
 
 from ..converters import Collector
 from ..importer import Importer

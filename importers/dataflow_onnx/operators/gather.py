@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import ops
+from dataflow import bool_, float32, int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import bool_, float32, int64
 
 from ..converters import Collector
 from ..emit import along, cast_to, iota, slice_axis

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow import Value, ops
+from dataflow import Value, int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import int64
 
 from ..converters import Collector
 from ..emit import cast_to, number

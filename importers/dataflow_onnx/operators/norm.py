@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dataflow import Value, ops
+from dataflow import Dim, Value, float32, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.types import float32
 
 from ..converters import Collector
 from ..dynamic_sizes import within

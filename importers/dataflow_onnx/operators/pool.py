@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import ops
+from dataflow import Dim, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
 
 from ..converters import Collector
 from ..emit import full

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow import Value, ops
+from dataflow import Dim, DType, Value, float32, float64, int32, ops, uint8
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.types import DType, float32, float64, int32, uint8
 
 from ..converters import Collector
 from ..dynamic_sizes import within

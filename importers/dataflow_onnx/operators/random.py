@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import ops
+from dataflow import DType, bool_, float32, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import DType, bool_, float32
 
 from ..converters import Collector
 from ..emit import cast_to, full

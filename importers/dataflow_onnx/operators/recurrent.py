@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dataflow import Value, ops
+from dataflow import Dim, Value, int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.types import int64
 
 from ..converters import Collector
 from ..emit import equal_parts, iota, slice_axis

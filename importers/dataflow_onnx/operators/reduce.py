@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, ops
+from dataflow import Value, bool_, float32, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import bool_, float32
 
 from ..converters import Collector
 from ..importer import Importer

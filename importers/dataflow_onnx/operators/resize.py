@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, ops
+from dataflow import Dim, Value, float64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
-from dataflow.ir.types import float64
-from dataflow.ops.resize import coordinates_of
+from dataflow.plugin import coordinates_of
 
 from ..converters import Collector
 from ..emit import cast_to, number

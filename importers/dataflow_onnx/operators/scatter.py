@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import ops
+from dataflow import int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.types import int64
 
 from ..converters import Collector
 from ..dynamic_sizes import size_value

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, ops
+from dataflow import Dim, Value, int64, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim, broadcast_size
-from dataflow.ir.types import int64
+from dataflow.plugin import broadcast_size
 
 from ..converters import Collector
 from ..dynamic_sizes import ends_of_data, expansion_of_data, required, target_of_data

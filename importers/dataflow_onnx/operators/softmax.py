@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import Value, ops
-from dataflow.ir.dims import Dim
+from dataflow import Dim, Value, ops
 
 from ..converters import Collector
 from ..importer import Importer

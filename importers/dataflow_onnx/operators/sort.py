@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow import Value, ops
+from dataflow import Dim, Value, ops
 from dataflow.errors import ModelError
-from dataflow.ir.dims import Dim
 
 from ..converters import Collector
 from ..importer import Importer
