@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 from .compile import Compiled, compile_graph
 from .execute.execution import Execution, open_devices, place
-from .execute.program import Program, Scratch
+from .execute.program import Program
+from .execute.scratch import Scratch
 from .execute.variables import Variables
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused

@@ -119,6 +119,7 @@ class Session:
         limits: Limits | None = None,
     ) -> None:
         self.model: Weighted = _Fixed(model) if isinstance(model, Graph) else _checked(model)
+        algorithms = Algorithms() if algorithms is None else algorithms
         how = Execution(devices, threads, fold, fuse, precision, algorithms, pin, registry, limits)
         checks.text("fallback", fallback, ("warn", "error"))
         self._fallback, self._warned = fallback, False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -35,7 +35,7 @@ class Execution:
         fold: compute at compile time what depends on constants alone.
         fuse: let one kernel compute several ops where a device has one for them.
         precision: how products of float32 may be computed, see ``Precision``.
-        algorithms: which one a kernel uses where it has several; None: what it finds best.
+        algorithms: which one a kernel uses where it has several; by default what it finds best.
         pin: device ids by pattern, see ``dataflow.lower.placement.Pins``.
         registry: of plugins; None: the installed ones.
         limits: the most memory and time.
@@ -46,7 +46,7 @@ class Execution:
     fold: bool = True
     fuse: bool = True
     precision: Precision = "float32"
-    algorithms: Algorithms | None = None
+    algorithms: Algorithms = field(default_factory=Algorithms)
     pin: Mapping[str, str] | None = None
     registry: Registry | None = None
     limits: Limits | None = None
@@ -118,7 +118,7 @@ def open_devices(how: Execution, placement: Placement, registry: Registry) -> De
     """
     account = account_of(how.limits)
     checks.text("precision", how.precision, get_args(Precision))
-    checks.optional("algorithms", how.algorithms, Algorithms)
+    checks.instance("algorithms", how.algorithms, Algorithms)
     options = {} if how.devices is None else dict(_listed(how.devices))
     none: Mapping[str, Any] = MappingProxyType({})
     backends = {d: registry.devices[d].open(options.get(d, none), how.precision) for d in placement.devices}

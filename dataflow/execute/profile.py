@@ -15,8 +15,9 @@ from ..ir.operand import Operand
 from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
 from ..ir.types import Array
 from .arguments import result_arrays
+from .bound import Bound, in_sequence
 from .devices import Devices
-from .program import Bound, Program
+from .program import Program
 
 TRANSFER, WAIT = "transfer", "wait"
 WARM = 2  # rounds that don't count
@@ -127,10 +128,16 @@ def profile_program(program: Program, devices: Devices, feeds: Mapping[str, Arra
     numbered = _single_steps(plan)
     empty = {s.device: Segment(s.device, ()) for s in plan.segments}
     items = (*(item for _, item in numbered), *empty.values())
-    bound = Bound(dataclasses.replace(plan, items=items, boundary=None), devices, program._persistent, apart=True)
+    timed: list[_Timed] = []
+
+    def each_timed(bound: Sequence[Any]) -> list[Any]:
+        waits = [_waiting(devices, plan, item) for item in items]
+        timed.extend(_Timed(in_sequence([b])[0], wait) for b, wait in zip(bound, waits, strict=True))
+        return [*timed]
+
+    single = dataclasses.replace(plan, items=items, ranges={})
+    bound = Bound(single, devices, program.persistent, arrange=each_timed)
     try:
-        timed = [_Timed(b, _waiting(devices, plan, item)) for b, item in zip(bound._items, items, strict=True)]
-        bound._items = timed
         outputs = result_arrays(plan.outputs, None)
         whole = []
         for _ in range(rounds + WARM):

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -270,11 +271,11 @@ class GraphBuilder:
         """The stored tensor that a value is, if it is one."""
         return self._initializers.get(value)
 
-    def build(self, boundary: int | None = None) -> Graph:
+    def build(self, stages: Mapping[str, frozenset[str]] = MappingProxyType({})) -> Graph:
         """The finished graph; the builder takes no more nodes afterwards.
 
         Args:
-            boundary: of a joint graph: how many of its nodes are the forward program.
+            stages: see ``Graph``.
 
         Raises:
             ModelError: the graph has no output, or an output is not its own value.
@@ -288,7 +289,7 @@ class GraphBuilder:
             self._initializers,
             tuple(self._states),
             self.name,
-            boundary,
+            stages,
         )
         # Nodes are in order by construction: an operand must belong to this builder. What is named must too.
         named = [*self._outputs.items(), *((s.name, v) for s in self._states for v in (s.before, s.after))]
@@ -298,9 +299,9 @@ class GraphBuilder:
         self._built = True
         return graph
 
-    def finish(self, boundary: int | None = None) -> Graph:
+    def finish(self, stages: Mapping[str, frozenset[str]] = MappingProxyType({})) -> Graph:
         """The same, once: the graph alone keeps the data then, where its values would keep them with the builder."""
-        graph = self.build(boundary)
+        graph = self.build(stages)
         self._initializers = {}
         return graph
 

@@ -90,7 +90,8 @@ class Graph:
         nodes: in topological order.
         initializers: data for values that are neither inputs nor computed.
         states: pairs of values kept from run to run.
-        boundary: of a joint graph: how many of its nodes are the forward program.
+        stages: of a graph that is several programs in a row: the name of each, with the names of the outputs and states
+            that are complete at its end; empty for a single program.
     """
 
     inputs: tuple[Value, ...]
@@ -99,11 +100,12 @@ class Graph:
     initializers: Mapping[Value, Initializer] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     name: str = ""
-    boundary: int | None = None
+    stages: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", MappingProxyType(dict(self.outputs)))
         object.__setattr__(self, "initializers", MappingProxyType(dict(self.initializers)))
+        object.__setattr__(self, "stages", MappingProxyType(dict(self.stages)))
 
     def values(self) -> Iterator[Value]:
         """Every value: inputs, initializers, then what nodes compute in order."""
@@ -113,6 +115,20 @@ class Graph:
             for value in node.outputs:
                 if value is not None:
                     yield value
+
+    def stage_stops(self) -> tuple[int, ...]:
+        """For each stage how many nodes are of it or of those before: up to the last that computes one of its results.
+
+        It follows from the names of the results, so passes that keep those keep the stages. One number, that of all
+        nodes, without stages.
+        """
+        index = {value: at for at, node in enumerate(self.nodes, 1) for value in node.outputs if value is not None}
+        results = {**{state.name: state.after for state in self.states}, **self.outputs}
+        stops, stop = [], 0
+        for names in self.stages.values():
+            stop = max([stop, *(index.get(results[name], 0) for name in names)])
+            stops.append(stop)
+        return (*stops[:-1], len(self.nodes))
 
     def producers(self) -> dict[Value, Node]:
         """The node that computes each computed value."""

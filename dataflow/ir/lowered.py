@@ -101,7 +101,7 @@ class Move:
     name: str
 
 
-Item = Union[LoweredNode, Loop, Move]
+LoweredItem = Union[LoweredNode, Loop, Move]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +110,20 @@ class Stored:
 
     name: str
     storage: Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One of several programs in a row; see ``Graph.stages``.
+
+    Attributes:
+        stop: how many items are of it or of those before.
+        outputs: names of the results that are complete at its end.
+    """
+
+    name: str
+    stop: int
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,16 +136,16 @@ class Lowered:
         outputs: storage of each result; contiguous and, unless the value is a result twice, a root of its own.
         stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's.
         states: pairs of roots (after, before) that share a place.
-        boundary: of a joint graph: how many items are the forward program.
+        stages: of a graph that is several programs in a row.
         fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[LoweredItem, ...]
     inputs: Mapping[str, Storage]
     outputs: Mapping[str, Storage]
     stored: Mapping[str, Stored]
     states: tuple[tuple[Root, Root], ...]
-    boundary: int | None
+    stages: tuple[Stage, ...]
     fallbacks: Mapping[tuple[str, str], str]
 
     def __post_init__(self) -> None:

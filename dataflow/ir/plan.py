@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -125,6 +125,34 @@ class Wait:
 Item = Union[Segment, Transfer, Wait]
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One of the programs that a plan is made of: items that can run by themselves after those of the ranges before.
+
+    Whoever runs it by itself waits for asynchronous devices at its end.
+
+    Attributes:
+        start, stop: of its items in the plan.
+        time: when it ends, in the steps of ``Plan.lifetimes``.
+        outputs: names of the results that are complete at its end.
+        slots: indices of the arenas of inputs and outputs that it reads or writes.
+        alive: name and bytes of what later ranges read of what is there at its end, beside stored tensors; of the last
+            range: of the state that it leaves.
+    """
+
+    start: int
+    stop: int
+    time: int
+    outputs: tuple[str, ...]
+    slots: frozenset[int]
+    alive: tuple[tuple[str, int], ...]
+
+    @property
+    def alive_bytes(self) -> int:
+        """The sum over ``alive``."""
+        return sum(size for _, size in self.alive)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """A program for bound shapes.
@@ -138,7 +166,7 @@ class Plan:
         kept: what must lie in the place of a state at the end, by the state's name.
         lifetimes: per scratch arena, the names and lifetimes that were packed, with their offsets (for drawings).
         asynchronous: devices whose segments and transfers may still run when the next item begins.
-        boundary: of a joint program: how many items are the forward program.
+        ranges: the programs that it is made of, by name and in order; empty where it is a single one.
         peak_bytes: scratch bytes in all memories.
         lower_bound_bytes: the largest sum of sizes alive at one step, over all memories.
     """
@@ -152,12 +180,12 @@ class Plan:
     kept: Mapping[str, Operand]
     lifetimes: Mapping[int, tuple[tuple[str, Lifetime, int], ...]]
     asynchronous: frozenset[str]
-    boundary: int | None
+    ranges: Mapping[str, Range]
     peak_bytes: int
     lower_bound_bytes: int
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "stored", "packs", "kept", "lifetimes"):
+        for name in ("inputs", "outputs", "stored", "packs", "kept", "lifetimes", "ranges"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
@@ -182,7 +210,9 @@ class Plan:
             "lower bound": f"{self.lower_bound_bytes:,} bytes",
             "ratio": f"{self.peak_bytes / max(self.lower_bound_bytes, 1):.4f}",
             **{f"memory {name}": f"{size:,} bytes" for name, size in self.memory.items()},
+            **{f"after {name}": _alive(found, most=8) for name, found in self.ranges.items()},
         }
+        lines = {found.time: f"{name} ends: {_alive(found, most=8)}" for name, found in self.ranges.items()}
         drawings = [
             (
                 f"{self.arenas[index].name} in {self.arenas[index].memory}",
@@ -190,15 +220,18 @@ class Plan:
             )
             for index, placed in self.lifetimes.items()
         ]
-        Path(path).write_text(html.page(title, figures, drawings, str(self)), encoding="utf-8")
+        Path(path).write_text(html.page(title, figures, drawings, str(self), lines), encoding="utf-8")
 
     def __str__(self) -> str:
         bound = self.lower_bound_bytes
         lines = [f"peak {self.peak_bytes} bytes, lower bound {bound}, ratio {self.peak_bytes / max(bound, 1):.4f}"]
         lines += [f"memory {name}: {size} bytes" for name, size in self.memory.items()]
+        headings: dict[int, list[str]] = {}
+        for name, found in self.ranges.items():
+            headings.setdefault(found.start, []).append(f"{name}: items {found.start} to {found.stop - 1}")
+            headings.setdefault(found.stop, []).append(f"after {name}: {_alive(found)}")
         for index, item in enumerate(self.items):
-            if index == self.boundary:
-                lines.append("backward:")
+            lines += headings.get(index, ())
             if isinstance(item, Wait):
                 lines.append(f"wait for {item.device}")
                 continue
@@ -207,6 +240,7 @@ class Plan:
                 continue
             lines.append(f"segment on {item.device}: {len(item.steps)} steps")
             lines += [line for step in item.steps for line in self._step_lines(step, "  ")]
+        lines += headings.get(len(self.items), ())
         return "\n".join(lines)
 
     def _step_lines(self, step: Step, indent: str) -> list[str]:
@@ -222,6 +256,27 @@ class Plan:
         places = ", ".join(_place(self, o) for o in step.outputs)
         reads = ", ".join(_place(self, i) for i in step.inputs)
         return [f"{indent}{step.node.name}: {step.kernel.name}({reads}) -> {places}"]
+
+
+def operands_of(item: Item | Step) -> Iterator[Operand]:
+    """Everything that an item or step reads or writes, in bodies too."""
+    if isinstance(item, Segment):
+        for step in item.steps:
+            yield from operands_of(step)
+    elif isinstance(item, Transfer):
+        yield from (item.source, item.target)
+    elif isinstance(item, Step):
+        yield from (o for o in (*item.inputs, *item.outputs, item.workspace, *item.packs) if o is not None)
+        for inner in () if item.body is None else item.body.steps:
+            yield from operands_of(inner)
+
+
+def _alive(found: Range, most: int | None = None) -> str:
+    """What lies in memory at the end of a range for those after it."""
+    listed = sorted(found.alive, key=lambda row: -row[1])
+    names = ", ".join(f"{name} {size}" for name, size in listed[:most])
+    more = ", ..." if most is not None and len(listed) > most else ""
+    return f"{len(listed)} values of {found.alive_bytes} bytes are alive" + (f": {names}{more}" if listed else "")
 
 
 def _place(plan: Plan, operand: Operand | None) -> str:

@@ -21,7 +21,7 @@ def rewrite(
     input_type: Callable[[TensorType], TensorType] = lambda type_: type_,
     initializers: Mapping[Value, Initializer] | None = None,
 ) -> Graph:
-    """The graph with some nodes replaced; names, states and the boundary of a joint graph stay.
+    """The graph with some nodes replaced; names, states and stages stay.
 
     Args:
         graph: any.
@@ -41,11 +41,8 @@ def rewrite(
             new[value] = builder.keep(value.name, data)
         else:
             new[value] = builder.initializer(value.name, given.array, role=given.role, trainable=given.trainable)
-    boundary = None
-    for index, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         poll(node)
-        if index == graph.boundary:
-            boundary = len(builder.nodes())
         inputs = [None if v is None else new[v] for v in node.inputs]
         builder.origin = node.origin or node.name
         results = replace(builder, node, inputs)
@@ -56,13 +53,11 @@ def rewrite(
             made = builder.add(node.op, inputs, node.attributes, bodies=node.bodies, name=node.name, output_names=names)
             results = made.outputs
         new.update({old: v for old, v in zip(node.outputs, results, strict=False) if old is not None and v is not None})
-    if graph.boundary is not None and boundary is None:
-        boundary = len(builder.nodes())
     for name, value in graph.outputs.items():
         builder.output(name, new[value])
     for state in graph.states:
         builder.state(state.name, new[state.before], new[state.after])
-    return builder.finish(boundary)
+    return builder.finish(graph.stages)
 
 
 def _types(values: Sequence[Value | None]) -> list[TensorType | None]:

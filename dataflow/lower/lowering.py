@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..errors import ModelError
 from ..host.limits import poll
 from ..ir.graph import Graph, Initializer, Node
 from ..ir.kernel import HOST
-from ..ir.lowered import Item, Lowered, LoweredNode, Move, Root, Storage, Stored
+from ..ir.lowered import Lowered, LoweredItem, LoweredNode, Move, Root, Stage, Storage, Stored
 from ..ir.operand import is_contiguous
 from ..ir.types import TensorType, contiguous_strides, element_count
 from ..ir.value import Value
@@ -63,8 +63,8 @@ class Lowering:
         self.devices = devices
         self.registry = registry
         self.copy = registry.ops["copy"]
-        self.items: list[Item] = []
-        self.first: list[Item] = []  # before them
+        self.items: list[LoweredItem] = []
+        self.first: list[LoweredItem] = []  # before them
         self.storage: dict[Value, Storage] = {}
         self.device_of: dict[Root, str] = {}  # the device that computed it
         self.inputs: dict[str, Storage] = {}
@@ -76,6 +76,7 @@ class Lowering:
         self.wanted: dict[Value, Storage] = {}  # where a value must be computed
         self.wholes: dict[Node, Storage] = {}  # of concats whose parts are computed in place
         self.first_readers = {v: node for node in reversed(self.graph.nodes) for v in node.inputs if v is not None}
+        self.returned: set[Root] = set()  # the roots of results
         self.count = 0
         self.index: dict[Root, list[int]] = {}  # of the items that touch it, for the first ``indexed`` items
         self.indexed = 0
@@ -85,20 +86,23 @@ class Lowering:
         for value in self.graph.inputs:
             self.storage[value] = self.inputs[value.name] = self.root(value.name, value.type, HOST, "input")
         self.wholes, self.wanted = place(self.graph, self.whole_of, self.can_write)
-        boundary = None
-        for index, node in enumerate(self.graph.nodes):
-            if index == self.graph.boundary:
-                boundary = len(self.items)
-            self.node(node)
-        if self.graph.boundary is not None and boundary is None:
-            boundary = len(self.items)
-        outputs = self.results()
+        stops, names = self.graph.stage_stops(), [*self.graph.stages.values()] or [frozenset(self.graph.outputs)]
+        found: dict[str, Storage] = {}
+        ends = []
+        for number, (start, stop) in enumerate(zip((0, *stops), stops, strict=False)):
+            for node in self.graph.nodes[start:stop]:
+                self.node(node)
+            found |= self.results(names[number])
+            ends.append(len(self.items))
         self.keep_states()
-        states = tuple(self.states)
-        if boundary is not None:
-            boundary += len(self.first)
+        ends[-1] = len(self.items)
+        stages = tuple(
+            Stage(name, end + len(self.first), tuple(n for n in self.graph.outputs if n in results))
+            for (name, results), end in zip(self.graph.stages.items(), ends, strict=False)
+        )
+        outputs = {name: found[name] for name in self.graph.outputs}
         items = (*self.first, *self.items)
-        return Lowered(items, self.inputs, outputs, self.stored, states, boundary, self.refusals)
+        return Lowered(items, self.inputs, outputs, self.stored, tuple(self.states), stages, self.refusals)
 
     def node(self, node: Node) -> None:
         """Lowers a node.
@@ -294,13 +298,15 @@ class Lowering:
         """The first device that works on the host's memory."""
         return next(d for d in self.devices if self.registry.devices[d].memory == HOST)
 
-    def results(self) -> dict[str, Storage]:
-        """Storage on the host for each output: a computed root of its own, contiguous."""
+    def results(self, names: Collection[str]) -> dict[str, Storage]:
+        """Storage on the host for each of these outputs: a computed root of its own, contiguous."""
         found: dict[str, Storage] = {}
         kept = [self.storage.get(s.after) for s in self.graph.states]
-        taken = {s.root for s in kept if s is not None}  # they get the place of their state
+        taken = self.returned | {s.root for s in kept if s is not None}  # these get the memory of their state
         marker = Node(self.copy, "result", (), (), {})
         for name, value in self.graph.outputs.items():
+            if name not in names:
+                continue
             storage = self.read(value, HOST)
             if storage.root.memory != HOST:
                 storage = self.move(storage, HOST, self.host_device(), marker)
@@ -310,6 +316,7 @@ class Lowering:
                 storage = self.fresh(storage, marker, self.host_device())
             taken.add(storage.root)
             found[name] = storage
+        self.returned.update(storage.root for storage in found.values())
         return found
 
     def fresh(self, storage: Storage, reader: Node, device: str) -> Storage:
@@ -335,7 +342,7 @@ class Lowering:
             if after.root.memory != home:
                 device = next(d for d in self.devices if self.registry.devices[d].memory == home)
                 after = self.move(after, home, device, marker)
-            claimed = {root for root, _ in self.states}
+            claimed = self.returned | {root for root, _ in self.states}
             if after.root not in claimed and self.may_overwrite(after, before):
                 self.states.append((after.root, before.root))
             else:
@@ -383,7 +390,7 @@ class Lowering:
         return self.index.get(root, [])
 
     @staticmethod
-    def _in_place(item: Item, root: Root, before: Storage, count: int) -> bool:
+    def _in_place(item: LoweredItem, root: Root, before: Storage, count: int) -> bool:
         return (
             isinstance(item, LoweredNode)
             and count == 1

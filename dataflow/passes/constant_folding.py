@@ -35,8 +35,7 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collecti
     """
     folding = _Folding(graph, keep)
     kept = []
-    boundary = graph.boundary
-    for index, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         poll(node)
         kernel = kernels.get(node.op.name)
         if kernel is None or not folding.allows(node):
@@ -45,10 +44,8 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collecti
         folding.compute(node, kernel[0])
         if node.op.view is not None:
             kept.append(node)  # a reader that stays sees the view; one that was folded has used the array
-        elif boundary is not None and graph.boundary is not None and index < graph.boundary:
-            boundary -= 1
     stored = {**graph.initializers, **folding.made}
-    return dataclasses.replace(graph, nodes=tuple(kept), initializers=stored, boundary=boundary)
+    return dataclasses.replace(graph, nodes=tuple(kept), initializers=stored)
 
 
 class _Folding:

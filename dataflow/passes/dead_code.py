@@ -20,12 +20,8 @@ def without_dead(graph: Graph) -> Graph:
         *(s.before for s in graph.states),
     }
     kept = []
-    boundary = graph.boundary
-    for index in range(len(graph.nodes) - 1, -1, -1):
-        node = graph.nodes[index]
+    for node in reversed(graph.nodes):
         if node.op.effects != "host" and needed.isdisjoint(node.outputs):
-            if graph.boundary is not None and boundary is not None and index < graph.boundary:
-                boundary -= 1
             continue
         needed.update(node.inputs)
         needed.discard(None)
@@ -40,4 +36,4 @@ def without_dead(graph: Graph) -> Graph:
         kept.append(node if outputs == node.outputs else dataclasses.replace(node, outputs=outputs))
     kept.reverse()
     stored = {value: data for value, data in graph.initializers.items() if value in needed}
-    return Graph(graph.inputs, graph.outputs, tuple(kept), stored, graph.states, graph.name, boundary)
+    return Graph(graph.inputs, graph.outputs, tuple(kept), stored, graph.states, graph.name, graph.stages)

@@ -37,14 +37,14 @@ class _Chain:
 
 
 def join_scales(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str] = ()) -> Graph:
-    """The graph with scales and shifts per channel joined; one with states or a backward part is left as it is.
+    """The graph with scales and shifts per channel joined; one with states is left as it is.
 
     Args:
         graph: bound.
         kernels: the reference's, by op; they compute views of constants.
         keep: names of initializers whose data may change.
     """
-    if graph.states or graph.boundary is not None:
+    if graph.states:
         return graph
     known = _constants(graph, kernels, keep)
     makers, readers = graph.producers(), graph.readers()

@@ -27,7 +27,7 @@ def fuse(
 ) -> Graph:
     """The graph with every pattern replaced that the device of its first node computes as one; most nodes first.
 
-    Inner values must have no other reader, and a pattern must not span the boundary of a joint graph.
+    Inner values must have no other reader, and the nodes of a pattern must be of one stage.
 
     Args:
         graph: bound.

@@ -21,8 +21,8 @@ def fuse_elementwise(graph: Graph, targets: Targets) -> Graph:
     """The graph with groups of elementwise ops as one op each, with equal results.
 
     A group has one result; all that is computed on the way has one shape and no reader elsewhere, so it needs no
-    memory. That shape is the result's, or what a reduction over trailing axes makes the result from. A group does not
-    span the boundary of a joint graph.
+    memory. That shape is the result's, or what a reduction over trailing axes makes the result from. The nodes of a
+    group are of one stage.
     """
     if not targets.offer(fused_elementwise.name):
         return graph

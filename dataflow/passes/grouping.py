@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Iterable
 
@@ -26,12 +27,13 @@ class Groups:
         self.kept = {*graph.outputs.values(), *(s.after for s in graph.states), *(s.before for s in graph.states)}
         self.place = {node: index for index, node in enumerate(graph.nodes)}
         self.taken: set[Node] = set()
+        self._stops = graph.stage_stops()
         self._stands: dict[Node, Node] = {}  # the last node of a group -> what stands for it
 
     def together(self, nodes: Iterable[Node]) -> bool:
-        """Whether nodes are wanted on the same devices, and on one side of the boundary of a joint graph."""
-        boundary, listed = self.graph.boundary, list(nodes)
-        if boundary is not None and len({self.place[n] < boundary for n in listed}) > 1:
+        """Whether nodes are wanted on the same devices, and of one stage."""
+        listed = list(nodes)
+        if len(self._stops) > 1 and len({bisect.bisect_right(self._stops, self.place[n]) for n in listed}) > 1:
             return False
         return len({self.targets.order(n) for n in listed}) == 1
 
@@ -42,13 +44,6 @@ class Groups:
 
     def result(self) -> Graph:
         """The graph with all groups replaced."""
-        nodes = []
-        boundary = self.graph.boundary
-        for index, node in enumerate(self.graph.nodes):
-            if node in self._stands:
-                nodes.append(self._stands[node])
-            elif node not in self.taken:
-                nodes.append(node)
-            elif boundary is not None and self.graph.boundary is not None and index < self.graph.boundary:
-                boundary -= 1
-        return dataclasses.replace(self.graph, nodes=tuple(nodes), boundary=boundary)
+        stands, taken = self._stands, self.taken
+        nodes = [stands.get(node, node) for node in self.graph.nodes if node in stands or node not in taken]
+        return dataclasses.replace(self.graph, nodes=tuple(nodes))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from ..ir.lowered import Item, LoweredNode, Move, Root, Storage
+from ..ir.lowered import LoweredItem, LoweredNode, Move, Root, Storage
 
 
-def lifetimes(items: Sequence[Item], placed: Container[Root]) -> dict[Root, tuple[int, int]]:
+def lifetimes(items: Sequence[LoweredItem], placed: Container[Root]) -> dict[Root, tuple[int, int]]:
     """First and last use of each root, by index of item; ``placed`` roots have a place already."""
     found: dict[Root, tuple[int, int]] = {}
     for time, item in enumerate(items):
@@ -19,7 +19,7 @@ def lifetimes(items: Sequence[Item], placed: Container[Root]) -> dict[Root, tupl
 
 
 def share_in_place(
-    items: Sequence[Item], placed: Container[Root], alive: dict[Root, tuple[int, int]]
+    items: Sequence[LoweredItem], placed: Container[Root], alive: dict[Root, tuple[int, int]]
 ) -> dict[Root, Root]:
     """Results that take the place of an operand that dies where they are computed.
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from ..host.limits import poll
 from ..ir.kernel import HOST
-from ..ir.lowered import Item as LoweredItem
-from ..ir.lowered import Loop, Lowered, LoweredNode, Move, Root, Storage
+from ..ir.lowered import Loop, Lowered, LoweredItem, LoweredNode, Move, Root, Storage
 from ..ir.operand import Operand
-from ..ir.plan import Arena, Body, Item, Lifetime, Pack, Plan, Segment, Step, Transfer, Wait
+from ..ir.plan import Arena, Body, Item, Lifetime, Pack, Plan, Range, Segment, Step, Transfer, Wait, operands_of
 from ..ir.types import TensorType, contiguous_strides, uint8
 from .liveness import lifetimes, share_in_place
 from .offsets import EFFORT, MemoryPlan, plan_memory
@@ -97,8 +96,9 @@ class _Planning:
         scratch = self.pack(prepared)
         peak = sum(p for _, p, _ in scratch.values())
         bound = sum(b for _, _, b in scratch.values())
-        items, boundary = self.segments(prepared)
+        items, stops = self.segments(prepared)
         self.without_memory()
+        rows = [row for found, _, _ in scratch.values() for row in found]
         return Plan(
             tuple(items),
             tuple(self.arenas),
@@ -109,7 +109,7 @@ class _Planning:
             {before.name: self.whole(after) for after, before in self.lowered.states},
             {arena: rows for arena, (rows, _, _) in scratch.items()},
             self.asynchronous,
-            boundary,
+            self.ranges(items, stops, rows),
             peak,
             bound,
         )
@@ -271,13 +271,13 @@ class _Planning:
         self.read.update(s.root for i, s in enumerate(item.inputs) if s is not None and i not in replaced)
         return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item], None, packs)
 
-    def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], int | None]:
-        """The items in order, and how many of them are the forward program."""
+    def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], list[int]]:
+        """The items in order, and for each stage how many of them are of it or of those before."""
         items: list[Item] = []
         steps: list[Step] = []
         pending: set[str] = set()
         device = ""
-        boundary = None
+        stops: list[int] = []
 
         def close() -> None:
             if steps:
@@ -293,9 +293,9 @@ class _Planning:
                 pending.add(queue)
 
         for index, item in enumerate(self.lowered.items):
-            if index == self.lowered.boundary:
+            while len(stops) < len(self.lowered.stages) and index >= self.lowered.stages[len(stops)].stop:
                 close()
-                boundary = len(items)
+                stops.append(len(items))
             if isinstance(item, Move):
                 close()
                 device = ""
@@ -316,9 +316,25 @@ class _Planning:
             steps.append(self.step(item, prepared))
         close()
         enter("")
-        if self.lowered.boundary is not None and boundary is None:
-            boundary = len(items)
-        return items, boundary
+        stops += [len(items)] * (len(self.lowered.stages) - len(stops))
+        return items, stops
+
+    def ranges(self, items: Sequence[Item], stops: Sequence[int], rows: Sequence[_Row]) -> dict[str, Range]:
+        """What the plan's programs are; ``rows`` are what lies in scratch memory."""
+        slots = {index for index, arena in enumerate(self.arenas) if arena.kind in ("input", "output")}
+        parts = [items[start:stop] for start, stop in zip((0, *stops), stops, strict=False)]
+        touched = [frozenset(slots & {o.arena for item in part for o in operands_of(item)}) for part in parts]
+        found = {}
+        for number, stage in enumerate(self.lowered.stages):
+            alive = [(name, life.bytes) for name, life, _ in rows if life.start < stage.stop < life.stop]
+            before, later = frozenset().union(*touched[: number + 1]), frozenset().union(*touched[number + 1 :])
+            read = [self.arenas[i] for i in sorted(later) if self.arenas[i].kind == "input" or i in before]
+            alive += [(arena.name, arena.bytes) for arena in read]
+            if number == len(parts) - 1:
+                alive = [(before.name, before.type.nbytes) for _, before in self.lowered.states]
+            start = 0 if number == 0 else stops[number - 1]
+            found[stage.name] = Range(start, stops[number], stage.stop, stage.outputs, touched[number], tuple(alive))
+        return found
 
 
 def _offsets(lives: Sequence[Lifetime]) -> MemoryPlan:

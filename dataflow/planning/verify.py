@@ -7,14 +7,14 @@ it: it does not tell apart what lies there before the loop, after one iteration 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import DataflowError
 from ..ir.operand import Operand
-from ..ir.plan import Plan, Segment, Step, Transfer, Wait
+from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
 from ..ir.types import Array
 from ..plugin.device import PackRequest
 
@@ -74,22 +74,41 @@ class _Walk:
         for pack in plan.packs.values():
             self.weights[pack.operand.arena] = (pack.operand.value, pack.operand.offset)
         self.pending: dict[str, list[_Touch]] = {}
+        self.seen: set[int] = set()  # arenas that the range in progress touched
 
     def run(self) -> None:
-        for item in self.plan.items:
+        parts = [*self.plan.ranges.values()]
+        if parts and [(0, *(p.stop for p in parts))] != [(*(p.start for p in parts), len(self.plan.items))]:
+            raise PlanViolation("the ranges are not the items in order")
+        for part in parts:
+            self.seen.clear()
+            self.items(self.plan.items[part.start : part.stop])
+            self.complete(part.outputs)
+            slots = {index for index in self.seen if self.plan.arenas[index].kind in ("input", "output")}
+            if not slots <= part.slots:
+                raise PlanViolation(f"a range touches {len(slots - part.slots)} inputs or outputs that it doesn't name")
+        if not parts:
+            self.items(self.plan.items)
+        left = sorted(self.pending)
+        if left:
+            raise PlanViolation(f"the plan ends while {left[0]} may still be working; it must wait for it")
+        self.complete(self.plan.outputs)
+        for name, operand in self.plan.kept.items():
+            self.holds(operand, 0, f"state {name!r} at the end")
+
+    def items(self, items: Iterable[Item]) -> None:
+        for item in items:
             if isinstance(item, Wait):
                 self.pending.pop(item.device, None)
             elif isinstance(item, Transfer):
                 self.transfer(item)
             else:
                 self.segment(item)
-        left = sorted(self.pending)
-        if left:
-            raise PlanViolation(f"the plan ends while {left[0]} may still be working; it must wait for it")
-        for name, operand in self.plan.outputs.items():
-            self.holds(operand, 0, f"output {name!r} at the end")
-        for name, operand in self.plan.kept.items():
-            self.holds(operand, 0, f"state {name!r} at the end")
+
+    def complete(self, outputs: Iterable[str]) -> None:
+        """The results of these names hold their values."""
+        for name in outputs:
+            self.holds(self.plan.outputs[name], 0, f"output {name!r} at the end")
 
     # ---- items ----------------------------------------------------------------------------------------
 
@@ -152,6 +171,7 @@ class _Walk:
 
     def enter(self, queue: str, touched: list[tuple[Operand, int, bool, str]]) -> None:
         """Looks whether another queue may still touch the same bytes, and remembers what this one touches."""
+        self.seen.update(operand.arena for operand, *_ in touched)
         mine = [t for operand, iteration, writes, by in touched for t in self.touches(operand, iteration, writes, by)]
         for other, waiting in self.pending.items():
             if other == queue:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ..errors import InputError
 from ..host.checks import number, text
 from ..host.numbers import whole
-
-if TYPE_CHECKING:
-    from .trainer import Trainer
+from .stepper import Stepper
 
 
 @dataclass(slots=True)
@@ -29,7 +27,7 @@ class Event:
     """
 
     kind: Literal["step", "epoch", "end"]
-    trainer: Trainer
+    trainer: Stepper
     step: int
     epoch: int
     metrics: Mapping[str, float]

@@ -24,7 +24,9 @@ Terms = Mapping[str, Value]
 Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Terms]
 """``build(g, outputs, batch)``: adds a loss and metrics; ``loss`` and ``weight`` are among the results."""
 
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"  # the programs of a training step
 ACCUMULATOR = "gradients/"
+VALUES = "values/"  # before the names of inner values that the forward program returns
 PENDING = "pending/"  # statistics as the micro-batches since the last optimizer step left them
 # No parameter has such a name: "weight" alone some have.
 HYPER, WEIGHT, SQUARES = "optimizer/hyper", "optimizer/weight", "optimizer/squares"
@@ -42,6 +44,16 @@ class Joint:
 
     graph: Graph
     reached: tuple[str, ...]
+
+
+def with_values(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph that returns these outputs and inner values too, by names that begin with ``VALUES``.
+
+    Raises:
+        ModelError: there is no such value.
+    """
+    found = {VALUES + name: graph.outputs[name] if name in graph.outputs else graph.find(name) for name in names}
+    return dataclasses.replace(graph, outputs={**graph.outputs, **found})
 
 
 def forward_graph(model: Graph, entries: Mapping[str, TensorType], build: Build) -> Graph:
@@ -74,7 +86,7 @@ def joint_graph(
     wrt = [v for v in model.initializers if v.name in set(trained)]
     model = decompose_for_gradient(model, wrt)
     builder, terms = _with_terms(model, entries, build)
-    boundary = len(builder.nodes())
+    forward = {*builder.outputs(), *(state.name for state in model.states)}
     loss = terms["loss"]
     values = {v.name: v for v in builder.initializers() if v.name in set(trained)}
     seed = builder.constant(np.ones((), loss.type.dtype.numpy), "seed")
@@ -94,19 +106,22 @@ def joint_graph(
         squares = ops.square_sum(gathered, squares)
     assert squares is not None
     builder.output(SQUARES, squares)
-    return Joint(_sooner(builder.build(boundary), boundary, behind), reached)
+    backward = {SQUARES, *(ACCUMULATOR + name for name in reached)}
+    graph = builder.build({FORWARD: frozenset(forward), BACKWARD: frozenset(backward)})
+    return Joint(_sooner(graph, behind), reached)
 
 
-def _sooner(graph: Graph, boundary: int, start: int) -> Graph:
+def _sooner(graph: Graph, start: int) -> Graph:
     """The graph whose nodes from ``start`` on stand right behind what they read, and behind the forward program.
 
     Accumulating and checking a gradient then finds it in the cache, and its memory is free sooner.
     """
+    last = graph.stage_stops()[0] - 1  # of the forward program
     order: dict[Node, tuple[int, int]] = {}
     producers = graph.producers()
     for index, node in enumerate(graph.nodes):
         read = [order[producers[value]][0] for value in node.inputs if value in producers]
-        order[node] = (index, -1) if index < start else (max([boundary - 1, *read]), index)
+        order[node] = (index, -1) if index < start else (max([last, *read]), index)
     return dataclasses.replace(graph, nodes=tuple(sorted(graph.nodes, key=order.__getitem__)))
 
 
@@ -154,7 +169,7 @@ def optimizer_graph(
             builder.state(f"optimizer/{slot}/{name}", old, new)
     for name, type_ in statistics.items():
         builder.state(name, _zeros(builder, name, type_), ops.copy(_zeros(builder, PENDING + name, type_)))
-    return builder.build()
+    return builder.build({OPTIMIZER: frozenset(builder.outputs())})
 
 
 def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -> Graph:
@@ -202,8 +217,10 @@ def _with_terms(model: Graph, entries: Mapping[str, TensorType], build: Build) -
         if name not in known:
             batch[name] = builder.input(name, type_.dtype, type_.shape)
     builder.origin = "loss"
-    terms = dict(build(builder, {name: new[v] for name, v in model.outputs.items()}, batch))
+    outputs = {name: new[v] for name, v in model.outputs.items()}
+    returned = {name: value for name, value in outputs.items() if name.startswith(VALUES)}
+    terms = dict(build(builder, {name: v for name, v in outputs.items() if name not in returned}, batch))
     builder.origin = ""
-    for name, value in terms.items():
+    for name, value in (terms | returned).items():
         builder.output(name, value)
     return builder, terms

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,9 +28,7 @@ from .interrupts import InterruptsHeld
 from .metrics import Tally, figures
 from .progress import progress
 from .record import BEST, Record
-
-if TYPE_CHECKING:
-    from .trainer import Trainer
+from .stepper import Stepper
 
 _log = logging.getLogger("dataflow")
 
@@ -75,7 +73,7 @@ class Fit:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: Stepper,
         data: Dataset,
         validation: Dataset | None,
         epochs: int,
@@ -87,6 +85,7 @@ class Fit:
         shown: bool | None,
     ) -> None:
         epochs, batch_size = whole("fit: epochs", epochs), whole("fit: batch_size", batch_size)
+        trainer.check_idle("fit")
         if trainer.pending:
             raise InputError(f"fit: {trainer.pending} micro-batches of step() wait for the optimizer; call update()")
         self.trainer, self.data, self.validation = trainer, data, validation
@@ -261,7 +260,7 @@ class Fit:
             slots=trainer.optimizer.slots,
             order=self._order(),
             origin=_origin(trainer),
-            algorithms=trainer.algorithms.used,
+            algorithms=trainer.execution.algorithms.used,
             optimizer=type(trainer.optimizer).__name__,
             data=self.signature,
         )
@@ -302,7 +301,7 @@ class Fit:
         record.check(state, path, trainer.model.graph, trainer.trainable, rule.slots, type(rule).__name__)
         position = self._position(record, path)
         # Everything fits: from here on the trainer changes.
-        others = trainer.algorithms.adopt(record.algorithms)
+        others = trainer.execution.algorithms.adopt(record.algorithms)
         if others:
             _log.warning("%s: not bit for bit, since %d nodes go by other algorithms than there", path, len(others))
         same = position and record.tallies.keys() == self.mark.tallies.keys()
@@ -361,7 +360,7 @@ def _is_weight(name: str) -> bool:
     return name.startswith("parameters/")
 
 
-def _origin(trainer: Trainer) -> dict[str, Any]:
+def _origin(trainer: Stepper) -> dict[str, Any]:
     """What the bits of a result depend on, beside data and settings."""
     return {
         "version": VERSION,

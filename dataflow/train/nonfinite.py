@@ -1,9 +1,16 @@
-"""The error of a batch whose loss or gradients are not finite."""
+"""The error of a batch whose loss or gradients are not finite, and where that began."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
 from ..errors import DataflowError
+from ..execute.execution import Execution
 from ..ir.types import Array
+from ..model import Model
+from ..session import Session
 
 
 class NonFiniteLoss(DataflowError):
@@ -33,6 +40,21 @@ class NonFiniteLoss(DataflowError):
             what = f"the loss is {loss} {after}: {where}"
             advice = "look at these samples, lower the learning rate, or set clip_norm"
         super().__init__(f"{what}; the batch was discarded and changed nothing; {advice}")
+
+
+def first_bad(model: Model, trainable: Sequence[str], how: Execution, arguments: Mapping[str, Array]) -> str | None:
+    """The first node of the model whose result is not finite for these inputs, or a parameter that isn't."""
+    for name in trainable:
+        if not np.isfinite(model.parameters[name].array.astype(np.float64)).all():
+            return f"parameter {name!r}, which the last update made so"
+    computed = [(v, node) for node in model.graph.nodes for v in node.outputs if v is not None]
+    made = {v.name: node for v, node in computed if v.type.dtype.is_float}
+    session = Session(model, how.devices, threads=how.threads, registry=how.registry, limits=how.limits)
+    found = session.run({name: arguments[name] for name in model.inputs}, outputs=list(made))
+    for name, node in made.items():
+        if not np.isfinite(found[name].astype(np.float64)).all():
+            return node.describe()
+    return None
 
 
 def _listed(indices: Array) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -51,6 +51,97 @@ class Part:
     factor: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchObjective:
+    """The objective for batches of one form; see ``Objective.for_batch``.
+
+    Attributes:
+        chosen: a callable of the user's instead of parts.
+        parts: losses, whose class axis is known.
+        metrics: name, metric and index of the part whose labels it reads.
+        free: callables of the user's by name.
+        types: of all entries of a batch.
+        extra: of those that are no inputs of the model.
+        size: number of samples.
+    """
+
+    chosen: Build | None
+    parts: tuple[Part, ...]
+    metrics: Sequence[tuple[str, Metric, int]]
+    free: Sequence[tuple[str, Build]]
+    types: Mapping[str, TensorType]
+    extra: Mapping[str, TensorType]
+    size: int
+
+    def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
+        """The batch entries beside the model's inputs.
+
+        Args:
+            outputs: types of the model's outputs for that batch.
+
+        Raises:
+            InputError: labels that don't fit them.
+        """
+        for part in self.parts:
+            part.loss.target(outputs[part.output], self.types[part.key])
+        return self.extra
+
+    def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
+        """The sums and weights: ``loss`` and ``weight``, and ``name:sum`` and ``name:weight`` of each metric."""
+        sample_weight = batch.get(SAMPLE_WEIGHT)
+        if self.chosen is not None:
+            elements = self.chosen(g, outputs, batch)
+            loss, weight = self._mean_or_elements(g, elements, sample_weight)
+        elif len(self.parts) == 1:
+            loss, weight = self._terms(self.parts[0], outputs, batch, sample_weight)
+        else:
+            loss, weight = self._weighted(g, outputs, batch, sample_weight)
+        terms = {"loss": loss, "weight": weight}
+        for name, metric, index in self.metrics:
+            part = self.parts[index]
+            target = self._target(part, outputs, batch)
+            sums = metric.sums(target, outputs[part.output], batch[part.key])
+            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
+        for name, free in self.free:
+            sums = self._mean_or_elements(g, free(g, outputs, batch), None)
+            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
+        return terms
+
+    def _target(self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Target:
+        return part.loss.target(outputs[part.output].type, batch[part.key].type)
+
+    def _terms(
+        self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
+    ) -> tuple[Value, Value]:
+        target = self._target(part, outputs, batch)
+        elements, weight = part.loss.elements(target, outputs[part.output], batch[part.key])
+        return losses.total(elements, weight, sample_weight)
+
+    def _weighted(
+        self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
+    ) -> tuple[Value, Value]:
+        """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
+        mean: Value | None = None
+        for part in self.parts:
+            loss, weight = self._terms(part, outputs, batch, sample_weight)
+            term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), part.factor)
+            mean = term if mean is None else ops.add(mean, term)
+        assert mean is not None
+        count = g.scalar(self.size, float32) if sample_weight is None else losses.summed(sample_weight)
+        return ops.mul(mean, count), count
+
+    def _mean_or_elements(self, g: GraphBuilder, value: Value, sample_weight: Value | None) -> tuple[Value, Value]:
+        """The sum and count of a value per element; of the mean of a batch when it has rank 0."""
+        if not isinstance(value, Value):
+            raise InputError(
+                f"a loss or metric function returned {type(value).__name__}; expected a Value of the graph"
+            )
+        if value.type.rank:
+            return losses.total(losses.wide(value), losses.ones(value), sample_weight)
+        count = g.scalar(self.size, float32)
+        return ops.mul(losses.summed(value), count), count
+
+
 class Objective:
     """What a run makes small and what it reports; builds its part of the graph.
 
@@ -70,7 +161,6 @@ class Objective:
         self._outputs = dict(model.graph.outputs)
         self._model = model.graph
         self._inputs = tuple(model.inputs)
-        self._types: dict[str, TensorType] = {}
         self._build: Build | None = None
         self._parts: list[Part] = []
         if isinstance(loss, str):
@@ -126,100 +216,40 @@ class Objective:
             InputError: labels that don't fit the values or have a NaN.
         """
         entries = {key: array for key, array in arrays.items() if key not in self._inputs}
-        self._types = {key: TensorType(dtype(array), array.shape) for key, array in arrays.items()}
-        size = next((array.shape[0] for array in arrays.values() if array.ndim), 1)
-        for index, part in enumerate(self._parts):
-            refuse_nan(part.key, arrays[part.key], indices)
-            target = part.loss.target(self._outputs[part.output].type, self._types[part.key])
-            if isinstance(part.loss, CrossEntropy) and part.loss.axis is None:
-                self._parts[index] = dataclasses.replace(part, loss=dataclasses.replace(part.loss, axis=target.axis))
+        for part in self._parts:
+            labels = arrays[part.key]
+            refuse_nan(part.key, labels, indices)
+            target = part.loss.target(self._outputs[part.output].type, TensorType(dtype(labels), labels.shape))
             if part.key in entries:
-                entries[part.key] = np.asarray(arrays[part.key], target.labels.dtype.numpy)
+                entries[part.key] = np.asarray(labels, target.labels.dtype.numpy)
         if SAMPLE_WEIGHT in entries:
             if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
                 raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
             weight = entries[SAMPLE_WEIGHT] = np.asarray(entries[SAMPLE_WEIGHT], np.float32)
             refuse_nan(SAMPLE_WEIGHT, weight, indices)
+            size = _samples(array.shape for array in arrays.values())
             if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
                 raise InputError(
                     f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
                 )
-        if not self.open:
-            entries = {key: array for key, array in entries.items() if key in (*self.keys, SAMPLE_WEIGHT)}
-        self._types |= {key: TensorType(dtype(array), array.shape) for key, array in entries.items()}
-        self._entries = {key: self._types[key] for key in entries}
-        self._size = size
-        return entries
-
-    def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
-        """The batch entries beside the model's inputs, of the batch that was prepared last.
-
-        Args:
-            outputs: types of the model's outputs for that batch.
-
-        Raises:
-            InputError: labels that don't fit them.
-        """
-        for part in self._parts:
-            part.loss.target(outputs[part.output], self._types[part.key])
-        return self._entries
+        return entries if self.open else {k: a for k, a in entries.items() if k in (*self.keys, SAMPLE_WEIGHT)}
 
     # ---- what it adds to the graph --------------------------------------------------------------------
 
-    def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
-        """The sums and weights: ``loss`` and ``weight``, and ``name:sum`` and ``name:weight`` of each metric."""
-        sample_weight = batch.get(SAMPLE_WEIGHT)
-        if self._build is not None:
-            elements = self._build(g, outputs, batch)
-            loss, weight = self._mean_or_elements(g, elements, sample_weight)
-        elif len(self._parts) == 1:
-            loss, weight = self._terms(self._parts[0], outputs, batch, sample_weight)
-        else:
-            loss, weight = self._weighted(g, outputs, batch, sample_weight)
-        terms = {"loss": loss, "weight": weight}
-        for name, metric, index in self._metrics:
-            part = self._parts[index]
-            target = self._target(part, outputs, batch)
-            sums = metric.sums(target, outputs[part.output], batch[part.key])
-            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
-        for name, free in self._free:
-            sums = self._mean_or_elements(g, free(g, outputs, batch), None)
-            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
-        return terms
+    def for_batch(self, types: Mapping[str, TensorType]) -> BatchObjective:
+        """The objective for a batch whose entries, inputs of the model too, have these types; samples first.
 
-    def _target(self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Target:
-        return part.loss.target(outputs[part.output].type, batch[part.key].type)
-
-    def _terms(
-        self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
-    ) -> tuple[Value, Value]:
-        target = self._target(part, outputs, batch)
-        elements, weight = part.loss.elements(target, outputs[part.output], batch[part.key])
-        return losses.total(elements, weight, sample_weight)
-
-    def _weighted(
-        self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
-    ) -> tuple[Value, Value]:
-        """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
-        mean: Value | None = None
+        The class axis of each loss is decided here, from the labels' type and the declared type of what it reads.
+        """
+        parts = []
         for part in self._parts:
-            loss, weight = self._terms(part, outputs, batch, sample_weight)
-            term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), part.factor)
-            mean = term if mean is None else ops.add(mean, term)
-        assert mean is not None
-        count = g.scalar(self._size, float32) if sample_weight is None else losses.summed(sample_weight)
-        return ops.mul(mean, count), count
-
-    def _mean_or_elements(self, g: GraphBuilder, value: Value, sample_weight: Value | None) -> tuple[Value, Value]:
-        """The sum and count of a value per element; of the mean of a batch when it has rank 0."""
-        if not isinstance(value, Value):
-            raise InputError(
-                f"a loss or metric function returned {type(value).__name__}; expected a Value of the graph"
-            )
-        if value.type.rank:
-            return losses.total(losses.wide(value), losses.ones(value), sample_weight)
-        count = g.scalar(self._size, float32)
-        return ops.mul(losses.summed(value), count), count
+            target = part.loss.target(self._outputs[part.output].type, types[part.key])
+            if isinstance(part.loss, CrossEntropy) and part.loss.axis is None:
+                part = dataclasses.replace(part, loss=dataclasses.replace(part.loss, axis=target.axis))
+            parts.append(part)
+        entries = {key: type_ for key, type_ in types.items() if key not in self._inputs}
+        size = _samples(type_.sizes for type_ in types.values())
+        return BatchObjective(self._build, tuple(parts), self._metrics, self._free, types, entries, size)
 
     # ---- what the user chose --------------------------------------------------------------------------
 
@@ -278,6 +308,11 @@ class _Returned:
 
     def __call__(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Value:
         return outputs[self.name]
+
+
+def _samples(shapes: Iterable[tuple[int, ...]]) -> int:
+    """The number of samples: the first size of the first entry that has one."""
+    return next((shape[0] for shape in shapes if shape), 1)
 
 
 def _entry(choice: Any, names: Names) -> tuple[Loss, str, float]:

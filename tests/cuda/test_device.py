@@ -246,7 +246,10 @@ def test_training_over_two_cards_gives_the_recorded_losses(standin_registry):
         losses = [trainer.step({"x": x, "labels": y}) for x, y in batches]
         joint = trainer.programs.plans()["joint-True"]
     np.testing.assert_allclose(losses, data["plain/losses"][:6], rtol=1e-3)
-    assert {s.device for s in joint.items[joint.boundary :] if isinstance(s, Segment)} >= {"cuda", "cuda:1"}
+    assert {s.device for s in joint.items[joint.ranges["backward"].start :] if isinstance(s, Segment)} >= {
+        "cuda",
+        "cuda:1",
+    }
 
 
 def test_pins_that_fit_nothing_are_refused(standin_registry):

@@ -7,6 +7,7 @@ import pytest
 from dataflow.ir.plan import Segment
 from tests.models import test_models as models
 from tests.support import recorded
+from tests.train import test_programs as programs
 from tests.train import test_recordings as recordings
 
 DEVICES = ["cuda", "cpu"]
@@ -34,6 +35,12 @@ def test_models_follow_pytorch(file, cuda):
 def test_a_forced_mix_gives_the_same(family, third, cuda, refusing):
     plans = follow(family, 4, refusing(third, "cuda", cuda))
     assert {s.device for p in plans.values() for s in p.items if isinstance(s, Segment)} >= {"cuda", "cpu"}
+
+
+@pytest.mark.parametrize("third", [None, 0, 1])
+def test_forward_backward_and_update_give_the_bits_of_step(third, cuda, refusing):
+    registry = cuda if third is None else refusing(third, "cuda", cuda)
+    programs.assert_apart_is_step(devices=DEVICES, registry=registry)
 
 
 NAMES = ("name", "file", "label", "optimizer")

@@ -60,9 +60,11 @@ def test_training_with_both_memories_gives_the_recorded_losses(remote, name):
         plans = [program.plan for program in trainer.programs.engine.programs.values()]
         assert len(plans) == 2
         for plan in plans:
-            assert {s.device for s in plan.items if isinstance(s, Segment)} >= {"remote"} or plan.boundary is None
-        joint = next(p for p in plans if p.boundary is not None)
-        backward = joint.items[joint.boundary :]
+            assert {s.device for s in plan.items if isinstance(s, Segment)} >= {
+                "remote"
+            } or "backward" not in plan.ranges
+        joint = next(p for p in plans if "backward" in p.ranges)
+        backward = joint.items[joint.ranges["backward"].start :]
         assert any(isinstance(item, Transfer) for item in backward)
         assert any(isinstance(item, Segment) and item.device == "remote" for item in backward)
     np.testing.assert_allclose(losses, data["plain/losses"][:8], rtol=1e-3)

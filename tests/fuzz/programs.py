@@ -210,7 +210,7 @@ def random_program(random: standard.Random) -> tuple[Lowered, Program]:
         value = program.root(HOST, "computed")
         program.items.append(program.node("cpu", [program.recent(found)] if found else [], [value]))
         outputs[f"y{index}"] = value
-    lowered = Lowered(tuple(program.items), program.inputs, outputs, program.stored, tuple(program.states), None, {})
+    lowered = Lowered(tuple(program.items), program.inputs, outputs, program.stored, tuple(program.states), (), {})
     return lowered, program
 
 

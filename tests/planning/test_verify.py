@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.execute.program import Bound, Program
+from dataflow.execute.bound import Bound
+from dataflow.execute.program import Program
 from dataflow.ir.plan import Wait
 from dataflow.planning.verify import PlanViolation, check_plan
 from dataflow.testing import SAMPLES
@@ -57,7 +58,7 @@ def results(plan, program, store, feeds):
     before = {key: store.read(key) for key in store.names()}
     try:
         changed = Program(plan, program.lowered, program._devices, store, 1)
-        bound = Bound(plan, changed._devices, changed._persistent)
+        bound = Bound(plan, changed._devices, changed.persistent)
         for _, buffer in bound._scratch:
             poison(bound, buffer)
         out = {n: np.full(o.type.sizes, -7, o.type.dtype.numpy) for n, o in plan.outputs.items()}

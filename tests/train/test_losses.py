@@ -10,6 +10,7 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
+from dataflow.ir.types import dtype
 from dataflow.passes.autodiff import vjp_graph
 from dataflow.passes.bind_shapes import bind
 from dataflow.train.objective import Objective
@@ -42,12 +43,14 @@ def terms(objective: Objective, outputs: Mapping[str, np.ndarray], **batch: np.n
     values = {name: new[value] for name, value in objective.graph.outputs.items()}
     types = {name: value.type.bind(sizes) for name, value in values.items()}
     given = {value.name: value for old, value in new.items() if old in objective.graph.inputs}
-    for name, type_ in objective.entries(types).items():
+    arrays = {**inputs, **entries}
+    bound = objective.for_batch({n: df.TensorType(dtype(a), np.shape(a)) for n, a in arrays.items()})
+    for name, type_ in bound.entries(types).items():
         given[name] = g.input(name, type_.dtype, type_.shape)
-    for name, value in objective.build(g, values, given).items():
+    for name, value in bound.build(g, values, given).items():
         assert value.type == df.TensorType(df.float32, ())
         g.output(name, value)
-    found = evaluate(bind(g.build(), sizes), {**inputs, **entries})
+    found = evaluate(bind(g.build(), sizes), arrays)
     return {name: float(array) for name, array in found.items()}
 
 

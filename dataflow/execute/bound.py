@@ -1,0 +1,279 @@
+"""A plan with addresses: items bound to memory, and runs of all of them or of one range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from .._runtime import ffi, lib
+from ..cdevice.abi import CData
+from ..cdevice.host_memory import address_of, array_at
+from ..cdevice.sequence import NativeItems
+from ..errors import Cancelled, DeviceError, OutOfMemoryError
+from ..host import limits
+from ..ir.kernel import HOST
+from ..ir.plan import Item, Plan, Segment, Transfer, Wait
+from ..ir.types import Array
+from ..plugin.device import Backend, Buffer
+from .devices import Devices
+from .scratch import Scratch
+
+
+class Bound:
+    """A plan with addresses. One run at a time.
+
+    Args:
+        plan: what runs.
+        devices: the open devices.
+        persistent: memory that outlives a run, by the name of its arena.
+        scratch: buffers that programs use in turn; None: its own.
+        arrange: makes what a run of the whole plan calls one after the other from the bound items, in their order.
+
+    Attributes:
+        kernel_calls: kernels called so far.
+        native_calls: segments run so far.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Devices,
+        persistent: Mapping[str, Buffer],
+        scratch: Scratch | None = None,
+        arrange: Callable[[Sequence[Any]], list[Any]] | None = None,
+    ) -> None:
+        self.plan = plan
+        self._devices = devices
+        self._names: list[str] = []  # of slots, in their order
+        self._buffers: list[Buffer | None] = []
+        self._scratch: list[tuple[str, Buffer]] = []  # its own
+        table: list[tuple[Any, int, int]] = []
+        for arena in plan.arenas:
+            buffer: Buffer | None = None
+            slot = -1
+            if arena.kind in ("input", "output"):
+                slot = len(self._names)
+                self._names.append(arena.name)
+            elif arena.kind == "source":
+                pass  # no step looks at it
+            elif arena.kind == "arena":
+                if scratch is not None:
+                    buffer = scratch.buffer(arena.memory)
+                else:
+                    buffer = devices.allocate(arena.memory, arena.bytes)
+                    self._scratch.append((arena.memory, buffer))
+            else:
+                buffer = persistent[arena.name]
+            self._buffers.append(buffer)
+            table.append((buffer, arena.bytes, slot))
+        self._slots = ffi.new("void *[]", max(len(self._names), 1))
+        self._cancel = ffi.new("int32_t *")
+        self._calls = ffi.new("int64_t *")
+        self._persistent = persistent  # kept alive
+        items = [self._bind(item, table) for item in plan.items]
+        self._whole = _Part(plan, table, range(len(plan.arenas)), (arrange or in_sequence)(items))
+        waits = [_BoundWait(devices.backends[device]) for device in sorted(plan.asynchronous)]
+        self._parts = {
+            name: _Part(plan, table, part.slots, in_sequence([*items[part.start : part.stop], *waits]))
+            for name, part in plan.ranges.items()
+        }
+        self.native_calls = 0
+
+    @property
+    def kernel_calls(self) -> int:
+        """Kernels called so far, in loops every iteration counts."""
+        return int(self._calls[0])
+
+    def run(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+        *,
+        interruptible: bool = True,
+        part: str | None = None,
+    ) -> None:
+        """Runs all items, or those of one range.
+
+        Args:
+            inputs: contiguous, aligned arrays of the planned types, by name.
+            outputs: likewise; written. A range after the first gets the arrays that the ranges before it got.
+            part: name of the range; None: all.
+            interruptible: SIGINT or a limit of time ends the run; otherwise nothing does, for runs that must be whole.
+
+        Raises:
+            InputError: data that a kernel refuses, e.g. an index out of range; says which node.
+            Cancelled: ``cancel`` was called. On SIGINT: KeyboardInterrupt.
+            LimitExceeded: the call's time is over.
+            DeviceError: a device failed.
+        """
+        if self._devices.failed:
+            raise DeviceError(f"a device failed before: {self._devices.failed}; make a new session")
+        slots, chosen = self._slots, self._whole if part is None else self._parts[part]
+        for index, name in chosen.inputs:
+            slots[index] = address_of(inputs[name])
+        for index, name in chosen.outputs:
+            slots[index] = address_of(outputs[name])
+        self._cancel[0] = 0
+        if self.plan.asynchronous:
+            with self._devices.turn:
+                self._run_items(chosen.items, interruptible)
+        else:
+            self._run_items(chosen.items, interruptible)
+
+    def _run_items(self, items: Sequence[Any], interruptible: bool) -> None:
+        scope = limits.current()
+        if scope is None or scope.seconds_left is None or not interruptible:
+            self._run_unlimited(items, interruptible)
+            return
+        deadline = ffi.new("df_deadline *")
+        try:
+            if not lib.df_deadline_begin(deadline, self._cancel, int(scope.seconds_left * 1e9)):
+                raise OutOfMemoryError("no thread could be started to watch the time of the run")
+            self._run_unlimited(items, interruptible)
+        except Cancelled as error:
+            if self._cancel[0] != lib.DF_EXPIRED:
+                raise
+            raise scope.expired(str(error)) from None
+        finally:
+            lib.df_deadline_end(deadline)
+
+    def _run_unlimited(self, items: Sequence[Any], interruptible: bool) -> None:
+        cancel = self._cancel if interruptible else ffi.NULL
+        try:
+            for item in items:
+                self.native_calls += item.native
+                item.run(self._slots, len(self._names), cancel, self._calls)
+        except DeviceError as error:
+            self._devices.failed = str(error)
+            raise
+
+    def cancel(self) -> None:
+        """Makes the run that is in progress end with Cancelled; from any thread."""
+        self._cancel[0] = 1
+
+    def _bind(self, item: Item, table: Sequence[tuple[Any, int, int]]) -> Any:
+        if isinstance(item, Segment):
+            memory = self._devices.memories[item.device]
+            own = [
+                entry if arena.memory == memory else (None, 0, -1)  # a device sees its own memory only
+                for arena, entry in zip(self.plan.arenas, table, strict=True)
+            ]
+            return self._devices.backends[item.device].bind(item, own, self._devices.threads)
+        if isinstance(item, Wait):
+            return _BoundWait(self._devices.backends[item.device])
+        if HOST not in (self.plan.arenas[item.source.arena].memory, self.plan.arenas[item.target.arena].memory):
+            return _BoundPeerTransfer(item, table, self._devices.backends)
+        return _BoundTransfer(item, self.plan, table, self._devices.backends)
+
+    def close(self) -> None:
+        """Gives device memory back."""
+        self._whole, self._parts = _Part(self.plan, (), (), []), {}
+        for memory, buffer in self._scratch:
+            self._devices.free(memory, buffer)
+        self._scratch = []
+
+
+class _Part:
+    """What a run of a plan, or of one range, calls.
+
+    Attributes:
+        items: called one after the other.
+        inputs, outputs: number and name of the slots of the arrays that they read or write.
+    """
+
+    __slots__ = ("inputs", "items", "outputs")
+
+    def __init__(
+        self, plan: Plan, table: Sequence[tuple[Any, int, int]], arenas: Iterable[int], items: Sequence[Any]
+    ) -> None:
+        self.items = items
+        slots = [(plan.arenas[i].kind, table[i][2], plan.arenas[i].name) for i in sorted(arenas) if table[i][2] >= 0]
+        self.inputs = [(number, name) for kind, number, name in slots if kind == "input"]
+        self.outputs = [(number, name) for kind, number, name in slots if kind == "output"]
+
+
+def in_sequence(items: Sequence[Any]) -> list[Any]:
+    """The bound items in order, those in a row that need no Python as one native call."""
+    found: list[Any] = []
+    row: list[Any] = []
+    for item in (*items, None):
+        native = item.as_native() if hasattr(item, "as_native") else item if hasattr(item, "fill") else None
+        if native is not None:
+            row.append(native)
+            continue
+        if row:
+            found.append(NativeItems(row))
+            row = []
+        if item is not None:
+            found.append(item)
+    return found
+
+
+class _BoundWait:
+    native = 0
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def as_native(self) -> Any:
+        """As an item of a native call, or None."""
+        return self._backend if hasattr(self._backend, "fill") else None
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        self._backend.sync()
+
+
+class _BoundPeerTransfer:
+    """A copy between two devices that reach each other's memory; the receiver makes it."""
+
+    native = 0
+
+    def __init__(self, item: Transfer, table: Sequence[tuple[Any, int, int]], backends: Mapping[str, Backend]) -> None:
+        self._source, self._from = item.source, table[item.source.arena][0]
+        self._target, self._to = item.target, table[item.target.arena][0]
+        self._backend = backends[item.to_device]
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        size = self._source.type.nbytes
+        if size:
+            self._backend.receive(self._to, self._target.offset, self._from, self._source.offset, size)
+
+
+class _BoundTransfer:
+    """A copy between the host and a device."""
+
+    native = 0
+
+    def __init__(
+        self,
+        item: Transfer,
+        plan: Plan,
+        table: Sequence[tuple[Any, int, int]],
+        backends: Mapping[str, Backend],
+    ) -> None:
+        self._to_host = plan.arenas[item.target.arena].memory == HOST
+        host, device = (item.target, item.source) if self._to_host else (item.source, item.target)
+        self._host, self._host_place = host, table[host.arena]
+        self._device, self._buffer = device, table[device.arena][0]
+        self._backend = backends[item.from_device if self._to_host else item.to_device]
+        self._empty = item.source.type.elements == 0
+
+    def as_native(self) -> Any:
+        """As an item of a native call, or None."""
+        if not hasattr(self._backend, "copying") or self._empty:
+            return None
+        buffer, _, slot = self._host_place
+        place = (slot if slot >= 0 else buffer.base, self._host.offset)
+        direction = lib.DF_COPY_TO_HOST if self._to_host else lib.DF_COPY_TO_DEVICE
+        return self._backend.copying(direction, self._buffer, self._device.offset, place, self._host.type.nbytes)
+
+    def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
+        if self._empty:
+            return
+        buffer, size, slot = self._host_place
+        base = slots[slot] if slot >= 0 else buffer.base
+        array = array_at(base, size, self._host)
+        if self._to_host:
+            self._backend.read(array, self._buffer, self._device.offset)
+        else:
+            self._backend.write(self._buffer, self._device.offset, array)

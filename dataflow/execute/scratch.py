@@ -1,0 +1,45 @@
+"""Memory for the values of one run that several programs use in turn."""
+
+from __future__ import annotations
+
+from ..ir.plan import Plan
+from ..plugin.device import Buffer
+from .devices import Devices
+
+
+class Scratch:
+    """One buffer per memory that programs use as their arena in turn; for programs that never run at one time."""
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+        self._buffers: dict[str, Buffer] = {}
+        self.generation = 0  # goes up when a buffer was replaced: what is bound to the old one binds anew
+
+    def reserve(self, plan: Plan) -> None:
+        """Makes the buffers large enough for ``plan``."""
+        for arena in plan.arenas:
+            if arena.kind != "arena":
+                continue
+            known = self._buffers.get(arena.memory)
+            if known is not None and known.bytes >= arena.bytes:
+                continue
+            self.generation += 1
+            if known is not None:
+                del self._buffers[arena.memory]
+                self._devices.free(arena.memory, known)
+            self._buffers[arena.memory] = self._devices.allocate(arena.memory, arena.bytes)
+
+    def buffer(self, memory: str) -> Buffer:
+        """The buffer for arenas in ``memory``."""
+        return self._buffers[memory]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each buffer, by memory."""
+        return {memory: buffer.bytes for memory, buffer in self._buffers.items()}
+
+    def close(self) -> None:
+        """Gives device memory back."""
+        for memory, buffer in self._buffers.items():
+            self._devices.free(memory, buffer)
+        self._buffers.clear()

@@ -1,0 +1,154 @@
+"""The tensors that training changes: where they lie, what they held first, what they hold now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from ..engine import Engine
+from ..ir.graph import Graph
+from ..ir.kernel import HOST
+from ..ir.lowered import Lowered
+from ..ir.types import Array
+from .joint import ACCUMULATOR, PENDING
+from .tied_weights import Tie
+
+
+class Trained:
+    """Parameters, the optimizer's tensors, accumulated gradients and statistics, by name, wherever they lie.
+
+    Args:
+        engine: has the tensors.
+        graph: has their first data.
+        slots: names of the optimizer's tensors per parameter.
+        trainable: names of parameters.
+        statistics: names of running statistics that training updates.
+        ties: stored tensors that are copies of others.
+
+    Attributes:
+        reached: names of the parameters that the loss depends on; empty before the first micro-batch.
+        homes: the memory in which each changed tensor lies; None before the first micro-batch, where each lies on the
+            host.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        graph: Graph,
+        slots: Sequence[str],
+        trainable: Sequence[str],
+        statistics: Sequence[str],
+        ties: Mapping[str, Tie],
+    ) -> None:
+        self._engine, self._slots, self._ties = engine, slots, ties
+        self._trainable, self._statistics = tuple(trainable), tuple(statistics)
+        self._first = {v.name: data.array for v, data in graph.initializers.items()}
+        self._loaded: dict[str, Array] = {}
+        self.reached: tuple[str, ...] = ()
+        self.homes: dict[str, str] | None = None
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Names of the parameters to train, as far as it is known."""
+        return self.reached or self._trainable
+
+    def changed(self) -> set[str]:
+        """Names of the stored tensors that some program changes."""
+        names = {*self.wanted, *self._statistics, *(PENDING + s for s in self._statistics)}
+        names |= {ACCUMULATOR + name for name in self.reached}
+        return names | {f"optimizer/{slot}/{name}" for slot in self._slots for name in self.reached}
+
+    def places(self) -> dict[str, str]:
+        """The memory of each tensor that some program changes."""
+        return {**dict.fromkeys(self.changed(), HOST), **(self.homes or {})}
+
+    def settle(self, lowered: Lowered | None) -> None:
+        """Decides once where each tensor lies: in the memory of the first device that reads the parameter.
+
+        Args:
+            lowered: a training program; None where all devices work on the host's memory.
+        """
+        homes = self.homes = {}
+        if lowered is None:
+            return
+        changed = self.changed()
+        for stored in lowered.stored.values():
+            memory = stored.storage.root.memory
+            if memory != HOST and stored.name in changed:
+                homes[stored.name] = memory
+        for name in self.reached:
+            home = homes.get(name, HOST)
+            for other in (ACCUMULATOR + name, *(f"optimizer/{slot}/{name}" for slot in self._slots)):
+                homes[other] = home
+        for name in self._statistics:
+            homes[PENDING + name] = homes.get(name, HOST)
+
+    # ---- data -----------------------------------------------------------------------------------------
+
+    def initial(self, name: str) -> Array | None:
+        """Data from a checkpoint, or None."""
+        found = self._loaded.get(name)
+        return self._loaded.get("parameters/" + name) if found is None else found
+
+    def newest(self, name: str) -> Array | None:
+        """The newest data of a parameter or statistic that training changes; None for others."""
+        tie = self._ties.get(name)
+        if tie is not None:
+            source = self.newest(tie.of)
+            return None if source is None else tie.apply(source)
+        if name not in self.reached and name not in self._statistics:
+            return self._loaded.get("parameters/" + name)
+        return self.read(name)
+
+    def read(self, name: str) -> Array:
+        """A copy of a tensor that training changes."""
+        key = self._key_of(name)
+        if key in self._engine.variables:
+            return self._engine.variables.read(key)
+        array = self.initial(name)
+        return self._begun(name) if array is None else array
+
+    def write(self, name: str, array: Array) -> None:
+        """Copies ``array`` into a tensor of the same dtype and shape, where it exists already."""
+        if self._key_of(name) in self._engine.variables:
+            self._engine.variables.write(self._key_of(name), array)
+
+    def state(self) -> dict[str, Array]:
+        """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``."""
+        found = {f"parameters/{name}": self.read(name) for name in (*self.reached, *self._statistics)}
+        for slot in self._slots:
+            found |= {f"optimizer/{slot}/{name}": self.read(f"optimizer/{slot}/{name}") for name in self.reached}
+        return {**self._loaded, **found}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Replaces what training changes, now or when the programs are made; what ``state`` lacks is as at first."""
+        self._loaded = {key: np.array(value) for key, value in state.items()}
+        slots = [f"optimizer/{slot}/{name}" for slot in self._slots for name in self.reached]
+        changed: Collection[str] = {*self.reached, *self._statistics, *slots}
+        variables = self._engine.variables
+        for key in variables.names():
+            name = self._name_of(key)
+            found = self.initial(name)
+            if found is None and name in changed:
+                found = self._begun(name)
+            if found is not None:
+                variables.write(key, found)
+
+    def _begun(self, name: str) -> Array:
+        """What a tensor is before training: that of the model, or zeros of a slot or accumulator."""
+        array = self._first.get(name)
+        if array is not None:
+            return array
+        parameter = name.removeprefix(ACCUMULATOR) if name.startswith(ACCUMULATOR) else name.split("/", 2)[-1]
+        return np.zeros_like(self._first[parameter])
+
+    def _name_of(self, key: str) -> str:
+        """The tensor's name without the memory before it."""
+        for memory in set(self._engine.devices.memories.values()) - {HOST}:
+            key = key.removeprefix(memory + "/")
+        return key
+
+    def _key_of(self, name: str) -> str:
+        home = (self.homes or {}).get(name, HOST)
+        return name if home == HOST else f"{home}/{name}"
