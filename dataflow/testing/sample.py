@@ -1,4 +1,4 @@
-"""The form of a sample: one use of an op, with random operands; what the rows of the table are made of."""
+"""A sample: one use of an op on random operands."""
 
 from __future__ import annotations
 

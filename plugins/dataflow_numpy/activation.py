@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import erf, unary
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 
 def sigmoid(x: Array) -> Array:
@@ -27,7 +27,7 @@ def _relu_grad(attributes: Attributes, dy: Array, y: Array) -> Array:
 
 
 def _gelu(attributes: Attributes, x: Array) -> Array:
-    z = wide(x)
+    z = upcast(x)
     if attributes["approximate"] == "tanh":
         gate = np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))
     else:
@@ -37,7 +37,7 @@ def _gelu(attributes: Attributes, x: Array) -> Array:
 
 def _with(function: Callable[..., Any]) -> Code:
     """An activation with attributes: ``function(x, **attributes)``."""
-    return lambda attributes, x: np.asarray(function(wide(x), **attributes)).astype(x.dtype)
+    return lambda attributes, x: np.asarray(function(upcast(x), **attributes)).astype(x.dtype)
 
 
 def _selu(x: Array, alpha: float, gamma: float) -> Array:
@@ -45,14 +45,14 @@ def _selu(x: Array, alpha: float, gamma: float) -> Array:
 
 
 def _gelu_grad(attributes: Attributes, dy: Array, x: Array) -> Array:
-    z = wide(x)
+    z = upcast(x)
     if attributes["approximate"] == "tanh":
         factor = np.sqrt(2 / np.pi)
         gate = np.tanh(factor * (z + 0.044715 * z**3))
         slope = 0.5 * (1 + gate) + 0.5 * z * (1 - gate**2) * factor * (1 + 3 * 0.044715 * z**2)
     else:
         slope = 0.5 * (1 + erf(z * np.sqrt(0.5))) + z * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-    return (wide(dy) * slope).astype(dy.dtype)
+    return (upcast(dy) * slope).astype(dy.dtype)
 
 
 KERNELS: dict[str, Code] = {

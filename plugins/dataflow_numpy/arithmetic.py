@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 
 def unary(function: Callable[[Array], Any]) -> Code:
-    """The kernel that computes ``function`` in the dtype of ``wide`` and rounds to that of its operand."""
+    """The kernel of ``function``, computed in the dtype of ``upcast`` and rounded once."""
 
     def code(attributes: Attributes, x: Array) -> Array:
-        return np.asarray(function(wide(x))).astype(x.dtype)
+        return np.asarray(function(upcast(x))).astype(x.dtype)
 
     return code
 
 
 def _binary(function: Callable[[Array, Array], Any]) -> Code:
     def code(attributes: Attributes, a: Array, b: Array) -> Array:
-        return np.asarray(function(wide(a), wide(b))).astype(a.dtype)
+        return np.asarray(function(upcast(a), upcast(b))).astype(a.dtype)
 
     return code
 
@@ -51,7 +51,7 @@ def _mod(attributes: Attributes, a: Array, b: Array) -> Array:
     if a.dtype.kind in "iu":
         safe = np.where(b == 0, 1, b)
         return np.where(b == 0, 0, function(a, safe)).astype(a.dtype)
-    return np.asarray(function(wide(a), wide(b))).astype(a.dtype)
+    return np.asarray(function(upcast(a), upcast(b))).astype(a.dtype)
 
 
 def _pow(a: Array, b: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What kernels of several families share: types of arrays, their computing dtype, checked indices."""
+"""What kernels of several families share: types of arrays, the dtype to compute in, checked indices."""
 
 from __future__ import annotations
 
@@ -10,41 +10,38 @@ import numpy as np
 from dataflow.errors import InputError
 
 Array = np.ndarray[Any, Any]
-
-
 Attributes = Mapping[str, Any]
-
-
 Code = Callable[..., Any]
+"""``code(attributes, *inputs)`` gives an array, or a tuple with one per output."""
 
 
-def wide(x: Array) -> Array:
-    """``x`` in a dtype that NumPy computes well in: two-byte floats become float32."""
+def upcast(x: Array) -> Array:
+    """Floats of two bytes or fewer as float32, in which kernels compute before they round once; others as they are."""
     return x.astype(np.float32) if x.dtype.kind in "fV" and x.dtype.itemsize <= 2 else x
 
 
 def lowest(dtype: np.dtype[Any], sign: int = 1) -> Any:
-    """What is below every number of ``dtype``, or its least; with sign -1 what is above, or the largest."""
+    """The identity of a maximum over ``dtype``: -inf, or the least number; with sign -1 that of a minimum."""
     if dtype.kind in "fc":
         return -np.inf * sign
     if dtype.kind == "b":
         return sign < 0
     import ml_dtypes
 
-    of_ints: Any = ml_dtypes.iinfo  # neither has types
-    of_floats: Any = ml_dtypes.finfo
+    int_limits: Any = ml_dtypes.iinfo  # neither is typed
+    float_limits: Any = ml_dtypes.finfo
     least = np.asarray(-np.inf * sign).astype(dtype) if not dtype.name.startswith(("int", "uint")) else None
     if least is not None and np.isinf(least.astype(np.float32)):
         return least
-    limits = of_ints(dtype) if least is None else of_floats(dtype)
+    limits = int_limits(dtype) if least is None else float_limits(dtype)
     return limits.min if sign > 0 else limits.max
 
 
 def check_indices(indices: Array, size: int, what: str) -> Array:
-    """Indices counted from the front.
+    """The indices, where negative ones count from the end.
 
     Raises:
-        InputError: one is outside [-size, size); says where.
+        InputError: one is outside [-size, size); says which.
     """
     wrong = (indices < -size) | (indices >= size)
     if wrong.any():

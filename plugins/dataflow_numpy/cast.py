@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 
 def _cast(attributes: Attributes, x: Array) -> Array:
     to = attributes["to"].numpy
     if x.dtype.kind in "fV" and attributes["to"].is_int:  # out of range: the nearest end, NaN the lower
-        x = wide(x)
+        x = upcast(x)
         if attributes["to"].bits < 8:
             return np.trunc(x).astype(to)
         low, high = np.iinfo(to).min, x.dtype.type(np.iinfo(to).max)

@@ -19,8 +19,8 @@ Evaluate = Callable[[Graph, Mapping[str, Array], Any], dict[str, Array]]
 
 def _run(evaluate: Evaluate, body: Graph, operands: Sequence[Array]) -> list[Array]:
     feeds = {value.name: array for value, array in zip(body.inputs, operands, strict=True)}
-    wider = any(a.dtype == np.float64 != v.type.dtype.numpy for a, v in zip(operands, body.inputs, strict=True))
-    results = evaluate(body, feeds, np.float64 if wider else None)
+    doubled = any(a.dtype == np.float64 != v.type.dtype.numpy for a, v in zip(operands, body.inputs, strict=True))
+    results = evaluate(body, feeds, np.float64 if doubled else None)
     return [results[name] for name in body.outputs]
 
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 from .windows import count_of, cropped, padded_input, positions
 
 
 def conv(attributes: Attributes, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """The sum over kernel positions of one product each."""
+    """The convolution: a sum over kernel positions of one product each."""
     groups = attributes["groups"]
     count = count_of(attributes, x.shape[2:], w.shape[2:])
-    padded = padded_input(wide(x), attributes["pads"], [0] * len(count), 0)
+    padded = padded_input(upcast(x), attributes["pads"], [0] * len(count), 0)
     B, O, C = x.shape[0], w.shape[0], w.shape[1]
     out = np.zeros((B, groups, O // groups, *count), padded.dtype)
-    weight = wide(w).reshape(groups, O // groups, *w.shape[1:])
-    for at, where in positions(w.shape[2:], attributes["strides"], attributes["dilations"], count):
-        part = padded[(slice(None), slice(None), *where)].reshape(B, groups, C, *count)
-        out += np.einsum(
-            "bgc...,goc->bgo...", part, weight[(slice(None), slice(None), slice(None), *at)], optimize=True
-        )
+    weight = upcast(w).reshape(groups, O // groups, *w.shape[1:])
+    for position, index in positions(attributes, w.shape[2:], count):
+        taken = padded[index].reshape(B, groups, C, *count)
+        out += np.einsum("bgc...,goc->bgo...", taken, weight[(..., *position)], optimize=True)
     out = out.reshape(B, O, *count)
     if bias is not None:
-        out += wide(bias).reshape(1, -1, *[1] * len(count))
+        out += upcast(bias).reshape(1, -1, *[1] * len(count))
     return out.astype(x.dtype)
 
 
@@ -32,27 +30,27 @@ def _conv_grad_input(attributes: Attributes, dy: Array, w: Array) -> Array:
     pads, size, count = attributes["pads"], shape[2:], dy.shape[2:]
     spatial = len(size)
     B, O, C = shape[0], w.shape[0], w.shape[1]
-    z = wide(dy)
+    z = upcast(dy)
     padded = np.zeros((B, shape[1], *(n + pads[i] + pads[i + spatial] for i, n in enumerate(size))), z.dtype)
     z = z.reshape(B, groups, O // groups, *count)
-    weight = wide(w).reshape(groups, O // groups, *w.shape[1:])
-    for at, where in positions(w.shape[2:], attributes["strides"], attributes["dilations"], count):
-        part = np.einsum("bgo...,goc->bgc...", z, weight[(slice(None), slice(None), slice(None), *at)], optimize=True)
-        padded[(slice(None), slice(None), *where)] += part.reshape(B, groups * C, *count)
+    weight = upcast(w).reshape(groups, O // groups, *w.shape[1:])
+    for position, index in positions(attributes, w.shape[2:], count):
+        term = np.einsum("bgo...,goc->bgc...", z, weight[(..., *position)], optimize=True)
+        padded[index] += term.reshape(B, groups * C, *count)
     return cropped(padded, pads, size).astype(dy.dtype)
 
 
 def _conv_grad_weight(attributes: Attributes, x: Array, dy: Array) -> Array:
     groups, shape = attributes["groups"], attributes["weight_shape"]
     count = dy.shape[2:]
-    padded = padded_input(wide(x), attributes["pads"], [0] * len(count), 0)
+    padded = padded_input(upcast(x), attributes["pads"], [0] * len(count), 0)
     B, O, C = x.shape[0], shape[0], shape[1]
-    places = int(np.prod(count))
-    z = wide(dy).reshape(B, groups, O // groups, places)
+    size = int(np.prod(count))
+    z = upcast(dy).reshape(B, groups, O // groups, size)
     dw = np.zeros((groups, O // groups, *shape[1:]), padded.dtype)
-    for at, where in positions(shape[2:], attributes["strides"], attributes["dilations"], count):
-        part = padded[(slice(None), slice(None), *where)].reshape(B, groups, C, places)
-        dw[(slice(None), slice(None), slice(None), *at)] = np.einsum("bgcn,bgon->goc", part, z, optimize=True)
+    for position, index in positions(attributes, shape[2:], count):
+        taken = padded[index].reshape(B, groups, C, size)
+        dw[(..., *position)] = np.einsum("bgcn,bgon->goc", taken, z, optimize=True)
     return dw.reshape(shape).astype(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Reference of fused ops: their chains, one after the other."""
+"""Reference of fused ops: the kernels that they stand for, in order."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, check_indices, wide
+from .arrays import Array, Attributes, Code, check_indices, upcast
 
 
 def _gather(attributes: Attributes, x: Array, indices: Array) -> Array:
@@ -18,7 +18,7 @@ def _index_add(attributes: Attributes, indices: Array, updates: Array) -> Array:
     axis = attributes["axis"] % rank
     rows = check_indices(indices, size, "index_add").reshape(-1)
     moved = updates.reshape(*updates.shape[:axis], rows.size, *updates.shape[axis + indices.ndim :])
-    moved = np.moveaxis(wide(moved), axis, 0)
+    moved = np.moveaxis(upcast(moved), axis, 0)
     out = np.zeros((size, *moved.shape[1:]), moved.dtype)
     np.add.at(out, rows, moved)
     return np.moveaxis(out, 0, axis).astype(updates.dtype)

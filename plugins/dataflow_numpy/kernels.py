@@ -1,4 +1,4 @@
-"""Every kernel of the reference, by op: ``code(attributes, *inputs)`` gives an array or one per output."""
+"""Every kernel of the reference, by family and by op."""
 
 from __future__ import annotations
 

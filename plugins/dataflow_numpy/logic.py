@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 
 def _compare(function: Callable[[Array, Array], Any]) -> Code:
@@ -15,7 +15,7 @@ def _compare(function: Callable[[Array, Array], Any]) -> Code:
 
 
 def _is_inf(attributes: Attributes, x: Array) -> Array:
-    x = wide(x)
+    x = upcast(x)
     found = np.zeros(x.shape, np.bool_)
     if attributes["detect_positive"]:
         found |= np.isposinf(x)
@@ -31,7 +31,7 @@ def _where(attributes: Attributes, condition: Array, x: Array, y: Array) -> Arra
 KERNELS: dict[str, Code] = {
     "logical_not": lambda attributes, x: np.logical_not(x),
     "bitwise_not": lambda attributes, x: np.invert(x),
-    "is_nan": lambda attributes, x: np.isnan(wide(x)),
+    "is_nan": lambda attributes, x: np.isnan(upcast(x)),
     "is_inf": _is_inf,
     "equal": _compare(np.equal),
     "less": _compare(np.less),

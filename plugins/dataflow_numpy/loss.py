@@ -6,7 +6,7 @@ import numpy as np
 
 from dataflow.errors import InputError
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 
 def _log_sum_exp(x: Array, axis: int) -> Array:
@@ -27,7 +27,7 @@ def _checked_labels(attributes: Attributes, labels: Array, classes: int) -> tupl
 
 
 def _cross_entropy(attributes: Attributes, logits: Array, labels: Array) -> tuple[Array, Array]:
-    z, axis = wide(logits), attributes["axis"] % logits.ndim
+    z, axis = upcast(logits), attributes["axis"] % logits.ndim
     classes, smoothing = logits.shape[axis], attributes["label_smoothing"]
     safe, counts = _checked_labels(attributes, labels, classes)
     if z.size == 0:
@@ -43,14 +43,14 @@ def _cross_entropy(attributes: Attributes, logits: Array, labels: Array) -> tupl
 
 
 def _cross_entropy_grad(attributes: Attributes, dloss: Array, logits: Array, labels: Array, lse: Array) -> Array:
-    z, axis = wide(logits), attributes["axis"] % logits.ndim
+    z, axis = upcast(logits), attributes["axis"] % logits.ndim
     classes, smoothing = logits.shape[axis], attributes["label_smoothing"]
     safe, counts = _checked_labels(attributes, labels, classes)
-    p = np.exp(z - np.expand_dims(wide(lse), axis)) - smoothing / max(classes, 1)
+    p = np.exp(z - np.expand_dims(upcast(lse), axis)) - smoothing / max(classes, 1)
     shape = [classes if i == axis else 1 for i in range(z.ndim)]
     hot = np.expand_dims(safe, axis) == np.arange(classes).reshape(shape)
     p = p - (1 - smoothing) * hot
-    scale = np.expand_dims(np.where(counts, wide(dloss), 0), axis)
+    scale = np.expand_dims(np.where(counts, upcast(dloss), 0), axis)
     return np.where(scale == 0, 0, p * scale).astype(logits.dtype)
 
 

@@ -6,11 +6,11 @@ import numpy as np
 
 from dataflow.errors import InputError
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 
 def _channels(vector: Array, rank: int) -> Array:
-    return wide(vector).reshape(1, -1, *[1] * (rank - 2))
+    return upcast(vector).reshape(1, -1, *[1] * (rank - 2))
 
 
 def _over(x: Array) -> tuple[int, ...]:
@@ -19,20 +19,20 @@ def _over(x: Array) -> tuple[int, ...]:
 
 def _batch_norm(attributes: Attributes, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Array:
     scale, bias, mean, variance = (_channels(v, x.ndim) for v in (scale, bias, mean, variance))
-    y = (wide(x) - mean) / np.sqrt(variance + attributes["epsilon"]) * scale + bias
+    y = (upcast(x) - mean) / np.sqrt(variance + attributes["epsilon"]) * scale + bias
     return np.asarray(y).astype(x.dtype)
 
 
 def _batch_norm_train(
     attributes: Attributes, x: Array, scale: Array, bias: Array, running_mean: Array, running_variance: Array
 ) -> tuple[Array, ...]:
-    z, momentum = wide(x), attributes["momentum"]
+    z, momentum = upcast(x), attributes["momentum"]
     if z.size == 0:
         raise InputError(f"batch_norm_train: a batch of shape {x.shape} has no mean")
     mean, variance = z.mean(axis=_over(z)), z.var(axis=_over(z))
     inverse = 1 / np.sqrt(variance + attributes["epsilon"])
-    y = (z - _channels(mean, z.ndim)) * _channels(inverse * wide(scale), z.ndim) + _channels(bias, z.ndim)
-    new = [wide(r) * momentum + b * (1 - momentum) for r, b in ((running_mean, mean), (running_variance, variance))]
+    y = (z - _channels(mean, z.ndim)) * _channels(inverse * upcast(scale), z.ndim) + _channels(bias, z.ndim)
+    new = [upcast(r) * momentum + b * (1 - momentum) for r, b in ((running_mean, mean), (running_variance, variance))]
     dtype = running_mean.dtype
     return y.astype(x.dtype), new[0].astype(dtype), new[1].astype(dtype), mean.astype(dtype), inverse.astype(dtype)
 
@@ -40,19 +40,19 @@ def _batch_norm_train(
 def _batch_norm_train_grad(
     attributes: Attributes, dy: Array, x: Array, scale: Array, mean: Array, inverse: Array
 ) -> tuple[Array, ...]:
-    g = wide(dy)
-    centered = wide(x) - _channels(mean, x.ndim)
+    g = upcast(dy)
+    centered = upcast(x) - _channels(mean, x.ndim)
     normal = centered * _channels(inverse, x.ndim)
     # Summed before it is scaled, as every device does it: an infinite ``inverse`` makes an infinity of a sum, not NaN.
     dbias, dscale = g.sum(axis=_over(g)), (g * centered).sum(axis=_over(g)) * inverse
     count = max(g.size // max(g.shape[1], 1), 1)
     dx = g - _channels(dbias / count, x.ndim) - normal * _channels(dscale / count, x.ndim)
-    dx = dx * _channels(wide(scale) * wide(inverse), x.ndim)
+    dx = dx * _channels(upcast(scale) * upcast(inverse), x.ndim)
     return dx.astype(x.dtype), dscale.astype(scale.dtype), dbias.astype(scale.dtype)
 
 
 def _window_sum(x: Array, size: int, before: int) -> Array:
-    """Sums over ``size`` channels, of which ``before`` stand before each one."""
+    """Sums over ``size`` channels, ``before`` of which precede each one."""
     padded = np.pad(x, [(0, 0), (before, size - 1 - before)] + [(0, 0)] * (x.ndim - 2))
     total = np.zeros_like(x)
     for i in range(size):
@@ -62,15 +62,15 @@ def _window_sum(x: Array, size: int, before: int) -> Array:
 
 def _lrn(attributes: Attributes, x: Array) -> tuple[Array, Array]:
     size = attributes["size"]
-    z = wide(x)
+    z = upcast(x)
     scale = attributes["bias"] + attributes["alpha"] / size * _window_sum(z * z, size, (size - 1) // 2)
     return (z / scale ** attributes["beta"]).astype(x.dtype), scale.astype(x.dtype)
 
 
 def _lrn_grad(attributes: Attributes, dy: Array, x: Array, y: Array, scale: Array) -> Array:
     size, beta = attributes["size"], attributes["beta"]
-    g, z, s = wide(dy), wide(x), wide(scale)
-    shared = _window_sum(g * wide(y) / s, size, size - 1 - (size - 1) // 2)
+    g, z, s = upcast(dy), upcast(x), upcast(scale)
+    shared = _window_sum(g * upcast(y) / s, size, size - 1 - (size - 1) // 2)
     return (g / s**beta - 2 * attributes["alpha"] * beta / size * z * shared).astype(x.dtype)
 
 
@@ -90,7 +90,7 @@ def _layer_norm(
     attributes: Attributes, x: Array, scale: Array | None = None, bias: Array | None = None
 ) -> tuple[Array, ...]:
     first, axes = _rows(attributes, x)
-    z = wide(x)
+    z = upcast(x)
     if z.size == 0:
         rest = np.zeros(x.shape[:first], x.dtype)
         return x.copy(), rest, rest
@@ -99,9 +99,9 @@ def _layer_norm(
     inverse = 1 / ((centered**2).mean(axis=axes, keepdims=True) + attributes["epsilon"]) ** 0.5
     y = centered * inverse
     if scale is not None:
-        y = y * wide(scale)
+        y = y * upcast(scale)
     if bias is not None:
-        y = y + wide(bias)
+        y = y + upcast(bias)
     rows = x.shape[:first]
     return y.astype(x.dtype), mean.reshape(rows).astype(x.dtype), inverse.reshape(rows).astype(x.dtype)
 
@@ -111,13 +111,13 @@ def _layer_norm_grad(
 ) -> tuple[Array, ...]:
     first, axes = _rows(attributes, x)
     per_row = (*x.shape[:first], *[1] * len(axes))
-    factor = wide(inverse).reshape(per_row)
-    normal = (wide(x) - wide(mean).reshape(per_row)) * factor
-    g = wide(dy)
+    factor = upcast(inverse).reshape(per_row)
+    normal = (upcast(x) - upcast(mean).reshape(per_row)) * factor
+    g = upcast(dy)
     over = tuple(range(first))
     dscale, dbias = (g * normal).sum(axis=over), g.sum(axis=over)
     if scale is not None:
-        g = g * wide(scale)
+        g = g * upcast(scale)
     if g.size:
         middle = _mean(attributes, g, axes)
         g = (g - middle - normal * (g * normal).mean(axis=axes, keepdims=True)) * factor

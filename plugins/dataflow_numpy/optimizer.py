@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 
 def _sgd(
     attributes: Attributes, param: Array, grad: Array, velocity: Array | None, hyper: Array, scale: Array
 ) -> tuple[Array, ...]:
     rate, decay = (float(h) for h in hyper)
-    p = wide(param)
-    g = wide(grad) * scale + decay * p
+    p = upcast(param)
+    g = upcast(grad) * scale + decay * p
     if velocity is None:
         return ((p - rate * g).astype(param.dtype),)
-    v = attributes["momentum"] * wide(velocity) + g
+    v = attributes["momentum"] * upcast(velocity) + g
     step = g + attributes["momentum"] * v if attributes["nesterov"] else v
     return (p - rate * step).astype(param.dtype), v.astype(param.dtype)
 
@@ -25,9 +25,9 @@ def _adamw(
 ) -> tuple[Array, Array, Array]:
     rate, decay, correction1, correction2 = (float(h) for h in hyper)
     beta1, beta2 = attributes["beta1"], attributes["beta2"]
-    p, g = wide(param), wide(grad) * scale
-    m = beta1 * wide(m) + (1 - beta1) * g
-    v = beta2 * wide(v) + (1 - beta2) * g * g
+    p, g = upcast(param), upcast(grad) * scale
+    m = beta1 * upcast(m) + (1 - beta1) * g
+    v = beta2 * upcast(v) + (1 - beta2) * g * g
     step = (m / correction1) / (np.sqrt(v / correction2) + attributes["epsilon"])
     p = p * (1 - rate * decay) - rate * step
     return p.astype(param.dtype), m.astype(param.dtype), v.astype(param.dtype)
@@ -35,7 +35,7 @@ def _adamw(
 
 def _square_sum(attributes: Attributes, x: Array, before: Array | None = None) -> Array:
     with np.errstate(over="ignore"):  # an infinite sum is an answer
-        total = np.square(wide(x)).sum(dtype=np.float64) + (0.0 if before is None else wide(before))
+        total = np.square(upcast(x)).sum(dtype=np.float64) + (0.0 if before is None else upcast(before))
         return np.asarray(total, np.float32)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from dataflow.errors import InputError
 
-from .arrays import Array, Attributes, Code, lowest, wide
+from .arrays import Array, Attributes, Code, lowest, upcast
 from .windows import count_of, cropped, overhang, padded_input, positions
 
-_NOWHERE = -1  # index of the maximum of a window that lies in the padding whole
+_NONE = -1  # index of the maximum of a window of padding only
 
 
 def max_pool(attributes: Attributes, x: Array) -> tuple[Array, Array]:
@@ -22,35 +22,35 @@ def max_pool(attributes: Attributes, x: Array) -> tuple[Array, Array]:
     least = lowest(x.dtype)
     padded = padded_input(x, attributes["pads"], extra, least)
     flat = np.arange(int(np.prod(size)), dtype=np.int32).reshape(1, 1, *size)
-    places = padded_input(flat, attributes["pads"], extra, _NOWHERE)
+    plane = padded_input(flat, attributes["pads"], extra, _NONE)
     best = np.full((*x.shape[:2], *count), least, x.dtype)
-    index = np.full(best.shape, _NOWHERE, np.int32)
-    for _, where in positions(kernel, attributes["strides"], attributes["dilations"], count):
-        value = padded[(slice(None), slice(None), *where)]
-        place = np.broadcast_to(places[(slice(None), slice(None), *where)], best.shape)
-        better = (place >= 0) & ((value > best) | (index < 0) | (np.isnan(value) & ~np.isnan(best)))
+    indices = np.full(best.shape, _NONE, np.int32)
+    for _, index in positions(attributes, kernel, count):
+        value = padded[index]
+        position = np.broadcast_to(plane[index], best.shape)
+        better = (position >= 0) & ((value > best) | (indices < 0) | (np.isnan(value) & ~np.isnan(best)))
         best = np.where(better, value, best)
-        index = np.where(better, place, index).astype(np.int32)
-    return best, index
+        indices = np.where(better, position, indices).astype(np.int32)
+    return best, indices
 
 
 def _max_pool_grad(attributes: Attributes, dy: Array, indices: Array) -> Array:
     shape, size = attributes["input_shape"], int(np.prod(attributes["input_shape"][2:]))
-    out = np.zeros((shape[0] * shape[1], size), wide(dy).dtype)
+    out = np.zeros((shape[0] * shape[1], size), upcast(dy).dtype)
     planes = np.repeat(np.arange(out.shape[0]), int(np.prod(dy.shape[2:])))
-    positions, values = indices.reshape(-1), wide(dy).reshape(-1)
-    if ((positions < _NOWHERE) | (positions >= size)).any():
+    positions, values = indices.reshape(-1), upcast(dy).reshape(-1)
+    if ((positions < _NONE) | (positions >= size)).any():
         raise InputError(
             f"max_pool_grad: an index is outside the plane of {size} elements; the indices must be those of max_pool "
             "on an input of this shape"
         )
-    inside = positions != _NOWHERE
+    inside = positions != _NONE
     np.add.at(out, (planes[inside], positions[inside]), values[inside])
     return out.reshape(shape).astype(dy.dtype)
 
 
 def _divisor(attributes: Attributes, size: Sequence[int], count: Sequence[int]) -> Array:
-    """How many elements each window averages: (1, 1, count...)."""
+    """The number of elements that each window averages, of shape (1, 1, *count)."""
     kernel = attributes["kernel"]
     extra = overhang(attributes, size, kernel, count)
     inside = np.ones((1, 1, *size))
@@ -60,18 +60,18 @@ def _divisor(attributes: Attributes, size: Sequence[int], count: Sequence[int]) 
     else:
         padded = padded_input(inside, attributes["pads"], extra, 0)
     total = np.zeros((1, 1, *count))
-    for _, where in positions(kernel, attributes["strides"], attributes["dilations"], count):
-        total += padded[(slice(None), slice(None), *where)]
+    for _, index in positions(attributes, kernel, count):
+        total += padded[index]
     return np.maximum(total, 1)
 
 
 def _avg_pool(attributes: Attributes, x: Array) -> Array:
     kernel, size = attributes["kernel"], x.shape[2:]
     count = count_of(attributes, size, kernel)
-    padded = padded_input(wide(x), attributes["pads"], overhang(attributes, size, kernel, count), 0)
+    padded = padded_input(upcast(x), attributes["pads"], overhang(attributes, size, kernel, count), 0)
     total = np.zeros((*x.shape[:2], *count), padded.dtype)
-    for _, where in positions(kernel, attributes["strides"], attributes["dilations"], count):
-        total += padded[(slice(None), slice(None), *where)]
+    for _, index in positions(attributes, kernel, count):
+        total += padded[index]
     return (total / _divisor(attributes, size, count)).astype(x.dtype)
 
 
@@ -79,10 +79,10 @@ def _avg_pool_grad(attributes: Attributes, dy: Array) -> Array:
     shape, kernel = attributes["input_shape"], attributes["kernel"]
     size, count = shape[2:], dy.shape[2:]
     extra = overhang(attributes, size, kernel, count)
-    share = wide(dy) / _divisor(attributes, size, count)
+    share = upcast(dy) / _divisor(attributes, size, count)
     padded = padded_input(np.zeros(shape, share.dtype), attributes["pads"], extra, 0)
-    for _, where in positions(kernel, attributes["strides"], attributes["dilations"], count):
-        padded[(slice(None), slice(None), *where)] += share
+    for _, index in positions(attributes, kernel, count):
+        padded[index] += share
     return cropped(padded, attributes["pads"], size).astype(dy.dtype)
 
 

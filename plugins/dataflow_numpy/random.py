@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = 0x9E3779B9, 0xBB67AE85
@@ -85,7 +85,7 @@ def _dropout(attributes: Attributes, x: Array, key: Array | None = None) -> Arra
         return x.copy()
     ratio = attributes["ratio"]
     keep = _uniform(key, attributes["stream"], x.size).reshape(x.shape) >= np.float32(ratio)
-    return np.where(keep, wide(x) * (1 / (1 - ratio)), 0).astype(x.dtype)
+    return np.where(keep, upcast(x) * (1 / (1 - ratio)), 0).astype(x.dtype)
 
 
 KERNELS: dict[str, Code] = {

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, lowest, wide
+from .arrays import Array, Attributes, Code, lowest, upcast
 
 
 def _mean(x: Array, axis: tuple[int, ...], keepdims: bool, dtype: Any = None) -> Any:
-    """As numpy's, which warns of no elements; their mean is NaN."""
+    """As NumPy's, without its warning where there are no elements, whose mean is NaN."""
     count = math.prod(x.shape[a] for a in axis)
     return np.divide(np.sum(x, axis=axis, keepdims=keepdims, dtype=dtype), count)
 
@@ -21,7 +21,7 @@ def _reduce(function: Callable[..., Any]) -> Code:
     def code(attributes: Attributes, x: Array) -> Array:
         axes = attributes["axes"]
         axes = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
-        z = wide(x)
+        z = upcast(x)
         if z.size == 0 and function in (np.max, np.min):
             extreme = lowest(x.dtype, 1 if function is np.max else -1)
             kept = np.zeros(x.shape, np.bool_).any(axis=axes, keepdims=bool(attributes["keepdims"]))
@@ -51,7 +51,7 @@ def _sum_to(attributes: Attributes, x: Array) -> Array:
     shape = attributes["shape"]
     lead = x.ndim - len(shape)
     axes = (*range(lead), *(lead + i for i, s in enumerate(shape) if s == 1 and x.shape[lead + i] != 1))
-    return np.asarray(wide(x).sum(axis=axes, keepdims=True)).astype(x.dtype).reshape(shape)
+    return np.asarray(upcast(x).sum(axis=axes, keepdims=True)).astype(x.dtype).reshape(shape)
 
 
 KERNELS: dict[str, Code] = {

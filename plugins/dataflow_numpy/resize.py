@@ -6,38 +6,38 @@ import numpy as np
 
 from dataflow.plugin import taps
 
-from .arrays import Array, Attributes, Code, check_indices, wide
+from .arrays import Array, Attributes, Code, check_indices, upcast
 
 
 def _resample(attributes: Attributes, x: Array, index: Array, weight: Array) -> Array:
     axis = attributes["axis"] % x.ndim
-    rows = np.moveaxis(wide(x), axis, -1)
-    found = (rows[..., check_indices(index, x.shape[axis], "resample")] * wide(weight)).sum(axis=-1)
+    rows = np.moveaxis(upcast(x), axis, -1)
+    found = (rows[..., check_indices(index, x.shape[axis], "resample")] * upcast(weight)).sum(axis=-1)
     return np.moveaxis(found, -1, axis).astype(x.dtype)
 
 
 def _resample_grad(attributes: Attributes, dy: Array, index: Array, weight: Array) -> Array:
     axis = attributes["axis"] % dy.ndim
-    rows = np.moveaxis(wide(dy), axis, 0)
+    rows = np.moveaxis(upcast(dy), axis, 0)
     dx = np.zeros((attributes["size"], *rows.shape[1:]), rows.dtype)
-    places = check_indices(index, attributes["size"], "resample_grad")
+    positions = check_indices(index, attributes["size"], "resample_grad")
     for tap in range(index.shape[1]):
-        factors = wide(weight)[:, tap].reshape(-1, *[1] * (rows.ndim - 1))
-        np.add.at(dx, places[:, tap], rows * factors)
+        factors = upcast(weight)[:, tap].reshape(-1, *[1] * (rows.ndim - 1))
+        np.add.at(dx, positions[:, tap], rows * factors)
     return np.moveaxis(dx, 0, axis).astype(dy.dtype)
 
 
 def _resize(attributes: Attributes, x: Array) -> Array:
     sizes, scales, roi = attributes["sizes"], attributes["scales"], attributes["roi"]
-    how = {key: attributes[key] for key in ("mode", "coordinates", "nearest", "cubic_a")}
-    how |= {key: bool(attributes[key]) for key in ("exclude_outside", "antialias")}
+    options = {key: attributes[key] for key in ("mode", "coordinates", "nearest", "cubic_a")}
+    options |= {key: bool(attributes[key]) for key in ("exclude_outside", "antialias")}
     if 0 in x.shape or 0 in sizes:
         return np.zeros(sizes, x.dtype)
-    y = wide(x)
+    y = upcast(x)
     for axis, (size, result) in enumerate(zip(x.shape, sizes, strict=True)):
         scale = scales[axis] if scales else result / size
         crop = (roi[axis], roi[axis + x.ndim]) if roi else (0.0, 1.0)
-        index, weight = taps(size, result, scale, crop=crop, **how)
+        index, weight = taps(size, result, scale, crop=crop, **options)
         y = np.moveaxis((np.moveaxis(y, axis, -1)[..., index] * weight).sum(axis=-1), -1, axis)
     return y.astype(x.dtype)
 

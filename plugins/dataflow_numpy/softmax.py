@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 
 def _softmax(attributes: Attributes, x: Array) -> Array:
-    z, axis = wide(x), attributes["axis"]
+    z, axis = upcast(x), attributes["axis"]
     if z.size == 0:
         return x.copy()
     grown = np.exp(z - z.max(axis=axis, keepdims=True))
@@ -16,12 +16,12 @@ def _softmax(attributes: Attributes, x: Array) -> Array:
 
 
 def _softmax_grad(attributes: Attributes, dy: Array, y: Array) -> Array:
-    g, p = wide(dy), wide(y)
+    g, p = upcast(dy), upcast(y)
     return (p * (g - (g * p).sum(axis=attributes["axis"], keepdims=True))).astype(dy.dtype)
 
 
 def _log_softmax(attributes: Attributes, x: Array) -> Array:
-    z, axis = wide(x), attributes["axis"]
+    z, axis = upcast(x), attributes["axis"]
     if not z.size:
         return x.copy()
     below = z - z.max(axis=axis, keepdims=True)  # first: a sum of exponents and maximum would lose digits
@@ -29,8 +29,8 @@ def _log_softmax(attributes: Attributes, x: Array) -> Array:
 
 
 def _log_softmax_grad(attributes: Attributes, dy: Array, y: Array) -> Array:
-    g = wide(dy)
-    return (g - np.exp(wide(y)) * g.sum(axis=attributes["axis"], keepdims=True)).astype(dy.dtype)
+    g = upcast(dy)
+    return (g - np.exp(upcast(y)) * g.sum(axis=attributes["axis"], keepdims=True)).astype(dy.dtype)
 
 
 KERNELS: dict[str, Code] = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code, wide
+from .arrays import Array, Attributes, Code, upcast
 
 
 def _cumsum(attributes: Attributes, x: Array) -> Array:
     axis = attributes["axis"] % x.ndim
-    z = np.flip(wide(x), axis) if attributes["reverse"] else wide(x)
+    z = np.flip(upcast(x), axis) if attributes["reverse"] else upcast(x)
     total = np.cumsum(z, axis=axis)
     if attributes["exclusive"]:
         total = np.roll(total, 1, axis)
@@ -20,12 +20,12 @@ def _cumsum(attributes: Attributes, x: Array) -> Array:
 def _topk(attributes: Attributes, x: Array) -> tuple[Array, Array]:
     axis, k = attributes["axis"] % x.ndim, attributes["k"]
     if attributes["largest"]:  # from the end, the first of equals first: NaN counts as the largest
-        back = np.flip(np.argsort(np.flip(wide(x), axis), axis=axis, kind="stable"), axis)
-        order = x.shape[axis] - 1 - back
+        descending = np.flip(np.argsort(np.flip(upcast(x), axis), axis=axis, kind="stable"), axis)
+        order = x.shape[axis] - 1 - descending
     else:
-        order = np.argsort(wide(x), axis=axis, kind="stable")
-    places = np.take(order, np.arange(k), axis=axis)
-    return np.take_along_axis(x, places, axis=axis), places.astype(np.int64)
+        order = np.argsort(upcast(x), axis=axis, kind="stable")
+    indices = np.take(order, np.arange(k), axis=axis)
+    return np.take_along_axis(x, indices, axis=axis), indices.astype(np.int64)
 
 
 KERNELS: dict[str, Code] = {

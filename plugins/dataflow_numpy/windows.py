@@ -11,25 +11,24 @@ import numpy as np
 from .arrays import Array, Attributes
 
 
-def positions(
-    kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], count: Sequence[int]
-) -> Iterator[tuple[Any, Any]]:
-    """Each kernel position, and the slices of the padded input that it meets, one element per window."""
-    for at in itertools.product(*map(range, kernel)):
-        starts = [k * d for k, d in zip(at, dilations, strict=True)]
-        parts = zip(starts, strides, count, strict=True)
-        yield at, tuple(slice(s, s + (n - 1) * t + 1 if n else s, t) for s, t, n in parts)
+def positions(attributes: Attributes, kernel: Sequence[int], count: Sequence[int]) -> Iterator[tuple[Any, Any]]:
+    """Each kernel position, and the index of the padded input's elements that it reads, one per window."""
+    for position in itertools.product(*map(range, kernel)):
+        starts = [k * d for k, d in zip(position, attributes["dilations"], strict=True)]
+        axes = zip(starts, attributes["strides"], count, strict=True)
+        slices = [slice(start, start + (n - 1) * stride + 1 if n else start, stride) for start, stride, n in axes]
+        yield position, (slice(None), slice(None), *slices)
 
 
 def padded_input(x: Array, pads: Sequence[int], extra: Sequence[int], fill: Any) -> Array:
-    """X with ``pads``, and ``extra`` more behind (for windows that hang over the end)."""
+    """The input with ``pads``, and ``extra`` more at the end of each axis, for windows that overhang."""
     spatial = x.ndim - 2
     widths = [(0, 0), (0, 0)] + [(pads[i], pads[i + spatial] + extra[i]) for i in range(spatial)]
     return np.pad(x, widths, constant_values=fill)
 
 
 def overhang(attributes: Attributes, size: Sequence[int], kernel: Sequence[int], count: Sequence[int]) -> list[int]:
-    """How far the last window reaches behind the padded input, per axis."""
+    """How far the last window extends beyond the padded input, per axis."""
     pads, spatial = attributes["pads"], len(size)
     found = []
     for i in range(spatial):
@@ -39,7 +38,7 @@ def overhang(attributes: Attributes, size: Sequence[int], kernel: Sequence[int],
 
 
 def count_of(attributes: Attributes, size: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
-    """Windows per axis; see the ops' declarations."""
+    """Windows per axis, as the ops' shape rules say."""
     spatial = len(size)
     found = []
     for i in range(spatial):

@@ -42,8 +42,8 @@ def _attention_grad() -> list[Sample]:
             rows.append(Sample(ops.attention_grad, operands, {"scale": 0.5}, gradient=every))
     heads = (x(2, 5, 3, 7), x(2, 5, 3, 7), _sums(2, 3, 5), x(2, 3, 5, 4), x(2, 3, 4, 6), x(2, 3, 6, 7), x(2, 1, 1, 6))
     rows.append(Sample(ops.attention_grad, heads, {"scale": -0.5, "turned": 1}))
-    spread = (x(4, 5, 2, 2), x(4, 5, 2, 2), _sums(4, 5, 2), x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))
-    rows.append(Sample(ops.attention_grad, spread))
+    broadcast = (x(4, 5, 2, 2), x(4, 5, 2, 2), _sums(4, 5, 2), x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))
+    rows.append(Sample(ops.attention_grad, broadcast))
     return rows
 
 

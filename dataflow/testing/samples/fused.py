@@ -53,9 +53,9 @@ def _patterns() -> list[Sample]:
         small = (0, 1, 2) if image[0] == 2 else ()
         rows.append(Sample(ops.conv_relu, (x(*image), x(*weight), x(weight[0])), window, gradient=small))
         rows.append(Sample(ops.conv_relu, (x(*image), x(*weight)), window))
-        whole = x(image[0], weight[0], *image[2:])
+        added = x(image[0], weight[0], *image[2:])
         every = (*small, 3) if small else ()
-        operands = (x(*image), x(*weight), x(weight[0]), whole)
+        operands = (x(*image), x(*weight), x(weight[0]), added)
         rows.append(Sample(ops.conv_add_relu, operands, window, gradient=every))
     rows += _pools()
     rows += [
@@ -88,7 +88,7 @@ def _pools() -> list[Sample]:
 
 
 def _long() -> list[Sample]:
-    """Few rows and many, sums in parts."""
+    """Few rows and many, sums in several blocks."""
     rows = []
     for m, k, n in ((31, 800, 130), (14, 385, 60), (440, 390, 70)):
         rows.append(Sample(ops.matmul_bias_relu, (x(m, k), x(k, n), x(n)), tolerance=LONG_SUM))

@@ -46,8 +46,8 @@ def _layer_norm() -> list[Sample]:
         for center in (0, 1):
             attributes = {"axis": axis, "epsilon": 1e-3, "center": center}
             before = shape[: axis % len(shape)]
-            whole = (x(*shape), x(*row), x(*row))
-            rows.append(Sample(ops.layer_norm, whole, attributes, gradient=(0, 1, 2) if checked else ()))
+            operands = (x(*shape), x(*row), x(*row))
+            rows.append(Sample(ops.layer_norm, operands, attributes, gradient=(0, 1, 2) if checked else ()))
             rows.append(Sample(ops.layer_norm, (x(*shape), x(*row)), attributes, gradient=(0, 1) if checked else ()))
             rows.append(Sample(ops.layer_norm, (x(*shape),), attributes, gradient=(0,) if checked else ()))
             given = (x(*shape), x(*shape), x(*row), x(*before), x(*before, kind="positive"))

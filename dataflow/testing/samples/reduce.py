@@ -42,8 +42,8 @@ def _reduce() -> list[Sample]:
                 for k in (0, 1)
                 for last in (0, 1)
             ]
-        ties = Operand((2, 4), float32, value=[1, 3, 3, 0, 2, 2, 2, 2])
-        rows += [Sample(getattr(ops, name), (ties,), {"axis": 1, "select_last_index": last}) for last in (0, 1)]
+        equal = Operand((2, 4), float32, value=[1, 3, 3, 0, 2, 2, 2, 2])
+        rows += [Sample(getattr(ops, name), (equal,), {"axis": 1, "select_last_index": last}) for last in (0, 1)]
     rows += [
         Sample(ops.sum_to, (x(4, 3, 5),), {"shape": shape}, gradient=(0,))
         for shape in ((3, 5), (5,), (), (3, 1), (4, 3, 5), (1, 1, 5))

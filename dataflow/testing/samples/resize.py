@@ -15,13 +15,13 @@ def _tables() -> list[Sample]:
     for shape, axis, result in shapes:
         for mode in ("nearest", "linear", "cubic"):
             index, weight = taps(shape[axis], result, result / shape[axis], mode=mode, coordinates="half_pixel")
-            places = Operand(index.shape, int64, value=index)
+            indices = Operand(index.shape, int64, value=index)
             weights = Operand(weight.shape, value=weight)
             back = tuple(result if a == axis % len(shape) else n for a, n in enumerate(shape))
             small = (0,) if 0 not in shape and len(shape) < 5 and max(shape) < 20 else ()
-            rows.append(Sample(ops.resample, (x(*shape), places, weights), {"axis": axis}, gradient=small))
+            rows.append(Sample(ops.resample, (x(*shape), indices, weights), {"axis": axis}, gradient=small))
             attributes = {"axis": axis, "size": shape[axis]}
-            rows.append(Sample(ops.resample_grad, (x(*back), places, weights), attributes, gradient=small))
+            rows.append(Sample(ops.resample_grad, (x(*back), indices, weights), attributes, gradient=small))
     return rows
 
 

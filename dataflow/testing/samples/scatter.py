@@ -14,18 +14,18 @@ def _elements() -> list[Sample]:
     for shape, wanted, axis in shapes:
         size = shape[axis]
         for dtype in (int64, int32):
-            places = i(*wanted, low=-size, high=size, dtype=dtype)
+            indices = i(*wanted, low=-size, high=size, dtype=dtype)
             small = shape[0] < 10 and 0 not in wanted
             gradient = (0,) if small and dtype == int64 else ()
-            rows.append(Sample(ops.gather_elements, (x(*shape), places), {"axis": axis}, gradient=gradient))
+            rows.append(Sample(ops.gather_elements, (x(*shape), indices), {"axis": axis}, gradient=gradient))
             for reduction in ("none", "add", "mul", "max", "min"):
                 checked = (0, 2) if gradient and reduction in ("add", "none") else ()
                 given = {"axis": axis, "reduction": reduction}
-                rows.append(Sample(ops.scatter_elements, (x(*shape), places, x(*wanted)), given, gradient=checked))
-    apart = Operand((2, 3), int64, value=[[0, 2, 1], [3, 0, 2]])
-    rows.append(Sample(ops.scatter_elements, (x(4, 3), apart, x(2, 3)), {"axis": 0}, gradient=(0, 2)))
-    rows.append(Sample(ops.gather_elements, (i(4, 3, high=9), apart), {"axis": 0}))
-    rows.append(Sample(ops.scatter_elements, (i(4, 3, high=9), apart, i(2, 3, high=9)), {"axis": 0}))
+                rows.append(Sample(ops.scatter_elements, (x(*shape), indices, x(*wanted)), given, gradient=checked))
+    distinct = Operand((2, 3), int64, value=[[0, 2, 1], [3, 0, 2]])
+    rows.append(Sample(ops.scatter_elements, (x(4, 3), distinct, x(2, 3)), {"axis": 0}, gradient=(0, 2)))
+    rows.append(Sample(ops.gather_elements, (i(4, 3, high=9), distinct), {"axis": 0}))
+    rows.append(Sample(ops.scatter_elements, (i(4, 3, high=9), distinct, i(2, 3, high=9)), {"axis": 0}))
     return rows
 
 
@@ -36,18 +36,18 @@ def _rows() -> list[Sample]:
         ((2, 3, 4), (2, 3, 1), 2, 4), ((6,), (0, 1), 0, 6), ((5, 40), (90, 1), 0, 5),
     )  # fmt: skip
     for shape, wanted, shared, size in cases:
-        places = i(*wanted, low=-size, high=size)
+        indices = i(*wanted, low=-size, high=size)
         entry = shape[shared + wanted[-1] :]
         updates = (*wanted[:-1], *entry)
         checked = (0,) if 0 not in wanted and shape[0] < 5 else ()
         a = {"batch_dims": shared}
-        rows.append(Sample(ops.gather_nd, (x(*shape), places), a, gradient=checked))
+        rows.append(Sample(ops.gather_nd, (x(*shape), indices), a, gradient=checked))
         for reduction in ("none", "add", "mul", "max", "min"):
             both = (0, 2) if checked and reduction in ("add", "none") else ()
-            given = (x(*shape), places, x(*updates))
+            given = (x(*shape), indices, x(*updates))
             rows.append(Sample(ops.scatter_nd, given, {**a, "reduction": reduction}, gradient=both))
-    apart = Operand((3, 1), int64, value=[[2], [0], [-1]])
-    rows.append(Sample(ops.scatter_nd, (x(5, 4), apart, x(3, 4)), {}, gradient=(0, 2)))
+    distinct = Operand((3, 1), int64, value=[[2], [0], [-1]])
+    rows.append(Sample(ops.scatter_nd, (x(5, 4), distinct, x(3, 4)), {}, gradient=(0, 2)))
     return rows
 
 

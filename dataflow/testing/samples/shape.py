@@ -22,10 +22,10 @@ def _moves() -> list[Sample]:
     ]
     rows += [Sample(ops.broadcast_to, (x(3, 1),), {"shape": s}, gradient=(0,)) for s in ((3, 5), (2, 3, 5), (3, 1))]
     rows += [Sample(ops.broadcast_to, (x(),), {"shape": (4, 0)})]
-    cuts: tuple[tuple[tuple[int, ...], ...], ...] = (
+    ranges_of: tuple[tuple[tuple[int, ...], ...], ...] = (
         ((5, 7), (1, 0), (4, 7), (1, 2)), ((5, 7), (4, 6), (-1, -1), (-1, -3)), ((5, 7), (2, 3), (2, 5), (1, 1)),
     )  # fmt: skip
-    for shape, starts, stops, steps in cuts:
+    for shape, starts, stops, steps in ranges_of:
         ranges = {"starts": starts, "stops": stops, "steps": steps}
         rows.append(Sample(ops.slice, (x(*shape),), ranges, gradient=(0,)))
         size = np.zeros(shape)[
