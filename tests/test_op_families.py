@@ -28,26 +28,18 @@ def family_of_ops():
     return found
 
 
-# Families that are being taken apart or joined count as one.
-ONE = dict.fromkeys(("arithmetic", "logic", "activation", "cast"), "elementwise") | {"layer_norm": "norm"}
-FAMILY = {op: ONE.get(family, family) for op, family in family_of_ops().items()}
+FAMILY = family_of_ops()
 FAMILIES = {*FAMILY.values()}
 
 
-def words(path):
-    """What a native file is called: its stem, the beginnings of it, and its folders."""
-    beginnings = [path.stem[: match.start()] for match in re.finditer("_", path.stem)]
-    return {ONE.get(name, name) for name in (path.stem, *beginnings, *path.parent.parts)}
-
-
 def test_the_reference_has_a_file_per_family():
-    found = {op: ONE.get(family, family) for family, table in kernels.TABLES.items() for op in table}
+    found = {op: family for family, table in kernels.TABLES.items() for op in table}
     assert found == FAMILY
     assert len(found) == sum(map(len, kernels.TABLES.values()))
 
 
 def test_samples_have_a_file_per_family():
-    found = {(ONE.get(family, family), s.op.name) for family, rows in samples.TABLES.items() for s in rows}
+    found = {(family, s.op.name) for family, rows in samples.TABLES.items() for s in rows}
     assert found == {(family, op) for op, family in FAMILY.items()}
 
 
@@ -77,13 +69,22 @@ def records(tmp_path_factory):
     return found
 
 
+# Loops over one operand stand in activation, over more in arithmetic: each file has its own loop and its own tables.
+ELEMENTWISE = ("arithmetic", "logic", "activation")
 NOT_BY_FAMILY = {
-    "cpu/shape/shape.c": ({"copy"}, "it moves elements as the others there"),
-    "cuda/shape/shape.cu": ({"copy"}, "it moves elements as the others there"),
+    "cpu/shape/shape.c": ({"copy"}, "it moves elements, as the others there"),
+    "cuda/shape/shape.cu": ({"copy"}, "it moves elements, as the others there"),
     "cuda/conv/conv.cu": ({"conv_relu", "conv_add_relu"}, "templates of the convolution with another end"),
     "cuda/gemm/linalg.cu": ({"matmul_bias", "matmul_bias_relu"}, "templates of the product with another end"),
     "cuda/map/arithmetic.cu": ({"add_relu"}, "an elementwise loop as any other"),
 }
+
+
+def words(path):
+    """The families that a native file may hold: its stem, the beginnings of the stem, and its folders."""
+    beginnings = [path.stem[: match.start()] for match in re.finditer("_", path.stem)]
+    found = {path.stem, *beginnings, *path.parent.parts}
+    return found.union(ELEMENTWISE) if found.intersection(ELEMENTWISE) else found
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -114,12 +115,12 @@ def converters():
 
 
 def test_converters_stand_in_files_of_families():
-    assert {stem for stem, _ in converters() if ONE.get(stem, stem) not in FAMILIES} == NO_FAMILY.keys()
+    assert {stem for stem, _ in converters() if stem not in FAMILIES} == NO_FAMILY.keys()
 
 
 def test_an_operator_with_the_name_of_an_op_is_converted_in_the_file_of_its_family():
     wrong = []
     for stem, operators in converters():
         named = {name: FAMILY.get(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) for name in operators}
-        wrong += [(stem, name) for name, family in named.items() if family not in (None, ONE.get(stem, stem))]
+        wrong += [(stem, name) for name, family in named.items() if family not in (None, stem)]
     assert wrong == []
