@@ -112,6 +112,15 @@ def ints(name, *values):
     return numpy_helper.from_array(np.array(values, np.int64), name)
 
 
+def external_tensor(name, shape, location, offset=0, length=None):
+    """A stored tensor of float32 whose data lies in another file; the entries are written as they are given."""
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+    length = 4 * np.prod(shape) if length is None else length
+    for key, entry in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=entry)
+    return tensor
+
+
 # ---- instruction sets ---------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -17,6 +18,7 @@ from dataflow_onnx.importer import Importer
 from dataflow_onnx.shape_eval import Known
 from dataflow_onnx.subgraphs import inlined
 from dataflow_onnx.tensor import Tensor
+from tests.support import onnx_model
 
 DOMAIN = "org.example"
 node = helper.make_node
@@ -95,11 +97,11 @@ def stored(**arrays):
 
 
 def model(nodes, initializers=(), version=1, shape=("batch", 4), domain=DOMAIN, rank=2):
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank)
-    graph = helper.make_graph(nodes, "main", [x], [y], list(initializers))
-    opsets = [helper.make_opsetid("", 18), *([helper.make_opsetid(domain, version)] if domain else [])]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    inputs, outputs = [("x", TensorProto.FLOAT, shape)], [("y", TensorProto.FLOAT, [None] * rank)]
+    proto = onnx_model(nodes, inputs, outputs, initializers, domains=[domain] if domain else [])
+    for entry in proto.opset_import[1:]:
+        entry.version = version
+    return proto
 
 
 def written(tmp_path, *args, **options):
@@ -149,6 +151,41 @@ def test_a_model_trains_and_keeps_its_nodes(tmp_path, registry):
     assert (arrays["w"] != w).any()
     again = df.Session(df.load(saved, registry=registry), registry=registry).run(batch["x"])["y"]
     np.testing.assert_allclose(again, np.maximum(batch["x"] @ arrays["w"] + arrays["b"], 0) + 0.5, rtol=1e-5, atol=1e-6)
+
+
+def test_operators_of_onnxruntime_agree_with_it(tmp_path):
+    own = Collector("com.microsoft")
+
+    @own("BiasGelu")
+    def bias_gelu(c, x, bias):
+        return df.ops.gelu(df.ops.add(c.value(x), c.weight(bias)), approximate="none")
+
+    @own("SkipLayerNormalization")
+    def skip_layer_normalization(c, x, skip, gamma, beta, *, epsilon: float):
+        total = df.ops.add(c.value(x), c.value(skip))
+        y = df.ops.layer_norm(total, c.weight(gamma), c.weight(beta), axis=total.type.rank - 1, epsilon=epsilon)
+        return y, None, None, total
+
+    random = np.random.default_rng(3)
+    gamma, beta, bias, x = (random.standard_normal(shape, np.float32) for shape in [4, 4, 4, (2, 3, 4)])
+    nodes = [
+        node("BiasGelu", ["x", "bias"], ["h"], domain="com.microsoft"),
+        node(
+            "SkipLayerNormalization",
+            ["x", "h", "gamma", "beta"],
+            ["n", "", "", "total"],
+            domain="com.microsoft",
+            epsilon=1e-3,
+        ),
+        node("Mul", ["n", "total"], ["y"]),
+    ]
+    tensors = stored(gamma=gamma, beta=beta, bias=bias)
+    path = written(tmp_path, nodes, tensors, domain="com.microsoft", shape=("batch", 3, 4), rank=3)
+    (expected,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    registry = load_registry([plugin(own.converters)])
+    loaded = df.load(path, registry=registry)
+    assert set(loaded.parameters) == {"gamma", "beta", "bias"}
+    np.testing.assert_allclose(df.Session(loaded, registry=registry).run(x)["y"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_converter_may_use_an_op_of_its_plugin(tmp_path):

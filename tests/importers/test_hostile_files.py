@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import dataflow as df
 from dataflow_onnx.converters import Collector, Table
 from dataflow_onnx.loading import load_bytes
-from tests.support import ints, onnx_model
+from tests.support import external_tensor, ints, onnx_model
 
 F = TensorProto.FLOAT
 N = helper.make_node
@@ -123,12 +123,8 @@ def test_more_axes_than_arrays_have():
 
 def external(location, offset=0, length=48, names=("w",)):
     products = [N("MatMul", ["x", name], [f"y{name}"]) for name in names]
-    proto = model([*products, N("Sum", [f"y{name}" for name in names], ["y"])])
-    for name in names:
-        tensor = proto.graph.initializer.add(name=name, data_type=F, dims=[4, 3], data_location=TensorProto.EXTERNAL)
-        for key, entry in (("location", location), ("offset", str(offset)), ("length", str(length))):
-            tensor.external_data.add(key=key, value=entry)
-    return proto
+    total = N("Sum", [f"y{name}" for name in names], ["y"])
+    return model([*products, total], stored=[external_tensor(name, (4, 3), location, offset, length) for name in names])
 
 
 def refused_beside(folder, proto, text):
