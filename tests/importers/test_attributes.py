@@ -81,7 +81,7 @@ def given(name, kind):
 
 
 def load(op, opset, count, attributes, shape, stored):
-    """A node whose first operands are fed, and the last ``stored`` ones are whole numbers of the file."""
+    """A node whose first operands are fed, and the last ``stored`` ones are integers of the file."""
     names = [f"x{i}" for i in range(count)]
     fed = [(n, TensorProto.FLOAT, shape) for n in names[: count - stored]]
     kept = [(n, np.ones(len(shape), np.int64)) for n in names[count - stored :]]

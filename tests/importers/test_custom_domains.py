@@ -247,6 +247,16 @@ def test_a_converter_takes_bodies_and_stands_in_them(tmp_path, registry):
     assert (df.Session(df.load(path, registry=registry), registry=registry).run(x)["y"] == 0).all()
 
 
+def test_a_function_of_the_file_comes_before_a_converter(tmp_path, registry):
+    proto = model([node("Shift", ["x"], ["y"], domain=DOMAIN)])
+    negative = [node("Neg", ["a"], ["b"])]
+    proto.functions.append(helper.make_function(DOMAIN, "Shift", ["a"], ["b"], negative, proto.opset_import[:1]))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    x = np.ones((2, 4), np.float32)
+    assert (df.Session(df.load(str(path), registry=registry), registry=registry).run(x)["y"] == -1).all()
+
+
 @pytest.mark.parametrize(
     ("name", "attributes", "texts"),
     [

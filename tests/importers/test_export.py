@@ -121,7 +121,7 @@ N, M = df.Dim("n"), df.Dim("m")
 OTHERWISE = {
     "transpose of a scalar": ((), lambda x: df.ops.transpose(x, perm=())),
     "reshape of nothing": ((0, 3, 2), lambda x: df.ops.reshape(x, shape=(3, 0, 5))),
-    "reshape, two sizes change places": (("n", "m", 2), lambda x: df.ops.reshape(x, shape=(M, N, 2))),
+    "reshape, two sizes swapped": (("n", "m", 2), lambda x: df.ops.reshape(x, shape=(M, N, 2))),
     "reshape of nothing with a named size": (("n", 0), lambda x: df.ops.reshape(x, shape=(0, N))),
     "reduction over no axes": ((2, 3), lambda x: df.ops.reduce_sum(x, axes=(), keepdims=0)),
     "maximum over no axes": ((2, 3), lambda x: df.ops.reduce_max(x, axes=(), keepdims=1)),

@@ -81,10 +81,10 @@ def test_names_that_are_no_text_are_refused_wherever_they_stand():
     proto = model([N("Softmax", ["x"], ["y"], name="op", axis=1)], stored=[ints("used", 1)])
     proto.opset_import.add(domain="domain", version=1)
     proto.graph.name = "graph"
-    whole = proto.SerializeToString()
+    data = proto.SerializeToString()
     for field in (b"Softmax", b"op", b"axis", b"domain", b"graph", b"used"):
-        assert whole.count(field) == 1
-        refused(whole.replace(field, b"\xff" * len(field)), "no text")
+        assert data.count(field) == 1
+        refused(data.replace(field, b"\xff" * len(field)), "no text")
     other = model([N("Softmax", ["in1"], ["out1"], domain="own")], inputs=[("in1", ("n", 4))], outputs=["out1"])
     for field in (b"in1", b"out1", b"own"):
         refused(other.SerializeToString().replace(field, b"\xff" * len(field)), "no text")

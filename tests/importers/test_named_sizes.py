@@ -49,14 +49,14 @@ CASES = {
     "add": ("Add", [("n", "k"), ("m", "l")], {}),
     "mask behind": ("Mul", [("b", 2, "n"), ("c", 1, "m")], {}),
     "three": ("Where", [("n",), ("m",)], {"first": [np.ones(1, bool)]}),
-    "uneven parts": ("Split", [("n", 2)], {"outputs": 3, "num_outputs": 3}),
-    "equal parts": ("Split", [("n", 2)], {"outputs": 2, "opset": 13}),
-    "given parts": ("Split", [("n", 2)], {"outputs": 2, "opset": 13, "stored": [np.array([2, 1])]}),
+    "uneven split": ("Split", [("n", 2)], {"outputs": 3, "num_outputs": 3}),
+    "even split": ("Split", [("n", 2)], {"outputs": 2, "opset": 13}),
+    "given split": ("Split", [("n", 2)], {"outputs": 2, "opset": 13, "stored": [np.array([2, 1])]}),
     "squeeze all": ("Squeeze", [("n", 1, "m")], {"opset": 13}),
     "layer norm of one": ("LayerNormalization", [("n", "m"), ("k",)], {}),
     "layer norm, stored": ("LayerNormalization", [("n", "m")], {"stored": [np.ones(V, np.float32)]}),
     "instance norm": ("InstanceNormalization", [("n", "c", 4)], {"stored": [np.ones(V, np.float32)] * 2}),
-    "scale per place": ("QuantizeLinear", [("n", "m")], {"stored": [np.ones(V, np.float32)], "axis": 1}),
+    "scale per index": ("QuantizeLinear", [("n", "m")], {"stored": [np.ones(V, np.float32)], "axis": 1}),
     "slopes": ("PRelu", [("n", "m")], {"stored": [np.ones(M, np.float32)]}),
     "expand": ("Expand", [("n", 4)], {"stored": [np.array([3, 1])]}),
     "ceiling": ("MaxPool", [(1, 1, "n")], {"kernel_shape": [1], "strides": [3], "ceil_mode": 1}),
@@ -89,15 +89,15 @@ def test_each_binding_is_right_or_refused(name):
 
 
 @pytest.mark.parametrize("size", ["n", 4])
-@pytest.mark.parametrize("parts", [(2, 1), (2, 3), (5, -1)])
-def test_parts_that_are_not_all_of_an_axis_are_refused(size, parts):
-    proto = model("Split", [(size, 2)], 2, 13, stored=[np.array(parts)])
+@pytest.mark.parametrize("split", [(2, 1), (2, 3), (5, -1)])
+def test_a_split_that_is_not_all_of_an_axis_is_refused(size, split):
+    proto = model("Split", [(size, 2)], 2, 13, stored=[np.array(split)])
     with pytest.raises(df.DataflowError, match=r"adds up to|negative"):
         df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(np.ones((4, 2), np.float32))
 
 
 @pytest.mark.parametrize(("op", "shapes"), [("LayerNormalization", [(2, 1), (3,)]), ("PRelu", [(1, 2), (3, 2)])])
-def test_a_scale_does_not_widen_what_it_scales(op, shapes):
+def test_a_scale_does_not_broadcast_its_operand(op, shapes):
     proto = model(op, shapes)
     with pytest.raises(df.DataflowError, match="broadcast"):
         df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(feeds_of(shapes, {}))

@@ -86,8 +86,8 @@ def check(found, expected, case):
     assert found.dtype == expected.dtype and found.shape == expected.shape
     if expected.dtype.kind in "fV":
         limit = {2: 2e-2 if expected.dtype.kind == "V" else 2e-3}.get(expected.dtype.itemsize, 1e-5)
-        wide = (found.astype(np.float64), expected.astype(np.float64))
-        np.testing.assert_allclose(*wide, rtol=max(limit, case.rtol), atol=max(limit, 1e-6))
+        upcast = (found.astype(np.float64), expected.astype(np.float64))
+        np.testing.assert_allclose(*upcast, rtol=max(limit, case.rtol), atol=max(limit, 1e-6))
     else:
         np.testing.assert_array_equal(found, expected)
 

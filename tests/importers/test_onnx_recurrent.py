@@ -153,8 +153,8 @@ def with_data(graph, value, array):
 def test_batch_first_layout(kind):
     """onnxruntime refuses it: the same as turning inputs and results by hand."""
     plain, feeds = network(kind, start=True, direction="bidirectional")
-    turned, _ = network(kind, start=True, direction="bidirectional", layout=1, steps=BATCH, batch=STEPS)
-    model = onnx.load_from_string(turned)
+    swapped, _ = network(kind, start=True, direction="bidirectional", layout=1, steps=BATCH, batch=STEPS)
+    model = onnx.load_from_string(swapped)
     for value in model.graph.input:
         shape = feeds[value.name].shape
         for dim, size in zip(value.type.tensor_type.shape.dim, (shape[1], shape[0], shape[2]), strict=True):
@@ -221,9 +221,9 @@ def test_weights_that_the_file_puts_together_are_trained():
             continue
         array = numpy_helper.to_array(tensor)
         model.graph.initializer.remove(tensor)
-        for place in range(2):  # each direction by itself, its last gate in front
-            name, parts = f"weight{place}", []
-            stored.append(numpy_helper.from_array(np.roll(array[place], HIDDEN, axis=0), name))
+        for index in range(2):  # each direction by itself, its last gate in front
+            name, parts = f"weight{index}", []
+            stored.append(numpy_helper.from_array(np.roll(array[index], HIDDEN, axis=0), name))
             for begin, end in ((HIDDEN, rows), (0, HIDDEN)):
                 ends = [f"{name}.from{begin}.{i}" for i in range(2)]
                 stored += [numpy_helper.from_array(np.array([at]), n) for at, n in zip((begin, end), ends, strict=True)]
@@ -240,6 +240,6 @@ def test_weights_that_the_file_puts_together_are_trained():
     one, two = load_bytes(plain), load_bytes(model.SerializeToString())
     assert {n for n, p in two.parameters.items() if p.trainable} == {"W", "B", "weight0", "weight1"}
     expected, found = df.vjp(one, feeds, devices=["cpu"]), df.vjp(two, feeds, devices=["cpu"])
-    for place in range(2):
-        gradient = np.roll(expected["R"][place], HIDDEN, axis=0)
-        np.testing.assert_allclose(found[f"weight{place}"], gradient, rtol=1e-5, atol=1e-6)
+    for index in range(2):
+        gradient = np.roll(expected["R"][index], HIDDEN, axis=0)
+        np.testing.assert_allclose(found[f"weight{index}"], gradient, rtol=1e-5, atol=1e-6)

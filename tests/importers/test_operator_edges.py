@@ -51,9 +51,9 @@ def check(op, arrays, *, outputs=1, opset=21, stored=(), expected=None, **attrib
     if expected is None:
         peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
         expected = peer.run(None, feeds)
-    whole, nothing = model(op, arrays, outputs, opset, range(len(arrays)), attributes)
+    computed, nothing = model(op, arrays, outputs, opset, range(len(arrays)), attributes)
     runs = [(data, feeds, device, True) for device in ("cpu", "numpy")]
-    runs += [(whole, nothing, "cpu", fold) for fold in (True, False)]
+    runs += [(computed, nothing, "cpu", fold) for fold in (True, False)]
     for proto, inputs, device, fold in runs:
         with np.errstate(all="ignore"):
             results = df.Session(load_bytes(proto), devices=[device], fold=fold).run(inputs)
@@ -106,13 +106,13 @@ def test_the_largest_and_smallest_with_ties_and_what_is_no_number(dtype):
     rows = np.array([[1, 2, 2, 1, 2], [7, 7, 7, 7, 7], [-5, 5, -5, 0, 5]], dtype)
     ordered = {1: np.argsort(-rows.astype(np.float64), -1, "stable"), 0: np.argsort(rows, -1, "stable")}
     for k, largest in itertools.product((0, 1, 3, 5), (0, 1)):
-        place = ordered[largest][:, :k]
-        best = [np.take_along_axis(rows, place, -1), place]
+        index = ordered[largest][:, :k]
+        best = [np.take_along_axis(rows, index, -1), index]
         check("TopK", [rows, np.array([k])], outputs=2, stored=[1], largest=largest, expected=best)
     if dtype[0] == "f":  # counts as the largest
         rows = np.array([[NAN, 1, INF, NAN, -INF]], dtype)
-        for largest, place in ((1, [0, 3, 2]), (0, [4, 1, 2])):
-            best = [rows[:, place], np.array([place])]
+        for largest, index in ((1, [0, 3, 2]), (0, [4, 1, 2])):
+            best = [rows[:, index], np.array([index])]
             check("TopK", [rows, np.array([3])], outputs=2, stored=[1], largest=largest, expected=best)
 
 

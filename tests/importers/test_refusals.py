@@ -36,7 +36,7 @@ def test_operators_that_are_not_known():
 
 def test_nodes_that_do_not_fit():
     nodes = [
-        node("Softmax", ["x"], ["a"], name="turned", axis=7),
+        node("Softmax", ["x"], ["a"], name="softened", axis=7),
         node("Relu", ["a"], ["b"], name="after"),  # depends on a refused node: not a cause
         node("Reshape", ["x", "wrong"], ["c"], name="shaped"),
         node("MatMul", ["x", "w"], ["d"], name="product"),
@@ -45,7 +45,7 @@ def test_nodes_that_do_not_fit():
     stored = [("wrong", np.array([3, -1, -1])), ("w", np.zeros((5, 2), np.float32))]
     text = refusal(model(nodes, stored))
     assert "3 nodes can't be imported" in text
-    for name, operator in (("turned", "Softmax"), ("shaped", "Reshape"), ("product", "MatMul")):
+    for name, operator in (("softened", "Softmax"), ("shaped", "Reshape"), ("product", "MatMul")):
         assert f"{operator} {name!r}, opset 18" in text
     assert "after" not in text
     assert "sum" not in text
@@ -53,10 +53,10 @@ def test_nodes_that_do_not_fit():
 
 def test_numbers_that_must_not_depend_on_data():
     nodes = [
-        node("Cast", ["x"], ["whole"], to=TensorProto.INT64),
-        node("ReduceMax", ["whole"], ["flat"], keepdims=0),
+        node("Cast", ["x"], ["integers"], to=TensorProto.INT64),
+        node("ReduceMax", ["integers"], ["flat"], keepdims=0),
         node("Unsqueeze", ["x", "flat"], ["r"], name="first"),
-        node("ConstantOfShape", ["whole"], ["z"], name="second"),
+        node("ConstantOfShape", ["integers"], ["z"], name="second"),
         node("Concat", ["r", "z"], ["y"], axis=0),
     ]
     text = refusal(model(nodes))
@@ -120,7 +120,7 @@ def test_nodes_without_a_gradient():
 def test_parameters_that_cannot_be_trained():
     g = df.GraphBuilder()
     x = g.input("x", df.float32, ("batch", 4))
-    whole = [g.parameter(name, np.arange(4)) for name in ("i", "j")]
-    g.output("y", df.ops.add(x, df.ops.cast(df.ops.add(*whole), to=df.float32)))
+    integers = [g.parameter(name, np.arange(4)) for name in ("i", "j")]
+    g.output("y", df.ops.add(x, df.ops.cast(df.ops.add(*integers), to=df.float32)))
     with pytest.raises(df.InputError, match=r"'i' is int64\[4\], 'j' is int64\[4\]"):
         df.Trainer(df.Model(g.build()), trainable=["i", "j"])

@@ -92,10 +92,10 @@ def test_inner_values_and_own_arrays():
     x = RANDOM.standard_normal((7, 5)).astype(np.float32)
     session = df.Session(load_bytes(chosen_rows().SerializeToString()), devices=["cpu"])
     np.testing.assert_array_equal(session.run(x, outputs=["kept"])["kept"], x[x.sum(1) > 0])
-    whole = session.run(x)
-    mine = np.empty_like(whole["y"])
+    results = session.run(x)
+    mine = np.empty_like(results["y"])
     assert session.run(x, out={"y": mine})["y"] is mine
-    np.testing.assert_array_equal(mine, whole["y"])
+    np.testing.assert_array_equal(mine, results["y"])
     with pytest.raises(df.InputError, match=r"out\['y'\]"):
         session.run(x, out={"y": np.empty((1, 1), np.float32)})
 

@@ -60,8 +60,8 @@ def test_large_weights_are_views_of_the_bytes():
     data = model([5000]).SerializeToString()
     record = read_bytes(data)
     (array,) = record.graph.initializers.values()
-    whole = np.frombuffer(data, np.uint8)
-    assert np.shares_memory(whole, array)
+    everything = np.frombuffer(data, np.uint8)
+    assert np.shares_memory(everything, array)
     assert not array.flags.writeable
 
 
@@ -92,12 +92,12 @@ def test_a_file_that_ends_before_its_tensors_is_refused(tmp_path):
             df.load(str(tmp_path / "m.onnx"))
 
 
-@given(cut=st.integers(0, 25_000), flip=st.integers(0, 25_000), bit=st.integers(0, 7))
+@given(dropped=st.integers(0, 25_000), damaged=st.integers(0, 25_000), bit=st.integers(0, 7))
 @settings(max_examples=300, deadline=None)
-def test_a_broken_file_is_refused_or_reads_as_protobuf_reads_it(cut, flip, bit):
+def test_a_broken_file_is_refused_or_reads_as_protobuf_reads_it(dropped, damaged, bit):
     data = bytearray(model([2000, 3, 3000]).SerializeToString())
-    data[flip % len(data)] ^= 1 << bit
-    broken = bytes(data[: len(data) - cut] if cut % 3 == 0 else data)
+    data[damaged % len(data)] ^= 1 << bit
+    broken = bytes(data[: len(data) - dropped] if dropped % 3 == 0 else data)
     try:
         record = read_bytes(broken)
     except df.ModelError:

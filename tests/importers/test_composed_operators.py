@@ -1,4 +1,4 @@
-"""What ONNX's node tests do not show of derived operators: random numbers, gradients, losses, powers, quantization."""
+"""What ONNX's node tests do not show of operators of several ops: random numbers, gradients, losses, quantization."""
 
 import itertools
 
