@@ -1,110 +1,110 @@
-"""Nodes with bodies -> loops and branches on one device; see ``loops`` for where their values lie."""
+"""Nodes with bodies -> loops and branches on one device; see ``loop_buffers`` for where their values lie."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..ir.graph import Node
 from ..ir.lowered import LoweredNode, Storage
+from ..ir.op import AnyOp
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .storage import Scan, half, halves, make_loop, placeable, row
+from ..ops import control_flow as ops
+from .loop_buffers import Scan, half, halves, make_loop, placeable, row
+from .storage import StorageTable
 
-if TYPE_CHECKING:
-    from .lowering import Lowering
+LowerNodes = Callable[[StorageTable, Sequence[Node]], None]
 
 
-def _result(into: Lowering, value: Value, memory: str, device: str) -> Storage:
-    """A root of its own for a result."""
-    storage = into.storage[value] = into.root(value.name, value.type, memory, "computed")
-    into.device_of[storage.root] = device
+def _result(table: StorageTable, value: Value, memory: str, device: str) -> Storage:
+    """A base tensor of its own for a result."""
+    storage = table.storage[value] = table.new_base(value.name, value.type, memory, "computed")
+    table.device_of[storage.root] = device
     return storage
 
 
 def _add_body(
-    into: Lowering, node: Node, inner: Lowering, around: Sequence[Storage], iterations: int, **how: Any
+    table: StorageTable, node: Node, inner: StorageTable, around: Sequence[Storage], iterations: int, **how: Any
 ) -> None:
     """Adds a lowered body; ``around`` is what it shares with the outside."""
-    into.count = inner.count
-    known = {s.root for s in around} | {s.storage.root for s in into.stored.values()}
+    known = {s.root for s in around} | {s.storage.root for s in table.stored.values()}
     items = [item for item in inner.items if isinstance(item, LoweredNode)]
-    into.items.append(make_loop(node, into.choices[node].device, items, iterations, lambda s: s.root in known, **how))
+    table.items.append(make_loop(node, table.choices[node].device, items, iterations, lambda s: s.root in known, **how))
 
 
-def branches(into: Lowering, node: Node) -> None:
+def branches(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     """Two bodies, of which one runs; each leaves its results in the same places."""
-    device, memory = into.choices[node].device, into.registry.devices[into.choices[node].device].memory
-    condition, *captures = [into.bring(v, device, node) for v in node.inputs if v is not None]
-    places = [None if v is None else _result(into, v, memory, device) for v in node.outputs]
-    for index, choice in enumerate(into.choices[node].bodies):
-        inner, body = into.inside(node, index), choice.graph
+    device, memory = table.choices[node].device, table.memory_of(table.choices[node].device)
+    condition, *captures = [table.transfer_in(v, device, node) for v in node.inputs if v is not None]
+    places = [None if v is None else _result(table, v, memory, device) for v in node.outputs]
+    for index, choice in enumerate(table.choices[node].bodies):
+        inner, body = table.inside(node, index), choice.graph
         inner.storage.update(zip(body.inputs, captures, strict=True))
         results = zip(body.outputs.values(), places, strict=True)
-        _body(inner, [(value, place) for value, place in results if place is not None], node, device)
+        _body(inner, [(value, place) for value, place in results if place is not None], node, device, lower_nodes)
         around = [condition, *captures, *(p for p in places if p is not None)]
-        _add_body(into, node, inner, around, 1, kind="when", when=index == 0, control=(condition,))
+        _add_body(table, node, inner, around, 1, kind="when", when=index == 0, control=(condition,))
 
 
-def loop(into: Lowering, node: Node) -> None:
+def loop(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     """A body that runs as long as a condition holds."""
-    device, memory = into.choices[node].device, into.registry.devices[into.choices[node].device].memory
-    limit, condition, *rest = [into.bring(v, device, node) for v in node.inputs if v is not None]
+    device, memory = table.choices[node].device, table.memory_of(table.choices[node].device)
+    limit, condition, *rest = [table.transfer_in(v, device, node) for v in node.inputs if v is not None]
     carried = int(node.attributes["n_carries"])
-    inner, body = into.inside(node), into.choices[node].bodies[0].graph
+    inner, body = table.inside(node), table.choices[node].bodies[0].graph
     places = []
     for index, start in enumerate((condition, *rest[:carried])):
-        place = into.root(f"{node.name}:carry{index}", start.type, memory, "computed")
-        into.device_of[place.root] = device
-        into.copy_into(start, place, node, device)
+        place = table.new_base(f"{node.name}:carry{index}", start.type, memory, "computed")
+        table.device_of[place.root] = device
+        table.copy_into(start, place, node, device)
         places.append(place)
-    number = into.root(f"{node.name}:iteration", body.inputs[0].type, memory, "computed")
+    number = table.new_base(f"{node.name}:iteration", body.inputs[0].type, memory, "computed")
     first = node.outputs[0]
-    made = into.root(f"{node.name}:iterations", body.inputs[0].type, memory, "computed")
+    made = table.new_base(f"{node.name}:iterations", body.inputs[0].type, memory, "computed")
     if first is not None:
-        into.storage[first] = made
-        into.device_of[made.root] = device
-    inner.count = into.count
+        table.storage[first] = made
+        table.device_of[made.root] = device
     inner.storage.update(zip(body.inputs, (number, *places, *rest[carried:]), strict=True))
-    _carry(inner, list(zip(body.outputs.values(), places, strict=True)), node, device)
+    _carry(inner, list(zip(body.outputs.values(), places, strict=True)), node, device, lower_nodes)
     around = [limit, condition, number, made, *places, *rest]
     control, counts = (limit, places[0]), (number, made)
     iterations = int(node.attributes["max_iterations"])
-    _add_body(into, node, inner, around, iterations, kind="while", control=control, counts=counts)
+    _add_body(table, node, inner, around, iterations, kind="while", control=control, counts=counts)
     for value, place in zip(node.outputs[1:], places[1:], strict=True):
         if value is not None:
-            into.storage[value] = place
+            table.storage[value] = place
 
 
-def _carry(into: Lowering, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str) -> None:
+def _carry(
+    table: StorageTable, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str, lower_nodes: LowerNodes
+) -> None:
     """Lowers the body of a loop that leaves each value in the place where the next iteration reads it."""
-    for node in into.graph.nodes:
-        into.node(node)
+    lower_nodes(table, table.graph.nodes)
     carried = {storage.root for _, storage in targets}
     results = []
     for value, target in targets:
-        source = into.read(value, target.root.memory)
+        source = table.read(value, target.root.memory)
         if source.root in carried and source != target:  # of another carry, which is about to change
-            source = into.fresh(source, loop, device)
+            source = table.fresh(source, loop, device)
         results.append((source, target))
     for source, target in results:
         if source != target:
-            into.copy_into(source, target, loop, device)
+            table.copy_into(source, target, loop, device)
 
 
-def scan(into: Lowering, node: Node) -> None:
-    """A loop over rows whose body runs on one device; see loops.py."""
-    choice, scan = into.choices[node], Scan.of(node)
-    device, memory = choice.device, into.registry.devices[choice.device].memory
-    read = [into.bring(v, device, node) for v in node.inputs if v is not None]
-    inner = into.inside(node)
+def scan(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
+    """A loop over rows whose body runs on one device; see ``loop_buffers``."""
+    choice, scan = table.choices[node], Scan.of(node)
+    device, memory = choice.device, table.memory_of(choice.device)
+    read = [table.transfer_in(v, device, node) for v in node.inputs if v is not None]
+    inner = table.inside(node)
     places, body = [], choice.bodies[0].graph
     for index in scan.carries:
         start = read[index]
         shape = (2, *start.type.sizes)
-        place = into.root(f"{node.name}:carry{index}", TensorType(start.type.dtype, shape), memory, "computed")
-        inner.count = into.count
-        into.copy_into(start, half(place, 0), node, device)
+        place = table.new_base(f"{node.name}:carry{index}", TensorType(start.type.dtype, shape), memory, "computed")
+        table.copy_into(start, half(place, 0), node, device)
         inner.storage[body.inputs[index]] = halves(place)[0]
         places.append(place)
     for index in scan.xs:
@@ -117,31 +117,35 @@ def scan(into: Lowering, node: Node) -> None:
     for index in (*scan.ys, *scan.saved):
         value = node.outputs[index]
         if value is not None:
-            stacked = _result(into, value, memory, device)
+            stacked = _result(table, value, memory, device)
             saved = index in scan.saved
             source = body.inputs[index - scan.saved.start] if saved else results[index]
             targets.append((source, row(stacked, scan)))
-    inner.count = into.count
-    _body(inner, targets, node, device)
-    _add_body(into, node, inner, [*read, *places, *(s for _, s in targets)], scan.iterations)
+    _body(inner, targets, node, device, lower_nodes)
+    _add_body(table, node, inner, [*read, *places, *(s for _, s in targets)], scan.iterations)
     for index, place in zip(scan.finals, places, strict=True):
         value = node.outputs[index]
         if value is not None:
-            final = _result(into, value, memory, device)
-            into.copy_into(half(place, scan.iterations % 2), final, node, device)
+            final = _result(table, value, memory, device)
+            table.copy_into(half(place, scan.iterations % 2), final, node, device)
 
 
-def _body(into: Lowering, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str) -> None:
+def _body(
+    table: StorageTable, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str, lower_nodes: LowerNodes
+) -> None:
     """Lowers the body of a loop; each of ``targets`` is a value and where an iteration must leave it."""
-    computed = {v for n in into.graph.nodes if n.op.view is None for v in n.outputs if v is not None}
+    computed = {v for n in table.graph.nodes if n.op.view is None for v in n.outputs if v is not None}
     for value, storage in targets:
-        if value in computed and value not in into.wanted and placeable(value, storage):
-            into.wanted[value] = storage
-    for node in into.graph.nodes:
-        into.node(node)
+        if value in computed and value not in table.destination and placeable(value, storage):
+            table.destination[value] = storage
+    lower_nodes(table, table.graph.nodes)
     for value, storage in targets:
-        if into.wanted.get(value) is not storage:
-            into.copy_into(into.read(value, storage.root.memory), storage, loop, device)
+        if table.destination.get(value) is not storage:
+            table.copy_into(table.read(value, storage.root.memory), storage, loop, device)
 
 
-LOWERINGS = {"scan": scan, "if_": branches, "loop": loop}
+LOWERINGS: Mapping[AnyOp, Callable[[StorageTable, Node, LowerNodes], None]] = {
+    ops.scan: scan,
+    ops.if_: branches,
+    ops.loop: loop,
+}

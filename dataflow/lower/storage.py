@@ -1,106 +1,195 @@
-"""Loops: a scan's body on one device, with rows as operands that move from iteration to iteration.
-
-Carried values are double-buffered: even iterations read the first half and write the second, odd iterations the other
-way round. Row t of a stacked value is an operand with an iteration stride. In a loop of unknown length a carried value
-has one buffer, into which the end of an iteration copies the new one.
-"""
+"""Where values lie while a graph is lowered: base tensors, contiguous copies, transfers between memories."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from ..ir.graph import Node
-from ..ir.lowered import Loop, LoweredNode, Storage
-from ..ir.operand import BodyKind, is_contiguous
+import numpy as np
+import xxhash
+
+from ..errors import ModelError
+from ..ir.graph import Initializer, Node
+from ..ir.kernel import HOST
+from ..ir.lowered import LoweredItem, LoweredNode, Move, Root, Storage, Stored
 from ..ir.types import TensorType, contiguous_strides
 from ..ir.value import Value
+from ..plugin.registry import Registry
+from .select import Selection
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """The operands of a scan node, told apart.
+@dataclass(slots=True)
+class _Numbers:
+    """Of base tensors; a graph and the bodies in it share them."""
+
+    last: int = 0
+
+
+class StorageTable:
+    """The items lowered so far, and the storage of each value.
 
     Attributes:
-        carries, xs, captures: indices of inputs.
-        finals, ys, saved: indices of outputs.
+        graph, choices: the nodes and their kernels.
+        devices: in order of preference.
+        owners: see ``lower``.
+        items: in order; ``first`` stand before them.
+        storage: of each value that is no initializer.
+        device_of: the device that computed a base tensor.
+        stored, data: storage and data of initializers that were read.
+        destination: storage that a value must be computed in.
+        first_readers: the first node that reads each value.
     """
 
-    carries: range
-    xs: range
-    captures: range
-    finals: range
-    ys: range
-    saved: range
-    iterations: int
-    reverse: bool
+    def __init__(
+        self, selection: Selection, devices: Sequence[str], registry: Registry, owners: Mapping[str, str]
+    ) -> None:
+        self.graph, self.choices = selection.graph, selection.choices
+        self.devices, self.registry, self.owners = devices, registry, owners
+        self.copy = registry.ops["copy"]
+        self.items: list[LoweredItem] = []
+        self.first: list[LoweredItem] = []
+        self.storage: dict[Value, Storage] = {}
+        self.device_of: dict[Root, str] = {}
+        self.stored: dict[str, Stored] = {}
+        self.data: dict[str, Initializer] = {}
+        self.destination: dict[Value, Storage] = {}
+        self.first_readers = {v: node for node in reversed(self.graph.nodes) for v in node.inputs if v is not None}
+        self._prefix = ""  # of the names of a body's initializers
+        self._transferred: dict[tuple[Root, str], Storage] = {}
+        self._copied: dict[Any, Storage] = {}  # by the elements of the source
+        self._numbers = _Numbers()
 
-    @staticmethod
-    def of(node: Node) -> Scan:
-        """Those of ``node``; see the op's declaration."""
-        carries, xs = int(node.attributes["n_carries"]), int(node.attributes["n_xs"])
-        rows = len(node.bodies[0].outputs) - carries
-        first = next(v for v in [*node.inputs[carries : carries + xs], *node.outputs[carries:]] if v is not None)
-        return Scan(
-            range(carries),
-            range(carries, carries + xs),
-            range(carries + xs, len(node.inputs)),
-            range(carries),
-            range(carries, carries + rows),
-            range(carries + rows, len(node.outputs)),
-            int(first.type.shape[0]),
-            bool(node.attributes["reverse"]),
+    def new_base(
+        self, name: str, type_: TensorType, memory: str, kind: Literal["input", "stored", "computed"]
+    ) -> Storage:
+        """New bytes for a value."""
+        self._numbers.last += 1
+        return Storage(Root(self._numbers.last, name, type_, memory, kind), 0, contiguous_strides(type_.sizes), type_)
+
+    def memory_of(self, device: str) -> str:
+        """The memory that a device addresses."""
+        return self.registry.devices[device].memory
+
+    def read(self, value: Value, memory: str) -> Storage:
+        """The storage of a value that a device with ``memory`` is about to read."""
+        if value in self.graph.initializers:
+            return self.initializer(value, self.owners.get(value.name, memory))
+        return self.storage[value]
+
+    def initializer(self, value: Value, memory: str) -> Storage:
+        """The storage of stored data in a memory."""
+        data = self.graph.initializers[value]
+        name = self._prefix + value.name
+        if data.role == "constant" and value.name not in self.owners:
+            # Programs share stored tensors by name, and each makes constants of its own: the data tells them apart.
+            name += "#" + _digest(value, data)
+        key = name if memory == HOST else f"{memory}/{name}"
+        if key not in self.stored:
+            storage = self.new_base(key, value.type, memory, "stored")
+            self.stored[key], self.data[key] = Stored(name, storage), data
+        return self.stored[key].storage
+
+    def transfer_in(self, value: Value, device: str, reader: Node) -> Storage:
+        """The storage of a value in the memory of ``device``."""
+        memory = self.memory_of(device)
+        storage = self.read(value, memory)
+        return storage if storage.root.memory == memory else self.transfer(storage, memory, device, reader)
+
+    def inside(self, node: Node, index: int = 0) -> StorageTable:
+        """The table of a body, which shares what is stored."""
+        choice = self.choices[node]
+        inner = StorageTable(choice.bodies[index], (choice.device,), self.registry, {})
+        inner._prefix = f"{node.name}/{index}/" if index else f"{node.name}/"
+        inner.stored, inner.data, inner._numbers = self.stored, self.data, self._numbers
+        return inner
+
+    def copy_into(self, source: Storage, target: Storage, reader: Node, device: str) -> None:
+        """A step that copies ``source``, of any strides, into ``target``."""
+        name = f"{target.root.name}:copy{len(self.items)}"
+        value, result = Value(source.root.name, source.type), Value(target.root.name, target.type)
+        node = Node(self.copy, name, (value,), (result,), {}, (), f"copy for {reader.name}")
+        for candidate in (device, *self.devices):
+            if self.memory_of(candidate) != source.root.memory:
+                continue
+            for kernel in self.registry.kernels[candidate].get("copy", ()):
+                if kernel.refuses(node) is None and kernel.input_spec(0).strided:
+                    self.items.append(LoweredNode(node, candidate, kernel, (source,), (target,)))
+                    return
+        raise ModelError(
+            f"{reader.describe()}: no device on memory {source.root.memory!r} has a copy kernel for "
+            f"{source.type} with any strides; every device needs one"
         )
 
+    def contiguous(self, storage: Storage, reader: Node, device: str | None = None) -> Storage:
+        """A contiguous copy, made on the device where the source lies; one per source."""
+        key = _elements_of(storage)
+        if key in self._copied:
+            return self._copied[key]
+        device = device or self.device_for(storage.root)
+        result = self.new_base(
+            f"{storage.root.name}:contiguous{self._numbers.last}", storage.type, storage.root.memory, "computed"
+        )
+        self.copy_into(storage, result, reader, device)
+        self.device_of[result.root] = device
+        self._copied[key] = result
+        return result
 
-def row(stacked: Storage, scan: Scan) -> Storage:
-    """Row t of a stacked value in iteration t; from the last one back when the scan is reversed."""
-    step = stacked.strides[0] * stacked.type.dtype.nbytes(1)
-    # Below the offset in a flipped view.
-    begin = (scan.iterations - 1) * step if scan.reverse and scan.iterations else 0
-    return Storage(
-        stacked.root,
-        stacked.offset + begin,
-        stacked.strides[1:],
-        TensorType(stacked.type.dtype, stacked.type.shape[1:]),
-        -step if scan.reverse else step,
-    )
+    def fresh(self, storage: Storage, reader: Node, device: str) -> Storage:
+        """A copy that nobody else gets."""
+        key = _elements_of(storage)
+        known = self._copied.pop(key, None)
+        made = self.contiguous(storage, reader, device)
+        del self._copied[key]
+        if known is not None:
+            self._copied[key] = known
+        return made
+
+    def transfer(self, storage: Storage, memory: str, device: str, reader: Node) -> Storage:
+        """The value in another memory; the whole root moves, once per memory, and views stay views."""
+        if HOST not in (storage.root.memory, memory) and not self.are_peers(storage.root.memory, memory):
+            storage = self.transfer(storage, HOST, self.host_device(), reader)
+        key = (storage.root, memory)
+        if key not in self._transferred:
+            target = self.new_base(f"{storage.root.name}:{memory}", storage.root.type, memory, "computed")
+            whole = Storage(storage.root, 0, contiguous_strides(storage.root.type.sizes), storage.root.type)
+            origin = self.device_for(storage.root)
+            # What is there from the start moves at the start: work on a device is not interrupted for it.
+            items = self.first if storage.root.kind == "input" else self.items
+            items.append(Move(whole, target, origin, device, storage.root.name))
+            self.device_of[target.root] = device
+            self._transferred[key] = target
+        there = self._transferred[key]
+        return Storage(there.root, storage.offset, storage.strides, storage.type)
+
+    def are_peers(self, *memories: str) -> bool:
+        """Whether values move between memories without the host."""
+        peers = {
+            d.peers for d in map(self.registry.devices.get, self.devices) if d is not None and d.memory in memories
+        }
+        return len(peers) == 1 and None not in peers
+
+    def device_for(self, root: Root) -> str:
+        """The device that computed a root, or the first that addresses it."""
+        found = self.device_of.get(root)
+        return found or next(d for d in self.devices if self.memory_of(d) == root.memory)
+
+    def host_device(self) -> str:
+        """The first device that works on the host's memory."""
+        return next(d for d in self.devices if self.memory_of(d) == HOST)
 
 
-def halves(place: Storage) -> tuple[Storage, Storage]:
-    """What an iteration reads and what it writes of a carried value; ``place`` has both halves on its first axis."""
-    type_ = TensorType(place.type.dtype, place.type.shape[1:])
-    strides, size = contiguous_strides(type_.sizes), type_.nbytes
-    return (
-        Storage(place.root, place.offset, strides, type_, 0, size),
-        Storage(place.root, place.offset + size, strides, type_, 0, -size),
-    )
+def _elements_of(storage: Storage) -> tuple[Any, ...]:
+    """What tells the elements of one storage from those of another."""
+    moving = storage.iteration_stride, storage.buffer_stride
+    return storage.root, storage.offset, storage.type.sizes, storage.strides, *moving
 
 
-def half(place: Storage, index: int) -> Storage:
-    """One half of a carried value's place, outside the loop."""
-    read, _ = halves(place)
-    return Storage(place.root, place.offset + index * read.type.nbytes, read.strides, read.type)
-
-
-def make_loop(
-    node: Node,
-    device: str,
-    items: list[LoweredNode],
-    iterations: int,
-    outer: Callable[[Storage], bool],
-    kind: BodyKind = "repeat",
-    when: bool = True,
-    control: tuple[Storage, ...] = (),
-    counts: tuple[Storage, ...] = (),
-) -> Loop:
-    """The loop of a lowered body; ``outer`` tells storage that outlives an iteration from the body's own."""
-    reads = [s for item in items for s in item.inputs if s is not None and outer(s)]
-    writes = [s for item in items for s in item.outputs if s is not None and outer(s)]
-    inputs, outputs = (tuple(dict.fromkeys(part)) for part in ((*control, *reads), (*counts, *writes)))
-    return Loop(node, device, tuple(items), iterations, inputs, outputs, kind, when, control, counts)
-
-
-def placeable(value: Value, storage: Storage) -> bool:
-    """True when a kernel can write ``value`` straight into ``storage``."""
-    return is_contiguous(value.type.sizes, storage.strides) and value.type == storage.type
+def _digest(value: Value, data: Initializer) -> str:
+    """A few characters that tell data, type and shape from others."""
+    whole = xxhash.xxh3_128(str(value.type).encode())
+    for array in (data.array, data.factor):
+        if array is not None:
+            plain = np.ascontiguousarray(array)
+            whole.update(plain.tobytes() if plain.dtype == object else plain.reshape(-1).view(np.uint8).data)
+    return whole.hexdigest()[:12]

@@ -18,7 +18,7 @@ from dataflow.ir.lowered import Lowered, LoweredNode, Move, Root, Storage, Store
 from dataflow.ir.op import Op, same_type
 from dataflow.ir.plan import Plan
 from dataflow.ir.types import DType, TensorType, bfloat16, contiguous_strides, float32, float64, int8
-from dataflow.lower.storage import Scan, half, halves, make_loop, row
+from dataflow.lower.loop_buffers import Scan, half, halves, make_loop, row
 from dataflow.planning.planner import make_plan
 from dataflow.plugin.device import PackRequest
 
