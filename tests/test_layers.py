@@ -67,15 +67,12 @@ def test_no_module_of_the_core_imports_from_a_room_above_it():
     assert sorted(upward) == []
 
 
-TAKEN_APART = pytest.mark.xfail(reason="ir, ops and passes are still being taken apart", strict=False)
-
-
 @pytest.mark.parametrize(
     ("package", "root"),
     [
-        pytest.param("dataflow", ROOT, marks=TAKEN_APART),
+        ("dataflow", ROOT),
         ("dataflow_onnx", ROOT / "importers"),
-        pytest.param("dataflow_numpy", ROOT / "plugins", marks=TAKEN_APART),
+        ("dataflow_numpy", ROOT / "plugins"),
     ],
 )
 def test_no_import_goes_in_a_circle(package, root):

@@ -169,10 +169,13 @@ def _can_write(table: StorageTable, node: Node, storage: Storage) -> bool:
 
 
 def _results(table: StorageTable, names: Collection[str], returned: Set[Root]) -> dict[str, Storage]:
-    """Storage on the host for each of these outputs, none in a base tensor that is returned already: a computed base tensor of its own, contiguous."""
+    """Storage on the host for each of these outputs: a computed base tensor of its own, contiguous.
+
+    ``returned`` are the base tensors of other outputs.
+    """
     found: dict[str, Storage] = {}
     kept = [table.storage.get(s.after) for s in table.graph.states]
-    taken = returned | {s.root for s in kept if s is not None}  # these get the bytes of their state
+    taken = {*returned, *(s.root for s in kept if s is not None)}  # the latter get the bytes of their state
     marker = Node(table.copy, "result", (), (), {})
     for name, value in table.graph.outputs.items():
         if name not in names:
