@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 import dataflow as df
+from dataflow.plugin import hookimpl
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -77,6 +78,38 @@ def cycles(graph):
         if node not in index:
             visit(node)
     return found
+
+
+def refusal(error, call, *arguments, **options):
+    """The message of the error that a call raises."""
+    with pytest.raises(error) as caught:
+        call(*arguments, **options)
+    return str(caught.value)
+
+
+class DevicePlugin:
+    """A plugin with these devices."""
+
+    def __init__(self, *devices):
+        self.devices = devices
+
+    @hookimpl
+    def dataflow_devices(self):
+        return self.devices
+
+
+class Stopped(Exception):
+    """Raised by ``stopping_at``."""
+
+
+def stopping_at(step):
+    """A callback that ends a training at the end of a step."""
+
+    def stop(event):
+        if event.kind == "step" and event.step == step:
+            raise Stopped
+
+    return stop
 
 
 # ---- ONNX ---------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from dataflow_onnx.importer import Importer
 from dataflow_onnx.shape_eval import Known
 from dataflow_onnx.subgraphs import inlined
 from dataflow_onnx.tensor import Tensor
+from tests import support
 from tests.support import onnx_model
 
 DOMAIN = "org.example"
@@ -111,9 +112,7 @@ def written(tmp_path, *args, **options):
 
 
 def refusal(path, registry):
-    with pytest.raises(df.ModelError) as caught:
-        df.load(path, registry=registry)
-    return str(caught.value)
+    return support.refusal(df.ModelError, df.load, path, registry=registry)
 
 
 @pytest.mark.parametrize(("version", "expected"), [(1, -1.0), (2, -1.0), (3, 2.5), (7, 2.5)])

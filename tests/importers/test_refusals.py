@@ -1,5 +1,7 @@
 """What can't be imported or trained is said once, with every cause: node, operator and opset."""
 
+from functools import partial
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -7,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
+from tests import support
 from tests.support import onnx_model
 
 node = helper.make_node
@@ -21,10 +24,7 @@ def loaded(proto):
     return load_bytes(proto.SerializeToString())
 
 
-def refusal(proto):
-    with pytest.raises(df.ModelError) as caught:
-        loaded(proto)
-    return str(caught.value)
+refusal = partial(support.refusal, df.ModelError, loaded)
 
 
 def test_operators_that_are_not_known():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dataflow.passes.autodiff import vjp_graph
 from dataflow.testing.sample import Sample
 from dataflow.testing.samples import SAMPLES
 from dataflow_numpy.evaluate import evaluate
+from tests.support import refusal
 
 ops = df.ops
 LARGE = 2**31 - 1
@@ -240,10 +242,7 @@ def test_slices_with_the_longest_steps() -> None:
         np.testing.assert_array_equal(found["dx"], np.where(array == 11, 11, 0))
 
 
-def refused(make: Any) -> str:
-    with pytest.raises(df.InputError) as caught:
-        make()
-    return str(caught.value)
+refused = partial(refusal, df.InputError)
 
 
 def test_attributes_that_no_kernel_could_compute_with_are_refused() -> None:

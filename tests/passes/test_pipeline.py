@@ -10,6 +10,7 @@ from dataflow import ops
 from dataflow.passes.pipeline import PIPELINE, arranged
 from dataflow.plugin import Pass, hookimpl, rewrite
 from dataflow.plugin.registry import load
+from tests.support import refusal
 
 
 def names(phase, *offered):
@@ -37,9 +38,7 @@ def test_a_pass_runs_as_late_as_it_may():
 
 
 def refused(*offered):
-    with pytest.raises(df.PluginError) as caught:
-        arranged(offered)
-    return str(caught.value)
+    return refusal(df.PluginError, arranged, offered)
 
 
 def test_what_can_not_be_ordered_names_the_plugin():

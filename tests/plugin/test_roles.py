@@ -8,8 +8,8 @@ import pytest
 
 import dataflow as df
 from dataflow.plugin.device import Device
-from dataflow.plugin.hookspecs import hookimpl
 from dataflow.plugin.registry import load
+from tests.support import DevicePlugin
 
 CORE = Path(df.__file__).parent
 # Names of packages, not of devices: of what a checkpoint was made with, and of what safetensors shall return.
@@ -46,15 +46,6 @@ class Lamp(Device):
         return []
 
 
-class Plugin:
-    def __init__(self, *devices):
-        self.devices = devices
-
-    @hookimpl
-    def dataflow_devices(self):
-        return self.devices
-
-
 @pytest.fixture
 def devices_of():
     """The devices that a session on ``chosen`` has, with these beside the installed ones."""
@@ -62,7 +53,7 @@ def devices_of():
     g.output("y", df.ops.neg(g.input("x", df.float32, (2,))))
 
     def find(chosen, *devices):
-        session = df.Session(g.build(), chosen, registry=load([Plugin(*devices)]))
+        session = df.Session(g.build(), chosen, registry=load([DevicePlugin(*devices)]))
         np.testing.assert_array_equal(session.run({"x": np.ones(2, np.float32)})["y"], [-1, -1])
         return session._placement.devices
 
@@ -82,11 +73,11 @@ def test_a_device_for_the_host_stands_behind_devices_of_other_memory(devices_of)
 
 def test_there_is_one_reference():
     with pytest.raises(df.PluginError, match=r"more than one reference: .*other"):
-        load([Plugin(Lamp("other", "reference"))])
+        load([DevicePlugin(Lamp("other", "reference"))])
 
 
 def test_a_role_that_is_none_sets_the_plugin_aside():
-    registry = load([Plugin(Lamp("other", "last"))])
+    registry = load([DevicePlugin(Lamp("other", "last"))])
     assert registry.plugins[-1].problem == (
         "device 'other' has the role 'last'; there are: accelerator, host, reference"
     )

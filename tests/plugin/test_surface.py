@@ -10,6 +10,7 @@ import dataflow as df
 from dataflow import plugin
 from dataflow.plugin.registry import load
 from dataflow.testing import SAMPLES, check_device
+from tests.support import DevicePlugin
 
 CORE = Path(df.__file__).parent
 
@@ -57,18 +58,9 @@ class Slow(plugin.PythonDevice):
         return [plugin.Kernel("relu", "slow relu", (ANYTHING,), (ANYTHING,), self.relu)]
 
 
-class Plugin:
-    def __init__(self, relu):
-        self.relu = relu
-
-    @plugin.hookimpl
-    def dataflow_devices(self):
-        return [Slow(self.relu)]
-
-
 def outcomes(relu):
     samples = [sample for sample in SAMPLES if sample.op.name == "relu"]
-    return list(check_device("slow", registry=load([Plugin(relu)]), samples=samples, complete=False))
+    return list(check_device("slow", registry=load([DevicePlugin(Slow(relu))]), samples=samples, complete=False))
 
 
 def test_a_device_in_python_is_one_class():

@@ -14,6 +14,7 @@ import pytest
 import dataflow as df
 from dataflow.train import checkpoint, schedules
 from dataflow.train.callbacks import Event
+from tests.support import Stopped, stopping_at
 
 QUIET: dict[str, Any] = {"progress": False}
 
@@ -277,10 +278,6 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_samples(linear: ModuleTyp
 # ---- resuming ----------------------------------------------------------------------------------------
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("every", ["epoch", 1, 3])
 @pytest.mark.parametrize("broken_at", [4, 7, 11])
 def test_a_resumed_run_continues_bit_for_bit(linear: ModuleType, tmp_path: Path, every: Any, broken_at: int) -> None:
@@ -293,12 +290,8 @@ def test_a_resumed_run_continues_bit_for_bit(linear: ModuleType, tmp_path: Path,
     whole = linear.trainer(**make)
     expected = whole.fit(data, **{**options, "checkpoint": tmp_path / "whole"})
 
-    def broken(event: Event) -> None:
-        if event.kind == "step" and event.step == broken_at:
-            raise Stop
-
-    with pytest.raises(Stop):
-        linear.trainer(**make).fit(data, callbacks=[broken], resume="auto", **options)
+    with pytest.raises(Stopped):
+        linear.trainer(**make).fit(data, callbacks=[stopping_at(broken_at)], resume="auto", **options)
     resumed = linear.trainer(**make)
     history = resumed.fit(data, resume="auto", **options)
     np.testing.assert_array_equal(resumed.programs.w, whole.programs.w)
@@ -365,12 +358,8 @@ def test_another_batch_size_begins_the_epoch_again_with_a_note(
 ) -> None:
     data = linear.data(64)
 
-    def broken(event: Event) -> None:
-        if event.step == 3:
-            raise Stop
-
-    with pytest.raises(Stop):
-        linear.trainer().fit(data, batch_size=8, checkpoint=tmp_path, every=2, callbacks=[broken], **QUIET)
+    with pytest.raises(Stopped):
+        linear.trainer().fit(data, batch_size=8, checkpoint=tmp_path, every=2, callbacks=[stopping_at(3)], **QUIET)
     trainer = linear.trainer()
     with caplog.at_level("WARNING", "dataflow"):
         trainer.fit(data, batch_size=16, checkpoint=tmp_path, resume="auto", **QUIET)
@@ -385,15 +374,11 @@ def test_batches_from_a_function_resume_at_their_place(linear: ModuleType, tmp_p
         for start in range(0, 64, 8):
             yield {k: v[start : start + 8] for k, v in data.items()}
 
-    def broken(event: Event) -> None:
-        if event.step == 5:
-            raise Stop
-
     whole = linear.trainer()
     whole.fit(df.Dataset(batches), epochs=2, **QUIET)
     options = {"epochs": 2, "checkpoint": tmp_path, "every": 3, **QUIET}
-    with pytest.raises(Stop):
-        linear.trainer().fit(df.Dataset(batches), callbacks=[broken], **options)
+    with pytest.raises(Stopped):
+        linear.trainer().fit(df.Dataset(batches), callbacks=[stopping_at(5)], **options)
     resumed = linear.trainer()
     resumed.fit(df.Dataset(batches), resume="auto", **options)
     np.testing.assert_array_equal(resumed.programs.w, whole.programs.w)

@@ -10,8 +10,8 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
-from dataflow.train.callbacks import Event
 from dataflow.train.nonfinite import NonFiniteLoss
+from tests.support import Stopped, stopping_at
 
 DEVICES = ["numpy", "cpu"]
 QUIET: dict[str, Any] = {"progress": False}
@@ -86,13 +86,6 @@ def test_losses_are_pytorchs(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_resumed_run_has_the_same_bits(device: str, tmp_path: Path) -> None:
-    class Stop(Exception):
-        pass
-
-    def broken(event: Event) -> None:
-        if event.kind == "step" and event.step == 10:
-            raise Stop
-
     def make() -> df.Trainer:
         return df.Trainer(model(), optimizer=df.optim.AdamW(lr=0.01, schedule="cosine"), devices=device, seed=5)
 
@@ -100,8 +93,8 @@ def test_a_resumed_run_has_the_same_bits(device: str, tmp_path: Path) -> None:
     whole = make()
     expected = whole.fit(data(), **options)
     options |= {"checkpoint": tmp_path, "every": 4}
-    with pytest.raises(Stop):
-        make().fit(data(), callbacks=[broken], **options)
+    with pytest.raises(Stopped):
+        make().fit(data(), callbacks=[stopping_at(10)], **options)
     resumed = make()
     history = resumed.fit(data(), resume="auto", **options)
     assert history.steps == expected.steps
