@@ -13,7 +13,7 @@ import numpy as np
 
 from .engine import Engine
 from .errors import Cancelled, InputError, ModelError
-from .execute.arguments import check_result, checked_inputs, checked_shapes, result_arrays, sizes_of
+from .execute.arguments import check_result, checked_inputs, checked_shapes, sizes_of
 from .execute.execution import DeviceChoice, Execution
 from .execute.program import Program
 from .execute.report import Placed, placed_nodes, work_elsewhere
@@ -202,7 +202,7 @@ class Session:
         if loaded.depends:
             return self._run_regions(loaded, feeds, outputs, out or {})
         program = self._program(loaded, feeds, outputs)
-        results = result_arrays(program.plan.outputs, out, feeds)
+        results = program.results.arrays(out, feeds)
         try:
             program.run(feeds, results)
         except Cancelled as error:
@@ -231,7 +231,7 @@ class Session:
             shapes = tuple(np.shape(a) for a in given.values())
             make = functools.partial(self._region_for, loaded, region, given, sizes)
             program = loaded.engine.program(("run",), (names, index, shapes, needed), make)
-            results = result_arrays(program.plan.outputs, None)
+            results = program.results.arrays()
             try:
                 program.run(given, results)
             except Cancelled as error:

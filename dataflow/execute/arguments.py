@@ -21,14 +21,14 @@ from ..ir.value import Value
 
 
 def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
-    """Contiguous, aligned arrays of the declared dtypes, one per graph input, in order.
+    """Contiguous, aligned arrays of the declared dtypes, one per graph input, in order; shapes are not looked at.
 
     Args:
         graph: declares the inputs.
         inputs: a mapping, a tuple or list of arrays in order, or one array where there is one input.
 
     Raises:
-        InputError: unknown and missing names (all at once), a wrong dtype or shape.
+        InputError: unknown and missing names (all at once), or a wrong dtype.
     """
     declared = graph.inputs
     if inputs is None:
@@ -40,10 +40,10 @@ def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
             names = ", ".join(v.name for v in declared)
             raise InputError(f"got {len(given)} inputs, the model has {len(declared)}: {names}")
         inputs = {v.name: array for v, array in zip(declared, given, strict=True)}
-    known = {v.name for v in declared}
-    unknown = [str(n) for n in inputs if n not in known]
     missing = [v.name for v in declared if v.name not in inputs]
-    if unknown or missing:
+    if missing or len(inputs) != len(declared):
+        known = {v.name for v in declared}
+        unknown = [str(n) for n in inputs if n not in known]
         near = [m for n in unknown for m in difflib.get_close_matches(n, known, 1)]
         parts = [f"unknown inputs: {', '.join(unknown)}"] if unknown else []
         parts += [f"missing inputs: {', '.join(missing)}"] if missing else []
@@ -51,9 +51,7 @@ def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
         raise InputError(
             "; ".join(parts) + f". The model's inputs: {', '.join(f'{v.name}: {v.type}' for v in declared)}"
         )
-    feeds = {v.name: checked_array(v.name, v.type, inputs[v.name]) for v in declared}
-    sizes_of(graph, feeds)
-    return feeds
+    return {v.name: checked_array(v.name, v.type, inputs[v.name]) for v in declared}
 
 
 def checked_array(name: str, type_: TensorType, given: Any) -> Array:
@@ -78,7 +76,8 @@ def checked_array(name: str, type_: TensorType, given: Any) -> Array:
         raise InputError(
             f"input {name!r}: expected {type_}, got dtype {array.dtype}; convert it with .astype(np.{wanted})"
         )
-    if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned and array.dtype.isnative:
         return array
     return np.array(array, wanted.numpy, order="C")
 
@@ -154,45 +153,87 @@ def check_result(name: str, array: object) -> None:
         raise InputError(f"out[{name!r}]: expected a contiguous, aligned array that can be written")
 
 
-def result_arrays(
-    outputs: Mapping[str, Operand], out: Mapping[str, Array] | None, feeds: Mapping[str, Array] = MappingProxyType({})
-) -> dict[str, Array]:
-    """An array per output: the caller's where given, else a new one.
+class Arguments:
+    """The inputs of a plan, whose forms are looked up once.
 
     Args:
-        outputs: what is computed.
-        out: the caller's arrays.
-        feeds: what the run reads, contiguous; results in ``out`` must lie elsewhere.
-
-    Raises:
-        InputError: an array in ``out`` has no such output, or another dtype or shape, or can't be written, or shares
-            bytes with an input or another one.
-        OutOfMemoryError: there is not so much memory.
+        inputs: where each lies.
     """
-    given = {} if out is None else checks.mapping("out", out)
-    for name, array in given.items():
-        if name not in outputs:
-            raise InputError(f"out: there is no output {name!r}; there are: {', '.join(outputs)}")
-        check_result(name, array)
-    if given:
-        _refuse_overlap(given, feeds)
-    results: dict[str, Array] = {}
-    new = sum(operand.type.nbytes for name, operand in outputs.items() if name not in given)
-    require_memory(new, "the results")
-    hold(new, "the results")
-    for name, operand in outputs.items():
-        dtype, shape = operand.type.dtype.numpy, operand.type.sizes
-        if name not in given:
-            try:
-                array = np.empty(shape, dtype)
-            except MemoryError:
-                raise OutOfMemoryError(f"result {name!r}: {operand.type.nbytes} bytes could not be had") from None
-        else:
-            array = given[name]
+
+    __slots__ = ("_forms",)
+
+    def __init__(self, inputs: Mapping[str, Operand]) -> None:
+        self._forms = [(name, operand.type, operand.type.dtype.numpy) for name, operand in inputs.items()]
+
+    def checked(self, given: Mapping[str, Any]) -> dict[str, Array]:
+        """Contiguous, aligned arrays by name; see ``checked_array``."""
+        return {name: _fitting(name, type_, wanted, given[name]) for name, type_, wanted in self._forms}
+
+
+def _fitting(name: str, type_: TensorType, wanted: np.dtype[Any], given: Any) -> Array:
+    """See ``checked_array``; most arrays fit as they are."""
+    if type(given) is np.ndarray and given.dtype == wanted:
+        flags = given.flags
+        if flags.c_contiguous and flags.aligned:
+            return given
+    return checked_array(name, type_, given)
+
+
+class Results:
+    """The results of a plan, whose forms and bytes are looked up once.
+
+    Args:
+        outputs: where each lies.
+    """
+
+    __slots__ = ("_bytes", "_forms")
+
+    def __init__(self, outputs: Mapping[str, Operand]) -> None:
+        self._forms = [(name, o.type.dtype.numpy, o.type.sizes, o.type) for name, o in outputs.items()]
+        self._bytes = sum(operand.type.nbytes for operand in outputs.values())
+
+    def arrays(
+        self, out: Mapping[str, Array] | None = None, arguments: Mapping[str, Array] = MappingProxyType({})
+    ) -> dict[str, Array]:
+        """An array per output: the caller's where given, else a new one.
+
+        Args:
+            out: the caller's arrays.
+            arguments: what the run reads, contiguous; results in ``out`` must lie elsewhere.
+
+        Raises:
+            InputError: an array in ``out`` has no such output, or another dtype or shape, or can't be written, or
+                shares bytes with an argument or another one.
+            OutOfMemoryError: there is not so much memory.
+        """
+        given = {} if out is None else self._checked(checks.mapping("out", out), arguments)
+        new = self._bytes - sum(array.nbytes for array in given.values())
+        require_memory(new, "the results")
+        hold(new, "the results")
+        found: dict[str, Array] = {}
+        for name, dtype, shape, type_ in self._forms:
+            array = given.get(name)
+            if array is None:
+                try:
+                    array = np.empty(shape, dtype)
+                except MemoryError:
+                    raise OutOfMemoryError(f"result {name!r}: {type_.nbytes} bytes could not be had") from None
+            found[name] = array
+        return found
+
+    def _checked(self, out: Mapping[str, Array], arguments: Mapping[str, Array]) -> dict[str, Array]:
+        """The caller's arrays, all of which fit."""
+        forms = {name: (dtype, shape, type_) for name, dtype, shape, type_ in self._forms}
+        for name, array in out.items():
+            if name not in forms:
+                raise InputError(f"out: there is no output {name!r}; there are: {', '.join(forms)}")
+            check_result(name, array)
+        _refuse_overlap(out, arguments)
+        for name, array in out.items():
+            dtype, shape, type_ = forms[name]
             if array.dtype != dtype or array.shape != shape:
-                raise InputError(f"out[{name!r}]: expected {operand.type}, got {array.dtype}{list(array.shape)}")
-        results[name] = array
-    return results
+                raise InputError(f"out[{name!r}]: expected {type_}, got {array.dtype}{list(array.shape)}")
+        return dict(out)
 
 
 def _refuse_overlap(out: Mapping[str, Array], feeds: Mapping[str, Array]) -> None:

@@ -18,7 +18,6 @@ from ..lower.lowering import lower
 from ..lower.placement import Pins
 from ..planning.planner import make_plan
 from ..plugin.registry import Registry
-from .arguments import result_arrays
 from .devices import Devices
 from .program import Program
 from .variables import Variables
@@ -67,7 +66,7 @@ def time_algorithms(
 
 def _race(programs: dict[str, Program], feeds: dict[str, Array]) -> dict[str, float]:
     """The least seconds of a run of each; they take turns, since the machine's speed changes with time."""
-    results = {name: result_arrays(program.plan.outputs, None) for name, program in programs.items()}
+    results = {name: program.results.arrays() for name, program in programs.items()}
     best = dict.fromkeys(programs, math.inf)
     for name, program in programs.items():
         program.run(feeds, results[name])

@@ -14,7 +14,6 @@ from ..ir.kernel import HOST
 from ..ir.operand import Operand
 from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
 from ..ir.types import Array
-from .arguments import result_arrays
 from .bound import Bound, in_sequence
 from .devices import Devices
 from .program import Program
@@ -138,7 +137,7 @@ def profile_program(program: Program, devices: Devices, feeds: Mapping[str, Arra
     single = dataclasses.replace(plan, items=items, ranges={})
     bound = Bound(single, devices, program.persistent, arrange=each_timed)
     try:
-        outputs = result_arrays(plan.outputs, None)
+        outputs = program.results.arrays()
         whole = []
         for _ in range(rounds + WARM):
             begin = time.perf_counter()

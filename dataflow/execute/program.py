@@ -10,6 +10,7 @@ from ..host.garbage_collection import collection_paused
 from ..ir.lowered import Lowered
 from ..ir.plan import Plan
 from ..ir.types import Array
+from .arguments import Arguments, Results
 from .bound import Bound
 from .devices import Devices
 from .scratch import Scratch
@@ -38,6 +39,8 @@ class Program:
     Attributes:
         plan: what runs.
         lowered: what the plan was made from.
+        arguments: checks the arrays of its inputs.
+        results: makes the arrays of its outputs.
         persistent: memory that outlives a run, by the name of its arena.
     """
 
@@ -54,6 +57,7 @@ class Program:
         self._scratch = scratch
         self._devices = devices
         # From now on: constants may be forgotten while a run of this plan is still to begin.
+        self.arguments, self.results = Arguments(plan.inputs), Results(plan.outputs)
         self.persistent = {a.name: variables.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
         self._cap = cap
         self._seats: list[_Seat] = []

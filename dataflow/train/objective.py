@@ -148,6 +148,8 @@ class Objective:
     Attributes:
         graph: the model's, with the inner values that are read as further outputs.
         fractions: metric name to whether it is a share of right answers.
+        keys: the keys that a batch must have beside the model's inputs.
+        open: True when a callable of the user's may read any key of a batch.
     """
 
     def __init__(
@@ -178,6 +180,9 @@ class Objective:
         found = None if chosen is None else [names.metric(m) for m in chosen]
         self._metrics = self._labelled(found, names)
         self._free = [(_name_of(m), m) for m in found or () if not isinstance(m, Metric)]
+        self.keys = tuple(dict.fromkeys(p.key for p in self._parts if p.key not in self._inputs))
+        self.open = bool(self._free) or (self._build is not None and not isinstance(self._build, _Returned))
+        self._entries = frozenset((*self.keys, SAMPLE_WEIGHT))  # what programs read unless it is open
         self.fractions = {name: metric.fraction for name, metric, _ in self._metrics}
         self.fractions |= {name: False for name, _ in self._free}
         reserved = {"loss", "weight", "lr", "epoch", "seconds"} & set(self.fractions)
@@ -188,21 +193,11 @@ class Objective:
     # ---- what it reads --------------------------------------------------------------------------------
 
     @property
-    def open(self) -> bool:
-        """True when a callable of the user's may read any key of a batch."""
-        return bool(self._free) or (self._build is not None and not isinstance(self._build, _Returned))
-
-    @property
     def read(self) -> tuple[str, ...]:
         """Names of the graph's outputs that the loss reads; a callable may read all."""
         if isinstance(self._build, _Returned):
             return (self._build.name,)
         return tuple(self._outputs) if self.open else tuple(part.output for part in self._parts)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys that a batch must have beside the model's inputs."""
-        return tuple(dict.fromkeys(p.key for p in self._parts if p.key not in self._inputs))
 
     @property
     def label_keys(self) -> tuple[str, ...]:
@@ -232,7 +227,7 @@ class Objective:
                 raise InputError(
                     f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
                 )
-        return entries if self.open else {k: a for k, a in entries.items() if k in (*self.keys, SAMPLE_WEIGHT)}
+        return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
 
     # ---- what it adds to the graph --------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..compile import to_differentiate
 from ..engine import Engine
 from ..errors import Cancelled, InputError
-from ..execute.arguments import checked_array, checked_inputs, result_arrays, sizes_of
+from ..execute.arguments import checked_inputs, sizes_of
 from ..execute.execution import Execution
 from ..execute.profile import Profile, profile_program
 from ..execute.program import Program
@@ -179,9 +179,9 @@ class Programs:
             program, batch = self._micro_batch(batch, first, draw, tuple(values))
             plan = program.plan
             read = plan.ranges[BACKWARD].slots
-            arguments = self._arguments(program, batch)
+            arguments = program.arguments.checked(batch)
             arguments = {n: a.copy() if plan.inputs[n].arena in read else a for n, a in arguments.items()}
-            results = result_arrays(plan.outputs, None)
+            results = program.results.arrays()
             self._call(program, arguments, results, part=FORWARD)
         self._kept = _Kept(program, arguments, results, first)
         found = {
@@ -303,7 +303,7 @@ class Programs:
         kept = {key.removeprefix("parameters/"): array for key, array in self.state().items()}
         try:
             return {
-                name: profile_program(program, self.engine.devices, self._arguments(program, given), rounds)
+                name: profile_program(program, self.engine.devices, program.arguments.checked(given), rounds)
                 for name, (program, given) in made.items()
             }
         except Cancelled as error:
@@ -414,11 +414,11 @@ class Programs:
                 graph, changed=trained.changed(), homes=trained.places(), newest=trained.initial, scratch=self._scratch
             )
 
-        return self.engine.program(kind, tuple((name, np.shape(array)) for name, array in batch.items()), build)
+        return self.engine.program(kind, tuple((name, array.shape) for name, array in batch.items()), build)
 
     def _run(self, program: Program, batch: Mapping[str, Array], *, interruptible: bool = True) -> dict[str, Array]:
-        results = result_arrays(program.plan.outputs, None)
-        self._call(program, self._arguments(program, batch), results, interruptible=interruptible)
+        results = program.results.arrays()
+        self._call(program, program.arguments.checked(batch), results, interruptible=interruptible)
         return results
 
     @staticmethod
@@ -434,10 +434,6 @@ class Programs:
             program.run(arguments, results, interruptible=interruptible, part=part)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
-
-    @staticmethod
-    def _arguments(program: Program, batch: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: checked_array(name, o.type, batch[name]) for name, o in program.plan.inputs.items()}
 
 
 def _types(batch: Mapping[str, Array]) -> dict[str, TensorType]:

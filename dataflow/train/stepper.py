@@ -93,6 +93,8 @@ class Stepper:
         self.batch_norm, self.dropout = batch_norm, dropout
         self._graph = without_data(objective.graph, objective.read)
         self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
+        self._inputs = dict(model.inputs)
+        self.tuple_keys = (*self._inputs, *objective.keys)  # names for the parts of samples that are tuples
         self.steps = 0
         self.schedule = names.schedule(optimizer.schedule)
         self._pending = 0  # micro-batches since the last optimizer step
@@ -328,11 +330,9 @@ class Stepper:
 
     def _arguments(self, batch: Batch) -> dict[str, Array]:
         """What the programs read, checked and in the right dtypes."""
-        inputs = self.model.inputs
-        required = (*inputs, *self.objective.keys)
-        known = (*batch.arrays,) if self.objective.open else (SAMPLE_WEIGHT,)
-        check_keys(batch.arrays, required, known)
-        found = {name: _cast(name, batch.arrays[name], type_) for name, type_ in inputs.items()}
+        known = batch.arrays if self.objective.open else (SAMPLE_WEIGHT,)
+        check_keys(batch.arrays, self.tuple_keys, known)
+        found = {name: _cast(name, batch.arrays[name], type_) for name, type_ in self._inputs.items()}
         found |= self.objective.prepare(batch.arrays, batch.indices)
         return {name: found[name] for name in batch.arrays if name in found}
 
@@ -365,15 +365,9 @@ class Stepper:
         fractions = self.objective.fractions
         return {"loss": Tally(), **{name: Tally(fraction) for name, fraction in fractions.items()}}
 
-    @property
-    def tuple_keys(self) -> tuple[str, ...]:
-        """Names for the parts of samples that are tuples."""
-        return (*self.model.inputs, *self.objective.keys)
-
     def _check_data(self, dataset: Dataset) -> None:
         if not self.objective.open:
-            required = (*self.model.inputs, *self.objective.keys)
-            dataset.check_keys(required, (SAMPLE_WEIGHT,), self.tuple_keys)
+            dataset.check_keys(self.tuple_keys, (SAMPLE_WEIGHT,), self.tuple_keys)
         dataset.refuse_nan((*self.objective.label_keys, SAMPLE_WEIGHT))
 
     # ---- weights --------------------------------------------------------------------------------------
