@@ -57,7 +57,7 @@ static inline int64_t df_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t df_divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t df_round_up(int64_t a, int64_t b) { return df_divide_up(a, b) * b; }
 
-/* Size of the parts when |total| is cut into the fewest parts of at most |most|, all about equal.
+/* Units of a split when |total| is split the fewest times into at most |most|, all about equal.
  */
 static inline int64_t df_even_split(int64_t total, int64_t most) {
   return df_divide_up(total, df_max(1, df_divide_up(total, df_max(1, most))));

@@ -79,7 +79,7 @@ static int64_t tasks_down(int64_t m, int64_t batch, int64_t work, int32_t thread
   return best;
 }
 
-/* Rows of a part when |rows| go in the fewest parts of at most |most|. */
+/* Rows of a split when |rows| are split the fewest times into at most |most|. */
 static int64_t even_rows(int64_t rows, int64_t most) {
   return df_divide_up(rows, df_divide_up(rows, df_max(1, most)));
 }
@@ -170,7 +170,7 @@ typedef struct job {
   float *workspace;
 } job;
 
-/* What a task works on: its matrices, and its part of the workspace. */
+/* What a task works on: its matrices, and its slice of the workspace. */
 typedef struct task {
   df_matrix q, kt, v;
   const float *mask;

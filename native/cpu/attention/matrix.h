@@ -49,7 +49,7 @@ static inline df_matrix df_matrix_of(const float *base, const df_matrices *x, co
   return (df_matrix){base + df_matrix_offset(x, lead, n_lead, index), x->row, x->column};
 }
 
-/* The part that begins at a row and a column. */
+/* The submatrix that begins at a row and a column. */
 static inline df_matrix df_matrix_from(df_matrix x, int64_t row, int64_t column) {
   x.at += row * x.row + column * x.column;
   return x;

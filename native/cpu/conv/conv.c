@@ -42,7 +42,7 @@ static void pack_weight(const df_node *node, void *state, const void *source, vo
   DF_NAME(df_conv_prepack)(&conv, &weight, packed);
 }
 
-/* Bytes of weights that are packed at every run, in the first part of the workspace. */
+/* Bytes of weights that are packed at every run, at the start of the workspace. */
 static int64_t packed_bytes(const df_conv *conv) {
   return conv->uses ? df_divide_up(DF_NAME(df_conv_prepack_bytes)(conv), 64) * 64 : 0;
 }

@@ -3,7 +3,7 @@
  * Lanes run along positions, so that they are full with few filters too. x is split by phases
  * (conv/phase_layout.h); dy is copied with rows of the same length and zeros in the gap. A tile of
  * dot products stays in registers over all positions of some images. Images are split by
- * sizes and threads; each part sums into a copy of its own, and the copies are added in their
+ * sizes and threads; each split sums into a copy of its own, and the copies are added in their
  * order. */
 #include "conv/dot.h"
 #include "conv/common.h"
@@ -27,7 +27,7 @@ typedef struct plan {
   int64_t images;      /* copied at a time */
   int64_t filters;     /* of a task */
   int64_t filter_splits;
-  int64_t steps;        /* images of a part */
+  int64_t steps;        /* images of a split */
   int64_t image_splits; /* copies of dw when more than one */
   int64_t scratch;      /* floats of a task's workspace */
 } plan;

@@ -18,7 +18,7 @@ enum {
 
 /* ---- By phases ------------------------------------------------------------------------------ */
 
-typedef struct cut {
+typedef struct phase_plan {
   df_conv conv;
   df_phase phases[DF_MOST_PHASES];
   int64_t count;
@@ -26,7 +26,7 @@ typedef struct cut {
   int64_t packed;               /* floats of all */
   int64_t images;               /* whose phases are summed before they are joined */
   int64_t sums;                 /* floats of an image's phases */
-} cut;
+} phase_plan;
 
 static int64_t round_up(int64_t floats) { return df_divide_up(floats, 16) * 16; }
 
@@ -35,15 +35,15 @@ static int does(const df_phase *phase) {
 }
 
 /* Whether there is an algorithm for all phases. */
-static int make_split(cut *cut, const df_conv *conv, const float *weight) {
-  cut->conv = df_conv_as_row(*conv);
-  conv = &cut->conv;
-  cut->count = DF_NAME(df_phase_count)(conv);
-  cut->packed = cut->sums = 0;
-  if (cut->count > DF_MOST_PHASES || conv->window.taps > DF_MOST_TAPS)
+static int make_split(phase_plan *plan, const df_conv *conv, const float *weight) {
+  plan->conv = df_conv_as_row(*conv);
+  conv = &plan->conv;
+  plan->count = DF_NAME(df_phase_count)(conv);
+  plan->packed = plan->sums = 0;
+  if (plan->count > DF_MOST_PHASES || conv->window.taps > DF_MOST_TAPS)
     return 0;
-  for (int64_t i = 0; i < cut->count; i++) {
-    df_phase *phase = &cut->phases[i];
+  for (int64_t i = 0; i < plan->count; i++) {
+    df_phase *phase = &plan->phases[i];
     *phase = DF_NAME(df_phase_make)(conv, weight, i);
     if (!does(phase))
       continue;
@@ -53,74 +53,74 @@ static int make_split(cut *cut, const df_conv *conv, const float *weight) {
         return 0;
     if (DF_NAME(df_conv_choose)(&phase->conv) == DF_CONV_SHIFTED)
       return 0;
-    cut->pack[i] = cut->packed;
-    cut->packed += round_up(DF_NAME(df_conv_prepack_bytes)(&phase->conv) / (int64_t)sizeof(float));
-    cut->sums += conv->groups * conv->channels * w->out_size;
+    plan->pack[i] = plan->packed;
+    plan->packed += round_up(DF_NAME(df_conv_prepack_bytes)(&phase->conv) / (int64_t)sizeof(float));
+    plan->sums += conv->groups * conv->channels * w->out_size;
   }
-  cut->images = conv->batch;
-  if (cut->count > 1)
-    cut->images = df_max(1, df_min(conv->batch, SUMS_FLOATS / df_max(1, cut->sums)));
-  cut->images =
-      df_divide_up(conv->batch, df_max(1, df_divide_up(conv->batch, df_max(1, cut->images))));
-  cut->images = df_max(1, cut->images);
+  plan->images = conv->batch;
+  if (plan->count > 1)
+    plan->images = df_max(1, df_min(conv->batch, SUMS_FLOATS / df_max(1, plan->sums)));
+  plan->images =
+      df_divide_up(conv->batch, df_max(1, df_divide_up(conv->batch, df_max(1, plan->images))));
+  plan->images = df_max(1, plan->images);
   return 1;
 }
 
 /* Floats of the sums that wait to be joined. */
-static int64_t waiting_floats(const cut *cut) {
-  return cut->count > 1 ? round_up(cut->images * cut->sums) : 0;
+static int64_t waiting_floats(const phase_plan *plan) {
+  return plan->count > 1 ? round_up(plan->images * plan->sums) : 0;
 }
 
 /* Bytes of the packed weights if they are packed at every run, the sums and what a run needs. */
-static int64_t workspace_of(const cut *cut, int32_t threads) {
-  int64_t most = 0, last = cut->conv.batch % cut->images;
-  for (int64_t i = 0; i < cut->count; i++)
-    if (does(&cut->phases[i])) {
-      df_conv conv = cut->phases[i].conv;
-      conv.batch = cut->images;
+static int64_t workspace_of(const phase_plan *plan, int32_t threads) {
+  int64_t most = 0, last = plan->conv.batch % plan->images;
+  for (int64_t i = 0; i < plan->count; i++)
+    if (does(&plan->phases[i])) {
+      df_conv conv = plan->phases[i].conv;
+      conv.batch = plan->images;
       most = df_max(most, DF_NAME(df_conv_algorithm_workspace)(&conv, threads));
       conv.batch = last;
       most = last ? df_max(most, DF_NAME(df_conv_algorithm_workspace)(&conv, threads)) : most;
     }
-  int64_t floats = waiting_floats(cut) + (cut->conv.uses ? cut->packed : 0);
+  int64_t floats = waiting_floats(plan) + (plan->conv.uses ? plan->packed : 0);
   return floats * (int64_t)sizeof(float) + most;
 }
 
-static void run_cut(const df_call *call, cut *cut, const float *dy, const float *packed,
-                    float *dx) {
-  const df_conv *conv = &cut->conv;
+static void run_phases(const df_call *call, phase_plan *plan, const float *dy, const float *packed,
+                       float *dx) {
+  const df_conv *conv = &plan->conv;
   int64_t from_floats = conv->groups * conv->filters * conv->window.out_size;
   int64_t to_floats = conv->groups * conv->channels * conv->window.in_size;
   float *sums = call->workspace;
-  float *workspace = sums + waiting_floats(cut);
+  float *workspace = sums + waiting_floats(plan);
   if (!packed) {
-    for (int64_t i = 0; i < cut->count; i++)
-      if (does(&cut->phases[i]))
+    for (int64_t i = 0; i < plan->count; i++)
+      if (does(&plan->phases[i]))
         DF_NAME(df_conv_prepack_now)
-    (call, &cut->phases[i].conv, &cut->phases[i].weight, workspace + cut->pack[i]);
+    (call, &plan->phases[i].conv, &plan->phases[i].weight, workspace + plan->pack[i]);
     packed = workspace;
-    workspace += cut->packed;
+    workspace += plan->packed;
   }
   for (int64_t image = 0, images; image < conv->batch; image += images) {
-    images = df_min(cut->images, conv->batch - image);
-    float *to = cut->count > 1 ? sums : dx;
-    for (int64_t i = 0; i < cut->count; i++) {
-      df_phase *phase = &cut->phases[i];
+    images = df_min(plan->images, conv->batch - image);
+    float *to = plan->count > 1 ? sums : dx;
+    for (int64_t i = 0; i < plan->count; i++) {
+      df_phase *phase = &plan->phases[i];
       if (!does(phase))
         continue;
       phase->conv.batch = images;
       df_direct direct = {.conv = phase->conv,
                           .out = to,
                           .source = dy + image * from_floats,
-                          .packed = packed + cut->pack[i]};
+                          .packed = packed + plan->pack[i]};
       DF_NAME(df_conv_algorithm_run)(call, &direct, workspace);
       phase->sums = to;
       to += images * conv->groups * conv->channels * phase->conv.window.out_size;
     }
     df_conv some = *conv;
     some.batch = images;
-    if (cut->count > 1)
-      DF_NAME(df_phase_join)(call, &some, cut->phases, dx + image * to_floats);
+    if (plan->count > 1)
+      DF_NAME(df_phase_join)(call, &some, plan->phases, dx + image * to_floats);
   }
 }
 
@@ -156,21 +156,21 @@ static df_conv conv_of_node(const df_node *node) {
 static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
   (void)state;
   df_conv conv = conv_of_node(node);
-  cut cut;
-  make_split(&cut, &conv, source);
-  for (int64_t i = 0; i < cut.count; i++)
-    if (does(&cut.phases[i]))
+  phase_plan plan;
+  make_split(&plan, &conv, source);
+  for (int64_t i = 0; i < plan.count; i++)
+    if (does(&plan.phases[i]))
       DF_NAME(df_conv_prepack)
-  (&cut.phases[i].conv, &cut.phases[i].weight, (float *)packed + cut.pack[i]);
+  (&plan.phases[i].conv, &plan.phases[i].weight, (float *)packed + plan.pack[i]);
 }
 
 /* Of the largest phase: it takes most of the time. */
-static void tell(const cut *cut, df_prepared *out) {
+static void report(const phase_plan *plan, df_prepared *out) {
   const df_conv *largest = NULL;
-  for (int64_t i = 0; i < cut->count; i++)
-    if (does(&cut->phases[i]) &&
-        (!largest || cut->phases[i].conv.window.taps > largest->window.taps))
-      largest = &cut->phases[i].conv;
+  for (int64_t i = 0; i < plan->count; i++)
+    if (does(&plan->phases[i]) &&
+        (!largest || plan->phases[i].conv.window.taps > largest->window.taps))
+      largest = &plan->phases[i].conv;
   if (largest)
     DF_NAME(df_conv_report)(largest, DF_NAME(df_conv_choose)(largest), out);
 }
@@ -178,27 +178,27 @@ static void tell(const cut *cut, df_prepared *out) {
 static df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   df_conv conv = conv_of_node(node);
-  cut cut;
+  phase_plan plan;
   if (DF_NAME(df_depthwise_takes)(&conv))
     return DF_OK;
   out->state = df_conv_state(&conv);
-  if (!make_split(&cut, &conv, NULL)) {
+  if (!make_split(&plan, &conv, NULL)) {
     DF_NAME(df_conv_report)(NULL, DF_CONV_SHIFTED, out);
     df_shifted shifted = shifted_of(&conv);
     out->workspace = DF_NAME(df_shifted_workspace)(&shifted, node->threads);
     return DF_OK;
   }
   /* Which algorithms there are follows from the attributes: the input's shape is one. */
-  if (!conv.uses && cut.packed > 0) {
+  if (!conv.uses && plan.packed > 0) {
     out->n_packs = 1;
     out->replaced = 1 << 1;
     out->packs[0] = (df_pack){.input = 1,
                               .kind = conv.algorithm,
-                              .bytes = cut.packed * (int64_t)sizeof(float),
+                              .bytes = plan.packed * (int64_t)sizeof(float),
                               .pack = pack_weight};
   }
-  out->workspace = workspace_of(&cut, node->threads);
-  tell(&cut, out);
+  out->workspace = workspace_of(&plan, node->threads);
+  report(&plan, out);
   return DF_OK;
 }
 
@@ -214,9 +214,9 @@ static df_status run(const df_call *call) {
     DF_NAME(df_depthwise_run_dx)(call, &depthwise);
     return DF_OK;
   }
-  cut cut;
-  if (make_split(&cut, &conv, w->data)) {
-    run_cut(call, &cut, dy->data, packed, dx->data);
+  phase_plan plan;
+  if (make_split(&plan, &conv, w->data)) {
+    run_phases(call, &plan, dy->data, packed, dx->data);
     return DF_OK;
   }
   df_shifted shifted = shifted_of(&conv);

@@ -29,7 +29,7 @@ typedef struct task {
   const gradient *gradient;
   int64_t group, filter, filters, channel, channels;
   int64_t image, images, z, first, rows; /* the block */
-  int32_t accumulate;                    /* it is not the first of the part */
+  int32_t accumulate;                    /* it is not the first of the split */
   float *dw;                             /* of the group */
   float *sums, *right, *left;
   int32_t *shift;

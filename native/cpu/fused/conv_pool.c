@@ -105,7 +105,7 @@ static void pack_weight(const df_node *node, void *state, const void *source, vo
 
 static int64_t round_up(int64_t floats) { return df_divide_up(floats, 16) * 16; }
 
-/* Floats of weights that are packed at every run, in the first part of the workspace. */
+/* Floats of weights that are packed at every run, at the start of the workspace. */
 static int64_t packed_floats(const df_conv *conv) {
   return conv->uses ? round_up(DF_NAME(df_conv_prepack_bytes)(conv) / (int64_t)sizeof(float)) : 0;
 }

@@ -40,7 +40,7 @@ static form form_of(const df_gemm *gemm) {
   return gemm->a_row == 1 && gemm->n <= DF_TILE_COLUMNS ? BY_STEPS : PACKED;
 }
 
-/* A product with k in one part, and where its packed operands go. */
+/* A product whose steps of k are one block, and where its packed operands go. */
 typedef struct work {
   df_gemm gemm;
   int64_t height; /* rows of a panel of a; panels are about equal */

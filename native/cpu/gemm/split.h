@@ -1,32 +1,32 @@
-/* gemm/split.h: parts of a product, which are products. */
+/* gemm/split.h: a product split by rows, columns or steps gives smaller products. */
 #ifndef DF_CPU_GEMM_SPLIT_H
 #define DF_CPU_GEMM_SPLIT_H
 
 #include "gemm/product.h"
 
-/* The part of |gemm| in columns [j, j + columns). */
+/* The product of columns [j, j + columns) of |gemm|. */
 static inline df_gemm df_gemm_columns(const df_gemm *gemm, int64_t j, int64_t columns) {
-  df_gemm part = *gemm;
-  part.n = columns;
-  part.b += j * gemm->b_col;
-  part.c += j;
-  if (part.end.column_bias)
-    part.end.column_bias += j;
-  if (part.end.add)
-    part.end.add += j;
-  return part;
+  df_gemm split = *gemm;
+  split.n = columns;
+  split.b += j * gemm->b_col;
+  split.c += j;
+  if (split.end.column_bias)
+    split.end.column_bias += j;
+  if (split.end.add)
+    split.end.add += j;
+  return split;
 }
 
 static inline df_gemm df_gemm_rows(const df_gemm *gemm, int64_t i, int64_t rows) {
-  df_gemm part = *gemm;
-  part.m = rows;
-  part.a += i * gemm->a_row;
-  part.c += i * gemm->c_row;
-  if (part.end.row_bias)
-    part.end.row_bias += i;
-  if (part.end.add)
-    part.end.add += i * gemm->c_row;
-  return part;
+  df_gemm split = *gemm;
+  split.m = rows;
+  split.a += i * gemm->a_row;
+  split.c += i * gemm->c_row;
+  if (split.end.row_bias)
+    split.end.row_bias += i;
+  if (split.end.add)
+    split.end.add += i * gemm->c_row;
+  return split;
 }
 
 /* Leaves steps [p, p + k): the first may overwrite c, the last adds the biases. */

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { MOST_PARTS = 64 /* partial sums of a tensor; their number depends on its size only */ };
+enum { MOST_PARTIALS = 64 /* partial sums of a tensor; their number depends on its size only */ };
 
 typedef struct step_context {
   float *param, *first, *second; /* outputs: parameter; velocity, or moments m and v */
@@ -120,7 +120,7 @@ static df_status adamw_run(const df_call *call) {
 typedef struct square_context {
   const float *x;
   int64_t count;
-  double parts[MOST_PARTS];
+  double partials[MOST_PARTIALS];
 } square_context;
 
 static void square_task(void *context, int64_t index, int64_t count, int32_t worker) {
@@ -131,18 +131,18 @@ static void square_task(void *context, int64_t index, int64_t count, int32_t wor
   double total = 0.0;
   for (int64_t i = begin; i < end; i += DF_CHUNK)
     total += (double)df_dot_block(s->x + i, s->x + i, df_min(DF_CHUNK, end - i));
-  s->parts[index] = total;
+  s->partials[index] = total;
 }
 
 /* square_sum(x, before?) -> before + the sum of x^2 */
 static df_status square_run(const df_call *call) {
   const float *before = call->inputs[1].data;
   square_context s = {.x = call->inputs[0].data, .count = df_elements(&call->inputs[0])};
-  const int64_t parts = df_max(1, df_min(MOST_PARTS, s.count / DF_GRAIN));
-  df_parallel(call, square_task, &s, parts);
+  const int64_t partials = df_max(1, df_min(MOST_PARTIALS, s.count / DF_GRAIN));
+  df_parallel(call, square_task, &s, partials);
   double total = before ? (double)*before : 0.0;
-  for (int64_t i = 0; i < parts; i++)
-    total += s.parts[i];
+  for (int64_t i = 0; i < partials; i++)
+    total += s.partials[i];
   *(float *)call->outputs[0].data = (float)total;
   return DF_OK;
 }

@@ -1,13 +1,16 @@
 /* map/random.c: numbers from Philox4x32-10, a function of key, stream and element index alone, so
  * they depend neither on threads nor on order.
  *
- * key: uint64[2] = (seed, step). Block b gives the bits of elements 4b..4b+3:
- *   counter = (low half of b, high half of b, stream, low half of step), key = (low, high half of
- * seed). u = (bits >> 8) 2^-24, in [0, 1). random_uniform  low + u (high - low) random_normal from
- * the words w0..w3 of a block, by Box and Muller, for the pairs (w0, w1) and (w2, w3): r = sqrt(-2
- * log(((w0 >> 8) + 1) 2^-24)), t = 2 pi (w1 >> 8) 2^-24; the two elements are mean + scale r cos t,
- * mean + scale r sin t. dropout         x / (1 - ratio) where u >= ratio, else 0
- */
+ * key: uint64[2] = (seed, step). Block b gives the bits of elements 4b..4b+3, with
+ *   counter = (low half of b, high half of b, stream, low half of step)
+ *   key     = (low half of seed, high half of seed)
+ *   u       = (bits >> 8) 2^-24, in [0, 1)
+ *
+ * random_uniform  low + u (high - low)
+ * random_normal   Box and Muller: a pair of words (w0, w1) gives mean + scale r cos t and
+ *                 mean + scale r sin t, where r = sqrt(-2 log(((w0 >> 8) + 1) 2^-24)) and
+ *                 t = 2 pi (w1 >> 8) 2^-24
+ * dropout         x / (1 - ratio) where u >= ratio, else 0 */
 #include "cpu.h"
 #include "simd/vmath.h"
 

@@ -6,7 +6,7 @@
  *     xhat = (x - mean) * inv_std, dbias = sum dy, dscale = sum dy * xhat, M = N * inner
  *
  * Where a thread has a channel for itself, it makes the sums and what follows from them while the
- * channel is in the cache: every tensor comes from far once, 2 or 3 elements are moved per place
+ * channel is in the cache: every tensor comes from far once, 2 or 3 elements are moved per position
  * and not 3 or 5. */
 #include "norm/channel_statistics.h"
 #include "simd/vector.h"
@@ -101,23 +101,23 @@ static df_status run_inference(const df_call *call) {
   return DF_OK;
 }
 
-/* Whether a channel is one part, of planes: a thread then does all that there is to do for it while
- * it is in the cache, and every element comes from far once. */
-static int by_channel(const df_statistics *s) { return s->l.inner > 1 && s->parts.count == 1; }
+/* Whether a channel has a single partial sum, of planes: a thread then does all that there is to do
+ * for it while it is in the cache, and every element comes from far once. */
+static int by_channel(const df_statistics *s) { return s->l.inner > 1 && s->partials.count == 1; }
 
 /* From one plane to that of the next channel, when the planes of two channels of |tensors| tensors
  * fit the second cache; else 0. */
 static int64_t next_channel(const df_statistics *s, int64_t tensors) {
-  return 2 * tensors * s->parts.total <= CACHE_FLOATS ? s->l.inner : 0;
+  return 2 * tensors * s->partials.total <= CACHE_FLOATS ? s->l.inner : 0;
 }
 
 /* ---- batch_norm_train ----------------------------------------------------------------------- */
 
-/* The workspace: results of the parts, then mean and factor per channel. */
+/* The workspace: results of the partials, then mean and factor per channel. */
 static df_status prepare_train(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   df_channels l = df_channels_of(node->inputs[0].shape, node->inputs[0].rank);
-  out->workspace = df_parts_bytes(&l, node->threads) + 2 * l.channels * (int64_t)sizeof(float);
+  out->workspace = df_partials_bytes(&l, node->threads) + 2 * l.channels * (int64_t)sizeof(float);
   return DF_OK;
 }
 
@@ -138,17 +138,17 @@ typedef struct train {
   double epsilon, momentum;
 } train;
 
-/* Joins the parts of channel |c|; all that is known of it. */
+/* Joins the partials of channel |c|; all that is known of it. */
 static void finish_moments(const train *t, int64_t c) {
-  const df_parts *p = &t->s.parts;
+  const df_partials *p = &t->s.partials;
   const double *result = t->s.result + 2 * c * p->count;
   double mean = result[0], deviation = result[1];
-  for (int64_t part = 1; part < p->count; part++) {
-    double seen = (double)(part * p->length);
-    double count = (double)df_min(p->length, p->total - part * p->length);
-    double delta = result[2 * part] - mean;
+  for (int64_t partial = 1; partial < p->count; partial++) {
+    double seen = (double)(partial * p->length);
+    double count = (double)df_min(p->length, p->total - partial * p->length);
+    double delta = result[2 * partial] - mean;
     mean += delta * count / (seen + count);
-    deviation += result[2 * part + 1] + delta * delta * seen * count / (seen + count);
+    deviation += result[2 * partial + 1] + delta * delta * seen * count / (seen + count);
   }
   double variance = deviation / (double)p->total;
   double inv_std = 1.0 / sqrt(variance + t->epsilon);
@@ -168,7 +168,7 @@ static void train_task(void *context, int64_t index, int64_t count, int32_t work
   int64_t begin, end, ahead = next_channel(&t->s, 1);
   df_task_range(index, count, t->s.l.channels, 1, &begin, &end);
   for (int64_t c = begin; c < end; c++) {
-    DF_NAME(df_moments)(&t->s, c, 0, t->s.parts.total, t->s.result + 2 * c);
+    DF_NAME(df_moments)(&t->s, c, 0, t->s.partials.total, t->s.result + 2 * c);
     finish_moments(t, c);
     normalize_channel(&t->a, c, ahead);
   }
@@ -180,13 +180,13 @@ static df_status run_train(const df_call *call) {
   train t = {.call = call,
              .s = {.x = x->data,
                    .l = l,
-                   .parts = df_parts_of(&l, call->threads),
+                   .partials = df_partials_of(&l, call->threads),
                    .result = call->workspace},
              .saved_mean = call->n_outputs > 3 ? call->outputs[3].data : NULL,
              .saved_inv_std = call->n_outputs > 4 ? call->outputs[4].data : NULL,
              .epsilon = df_attr_float(call, DF_BATCH_NORM_EPSILON),
              .momentum = df_attr_float(call, DF_BATCH_NORM_TRAIN_MOMENTUM)};
-  t.mean = (float *)(t.s.result + 2 * l.channels * t.s.parts.count);
+  t.mean = (float *)(t.s.result + 2 * l.channels * t.s.partials.count);
   t.factor = t.mean + l.channels;
   t.a = (affine){.y = call->outputs[0].data,
                  .x = x->data,
@@ -195,7 +195,7 @@ static df_status run_train(const df_call *call) {
                  .factor = t.factor,
                  .bias = call->inputs[2].data};
   if (by_channel(&t.s)) {
-    int64_t tasks = df_task_count(call, l.channels * t.s.parts.total, DF_GRAIN);
+    int64_t tasks = df_task_count(call, l.channels * t.s.partials.total, DF_GRAIN);
     df_parallel(call, train_task, &t, df_min(tasks, l.channels));
     return DF_OK;
   }
@@ -217,11 +217,11 @@ typedef struct backward {
 } backward;
 
 static void finish_sums(const backward *b, int64_t c) {
-  const df_parts *p = &b->s.parts;
+  const df_partials *p = &b->s.partials;
   double plain = 0.0, weighted = 0.0, total = (double)p->total;
-  for (int64_t part = 0; part < p->count; part++) {
-    plain += b->s.result[2 * (c * p->count + part)];
-    weighted += b->s.result[2 * (c * p->count + part) + 1];
+  for (int64_t partial = 0; partial < p->count; partial++) {
+    plain += b->s.result[2 * (c * p->count + partial)];
+    weighted += b->s.result[2 * (c * p->count + partial) + 1];
   }
   weighted *= b->inv_std[c];
   if (b->dbias)
@@ -274,18 +274,18 @@ static void backward_channels(void *context, int64_t index, int64_t count, int32
   int64_t begin, end, ahead = next_channel(&b->s, 2);
   df_task_range(index, count, l->channels, 1, &begin, &end);
   for (int64_t c = begin; c < end; c++) {
-    DF_NAME(df_sums)(&b->s, c, 0, b->s.parts.total, b->s.result + 2 * c);
+    DF_NAME(df_sums)(&b->s, c, 0, b->s.partials.total, b->s.result + 2 * c);
     finish_sums(b, c);
     for (int64_t n = 0; n < l->batch; n++)
       backward_plane(b, c, (n * l->channels + c) * l->inner, ahead);
   }
 }
 
-/* The workspace: results of the parts, then factor, slope and shift per channel. */
+/* The workspace: results of the partials, then factor, slope and shift per channel. */
 static df_status prepare_grad(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   df_channels l = df_channels_of(node->inputs[1].shape, node->inputs[1].rank);
-  out->workspace = df_parts_bytes(&l, node->threads) + 3 * l.channels * (int64_t)sizeof(float);
+  out->workspace = df_partials_bytes(&l, node->threads) + 3 * l.channels * (int64_t)sizeof(float);
   return DF_OK;
 }
 
@@ -296,17 +296,17 @@ static df_status run_grad(const df_call *call) {
                       .dy = call->inputs[0].data,
                       .mean = call->inputs[3].data,
                       .l = l,
-                      .parts = df_parts_of(&l, call->threads),
+                      .partials = df_partials_of(&l, call->threads),
                       .result = call->workspace},
                 .dx = call->outputs[0].data,
                 .dscale = call->n_outputs > 1 ? call->outputs[1].data : NULL,
                 .dbias = call->n_outputs > 2 ? call->outputs[2].data : NULL,
                 .scale = call->inputs[2].data,
                 .inv_std = call->inputs[4].data};
-  b.factor = (float *)(b.s.result + 2 * l.channels * b.s.parts.count);
+  b.factor = (float *)(b.s.result + 2 * l.channels * b.s.partials.count);
   b.slope = b.factor + l.channels;
   b.shift = b.slope + l.channels;
-  int64_t tasks = df_task_count(call, l.channels * b.s.parts.total, DF_GRAIN);
+  int64_t tasks = df_task_count(call, l.channels * b.s.partials.total, DF_GRAIN);
   if (b.dx && by_channel(&b.s)) {
     df_parallel(call, backward_channels, &b, df_min(tasks, l.channels));
     return DF_OK;

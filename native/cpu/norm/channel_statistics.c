@@ -1,4 +1,4 @@
-/* norm/channel_statistics.c: runs of one channel, and the parts that they make. */
+/* norm/channel_statistics.c: runs of one channel, and partial sums over them. */
 #include "norm/channel_statistics.h"
 #include "simd/vector.h"
 
@@ -29,8 +29,8 @@ static const float *run_of(const float *x, const df_channels *l, int64_t c, int6
   return buffer;
 }
 
-/* How many elements the run at |at| has: whole planes when they are small, parts of one when it is
- * large. */
+/* How many elements the run at |at| has: whole planes when they are small, slices of one when it
+ * is large. */
 static int64_t run_length(const df_channels *l, int64_t at, int64_t total) {
   if (l->inner <= DF_CHUNK / 2)
     return df_min(total - at, DF_CHUNK / l->inner * l->inner);
@@ -119,16 +119,16 @@ static void statistics_task(void *context, int64_t index, int64_t count, int32_t
   (void)worker;
   const df_statistics *s = context;
   int64_t begin, end;
-  df_task_range(index, count, s->l.channels * s->parts.count, 1, &begin, &end);
+  df_task_range(index, count, s->l.channels * s->partials.count, 1, &begin, &end);
   for (int64_t at = begin; at < end; at++) {
-    int64_t from = at % s->parts.count * s->parts.length;
-    int64_t to = df_min(s->parts.total, from + s->parts.length);
-    (s->dy ? DF_NAME(df_sums) : DF_NAME(df_moments))(s, at / s->parts.count, from, to,
+    int64_t from = at % s->partials.count * s->partials.length;
+    int64_t to = df_min(s->partials.total, from + s->partials.length);
+    (s->dy ? DF_NAME(df_sums) : DF_NAME(df_moments))(s, at / s->partials.count, from, to,
                                                      s->result + 2 * at);
   }
 }
 
 void DF_NAME(df_take_statistics)(const df_call *call, const df_statistics *s) {
-  int64_t tasks = df_task_count(call, s->l.channels * s->parts.total, DF_GRAIN);
-  df_parallel(call, statistics_task, (void *)s, df_min(tasks, s->l.channels * s->parts.count));
+  int64_t tasks = df_task_count(call, s->l.channels * s->partials.total, DF_GRAIN);
+  df_parallel(call, statistics_task, (void *)s, df_min(tasks, s->l.channels * s->partials.count));
 }

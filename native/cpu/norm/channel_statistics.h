@@ -1,9 +1,9 @@
-/* norm/channel_statistics.h: sums over the batch and the places of each channel, channels on axis 1
- * of (N, C, inner).
+/* norm/channel_statistics.h: sums over the batch and the positions of each channel, channels on
+ * axis 1 of (N, C, inner).
  *
  * Sums are made in runs of at most DF_CHUNK elements, each in vectors, and joined in double in the
- * order of the runs: the parts depend on the shape and the number of threads alone. The variance of
- * a run is taken about its own mean. */
+ * order of the runs: the partials depend on the shape and the number of threads alone. The variance
+ * of a run is taken about its own mean. */
 #ifndef DF_CPU_NORM_CHANNEL_STATISTICS_H
 #define DF_CPU_NORM_CHANNEL_STATISTICS_H
 
@@ -17,25 +17,25 @@ static inline df_channels df_channels_of(const int64_t *shape, int32_t rank) {
   return (df_channels){shape[0], shape[1], df_product(shape, 2, rank)};
 }
 
-/* The parts of a channel, runs that one thread does; so many that a few channels still fill the
+/* The partials of a channel, runs that one thread does; so many that a few channels still fill the
  * threads. */
-typedef struct df_parts {
+typedef struct df_partials {
   int64_t count, length, total;
-} df_parts;
+} df_partials;
 
-static inline df_parts df_parts_of(const df_channels *l, int32_t threads) {
+static inline df_partials df_partials_of(const df_channels *l, int32_t threads) {
   int64_t total = l->batch * l->inner;
   int64_t inner = df_max(1, l->inner);
   int64_t run = inner <= DF_CHUNK / 2 ? DF_CHUNK / inner * inner : inner;
   int64_t wanted = threads > 1 ? df_divide_up(4 * (int64_t)threads, df_max(1, l->channels)) : 1;
   int64_t runs = df_max(1, df_divide_up(total, run));
   int64_t length = df_divide_up(runs, df_min(runs, wanted)) * run;
-  return (df_parts){df_max(1, df_divide_up(total, length)), length, total};
+  return (df_partials){df_max(1, df_divide_up(total, length)), length, total};
 }
 
-/* Two doubles per channel and part. */
-static inline int64_t df_parts_bytes(const df_channels *l, int32_t threads) {
-  return l->channels * df_parts_of(l, threads).count * 2 * (int64_t)sizeof(double);
+/* Two doubles per channel and partial. */
+static inline int64_t df_partials_bytes(const df_channels *l, int32_t threads) {
+  return l->channels * df_partials_of(l, threads).count * 2 * (int64_t)sizeof(double);
 }
 
 typedef struct df_statistics {
@@ -43,8 +43,8 @@ typedef struct df_statistics {
   const float *dy;   /* null when mean and deviation are wanted */
   const float *mean; /* of the channels, when dy is not null */
   df_channels l;
-  df_parts parts;
-  double *result; /* two per channel and part */
+  df_partials partials;
+  double *result; /* two per channel and partial */
 } df_statistics;
 
 /* Mean and sum of squared deviations of elements [begin, end) of channel |c|. */
@@ -55,7 +55,7 @@ void DF_NAME(df_moments)(const df_statistics *s, int64_t c, int64_t begin, int64
 void DF_NAME(df_sums)(const df_statistics *s, int64_t c, int64_t begin, int64_t end,
                       double *result);
 
-/* Those of all parts, to s->result. */
+/* Those of all partials, to s->result. */
 void DF_NAME(df_take_statistics)(const df_call *call, const df_statistics *s);
 
 #endif

@@ -11,8 +11,8 @@
 #include "simd/block.h"
 
 enum {
-  BAND = 32,      /* rows whose sums a float holds */
-  MOST_PARTS = 16 /* of the sums over rows: each has its own in the workspace */
+  BAND = 32,         /* rows whose sums a float holds */
+  MOST_PARTIALS = 16 /* of the sums over rows: each has its own in the workspace */
 };
 
 typedef struct norm {
@@ -32,15 +32,15 @@ static double row_sum(const float *x, int64_t n) {
 
 /* Sum of (x - mean)^2. */
 static double row_squares(const float *x, float mean, int64_t n) {
-  float part[DF_CHUNK];
+  float squares[DF_CHUNK];
   double sum = 0.0;
   for (int64_t begin = 0; begin < n; begin += DF_CHUNK) {
     const int64_t some = df_min(DF_CHUNK, n - begin);
     for (int64_t i = 0; i < some; i++) {
       const float d = x[begin + i] - mean;
-      part[i] = d * d;
+      squares[i] = d * d;
     }
-    sum += (double)df_sum_block(part, some);
+    sum += (double)df_sum_block(squares, some);
   }
   return sum;
 }
@@ -121,13 +121,13 @@ static df_status norm_run(const df_call *call) {
 typedef struct norm_grad {
   float *dx;
   const float *dy, *x, *scale, *mean, *inverse;
-  double *sums; /* per part: dscale and dbias; null when nobody wants them */
-  float *bands; /* per part: the same of a band */
+  double *sums; /* per partial: dscale and dbias; null when nobody wants them */
+  float *bands; /* per partial: the same of a band */
   int64_t rows, n, center;
 } norm_grad;
 
 static int64_t part_count(int64_t rows, int64_t elements) {
-  return df_max(1, df_min(df_min(MOST_PARTS, df_divide_up(rows, BAND)), elements / DF_GRAIN));
+  return df_max(1, df_min(df_min(MOST_PARTIALS, df_divide_up(rows, BAND)), elements / DF_GRAIN));
 }
 
 static void add_row(float *dscale, float *dbias, const float *dy, const float *x, float mean,
@@ -139,7 +139,7 @@ static void add_row(float *dscale, float *dbias, const float *dy, const float *x
   }
 }
 
-/* Adds the band to the sums of the part and clears it. */
+/* Adds the band to the sums of the partial and clears it. */
 static void close_band(double *sums, float *band, int64_t count) {
   DF_IVDEP
   for (int64_t i = 0; i < count; i++) {
@@ -227,18 +227,18 @@ static df_status grad_run(const df_call *call) {
                  .rows = elements / n,
                  .n = n,
                  .center = df_attr_int(call, DF_LAYER_NORM_CENTER)};
-  int64_t parts = df_min(s.rows, df_task_count(call, elements, DF_GRAIN / 4));
+  int64_t partials = df_min(s.rows, df_task_count(call, elements, DF_GRAIN / 4));
   if (dscale || dbias) {
-    parts = part_count(s.rows, elements);
+    partials = part_count(s.rows, elements);
     s.sums = call->workspace;
-    s.bands = (float *)(s.sums + parts * 2 * n);
+    s.bands = (float *)(s.sums + partials * 2 * n);
   }
-  df_parallel(call, grad_task, &s, parts);
+  df_parallel(call, grad_task, &s, partials);
   for (int64_t i = 0; i < n && s.sums; i++) {
     double scale_sum = 0.0, bias_sum = 0.0;
-    for (int64_t part = 0; part < parts; part++) {
-      scale_sum += s.sums[part * 2 * n + i];
-      bias_sum += s.sums[part * 2 * n + n + i];
+    for (int64_t partial = 0; partial < partials; partial++) {
+      scale_sum += s.sums[partial * 2 * n + i];
+      bias_sum += s.sums[partial * 2 * n + n + i];
     }
     if (dscale)
       dscale[i] = (float)scale_sum;

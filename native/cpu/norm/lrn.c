@@ -14,13 +14,13 @@
 
 enum { STRIP = 256 };
 
-typedef struct job {
+typedef struct normalization {
   float *y, *scale; /* forward; scale may be null */
   float *dx;        /* backward */
   const float *dy, *x, *old_y, *old_scale;
   int64_t batch, channels, inner, size;
   float factor, beta, bias; /* factor: alpha / size */
-} job;
+} normalization;
 
 /* out = scale^-beta. */
 static void inverse_power(float *out, const float *scale, float beta, int64_t count) {
@@ -43,7 +43,8 @@ static void inverse_power(float *out, const float *scale, float beta, int64_t co
 
 /* sum = bias + factor * sum of squares over the window of channel |c|; x: channel 0 of the strip.
  */
-static void window_scale(float *sum, const job *j, const float *x, int64_t c, int64_t count) {
+static void window_scale(float *sum, const normalization *j, const float *x, int64_t c,
+                         int64_t count) {
   int64_t first = df_max(0, c - (j->size - 1) / 2);
   int64_t last = df_min(j->channels - 1, c + j->size / 2);
   for (int64_t i = 0; i < count; i++)
@@ -57,7 +58,7 @@ static void window_scale(float *sum, const job *j, const float *x, int64_t c, in
     sum[i] = j->bias + j->factor * sum[i];
 }
 
-static void forward_strip(const job *j, int64_t at, int64_t count) {
+static void forward_strip(const normalization *j, int64_t at, int64_t count) {
   float sum[STRIP], power[STRIP];
   for (int64_t c = 0; c < j->channels; c++) {
     int64_t here = at + c * j->inner;
@@ -71,7 +72,7 @@ static void forward_strip(const job *j, int64_t at, int64_t count) {
   }
 }
 
-static void backward_strip(const job *j, int64_t at, int64_t count) {
+static void backward_strip(const normalization *j, int64_t at, int64_t count) {
   float sum[STRIP], power[STRIP];
   float factor = 2.0f * j->factor * j->beta;
   for (int64_t c = 0; c < j->channels; c++) {
@@ -93,7 +94,7 @@ static void backward_strip(const job *j, int64_t at, int64_t count) {
 
 static void task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
-  const job *j = context;
+  const normalization *j = context;
   int64_t strips = df_divide_up(j->inner, STRIP), begin, end;
   df_task_range(index, count, j->batch * strips, 1, &begin, &end);
   for (int64_t strip = begin; strip < end; strip++) {
@@ -103,7 +104,7 @@ static void task(void *context, int64_t index, int64_t count, int32_t worker) {
   }
 }
 
-static df_status run(const df_call *call, job *j, const df_tensor *x) {
+static df_status run(const df_call *call, normalization *j, const df_tensor *x) {
   j->x = x->data;
   j->batch = x->shape[0];
   j->channels = x->shape[1];
@@ -119,15 +120,16 @@ static df_status run(const df_call *call, job *j, const df_tensor *x) {
 }
 
 static df_status run_forward(const df_call *call) {
-  job j = {.y = call->outputs[0].data, .scale = call->n_outputs > 1 ? call->outputs[1].data : NULL};
+  normalization j = {.y = call->outputs[0].data,
+                     .scale = call->n_outputs > 1 ? call->outputs[1].data : NULL};
   return run(call, &j, &call->inputs[0]);
 }
 
 static df_status run_backward(const df_call *call) {
-  job j = {.dx = call->outputs[0].data,
-           .dy = call->inputs[0].data,
-           .old_y = call->inputs[2].data,
-           .old_scale = call->inputs[3].data};
+  normalization j = {.dx = call->outputs[0].data,
+                     .dy = call->inputs[0].data,
+                     .old_y = call->inputs[2].data,
+                     .old_scale = call->inputs[3].data};
   return run(call, &j, &call->inputs[1]);
 }
 

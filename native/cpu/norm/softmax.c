@@ -1,10 +1,12 @@
 /* norm/softmax.c: softmax, log_softmax and their gradients along one axis of a float tensor.
  *
  * x is seen as (outer, size, inner). With inner = 1 a unit of work is a row, else up to COLUMNS
- * columns. softmax       y = e^(x - m) / s      m = max x, s = sum e^(x - m) softmax_grad  dx = y
- * (dy - sum dy y) log_softmax   y = x - m - log s log_softmax_grad  dx = dy - e^y sum dy Outputs
- * may overwrite inputs.
- */
+ * columns. Outputs may overwrite inputs.
+ *
+ *   softmax           y = e^(x - m) / s, m = max x, s = sum e^(x - m)
+ *   softmax_grad      dx = y (dy - sum dy y)
+ *   log_softmax       y = x - m - log s
+ *   log_softmax_grad  dx = dy - e^y sum dy */
 #include "norm/softmax.h"
 
 enum { COLUMNS = 256 };

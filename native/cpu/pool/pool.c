@@ -1,9 +1,11 @@
 /* pool/pool.c: maxima and means over windows of (N, C, spatial...), and their gradients.
  *
- *   max_pool       y = largest of the window, the first of equals; NaN wins. indices: its argmax in
- * the plane max_pool_grad  dx = 0, then dx[indices] += dy in the order of y avg_pool       y = sum
- * of the window / count; count is of the elements inside, or inside the padding too avg_pool_grad
- * dx[elements of the window] += dy / count in the order of y
+ *   max_pool       y = largest of the window, the first of equals; NaN wins.
+ *                  indices: where in the plane it lies
+ *   max_pool_grad  dx = 0, then dx[indices] += dy in the order of y
+ *   avg_pool       y = sum of the window / count; count is of the elements inside, or inside the
+ *                  padding too
+ *   avg_pool_grad  dx[elements of the window] += dy / count in the order of y
  *
  * Planes are independent, so a task is some planes. An output costs one read per tap. */
 #include "pool/rows.h"
@@ -12,7 +14,7 @@
 
 enum { NOWHERE = -1 }; /* index of the maximum of a window that lies in the padding whole */
 
-typedef struct job {
+typedef struct pooling {
   df_window w;
   float *y;
   int32_t *indices; /* may be null */
@@ -22,7 +24,7 @@ typedef struct job {
   int64_t planes;
   int32_t pads_count; /* avg: padding counts */
   int32_t *bad;       /* per task: an index that is outside, see max_grad_plane */
-} job;
+} pooling;
 
 /* ---- Geometry ------------------------------------------------------------------------------- */
 
@@ -83,7 +85,7 @@ static int64_t row_at(const df_window *w, const span *s, int64_t a, int64_t b) {
 }
 
 /* What a sum over the window at |o| is divided by. */
-static int64_t divisor(const job *j, const span *s, const int64_t o[DF_AXES]) {
+static int64_t divisor(const pooling *j, const span *s, const int64_t o[DF_AXES]) {
   const df_window *w = &j->w;
   int64_t count = 1;
   for (int axis = 0; axis < DF_AXES; axis++) {
@@ -131,7 +133,7 @@ static float max_at(const df_window *w, const float *x, const int64_t o[DF_AXES]
   return best;
 }
 
-static void max_planes(const job *j, int64_t plane, int64_t planes) {
+static void max_planes(const pooling *j, int64_t plane, int64_t planes) {
   const float *x = j->x + plane * j->w.in_size;
   float *y = j->y + plane * j->w.out_size;
   int32_t *indices = j->indices ? j->indices + plane * j->w.out_size : NULL;
@@ -154,7 +156,7 @@ static void max_planes(const job *j, int64_t plane, int64_t planes) {
   }
 }
 
-static void avg_planes(const job *j, int64_t plane, int64_t planes) {
+static void avg_planes(const pooling *j, int64_t plane, int64_t planes) {
   const df_window *w = &j->w;
   const float *x = j->x + plane * w->in_size;
   float *y = j->y + plane * w->out_size;
@@ -177,7 +179,7 @@ static void avg_planes(const job *j, int64_t plane, int64_t planes) {
     });
 }
 
-static void avg_grad_plane(const job *j, int64_t plane) {
+static void avg_grad_plane(const pooling *j, int64_t plane) {
   const df_window *w = &j->w;
   const float *dy = j->dy + plane * w->out_size;
   float *dx = j->dx + plane * w->in_size;
@@ -196,7 +198,7 @@ static void avg_grad_plane(const job *j, int64_t plane) {
 }
 
 /* Returns 0 when an index lies outside the plane; nothing is written there. */
-static int max_grad_plane(const job *j, int64_t plane) {
+static int max_grad_plane(const pooling *j, int64_t plane) {
   const float *dy = j->dy + plane * j->w.out_size;
   const int32_t *indices = j->old_indices + plane * j->w.out_size;
   float *dx = j->dx + plane * j->w.in_size;
@@ -218,7 +220,7 @@ static int max_grad_plane(const job *j, int64_t plane) {
 #define PLANES(name, work)                                                                         \
   static void name(void *context, int64_t index, int64_t count, int32_t worker) {                  \
     (void)worker;                                                                                  \
-    const job *j = context;                                                                        \
+    const pooling *j = context;                                                                    \
     int64_t begin, end;                                                                            \
     df_task_range(index, count, j->planes, 1, &begin, &end);                                       \
     work;                                                                                          \
@@ -231,43 +233,43 @@ PLANES(avg_task, avg_planes(j, begin, end - begin))
 PLANES(avg_grad_task, EACH_PLANE(avg_grad_plane(j, plane)))
 PLANES(max_grad_task, EACH_PLANE(if (!max_grad_plane(j, plane)) j->bad[index] = 1))
 
-static void over_planes(const df_call *call, df_task task, job *j, int64_t taps) {
+static void over_planes(const df_call *call, df_task task, pooling *j, int64_t taps) {
   int64_t work = df_times(j->planes, df_max(j->w.in_size, df_times(j->w.out_size, taps)));
   df_parallel(call, task, j, df_min(j->planes, df_task_count(call, work, DF_GRAIN)));
 }
 
 static df_status run_max(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  job j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
-                          y->shape, x->rank),
-           .x = x->data,
-           .y = y->data,
-           .indices = call->n_outputs > 1 ? call->outputs[1].data : NULL,
-           .planes = y->shape[0] * y->shape[1]};
+  pooling j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
+                              y->shape, x->rank),
+               .x = x->data,
+               .y = y->data,
+               .indices = call->n_outputs > 1 ? call->outputs[1].data : NULL,
+               .planes = y->shape[0] * y->shape[1]};
   over_planes(call, max_task, &j, j.w.taps);
   return DF_OK;
 }
 
 static df_status run_avg(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-  job j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
-                          y->shape, x->rank),
-           .x = x->data,
-           .y = y->data,
-           .pads_count = df_attr_int(call, DF_AVG_POOL_COUNT_INCLUDE_PAD) != 0,
-           .planes = y->shape[0] * y->shape[1]};
+  pooling j = {.w = window_of(call->attributes, call->n_attributes, DF_MAX_POOL_KERNEL, x->shape,
+                              y->shape, x->rank),
+               .x = x->data,
+               .y = y->data,
+               .pads_count = df_attr_int(call, DF_AVG_POOL_COUNT_INCLUDE_PAD) != 0,
+               .planes = y->shape[0] * y->shape[1]};
   over_planes(call, avg_task, &j, j.w.taps);
   return DF_OK;
 }
 
 static df_status run_avg_grad(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
-  job j = {.w = window_of(call->attributes, call->n_attributes, DF_AVG_POOL_GRAD_KERNEL, dx->shape,
-                          dy->shape, dx->rank),
-           .dy = dy->data,
-           .dx = dx->data,
-           .pads_count = df_attr_int(call, DF_AVG_POOL_GRAD_COUNT_INCLUDE_PAD) != 0,
-           .planes = dx->shape[0] * dx->shape[1]};
+  pooling j = {.w = window_of(call->attributes, call->n_attributes, DF_AVG_POOL_GRAD_KERNEL,
+                              dx->shape, dy->shape, dx->rank),
+               .dy = dy->data,
+               .dx = dx->data,
+               .pads_count = df_attr_int(call, DF_AVG_POOL_GRAD_COUNT_INCLUDE_PAD) != 0,
+               .planes = dx->shape[0] * dx->shape[1]};
   over_planes(call, avg_grad_task, &j, j.w.taps);
   return DF_OK;
 }
@@ -281,13 +283,13 @@ static df_status prepare_max_grad(const df_node *node, df_prepared *out, df_erro
 
 static df_status run_max_grad(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
-  job j = {.w = {.in_size = df_product(dx->shape, 2, dx->rank),
-                 .out_size = df_product(dy->shape, 2, dy->rank)},
-           .dy = dy->data,
-           .dx = dx->data,
-           .old_indices = call->inputs[1].data,
-           .planes = dx->shape[0] * dx->shape[1],
-           .bad = call->workspace};
+  pooling j = {.w = {.in_size = df_product(dx->shape, 2, dx->rank),
+                     .out_size = df_product(dy->shape, 2, dy->rank)},
+               .dy = dy->data,
+               .dx = dx->data,
+               .old_indices = call->inputs[1].data,
+               .planes = dx->shape[0] * dx->shape[1],
+               .bad = call->workspace};
   int64_t words = 4 * (int64_t)call->threads + 1;
   memset(j.bad, 0, (size_t)words * sizeof(int32_t));
   over_planes(call, max_grad_task, &j, 1);

@@ -90,7 +90,7 @@ static void hold(const forward *f, float *y, float *gates, const float *before, 
       memset(gates + group * f->sizes.hidden + begin, 0, bytes);
 }
 
-static void forward_step(const void *context, int64_t index, const df_recurrent_part *part) {
+static void forward_step(const void *context, int64_t index, const df_recurrent_range *range) {
   const forward *f = context;
   const df_recurrent *s = &f->sizes;
   const int64_t n = s->hidden, t = df_recurrent_time(s, index), at = t * s->batch;
@@ -100,20 +100,20 @@ static void forward_step(const void *context, int64_t index, const df_recurrent_
     before = f->y + (s->reverse ? at + s->batch : at - s->batch) * n;
     stride = n;
   }
-  DF_NAME(df_recurrent_multiply)(&f->weight, f->q, f->q_row, before, stride, f->bias, 0, part);
-  for (int64_t row = part->row; row < part->rows_end; row++) {
+  DF_NAME(df_recurrent_multiply)(&f->weight, f->q, f->q_row, before, stride, f->bias, 0, range);
+  for (int64_t row = range->row; row < range->rows_end; row++) {
     float *y = f->y + (at + row) * n, *q = f->q + row * f->q_row;
     float *gates = f->gates ? f->gates + (at + row) * f->gates_row : q;
     float *c = f->c ? f->c + row * n : NULL;
     const float *x = f->x + (at + row) * s->gates * n, *h = before + row * stride;
     if (df_recurrent_goes_on(s, row, t))
-      f->cell(f, y, gates, x, q, h, c, part->unit, part->units_end);
+      f->cell(f, y, gates, x, q, h, c, range->unit, range->units_end);
     else
-      hold(f, y, gates, h, part->unit, part->units_end);
+      hold(f, y, gates, h, range->unit, range->units_end);
     DF_ASSUME(c || !f->cells);
     if (f->cells)
-      memcpy(f->cells + (at + row) * n + part->unit, c + part->unit,
-             (size_t)(part->units_end - part->unit) * sizeof(float));
+      memcpy(f->cells + (at + row) * n + range->unit, c + range->unit,
+             (size_t)(range->units_end - range->unit) * sizeof(float));
   }
 }
 

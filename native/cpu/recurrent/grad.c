@@ -108,7 +108,7 @@ static void pass_on(const backward *b, const moment *m, int64_t begin, int64_t e
 }
 
 /* Step |index| from the end; the one behind the last only finishes dh. */
-static void backward_step(const void *context, int64_t index, const df_recurrent_part *part) {
+static void backward_step(const void *context, int64_t index, const df_recurrent_range *range) {
   const backward *b = context;
   const df_recurrent *s = &b->sizes;
   const int64_t n = s->hidden, wide = s->gates * n;
@@ -116,10 +116,10 @@ static void backward_step(const void *context, int64_t index, const df_recurrent
   const int64_t t = df_recurrent_time(s, s->steps - 1 - index), at = t * s->batch;
   if (index > 0)
     DF_NAME(df_recurrent_multiply)
-  (&b->weight, b->dh, n, b->dq + (at - back * s->batch) * wide, wide, NULL, 1, part);
+  (&b->weight, b->dh, n, b->dq + (at - back * s->batch) * wide, wide, NULL, 1, range);
   if (index == s->steps)
     return;
-  for (int64_t row = part->row; row < part->rows_end; row++) {
+  for (int64_t row = range->row; row < range->rows_end; row++) {
     const int64_t i = at + row;
     const float *first = b->start ? b->start + row * n : b->zeros;
     const moment m = {
@@ -133,9 +133,9 @@ static void backward_step(const void *context, int64_t index, const df_recurrent
         .before = index == s->steps - 1 ? first : b->kept + (i + back * s->batch) * n,
     };
     if (df_recurrent_goes_on(s, row, t))
-      b->cell(b, &m, part->unit, part->units_end);
+      b->cell(b, &m, range->unit, range->units_end);
     else
-      pass_on(b, &m, part->unit, part->units_end);
+      pass_on(b, &m, range->unit, range->units_end);
   }
 }
 

@@ -66,17 +66,17 @@ void DF_NAME(df_recurrent_pack)(const df_call *call, const df_recurrent_weight *
 /* A panel of b passes over all rows while it is in the cache, so b comes from memory once. */
 void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c, int64_t c_row,
                                     const float *a, int64_t a_row, const float *bias,
-                                    int accumulate, const df_recurrent_part *part) {
+                                    int accumulate, const df_recurrent_range *range) {
   const int64_t panels = panels_of(weight->hidden), k = weight->k, block = k * DF_TILE_ROWS;
-  for (int64_t i = part->row; i < part->rows_end; i += MOST_ROWS) {
-    const int64_t rows = df_min(MOST_ROWS, part->rows_end - i);
+  for (int64_t i = range->row; i < range->rows_end; i += MOST_ROWS) {
+    const int64_t rows = df_min(MOST_ROWS, range->rows_end - i);
     const int64_t height = df_divide_up(rows, df_divide_up(rows, DF_TILE_ROWS)); /* all alike */
     for (int64_t j = 0; j < rows; j += height)
-      df_pack_transposed(part->scratch + j / height * block, a + (i + j) * a_row, a_row,
+      df_pack_transposed(range->scratch + j / height * block, a + (i + j) * a_row, a_row,
                          df_min(height, rows - j), k, DF_TILE_ROWS);
     for (int64_t group = 0; group < weight->groups; group++)
-      for (int64_t unit = part->unit; unit < part->units_end; unit += DF_TILE_COLUMNS) {
-        const int64_t columns = df_min(DF_TILE_COLUMNS, part->units_end - unit);
+      for (int64_t unit = range->unit; unit < range->units_end; unit += DF_TILE_COLUMNS) {
+        const int64_t columns = df_min(DF_TILE_COLUMNS, range->units_end - unit);
         const int64_t at = group * weight->hidden + unit;
         const float *b =
             weight->panels + (group * panels * DF_TILE_COLUMNS + unit) * k; /* whole panels */
@@ -86,7 +86,7 @@ void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c,
         for (int64_t j = 0; j < rows; j += height) {
           const int64_t some = df_min(height, rows - j);
           const df_tile tile = DF_NAME(df_tiles)[some - 1][width_of(columns) / DF_LANES - 1];
-          tile(k, part->scratch + j / height * block, b, c + (i + j) * c_row + at, c_row, columns,
+          tile(k, range->scratch + j / height * block, b, c + (i + j) * c_row + at, c_row, columns,
                &end);
         }
       }
@@ -95,26 +95,26 @@ void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c,
 
 /* ---- The loop ------------------------------------------------------------------------------- */
 
-/* How a step is cut; with more than one task across, all meet after each step. */
-typedef struct cut {
+/* How a step is split into tasks; with more than one task across, all meet after each step. */
+typedef struct split {
   int64_t down, across;
-} cut;
+} split;
 
-static cut split_of(const df_recurrent *s, int64_t count, int32_t threads) {
+static split split_of(const df_recurrent *s, int64_t count, int32_t threads) {
   const int64_t work = s->batch * s->gates * s->hidden * s->hidden;
   const int64_t panels = panels_of(s->hidden);
   if (threads == 1 || work * count <= GRAIN)
-    return (cut){1, 1};
+    return (split){1, 1};
   if (s->batch >= FEW * threads || (s->batch >= threads && (work < GRAIN || panels == 1)))
-    return (cut){threads, 1};
+    return (split){threads, 1};
   if (work >= GRAIN && panels > 1)
-    return (cut){1, df_min(threads, panels)};
-  return (cut){1, 1};
+    return (split){1, df_min(threads, panels)};
+  return (split){1, 1};
 }
 
 typedef struct loop {
   const df_recurrent *sizes;
-  cut cut;
+  split split;
   df_recurrent_step step;
   const void *context;
   float *scratch;
@@ -125,29 +125,30 @@ typedef struct loop {
 static void loop_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   const loop *loop = context;
-  const int64_t across = loop->cut.across;
-  df_recurrent_part part = {.scratch = loop->scratch + worker * loop->scratch_floats};
-  df_task_range(index / across, loop->cut.down, loop->sizes->batch, 1, &part.row, &part.rows_end);
-  df_task_range(index % across, across, loop->sizes->hidden, DF_TILE_COLUMNS, &part.unit,
-                &part.units_end);
+  const int64_t across = loop->split.across;
+  df_recurrent_range range = {.scratch = loop->scratch + worker * loop->scratch_floats};
+  df_task_range(index / across, loop->split.down, loop->sizes->batch, 1, &range.row,
+                &range.rows_end);
+  df_task_range(index % across, across, loop->sizes->hidden, DF_TILE_COLUMNS, &range.unit,
+                &range.units_end);
   for (int64_t i = loop->first; i < loop->end; i++)
-    loop->step(loop->context, i, &part);
+    loop->step(loop->context, i, &range);
 }
 
 void DF_NAME(df_recurrent_run)(const df_call *call, const df_recurrent *sizes, int64_t count,
                                df_recurrent_step step, const void *context, float *scratch,
                                int64_t k) {
   loop loop = {.sizes = sizes,
-               .cut = split_of(sizes, count, call->threads),
+               .split = split_of(sizes, count, call->threads),
                .step = step,
                .context = context,
                .scratch = scratch,
                .scratch_floats = DF_NAME(df_recurrent_scratch_floats)(k, sizes->batch)};
   const int64_t work = sizes->batch * sizes->gates * sizes->hidden * sizes->hidden;
-  const int64_t chunk = loop.cut.across > 1 ? 1 : df_max(1, CHUNK / df_max(1, work));
+  const int64_t chunk = loop.split.across > 1 ? 1 : df_max(1, CHUNK / df_max(1, work));
   for (; loop.first < count; loop.first = loop.end) {
     loop.end = df_min(count, loop.first + chunk);
     /* Through the pool even alone: it looks at the cancel word. */
-    call->host->parallel_for(loop_task, &loop, loop.cut.down * loop.cut.across, call->threads);
+    call->host->parallel_for(loop_task, &loop, loop.split.down * loop.split.across, call->threads);
   }
 }

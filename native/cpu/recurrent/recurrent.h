@@ -26,16 +26,16 @@ typedef struct df_recurrent_weight {
   int transposed;
 } df_recurrent_weight;
 
-/* A part of the batch and of the units of the state. */
-typedef struct df_recurrent_part {
+/* A range of the batch and of the units of the state. */
+typedef struct df_recurrent_range {
   int64_t row, rows_end;
   int64_t unit, units_end;
   float *scratch; /* for packed rows of a */
-} df_recurrent_part;
+} df_recurrent_range;
 
-/* Step |index| in the order of computing, of one part. */
+/* Step |index| in the order of computing, of one range. */
 typedef void (*df_recurrent_step)(const void *context, int64_t index,
-                                  const df_recurrent_part *part);
+                                  const df_recurrent_range *range);
 
 /* Floats of a packed weight, and of the scratch of one thread. */
 int64_t DF_NAME(df_recurrent_weight_floats)(int64_t k, int64_t groups, int64_t hidden);
@@ -45,13 +45,13 @@ int64_t DF_NAME(df_recurrent_scratch_floats)(int64_t k, int64_t batch);
 void DF_NAME(df_recurrent_pack)(const df_call *call, const df_recurrent_weight *weight,
                                 const float *r);
 
-/* c[i][g * hidden + u] = sum over p of a[i][p] b[p][g * hidden + u] for the part's rows and units,
+/* c[i][g * hidden + u] = sum over p of a[i][p] b[p][g * hidden + u] for the range's rows and units,
  * plus |bias|, or plus what c holds. Rows of a and c lie |a_row| and |c_row| apart. */
 void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c, int64_t c_row,
                                     const float *a, int64_t a_row, const float *bias,
-                                    int accumulate, const df_recurrent_part *part);
+                                    int accumulate, const df_recurrent_range *range);
 
-/* step(context, 0 .. count - 1) for all parts; |scratch| has space for each thread. */
+/* step(context, 0 .. count - 1) for all ranges; |scratch| has space for each thread. */
 void DF_NAME(df_recurrent_run)(const df_call *call, const df_recurrent *sizes, int64_t count,
                                df_recurrent_step step, const void *context, float *scratch,
                                int64_t k);

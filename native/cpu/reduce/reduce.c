@@ -55,14 +55,14 @@ typedef struct reducer {
     const T *x = from;                                                                             \
     W total = (W)(first);                                                                          \
     int64_t i = 0;                                                                                 \
-    if (n >= DF_LANES) {                                                                           \
-      W lanes[DF_LANES];                                                                           \
-      for (int j = 0; j < DF_LANES; j++)                                                           \
+    if (n >= DF_BLOCK_LANES) {                                                                     \
+      W lanes[DF_BLOCK_LANES];                                                                     \
+      for (int j = 0; j < DF_BLOCK_LANES; j++)                                                     \
         lanes[j] = (W)x[j];                                                                        \
-      for (i = DF_LANES; i + DF_LANES <= n; i += DF_LANES)                                         \
-        for (int j = 0; j < DF_LANES; j++)                                                         \
+      for (i = DF_BLOCK_LANES; i + DF_BLOCK_LANES <= n; i += DF_BLOCK_LANES)                       \
+        for (int j = 0; j < DF_BLOCK_LANES; j++)                                                   \
           lanes[j] = OP((W)x[i + j], lanes[j]);                                                    \
-      for (int width = DF_LANES / 2; width > 0; width /= 2)                                        \
+      for (int width = DF_BLOCK_LANES / 2; width > 0; width /= 2)                                  \
         for (int j = 0; j < width; j++)                                                            \
           lanes[j] = OP(lanes[j + width], lanes[j]);                                               \
       total = lanes[0];                                                                            \
