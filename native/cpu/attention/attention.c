@@ -160,7 +160,7 @@ static void plan_sizes(plan *p, const int64_t *y, int32_t rank) {
   p->batch = df_product(p->lead, 0, p->n_lead);
 }
 
-/* ---- A task -------------------------------------------------------------------------------- */
+/* ---- A task --------------------------------------------------------------------------------- */
 
 typedef struct job {
   plan p;

@@ -236,7 +236,7 @@ static void do_panel(const task *s, const spot *spots, int64_t count, int64_t pa
   }
 }
 
-/* ---- One task ------------------------------------------------------------------------------ */
+/* ---- One task ------------------------------------------------------------------------------- */
 
 /* Tiles [from, to) of some panels. */
 static void do_tiles(const task *s, int64_t from, int64_t to, int64_t panel, int64_t last) {

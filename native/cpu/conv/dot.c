@@ -83,7 +83,7 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   return p;
 }
 
-/* ---- One task ------------------------------------------------------------------------------ */
+/* ---- One task ------------------------------------------------------------------------------- */
 
 typedef struct gradient {
   plan p;
@@ -219,7 +219,7 @@ static void run_task(const void *context, const int64_t *at, float *scratch) {
   }
 }
 
-/* ---- All tasks ----------------------------------------------------------------------------- */
+/* ---- All tasks ------------------------------------------------------------------------------ */
 
 static int64_t copies_floats(const plan *p) {
   return df_round_up((p->image_splits - 1) * weight_floats(p), 16);

@@ -216,7 +216,7 @@ static void run_task(const void *context, const int64_t *at, float *scratch) {
   }
 }
 
-/* ---- All tasks ----------------------------------------------------------------------------- */
+/* ---- All tasks ------------------------------------------------------------------------------ */
 
 static int64_t copies_floats(const df_outer_plan *p) {
   return df_round_up((p->block_splits - 1) * p->total, 16);

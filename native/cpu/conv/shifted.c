@@ -99,7 +99,7 @@ int64_t DF_NAME(df_shifted_workspace)(const df_shifted *shifted, int32_t threads
   return make_plan(shifted, threads).scratch * (int64_t)sizeof(float) * threads;
 }
 
-/* ---- One task ------------------------------------------------------------------------------ */
+/* ---- One task ------------------------------------------------------------------------------- */
 
 /* What a task works on, and where in its workspace. */
 typedef struct task {
@@ -277,7 +277,7 @@ static void do_panel(const task *s, int64_t row, int64_t rows, int64_t down_clas
     }
 }
 
-/* ---- All tasks ----------------------------------------------------------------------------- */
+/* ---- All tasks ------------------------------------------------------------------------------ */
 
 /* at: split of the images, group, slice, band, split of the rows of the weight. */
 static void run_task(const void *context, const int64_t *at, float *scratch) {

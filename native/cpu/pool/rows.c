@@ -211,7 +211,7 @@ void DF_NAME(df_max_rows)(const df_window *w, int64_t planes, const float *x, fl
   }
 }
 
-/* ---- Maxima with their indices --------------------------------------------------------------- */
+/* ---- Maxima with their indices -------------------------------------------------------------- */
 
 /* Joins one row of the windows' taps into the maxima of a row of outputs. |line| is the padded row,
  * whose first element is number |at| of the plane. Of equals the first stays, and so does a NaN. */

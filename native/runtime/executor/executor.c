@@ -164,7 +164,8 @@ df_status df_segment_run(void *device, void *prepared, const df_run *run, df_err
   df_cancel_swap(cancel_before);
   if (run->calls)
     *run->calls += r.calls;
-  /* Pieces that were not started leave nonsense behind: whatever came of it, the run was cancelled.
+  /* Tasks skipped after cancellation leave outputs undefined, so cancellation overrides any other
+   * status.
    */
   if (df_is_cancelled(run->cancel))
     return df_error_set(error, DF_CANCELLED, failed < resolved->loop.n_steps ? failed : -1,

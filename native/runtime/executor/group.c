@@ -38,7 +38,8 @@ static int alike(const df_segment *segment, const df_step *a, const df_step *b) 
   return 1;
 }
 
-/* True when no step in [begin, end) writes what another one touches; |touches| has room for all. */
+/* True when no step in [begin, end) writes what another one touches; |touches| has space for all.
+ */
 static int independent(const df_segment *segment, int32_t begin, int32_t end, touch *touches) {
   int64_t count = 0;
   for (int32_t s = begin; s < end; s++) {

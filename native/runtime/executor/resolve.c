@@ -105,7 +105,7 @@ static df_status check_range(context *c, int64_t index, const df_operand *operan
   int64_t size = c->segment->arenas[operand->arena].bytes;
   int64_t iterations = c->body ? c->body->iterations : 1;
   int64_t buffer_stride = buffer_stride_of(c, index);
-  /* Even and odd iterations each move in one direction, so their first and last tell. */
+  /* Even and odd iterations each move in one direction, so the first and the last bound them. */
   const int64_t telling[] = {0, 1, iterations - 2, iterations - 1};
   int inside = operand->bytes >= 0;
   for (int i = 0; i < 4; i++) {
@@ -172,7 +172,7 @@ static df_status resolve_tensor(context *c, int64_t index, df_tensor *out) {
 
 static df_status resolve_loop(context *c, int64_t iterations, df_loop *out);
 
-/* The operands that tell how often a body runs. */
+/* The operands that say how often a body runs. */
 static df_status resolve_control(context *c, const df_step *step, df_ready *out) {
   static const int32_t inputs[] = {[DF_REPEAT] = 0, [DF_WHEN] = 1, [DF_WHILE] = 2};
   static const int32_t outputs[] = {[DF_REPEAT] = 0, [DF_WHEN] = 0, [DF_WHILE] = 2};

@@ -31,8 +31,8 @@ static df_status run_item(const df_item *item, const df_run *run, df_error *erro
 }
 
 /* Waits for what the items before |failed| started: a copy that came down later would write into
- * memory that the caller has given up. A wait that failed has waited, and what it tells is kept. */
-static void settle(const df_item *items, int64_t failed) {
+ * memory that the caller has given up. A wait that failed has waited, and its error is kept. */
+static void drain(const df_item *items, int64_t failed) {
   const int waited = items[failed].kind == DF_ITEM_WAIT;
   for (int64_t i = 0; i < failed; i++)
     if (items[i].device->sync && !(waited && items[i].self == items[failed].self)) {
@@ -49,7 +49,7 @@ static df_status run_items(const df_item *items, int64_t count, const df_run *ru
                            ? df_error_set(error, DF_CANCELLED, -1, "cancelled")
                            : run_item(&items[i], run, error);
     if (status) {
-      settle(items, i);
+      drain(items, i);
       *failed = i;
       return status;
     }

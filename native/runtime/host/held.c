@@ -102,9 +102,9 @@ void df_let_go(df_held *held) {
 
 df_status df_prepare_set(int64_t count, const df_kernel *const *kernels, const df_node *nodes,
                          df_prepared_set *set, df_error *error) {
-  const size_t room = count > 0 ? (size_t)count : 1;
-  const df_kernel **kept = calloc(room, sizeof *kept);
-  df_prepared *prepared = calloc(room, sizeof *prepared);
+  const size_t capacity = count > 0 ? (size_t)count : 1;
+  const df_kernel **kept = calloc(capacity, sizeof *kept);
+  df_prepared *prepared = calloc(capacity, sizeof *prepared);
   if (!kept || !prepared) {
     free(kept);
     free(prepared);

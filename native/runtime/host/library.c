@@ -96,7 +96,7 @@ const df_plugin *df_library_open(const char *path, df_error *error) {
     return NULL;
   }
   df_plugin_entry_fn entry;
-  *(void **)&entry = dlsym(library, "df_plugin_entry"); /* the way that POSIX gives for this cast */
+  *(void **)&entry = dlsym(library, "df_plugin_entry"); /* the cast that POSIX prescribes */
   if (!entry) {
     df_error_set(error, DF_INVALID, -1, "%s exports no df_plugin_entry", path);
     dlclose(library);

@@ -34,10 +34,9 @@ static df_status check_answer(const df_kernel *kernel, const df_node *node,
                         kernel->name, known, MOST_ALGORITHMS);
   if (known &&
       (used < 0 || used >= known || answer->possible >> known || !(answer->possible >> used & 1)))
-    return df_error_set(
-        error, DF_INTERNAL, step,
-        "kernel '%s' goes by algorithm %d of %d, of which it calls the bits %llx possible",
-        kernel->name, used, known, (unsigned long long)answer->possible);
+    return df_error_set(error, DF_INTERNAL, step,
+                        "kernel '%s' selects algorithm %d of %d, supported are the bits %llx",
+                        kernel->name, used, known, (unsigned long long)answer->possible);
   return DF_OK;
 }
 

@@ -1,6 +1,6 @@
 /* host/thread_pool.c: the one thread pool of the process.
  *
- * A job is a row of tasks, cut into a stretch for each thread that may take part; whoever takes
+ * A job is a row of tasks, split into a stretch for each thread that may join; whoever takes
  * part draws from a counter of its own stretch, then from those of the others. So tasks next to
  * each other are mostly done by one thread, which finds in its cache what it made of them in the
  * job before. The calling thread always takes part and never waits for a worker that has not come
@@ -101,7 +101,7 @@ static int spin_until(int (*ready)(uint32_t), uint32_t argument) {
   return ready(argument);
 }
 
-/* ---- Tasks --------------------------------------------------------------------------------- */
+/* ---- Tasks ---------------------------------------------------------------------------------- */
 
 /* The next task for a thread, or -1. */
 static int64_t draw(const job *job, int32_t worker) {

@@ -1,9 +1,9 @@
 /* planner/assignment.h: what the files of the offset search share: blocks over compressed time, and
- * the best packing found so far.
+ * the best assignment found so far.
  *
- * Time is cut into sections: a new one begins where something starts after something has stopped.
- * All blocks of a section live at one time, two blocks live at one time when they share a section,
- * and every largest set of blocks that live together is a section.
+ * Time is split into sections: a new one begins where something starts after something has
+ * stopped. All blocks of a section live at one time, two blocks live at one time when they share a
+ * section, and every largest set of blocks that live together is a section.
  */
 #ifndef DF_RUNTIME_PLANNER_ASSIGNMENT_H
 #define DF_RUNTIME_PLANNER_ASSIGNMENT_H
@@ -21,8 +21,9 @@ typedef struct df_block {
 } df_block;
 
 /* |work| is what is left of the effort, counted in visits of a block, and is what bounds the
- * search: it does not depend on the machine. |offsets| and |peak| are the best packing so far. */
-typedef struct df_packing {
+ * search: it does not depend on the machine. |offsets| and |peak| are the best assignment so far.
+ */
+typedef struct df_assignment {
   const df_block *blocks;
   int64_t *offsets;
   int64_t lower_bound;
@@ -30,7 +31,7 @@ typedef struct df_packing {
   int64_t work;
   int32_t count;
   int32_t sections;
-} df_packing;
+} df_assignment;
 
 /* For sorting with qsort; |index| decides between equal keys, so the order is the same everywhere.
  */
@@ -48,14 +49,14 @@ static inline int64_t df_align_up(int64_t offset, int64_t alignment) {
   return (offset + alignment - 1) & -alignment;
 }
 
-/* Keeps a packing that is better than the best one; |offsets| has an entry per block. */
-void df_packing_keep(df_packing *packing, const int64_t *offsets, int64_t peak);
+/* Keeps an assignment that is better than the best one; |offsets| has an entry per block. */
+void df_assignment_keep(df_assignment *assignment, const int64_t *offsets, int64_t peak);
 
 /* Best fit on the skyline: O(n log n) for most inputs, so it takes any number of blocks. */
-df_status df_pack_skyline(df_packing *packing);
+df_status df_assign_skyline(df_assignment *assignment);
 
-/* First fit into the gaps between what is placed, in several orders, then in orders learned from
- * what stood out at the top. */
-df_status df_pack_first_fit(df_packing *packing);
+/* First fit into the gaps between the blocks that have offsets, in several orders, then in orders
+ * learned from what stood out at the top. */
+df_status df_assign_first_fit(df_assignment *assignment);
 
 #endif

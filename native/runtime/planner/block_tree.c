@@ -15,7 +15,7 @@ static int32_t leaf_begin(const df_tree *tree, int32_t leaf) {
 /* ---- Making --------------------------------------------------------------------------------- */
 
 /* Orders the blocks of |leaves| leaves so that each half of the leaves has the earlier or later
- * half of the blocks, by first and by stop in turn. */
+ * half of the blocks, by first and by stop alternately. */
 static void arrange(const df_tree *tree, df_ranked *sorted, int32_t leaf, int32_t leaves,
                     int by_stop) {
   if (leaves == 1)
@@ -31,12 +31,12 @@ static void arrange(const df_tree *tree, df_ranked *sorted, int32_t leaf, int32_
   arrange(tree, sorted, leaf + leaves / 2, leaves / 2, !by_stop);
 }
 
-df_status df_tree_make(df_tree *tree, const df_packing *packing, const int32_t *members,
+df_status df_tree_make(df_tree *tree, const df_assignment *assignment, const int32_t *members,
                        int32_t count) {
-  *tree = (df_tree){.blocks = packing->blocks, .count = count, .leaves = 1};
+  *tree = (df_tree){.blocks = assignment->blocks, .count = count, .leaves = 1};
   while (tree->leaves * LEAF_BLOCKS < count)
     tree->leaves *= 2;
-  size_t blocks = (size_t)packing->count;
+  size_t blocks = (size_t)assignment->count;
   df_ranked *sorted = calloc((size_t)count + 1, sizeof *sorted);
   tree->order = calloc((size_t)count + 1, sizeof *tree->order);
   tree->rank = calloc(blocks + 1, sizeof *tree->rank);

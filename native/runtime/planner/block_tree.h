@@ -32,12 +32,12 @@ typedef struct df_opening {
 } df_opening;
 
 /* Makes the tree of the |count| blocks named in |members|; ranks come with df_tree_rank. */
-df_status df_tree_make(df_tree *tree, const df_packing *packing, const int32_t *members,
+df_status df_tree_make(df_tree *tree, const df_assignment *assignment, const int32_t *members,
                        int32_t count);
 void df_tree_free(df_tree *tree);
 
-/* Ranks the blocks by their keys, by block: highest key, then highest second, first. Brings removed
- * blocks back. */
+/* Ranks the blocks by their keys, by block: highest key, then highest second, first. Restores
+ * removed blocks. */
 df_status df_tree_rank(df_tree *tree, const int64_t *key, const int64_t *second);
 
 void df_tree_remove(df_tree *tree, int32_t block);

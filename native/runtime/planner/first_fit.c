@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A placed block; they are kept by rising offset. */
+/* A block with its offset; they are kept by rising offset. */
 typedef struct placed {
   int64_t offset;
   int64_t top;
@@ -13,13 +13,14 @@ typedef struct placed {
   int32_t stop;
 } placed;
 
-/* Places the blocks in |order|, fixed ones first, and keeps the packing when it is better. Returns
+/* Assigns offsets in |order|, fixed ones first, and keeps the assignment when it is better. Returns
  * its peak. */
-static int64_t pack(df_packing *packing, const df_ranked *order, placed *done, int64_t *offsets) {
+static int64_t assign(df_assignment *assignment, const df_ranked *order, placed *done,
+                      int64_t *offsets) {
   int32_t n_done = 0;
   int64_t peak = 0;
-  for (int32_t i = 0; i < packing->count; i++) {
-    const df_block *block = &packing->blocks[order[i].index];
+  for (int32_t i = 0; i < assignment->count; i++) {
+    const df_block *block = &assignment->blocks[order[i].index];
     int64_t offset = block->fixed >= 0 ? block->fixed : 0;
     int32_t at = 0;
     for (; block->fixed < 0 && at < n_done; at++) {
@@ -30,8 +31,8 @@ static int64_t pack(df_packing *packing, const df_ranked *order, placed *done, i
         break;
       offset = df_align_up(other->top, block->alignment);
     }
-    packing->work -= at;
-    /* The list is sorted: the place in it is found from either end of where the scan stopped. */
+    assignment->work -= at;
+    /* The list is sorted: the position in it is found from either end of where the scan stopped. */
     while (at < n_done && done[at].offset < offset)
       at++;
     while (at > 0 && done[at - 1].offset > offset)
@@ -43,7 +44,7 @@ static int64_t pack(df_packing *packing, const df_ranked *order, placed *done, i
     if (offset + block->size > peak)
       peak = offset + block->size;
   }
-  df_packing_keep(packing, offsets, peak);
+  df_assignment_keep(assignment, offsets, peak);
   return peak;
 }
 
@@ -63,29 +64,31 @@ static void move_forward(df_ranked *order, int32_t from, int32_t to) {
 }
 
 /* Iterated local search: the blocks that reach the peak, and one more, come earlier by a random
- * distance; an order that is no worse is gone on from. Behind |order| there is room for another. */
-static void learn(df_packing *packing, df_ranked *order, placed *done, int64_t *offsets,
+ * distance; an order that is no worse is gone on from. Behind |order| there is space for
+ * another. */
+static void learn(df_assignment *assignment, df_ranked *order, placed *done, int64_t *offsets,
                   int32_t n_fixed) {
-  const int32_t count = packing->count;
+  const int32_t count = assignment->count;
   df_ranked *trial = order + count;
   uint64_t state = 1;
-  int64_t current = pack(packing, order, done, offsets);
-  while (packing->peak > packing->lower_bound && packing->work > 0 && count - n_fixed > 1) {
+  int64_t current = assign(assignment, order, done, offsets);
+  while (assignment->peak > assignment->lower_bound && assignment->work > 0 &&
+         count - n_fixed > 1) {
     memcpy(trial, order, (size_t)count * sizeof *order);
     for (int32_t i = n_fixed; i < count; i++) {
-      const df_block *block = &packing->blocks[trial[i].index];
+      const df_block *block = &assignment->blocks[trial[i].index];
       if (offsets[trial[i].index] + block->size == current && i > n_fixed)
         move_forward(trial, i, n_fixed + next_below(&state, i - n_fixed));
     }
     int32_t other = n_fixed + 1 + next_below(&state, count - n_fixed - 1);
     move_forward(trial, other, n_fixed + next_below(&state, other - n_fixed + 1));
-    int64_t peak = pack(packing, trial, done, offsets);
-    packing->work -= count;
+    int64_t peak = assign(assignment, trial, done, offsets);
+    assignment->work -= count;
     if (peak <= current) {
       current = peak;
       memcpy(order, trial, (size_t)count * sizeof *order);
     } else {
-      pack(packing, order, done, offsets); /* its offsets say again what stands out */
+      assign(assignment, order, done, offsets); /* its offsets say again what stands out */
     }
   }
 }
@@ -118,26 +121,27 @@ static keys keys_of(const df_block *block, int64_t load, int order) {
   }
 }
 
-df_status df_pack_first_fit(df_packing *packing) {
-  int64_t count = packing->count;
+df_status df_assign_first_fit(df_assignment *assignment) {
+  int64_t count = assignment->count;
   df_ranked *order = calloc((size_t)count, sizeof *order);
   placed *done = calloc((size_t)count, sizeof *done);
   int64_t *offsets = calloc((size_t)count, sizeof *offsets);
-  int64_t *load = calloc((size_t)packing->sections, sizeof *load);
+  int64_t *load = calloc((size_t)assignment->sections, sizeof *load);
   df_ranked *best = calloc((size_t)count * 2, sizeof *best);
   int64_t best_peak = INT64_MAX;
   int32_t n_fixed = 0;
   df_status status = order && done && offsets && load && best ? DF_OK : DF_OUT_OF_MEMORY;
   if (!status)
     for (int32_t i = 0; i < count; i++)
-      for (int32_t section = packing->blocks[i].first; section < packing->blocks[i].stop; section++)
-        load[section] += packing->blocks[i].size;
+      for (int32_t section = assignment->blocks[i].first; section < assignment->blocks[i].stop;
+           section++)
+        load[section] += assignment->blocks[i].size;
   for (int which = 0; !status && which < ORDERS; which++) {
     /* One order costs at most this, in visits. */
-    if (packing->peak == packing->lower_bound || packing->work < count * count / 2)
+    if (assignment->peak == assignment->lower_bound || assignment->work < count * count / 2)
       break;
     for (int32_t i = 0; i < count; i++) {
-      const df_block *block = &packing->blocks[i];
+      const df_block *block = &assignment->blocks[i];
       int64_t highest = 0;
       for (int32_t section = block->first; section < block->stop; section++)
         if (load[section] > highest)
@@ -145,17 +149,17 @@ df_status df_pack_first_fit(df_packing *packing) {
       keys keys = keys_of(block, highest, which);
       order[i] = (df_ranked){block->fixed >= 0 ? INT64_MAX : keys.key, keys.second, i};
     }
-    df_sort_ranked(order, packing->count);
-    int64_t peak = pack(packing, order, done, offsets);
+    df_sort_ranked(order, assignment->count);
+    int64_t peak = assign(assignment, order, done, offsets);
     if (peak < best_peak) {
       best_peak = peak;
       memcpy(best, order, (size_t)count * sizeof *best);
     }
   }
   for (int32_t i = 0; !status && i < count; i++)
-    n_fixed += packing->blocks[i].fixed >= 0;
+    n_fixed += assignment->blocks[i].fixed >= 0;
   if (!status && best_peak < INT64_MAX)
-    learn(packing, best, done, offsets, n_fixed);
+    learn(assignment, best, done, offsets, n_fixed);
   free(order);
   free(done);
   free(offsets);

@@ -1,5 +1,5 @@
-/* planner/offsets.c: checks lifetimes, cuts their time into sections, and lets the packers find
- * offsets. */
+/* planner/offsets.c: checks lifetimes, splits their time into sections, and lets the heuristics
+ * find offsets. */
 #include "planner/offsets.h"
 
 #include "planner/assignment.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What the packers share ----------------------------------------------------------------- */
+/* ---- What the heuristics share -------------------------------------------------------------- */
 
 static int by_rank(const void *left, const void *right) {
   const df_ranked *a = left, *b = right;
@@ -22,11 +22,11 @@ void df_sort_ranked(df_ranked *ranked, int32_t count) {
   qsort(ranked, (size_t)count, sizeof *ranked, by_rank);
 }
 
-void df_packing_keep(df_packing *packing, const int64_t *offsets, int64_t peak) {
-  if (peak >= packing->peak)
+void df_assignment_keep(df_assignment *assignment, const int64_t *offsets, int64_t peak) {
+  if (peak >= assignment->peak)
     return;
-  packing->peak = peak;
-  memcpy(packing->offsets, offsets, (size_t)packing->count * sizeof *offsets);
+  assignment->peak = peak;
+  memcpy(assignment->offsets, offsets, (size_t)assignment->count * sizeof *offsets);
 }
 
 /* ---- Lifetimes -> blocks -------------------------------------------------------------------- */
@@ -74,8 +74,8 @@ static int by_time(const void *left, const void *right) {
 
 /* Fills |blocks| from the buffers that need memory, whose numbers are |kept|; returns the number of
  * sections and the largest sum of sizes. */
-static int32_t cut(const df_lifetime *buffers, const int32_t *kept, int32_t count, df_block *blocks,
-                   event *events, int64_t *bound) {
+static int32_t split_time(const df_lifetime *buffers, const int32_t *kept, int32_t count,
+                          df_block *blocks, event *events, int64_t *bound) {
   for (int32_t i = 0; i < count; i++) {
     const df_lifetime *buffer = &buffers[kept[i]];
     blocks[i] = (df_block){.size = df_align_up(buffer->bytes, buffer->alignment),
@@ -122,10 +122,10 @@ static int fixed_fit(const df_block *blocks, int32_t count) {
 
 /* ---- The search ----------------------------------------------------------------------------- */
 
-static df_status search(df_packing *packing) {
-  df_status status = df_pack_skyline(packing);
-  if (!status && packing->peak > packing->lower_bound && packing->work > 0)
-    status = df_pack_first_fit(packing);
+static df_status search(df_assignment *assignment) {
+  df_status status = df_assign_skyline(assignment);
+  if (!status && assignment->peak > assignment->lower_bound && assignment->work > 0)
+    status = df_assign_first_fit(assignment);
   return status;
 }
 
@@ -136,11 +136,11 @@ df_status df_plan_offsets(int64_t count, const df_lifetime *buffers, int64_t eff
   if (status)
     return status;
   int32_t n = 0;
-  size_t room = (size_t)count + 1;
-  int32_t *kept = calloc(room, sizeof *kept);
-  df_block *blocks = calloc(room, sizeof *blocks);
-  event *events = calloc(room * 2, sizeof *events);
-  int64_t *found = calloc(room, sizeof *found);
+  size_t capacity = (size_t)count + 1;
+  int32_t *kept = calloc(capacity, sizeof *kept);
+  df_block *blocks = calloc(capacity, sizeof *blocks);
+  event *events = calloc(capacity * 2, sizeof *events);
+  int64_t *found = calloc(capacity, sizeof *found);
   if (!kept || !blocks || !events || !found) {
     status = df_error_set(error, DF_OUT_OF_MEMORY, -1, "no memory to plan %lld lifetimes",
                           (long long)count);
@@ -150,20 +150,20 @@ df_status df_plan_offsets(int64_t count, const df_lifetime *buffers, int64_t eff
       if (buffers[i].bytes > 0 && buffers[i].stop > buffers[i].start)
         kept[n++] = i;
     }
-    df_packing packing = {
+    df_assignment assignment = {
         .blocks = blocks, .offsets = found, .peak = INT64_MAX, .work = effort, .count = n};
     if (n)
-      packing.sections = cut(buffers, kept, n, blocks, events, &packing.lower_bound);
+      assignment.sections = split_time(buffers, kept, n, blocks, events, &assignment.lower_bound);
     if (n && !fixed_fit(blocks, n))
       status = df_error_set(error, DF_INVALID, -1,
                             "two fixed buffers that live at one time share bytes");
     else if (n)
-      status = search(&packing);
+      status = search(&assignment);
     for (int32_t i = 0; i < n && !status; i++)
       offsets[kept[i]] = found[i];
     if (!status && n) {
-      *peak = packing.peak;
-      *lower_bound = packing.lower_bound;
+      *peak = assignment.peak;
+      *lower_bound = assignment.lower_bound;
     } else if (status == DF_OUT_OF_MEMORY) {
       df_error_set(error, status, -1, "no memory to plan %lld lifetimes", (long long)count);
     }

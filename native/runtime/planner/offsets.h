@@ -22,7 +22,7 @@ typedef struct df_lifetime {
  * alignment. |lower_bound| is the largest sum of these at one time, or the end of the highest fixed
  * buffer where that is more: no peak can be below it, and the search ends when the peak is there.
  *
- * |effort| bounds the search in visits of a buffer, about a nanosecond each; a first packing is
+ * |effort| bounds the search in visits of a buffer, about a nanosecond each; a first assignment is
  * made in any case. It is a count and not a time, so the answer is the same on every machine.
  *
  * DF_INVALID, with the buffer as error->step, for negative sizes or times out of order, an

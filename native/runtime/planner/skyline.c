@@ -1,8 +1,8 @@
 /* planner/skyline.c: best fit on the skyline, for any number of blocks.
  *
- * The skyline is the top of what is placed, over time, cut into stretches of one height. The lowest
- * stretch takes the best of the blocks that live within it; when there is none, it is lifted to the
- * lower of its neighbours, and the space below is lost. A fixed block is a ceiling until the
+ * The skyline is the highest assigned byte over time, as stretches of one height. The
+ * lowest stretch takes the best of the blocks that live within it; when there is none, it is lifted
+ * to the lower of its neighbours, and the space below is lost. A fixed block is a ceiling until the
  * skyline has risen to it.
  */
 #include "planner/block_tree.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 typedef struct skyline {
-  df_packing *packing;
+  df_assignment *assignment;
   int64_t *offsets;
   /* Keys of blocks; |falling| is higher for lower fixed offsets. */
   int64_t *falling;
@@ -65,7 +65,7 @@ static void raise_part(skyline *s, int32_t stretch, int32_t from, int32_t to, in
     from = s->begin[from - 1];
   if (to < end) {
     add_stretch(s, to, end, below);
-  } else if (to < s->packing->sections && s->height[to] == height) {
+  } else if (to < s->assignment->sections && s->height[to] == height) {
     enter(s, to, INT64_MAX);
     to = s->end[to];
   }
@@ -79,15 +79,15 @@ static int64_t lifted(const skyline *s, const df_opening *opening) {
   int64_t height = opening->ceiling;
   if (opening->from > 0 && s->height[s->begin[opening->from - 1]] < height)
     height = s->height[s->begin[opening->from - 1]];
-  if (opening->to < s->packing->sections && s->height[opening->to] < height)
+  if (opening->to < s->assignment->sections && s->height[opening->to] < height)
     height = s->height[opening->to];
   return height;
 }
 
-/* Places every block, the best first by |key|, then |second|, and keeps the packing if it is
+/* Assigns every block, the best first by |key|, then |second|, and keeps the assignment if it is
  * better. */
-static df_status pack(skyline *s, const int64_t *key, const int64_t *second) {
-  df_packing *packing = s->packing;
+static df_status assign(skyline *s, const int64_t *key, const int64_t *second) {
+  df_assignment *assignment = s->assignment;
   df_status status = df_tree_rank(&s->movable, key, second);
   if (!status)
     status = df_tree_rank(&s->fixed, s->falling, s->falling);
@@ -95,14 +95,14 @@ static df_status pack(skyline *s, const int64_t *key, const int64_t *second) {
     return status;
   for (int32_t node = 0; node < 2 * s->width - 1; node++)
     s->tournament[node] = INT64_MAX;
-  add_stretch(s, 0, packing->sections, 0);
+  add_stretch(s, 0, assignment->sections, 0);
   int64_t peak = 0, work = 0;
-  for (int32_t left = packing->count; left;) {
+  for (int32_t left = assignment->count; left;) {
     int32_t from = lowest(s);
     df_opening opening = {s->height[from], INT64_MAX, from, s->end[from]};
     int32_t fixed = df_tree_in(&s->fixed, &opening, &work);
     if (fixed >= 0)
-      opening.ceiling = packing->blocks[fixed].fixed;
+      opening.ceiling = assignment->blocks[fixed].fixed;
     /* At the ceiling all that the fixed block lives through is in this stretch. */
     int32_t b =
         opening.ceiling == opening.height ? fixed : df_tree_within(&s->movable, &opening, &work);
@@ -110,7 +110,7 @@ static df_status pack(skyline *s, const int64_t *key, const int64_t *second) {
       raise_part(s, from, from, opening.to, lifted(s, &opening));
       continue;
     }
-    const df_block *block = &packing->blocks[b];
+    const df_block *block = &assignment->blocks[b];
     s->offsets[b] = df_align_up(opening.height, block->alignment);
     int64_t top = s->offsets[b] + block->size;
     raise_part(s, from, block->first, block->stop, top);
@@ -119,15 +119,15 @@ static df_status pack(skyline *s, const int64_t *key, const int64_t *second) {
       peak = top;
     left--;
   }
-  packing->work -= work;
-  df_packing_keep(packing, s->offsets, peak);
+  assignment->work -= work;
+  df_assignment_keep(assignment, s->offsets, peak);
   return DF_OK;
 }
 
 static df_status prepare(skyline *s) {
-  df_packing *packing = s->packing;
-  size_t count = (size_t)packing->count, sections = (size_t)packing->sections;
-  for (s->width = 1; s->width < packing->sections;)
+  df_assignment *assignment = s->assignment;
+  size_t count = (size_t)assignment->count, sections = (size_t)assignment->sections;
+  for (s->width = 1; s->width < assignment->sections;)
     s->width *= 2;
   s->offsets = calloc(count, sizeof *s->offsets);
   s->falling = calloc(count, sizeof *s->falling);
@@ -141,29 +141,29 @@ static df_status prepare(skyline *s) {
   df_status status = DF_OUT_OF_MEMORY;
   if (s->offsets && s->falling && s->duration && s->size && s->height && s->end && s->begin &&
       s->tournament && members) {
-    int32_t movable = 0, fixed = packing->count;
-    for (int32_t b = 0; b < packing->count; b++) {
-      const df_block *block = &packing->blocks[b];
+    int32_t movable = 0, fixed = assignment->count;
+    for (int32_t b = 0; b < assignment->count; b++) {
+      const df_block *block = &assignment->blocks[b];
       s->falling[b] = -block->fixed;
       s->duration[b] = block->stop - block->first;
       s->size[b] = block->size;
       members[block->fixed < 0 ? movable++ : --fixed] = b;
     }
-    status = df_tree_make(&s->movable, packing, members, movable);
+    status = df_tree_make(&s->movable, assignment, members, movable);
     if (!status)
-      status = df_tree_make(&s->fixed, packing, members + movable, packing->count - movable);
+      status = df_tree_make(&s->fixed, assignment, members + movable, assignment->count - movable);
   }
   free(members);
   return status;
 }
 
-df_status df_pack_skyline(df_packing *packing) {
-  skyline s = {.packing = packing};
+df_status df_assign_skyline(df_assignment *assignment) {
+  skyline s = {.assignment = assignment};
   df_status status = prepare(&s);
   if (!status)
-    status = pack(&s, s.duration, s.size);
-  if (!status && packing->peak > packing->lower_bound && packing->work > 0)
-    status = pack(&s, s.size, s.duration);
+    status = assign(&s, s.duration, s.size);
+  if (!status && assignment->peak > assignment->lower_bound && assignment->work > 0)
+    status = assign(&s, s.size, s.duration);
   df_tree_free(&s.movable);
   df_tree_free(&s.fixed);
   free(s.offsets);

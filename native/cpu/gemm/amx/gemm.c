@@ -151,7 +151,7 @@ static void unpack(float *out, const uint16_t *words, int64_t k, int64_t lanes) 
     }
 }
 
-/* ---- One task ------------------------------------------------------------------------------ */
+/* ---- One task ------------------------------------------------------------------------------- */
 
 /* A panel and whether all of it is ordinary. */
 typedef struct panel {
