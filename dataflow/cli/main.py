@@ -350,18 +350,27 @@ def plugin() -> None:
 @click.option("-v", "--verbose", is_flag=True, help="Print every outcome.")
 @json_option
 def plugin_test(name: str, sample: str | None, verbose: bool, as_json: bool) -> None:
-    """Runs the conformance kit on the device NAME: every sample that it claims, against the reference."""
-    from collections import Counter
+    """Runs the conformance kit on the device or the plugin NAME.
 
-    from ..plugin.registry import default_registry
-    from ..testing.conformance import check_device, selected
+    Of a device: every sample that it claims, against the reference. Of a plugin: all that it offers.
+    """
+    from ..plugin.registry import registry_of
+    from ..testing import check_device, check_plugin
+    from ..testing.conformance import selected
 
-    default_registry().device(name)
+    registry = registry_of(None)
+    if name.removesuffix(":0") in registry.devices:
+        registry.device(name)
+        outcomes = check_device(name, samples=selected(sample), complete=sample is None)
+    else:
+        outcomes = (o for o in check_plugin(name) if o.sample.startswith(sample or ""))
+        offered = ", ".join(f"{len(records)} {hook}" for hook, records in registry.offered_by(name).items())
+        click.echo(f"plugin {name} offers: {offered or 'nothing'}", err=True)
     counts: Counter[str] = Counter()
     bad: list[str] = []
     unclaimed: set[str] = set()
     claimed: set[str] = set()
-    for outcome in check_device(name, samples=selected(sample), complete=sample is None):
+    for outcome in outcomes:
         counts[outcome.status] += 1
         (unclaimed if outcome.status == "not claimed" else claimed).add(outcome.op)
         if outcome.status in ("failed", "untested"):
@@ -370,7 +379,7 @@ def plugin_test(name: str, sample: str | None, verbose: bool, as_json: bool) -> 
             click.echo(str(outcome))
     missing = sorted(unclaimed - claimed)
     if as_json:
-        print_json({"device": name, "outcomes": dict(counts), "bad": bad, "not_claimed": missing})
+        print_json({"name": name, "outcomes": dict(counts), "bad": bad, "not_claimed": missing})
     else:
         click.echo(f"{name}: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
         if missing:

@@ -19,10 +19,12 @@ class Hooks:
 
     Attributes:
         problems: by plugin why it was set aside; the first reason counts.
+        given: by plugin and hook the records that it gave.
     """
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
+        self.given: dict[str, dict[str, list[Any]]] = {}
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
 
@@ -72,6 +74,7 @@ class Hooks:
         except Exception as error:
             self.set_aside(name, f"{hook}: {type(error).__name__}: {error}")
             return ()
+        self.given.setdefault(name, {}).setdefault(hook, []).extend(records)
         return records
 
 

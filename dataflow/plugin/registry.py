@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from ..ir.op import AnyOp
 from ..passes.pipeline import Pass, arranged
 from .device import ROLES, Device, Role
 from .hooks import GROUP, Hooks
-from .hookspecs import Converter, Format, Named
+from .hookspecs import HOOKS, Converter, Format, Named
 
 T = TypeVar("T")
 # Hooks whose records users choose by name, by what they call one.
@@ -52,6 +52,7 @@ class Registry:
     Attributes:
         devices: by id, ``"cpu"`` or ``"cuda:1"``; ordinal 0 has no number.
         kernels: per device id and op, highest priority first.
+        hooks: the plugins; who needs samples and converters calls those hooks.
         named: by kind and name what plugins offer to those who train.
         passes: the core's and those of plugins, in the order in which they run.
     """
@@ -63,13 +64,28 @@ class Registry:
     formats: Mapping[str, Format]
     passes: tuple[Pass, ...]
     named: Mapping[str, Mapping[str, Named]]
-    load_samples: Callable[[], tuple[Any, ...]] = tuple
-    load_converters: Callable[[], tuple[Converter, ...]] = tuple
+    hooks: Hooks
+
+    def offered_by(self, plugin: str) -> Mapping[str, Sequence[Any]]:
+        """The records of a plugin by hook, in the order of ``HOOKS``.
+
+        Raises:
+            InputError: there is no such plugin.
+            PluginError: it was set aside; the message has the reason.
+        """
+        found = next((p for p in self.plugins if p.name == plugin), None)
+        if found is None:
+            raise InputError(f"there is no plugin {plugin!r}; there are: {', '.join(p.name for p in self.plugins)}")
+        _ = self.samples, self.converters  # asked for when they are first needed
+        if plugin in self.hooks.problems:
+            raise PluginError(f"plugin {plugin} was set aside: {self.hooks.problems[plugin]}")
+        given = self.hooks.given.get(plugin, {})
+        return {hook: given[hook] for hook in HOOKS if given.get(hook)}
 
     @property
     def samples(self) -> tuple[Any, ...]:
         """Samples that plugins brought for their own ops; asked for only here."""
-        return self.load_samples()
+        return tuple(sample for _, sample in _lazy(self.hooks, "dataflow_samples", object))
 
     @property
     def converters(self) -> tuple[Converter, ...]:
@@ -78,7 +94,7 @@ class Registry:
         Raises:
             PluginError: two plugins offer the same operator since the same version.
         """
-        return self.load_converters()
+        return _converters(self.hooks)
 
     def device(self, name: str) -> Device:
         """The device that a user named.
@@ -172,8 +188,7 @@ def load(extra: Iterable[object] = ()) -> Registry:
         _unique("suffix", formats, lambda form: form.suffix, hooks),
         arranged([dataclasses.replace(one, plugin=name) for name, one in passes if name not in hooks.problems]),
         MappingProxyType({kind: _unique(kind, found, lambda one: one.name, hooks) for kind, found in named.items()}),
-        lambda: tuple(sample for _, sample in hooks.offers("dataflow_samples", object)),
-        functools.cache(lambda: _converters(hooks)),
+        hooks,
     )
     _check_references(found)
     return found
@@ -227,14 +242,19 @@ def _unique(
     return MappingProxyType(found)
 
 
+@functools.cache
+def _lazy(hooks: Hooks, hook: str, kind: type) -> tuple[tuple[str, Any], ...]:
+    """What a hook gives that is called when it is first needed."""
+    return tuple(hooks.offers(hook, kind))
+
+
 def _converters(hooks: Hooks) -> tuple[Converter, ...]:
     """Each operator once.
 
     Raises:
         PluginError: two plugins offer it.
     """
-    offered = [*hooks.offers("onnx_converters", Converter)]
-    return tuple(_unique("operator", offered, _version, hooks).values())
+    return tuple(_unique("operator", _lazy(hooks, "onnx_converters", Converter), _version, hooks).values())
 
 
 def _version(converter: Converter) -> str:

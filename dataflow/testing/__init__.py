@@ -2,6 +2,7 @@
 
 from .conformance import Outcome as Outcome
 from .conformance import check_device as check_device
+from .plugins import check_plugin as check_plugin
 from .sample import Operand as Operand
 from .sample import Sample as Sample
 from .samples import SAMPLES as SAMPLES

@@ -6,8 +6,9 @@ import pytest
 
 import dataflow as df
 from dataflow.plugin.device import Device
-from dataflow.plugin.hookspecs import Converter, hookimpl
+from dataflow.plugin.hookspecs import Converter, Named, hookimpl
 from dataflow.plugin.registry import load
+from dataflow.testing import check_plugin
 
 
 def plugin(name, **hooks):
@@ -55,9 +56,6 @@ def shine(name="shine"):
 
 
 def test_what_a_plugin_offers_twice_over_another_names_both():
-    class Format:
-        suffix = ".lamp"
-
     one = plugin("one", dataflow_ops=lambda: [shine()], dataflow_devices=lambda: [Lamp()])
     ops = plugin("ops", dataflow_ops=lambda: [shine()])
     devices = plugin("devices", dataflow_devices=lambda: [Lamp()])
@@ -117,3 +115,30 @@ def test_a_hook_that_is_none_or_takes_what_it_does_not_get_sets_its_plugin_aside
 
 def test_a_hook_may_give_nothing():
     assert load([plugin("quiet", dataflow_ops=lambda: None)]).plugins[-1].problem is None
+
+
+def test_what_a_plugin_offers_is_known_by_hook():
+    registry = load([plugin("one", dataflow_ops=lambda: [shine()], dataflow_samples=lambda: ["sample"])])
+    assert {hook: len(records) for hook, records in registry.offered_by("one").items()} == {
+        "dataflow_ops": 1,
+        "dataflow_samples": 1,
+    }
+    with pytest.raises(df.InputError, match=r"there is no plugin 'two'; there are: .*one"):
+        registry.offered_by("two")
+    with pytest.raises(df.PluginError, match="plugin bad was set aside: dataflow_samples: TypeError"):
+        load([plugin("bad", dataflow_samples=lambda: 1)]).offered_by("bad")
+
+
+def test_the_kit_fails_on_what_a_plugin_offers_and_can_not_be_used():
+    class Needy:
+        def __init__(self, size):
+            self.size = size
+
+    def bad():
+        return [Named("needy", Needy), Named("three", 3)]
+
+    registry = load([plugin("bad", dataflow_losses=bad, dataflow_ops=lambda: [shine()])])
+    found = {outcome.sample: (outcome.status, outcome.text) for outcome in check_plugin("bad", registry=registry)}
+    assert found["shine"] == ("untested", "the plugin declares it, and has no sample")
+    assert found["loss needy"][0] == "failed" and "'size'" in found["loss needy"][1]
+    assert found["loss three"] == ("failed", "it is int, which is no loss")

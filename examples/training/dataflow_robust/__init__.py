@@ -1,0 +1,148 @@
+"""By name: loss ``huber``, metric ``within``, optimizer ``lion``, schedule ``inverse_sqrt``, callback ``best``."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dataflow import GraphBuilder, InputError, TensorType, Value, ops
+from dataflow.plugin import Event, Named, Schedule, Target, hookimpl, pair, summed
+
+
+@dataclass(frozen=True)
+class Huber:
+    """Squares of differences up to ``delta``, beyond it their absolute values.
+
+    Attributes:
+        delta: where the two meet.
+    """
+
+    delta: float = 1.0
+
+    skips = ()  # ops at the model's end whose input the loss would read instead of their result
+    metrics = ("within",)
+
+    def target(self, output: TensorType, labels: TensorType) -> Target:
+        """Values and labels of one shape."""
+        if output.rank != labels.rank:
+            raise InputError(f"huber: labels {labels} don't fit the output {output}; they must have its shape")
+        return Target(output, TensorType(output.dtype, output.shape))
+
+    def elements(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+        """The loss of each element, and its weight; sums of both over the batch give the mean."""
+        y, t = pair(output, labels)
+        distance = ops.abs(ops.sub(y, t))
+        near = ops.minimum(distance, self.delta)  # d d / 2 up to delta, then delta (d - delta / 2)
+        loss = ops.mul(near, ops.sub(distance, ops.mul(near, 0.5)))
+        return loss, _ones(loss)
+
+
+@dataclass(frozen=True)
+class Within:
+    """The fraction of outputs that are not further than ``distance`` from their labels."""
+
+    distance: float = 0.5
+    name = "within"
+    fraction = True
+
+    def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+        """The number of such outputs, and of all."""
+        y, t = pair(output, labels)
+        return summed(ops.logical_not(ops.greater(ops.abs(ops.sub(y, t)), self.distance))), summed(_ones(y))
+
+
+@dataclass(frozen=True)
+class Lion:
+    """Steps of one size along the sign of a momentum (Chen et al. 2023).
+
+    Attributes:
+        lr: the size of a step.
+        weight_decay: fraction of a parameter taken off per step, times the rate.
+        betas: share of the momentum in the direction of a step, and in the next momentum.
+        schedule: factor on ``lr`` by optimizer step.
+    """
+
+    lr: float = 1e-4
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.99)
+    schedule: Schedule | str | None = None
+
+    slots = ("momentum",)  # a tensor of the parameter's shape, zero at first
+    hyper_size = 2
+
+    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
+        """What may differ from step to step: [lr, lr * weight_decay]."""
+        return np.array([lr, lr * self.weight_decay], np.float32)
+
+    def build(
+        self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
+    ) -> tuple[Value, ...]:
+        """The new parameter and momentum; the gradient is ``grad * scale``."""
+        (momentum,) = slots
+        grad = ops.mul(grad, scale)
+        lr, decay = (ops.reshape(ops.slice(hyper, starts=(i,), stops=(i + 1,), steps=(1,)), shape=()) for i in (0, 1))
+        direction = ops.sign(_mixed(momentum, grad, self.betas[0]))
+        new = ops.sub(param, ops.add(ops.mul(direction, lr), ops.mul(param, decay)))
+        return new, _mixed(momentum, grad, self.betas[1])
+
+
+def inverse_sqrt(step: int) -> float:
+    """The factor 1 / sqrt(t) for the step t, counted from 1."""
+    return 1.0 / math.sqrt(step + 1)
+
+
+@dataclass
+class Best:
+    """Logs every epoch that is better than all before it."""
+
+    loss: float = field(default=math.inf)
+
+    def __call__(self, event: Event) -> None:
+        """Looks at the figures of an epoch."""
+        loss = event.metrics.get("val_loss", event.metrics.get("loss", math.inf))
+        if event.kind == "epoch" and loss < self.loss:
+            self.loss = loss
+            logging.getLogger("dataflow").info("epoch %d is the best so far: loss %.4g", event.epoch, loss)
+
+
+def _mixed(old: Value, new: Value, share: float) -> Value:
+    return ops.add(ops.mul(old, share), ops.mul(new, 1.0 - share))
+
+
+def _ones(like: Value) -> Value:
+    return ops.cast(ops.equal(like, like), to=like.type.dtype)
+
+
+@hookimpl
+def dataflow_losses() -> Iterable[Named]:
+    """``df.Trainer(model, "huber")``, ``--loss huber``."""
+    return [Named("huber", Huber)]
+
+
+@hookimpl
+def dataflow_metrics() -> Iterable[Named]:
+    """``df.Trainer(model, metrics=["within"])``, ``--metric within``."""
+    return [Named("within", Within)]
+
+
+@hookimpl
+def dataflow_optimizers() -> Iterable[Named]:
+    """``df.Trainer(model, optimizer="lion")``, ``--optimizer lion --lr 1e-4``."""
+    return [Named("lion", Lion)]
+
+
+@hookimpl
+def dataflow_schedules() -> Iterable[Named]:
+    """``Lion(schedule="inverse_sqrt")``, ``--schedule inverse_sqrt``."""
+    return [Named("inverse_sqrt", inverse_sqrt)]
+
+
+@hookimpl
+def dataflow_callbacks() -> Iterable[Named]:
+    """``trainer.fit(data, callbacks=["best"])``, ``--callback best``."""
+    return [Named("best", Best)]
