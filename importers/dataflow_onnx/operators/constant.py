@@ -118,7 +118,8 @@ def Trilu(c: Importer, x: T, k: T | None = None, *, upper: int = 1) -> Any:
         raise ModelError(f"its input is {value.type}; expected a matrix, or several")
     offset = 0 if k is None else c.ints(k, "k")[0]
     rows, columns = value.type.shape[-2:]
-    row, column = along(iota(c.builder, rows, start=offset), 0, 2), along(iota(c.builder, columns), 1, 2)
+    indices = iota(c.builder, rows, start=offset), iota(c.builder, columns)
+    row, column = (along(index, axis, 2) for axis, index in enumerate(indices))
     kept = ops.less_equal(row, column) if upper else ops.less_equal(column, row)
     if value.type.dtype.name == "bool":
         return ops.logical_and(kept, value)
