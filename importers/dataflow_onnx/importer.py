@@ -246,7 +246,7 @@ class Importer:
         return value
 
     def sizes(self, tensor: Tensor, what: str) -> list[Any]:
-        """The integers and dims of a tensor; those that depend on data get names, and are read when a program has run.
+        """The integers and dims of a tensor; those that depend on data get names, and are read while the model runs.
 
         Raises:
             ModelError: they depend on data, in a body.
@@ -278,7 +278,11 @@ class Importer:
         return dim
 
     def ints(self, tensor: Tensor, what: str) -> tuple[int, ...]:
-        """As ``sizes``, where named dims and data can't stand."""
+        """As ``sizes``, for what must be integers at load.
+
+        Raises:
+            ModelError: one is named, or depends on data.
+        """
         if tensor.known is None:
             raise ModelError(f"{what} {tensor.name!r} depends on data; only numbers known at load are supported")
         found = self.sizes(tensor, what)
@@ -314,7 +318,7 @@ class Importer:
         return dataclasses.replace(graph, initializers=stored)
 
 
-_WORTH_A_SUM = 1 << 12  # elements: a sum is read once, where looking at each writes a mask
+_WORTH_A_SUM = 1 << 12  # elements: a sum reads them once, a check of each writes a mask too
 _SAME_DATA = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand"}
 
 
