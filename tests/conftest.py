@@ -12,7 +12,7 @@ from dataflow.plugin.hookspecs import hookimpl
 from dataflow.plugin.registry import default_registry, load
 
 SLOTS = ("input", "output")
-FOLDER = Path(__file__).parent / "devices"
+FOLDER = Path(__file__).parent / "cdevice"
 
 # What runs in the background of a shell ignores Ctrl-C, and so would everything that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

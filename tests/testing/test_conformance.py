@@ -1,0 +1,58 @@
+"""The conformance kit finds kernels that are wrong for one form of operands (test_docs.py: that write outside)."""
+
+import numpy as np
+
+from dataflow.plugin import Kernel, OperandSpec, PythonDevice
+from dataflow.plugin.registry import load
+from dataflow.testing import SAMPLES, check_device
+from dataflow.testing.conformance import VARIANTS
+from tests.support import DevicePlugin
+
+RELU = [s for s in SAMPLES if s.op.name == "relu" and s.inputs[0].shape == (3, 5, 7)]
+STRIDED = OperandSpec(strided=True)
+
+
+class OneKernel(PythonDevice):
+    """A device with one kernel."""
+
+    name = "one"
+
+    def __init__(self, op, code):
+        self.op, self.code = op, code
+
+    def kernels(self):
+        return [Kernel(self.op, f"one {self.op}", (STRIDED,), (STRIDED,), self.code)]
+
+
+def outcomes(code, op="relu"):
+    registry = load([DevicePlugin(OneKernel(op, code))])
+    return [(o.variant, o.status) for o in check_device("one", registry=registry, samples=RELU)]
+
+
+def failing(code):
+    return {variant for variant, status in outcomes(code) if status == "failed"}
+
+
+def but_for(wrong):
+    """A kernel that is right unless ``wrong`` holds for its operand's strides, in elements."""
+    return lambda attributes, x: np.maximum(x, 0) + wrong([s // x.itemsize for s in x.strides])
+
+
+def test_a_right_kernel_passes():
+    assert not failing(lambda attributes, x: np.maximum(x, 0))
+
+
+def test_a_wrong_kernel_fails_in_each_variant():
+    assert failing(lambda attributes, x: x) == {*VARIANTS} - {"constant"}  # which takes a second operand
+
+
+def test_a_claim_without_a_sample_is_untested():
+    expected = [("plain", "not claimed"), ("plain", "untested")]
+    assert sorted(set(outcomes(lambda attributes, x: x, op="no_such_op"))) == expected
+
+
+def test_a_kernel_that_is_wrong_for_some_strides_fails_in_their_variants():
+    assert failing(but_for(lambda strides: 0 in strides)) >= {"broadcast"}
+    assert failing(but_for(lambda strides: min(strides) < 0)) >= {"reversed"}
+    assert failing(but_for(lambda strides: strides == [40, 8, 1])) == {"padded_rows"}  # rows of 7 elements
+    assert failing(but_for(lambda strides: strides[0] < strides[2])) >= {"strided", "transposed"}
