@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,9 +20,19 @@ Results = Mapping[str, Array]
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}  # of the largest element
 NOISE = 3e-7  # relative, per node: a few units in the last place of float32
 ROUNDS = 6
-DIFFERENCES = {"gelu", "mish", "hard_swish"}  # x times what is a difference near 0: off by a part of x
+# Off by a part of the first input, of which they are a difference: x times what cancels near 0; dy less its means.
+DIFFERENCES = {
+    "gelu",
+    "mish",
+    "hard_swish",
+    "layer_norm_grad",
+    "batch_norm_train_grad",
+    "softmax_grad",
+    "log_softmax_grad",
+}
 # Algorithms of convolutions multiply what isn't finite by zeros of paddings and transforms: NaN spreads to neighbours.
-SPREADING = {"conv", "conv_grad_input", "conv_grad_weight", "conv_relu", "conv_add_relu", "conv_relu_max_pool"}
+# Gradients of what isn't finite are infinite or NaN, as the order of their factors has it.
+SPREADING = re.compile("conv|conv_relu|conv_add_relu|conv_relu_max_pool|.*_grad|conv_grad_.*")
 MARGIN = 30.0  # times the error that noise caused
 
 
@@ -47,14 +58,19 @@ def evaluate_noisy(
         attributes = {k: df.float64 if _is_float(v) else v for k, v in node.attributes.items()}
         inputs = [None if v is None else _moved(known[v], random, noise) for v in node.inputs]
         results = call_kernel(kernels[node.op.name], node, inputs, attributes)
-        if any(v in behind for v in node.inputs) or (node.op.name in SPREADING and not all(map(_finite, inputs))):
+        if any(v in behind for v in node.inputs) or (
+            SPREADING.fullmatch(node.op.name) and not all(map(_finite, inputs))
+        ):
             behind.update(node.outputs)
         with np.errstate(all="ignore"):
             for value, result in zip(node.outputs, results, strict=False):
                 array = np.asarray(result)
                 if array.dtype.kind == "f" and noise:
                     error = noise * random.standard_normal(array.shape)
-                    array = array * (1 + error) + (error * known[node.inputs[0]] if node.op.name in DIFFERENCES else 0)
+                    array = array * (1 + error)
+                    first = inputs[0]
+                    if node.op.name in DIFFERENCES and first is not None and first.shape == array.shape:
+                        array = array + error * first
                     if value is not None and value.type.dtype.is_float:  # its range counts too
                         array = array.astype(value.type.dtype.numpy).astype(np.float64)
                 known[value] = _wrapped(array, value)
