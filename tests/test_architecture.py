@@ -1,4 +1,4 @@
-"""docs/architecture.md says what is so: its paths exist, its order of rooms is the tested one, long files are listed."""
+"""docs/architecture.md says what is so: its paths exist, its order of rooms is the one that is tested."""
 
 import re
 import subprocess
