@@ -162,7 +162,7 @@ static void cpu_free(void *self, df_buffer *buffer) {
 static df_status cpu_copy(void *self, const df_copy *copy, df_error *error) {
   (void)self;
   if (copy->bytes < 0 || copy->to_offset < 0 || copy->from_offset < 0)
-    return fail(error, DF_INVALID, "a copy of negative size or place", copy->bytes);
+    return fail(error, DF_INVALID, "a copy of negative size or offset", copy->bytes);
   if (copy->bytes > 0)
     memmove((char *)copy->to + copy->to_offset, (const char *)copy->from + copy->from_offset,
             (size_t)copy->bytes);

@@ -60,7 +60,7 @@ typedef struct plan {
 
 static int64_t packed_floats(int64_t floats) { return df_round_up(floats + DF_LANES, ALIGN); }
 
-/* Pieces per batch entry: few enough that packing, which each does, stays small beside the tiles,
+/* Tasks per batch entry: few enough that packing, which each does, stays small beside the tiles,
  * and so many that threads end together. In steps of packing a float: a tile's row is 1/32. */
 static int64_t tasks_down(int64_t m, int64_t batch, int64_t work, int32_t threads) {
   const int64_t tiles = df_divide_up(m, DF_TILE_ROWS), least = df_divide_up(tiles, MOST_TILES);

@@ -112,7 +112,7 @@ void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float 
   const df_vec same = vec_splat(row->mask && !row->mask_step ? *row->mask : 0.0f);
   const float *mask = row->mask_step ? row->mask : NULL;
   float *s = row->scores;
-  for (int64_t i = 0; i < row->n; i += DF_LANES) { /* behind the row is room for whole vectors */
+  for (int64_t i = 0; i < row->n; i += DF_LANES) { /* behind the row is space for whole vectors */
     const int64_t some = df_min(DF_LANES, row->n - i);
     const df_vec added = mask ? vec_load_partial(mask + i, some) : same;
     const df_vec x = vec_load(s + i) * scale + added - base;

@@ -37,17 +37,17 @@ float DF_NAME(df_attention_dot)(const float *x, int64_t x_step, const float *y, 
 /* maximum + log sum. */
 float DF_NAME(df_attention_logsum)(const df_attention_sum *sum);
 
-/* Gives a row its mask, from |from| on with |step| between elements; |room| for n floats where they
- * don't lie together. */
+/* Gives a row its mask, from |from| on with |step| between elements; |buffer| for n floats where
+ * they don't lie together. */
 static inline void df_attention_mask(df_attention_row *row, const float *from, int64_t step,
-                                     float *room) {
+                                     float *buffer) {
   row->mask = from;
   row->mask_step = step != 0;
   if (step == 0 || step == 1)
     return;
   for (int64_t j = 0; j < row->n; j++)
-    room[j] = from[j * step];
-  row->mask = room;
+    buffer[j] = from[j * step];
+  row->mask = buffer;
 }
 
 #endif

@@ -56,7 +56,7 @@ static plan make_plan(const df_conv *conv, int32_t threads) {
   int64_t work = df_times(weight_floats(&p), conv->batch * w->out_size);
   int64_t wanted = threads > 1 ? df_max(1, df_min(2 * (int64_t)threads, work / GRAIN)) : 1;
 
-  /* Pieces: groups; then images, when copies of dw are small beside the work; then filters. */
+  /* Tasks: groups; then images, when copies of dw are small beside the work; then filters. */
   int64_t missing = df_divide_up(wanted, conv->groups);
   int64_t image_splits = 1;
   if (df_times(weight_floats(&p), missing * 16) <=

@@ -8,7 +8,7 @@
  *
  * Per position a filter is transposed once for channels * taps / (2 * DF_LANES) multiply-adds of
  * vectors, and a channel copied once for filters * taps / DF_LANES. A product of plain matrices
- * (taps of one element) is the same with x and dy in each other's place: the one with fewer rows is
+ * (taps of one element) is the same with x and dy exchanged: the one with fewer rows is
  * transposed. */
 #include "conv/outer.h"
 #include "conv/common.h"

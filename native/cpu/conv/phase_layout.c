@@ -1,8 +1,8 @@
 /* conv/phase_layout.c: copies a source plane with its padding, by phases, so that every tap is a
  * shift.
  *
- * One load and store per element of the copy, which every output row of the weight then reads in
- * place of an im2col matrix that would be as many times larger as the kernel has taps. */
+ * One load and store per element of the copy, which every output row of the weight then reads
+ * instead of an im2col matrix that would be as many times larger as the kernel has taps. */
 #include "conv/phase_layout.h"
 #include "simd/vector.h"
 

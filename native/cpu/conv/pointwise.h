@@ -4,7 +4,7 @@
 
 #include "conv/direct.h"
 
-/* Whether a position reads what lies at its own place (kernels of one element with stride 1), and
+/* Whether a position reads what lies at its own offset (kernels of one element with stride 1), and
  * planes are so large that lanes over positions are full. */
 int DF_NAME(df_pointwise_takes)(const df_conv *conv);
 

@@ -19,11 +19,11 @@ static int is_whole(const df_conv *conv, const df_weight *weight) {
   return weight->channel == next;
 }
 
-/* Lines of what lies together in each filter: element i goes to line place[i], or i with none; no
+/* Lines of what lies together in each filter: element i goes to line line_of[i], or i with none; no
  * line outside of [0, lines) is written. */
 static void transpose_run(float *out, int64_t pitch, int64_t lines, const float *from,
-                          int64_t filter, const df_filters *f, int64_t count, const int32_t *place,
-                          int64_t shift) {
+                          int64_t filter, const df_filters *f, int64_t count,
+                          const int32_t *line_of, int64_t shift) {
   for (int64_t begin = 0; begin < count; begin += DF_LANES) {
     int64_t some = df_min(DF_LANES, count - begin);
     df_vec square[DF_LANES];
@@ -34,9 +34,9 @@ static void transpose_run(float *out, int64_t pitch, int64_t lines, const float 
     vec_transpose(square);
 #pragma GCC unroll 16
     for (int i = 0; i < DF_LANES; i++) {
-      if (i >= some || (place && place[begin + i] < 0))
+      if (i >= some || (line_of && line_of[begin + i] < 0))
         continue;
-      int64_t line = shift + (place ? place[begin + i] : begin + i);
+      int64_t line = shift + (line_of ? line_of[begin + i] : begin + i);
       if (line < 0 || line >= lines)
         continue;
       if (f->lanes == DF_LANES)
@@ -63,7 +63,7 @@ static void transpose_vector(float *out, int64_t pitch, const df_conv *conv,
                              const df_weight *weight, const df_filters *f, const float *from,
                              int64_t begin, int64_t end) {
   int64_t distance[DF_MOST_TAPS], low = 0, high = 0;
-  int32_t place[DF_MOST_TAPS];
+  int32_t line_of[DF_MOST_TAPS];
   if (is_whole(conv, weight)) {
     transpose_run(out, pitch, end - begin, from + begin, weight->filter, f, end - begin, NULL, 0);
     return;
@@ -75,12 +75,12 @@ static void transpose_vector(float *out, int64_t pitch, const df_conv *conv,
     high = df_max(high, distance[tap]);
   }
   for (int64_t i = low; i <= high; i++)
-    place[i - low] = -1;
+    line_of[i - low] = -1;
   for (int64_t tap = 0; tap < taps; tap++)
-    place[distance[tap] - low] = (int32_t)tap;
+    line_of[distance[tap] - low] = (int32_t)tap;
   for (int64_t channel = begin / taps; channel * taps < end; channel++)
     transpose_run(out, pitch, end - begin, from + channel * weight->channel + low, weight->filter,
-                  f, high - low + 1, place, channel * taps - begin);
+                  f, high - low + 1, line_of, channel * taps - begin);
 }
 
 /* Filters that lie together. */

@@ -211,7 +211,7 @@ int64_t DF_NAME(df_winograd_workspace)(const df_conv *conv, int32_t threads) {
   return make_plan(conv, threads).scratch * (int64_t)sizeof(float) * threads;
 }
 
-/* ---- Pieces --------------------------------------------------------------------------------- */
+/* ---- Tasks ---------------------------------------------------------------------------------- */
 
 /* What a task works on; the groups are those whose inputs are transformed. */
 typedef struct task {

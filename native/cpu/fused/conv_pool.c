@@ -40,8 +40,8 @@ static both make_both(const int64_t *x, const int64_t *w, const int64_t *y,
   int64_t planes[4] = {x[0], w[0], 0, 0};
   for (int i = 0; i < 2; i++) {
     int64_t reach = df_plus(df_times(w[2 + i] - 1, dilations ? dilations[i] : 1), 1);
-    int64_t room = x[2 + i] + (pads ? pads[i] + pads[2 + i] : 0) - reach;
-    planes[2 + i] = room / (strides ? strides[i] : 1) + 1;
+    int64_t span = x[2 + i] + (pads ? pads[i] + pads[2 + i] : 0) - reach;
+    planes[2 + i] = span / (strides ? strides[i] : 1) + 1;
   }
   both b = {.conv = df_conv_make(x, w, planes, 4, attributes, count, DF_CONV_STRIDES)};
   b.conv.algorithm = DF_CONV_FEW_CHANNELS + 1;

@@ -103,7 +103,7 @@ static void add_rows(const df_gemm *g, int64_t begin, int64_t columns) {
       store(g, i, begin + j, total[i][j]);
 }
 
-/* ---- Pieces --------------------------------------------------------------------------------- */
+/* ---- Tasks ---------------------------------------------------------------------------------- */
 
 static void dot_columns(const df_gemm *g, int64_t begin, int64_t end) {
 #define ROWS(rows, columns)                                                                        \

@@ -1,6 +1,6 @@
 /* map/cast.c: y[i] = (type) x[i] between every float type of 16 bits and more, integers and bool.
  *
- * Integers wrap, floats round to nearest and are cut towards zero on the way to an integer; a float
+ * Integers wrap, floats round to nearest and are rounded towards zero to integers; a float
  * outside of an integer's range gives the nearest end of the range (NaN the lower). The 16-bit
  * floats go through float.
  */

@@ -77,7 +77,7 @@ static span span_at(const df_window *w, const int64_t o[DF_AXES]) {
   return s;
 }
 
-/* Place in the plane of the first element of row (a, b) of the window's taps, without the last
+/* Offset in the plane of the first element of row (a, b) of the window's taps, without the last
  * axis. */
 static int64_t row_at(const df_window *w, const span *s, int64_t a, int64_t b) {
   int64_t slice = s->start[0] + a * w->dilation[0];
@@ -92,8 +92,8 @@ static int64_t divisor(const pooling *j, const span *s, const int64_t o[DF_AXES]
     if (j->pads_count) {
       /* Taps up to the end of the padding: the last window may reach beyond it when sizes were
        * rounded up. */
-      int64_t room = w->in[axis] + w->pad[axis] + w->pad_end[axis] - o[axis] * w->stride[axis];
-      count *= df_max(0, df_min(w->kernel[axis], df_divide_up(room, w->dilation[axis])));
+      int64_t span = w->in[axis] + w->pad[axis] + w->pad_end[axis] - o[axis] * w->stride[axis];
+      count *= df_max(0, df_min(w->kernel[axis], df_divide_up(span, w->dilation[axis])));
     } else {
       count *= s->end[axis] - s->begin[axis];
     }

@@ -83,8 +83,8 @@ static int64_t counted(const df_window *w, int axis, int64_t o, int32_t pads_cou
   if (pads_count) {
     /* Taps up to the end of the padding: the last window may reach beyond it when sizes were
      * rounded up. */
-    int64_t room = w->in[axis] + w->pad[axis] + w->pad_end[axis] - o * w->stride[axis];
-    return df_max(0, df_min(w->kernel[axis], df_divide_up(room, w->dilation[axis])));
+    int64_t span = w->in[axis] + w->pad[axis] + w->pad_end[axis] - o * w->stride[axis];
+    return df_max(0, df_min(w->kernel[axis], df_divide_up(span, w->dilation[axis])));
   }
   df_window_taps(w, axis, o, &begin, &end);
   return end - begin;

@@ -62,11 +62,11 @@ static inline const char *df_window_accepts(const df_window *w) {
  */
 static inline void df_window_taps(const df_window *w, int axis, int64_t o, int64_t *begin,
                                   int64_t *end) {
-  int64_t start = o * w->stride[axis] - w->pad[axis], room = w->in[axis] - start;
+  int64_t start = o * w->stride[axis] - w->pad[axis], span = w->in[axis] - start;
   int64_t step = w->dilation[axis];
   /* A division takes longer than a short row of windows. */
   *begin = start >= 0 ? 0 : step == 1 ? -start : df_divide_up(-start, step);
-  *end = room <= 0 ? 0 : df_min(w->kernel[axis], step == 1 ? room : df_divide_up(room, step));
+  *end = span <= 0 ? 0 : df_min(w->kernel[axis], step == 1 ? span : df_divide_up(span, step));
   *end = df_max(*begin, *end);
 }
 

@@ -1,4 +1,4 @@
-/* shape/copy.h: copies a box of elements between two strided places. */
+/* shape/copy.h: copies a box of elements between two strided layouts. */
 #ifndef DF_CPU_SHAPE_COPY_H
 #define DF_CPU_SHAPE_COPY_H
 #include "map/walk.h"
@@ -16,7 +16,7 @@ typedef struct df_box {
   char *to;
   int64_t item;
   int32_t across; /* the axis along which the source is dense while rows are not, or -1 */
-  int64_t blocks; /* units per outer cursor */
+  int64_t blocks; /* units per outer index */
   int64_t units;
 } df_box;
 
@@ -38,7 +38,7 @@ static inline void df_box_plan(df_box *box, void *to, const int64_t *to_strides,
         box->across = axis;
   box->outer.rank = 0;
   box->outer.inputs = 2;
-  int64_t places = 1;
+  int64_t outer = 1;
   for (int32_t axis = 0; axis < inner; axis++) {
     if (axis == box->across)
       continue;
@@ -46,11 +46,11 @@ static inline void df_box_plan(df_box *box, void *to, const int64_t *to_strides,
     box->outer.shape[own] = walk->shape[axis];
     box->outer.strides[0][own] = walk->strides[0][axis];
     box->outer.strides[1][own] = walk->strides[1][axis];
-    places *= walk->shape[axis];
+    outer *= walk->shape[axis];
   }
   box->blocks = box->across >= 0 ? df_divide_up(walk->shape[box->across], DF_COPY_TILE)
                                  : df_divide_up(walk->shape[inner], DF_COPY_RUN);
-  box->units = places * box->blocks;
+  box->units = outer * box->blocks;
 }
 
 /* n elements of a row. */

@@ -93,7 +93,7 @@ static df_status gather_run(const df_call *call) {
 
 /* ---- index_add(indices, updates; size, axis) -> y ----------------------------------------------
  * y[o, k, :] = sum of updates[o, i, :] over all i with indices[i] = k, in the order of i: work is
- * cut over o and over blocks of the inner axis, never over i. */
+ * split over o and over blocks of the inner axis, never over i. */
 
 enum { INNER_BLOCK = 64 };
 
@@ -144,7 +144,7 @@ static df_status index_add_run(const df_call *call) {
 
 /* ---- Numbers as elements -------------------------------------------------------------------- */
 
-/* |d| cut towards zero, held to the range; NaN gives the lower end. */
+/* |d| rounded towards zero, held to the range; NaN gives the lower end. */
 static int64_t held(double d) {
   const double low = (double)INT64_MIN, high = 0x1.fffffffffffffp62;
   return !(d > low) ? INT64_MIN : d > high ? INT64_MAX : (int64_t)d;

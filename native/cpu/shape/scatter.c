@@ -2,7 +2,7 @@
  * gather_nd, scatter_nd.
  *
  * Every index is checked before anything is written. Entries are written one after the other, so
- * that equal indices give the same on any number of threads; gathers are cut among threads. */
+ * that equal indices give the same on any number of threads; gathers are split among threads. */
 #include "kernels/scatter.h"
 #include "cpu.h"
 

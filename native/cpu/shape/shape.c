@@ -94,7 +94,7 @@ static df_status slice_grad_run(const df_call *call) {
 
 /* ---- pad(x, value?; pads, mode) -> y -----------------------------------------------------------
  * pads: what is added before each axis, then after each; negative crops. Along an axis of n
- * elements, place i outside 0..n-1 is filled with |value| ("constant"), the nearest end ("edge") or
+ * elements, index i outside 0..n-1 is filled with |value| ("constant"), the nearest end ("edge") or
  * the mirror image about the ends ("reflect"). Done row by row of the last axis. */
 
 typedef enum pad_mode { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT } pad_mode;
@@ -109,7 +109,7 @@ typedef struct pad_context {
   pad_mode mode;
 } pad_context;
 
-/* The source of place i, -1 when it is filled. */
+/* The source of index i, -1 when it is filled. */
 static int64_t pad_source(int64_t i, int64_t n, pad_mode mode) {
   if (i >= 0 && i < n)
     return i;

@@ -91,9 +91,9 @@ typedef struct inside {
 } inside;
 
 static inside columns_of(const df_grid *g, const int32_t *phase) {
-  const int64_t s = g->stride[1], first = phase[1] - g->pad[1], room = g->in_span - first;
+  const int64_t s = g->stride[1], first = phase[1] - g->pad[1], span = g->in_span - first;
   inside in = {.begin = df_min(g->span, first < 0 ? df_divide_up(-first, s) : 0)};
-  in.end = room <= 0 ? in.begin : df_max(in.begin, df_min(g->span, df_divide_up(room, s)));
+  in.end = span <= 0 ? in.begin : df_max(in.begin, df_min(g->span, df_divide_up(span, s)));
   in.from = first + in.begin * s;
   return in;
 }

@@ -66,7 +66,7 @@ static double split_cost(const df_gemm_split *split, int64_t k, int64_t batch, i
                                         : float_cost(split->rows, split->columns, k));
 }
 
-/* Pieces of whole panels. */
+/* Tasks of whole panels. */
 static df_gemm_split split_into(int64_t m, int64_t n, int64_t down, int64_t across, int terms) {
   const int64_t rows = df_divide_up(df_divide_up(m, DF_AMX_PANEL), down) * DF_AMX_PANEL;
   const int64_t columns = df_divide_up(df_divide_up(n, DF_AMX_PANEL), across) * DF_AMX_PANEL;
