@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import Array, Attributes, Code, upcast
-from .windows import count_of, cropped, padded_input, positions
+from .windows import cropped, padded_input, positions, window_count
 
 
 def conv(attributes: Attributes, x: Array, w: Array, bias: Array | None = None) -> Array:
     """The convolution: a sum over kernel positions of one product each."""
     groups = attributes["groups"]
-    count = count_of(attributes, x.shape[2:], w.shape[2:])
+    count = window_count(attributes, x.shape[2:], w.shape[2:])
     padded = padded_input(upcast(x), attributes["pads"], [0] * len(count), 0)
     B, O, C = x.shape[0], w.shape[0], w.shape[1]
     out = np.zeros((B, groups, O // groups, *count), padded.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 from dataflow.errors import InputError
 
 from .arrays import Array, Attributes, Code, lowest, upcast
-from .windows import count_of, cropped, overhang, padded_input, positions
+from .windows import cropped, overhang, padded_input, positions, window_count
 
 _NONE = -1  # index of the maximum of a window of padding only
 
@@ -17,7 +17,7 @@ _NONE = -1  # index of the maximum of a window of padding only
 def max_pool(attributes: Attributes, x: Array) -> tuple[Array, Array]:
     """The maximum of each window and its index in the plane; the first of equals, NaN the largest."""
     kernel, size = attributes["kernel"], x.shape[2:]
-    count = count_of(attributes, size, kernel)
+    count = window_count(attributes, size, kernel)
     extra = overhang(attributes, size, kernel, count)
     least = lowest(x.dtype)
     padded = padded_input(x, attributes["pads"], extra, least)
@@ -38,14 +38,14 @@ def _max_pool_grad(attributes: Attributes, dy: Array, indices: Array) -> Array:
     shape, size = attributes["input_shape"], int(np.prod(attributes["input_shape"][2:]))
     out = np.zeros((shape[0] * shape[1], size), upcast(dy).dtype)
     planes = np.repeat(np.arange(out.shape[0]), int(np.prod(dy.shape[2:])))
-    positions, values = indices.reshape(-1), upcast(dy).reshape(-1)
-    if ((positions < _NONE) | (positions >= size)).any():
+    targets, values = indices.reshape(-1), upcast(dy).reshape(-1)
+    if ((targets < _NONE) | (targets >= size)).any():
         raise InputError(
             f"max_pool_grad: an index is outside the plane of {size} elements; the indices must be those of max_pool "
             "on an input of this shape"
         )
-    inside = positions != _NONE
-    np.add.at(out, (planes[inside], positions[inside]), values[inside])
+    inside = targets != _NONE
+    np.add.at(out, (planes[inside], targets[inside]), values[inside])
     return out.reshape(shape).astype(dy.dtype)
 
 
@@ -67,7 +67,7 @@ def _divisor(attributes: Attributes, size: Sequence[int], count: Sequence[int]) 
 
 def _avg_pool(attributes: Attributes, x: Array) -> Array:
     kernel, size = attributes["kernel"], x.shape[2:]
-    count = count_of(attributes, size, kernel)
+    count = window_count(attributes, size, kernel)
     padded = padded_input(upcast(x), attributes["pads"], overhang(attributes, size, kernel, count), 0)
     total = np.zeros((*x.shape[:2], *count), padded.dtype)
     for _, index in positions(attributes, kernel, count):

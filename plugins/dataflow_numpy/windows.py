@@ -37,7 +37,7 @@ def overhang(attributes: Attributes, size: Sequence[int], kernel: Sequence[int],
     return found
 
 
-def count_of(attributes: Attributes, size: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
+def window_count(attributes: Attributes, size: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
     """Windows per axis, as the ops' shape rules say."""
     spatial = len(size)
     found = []

@@ -88,7 +88,7 @@ def _pools() -> list[Sample]:
 
 
 def _long() -> list[Sample]:
-    """Few rows and many, sums in several blocks."""
+    """Few rows and many; sums long enough for several blocks."""
     rows = []
     for m, k, n in ((31, 800, 130), (14, 385, 60), (440, 390, 70)):
         rows.append(Sample(ops.matmul_bias_relu, (x(m, k), x(k, n), x(n)), tolerance=LONG_SUM))

@@ -57,7 +57,7 @@ def _layer_norm() -> list[Sample]:
 
 
 def _long() -> list[Sample]:
-    """Along one axis, so that devices partition the work on them."""
+    """Long axes, along which devices partition the work."""
     rows = []
     shapes: tuple[tuple[int, ...], ...] = ((36, 2, 15, 16), (600, 3), (30, 1, 17, 19))
     for shape in shapes:

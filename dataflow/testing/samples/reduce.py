@@ -52,7 +52,7 @@ def _reduce() -> list[Sample]:
 
 
 def _long() -> list[Sample]:
-    """Along one axis, so that devices partition the work on them."""
+    """Long axes, along which devices partition the work."""
     rows = [Sample(ops.reduce_sum, (x(9001, dtype=float64),), {"axes": (0,)})]
     for op in (ops.reduce_sum, ops.reduce_max):
         rows.append(Sample(op, (i(9001, low=-99, high=99),), {"axes": (0,)}))

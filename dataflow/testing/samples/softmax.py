@@ -31,7 +31,7 @@ def _rows() -> list[Sample]:
 
 
 def _long() -> list[Sample]:
-    """Along one axis, so that devices partition the work on them."""
+    """Long axes, along which devices partition the work."""
     rows = []
     for shape, axis in (((1, 9001), 1), ((2, 700, 3), 1)):
         for name in ("softmax", "log_softmax"):

@@ -40,7 +40,7 @@ def _ordering() -> list[Sample]:
 
 
 def _long() -> list[Sample]:
-    """Along one axis, so that devices partition the work on them."""
+    """Long axes, along which devices partition the work."""
     rows = []
     for shape, axis, reverse in (((1, 17001), 1, 0), ((9000, 2), 0, 1), ((9, 4, 1000), 1, 1)):
         a = {"axis": axis, "exclusive": reverse, "reverse": reverse}
