@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,72 +21,16 @@ from ..host.limits import limited
 from ..ir.graph import Graph
 from ..ir.kernel import HOST
 from ..ir.plan import Plan
-from ..ir.types import Array, TensorType, dtype
-from ..ir.value import Value
+from ..ir.types import Array
 from ..model import Model
-from ..ops.random import KEY
-from ..passes.bind_shapes import bind, dims_of
+from ..passes.bind_shapes import dims_of
 from ..passes.dead_code import without_dead
-from ..passes.dropout import with_dropout
-from .joint import (
-    ACCUMULATOR,
-    BACKWARD,
-    FORWARD,
-    HYPER,
-    PENDING,
-    SQUARES,
-    VALUES,
-    WEIGHT,
-    forward_graph,
-    joint_graph,
-    optimizer_graph,
-    with_batch_statistics,
-    with_values,
-)
+from .graphs import KEY_INPUT, Graphs, Objective, Optimizer, types_of
+from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, SQUARES, VALUES, WEIGHT
 from .tied_weights import Tie, tied
 from .trained import Trained
 
-KEY_INPUT = "dropout/key"
 PLANS = 16  # per program; the least recently used goes
-
-
-class BatchObjective(Protocol):
-    """What is minimized and measured, for batches of one form."""
-
-    def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
-        """What such a batch has beside the model's inputs, for outputs of these types (all dims are ints)."""
-
-    def build(self, g: Any, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Mapping[str, Value]:
-        """The terms: ``loss`` and ``weight`` (sums over the micro-batch, rank 0), and those of metrics."""
-
-
-class Objective(Protocol):
-    """What is minimized and measured: a loss with metrics."""
-
-    def for_batch(self, types: Mapping[str, TensorType]) -> BatchObjective:
-        """That for a batch whose entries, inputs of the model too, have these types."""
-
-
-class Optimizer(Protocol):
-    """Rules of an optimizer.
-
-    Attributes:
-        slots: names of its tensors per parameter.
-        hyper_size: length of the hyperparameter tensor.
-    """
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of its tensors per parameter."""
-
-    @property
-    def hyper_size(self) -> int:
-        """Length of the hyperparameter tensor."""
-
-    def build(
-        self, g: Any, param: Value, grad: Value, slots: tuple[Value, ...], hyper: Value, scale: Value
-    ) -> Sequence[Value]:
-        """The new parameter and slots."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,15 +74,13 @@ class Programs:
         ties: Mapping[str, Tie] = MappingProxyType({}),
         dropout: int | None = None,
     ) -> None:
-        self._objective, self._optimizer = objective, optimizer
         self._clip_norm, self._fuse, self._dropout = clip_norm, how.fuse, dropout
-        self._updates_statistics = batch_norm == "update"
         self.engine = Engine(how, model.graph, plans=PLANS)
         self._scratch = Scratch(self.engine.devices)
         self._graph = tied(model.graph_with_data(), ties)
-        states = self._training_graph(True, ()).states
-        self._statistics = tuple(s.name.removeprefix(PENDING) for s in states)
-        self._trained = Trained(self.engine, self._graph, optimizer.slots, trainable, self._statistics, ties)
+        self._graphs = Graphs(self._graph, objective, optimizer, clip_norm, batch_norm == "update", dropout is not None)
+        statistics = self._graphs.statistics
+        self._trained = Trained(self.engine, self._graph, optimizer.slots, trainable, statistics, ties)
         self._kept: _Kept | None = None
         self._squares: float | None = 0.0  # of the accumulators: the sum after the last micro-batch; None: to be made
 
@@ -273,20 +215,15 @@ class Programs:
 
     def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """The terms of a batch in inference mode; nothing is kept."""
-
-        def make(sizes: Mapping[str, int]) -> Graph:
-            bound = bind(self._graph, sizes)
-            objective = self._objective.for_batch(_types(batch))
-            return forward_graph(bound, objective.entries(_output_types(bound)), objective.build)
-
         with limited(self.engine.devices.account, "the evaluation"):
-            return self._run(self._program(("evaluate",), batch, make), batch)
+            program = self._program(("evaluate",), batch, lambda sizes: self._graphs.evaluation(sizes, types_of(batch)))
+            return self._run(program, batch)
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs with the newest weights, in inference mode."""
         arguments = checked_inputs(self._graph, inputs)
         with limited(self.engine.devices.account, "the prediction"):
-            program = self._program(("predict",), arguments, lambda sizes: bind(self._graph, sizes))
+            program = self._program(("predict",), arguments, self._graphs.inference)
             return self._run(program, arguments)
 
     def profile(self, batch: Mapping[str, Array], hyper: Array, rounds: int) -> dict[str, Profile]:
@@ -359,32 +296,17 @@ class Programs:
         batch = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight, np.float32)}
         if self._clip_norm is not None:
             batch[SQUARES] = np.asarray(self.squares(), np.float32)
-        return self._program(("optimizer",), {}, lambda _: self._update_graph()), batch
-
-    def _training_graph(self, first: bool, values: Sequence[str]) -> Graph:
-        """What is differentiated, for the first micro-batch of a logical batch or later ones."""
-        graph = with_values(self._graph, values)
-        graph = with_batch_statistics(graph, first=first) if self._updates_statistics else graph
-        return graph if self._dropout is None else with_dropout(graph, KEY_INPUT, KEY)
+        return self._program(("optimizer",), {}, lambda _: self._graphs.update(self.trained)), batch
 
     def _joint(
         self, batch: Mapping[str, Array], sizes: Mapping[str, int], first: bool, values: Sequence[str] = ()
     ) -> Graph:
-        bound = bind(self._training_graph(first, values), sizes)
+        bound = self._graphs.training(sizes, first, values)
         if self._fuse:
             bound = to_differentiate(bound, self.engine.placement, self.engine.registry, self._trained.changed())
-        objective = self._objective.for_batch(_types(batch))
-        entries = objective.entries(_output_types(bound))
-        joint = joint_graph(bound, entries, objective.build, self._trained.wanted, add=not first)
+        joint = self._graphs.joint(bound, types_of(batch), self._trained.wanted, first)
         self._trained.reached = joint.reached
         return joint.graph
-
-    def _update_graph(self) -> Graph:
-        types = {v.name: v.type for v in self._graph.initializers}
-        ordered = {name: types[name] for name in self.trained}
-        statistics = {v.name: v.type for v in self._graph.initializers if v.name in set(self._statistics)}
-        rule = self._optimizer
-        return optimizer_graph(ordered, rule.slots, rule.build, rule.hyper_size, self._clip_norm, statistics)
 
     def _settle(self, batch: Mapping[str, Array]) -> None:
         """Decides where the tensors lie that training changes, from the first micro-batch."""
@@ -434,11 +356,3 @@ class Programs:
             program.run(arguments, results, interruptible=interruptible, part=part)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
-
-
-def _types(batch: Mapping[str, Array]) -> dict[str, TensorType]:
-    return {name: TensorType(dtype(array), array.shape) for name, array in batch.items()}
-
-
-def _output_types(graph: Graph) -> dict[str, TensorType]:
-    return {name: value.type for name, value in graph.outputs.items() if not name.startswith(VALUES)}

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError, ModelError
+from ..errors import InputError
 from ..execute.execution import Execution
 from ..host import checks
 from ..ir.types import Array
 from ..model import Model
-from ..passes.dynamic_regions import without_data
-from .dataset import Batch, Dataset, as_array, as_dataset, check_keys
+from .dataset import Batch, as_array
+from .evaluator import Evaluator, count
 from .gradients import Gradients
 from .interrupts import InterruptsHeld
 from .joint import SQUARES
-from .metrics import Tally, figures
+from .metrics import Tally
 from .names import Names
 from .nonfinite import NonFiniteLoss, first_bad
-from .objective import SAMPLE_WEIGHT, Objective
+from .objective import Objective
 from .optimizers import Optimizer
-from .programs import Programs
 from .tied_weights import Tie
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class _Forward:
     arguments: Mapping[str, Array]
 
 
-class Stepper:
+class Stepper(Evaluator):
     """Trains parameters of a model step by step; owns its weights until closed.
 
     Calls from several threads run one after the other.
@@ -63,7 +62,6 @@ class Stepper:
     Attributes:
         steps: optimizer steps done.
         schedule: the factor of the learning rate by number of steps.
-        programs: the compiled programs.
 
     Raises:
         InputError: another Trainer owns the model, or an option doesn't fit it.
@@ -85,38 +83,23 @@ class Stepper:
         batch_norm: str,
         dropout: bool,
     ) -> None:
-        self._closed = True  # until it owns the weights
-        self.model, self.objective, self.optimizer = model, objective, optimizer
-        self.names = names
-        self.trainable, self.ties, self.execution = tuple(trainable), ties, execution
-        self.accumulate, self.clip_norm, self.seed = accumulate, clip_norm, seed
-        self.batch_norm, self.dropout = batch_norm, dropout
-        self._graph = without_data(objective.graph, objective.read)
-        self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
-        self._inputs = dict(model.inputs)
-        self.tuple_keys = (*self._inputs, *objective.keys)  # names for the parts of samples that are tuples
+        super().__init__(
+            model,
+            objective,
+            optimizer,
+            trainable,
+            ties,
+            execution,
+            clip_norm=clip_norm,
+            batch_norm=batch_norm,
+            dropout=seed if dropout else None,
+        )
+        self.names, self.accumulate, self.seed, self.dropout = names, accumulate, seed, dropout
         self.steps = 0
         self.schedule = names.schedule(optimizer.schedule)
         self._pending = 0  # micro-batches since the last optimizer step
         self._sums = (0.0, 0.0)  # of their losses and weights
         self._forward: _Forward | None = None
-        self.programs = self._compile()
-        with InterruptsHeld():
-            model.own(self.programs.newest)
-            self._closed = False
-
-    def _compile(self) -> Programs:
-        return Programs(
-            self.model.with_graph(self._graph),
-            self.objective,
-            self.optimizer,
-            self.trainable,
-            self.execution,
-            clip_norm=self.clip_norm,
-            batch_norm=self.batch_norm,
-            ties=self.ties,
-            dropout=self.seed if self.dropout else None,
-        )
 
     # ---- a step at once -------------------------------------------------------------------------------
 
@@ -153,7 +136,7 @@ class Stepper:
             except BaseException:
                 self.discard()
                 raise
-            _tally(tallies, terms)
+            count(tallies, terms)
 
     def discard(self) -> None:
         """Forgets the micro-batches since the last optimizer step, as if they had not been."""
@@ -328,106 +311,9 @@ class Stepper:
         if bad is not None:
             raise NonFiniteLoss(float(terms["loss"]), self.steps, batch.indices, None, bad)
 
-    def _arguments(self, batch: Batch) -> dict[str, Array]:
-        """What the programs read, checked and in the right dtypes."""
-        known = batch.arrays if self.objective.open else (SAMPLE_WEIGHT,)
-        check_keys(batch.arrays, self.tuple_keys, known)
-        found = {name: _cast(name, batch.arrays[name], type_) for name, type_ in self._inputs.items()}
-        found |= self.objective.prepare(batch.arrays, batch.indices)
-        return {name: found[name] for name in batch.arrays if name in found}
-
     def _first_bad(self, arguments: Mapping[str, Array]) -> str | None:
         """See ``nonfinite.first_bad``."""
         return first_bad(self.model, self.trainable, self.execution, arguments)
-
-    # ---- without training -----------------------------------------------------------------------------
-
-    def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, float]:
-        """The loss and metrics over ``data`` in inference mode, each with its standard error ``..._error``."""
-        self._check_open()
-        dataset = as_dataset(data)
-        self._check_data(dataset)
-        tallies = self.tallies()
-        with self.model.lock:
-            for batch in dataset.batches(batch_size, tuple_keys=self.tuple_keys):
-                _tally(tallies, self.programs.evaluate(self._arguments(batch)))
-        return figures(tallies)
-
-    def predict(self, inputs: Any) -> dict[str, Array]:
-        """The model's outputs for ``inputs`` with the newest weights, by name."""
-        with self.model.lock:
-            self._check_open()
-            found = self.programs.predict(inputs)
-        return {name: found[name] for name in self._outputs}
-
-    def tallies(self) -> dict[str, Tally]:
-        """An empty tally per figure."""
-        fractions = self.objective.fractions
-        return {"loss": Tally(), **{name: Tally(fraction) for name, fraction in fractions.items()}}
-
-    def _check_data(self, dataset: Dataset) -> None:
-        if not self.objective.open:
-            dataset.check_keys(self.tuple_keys, (SAMPLE_WEIGHT,), self.tuple_keys)
-        dataset.refuse_nan((*self.objective.label_keys, SAMPLE_WEIGHT))
-
-    # ---- weights --------------------------------------------------------------------------------------
-
-    def described(self) -> str:
-        """How much is trained."""
-        parameters = self.model.parameters
-        count = sum(parameters[name].type.elements for name in self.trainable)
-        total = sum(p.type.elements for p in parameters.values())
-        return (
-            f"training {len(self.trainable)} of {len(parameters)} stored tensors, {count:,} of {total:,} numbers: "
-            + ", ".join(self.trainable[:4])
-            + (", ..." if len(self.trainable) > 4 else "")
-            + "".join(f"; {name} with {tie.of}" for name, tie in self.ties.items() if tie.of in self.trainable)
-        )
-
-    def close(self) -> None:
-        """Gives the weights back to the model; the Trainer can't be used any more."""
-        with self.model.lock, InterruptsHeld():
-            if self._closed:
-                return
-            found = {value.name: self.programs.newest(value.name) for value in self.model.graph.initializers}
-            own = {name: a.copy() if name in self.ties else a for name, a in found.items() if a is not None}
-            self.model.release(own)
-            self._closed = True
-            self.programs.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ModelError("this Trainer is closed; make a new one")
-        self.model.check_whole()
-
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # this module may be gone
-        if not getattr(self, "_closed", True) and not is_finalizing():
-            with InterruptsHeld(later=True):
-                self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _tally(tallies: Mapping[str, Tally], terms: Mapping[str, Array]) -> None:
-    for name, tally in tallies.items():
-        keys = ("loss", "weight") if name == "loss" else (f"{name}:sum", f"{name}:weight")
-        tally.add(float(terms[keys[0]]), float(terms[keys[1]]))
-
-
-def _cast(name: str, array: Array, type_: Any) -> Array:
-    """The array in the input's dtype, where numpy calls the conversion one of the same kind."""
-    wanted = type_.dtype.numpy
-    if array.dtype == wanted:
-        return array
-    if not np.can_cast(array.dtype, wanted, "same_kind"):
-        raise InputError(
-            f"input {name!r}: expected {type_}, got {array.dtype}; convert it with .astype(np.{type_.dtype})"
-        )
-    return array.astype(wanted)
 
 
 def _arrays(batch: Mapping[str, Any]) -> dict[str, Array]:

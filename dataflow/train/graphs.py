@@ -1,0 +1,144 @@
+"""The graphs of one training, for bound sizes: to be trained, to evaluate, to predict, and the optimizer's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ..ir.graph import Graph
+from ..ir.types import Array, TensorType, dtype
+from ..ir.value import Value
+from ..ops.random import KEY
+from ..passes.bind_shapes import bind
+from ..passes.dropout import with_dropout
+from .joint import (
+    PENDING,
+    VALUES,
+    Joint,
+    forward_graph,
+    joint_graph,
+    optimizer_graph,
+    with_batch_statistics,
+    with_values,
+)
+
+KEY_INPUT = "dropout/key"
+
+
+class BatchObjective(Protocol):
+    """What is minimized and measured, for batches of one form."""
+
+    def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
+        """What such a batch has beside the model's inputs, for outputs of these types (all dims are ints)."""
+
+    def build(self, g: Any, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Mapping[str, Value]:
+        """The terms: ``loss`` and ``weight`` (sums over the micro-batch, rank 0), and those of metrics."""
+
+
+class Objective(Protocol):
+    """What is minimized and measured: a loss with metrics."""
+
+    def for_batch(self, types: Mapping[str, TensorType]) -> BatchObjective:
+        """That for a batch whose entries, inputs of the model too, have these types."""
+
+
+class Optimizer(Protocol):
+    """Rules of an optimizer.
+
+    Attributes:
+        slots: names of its tensors per parameter.
+        hyper_size: length of the hyperparameter tensor.
+    """
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of its tensors per parameter."""
+
+    @property
+    def hyper_size(self) -> int:
+        """Length of the hyperparameter tensor."""
+
+    def build(
+        self, g: Any, param: Value, grad: Value, slots: tuple[Value, ...], hyper: Value, scale: Value
+    ) -> Sequence[Value]:
+        """The new parameter and slots."""
+
+
+class Graphs:
+    """Makes the graphs of one training.
+
+    Args:
+        graph: the model's, with its data; inference mode.
+        objective: loss and metrics.
+        optimizer: makes the update.
+        clip_norm: the largest norm of the averaged gradient, or None.
+        updates_statistics: batch norms use the batch's statistics in training, and update the running ones.
+        drops: dropout nodes drop in training.
+
+    Attributes:
+        statistics: names of the running statistics that training updates.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        objective: Objective,
+        optimizer: Optimizer,
+        clip_norm: float | None,
+        updates_statistics: bool,
+        drops: bool,
+    ) -> None:
+        self._graph, self._objective, self._optimizer = graph, objective, optimizer
+        self._clip_norm, self._updates_statistics, self._drops = clip_norm, updates_statistics, drops
+        self.statistics = tuple(s.name.removeprefix(PENDING) for s in self._in_training(graph, True).states)
+
+    def training(self, sizes: Mapping[str, int], first: bool, values: Sequence[str] = ()) -> Graph:
+        """What is differentiated.
+
+        Args:
+            sizes: of named dims.
+            first: for the first micro-batch of a logical batch; otherwise for later ones.
+            values: names of outputs and inner values to return too, see ``with_values``.
+        """
+        return bind(self._in_training(with_values(self._graph, values), first), sizes)
+
+    def joint(self, training: Graph, batch: Mapping[str, TensorType], wanted: Sequence[str], first: bool) -> Joint:
+        """Forward and backward of what ``training`` made.
+
+        Args:
+            training: perhaps with fused ops.
+            batch: types of the entries of a batch.
+            wanted: names of the parameters to train.
+            first: as for ``training``.
+        """
+        objective = self._objective.for_batch(batch)
+        return joint_graph(training, objective.entries(_outputs(training)), objective.build, wanted, add=not first)
+
+    def evaluation(self, sizes: Mapping[str, int], batch: Mapping[str, TensorType]) -> Graph:
+        """The terms of a batch in inference mode."""
+        bound, objective = bind(self._graph, sizes), self._objective.for_batch(batch)
+        return forward_graph(bound, objective.entries(_outputs(bound)), objective.build)
+
+    def inference(self, sizes: Mapping[str, int]) -> Graph:
+        """The model alone."""
+        return bind(self._graph, sizes)
+
+    def update(self, trained: Sequence[str]) -> Graph:
+        """One update of these parameters, and of the statistics."""
+        types = {v.name: v.type for v in self._graph.initializers}
+        statistics = {name: type_ for name, type_ in types.items() if name in set(self.statistics)}
+        rule, ordered = self._optimizer, {name: types[name] for name in trained}
+        return optimizer_graph(ordered, rule.slots, rule.build, rule.hyper_size, self._clip_norm, statistics)
+
+    def _in_training(self, graph: Graph, first: bool) -> Graph:
+        graph = with_batch_statistics(graph, first=first) if self._updates_statistics else graph
+        return with_dropout(graph, KEY_INPUT, KEY) if self._drops else graph
+
+
+def types_of(batch: Mapping[str, Array]) -> dict[str, TensorType]:
+    """The types of the entries of a batch."""
+    return {name: TensorType(dtype(array), array.shape) for name, array in batch.items()}
+
+
+def _outputs(graph: Graph) -> dict[str, TensorType]:
+    return {name: value.type for name, value in graph.outputs.items() if not name.startswith(VALUES)}
