@@ -412,7 +412,7 @@ cudaError_t cudaGetDeviceCount(int *count) {
   return cards.empty() ? fail(cudaErrorNoDevice) : cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int) {
   guard g(lock);
   *out = {};
   snprintf(out->name, sizeof out->name, "stand-in");
