@@ -2,9 +2,11 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,75 @@ def test_the_recipe_for_an_op(tmp_path):
     check += ["-k", "softcap", "--import-mode=importlib", "--rootdir", str(tmp_path)]
     done = subprocess.run(check, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout
+
+
+UNARY = (
+    ("dataflow/ops/activation.py", "softsign: Op = "),
+    ("plugins/dataflow_numpy/activation.py", '    "softsign": '),
+    ("dataflow/testing/samples/activation.py", None),
+    ("native/cpu/map/activation.c", "  X(softsign, "),
+    ("native/cuda/map/activation.cu", "  X(softsign, "),
+    ("importers/dataflow_onnx/operators/activation.py", 'unary(operator, "Softsign"'),
+    ("importers/dataflow_onnx/file/to_onnx.py", '"softsign": '),
+)
+
+
+def test_the_recipe_for_a_unary_op(tmp_path):
+    """Its lines in copies of the files: both references agree, a file with it is read, and the C file compiles."""
+    for folder in ("dataflow", "plugins", "importers", "native"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, anchor in UNARY:
+        path = tmp_path / name
+        lines = path.read_text().splitlines(keepends=True)
+        at = [i for i, line in enumerate(lines) if anchor and anchor in line]
+        assert anchor is None or at, f"{name} has no line of softsign"
+        lines.insert(at[0] + 1 if at else len(lines), block(name))
+        path.write_text("".join(lines).replace("\nOPS = (", "\nOPS = (\n    logcosh,", 1))
+    code = """
+import numpy as np, onnx, dataflow as df
+from onnx import helper
+from dataflow.testing import check_device, SAMPLES
+import dataflow_onnx.file.to_onnx as export
+assert export.__file__.startswith(df.__file__.removesuffix("dataflow/__init__.py"))
+own = [s for s in SAMPLES if s.op.name == "logcosh"]
+print({o.status for o in check_device("numpy", samples=own, complete=False)}, len(own))
+values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [3]) for n in "xy"]
+graph = helper.make_graph([helper.make_node("LogCosh", ["x"], ["y"])], "g", values[:1], values[1:])
+onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "y.onnx")
+model = df.load("y.onnx")
+x = np.array([-40, 0, 1], np.float32)
+y = df.Session(model, ["numpy"]).run({"x": x})["y"]
+np.testing.assert_allclose(y, [40 - np.log(2), 0, np.log(np.cosh(1))], rtol=1e-6, atol=1e-7)
+assert export._SAME["logcosh"] == "LogCosh"
+"""
+    path = [tmp_path, tmp_path / "plugins", tmp_path / "importers"]
+    done = python(code, cwd=tmp_path, path=path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{'passed'} 9\n"
+    compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
+    flags = ["-std=c11", "-fsyntax-only", "-DDF_ISA=portable", "-Wall", "-Werror"]
+    folders = [f"-I{tmp_path / folder}" for folder in ("native/include", "native/cpu", "native", "dataflow/include")]
+    subprocess.run([*compiler, *flags, *folders, str(tmp_path / "native/cpu/map/activation.c")], check=True)
+
+
+def test_the_recipe_for_a_device_in_python(tmp_path):
+    (tmp_path / "sheet.py").write_text(block("python_device"))
+    code = (
+        "import sheet, collections\n"
+        "from dataflow.plugin.registry import load\n"
+        "from dataflow.testing import check_plugin\n"
+        "print({o.status for o in check_plugin('sheet', registry=load([sheet]))})\n"
+    )
+    done = python(code, cwd=tmp_path, path=[tmp_path])
+    assert done.returncode == 0, done.stderr
+    assert "'passed'" in done.stdout and "failed" not in done.stdout and "untested" not in done.stdout
+
+
+def test_the_table_of_hooks_names_all_of_them_and_examples_that_exist():
+    table = RECIPES[RECIPES.index("## Adding anything else") :]
+    assert [hook for hook in HOOKS if f"`{hook}`" not in table] == []
+    for folder in re.findall(r"\]\((examples/\w+)\)", table):
+        assert (ROOT / folder / "pyproject.toml").exists(), folder
 
 
 @pytest.fixture
