@@ -177,11 +177,11 @@ static df_plugin plugin;
 static char version[64];
 static char unavailable[160];
 
-static int matrix_unit;
+static int amx_granted;
 
 /* For gemm/amx/gemm.h: set before there is a kernel to ask. */
 HIDDEN int df_amx_granted(void);
-int df_amx_granted(void) { return matrix_unit; }
+int df_amx_granted(void) { return amx_granted; }
 
 /* The names of those that run here, with commas between. */
 static void list_isas(char *text, size_t size) {
@@ -230,7 +230,7 @@ EXPORT const df_plugin *df_plugin_entry(const df_host *host) {
   if (plugin.devices)
     return &plugin;
   const isa *chosen = choose_isa();
-  matrix_unit = chosen && !strcmp(chosen->name, "amx");
+  amx_granted = chosen && !strcmp(chosen->name, "amx");
   device = (df_device){.struct_size = sizeof device,
                        .flags = DF_MEMORY_HOST | DF_BODIES,
                        .name = "cpu",

@@ -236,7 +236,7 @@ def test_closed_rows_infinities_and_nan_are_as_one_by_one(n):
 @pytest.mark.parametrize(("precision", "error"), [("float32", 4e-6), ("bf16x6", 4e-6), ("tf32", 1e-4), ("bf16", 2e-2)])
 @pytest.mark.parametrize(("m", "n", "d"), [(130, 128, 64), (100, 700, 48), (33, 1300, 65)])
 def test_lower_precision_is_taken_where_it_is_allowed(precision, error, m, n, d):
-    """Relative to the largest; gradients too. Without a matrix unit all are float32.
+    """Relative to the largest; gradients too. Without AMX tiles all are float32.
 
     Gradients read the log of the sums, which is rounded to 2.4e-7 where it is from 4 to 8, and so are all weights by as
     much of themselves; the scores add as much again.

@@ -1,5 +1,5 @@
 """Each code path of the CPU plugin, forced: training with fusion on and off, one thread and two; the sample table on
-the matrix unit (test_kernels.py has it for the instruction sets)."""
+AMX tiles (test_kernels.py has it for the instruction sets)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Products at each precision on the cpu device: errors against float64 arithmetic, and what is not finite.
 
-On machines without a matrix unit every precision is float32, which meets all the bounds; tests that tell the unit from
+On machines without AMX tiles every precision is float32, which meets all the bounds; tests that tell AMX from
 float32 say so and are skipped there.
 """
 
@@ -19,8 +19,8 @@ from tests.support import again_on, normal, run
 
 PRECISIONS = ("float32", "bf16x6", "tf32", "bf16")
 VERSION = default_registry().devices["cpu"].version
-NO_UNIT = None if VERSION.endswith("amx") else f"there is no matrix unit: {VERSION}"
-needs_unit = pytest.mark.skipif(NO_UNIT is not None, reason=str(NO_UNIT))
+NO_AMX = None if VERSION.endswith("amx") else f"there are no AMX tiles: {VERSION}"
+needs_unit = pytest.mark.skipif(NO_AMX is not None, reason=str(NO_AMX))
 # By precision: the largest error of a product beside rounding of sums, and additions per 32 steps of k.
 LOST = {"float32": (0.0, 32), "bf16x6": (2.0**-23, 6), "tf32": (3 * 2.0**-16, 3), "bf16": (2.0**-7 + 2.0**-16, 1)}
 LEAST = 2.0**-126
@@ -242,9 +242,7 @@ def test_constant_weights_that_are_not_ordinary(case):
 
 # ---- Convolutions -----------------------------------------------------------------------------------
 
-FORCED = (
-    df.Algorithms(avoid=("winograd", "pointwise", "few_channels", "direct", "shifted")) if NO_UNIT is None else None
-)
+FORCED = df.Algorithms(avoid=("winograd", "pointwise", "few_channels", "direct", "shifted")) if NO_AMX is None else None
 CONVOLUTIONS = [  # channels, filters, size, kernel, strides, pads, dilations
     (64, 48, (14, 14), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     (33, 35, (9, 11), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
@@ -360,7 +358,7 @@ def test_weight_gradients_on_the_unit(case):
         found, exact = check_gradient(op, values, precision, 4 * plane[0] * plane[1], weight_shape=shape, **window)
         again = gradient(op, values, ["cpu"], df.float32, precision, weight_shape=shape, **window)
         np.testing.assert_array_equal(found, again)
-        if NO_UNIT is None and precision == "bf16":
+        if NO_AMX is None and precision == "bf16":
             assert np.abs(found - exact).max() > 1e-3 * np.abs(exact).max()  # it is used
     values["x"][1, 2, 4, 4] = np.inf  # then float32 does it
     found, strict = (
@@ -431,7 +429,7 @@ print(np.asarray(found["float32"]).tobytes().hex())
         return done.stdout
 
     found = ask(isa, *PRECISIONS)
-    if isa == "avx512" and NO_UNIT is None:
+    if isa == "avx512" and NO_AMX is None:
         assert found == ask("amx", "float32")
 
 

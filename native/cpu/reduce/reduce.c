@@ -199,7 +199,7 @@ typedef struct reduction {
   const char *x;
   void *out;
   value *partials;         /* parts x outputs, when there are several parts */
-  const df_source *source; /* in the cursor of x, or null */
+  const df_source *source; /* read instead of x, or null */
 } reduction;
 
 static void deliver(const reduction *r, int64_t part, int64_t output, value total) {
