@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ..errors import InputError
 from ..host.limits import poll
@@ -53,8 +54,24 @@ def fuse(
     return search.result()
 
 
-class _Match:
-    """One pattern at one place: what its nodes, values and free constants stand for there, so far."""
+class _Match(NamedTuple):
+    """What a pattern stands for where it was found.
+
+    Attributes:
+        nodes: in the order of the pattern's steps, the last node of the graph first.
+        values: by number.
+        free: the free constants.
+    """
+
+    op: AnyOp
+    shape: Shape
+    nodes: tuple[Node, ...]
+    values: tuple[Value | None, ...]
+    free: Mapping[str, Attribute]
+
+
+class _Matcher:
+    """One pattern at one position: what its nodes, values and free constants stand for there, so far."""
 
     def __init__(self, search: _Search, op: AnyOp, shape: Shape) -> None:
         self.search, self.op, self.shape = search, op, shape
@@ -62,28 +79,28 @@ class _Match:
         self.values: list[Value | None] = [None] * shape.count
         self.free: dict[str, Attribute] = {}
 
-    def goes_on(self, last: Node) -> bool:
-        """Whether the steps that are left are met as well, in one of the ways, and the op took the place of them."""
+    def matches(self, last: Node) -> Iterator[_Match]:
+        """Match the remaining pattern nodes, trying both operand orders of commutative ops."""
         makers, taken, nodes = self.search.makers, self.search.taken, self.nodes
         for step in self.shape.steps[len(nodes) :]:
             value = self.values[step.number] if nodes else None
             node = last if value is None else makers[value]
             if node in taken or node in nodes or node.bodies:
-                return False
+                return
             if nodes and not self.alone(step, node):
-                return False
+                return
             nodes.append(node)
             inputs = node.inputs
             if node.op.commutative and inputs[0] is not inputs[1] and self.has(step, node):
                 count, values, free = len(nodes), self.values.copy(), self.free.copy()
-                if self.reads(step, inputs) and self.goes_on(last):
-                    return True
+                if self.reads(step, inputs):
+                    yield from self.matches(last)
                 del nodes[count:]
                 self.values, self.free = values, free
                 inputs = inputs[::-1]
             if not self.reads(step, inputs) or not self.has(step, node):
-                return False
-        return self.search.found(self)
+                return
+        yield _Match(self.op, self.shape, tuple(nodes), tuple(self.values), dict(self.free))
 
     def has(self, step: Step, node: Node) -> bool:
         """Whether attributes are as in the pattern; those that are free there become known."""
@@ -166,11 +183,12 @@ class _Search(Groups):
             level = {self.makers[v]: None for node in level for v in node.inputs if v in self.makers}
             patterns = patterns.among(node.op.name for node in level)
         for name, shape in patterns.entries:
-            if _Match(self, self.ops[name], shape).goes_on(last):
-                return
+            for match in _Matcher(self, self.ops[name], shape).matches(last):
+                if self.replaced(match):
+                    return
 
-    def found(self, match: _Match) -> bool:
-        """Whether the op took the place of its pattern."""
+    def replaced(self, match: _Match) -> bool:
+        """Replaces the nodes of a match by the op, where that is one there and a device has a kernel for it."""
         nodes, values = match.nodes, match.values
         last, first = nodes[0], min(nodes, key=self.place.__getitem__)
         inner = {v for node in nodes if node is not last for v in node.outputs}
