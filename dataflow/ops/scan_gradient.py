@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..ir.builder import GraphBuilder
@@ -11,9 +11,10 @@ from ..ir.dims import Size
 from ..ir.graph import Graph, Node
 from ..ir.op import Differentiate
 from ..ir.rewrite import rewrite
+from ..ir.types import TensorType
 from ..ir.value import Builder, Value
 from .arithmetic import add
-from .infer import product
+from .infer import builder_for, product
 from .linalg import matmul, swapped
 from .shape import reshape
 from .subgraph import inline, parts, zeros
@@ -26,87 +27,166 @@ def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differen
     its rows the saved carries, the scanned inputs and the cotangents of the stacked results. The weight of a product
     has no sum: both factors of its gradient are stacked, and multiplied once behind the loop.
     """
-    n_carries, n_xs = node.attributes["n_carries"], node.attributes["n_xs"]
-    first = n_carries + n_xs  # of the captures
+    n_carries = node.attributes["n_carries"]
+    first = n_carries + node.attributes["n_xs"]  # of the captures
     inputs = [v for v in node.inputs if v is not None]
-    outer = inputs[0].builder
-    assert outer is not None
+    floats = [i for i, v in enumerate(inputs) if v.type.dtype.is_float]
+    outer = builder_for(inputs[0])
     taken = _take_out(node.bodies[0], first)
     body, weights = taken.body, taken.weights_of(outer, inputs[first:])
+
+    scan = _Scan(f"{body.name}.backward", outer)
+    carried: dict[int, _Carried] = {}  # by the input of the forward scan whose cotangent it ends as
+    for i in floats:
+        if i < n_carries:
+            given = cotangents[i]
+            start = zeros(outer, inputs[i].type) if given is None else given
+            carried[i] = scan.carry(f"d.{body.inputs[i].name}", start)
     saved = node.outputs[len(body.outputs) :]
+    read = [
+        scan.row(f"at.{v.name}", v.type, rows)
+        for v, rows in zip(body.inputs[:first], [*saved, *inputs[n_carries:first]], strict=True)
+    ]
+    results = [*body.outputs.values(), *body.inputs[:n_carries]]  # an iteration's, and the carries before it
+    seeded = [(results[i], d.input) for i, d in carried.items()]
+    seeded += [
+        (results[i], scan.row(f"d.row{i}", results[i].type, cotangents[i]))
+        for i in range(n_carries, len(node.outputs))
+        if cotangents[i] is not None
+    ]
+    outside = [*inputs[first:], *weights]
+    read += [scan.capture(f"in.{v.name}", value) for v, value in zip(body.inputs[first:], outside, strict=True)]
 
-    g = GraphBuilder(f"{body.name}.backward")
-    floats = [i for i, v in enumerate(inputs) if v.type.dtype.is_float]
-    moving, scanned = [i for i in floats if i < n_carries], [i for i in floats if n_carries <= i < first]
-    stacked = [i for i in range(n_carries, len(node.outputs)) if cotangents[i] is not None]
-    d_carry = [g.input(f"d.{body.inputs[i].name}", *parts(body.inputs[i].type)) for i in moving]
-    before = [g.input(f"at.{v.name}", *parts(v.type)) for v in body.inputs[:first]]
-    results_of = [*body.outputs.values(), *body.inputs[:n_carries]]  # an iteration's, and the carries before it
-    d_rows = [g.input(f"d.row{i}", *parts(results_of[i].type)) for i in stacked]
-    outside = [g.input(f"in.{v.name}", *parts(v.type)) for v in body.inputs[first:]]
+    new = inline(scan.body, body, read)
+    seeds = _sums((new[result], seed) for result, seed in seeded)
+    wrt = [*(read[i] for i in floats), *(new[p.result] for p in taken.products)]
+    found = differentiate(scan.body, seeds, wrt)
 
-    read = [*before, *outside]
-    new = inline(g, body, read)
-    seeds: dict[Value, Value] = {}
-    for output, seed in zip([*moving, *stacked], [*d_carry, *d_rows], strict=True):
-        value = new[results_of[output]]
-        seeds[value] = add(seeds[value], seed) if value in seeds else seed
-    found = differentiate(g, seeds, [*(read[i] for i in floats), *(new[p.result] for p in taken.products)])
+    def cotangent(value: Value) -> Value:
+        known = found[value]
+        return zeros(scan.body, value.type) if known is None else known
 
-    def result(value: Value) -> Value:
-        cotangent = found[value]
-        return cotangent if cotangent is not None else zeros(g, value.type)
+    for i, d in carried.items():
+        d.next = cotangent(read[i])
+    for i in floats:
+        if i >= first and found[read[i]] is not None:
+            carried[i] = scan.carry(f"sum.{body.inputs[i].name}", zeros(outer, inputs[i].type))
+            carried[i].next = add(carried[i].input, cotangent(read[i]))
+    scanned = {i: scan.stack(cotangent(read[i])) for i in floats if n_carries <= i < first}
+    factors = [
+        (scan.stack(new[p.left]), scan.stack(cotangent(new[p.result])), weights[p.weight])
+        for p in taken.products
+        if found[new[p.result]] is not None
+    ]
+    scan.add(node)
 
-    summed = [i for i in floats if i >= first and found[read[i]] is not None]
-    sums = [g.input(f"sum.{body.inputs[i].name}", *parts(body.inputs[i].type)) for i in summed]
-    for i in moving:
-        g.output(f"c{i}", result(read[i]))
-    for i, total in zip(summed, sums, strict=True):
-        g.output(f"s{i}", add(total, result(read[i])))
-    place: dict[Value, int] = {}  # of what is stacked among the results
-    for i in scanned:
-        value = result(read[i])
-        place[value] = len(g.outputs())
-        g.output(f"x{i}", value)
-    products = [p for p in taken.products if found[new[p.result]] is not None]
-    for value in [v for p in products for v in (new[p.left], result(new[p.result]))]:
-        if value not in before and value not in place:
-            place[value] = len(g.outputs())
-            g.output(f"f{len(place)}", value)
-    if not g.outputs():
-        return [None] * len(inputs)
-    backward = dataclasses.replace(g.build(), inputs=(*d_carry, *sums, *before, *d_rows, *outside))
-
-    given = [cotangents[i] for i in moving]
-    starts = [zeros(outer, inputs[i].type) if v is None else v for i, v in zip(moving, given, strict=True)]
-    starts += [zeros(outer, inputs[i].type) for i in summed]
-    feeds = [*saved, *inputs[n_carries:first], *(cotangents[i] for i in stacked)]
-    attributes = {"n_carries": len(starts), "n_xs": len(feeds), "reverse": not node.attributes["reverse"]}
-    operands = [*starts, *feeds, *inputs[first:], *weights]
-    made = outer.add(node.op, operands, attributes, bodies=(backward,)).outputs
-    results: list[Value | None] = [None] * len(inputs)
-    for at, i in enumerate([*moving, *summed, *scanned]):
-        results[i] = made[at]
-
-    def stack(value: Value) -> Value:
-        """Of all iterations, as one matrix: a result, or what the scan reads."""
-        whole = made[place[value]] if value in place else feeds[before.index(value)]
-        assert whole is not None
-        return reshape(whole, shape=(product(whole.type.shape[:-1]), whole.type.shape[-1]))
-
-    d_weights: dict[Value, Value] = {}
-    for p in products:
-        d, weight = matmul(swapped(stack(new[p.left])), stack(result(new[p.result]))), weights[p.weight]
-        d_weights[weight] = add(d_weights[weight], d) if weight in d_weights else d
+    totals: dict[int, Value] = {i: scan.final(d) for i, d in carried.items()}
+    totals |= {i: scan.rows_of(value) for i, value in scanned.items()}
+    d_weights = _sums(
+        (weight, matmul(swapped(_matrix(scan.rows_of(left))), _matrix(scan.rows_of(right))))
+        for left, right, weight in factors
+    )
     captured = [i for i in floats if i >= first]
     origin = outer.origin
     shares = differentiate(outer, d_weights, [inputs[i] for i in captured])
     outer.origin = origin
     for i in captured:
-        share, summand = shares.pop(inputs[i], None), results[i]  # once, where a value is captured twice
+        share = shares.pop(inputs[i], None)  # once, where a value is captured twice
         if share is not None:
-            results[i] = share if summand is None else add(summand, share)
-    return results
+            totals[i] = add(totals[i], share) if i in totals else share
+    return [totals.get(i) for i in range(len(inputs))]
+
+
+def _sums(pairs: Iterable[tuple[Value, Value]]) -> dict[Value, Value]:
+    """The sum of the second values for each first one."""
+    found: dict[Value, Value] = {}
+    for key, summand in pairs:
+        found[key] = add(found[key], summand) if key in found else summand
+    return found
+
+
+def _matrix(rows: Value) -> Value:
+    """Stacked rows as one matrix."""
+    return reshape(rows, shape=(product(rows.type.shape[:-1]), rows.type.shape[-1]))
+
+
+# ---- a scan that is built -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Carried:
+    """A carried value: the body's input, what it starts with outside, and what an iteration makes of it."""
+
+    input: Value
+    start: Value
+    next: Value | None = None
+
+
+class _Scan:
+    """A scan in the making: its body, and what the inputs and results of the body are outside."""
+
+    def __init__(self, name: str, outer: Builder) -> None:
+        self.body = GraphBuilder(name)
+        self._outer = outer
+        self._carried: list[_Carried] = []
+        self._rows: dict[Value, Value] = {}  # input of the body -> the rows outside
+        self._captures: dict[Value, Value] = {}
+        self._stacked: list[Value] = []  # results of an iteration
+        self._made: tuple[Value | None, ...] = ()
+
+    def carry(self, name: str, start: Value) -> _Carried:
+        """A carried value; its ``next`` is yet to be set."""
+        self._carried.append(_Carried(self.body.input(name, *parts(start.type)), start))
+        return self._carried[-1]
+
+    def row(self, name: str, type_: TensorType, rows: Value | None) -> Value:
+        """The body's input that is a row of ``rows`` in each iteration."""
+        assert rows is not None
+        value = self.body.input(name, *parts(type_))
+        self._rows[value] = rows
+        return value
+
+    def capture(self, name: str, outside: Value) -> Value:
+        """The body's input that is the same value in each iteration."""
+        value = self.body.input(name, *parts(outside.type))
+        self._captures[value] = outside
+        return value
+
+    def stack(self, value: Value) -> Value:
+        """Has a value of the body kept for each iteration, where rows don't hold it already."""
+        if value not in self._rows and value not in self._stacked:
+            self._stacked.append(value)
+        return value
+
+    def add(self, like: Node) -> None:
+        """Adds the node, against the direction of ``like``, if it has a result."""
+        for index, carried in enumerate(self._carried):
+            assert carried.next is not None
+            self.body.output(f"carry{index}", carried.next)
+        for index, value in enumerate(self._stacked):
+            self.body.output(f"row{index}", value)
+        if not self.body.outputs():
+            return
+        inputs = (*(c.input for c in self._carried), *self._rows, *self._captures)
+        body = dataclasses.replace(self.body.build(), inputs=inputs)
+        operands = [*(c.start for c in self._carried), *self._rows.values(), *self._captures.values()]
+        reverse = not like.attributes["reverse"]
+        attributes = {"n_carries": len(self._carried), "n_xs": len(self._rows), "reverse": reverse}
+        self._made = self._outer.add(like.op, operands, attributes, bodies=(body,)).outputs
+
+    def final(self, carried: _Carried) -> Value:
+        """A carried value after the last iteration."""
+        value = self._made[self._carried.index(carried)]
+        assert value is not None
+        return value
+
+    def rows_of(self, value: Value) -> Value:
+        """A value of the body in all iterations."""
+        if value in self._rows:
+            return self._rows[value]
+        rows = self._made[len(self._carried) + self._stacked.index(value)]
+        assert rows is not None
+        return rows
 
 
 # ---- products that the loop leaves out ------------------------------------------------------------------
