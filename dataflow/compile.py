@@ -10,7 +10,7 @@ from typing import Any
 from .execute.devices import Devices
 from .execute.execution import Placement
 from .ir.graph import Graph, Initializer
-from .ir.lowered import Lowered, LoweredNode, Root
+from .ir.lowered import BaseTensor, Lowered, LoweredNode
 from .ir.plan import Plan
 from .lower.lowering import lower
 from .lower.placement import targets_of
@@ -77,7 +77,7 @@ def compile_graph(
 
         return time_algorithms(node, names, constant, devices, registry)
 
-    def prepare(device: str, nodes: Sequence[LoweredNode], constants: Collection[Root]) -> Sequence[Any]:
+    def prepare(device: str, nodes: Sequence[LoweredNode], constants: Collection[BaseTensor]) -> Sequence[Any]:
         backend = devices.backends[device]
         found = backend.prepare(nodes, devices.threads, constants)
         described = f"{devices.threads} threads, {devices.precision}"

@@ -27,7 +27,7 @@ from .ir.lowered import Lowered
 from .ir.plan import Plan
 from .ir.types import Array
 from .passes.bind_shapes import bind, dims_of
-from .passes.dead_code import without_dead
+from .passes.dead_code import eliminate_dead_code
 from .passes.dynamic_regions import Region, cut, depends_on_data
 from .planning.algorithms import Algorithms
 from .plugin.device import Precision
@@ -304,7 +304,7 @@ class Session:
         return loaded.engine.program(("run",), form, lambda: self._compile(loaded, feeds, names))
 
     def _compile(self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
-        graph = loaded.graph if not outputs else without_dead(_with_outputs(loaded.graph, outputs))
+        graph = loaded.graph if not outputs else eliminate_dead_code(_with_outputs(loaded.graph, outputs))
         return self._build(loaded, graph, sizes_of(loaded.graph, feeds))
 
     def _region_for(

@@ -18,7 +18,7 @@ from .host_memory import address_of
 from .sequence import CopyItem, NativeItems
 
 if TYPE_CHECKING:
-    from ..ir.lowered import LoweredNode, Root, Storage
+    from ..ir.lowered import BaseTensor, LoweredNode, Storage
     from ..ir.plan import Body, Segment, Step
 
 PRECISIONS: Mapping[str, int] = {
@@ -109,9 +109,9 @@ def _name(text: CData) -> str:
     return text_of(text)
 
 
-def _is_constant(storage: Storage | None, constants: Collection[Root]) -> bool:
+def _is_constant(storage: Storage | None, constants: Collection[BaseTensor]) -> bool:
     return (
-        storage is not None and storage.root in constants and not storage.iteration_stride and not storage.buffer_stride
+        storage is not None and storage.base in constants and not storage.iteration_stride and not storage.buffer_stride
     )
 
 
@@ -206,7 +206,7 @@ class CBackend:
         self,
         nodes: Sequence[LoweredNode],
         threads: int,
-        constants: Collection[Root] = (),
+        constants: Collection[BaseTensor] = (),
         algorithms: Mapping[int, str] = MappingProxyType({}),
     ) -> list[PreparedKernel]:
         """Workspace, packs and state for each node, chosen by its kernel; see ``dataflow.plugin.device.Backend``."""
@@ -222,7 +222,11 @@ class CBackend:
         return found
 
     def _prepare(
-        self, nodes: Sequence[LoweredNode], threads: int, constants: Collection[Root], wanted: Sequence[str | None]
+        self,
+        nodes: Sequence[LoweredNode],
+        threads: int,
+        constants: Collection[BaseTensor],
+        wanted: Sequence[str | None],
     ) -> list[PreparedKernel]:
         count = len(nodes)
         kernels = ffi.new("df_kernel *[]", count)

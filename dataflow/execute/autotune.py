@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph
-from ..ir.lowered import LoweredNode, Root
+from ..ir.lowered import BaseTensor, LoweredNode
 from ..ir.types import Array, TensorType
 from ..ir.value import Value
 from ..lower.lowering import lower
@@ -49,7 +49,7 @@ def time_algorithms(
     for name in names:
 
         def prepare(
-            device: str, nodes: Sequence[LoweredNode], constants: Collection[Root], name: str = name
+            device: str, nodes: Sequence[LoweredNode], constants: Collection[BaseTensor], name: str = name
         ) -> Sequence[Any]:
             return devices.backends[device].prepare(nodes, devices.threads, constants, {0: name})
 

@@ -13,7 +13,7 @@ from ..cdevice.host_memory import array_at
 from ..errors import Cancelled, DataflowError, InputError
 from ..host.limits import limited
 from ..ir.graph import Node
-from ..ir.lowered import LoweredNode, Root
+from ..ir.lowered import BaseTensor, LoweredNode
 from ..ir.op import Attribute
 from ..ir.operand import Operand
 from ..ir.plan import Segment
@@ -63,7 +63,7 @@ class PythonBackend(Backend):
         self,
         nodes: Sequence[LoweredNode],
         threads: int,
-        constants: Collection[Root] = (),
+        constants: Collection[BaseTensor] = (),
         algorithms: Mapping[int, str] = MappingProxyType({}),
     ) -> Sequence[NothingPrepared]:
         """No workspace for any node."""

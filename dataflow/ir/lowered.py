@@ -14,7 +14,7 @@ from .types import TensorType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Root:
+class BaseTensor:
     """The bytes of one value that is no view. Compares by identity.
 
     Attributes:
@@ -30,27 +30,27 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a value lies: in a root, from ``offset`` bytes, with strides in elements.
+    """Where a value lies: in a base tensor, from ``offset`` bytes, with strides in elements.
 
     In a loop's body it moves by ``iteration_stride`` bytes per iteration, and by ``buffer_stride`` bytes on odd
     iterations.
     """
 
-    root: Root
+    base: BaseTensor
     offset: int
     strides: tuple[int, ...]
     type: TensorType
     iteration_stride: int = 0
     buffer_stride: int = 0
 
-    def operand(self, arena: int = -1, base: int = 0) -> Operand:
-        """The operand, once the root has a place."""
+    def operand(self, arena: int = -1, start: int = 0) -> Operand:
+        """The operand, once the base tensor has a place."""
         return Operand(
             arena,
-            base + self.offset,
+            start + self.offset,
             self.type,
             self.strides,
-            self.root.number,
+            self.base.number,
             self.offset,
             self.iteration_stride,
             self.buffer_stride,
@@ -73,7 +73,7 @@ class Loop:
     """A node whose body runs on one device; see ``plan.Body`` for how often.
 
     Attributes:
-        items: the body; what it computes for itself lies in roots that nothing else uses.
+        items: the body; what it computes for itself lies in base tensors that nothing else uses.
         inputs, outputs: storage outside the body that it reads and writes, also to know how often it runs.
         control, counts: of these, what tells how often, and what says how often it was.
     """
@@ -92,7 +92,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """A contiguous copy of a whole root into another memory."""
+    """A contiguous copy of a whole base tensor into another memory."""
 
     source: Storage
     target: Storage
@@ -133,9 +133,9 @@ class Lowered:
     Attributes:
         items: nodes, loops and moves, in order.
         inputs: storage of each fed value.
-        outputs: storage of each result; contiguous and, unless the value is a result twice, a root of its own.
+        outputs: storage of each result; contiguous and, unless the value is a result twice, a base tensor of its own.
         stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's.
-        states: pairs of roots (after, before) that share a place.
+        states: pairs of base tensors (after, before) that share a place.
         stages: of a graph that is several programs in a row.
         fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
     """
@@ -144,7 +144,7 @@ class Lowered:
     inputs: Mapping[str, Storage]
     outputs: Mapping[str, Storage]
     stored: Mapping[str, Stored]
-    states: tuple[tuple[Root, Root], ...]
+    states: tuple[tuple[BaseTensor, BaseTensor], ...]
     stages: tuple[Stage, ...]
     fallbacks: Mapping[tuple[str, str], str]
 

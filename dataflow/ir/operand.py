@@ -21,8 +21,8 @@ class Operand:
         offset: bytes from the arena's begin.
         type: bound dtype and shape.
         strides: in elements.
-        value: number of the root value whose bytes these are.
-        origin: where in the root it begins, in bytes.
+        value: number of the base tensor whose bytes these are.
+        origin: where in the base tensor it begins, in bytes.
         iteration_stride: bytes that it moves per iteration in a loop's body.
         buffer_stride: bytes that it moves on odd iterations only.
     """

@@ -34,7 +34,7 @@ def parts(node: Node, whole: Storage) -> Iterator[tuple[Value, Storage]]:
     for value in node.inputs:
         assert value is not None
         type_ = TensorType(value.type.dtype, value.type.shape)
-        yield value, Storage(whole.root, offset, contiguous_strides(type_.sizes), type_)
+        yield value, Storage(whole.base, offset, contiguous_strides(type_.sizes), type_)
         offset += type_.nbytes
 
 

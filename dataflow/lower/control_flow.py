@@ -20,7 +20,7 @@ LowerNodes = Callable[[StorageTable, Sequence[Node]], None]
 def _result(table: StorageTable, value: Value, memory: str, device: str) -> Storage:
     """A base tensor of its own for a result."""
     storage = table.storage[value] = table.new_base(value.name, value.type, memory, "computed")
-    table.device_of[storage.root] = device
+    table.device_of[storage.base] = device
     return storage
 
 
@@ -28,9 +28,9 @@ def _add_body(
     table: StorageTable, node: Node, inner: StorageTable, around: Sequence[Storage], iterations: int, **how: Any
 ) -> None:
     """Adds a lowered body; ``around`` is what it shares with the outside."""
-    known = {s.root for s in around} | {s.storage.root for s in table.stored.values()}
+    known = {s.base for s in around} | {s.storage.base for s in table.stored.values()}
     items = [item for item in inner.items if isinstance(item, LoweredNode)]
-    table.items.append(make_loop(node, table.choices[node].device, items, iterations, lambda s: s.root in known, **how))
+    table.items.append(make_loop(node, table.choices[node].device, items, iterations, lambda s: s.base in known, **how))
 
 
 def branches(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
@@ -56,7 +56,7 @@ def loop(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     places = []
     for index, start in enumerate((condition, *rest[:carried])):
         place = table.new_base(f"{node.name}:carry{index}", start.type, memory, "computed")
-        table.device_of[place.root] = device
+        table.device_of[place.base] = device
         table.copy_into(start, place, node, device)
         places.append(place)
     number = table.new_base(f"{node.name}:iteration", body.inputs[0].type, memory, "computed")
@@ -64,7 +64,7 @@ def loop(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     made = table.new_base(f"{node.name}:iterations", body.inputs[0].type, memory, "computed")
     if first is not None:
         table.storage[first] = made
-        table.device_of[made.root] = device
+        table.device_of[made.base] = device
     inner.storage.update(zip(body.inputs, (number, *places, *rest[carried:]), strict=True))
     _carry(inner, list(zip(body.outputs.values(), places, strict=True)), node, device, lower_nodes)
     around = [limit, condition, number, made, *places, *rest]
@@ -81,11 +81,11 @@ def _carry(
 ) -> None:
     """Lowers the body of a loop that leaves each value in the place where the next iteration reads it."""
     lower_nodes(table, table.graph.nodes)
-    carried = {storage.root for _, storage in targets}
+    carried = {storage.base for _, storage in targets}
     results = []
     for value, target in targets:
-        source = table.read(value, target.root.memory)
-        if source.root in carried and source != target:  # of another carry, which is about to change
+        source = table.read(value, target.base.memory)
+        if source.base in carried and source != target:  # of another carry, which is about to change
             source = table.fresh(source, loop, device)
         results.append((source, target))
     for source, target in results:
@@ -141,7 +141,7 @@ def _body(
     lower_nodes(table, table.graph.nodes)
     for value, storage in targets:
         if table.destination.get(value) is not storage:
-            table.copy_into(table.read(value, storage.root.memory), storage, loop, device)
+            table.copy_into(table.read(value, storage.base.memory), storage, loop, device)
 
 
 LOWERINGS: Mapping[AnyOp, Callable[[StorageTable, Node, LowerNodes], None]] = {

@@ -59,7 +59,7 @@ def row(stacked: Storage, scan: Scan) -> Storage:
     # Below the offset in a flipped view.
     begin = (scan.iterations - 1) * step if scan.reverse and scan.iterations else 0
     return Storage(
-        stacked.root,
+        stacked.base,
         stacked.offset + begin,
         stacked.strides[1:],
         TensorType(stacked.type.dtype, stacked.type.shape[1:]),
@@ -72,15 +72,15 @@ def halves(place: Storage) -> tuple[Storage, Storage]:
     type_ = TensorType(place.type.dtype, place.type.shape[1:])
     strides, size = contiguous_strides(type_.sizes), type_.nbytes
     return (
-        Storage(place.root, place.offset, strides, type_, 0, size),
-        Storage(place.root, place.offset + size, strides, type_, 0, -size),
+        Storage(place.base, place.offset, strides, type_, 0, size),
+        Storage(place.base, place.offset + size, strides, type_, 0, -size),
     )
 
 
 def half(place: Storage, index: int) -> Storage:
     """One half of a carried value's place, outside the loop."""
     read, _ = halves(place)
-    return Storage(place.root, place.offset + index * read.type.nbytes, read.strides, read.type)
+    return Storage(place.base, place.offset + index * read.type.nbytes, read.strides, read.type)
 
 
 def make_loop(

@@ -10,7 +10,7 @@ from ..errors import ModelError
 from ..host.limits import poll
 from ..ir.graph import Graph, Initializer, Node
 from ..ir.kernel import HOST
-from ..ir.lowered import Lowered, LoweredNode, Root, Stage, Storage
+from ..ir.lowered import BaseTensor, Lowered, LoweredNode, Stage, Storage
 from ..ir.operand import is_contiguous
 from ..ir.types import element_count
 from ..ir.value import Value
@@ -55,9 +55,9 @@ def lower(
     ends = []
     for number, (start, stop) in enumerate(zip((0, *stops), stops, strict=False)):
         lower_nodes(table, graph.nodes[start:stop], concats)
-        found |= _results(table, names[number], {storage.root for storage in found.values()})
+        found |= _results(table, names[number], {storage.base for storage in found.values()})
         ends.append(len(table.items))
-    states = alias_states(table, {storage.root for storage in found.values()})
+    states = alias_states(table, {storage.base for storage in found.values()})
     ends[-1] = len(table.items)
     stages = tuple(
         Stage(name, end + len(table.first), tuple(n for n in graph.outputs if n in results))
@@ -92,7 +92,7 @@ def lower_nodes(
             result = node.outputs[0]
             assert result is not None
             whole = table.storage[result] = concats[node]  # the parts are there
-            table.device_of.setdefault(whole.root, table.choices[node].device)
+            table.device_of.setdefault(whole.base, table.choices[node].device)
         elif table.choices[node].kernel is None:
             LOWERINGS[node.op](table, node, lower_nodes)
         else:
@@ -114,7 +114,7 @@ def _lower_view(table: StorageTable, node: Node) -> None:
         raise ModelError(f"{node.describe()}: not even a contiguous input makes it a view")
     offset = source.offset + view.offset * value.type.dtype.nbytes(1)
     table.storage[result] = Storage(
-        source.root, offset, view.strides, result.type, source.iteration_stride, source.buffer_stride
+        source.base, offset, view.strides, result.type, source.iteration_stride, source.buffer_stride
     )
 
 
@@ -147,7 +147,7 @@ def _lower_kernel(table: StorageTable, node: Node) -> None:
             continue
         storage = table.destination.get(value) or table.new_base(value.name, value.type, memory, "computed")
         table.storage[value] = storage
-        table.device_of[storage.root] = choice.device
+        table.device_of[storage.base] = choice.device
         outputs.append(storage)
     table.items.append(LoweredNode(node, choice.device, choice.kernel, tuple(inputs), tuple(outputs)))
 
@@ -165,28 +165,28 @@ def _can_write(table: StorageTable, node: Node, storage: Storage) -> bool:
     """
     if node.op.view is not None or table.choices[node].kernel is None:
         return False
-    return len({table.memory_of(d) for d in table.devices}) == 1 and storage.root.memory == HOST
+    return len({table.memory_of(d) for d in table.devices}) == 1 and storage.base.memory == HOST
 
 
-def _results(table: StorageTable, names: Collection[str], returned: Set[Root]) -> dict[str, Storage]:
+def _results(table: StorageTable, names: Collection[str], returned: Set[BaseTensor]) -> dict[str, Storage]:
     """Storage on the host for each of these outputs: a computed base tensor of its own, contiguous.
 
     ``returned`` are the base tensors of other outputs.
     """
     found: dict[str, Storage] = {}
     kept = [table.storage.get(s.after) for s in table.graph.states]
-    taken = {*returned, *(s.root for s in kept if s is not None)}  # the latter get the bytes of their state
+    taken = {*returned, *(s.base for s in kept if s is not None)}  # the latter get the bytes of their state
     marker = Node(table.copy, "result", (), (), {})
     for name, value in table.graph.outputs.items():
         if name not in names:
             continue
         storage = table.read(value, HOST)
-        if storage.root.memory != HOST:
+        if storage.base.memory != HOST:
             storage = table.transfer(storage, HOST, table.host_device(), marker)
-        whole = storage.offset == 0 and storage.type.nbytes == storage.root.type.nbytes
+        whole = storage.offset == 0 and storage.type.nbytes == storage.base.type.nbytes
         straight = is_contiguous(storage.type.sizes, storage.strides)
-        if storage.root.kind != "computed" or not whole or not straight or storage.root in taken:
+        if storage.base.kind != "computed" or not whole or not straight or storage.base in taken:
             storage = table.fresh(storage, marker, table.host_device())
-        taken.add(storage.root)
+        taken.add(storage.base)
         found[name] = storage
     return found

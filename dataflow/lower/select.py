@@ -13,7 +13,7 @@ from ..ir.rewrite import rewrite
 from ..ir.value import Value
 from ..ops.control_flow import OPS as CONTROL_FLOW
 from ..ops.control_flow import loop
-from ..passes.dead_code import without_dead
+from ..passes.dead_code import eliminate_dead_code
 from ..plugin.registry import Registry
 from .placement import Pins
 
@@ -127,7 +127,7 @@ def _select_bodies(node: Node, device: str, registry: Registry) -> tuple[Selecti
         raise ModelError(f"{inner[0].describe()} has a body of its own")
     if node.op is loop and len(node.outputs) > 1 + node.attributes["n_carries"]:
         raise ModelError("a loop whose number of iterations depends on data stacks results")
-    return tuple(select(without_dead(body), Pins((device,)), registry) for body in node.bodies)
+    return tuple(select(eliminate_dead_code(body), Pins((device,)), registry) for body in node.bodies)
 
 
 def _decompose(graph: Graph, expand: set[Node]) -> Graph:
@@ -142,4 +142,4 @@ def _decompose(graph: Graph, expand: set[Node]) -> Graph:
             found = node.op.decompose(*inputs, **extra, **node.attributes)
         return (found,) if isinstance(found, Value) else tuple(found)
 
-    return without_dead(rewrite(graph, replace))
+    return eliminate_dead_code(rewrite(graph, replace))

@@ -6,17 +6,17 @@ from collections.abc import Set
 
 from ..ir.graph import Node
 from ..ir.kernel import HOST
-from ..ir.lowered import LoweredItem, LoweredNode, Move, Root, Storage
+from ..ir.lowered import BaseTensor, LoweredItem, LoweredNode, Move, Storage
 from ..ir.operand import is_contiguous
 from .storage import StorageTable
 
 
-def alias_states(table: StorageTable, returned: Set[Root]) -> tuple[tuple[Root, Root], ...]:
+def alias_states(table: StorageTable, returned: Set[BaseTensor]) -> tuple[tuple[BaseTensor, BaseTensor], ...]:
     """Pairs of base tensors (after, before) that share bytes; adds a copy where a state can't be computed there.
 
     ``returned`` are the base tensors of results, which stay their own.
     """
-    states: list[tuple[Root, Root]] = []
+    states: list[tuple[BaseTensor, BaseTensor]] = []
     touches = _Touches(table.items)
     marker = Node(table.copy, "state", (), (), {})
     pending: list[tuple[Storage, Storage]] = []
@@ -26,23 +26,23 @@ def alias_states(table: StorageTable, returned: Set[Root]) -> tuple[tuple[Root, 
         after = table.read(state.after, owner)
         if after == before:
             continue
-        if after.root.memory != owner:
+        if after.base.memory != owner:
             device = next(d for d in table.devices if table.memory_of(d) == owner)
             after = table.transfer(after, owner, device, marker)
-        claimed = returned | {root for root, _ in states}
-        if after.root not in claimed and _may_overwrite(after, before, touches):
-            states.append((after.root, before.root))
+        claimed = returned | {base for base, _ in states}
+        if after.base not in claimed and _may_overwrite(after, before, touches):
+            states.append((after.base, before.base))
         else:
             pending.append((after, before))
     # What reads the old place of another state is copied aside before any state is written.
     ready = []
     for after, before in pending:
-        device = table.device_for(after.root)
-        aside = table.fresh(after, marker, device) if after.root.kind == "stored" else after
+        device = table.device_for(after.base)
+        aside = table.fresh(after, marker, device) if after.base.kind == "stored" else after
         ready.append((aside, before))
     for after, before in ready:
-        device = table.device_for(after.root)
-        states.append((table.fresh(after, marker, device).root, before.root))
+        device = table.device_for(after.base)
+        states.append((table.fresh(after, marker, device).base, before.base))
     return tuple(states)
 
 
@@ -51,44 +51,44 @@ class _Touches:
 
     def __init__(self, items: list[LoweredItem]) -> None:
         self.items = items
-        self._index: dict[Root, list[int]] = {}
+        self._index: dict[BaseTensor, list[int]] = {}
         self._indexed = 0
 
-    def of(self, base: Root) -> list[int]:
+    def of(self, base: BaseTensor) -> list[int]:
         """Positions of the items that read or write a base tensor."""
         for position in range(self._indexed, len(self.items)):
             item = self.items[position]
             found = (item.source, item.target) if isinstance(item, Move) else (*item.inputs, *item.outputs)
             for storage in found:
                 if storage is not None:
-                    self._index.setdefault(storage.root, []).append(position)
+                    self._index.setdefault(storage.base, []).append(position)
         self._indexed = len(self.items)
         return self._index.get(base, [])
 
 
 def _may_overwrite(after: Storage, before: Storage, touches: _Touches) -> bool:
     """Whether ``after`` can be computed in the bytes of ``before``."""
-    root = after.root
-    if root.kind != "computed" or after.offset or root.type.nbytes != before.root.type.nbytes:
+    base = after.base
+    if base.kind != "computed" or after.offset or base.type.nbytes != before.base.type.nbytes:
         return False
     if not is_contiguous(after.type.sizes, after.strides):
         return False
     written = False
-    for at_item in sorted({*touches.of(root), *touches.of(before.root)}):
+    for at_item in sorted({*touches.of(base), *touches.of(before.base)}):
         item = touches.items[at_item]
         reads = [item.source] if isinstance(item, Move) else [s for s in item.inputs if s is not None]
-        if written and any(s.root is before.root for s in reads):
+        if written and any(s.base is before.base for s in reads):
             return False
         results = [item.target] if isinstance(item, Move) else item.outputs
-        if any(s is not None and s.root is root for s in results):
+        if any(s is not None and s.base is base for s in results):
             written = True
-            at = [i for i, s in enumerate(reads) if s.root is before.root]
-            if at and not _in_place(item, root, before, len(at)):
+            at = [i for i, s in enumerate(reads) if s.base is before.base]
+            if at and not _in_place(item, base, before, len(at)):
                 return False
     return written
 
 
-def _in_place(item: LoweredItem, root: Root, before: Storage, count: int) -> bool:
+def _in_place(item: LoweredItem, base: BaseTensor, before: Storage, count: int) -> bool:
     return (
         isinstance(item, LoweredNode)
         and count == 1
@@ -96,7 +96,7 @@ def _in_place(item: LoweredItem, root: Root, before: Storage, count: int) -> boo
             result < len(item.outputs)
             and operand < len(item.inputs)
             and (out := item.outputs[result]) is not None
-            and out.root is root
+            and out.base is base
             and item.inputs[operand] == before
             for result, operand in item.kernel.inplace
         )

@@ -12,7 +12,7 @@ import xxhash
 from ..errors import ModelError
 from ..ir.graph import Initializer, Node
 from ..ir.kernel import HOST
-from ..ir.lowered import LoweredItem, LoweredNode, Move, Root, Storage, Stored
+from ..ir.lowered import BaseTensor, LoweredItem, LoweredNode, Move, Storage, Stored
 from ..ir.types import TensorType, contiguous_strides
 from ..ir.value import Value
 from ..plugin.registry import Registry
@@ -50,13 +50,13 @@ class StorageTable:
         self.items: list[LoweredItem] = []
         self.first: list[LoweredItem] = []
         self.storage: dict[Value, Storage] = {}
-        self.device_of: dict[Root, str] = {}
+        self.device_of: dict[BaseTensor, str] = {}
         self.stored: dict[str, Stored] = {}
         self.data: dict[str, Initializer] = {}
         self.destination: dict[Value, Storage] = {}
         self.first_readers = {v: node for node in reversed(self.graph.nodes) for v in node.inputs if v is not None}
         self._prefix = ""  # of the names of a body's initializers
-        self._transferred: dict[tuple[Root, str], Storage] = {}
+        self._transferred: dict[tuple[BaseTensor, str], Storage] = {}
         self._copied: dict[Any, Storage] = {}  # by the elements of the source
         self._numbers = _Numbers()
 
@@ -65,7 +65,9 @@ class StorageTable:
     ) -> Storage:
         """New bytes for a value."""
         self._numbers.last += 1
-        return Storage(Root(self._numbers.last, name, type_, memory, kind), 0, contiguous_strides(type_.sizes), type_)
+        return Storage(
+            BaseTensor(self._numbers.last, name, type_, memory, kind), 0, contiguous_strides(type_.sizes), type_
+        )
 
     def memory_of(self, device: str) -> str:
         """The memory that a device addresses."""
@@ -94,7 +96,7 @@ class StorageTable:
         """The storage of a value in the memory of ``device``."""
         memory = self.memory_of(device)
         storage = self.read(value, memory)
-        return storage if storage.root.memory == memory else self.transfer(storage, memory, device, reader)
+        return storage if storage.base.memory == memory else self.transfer(storage, memory, device, reader)
 
     def inside(self, node: Node, index: int = 0) -> StorageTable:
         """The table of a body, which shares what is stored."""
@@ -106,18 +108,18 @@ class StorageTable:
 
     def copy_into(self, source: Storage, target: Storage, reader: Node, device: str) -> None:
         """A step that copies ``source``, of any strides, into ``target``."""
-        name = f"{target.root.name}:copy{len(self.items)}"
-        value, result = Value(source.root.name, source.type), Value(target.root.name, target.type)
+        name = f"{target.base.name}:copy{len(self.items)}"
+        value, result = Value(source.base.name, source.type), Value(target.base.name, target.type)
         node = Node(self.copy, name, (value,), (result,), {}, (), f"copy for {reader.name}")
         for candidate in (device, *self.devices):
-            if self.memory_of(candidate) != source.root.memory:
+            if self.memory_of(candidate) != source.base.memory:
                 continue
             for kernel in self.registry.kernels[candidate].get("copy", ()):
                 if kernel.refuses(node) is None and kernel.input_spec(0).strided:
                     self.items.append(LoweredNode(node, candidate, kernel, (source,), (target,)))
                     return
         raise ModelError(
-            f"{reader.describe()}: no device on memory {source.root.memory!r} has a copy kernel for "
+            f"{reader.describe()}: no device on memory {source.base.memory!r} has a copy kernel for "
             f"{source.type} with any strides; every device needs one"
         )
 
@@ -126,12 +128,12 @@ class StorageTable:
         key = _elements_of(storage)
         if key in self._copied:
             return self._copied[key]
-        device = device or self.device_for(storage.root)
+        device = device or self.device_for(storage.base)
         result = self.new_base(
-            f"{storage.root.name}:contiguous{self._numbers.last}", storage.type, storage.root.memory, "computed"
+            f"{storage.base.name}:contiguous{self._numbers.last}", storage.type, storage.base.memory, "computed"
         )
         self.copy_into(storage, result, reader, device)
-        self.device_of[result.root] = device
+        self.device_of[result.base] = device
         self._copied[key] = result
         return result
 
@@ -146,21 +148,21 @@ class StorageTable:
         return made
 
     def transfer(self, storage: Storage, memory: str, device: str, reader: Node) -> Storage:
-        """The value in another memory; the whole root moves, once per memory, and views stay views."""
-        if HOST not in (storage.root.memory, memory) and not self.are_peers(storage.root.memory, memory):
+        """The value in another memory; the whole base tensor moves, once per memory, and views stay views."""
+        if HOST not in (storage.base.memory, memory) and not self.are_peers(storage.base.memory, memory):
             storage = self.transfer(storage, HOST, self.host_device(), reader)
-        key = (storage.root, memory)
+        key = (storage.base, memory)
         if key not in self._transferred:
-            target = self.new_base(f"{storage.root.name}:{memory}", storage.root.type, memory, "computed")
-            whole = Storage(storage.root, 0, contiguous_strides(storage.root.type.sizes), storage.root.type)
-            origin = self.device_for(storage.root)
+            target = self.new_base(f"{storage.base.name}:{memory}", storage.base.type, memory, "computed")
+            whole = Storage(storage.base, 0, contiguous_strides(storage.base.type.sizes), storage.base.type)
+            origin = self.device_for(storage.base)
             # What is there from the start moves at the start: work on a device is not interrupted for it.
-            items = self.first if storage.root.kind == "input" else self.items
-            items.append(Move(whole, target, origin, device, storage.root.name))
-            self.device_of[target.root] = device
+            items = self.first if storage.base.kind == "input" else self.items
+            items.append(Move(whole, target, origin, device, storage.base.name))
+            self.device_of[target.base] = device
             self._transferred[key] = target
         there = self._transferred[key]
-        return Storage(there.root, storage.offset, storage.strides, storage.type)
+        return Storage(there.base, storage.offset, storage.strides, storage.type)
 
     def are_peers(self, *memories: str) -> bool:
         """Whether values move between memories without the host."""
@@ -169,10 +171,10 @@ class StorageTable:
         }
         return len(peers) == 1 and None not in peers
 
-    def device_for(self, root: Root) -> str:
-        """The device that computed a root, or the first that addresses it."""
-        found = self.device_of.get(root)
-        return found or next(d for d in self.devices if self.memory_of(d) == root.memory)
+    def device_for(self, base: BaseTensor) -> str:
+        """The device that computed a base tensor, or the first that addresses it."""
+        found = self.device_of.get(base)
+        return found or next(d for d in self.devices if self.memory_of(d) == base.memory)
 
     def host_device(self) -> str:
         """The first device that works on the host's memory."""
@@ -182,7 +184,7 @@ class StorageTable:
 def _elements_of(storage: Storage) -> tuple[Any, ...]:
     """What tells the elements of one storage from those of another."""
     moving = storage.iteration_stride, storage.buffer_stride
-    return storage.root, storage.offset, storage.type.sizes, storage.strides, *moving
+    return storage.base, storage.offset, storage.type.sizes, storage.strides, *moving
 
 
 def _digest(value: Value, data: Initializer) -> str:

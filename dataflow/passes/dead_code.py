@@ -8,7 +8,7 @@ from ..ir.graph import Graph
 from ..ir.value import Value
 
 
-def without_dead(graph: Graph) -> Graph:
+def eliminate_dead_code(graph: Graph) -> Graph:
     """The graph without dead nodes, dead extra outputs and unread initializers.
 
     Nodes with host effects stay. An extra output (``+name`` in the declaration) or a repeated one (``ys*``) that nobody

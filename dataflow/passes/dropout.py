@@ -11,13 +11,13 @@ from ..ir.types import TensorType
 from ..ir.value import Value
 
 
-def without_inactive(graph: Graph) -> Graph:
+def remove_dropout(graph: Graph) -> Graph:
     """The graph without nodes that only pass their operand on."""
-    if not any(_is_inactive(node) for node in graph.nodes):
+    if not any(_is_identity(node) for node in graph.nodes):
         return graph
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        return (inputs[0],) if _is_inactive(node) else None
+        return (inputs[0],) if _is_identity(node) else None
 
     return rewrite(graph, replace)
 
@@ -33,7 +33,7 @@ def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
     made: list[Value] = []
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        if not _is_inactive(node):
+        if not _is_identity(node):
             return None
         if not made:
             made.append(builder.input(name, key.dtype, key.shape))
@@ -43,11 +43,11 @@ def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
     return rewrite(graph, replace)
 
 
-def has_inactive(graph: Graph) -> bool:
+def has_dropout(graph: Graph) -> bool:
     """Whether there is a node that drops in training."""
-    return any(_is_inactive(node) for node in graph.nodes)
+    return any(_is_identity(node) for node in graph.nodes)
 
 
-def _is_inactive(node: Node) -> bool:
+def _is_identity(node: Node) -> bool:
     index = node.op.identity_without
     return index is not None and (len(node.inputs) <= index or node.inputs[index] is None)

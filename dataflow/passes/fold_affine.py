@@ -21,7 +21,7 @@ from ..ir.value import Value
 from ..ops.arithmetic import add, mul, sub
 from ..ops.conv import conv
 from ..ops.norm import batch_norm
-from .dead_code import without_dead
+from .dead_code import eliminate_dead_code
 
 _Readers = Mapping[Value, Sequence[Node]]
 
@@ -36,7 +36,7 @@ class _Chain:
     shift: Array
 
 
-def join_scales(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str] = ()) -> Graph:
+def fold_affine(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str] = ()) -> Graph:
     """The graph with scales and shifts per channel joined; one with states is left as it is.
 
     Args:
@@ -60,7 +60,7 @@ def join_scales(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: C
         return graph
     constants = _Constants(graph)
     nodes = tuple(_joined(node, *into[node], constants, known) if node in into else node for node in graph.nodes)
-    return without_dead(dataclasses.replace(graph, nodes=nodes, initializers=constants.all))
+    return eliminate_dead_code(dataclasses.replace(graph, nodes=nodes, initializers=constants.all))
 
 
 class _Constants:

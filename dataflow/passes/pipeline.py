@@ -12,12 +12,12 @@ from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, Targets
 from ..ir.op import AnyOp
 from .constant_folding import fold
-from .dead_code import without_dead
-from .dropout import without_inactive
-from .fold_affine import join_scales
+from .dead_code import eliminate_dead_code
+from .dropout import remove_dropout
+from .fold_affine import fold_affine
 from .fuse import fuse
 from .fuse_elementwise import fuse_elementwise
-from .transposed_matmul import turn_products
+from .transposed_matmul import swap_transposed_matmuls
 
 Phase = Literal["differentiate", "simplify", "fold", "fuse"]
 """When a pass runs. ``differentiate``: on a model in training, before its gradients are built, but not with
@@ -65,7 +65,7 @@ class Pass:
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("dropout", "differentiate", lambda graph, at: without_inactive(graph)),
+    Pass("dropout", "differentiate", lambda graph, at: remove_dropout(graph)),
     Pass("constant_folding", "differentiate", lambda graph, at: fold(graph, at.reference, at.changed)),
     # What a fused op keeps for its gradient is less than what its parts would keep.
     Pass(
@@ -73,11 +73,11 @@ PIPELINE: tuple[Pass, ...] = (
         "differentiate",
         lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.changed, differentiable=True),
     ),
-    Pass("dropout", "simplify", lambda graph, at: without_inactive(graph)),
-    Pass("dead_code", "simplify", lambda graph, at: without_dead(graph)),
-    Pass("transposed_matmul", "simplify", lambda graph, at: turn_products(graph)),
-    Pass("constant_folding", "fold", lambda graph, at: without_dead(fold(graph, at.reference, at.changed))),
-    Pass("fold_affine", "fold", lambda graph, at: join_scales(graph, at.reference, at.changed)),
+    Pass("dropout", "simplify", lambda graph, at: remove_dropout(graph)),
+    Pass("dead_code", "simplify", lambda graph, at: eliminate_dead_code(graph)),
+    Pass("transposed_matmul", "simplify", lambda graph, at: swap_transposed_matmuls(graph)),
+    Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.changed))),
+    Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.changed)),
     Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.changed)),
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
 )

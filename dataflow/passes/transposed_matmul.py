@@ -14,10 +14,10 @@ from ..ir.rewrite import rewrite
 from ..ir.value import Value
 from ..ops.linalg import matmul, swapped
 from ..ops.shape import transpose
-from .dead_code import without_dead
+from .dead_code import eliminate_dead_code
 
 
-def turn_products(graph: Graph) -> Graph:
+def swap_transposed_matmuls(graph: Graph) -> Graph:
     """The graph with every matmul whose only reader is an exchange of its last two axes turned round."""
     makers, readers = graph.producers(), graph.readers()
     kept = {*graph.outputs.values(), *(s.after for s in graph.states)}
@@ -41,7 +41,7 @@ def turn_products(graph: Graph) -> Graph:
             return (matmul(swapped(b), swapped(a), name=node.name),)
         return None
 
-    return without_dead(rewrite(graph, replace))
+    return eliminate_dead_code(rewrite(graph, replace))
 
 
 def _exchanges(node: Node) -> bool:

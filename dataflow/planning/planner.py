@@ -9,14 +9,14 @@ from typing import Any
 
 from ..host.limits import poll
 from ..ir.kernel import HOST
-from ..ir.lowered import Loop, Lowered, LoweredItem, LoweredNode, Move, Root, Storage
+from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage
 from ..ir.operand import Operand
 from ..ir.plan import Arena, Body, Item, Lifetime, Pack, Plan, Range, Segment, Step, Transfer, Wait, operands_of
 from ..ir.types import TensorType, contiguous_strides, uint8
 from .liveness import lifetimes, share_in_place
 from .offsets import EFFORT, MemoryPlan, plan_memory
 
-Prepare = Callable[[str, Sequence[LoweredNode], Collection[Root]], Sequence[Any]]
+Prepare = Callable[[str, Sequence[LoweredNode], Collection[BaseTensor]], Sequence[Any]]
 """``prepare(device, nodes, constants)``: the device's answer for each node (``dataflow.plugin.device.Prepared``)."""
 
 ALIGNMENT = 64
@@ -47,11 +47,11 @@ _Row = tuple[str, Lifetime, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    """Something that needs a place: roots that share it, a workspace, or what a loop's body needs."""
+    """Something that needs a place: base tensors that share it, a workspace, or what a loop's body needs."""
 
     name: str
     life: Lifetime
-    roots: tuple[Root, ...] = ()
+    bases: tuple[BaseTensor, ...] = ()
     node: LoweredNode | None = None
     inner: tuple[tuple[_Entry, ...], tuple[int, ...]] | None = None
 
@@ -71,25 +71,25 @@ class _Planning:
         self.prepare = prepare
         self.alignment = max([ALIGNMENT, *alignment.values()])
         self.arenas: list[Arena] = []
-        self.place: dict[Root, tuple[int, int]] = {}  # arena, offset
+        self.place: dict[BaseTensor, tuple[int, int]] = {}  # arena, offset
         self.workspace: dict[LoweredNode, Operand] = {}
         self.packs: dict[str, Pack] = {}
-        self.read: set[Root] = set()  # other than by their packs
+        self.read: set[BaseTensor] = set()  # other than by their packs
         self.made: dict[int, Operand] = {}  # by id of a storage, which the lowered items keep alive
         self.count = 0
 
     def run(self) -> Plan:
         written = {before for _, before in self.lowered.states}
         self.constants = {
-            stored.storage.root
+            stored.storage.base
             for stored in self.lowered.stored.values()
-            if stored.storage.root not in written and stored.name not in self.changed
+            if stored.storage.base not in written and stored.name not in self.changed
         }
         prepared = self.prepare_nodes()
         for name, storage in self.lowered.inputs.items():
-            self.slot(name, storage.root, "input")
+            self.slot(name, storage.base, "input")
         for name, storage in self.lowered.outputs.items():
-            self.slot(name, storage.root, "output")
+            self.slot(name, storage.base, "output")
         self.persistent()
         for after, before in self.lowered.states:
             self.place[after] = self.place[before]
@@ -122,7 +122,7 @@ class _Planning:
             elif isinstance(item, Loop) and _does_work(item):
                 by_device.setdefault(item.device, []).extend(n for n in item.items if _does_work(n))
         found: dict[LoweredNode, Any] = {}
-        packable = {root for root in self.constants if root.memory == HOST}
+        packable = {base for base in self.constants if base.memory == HOST}
         for device, nodes in by_device.items():
             found.update(zip(nodes, self.prepare(device, nodes, packable), strict=True))
         return found
@@ -131,15 +131,15 @@ class _Planning:
         self.arenas.append(Arena(name, memory, bytes_, kind))  # type: ignore[arg-type]
         return len(self.arenas) - 1
 
-    def slot(self, name: str, root: Root, kind: str) -> None:
-        self.place[root] = (self.arena(name, HOST, root.type.nbytes, kind), 0)
+    def slot(self, name: str, base: BaseTensor, kind: str) -> None:
+        self.place[base] = (self.arena(name, HOST, base.type.nbytes, kind), 0)
 
     def persistent(self) -> None:
         """An allocation for each stored tensor, so that programs with different plans can share it."""
         for key, stored in self.lowered.stored.items():
-            root = stored.storage.root
-            kind = "weights" if root in self.constants else "state"
-            self.place[root] = (self.arena(key, root.memory, root.type.nbytes, kind), 0)
+            base = stored.storage.base
+            kind = "weights" if base in self.constants else "state"
+            self.place[base] = (self.arena(key, base.memory, base.type.nbytes, kind), 0)
 
     def pack(self, prepared: Mapping[LoweredNode, Any]) -> dict[int, tuple[tuple[_Row, ...], int, int]]:
         """Places everything that has no place yet: per arena the rows for drawings, peak and lower bound."""
@@ -160,22 +160,22 @@ class _Planning:
         """
         alive = lifetimes(items, self.place)
         owner = share_in_place(items, self.place, alive)
-        guests: dict[Root, list[Root]] = {}
-        for root, place in owner.items():
-            guests.setdefault(place, []).append(root)
+        guests: dict[BaseTensor, list[BaseTensor]] = {}
+        for base, place in owner.items():
+            guests.setdefault(place, []).append(base)
         entries: dict[str, list[_Entry]] = {}
-        for root, (start, last) in alive.items():
-            if root not in owner:
-                shared = guests.get(root, ())
-                life = Lifetime(start, last + 1, root.type.nbytes, self.alignment)
-                entries.setdefault(root.memory, []).append(_Entry(root.name, life, (root, *shared)))
+        for base, (start, last) in alive.items():
+            if base not in owner:
+                shared = guests.get(base, ())
+                life = Lifetime(start, last + 1, base.type.nbytes, self.alignment)
+                entries.setdefault(base.memory, []).append(_Entry(base.name, life, (base, *shared)))
         for time, item in enumerate(items):
             if isinstance(item, LoweredNode) and item in prepared and prepared[item].workspace:
-                memory = next(s.root.memory for s in item.outputs if s is not None)
+                memory = next(s.base.memory for s in item.outputs if s is not None)
                 life = Lifetime(time, time + 1, prepared[item].workspace, self.alignment)
                 entries.setdefault(memory, []).append(_Entry(f"{item.node.name}:workspace", life, node=item))
             elif isinstance(item, Loop):
-                outside = {s.root: (0, 0) for s in (*item.inputs, *item.outputs)}
+                outside = {s.base: (0, 0) for s in (*item.inputs, *item.outputs)}
                 for memory, (inner, body) in self.packed_body(item, outside, prepared).items():
                     life = Lifetime(time, time + 1, body.peak, self.alignment)
                     entry = _Entry(f"{item.node.name}:body", life, inner=(tuple(inner), body.offsets))
@@ -183,7 +183,7 @@ class _Planning:
         return {memory: (found, _offsets([e.life for e in found])) for memory, found in entries.items()}
 
     def packed_body(
-        self, loop: Loop, outside: Mapping[Root, tuple[int, int]], prepared: Mapping[LoweredNode, Any]
+        self, loop: Loop, outside: Mapping[BaseTensor, tuple[int, int]], prepared: Mapping[LoweredNode, Any]
     ) -> dict[str, tuple[list[_Entry], MemoryPlan]]:
         """What a loop's body needs for itself, with offsets from the begin of its part of the arena."""
         placed = self.place
@@ -193,14 +193,14 @@ class _Planning:
         finally:
             self.place = placed
 
-    def put(self, arena: int, base: int, entries: Sequence[_Entry], offsets: Sequence[int]) -> None:
+    def put(self, arena: int, start: int, entries: Sequence[_Entry], offsets: Sequence[int]) -> None:
         for entry, offset in zip(entries, offsets, strict=True):
-            for root in entry.roots:
-                self.place[root] = (arena, base + offset)
+            for base in entry.bases:
+                self.place[base] = (arena, start + offset)
             if entry.node is not None:
-                self.workspace[entry.node] = self.bytes_at(arena, base + offset, entry.life.bytes)
+                self.workspace[entry.node] = self.bytes_at(arena, start + offset, entry.life.bytes)
             if entry.inner is not None:
-                self.put(arena, base + offset, *entry.inner)
+                self.put(arena, start + offset, *entry.inner)
 
     def bytes_at(self, arena: int, offset: int, size: int) -> Operand:
         """Memory that holds no value of the graph."""
@@ -210,7 +210,7 @@ class _Planning:
 
     def packable(self, storage: Storage) -> bool:
         """True for what is the same at every run and in every iteration of a loop."""
-        return storage.root in self.constants and not storage.iteration_stride and not storage.buffer_stride
+        return storage.base in self.constants and not storage.iteration_stride and not storage.buffer_stride
 
     def packs_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
         """Where the packs lie that a node's kernel asked for; None for those of an input that is not constant."""
@@ -223,42 +223,42 @@ class _Planning:
             place = (source.offset, source.type, source.strides)
             alike = (item.kernel.name, *place, request.kind, request.bytes, item.node.attributes)
             digest = hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()
-            name = f"{storage.root.name}:{request.input}:{digest}"
+            name = f"{storage.base.name}:{request.input}:{digest}"
             if name not in self.packs:
                 size = -(-request.bytes // ALIGNMENT) * ALIGNMENT  # packs lie one behind another
-                operand = self.bytes_at(self.arena(name, storage.root.memory, size, "packs"), 0, request.bytes)
+                operand = self.bytes_at(self.arena(name, storage.base.memory, size, "packs"), 0, request.bytes)
                 self.packs[name] = Pack(operand, source, request.fill)
             found.append(self.packs[name].operand)
         return found if any(found) else []
 
     def operands(self, storages: Mapping[str, Storage]) -> dict[str, Operand]:
-        return {name: s.operand(*self.place[s.root]) for name, s in storages.items()}
+        return {name: s.operand(*self.place[s.base]) for name, s in storages.items()}
 
-    def whole(self, root: Root) -> Operand:
-        strides = contiguous_strides(root.type.sizes)
-        return Storage(root, 0, strides, root.type).operand(*self.place[root])
+    def whole(self, base: BaseTensor) -> Operand:
+        strides = contiguous_strides(base.type.sizes)
+        return Storage(base, 0, strides, base.type).operand(*self.place[base])
 
     def operand(self, storage: Storage | None) -> Operand | None:
         if storage is None:
             return None
         found = self.made.get(id(storage))
         if found is None:
-            found = self.made[id(storage)] = storage.operand(*self.place[storage.root])
+            found = self.made[id(storage)] = storage.operand(*self.place[storage.base])
         return found
 
     def without_memory(self) -> None:
         """Marks the weights of which only packs are read."""
-        self.read.update(s.root for s in self.lowered.outputs.values())
+        self.read.update(s.base for s in self.lowered.outputs.values())
         packed = {pack.source.arena for pack in self.packs.values()}
-        for root in self.constants - self.read:
-            index, _ = self.place[root]
+        for base in self.constants - self.read:
+            index, _ = self.place[base]
             if index in packed:
                 self.arenas[index] = replace(self.arenas[index], kind="source")
 
     def step(self, item: LoweredNode | Loop, prepared: Mapping[LoweredNode, Any]) -> Step:
         poll(item.node)
         if isinstance(item, Loop):
-            self.read.update(s.root for s in (*item.inputs, *item.control, *item.counts))
+            self.read.update(s.base for s in (*item.inputs, *item.control, *item.counts))
             steps = tuple(self.step(i, prepared) for i in item.items if _does_work(i))
             body = Body(steps, item.iterations, item.kind, item.when)
             control, counts = (tuple(self.operand(s) for s in part) for part in (item.control, item.counts))
@@ -268,7 +268,7 @@ class _Planning:
         packs = tuple(self.packs_of(item, inputs, prepared[item]))
         given = [request for request, pack in zip(prepared[item].packs, packs, strict=False) if pack is not None]
         replaced = {request.input for request in given if request.replaces}
-        self.read.update(s.root for i, s in enumerate(item.inputs) if s is not None and i not in replaced)
+        self.read.update(s.base for i, s in enumerate(item.inputs) if s is not None and i not in replaced)
         return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item], None, packs)
 
     def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], list[int]]:
@@ -299,10 +299,10 @@ class _Planning:
             if isinstance(item, Move):
                 close()
                 device = ""
-                self.read.add(item.source.root)
+                self.read.add(item.source.base)
                 source, target = self.operand(item.source), self.operand(item.target)
                 assert source is not None and target is not None
-                enter(item.from_device if item.target.root.memory == HOST else item.to_device)
+                enter(item.from_device if item.target.base.memory == HOST else item.to_device)
                 items.append(Transfer(source, target, item.from_device, item.to_device, item.name))
                 continue
             idle = item not in prepared if isinstance(item, LoweredNode) else not _does_work(item)

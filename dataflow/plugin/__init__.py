@@ -67,7 +67,7 @@ _NAMES = {
     "Precision": "plugin.device",
     "Prepared": "plugin.device",
     "Role": "plugin.device",
-    "Root": "ir.lowered",
+    "BaseTensor": "ir.lowered",
     "Segment": "ir.plan",
     "Step": "ir.plan",
     "Unavailable": "plugin.device",

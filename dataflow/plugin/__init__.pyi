@@ -19,8 +19,8 @@ from ..ir.graph import Node as Node
 from ..ir.kernel import HOST as HOST
 from ..ir.kernel import Kernel as Kernel
 from ..ir.kernel import OperandSpec as OperandSpec
+from ..ir.lowered import BaseTensor as BaseTensor
 from ..ir.lowered import LoweredNode as LoweredNode
-from ..ir.lowered import Root as Root
 from ..ir.op import AnyOp as AnyOp
 from ..ir.op import Attribute as Attribute
 from ..ir.op import MultiOp as MultiOp

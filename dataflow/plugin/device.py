@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from ..errors import DeviceError
 from ..ir.kernel import HOST, Kernel
-from ..ir.lowered import LoweredNode, Root
+from ..ir.lowered import BaseTensor, LoweredNode
 from ..ir.plan import Segment
 from ..ir.types import Array
 
@@ -159,7 +159,7 @@ class Backend(Protocol):
         self,
         nodes: Sequence[LoweredNode],
         threads: int,
-        constants: Collection[Root] = (),
+        constants: Collection[BaseTensor] = (),
         algorithms: Mapping[int, str] = MappingProxyType({}),
     ) -> Sequence[Prepared]:
         """Workspace, packs and state for each node, chosen by its kernel.
@@ -167,7 +167,7 @@ class Backend(Protocol):
         Args:
             nodes: with kernels of this device.
             threads: the most that a kernel may use.
-            constants: roots of which packed copies can be kept: the host's, and no program of the plan's owner
+            constants: base tensors of which packed copies can be kept: the host's, and no program of the plan's owner
                 changes them.
             algorithms: by index of the node the one to go by, of those that its kernel named before.
         """

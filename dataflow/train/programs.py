@@ -24,7 +24,7 @@ from ..ir.plan import Plan
 from ..ir.types import Array
 from ..model import Model
 from ..passes.bind_shapes import dims_of
-from ..passes.dead_code import without_dead
+from ..passes.dead_code import eliminate_dead_code
 from .graphs import KEY_INPUT, Graphs, Objective, Optimizer, types_of
 from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, SQUARES, VALUES, WEIGHT
 from .tied_weights import Tie, tied
@@ -329,7 +329,7 @@ class Programs:
         def build() -> Program:
             given = {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs if v.name in batch}
             sizes = sizes_of(self._graph, given) if len(given) == len(self._graph.inputs) and given else {}
-            graph = without_dead(make(sizes))
+            graph = eliminate_dead_code(make(sizes))
             assert not dims_of(graph)
             trained = self._trained
             return self.engine.build(

@@ -74,7 +74,7 @@ class Trained:
             return
         changed = self.changed()
         for stored in lowered.stored.values():
-            memory = stored.storage.root.memory
+            memory = stored.storage.base.memory
             if memory != HOST and stored.name in changed:
                 homes[stored.name] = memory
         for name in self.reached:

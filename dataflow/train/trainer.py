@@ -14,7 +14,7 @@ from ..host import checks
 from ..host.limits import Limits
 from ..host.numbers import whole
 from ..model import Model
-from ..passes.dropout import has_inactive
+from ..passes.dropout import has_dropout
 from ..planning.algorithms import Algorithms
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, registry_of
@@ -93,7 +93,7 @@ class Trainer(Stepper):
         for metric in checks.optional("metrics", metrics, list, tuple) or ():
             if not isinstance(metric, (str, Metric)) and not callable(metric):
                 raise InputError(f"metrics: {checks.shown(metric)} is neither a name nor a function")
-        if dropout and not has_inactive(model.graph):
+        if dropout and not has_dropout(model.graph):
             raise InputError("dropout=True: the model has no dropout node; exporters leave it out in inference mode")
         ties = find_ties(model) if tie else {}
         algorithms = Algorithms() if algorithms is None else algorithms

@@ -18,7 +18,7 @@ import dataflow as df
 from dataflow.ir.dims import Dim
 from dataflow.ir.types import TensorType
 from dataflow.passes.bind_shapes import bind
-from dataflow.passes.dead_code import without_dead
+from dataflow.passes.dead_code import eliminate_dead_code
 from dataflow.passes.dynamic_regions import depends_on_data
 
 from .comparing import wrong
@@ -103,7 +103,7 @@ def check(data: bytes, random: standard.Random) -> Outcome:
     if depends:
         return Outcome("ran")
     try:
-        bound = without_dead(bind(graph, sizes))
+        bound = eliminate_dead_code(bind(graph, sizes))
         text = wrong(bound, feeds, results)
     except df.DataflowError as error:
         if any(0 in v.type.shape for v in bound.values()):  # where nothing is computed, nothing is refused

@@ -10,7 +10,7 @@ import numpy as np
 import dataflow as df
 from dataflow.ir.graph import Node
 from dataflow.ir.value import Value
-from dataflow.passes.dead_code import without_dead
+from dataflow.passes.dead_code import eliminate_dead_code
 
 from .making import Array
 
@@ -121,7 +121,7 @@ def _rebuilt(
                 new[old] = new[instead[old]] if old in instead else made
     for index, value in enumerate(results):
         g.output(f"y{index}", new[value])
-    found = without_dead(g.build())
+    found = eliminate_dead_code(g.build())
     read = {v for node in found.nodes for v in node.inputs} | set(found.outputs.values())
     found = _without_inputs(found, read)
     return found, {v.name: data[v.name] for v in found.inputs}

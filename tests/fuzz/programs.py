@@ -14,7 +14,7 @@ from typing import Any
 
 from dataflow.ir.graph import Node
 from dataflow.ir.kernel import HOST, Kernel, OperandSpec
-from dataflow.ir.lowered import Lowered, LoweredNode, Move, Root, Storage, Stored
+from dataflow.ir.lowered import BaseTensor, Lowered, LoweredNode, Move, Storage, Stored
 from dataflow.ir.op import Op, same_type
 from dataflow.ir.plan import Plan
 from dataflow.ir.types import DType, TensorType, bfloat16, contiguous_strides, float32, float64, int8
@@ -47,7 +47,7 @@ class Program:
         self.inputs: dict[str, Storage] = {}
         self.stored: dict[str, Stored] = {}
         self.written: list[Storage] = []  # values that can be read
-        self.states: list[tuple[Root, Root]] = []
+        self.states: list[tuple[BaseTensor, BaseTensor]] = []
         self.count = 0
         self.devices = ["cpu", *random.sample(["numpy", "far", "off"], random.randint(0, 3))]
         self.asynchronous = frozenset(d for d in ("far", "off") if random.random() < 0.7)
@@ -60,11 +60,11 @@ class Program:
         sizes = (0, 1, 2, 5) if self.random.random() < 0.1 else (1, 2, 3, 4, 7)
         return tuple(self.random.choice(sizes) for _ in range(self.random.choice((0, 1, 1, 2, 2, 3))))
 
-    def root(self, memory: str, kind: Any, type_: TensorType | None = None) -> Storage:
+    def base(self, memory: str, kind: Any, type_: TensorType | None = None) -> Storage:
         self.count += 1
         type_ = type_ or TensorType(self.random.choice(DTYPES), self.shape())
-        root = Root(self.count, f"v{self.count}", type_, memory, kind)
-        return Storage(root, 0, contiguous_strides(type_.sizes), type_)
+        base = BaseTensor(self.count, f"v{self.count}", type_, memory, kind)
+        return Storage(base, 0, contiguous_strides(type_.sizes), type_)
 
     def view(self, source: Storage) -> Storage:
         """The value, or a part of it: transposed, with gaps, flipped or repeated."""
@@ -88,10 +88,10 @@ class Program:
         order = list(range(len(dims)))
         self.random.shuffle(order)
         type_ = TensorType(source.type.dtype, tuple(dims[i] for i in order))
-        return Storage(source.root, offset, tuple(strides[i] for i in order), type_)
+        return Storage(source.base, offset, tuple(strides[i] for i in order), type_)
 
     def readable(self, memory: str) -> list[Storage]:
-        return [s for s in self.written if s.root.memory == memory]
+        return [s for s in self.written if s.base.memory == memory]
 
     # ---- items ----------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Program:
         packs = [
             PackRequest(i, self.random.randrange(3), self.random.randint(1, 99), _no_fill, self.random.random() < 0.5)
             for i, s in enumerate(inputs)
-            if s.root.kind == "stored" and s.root.memory == HOST and s.type.elements and self.random.random() < 0.4
+            if s.base.kind == "stored" and s.base.memory == HOST and s.type.elements and self.random.random() < 0.4
         ]
         self.answers[item] = Answer(workspace, tuple(packs))
         return item
@@ -118,8 +118,8 @@ class Program:
         whole = [s for s in inputs if s.offset == 0]
         outputs = []
         for _ in range(self.random.choice((1, 1, 1, 2))):
-            like = self.random.choice(whole).root.type if whole and self.random.random() < 0.7 else None
-            outputs.append(self.root(memory, "computed", like))
+            like = self.random.choice(whole).base.type if whole and self.random.random() < 0.7 else None
+            outputs.append(self.base(memory, "computed", like))
         self.items.append(self.node(device, inputs, outputs))
         self.written += outputs
 
@@ -134,10 +134,10 @@ class Program:
             return
         far, near = self.random.choice(others), "cpu"
         source, target = (far, near) if self.random.random() < 0.5 else (near, far)
-        found = [s for s in self.readable(MEMORIES[source]) if s.offset == 0 and s.type == s.root.type]
+        found = [s for s in self.readable(MEMORIES[source]) if s.offset == 0 and s.type == s.base.type]
         if found:
             value = self.recent(found)
-            copy = self.root(MEMORIES[target], "computed", value.type)
+            copy = self.base(MEMORIES[target], "computed", value.type)
             self.items.append(Move(value, copy, source, target, f"m{len(self.items)}"))
             self.written.append(copy)
 
@@ -154,22 +154,22 @@ class Program:
             range(1), range(1, 2), range(0), range(1), range(1), range(0), iterations, self.random.random() < 0.5
         )
         carried = TensorType(float32, self.shape())
-        place = self.root(memory, "computed", TensorType(float32, (2, *carried.shape)))
+        place = self.base(memory, "computed", TensorType(float32, (2, *carried.shape)))
         self.items.append(self.node(device, [], [half(place, 0)]))
-        stacked = self.root(memory, "computed", TensorType(float32, (iterations, *self.shape())))
+        stacked = self.base(memory, "computed", TensorType(float32, (iterations, *self.shape())))
         out = row(stacked, scan)
         inside: list[Storage] = [row(sequence, scan), halves(place)[0]]
         items = []
         for _ in range(self.random.randint(0, 3)):
-            inner = self.root(memory, "computed")
+            inner = self.base(memory, "computed")
             items.append(self.node(device, [self.view(self.recent(inside))], [inner]))
             inside.append(inner)
         items.append(self.node(device, [self.recent(inside), inside[0]], [out]))
         items.append(self.node(device, [self.recent(inside), inside[1]], [halves(place)[1]]))
-        own = {s.root for s in inside[2:]}
+        own = {s.base for s in inside[2:]}
         node = Node(WORK, f"loop{len(self.items)}", (), (), {})
-        self.items.append(make_loop(node, device, items, iterations, lambda s: s.root not in own))
-        final = self.root(memory, "computed", carried)
+        self.items.append(make_loop(node, device, items, iterations, lambda s: s.base not in own))
+        final = self.base(memory, "computed", carried)
         self.items.append(self.node(device, [half(place, iterations % 2)], [final]))
         self.written += [final, stacked]
 
@@ -182,32 +182,32 @@ def random_program(random: standard.Random) -> tuple[Lowered, Program]:
     """A program of up to a few dozen items that is right by construction."""
     program = Program(random)
     for index in range(random.randint(0, 2)):
-        value = program.root(HOST, "input")
+        value = program.base(HOST, "input")
         program.inputs[f"x{index}"] = value
         program.written.append(value)
     states = []
     for index in range(random.randint(0, 3)):
         memory = MEMORIES[random.choice(program.devices)]
-        value = program.root(memory, "stored")
+        value = program.base(memory, "stored")
         program.stored[f"w{index}"] = Stored(f"w{index}", value)
         if random.random() < 0.4:
             states.append(value)
         program.written.append(value)
     for _ in range(random.randint(1, random.choice((4, 10, 20)))):
         random.choice((program.work, program.work, program.work, program.work, program.move, program.loop))()
-    changed = {before.root for before in states}
-    program.written = [s for s in program.written if s.root not in changed]  # nobody reads them from here on
+    changed = {before.base for before in states}
+    program.written = [s for s in program.written if s.base not in changed]  # nobody reads them from here on
     for before in states:
-        device = next(d for d in program.devices if MEMORIES[d] == before.root.memory)
-        after = program.root(before.root.memory, "computed", before.type)
-        found = program.readable(before.root.memory)
+        device = next(d for d in program.devices if MEMORIES[d] == before.base.memory)
+        after = program.base(before.base.memory, "computed", before.type)
+        found = program.readable(before.base.memory)
         reads = [program.recent(found)] if found else []
         program.items.append(program.node(device, reads, [after]))
-        program.states.append((after.root, before.root))
+        program.states.append((after.base, before.base))
     outputs = {}
     for index in range(random.randint(1, 2)):
         found = program.readable(HOST)
-        value = program.root(HOST, "computed")
+        value = program.base(HOST, "computed")
         program.items.append(program.node("cpu", [program.recent(found)] if found else [], [value]))
         outputs[f"y{index}"] = value
     lowered = Lowered(tuple(program.items), program.inputs, outputs, program.stored, tuple(program.states), (), {})
@@ -217,7 +217,7 @@ def random_program(random: standard.Random) -> tuple[Lowered, Program]:
 def plan_of(lowered: Lowered, program: Program) -> Plan:
     """The planner's plan."""
 
-    def prepare(device: str, nodes: Sequence[LoweredNode], constants: Collection[Root]) -> Sequence[Answer]:
+    def prepare(device: str, nodes: Sequence[LoweredNode], constants: Collection[BaseTensor]) -> Sequence[Answer]:
         return [program.answers[node] for node in nodes]
 
     alignment = {d: 64 if MEMORIES[d] == HOST else 256 for d in program.devices}
@@ -226,5 +226,5 @@ def plan_of(lowered: Lowered, program: Program) -> Plan:
 
 def size_of(lowered: Lowered) -> int:
     """Bytes of all values: what a plan without any sharing would take."""
-    roots = {s.root for item in lowered.items if not isinstance(item, Move) for s in item.outputs if s is not None}
-    return sum(math.ceil(r.type.nbytes / 64) * 64 for r in roots)
+    bases = {s.base for item in lowered.items if not isinstance(item, Move) for s in item.outputs if s is not None}
+    return sum(math.ceil(r.type.nbytes / 64) * 64 for r in bases)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.ir.lowered import Loop, Lowered, LoweredNode, Move, Root, Storage
+from dataflow.ir.lowered import BaseTensor, Loop, Lowered, LoweredNode, Move, Storage
 from dataflow.ir.operand import Operand
 from dataflow.ir.plan import Arena, Body, Pack, Plan, Segment, Step, Transfer, Wait
 from dataflow.ir.types import contiguous_strides
@@ -57,19 +57,19 @@ def _noise(name: str, count: int) -> Array:
 def apart(lowered: Lowered, plan: Plan) -> Plan:
     """The plan of a program where each value has memory of its own: what the program means."""
     arenas: list[Arena] = []
-    index: dict[Root, int] = {}
-    names = {s.root: name for name, s in lowered.inputs.items()}
-    names |= {stored.storage.root: name for name, stored in lowered.stored.items()}
+    index: dict[BaseTensor, int] = {}
+    names = {s.base: name for name, s in lowered.inputs.items()}
+    names |= {stored.storage.base: name for name, stored in lowered.stored.items()}
 
     def new(name: str, size: int) -> int:
         arenas.append(Arena(name, "", size, "state"))
         return len(arenas) - 1
 
     def operand(storage: Storage) -> Operand:
-        root = storage.root
-        if root not in index:
-            index[root] = new(names.get(root, f"own{len(arenas)}"), root.type.nbytes)
-        return storage.operand(index[root], 0)
+        base = storage.base
+        if base not in index:
+            index[base] = new(names.get(base, f"own{len(arenas)}"), base.type.nbytes)
+        return storage.operand(index[base], 0)
 
     def own(like: Operand) -> Operand:
         return replace(like, arena=new(f"own{len(arenas)}", like.bytes), offset=0)

@@ -8,7 +8,7 @@ import pytest
 import dataflow as df
 from dataflow.ir.rewrite import rewrite
 from dataflow.passes.autodiff import vjp_graph
-from dataflow.passes.dead_code import without_dead
+from dataflow.passes.dead_code import eliminate_dead_code
 from dataflow.planning.verify import check_plan
 from dataflow.testing.samples.recurrent import SAMPLES
 from dataflow_numpy.evaluate import evaluate
@@ -23,7 +23,7 @@ def decomposed(graph):
     def replace(builder, node, inputs):
         return node.op.decompose(*inputs, **node.attributes)
 
-    return without_dead(rewrite(graph, replace))
+    return eliminate_dead_code(rewrite(graph, replace))
 
 
 @pytest.mark.parametrize("sample", UNLIKE, ids=lambda s: s.name)

@@ -8,7 +8,7 @@ from dataflow.ops import activation, arithmetic, linalg, reduce
 from dataflow.ops.gather import OPS as GATHER
 from dataflow.ops.shape import OPS as SHAPE
 from dataflow.passes.autodiff import add_gradients, decompose_for_gradient, vjp_graph
-from dataflow.passes.dead_code import without_dead
+from dataflow.passes.dead_code import eliminate_dead_code
 from dataflow.testing import SAMPLES
 from dataflow_numpy.evaluate import evaluate
 
@@ -125,7 +125,7 @@ def test_only_what_leads_from_wrt_to_a_seed_gets_nodes():
     added = [n for n in g.nodes() if n.name.startswith("grad/")]
     assert [n.op.name for n in g.nodes()[:4]] == ["sin", "cos", "exp", "add"]
     g.output("dx", found[x])
-    assert [n.op.name for n in without_dead(g.build()).nodes] == ["cos", "mul"]
+    assert [n.op.name for n in eliminate_dead_code(g.build()).nodes] == ["cos", "mul"]
     assert not [n for n in added if "exp" in n.name]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import dataflow as df
 from dataflow.cdevice.host_memory import data_of
-from dataflow.passes.fold_affine import join_scales
+from dataflow.passes.fold_affine import fold_affine
 
 WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 2}
 RANDOM = np.random.default_rng(3)
@@ -122,7 +122,7 @@ def test_a_scaled_weight_is_made_when_it_is_needed(dtype):
     scale, bias, mean, variance = (v.astype(dtype) for v in vectors(8))
     y = df.ops.batch_norm(y, *[g.constant(v) for v in (scale, bias, mean, variance)], epsilon=1e-3)
     g.output("y", y)
-    graph = join_scales(g.build(), {})
+    graph = fold_affine(g.build(), {})
     (node,) = graph.nodes
     stored = graph.initializers[node.inputs[1]]
     assert np.shares_memory(stored.array, weight)
