@@ -120,6 +120,10 @@ assert export._SAME["logcosh"] == "LogCosh"
     done = python(code, cwd=tmp_path, path=path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "{'passed'} 9\n"
+    script = f"import runpy; runpy.run_path('{tmp_path}/native/kernels/attributes.py', run_name='__main__')"
+    written = python(script, cwd=tmp_path, path=path)
+    assert written.returncode == 0, written.stderr
+    assert "DF_STEP_logcosh" in (tmp_path / "native/kernels/attributes.h").read_text()
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
     flags = ["-std=c11", "-fsyntax-only", "-DDF_ISA=portable", "-Wall", "-Werror"]
     folders = [f"-I{tmp_path / folder}" for folder in ("native/include", "native/cpu", "native", "dataflow/include")]

@@ -7,7 +7,7 @@ without one runs the graph. Nobody writes them by hand, and autodiff never sees 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -171,38 +171,69 @@ PROGRAM_OPS: Mapping[str, Op] = MappingProxyType(
     {op.name: op for op in (*arithmetic.OPS, *activation.OPS) if op.elementwise}
 )
 REDUCTIONS: Mapping[str, Op] = MappingProxyType({op.name: op for op in reduce.OPS if op.reduction})
+STEPS: tuple[Op, ...] = tuple(sorted((*PROGRAM_OPS.values(), *REDUCTIONS.values()), key=lambda op: op.name))
+"""What a step of a program can be; programs have the indices, and kernels/attributes.h names them for C."""
+_CODES = {op.name: code for code, op in enumerate(STEPS)}
 
 
-def _steps(program: str, inputs: int) -> list[tuple[Op, list[int]]]:
-    """Each elementwise step's op and operands.
+def program(*steps: tuple[Any, ...]) -> tuple[int, ...]:
+    """The attribute ``program`` of ``fused_elementwise``: for each step the number of its op, then its operands.
+
+    Args:
+        steps: the op's name and its operands: numbers of inputs and, behind them, of earlier steps. ``("add", 0, 1)``.
 
     Raises:
-        InputError: the program names what is not there.
+        InputError: an op that can't be a step, or too few or many operands.
+    """
+    numbers: list[int] = []
+    for name, *operands in steps:
+        need(name in _CODES, f"fused_elementwise: {name!r} can't be a step")
+        code = _CODES[name]
+        need(len(operands) == len(STEPS[code].inputs), f"fused_elementwise: step {name} {operands} doesn't fit the op")
+        numbers += [code, *operands]
+    return tuple(numbers)
+
+
+def program_steps(program: Sequence[int]) -> list[tuple[Op, list[int]]]:
+    """Each step's op and operands.
+
+    Raises:
+        InputError: the program is no list of steps.
     """
     steps = []
-    for index, text in enumerate(program.split(";")):
-        name, *numbers = text.split()
-        need(name in PROGRAM_OPS, f"fused_elementwise: {name!r} can't be a step")
-        operands = [int(number) for number in numbers]
-        there = len(operands) == len(PROGRAM_OPS[name].inputs) and all(0 <= o < inputs + index for o in operands)
-        need(there, f"fused_elementwise: step {text!r} doesn't fit {inputs} inputs and {index} steps before it")
-        steps.append((PROGRAM_OPS[name], operands))
+    at = 0
+    while at < len(program):
+        need(0 <= program[at] < len(STEPS), f"fused_elementwise: there is no op with number {program[at]}")
+        op = STEPS[program[at]]
+        operands = list(program[at + 1 : at + 1 + len(op.inputs)])
+        need(len(operands) == len(op.inputs), f"fused_elementwise: the program ends within the step {op.name}")
+        steps.append((op, operands))
+        at += 1 + len(operands)
+    need(bool(steps), "fused_elementwise: the program is empty")
     return steps
 
 
-def _reduction(program: str, inputs: int, trailing: int) -> tuple[str, Op | None]:
+def _parted_steps(program: Sequence[int], inputs: int, trailing: int) -> tuple[list[tuple[Op, list[int]]], Op | None]:
     """The elementwise steps, and the op of the reduction behind them, if there is one.
 
     Raises:
-        InputError: the last step is no reduction of what the step before it gives.
+        InputError: a step reads what is not there, or the last one is no reduction of what the step before it gives.
     """
-    if not trailing:
-        return program, None
-    steps, _, last = program.rpartition(";")
-    name, *operands = last.split()
-    fits = steps and name in REDUCTIONS and operands == [str(inputs + steps.count(";"))]
-    need(bool(fits), f"fused_elementwise: {last!r} is no reduction of what the step before it gives")
-    return steps, REDUCTIONS[name]
+    steps = program_steps(program)
+    reduction = None
+    if trailing:
+        reduction, operands = steps.pop()
+        fits = steps and reduction.name in REDUCTIONS and operands == [inputs + len(steps) - 1]
+        last = f"{reduction.name} {operands}"
+        need(bool(fits), f"fused_elementwise: {last} is no reduction of what the step before it gives")
+    for index, (op, operands) in enumerate(steps):
+        need(op.name in PROGRAM_OPS, f"fused_elementwise: {op.name!r} can't be a step with no axes to reduce")
+        there = all(0 <= operand < inputs + index for operand in operands)
+        need(
+            there,
+            f"fused_elementwise: step {op.name} {operands} doesn't fit {inputs} inputs and {index} steps before it",
+        )
+    return steps, reduction
 
 
 def _reduced(trailing: int, keepdims: bool, rank: int) -> dict[str, Any]:
@@ -210,10 +241,10 @@ def _reduced(trailing: int, keepdims: bool, rank: int) -> dict[str, Any]:
     return {"axes": tuple(range(rank - trailing, rank)), "keepdims": keepdims}
 
 
-def _program_infer(*types: TensorType, program: str, trailing: int, keepdims: bool) -> TensorType:
+def _program_infer(*types: TensorType, program: Sequence[int], trailing: int, keepdims: bool) -> TensorType:
     known = list(types)
-    program, last = _reduction(program, len(types), trailing)
-    for op, operands in _steps(program, len(types)):
+    steps, last = _parted_steps(program, len(types), trailing)
+    for op, operands in steps:
         result = op.infer(*(known[o] for o in operands))
         assert isinstance(result, TensorType)
         known.append(result)
@@ -229,10 +260,10 @@ def _program_infer(*types: TensorType, program: str, trailing: int, keepdims: bo
     return result
 
 
-def _program(*inputs: Value, program: str, trailing: int, keepdims: bool) -> Any:
+def _program(*inputs: Value, program: Sequence[int], trailing: int, keepdims: bool) -> Any:
     values = list(inputs)
-    program, last = _reduction(program, len(inputs), trailing)
-    for op, operands in _steps(program, len(inputs)):
+    steps, last = _parted_steps(program, len(inputs), trailing)
+    for op, operands in steps:
         values.append(op(*(values[o] for o in operands)))
     return values[-1] if last is None else last(values[-1], **_reduced(trailing, keepdims, values[-1].type.rank))
 
@@ -240,7 +271,7 @@ def _program(*inputs: Value, program: str, trailing: int, keepdims: bool) -> Any
 def _program_cost(node: Any) -> int:
     """One operation per element and step."""
     whole = TensorType(float32, broadcast_shape("fused_elementwise", *(v.type.shape for v in node.inputs)))
-    return int(whole.elements) * len(node.attributes["program"].split(";"))
+    return int(whole.elements) * len(program_steps(node.attributes["program"]))
 
 
 fused_elementwise = Op(
@@ -250,9 +281,9 @@ fused_elementwise = Op(
     attributes={"program": REQUIRED, "trailing": 0, "keepdims": False},
     decompose=_program,
     cost=lambda node: _program_cost(node),
-    doc="elementwise ops one after another, ``op a b;op a;...``: a and b are numbers of inputs and, behind them, of "
-    "earlier steps; every step has the shape of the result, which is the last one's. With trailing axes the last step "
-    "is a reduction over so many, of what the step before it gives",
+    doc="elementwise ops one after another: ``program`` has for each step the number of its op and its operands, which "
+    "are numbers of inputs and, behind them, of earlier steps; every step has the shape of the result, that of the "
+    "last one. With trailing axes the last step is a reduction over so many, of what the step before it gives",
 )
 
 OPS = (matmul_bias, matmul_bias_relu, conv_relu, conv_add_relu, conv_relu_max_pool, add_relu, fused_elementwise)

@@ -11,7 +11,7 @@ from ..ir.graph import Graph, Node
 from ..ir.kernel import Targets
 from ..ir.types import float32
 from ..ir.value import Value
-from ..ops.fused import fused_elementwise
+from ..ops.fused import fused_elementwise, program
 from .grouping import Groups
 
 MOST_STEPS, MOST_INPUTS = 12, 6  # of one pass
@@ -103,9 +103,9 @@ class _Search(Groups):
         number: dict[Value | None, int] = {v: i for i, v in enumerate(inputs)}
         steps = []
         for node in group:
-            steps.append(" ".join([node.op.name, *(str(number[v]) for v in node.inputs)]))
+            steps.append((node.op.name, *(number[v] for v in node.inputs)))
             number[node.outputs[0]] = len(number)
         trailing = self.reduced(last)
         keepdims = int(last.attributes["keepdims"]) if trailing else 0
-        attributes = {"program": ";".join(steps), "trailing": trailing, "keepdims": keepdims}
+        attributes = {"program": program(*steps), "trailing": trailing, "keepdims": keepdims}
         return Node(fused_elementwise, last.name, tuple(inputs), last.outputs, attributes, (), last.origin)

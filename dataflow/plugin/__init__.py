@@ -88,6 +88,7 @@ _NAMES = {
     "poll": "host.limits",
     # what kernels and converters of some ops share with their declarations
     "REDUCTIONS": "ops.fused",
+    "program_steps": "ops.fused",
     "coordinates_of": "ops.resize",
     "taps": "ops.resize",
     # the conformance kit

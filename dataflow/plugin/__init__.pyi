@@ -40,6 +40,7 @@ from ..ir.value import Builder as Builder
 from ..ir.value import Value as Value
 from ..model import Model as Model
 from ..ops.fused import REDUCTIONS as REDUCTIONS
+from ..ops.fused import program_steps as program_steps
 from ..ops.resize import coordinates_of as coordinates_of
 from ..ops.resize import taps as taps
 from ..passes.pipeline import Context as Context

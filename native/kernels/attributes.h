@@ -7,6 +7,7 @@
 #define DF_KERNELS_ATTRIBUTES_H
 
 /* clang-format off */
+enum { DF_MOD_FMOD };
 enum { DF_IS_INF_DETECT_NEGATIVE, DF_IS_INF_DETECT_POSITIVE };
 enum { DF_CAST_TO };
 enum { DF_LEAKY_RELU_ALPHA };
@@ -17,7 +18,6 @@ enum { DF_THRESHOLDED_RELU_ALPHA };
 enum { DF_HARD_SIGMOID_ALPHA, DF_HARD_SIGMOID_BETA };
 /* also gelu_grad */
 enum { DF_GELU_APPROXIMATE };
-enum { DF_MOD_FMOD };
 /* also reduce_mean, reduce_max, reduce_min, reduce_prod */
 enum { DF_REDUCE_SUM_AXES, DF_REDUCE_SUM_KEEPDIMS };
 /* also argmin */
@@ -91,6 +91,16 @@ enum { DF_CONV_RELU_MAX_POOL_STRIDES, DF_CONV_RELU_MAX_POOL_PADS, DF_CONV_RELU_M
 enum { DF_FUSED_ELEMENTWISE_PROGRAM, DF_FUSED_ELEMENTWISE_TRAILING, DF_FUSED_ELEMENTWISE_KEEPDIMS };
 /* also attention_grad */
 enum { DF_ATTENTION_SCALE, DF_ATTENTION_TURNED };
+
+/* What a step of fused_elementwise can be: the numbers of ops in its program. */
+enum { DF_STEP_abs, DF_STEP_acos, DF_STEP_acosh, DF_STEP_add, DF_STEP_asin, DF_STEP_asinh,
+       DF_STEP_atan, DF_STEP_atanh, DF_STEP_ceil, DF_STEP_cos, DF_STEP_cosh, DF_STEP_div,
+       DF_STEP_erf, DF_STEP_exp, DF_STEP_floor, DF_STEP_hard_swish, DF_STEP_log, DF_STEP_maximum,
+       DF_STEP_minimum, DF_STEP_mish, DF_STEP_mul, DF_STEP_neg, DF_STEP_reciprocal,
+       DF_STEP_reduce_max, DF_STEP_reduce_mean, DF_STEP_reduce_min, DF_STEP_reduce_prod,
+       DF_STEP_reduce_sum, DF_STEP_relu, DF_STEP_relu_grad, DF_STEP_round, DF_STEP_sigmoid,
+       DF_STEP_sign, DF_STEP_sin, DF_STEP_sinh, DF_STEP_softplus, DF_STEP_softsign, DF_STEP_sqrt,
+       DF_STEP_sub, DF_STEP_tan, DF_STEP_tanh };
 /* clang-format on */
 
 #endif

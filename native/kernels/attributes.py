@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dataflow import ops
 from dataflow.ir.op import Op
+from dataflow.ops.fused import STEPS
 
 HEADER = Path(__file__).with_suffix(".h")
 
@@ -46,6 +47,9 @@ TEXT = """\
 
 /* clang-format off */
 @ENUMS@
+
+/* What a step of fused_elementwise can be: the numbers of ops in its program. */
+@STEPS@
 /* clang-format on */
 
 #endif
@@ -67,10 +71,13 @@ def offset(first: Op, other: Op) -> int:
 
 def enum(op: Op, also: list[str]) -> str:
     """The enumerators of ``op``, with a comment that names the ops that share them."""
-    names = [f"DF_{op.name.strip('_')}_{name}".upper() for name in op.attributes]
-    line = f"enum {{ {', '.join(names)} }};"
     comment = f"/* also {', '.join(also)} */\n" if also else ""
-    return comment + "\n".join(textwrap.wrap(line, 100, subsequent_indent="       "))
+    return comment + wrapped([f"DF_{op.name.strip('_')}_{name}".upper() for name in op.attributes])
+
+
+def wrapped(names: list[str]) -> str:
+    """The declaration of an enum, in lines of 100 characters."""
+    return "\n".join(textwrap.wrap(f"enum {{ {', '.join(names)} }};", 100, subsequent_indent="       "))
 
 
 def header() -> str:
@@ -89,7 +96,7 @@ def header() -> str:
                 shared.add(other)
                 also.setdefault(first, []).append(other)
     enums = [enum(op, also.get(op.name, [])) for op in ops.ALL if op.name in by_name and op.name not in shared]
-    return TEXT.replace("@ENUMS@", "\n".join(enums))
+    return TEXT.replace("@ENUMS@", "\n".join(enums)).replace("@STEPS@", wrapped([f"DF_STEP_{op.name}" for op in STEPS]))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dataflow.plugin import REDUCTIONS
+from dataflow.plugin import REDUCTIONS, program_steps
 
 from . import activation, arithmetic, logic, reduce
 from .arrays import Array, Attributes, Code
@@ -31,13 +31,12 @@ def _conv_relu_max_pool(attributes: Attributes, *operands: Array) -> Array:
 
 def _program(attributes: Attributes, *inputs: Array) -> Array:
     values = list(inputs)
-    for step in attributes["program"].split(";"):
-        name, *operands = step.split()
-        if name in REDUCTIONS:
+    for op, operands in program_steps(attributes["program"]):
+        if op.name in REDUCTIONS:
             rank = values[-1].ndim
             axes = {"axes": tuple(range(rank - attributes["trailing"], rank)), "keepdims": attributes["keepdims"]}
-            return np.asarray(reduce.KERNELS[name](axes, values[-1]))
-        values.append(np.asarray(_ELEMENTWISE[name]({}, *(values[int(o)] for o in operands))))
+            return np.asarray(reduce.KERNELS[op.name](axes, values[-1]))
+        values.append(np.asarray(_ELEMENTWISE[op.name]({}, *(values[o] for o in operands))))
     return values[-1]
 
 

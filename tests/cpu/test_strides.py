@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
+from dataflow.ops.fused import program
 from tests import support
 
 ops = df.ops
@@ -55,14 +56,14 @@ def test_steps_of_few_elements_meet_one_of_many(shapes, expanded):
 def test_the_result_of_a_program_may_be_one_number(shape):
     """The last step reads nothing of what has many elements; a step before it does."""
     x, y = normal(), normal(*shape)
-    program = "exp 1;neg 0;mul 3 3"
+    steps = (("exp", 1), ("neg", 0), ("mul", 3, 3))
 
     def build(x, y, **attributes):
         return ops.fused_elementwise(ops.broadcast_to(x, shape=shape), y, **attributes)
 
-    found = run(lambda x, y: build(x, y, program=program), x, y)
+    found = run(lambda x, y: build(x, y, program=program(*steps)), x, y)
     np.testing.assert_array_equal(found, np.broadcast_to(x * x, shape))
-    found = run(lambda x, y: build(x, y, program=program + ";reduce_sum 4", trailing=1, keepdims=0), x, y)
+    found = run(lambda x, y: build(x, y, program=program(*steps, ("reduce_sum", 4)), trailing=1, keepdims=0), x, y)
     close(found, np.broadcast_to(x.astype(np.float64) ** 2, shape).sum(-1))
 
 

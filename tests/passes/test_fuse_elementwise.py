@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dataflow as df
-from dataflow.ops.fused import PROGRAM_OPS, REDUCTIONS
+from dataflow.ops.fused import PROGRAM_OPS, REDUCTIONS, program
 from dataflow.planning.verify import check_plan
 from tests.support import ops_of
 
@@ -169,34 +169,44 @@ def test_forward_and_backward_stay_apart():
 
 
 @pytest.mark.parametrize(
-    ("program", "reason"),
+    ("steps", "reason"),
     [
-        ("conv 0 1", "'conv' can't be a step"),
-        ("add 0", "doesn't fit"),
-        ("neg 0;add 1 3", "doesn't fit"),
-        ("neg 1;add 0 2", "the result's shape"),
+        ([("conv", 0, 1)], "'conv' can't be a step"),
+        ([("add", 0)], "doesn't fit"),
+        ([("neg", 0), ("add", 1, 3)], "doesn't fit"),
+        ([("neg", 1), ("add", 0, 2)], "the result's shape"),
     ],
 )
-def test_programs_that_make_no_sense_are_refused(program, reason):
-    check_refused(program, reason)
+def test_programs_that_make_no_sense_are_refused(steps, reason):
+    check_refused(steps, reason)
 
 
 @pytest.mark.parametrize(
-    ("program", "trailing", "reason"),
+    ("steps", "trailing", "reason"),
     [
-        ("neg 0;tanh 2", 1, "no reduction"),
-        ("reduce_sum 0", 1, "no reduction"),
-        ("neg 0;reduce_sum 0", 1, "no reduction"),
-        ("neg 0;reduce_sum 2", 0, "'reduce_sum' can't be a step"),
-        ("neg 0;reduce_sum 2", 3, "3 axes can't be reduced"),
+        ([("neg", 0), ("tanh", 2)], 1, "no reduction"),
+        ([("reduce_sum", 0)], 1, "no reduction"),
+        ([("neg", 0), ("reduce_sum", 0)], 1, "no reduction"),
+        ([("neg", 0), ("reduce_sum", 2)], 0, "'reduce_sum' can't be a step"),
+        ([("neg", 0), ("reduce_sum", 2)], 3, "3 axes can't be reduced"),
     ],
 )
-def test_reductions_that_make_no_sense_are_refused(program, trailing, reason):
-    check_refused(program, reason, trailing=trailing)
+def test_reductions_that_make_no_sense_are_refused(steps, trailing, reason):
+    check_refused(steps, reason, trailing=trailing)
 
 
-def check_refused(program, reason, **more):
+def check_refused(steps, reason, **more):
     g = df.GraphBuilder()
     x, small = g.input("x", df.float32, (4, 3)), g.input("small", df.float32, (3,))
     with pytest.raises(df.InputError, match=reason):
-        df.ops.fused_elementwise(x, small, program=program, **more)
+        df.ops.fused_elementwise(x, small, program=program(*steps), **more)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [((), "is empty"), ((-1, 0), "no op with number -1"), ((1000, 0), "no op with number 1000"), ((0,), "ends within")],
+)
+def test_numbers_that_are_no_program_are_refused(numbers, reason):
+    x = df.GraphBuilder().input("x", df.float32, (4, 3))
+    with pytest.raises(df.InputError, match=reason):
+        df.ops.fused_elementwise(x, program=numbers)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ... import ops
+from ...ops.fused import program
 from ..sample import LONG_SUM, PAIRS, Sample, x
 
 
 def _programs() -> list[Sample]:
     """Elementwise ops in one pass: as chains and trees, with operands that broadcast, more than a block of them."""
-    gelu = "div 0 1;erf 4;add 5 2;mul 6 0;mul 7 3"
+    gelu = program(("div", 0, 1), ("erf", 4), ("add", 5, 2), ("mul", 6, 0), ("mul", 7, 3))
     rows = [
         Sample(
             ops.fused_elementwise,
@@ -18,17 +19,20 @@ def _programs() -> list[Sample]:
         )
         for shape in ((3, 5), (0, 4), (), (7, 1300))
     ]
-    program = "exp 0;sub 4 1;maximum 5 2;mul 6 4;relu_grad 7 3;tanh 8"
+    tree = program(("exp", 0), ("sub", 4, 1), ("maximum", 5, 2), ("mul", 6, 4), ("relu_grad", 7, 3), ("tanh", 8))
     broadcast: tuple[tuple[tuple[int, ...], ...], ...] = (
         ((4, 9), (9,), (4, 1), (1, 1)), ((2, 3, 70), (1, 3, 1), (2, 1, 70), (70,)),
         ((5, 2, 6), (2, 1), (5, 1, 1), (6,)), ((3, 1000), (1000,), (1, 1), (3, 1)),
     )  # fmt: skip
-    rows += [Sample(ops.fused_elementwise, tuple(x(*s) for s in b), {"program": program}) for b in broadcast]
-    rows.append(Sample(ops.fused_elementwise, (x(1), x(6, 5)), {"program": "add 0 1;mul 2 2;neg 3"}))
+    rows += [Sample(ops.fused_elementwise, tuple(x(*s) for s in b), {"program": tree}) for b in broadcast]
+    few = program(("add", 0, 1), ("mul", 2, 2), ("neg", 3))
+    rows.append(Sample(ops.fused_elementwise, (x(1), x(6, 5)), {"program": few}))
     programs = (
-        "sub 0 1;mul 2 2;reduce_sum 3", "exp 0;mul 1 2;reduce_mean 3", "sub 0 1;reduce_max 2",
-        "sub 0 1;neg 2;reduce_min 3",
-    )  # fmt: skip
+        program(("sub", 0, 1), ("mul", 2, 2), ("reduce_sum", 3)),
+        program(("exp", 0), ("mul", 1, 2), ("reduce_mean", 3)),
+        program(("sub", 0, 1), ("reduce_max", 2)),
+        program(("sub", 0, 1), ("neg", 2), ("reduce_min", 3)),
+    )
     reduced: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = (
         ((3, 5), (5,), 1), ((3, 5), (3, 1), 1), ((4, 6, 50), (4, 1, 50), 2), ((7, 1300), (1300,), 1), ((9, 9), (9,), 1),
         ((2, 33000), (1, 1), 1), ((300, 300), (300,), 2), ((40, 1), (40, 1), 1), ((0, 4), (4,), 1), ((5,), (), 1),
@@ -36,7 +40,7 @@ def _programs() -> list[Sample]:
     for index, (a, b, trailing) in enumerate(reduced):
         attributes = {"program": programs[index % 4], "trailing": trailing, "keepdims": index % 2}
         rows.append(Sample(ops.fused_elementwise, (x(*a), x(*b)), attributes, gradient=(0, 1) if index < 2 else ()))
-    every = ";".join(f"{name} {index}" for index, name in enumerate(("abs", "sqrt", "sin", "cos", "floor", "neg")))
+    every = program(*((name, index) for index, name in enumerate(("abs", "sqrt", "sin", "cos", "floor", "neg"))))
     rows.append(Sample(ops.fused_elementwise, (x(33, 21),), {"program": every}))
     return rows
 

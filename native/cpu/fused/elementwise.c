@@ -2,11 +2,11 @@
  *
  * add_relu: z = max(x + y, 0) with NumPy broadcasting; a NaN stays.
  *
- * fused_elementwise: a program of such ops. Its attribute names each step's op and operands:
- * numbers of inputs, and behind them of earlier steps; the result is the last step's. A block of
- * elements goes through all steps while it is in the first cache, by the loops that the ops have of
- * their own, so the bits are those of the ops one by one. Each op saves a read and a write of its
- * result.
+ * fused_elementwise: a program of such ops. Its attribute has for each step the number of the op
+ * (DF_STEP_abs, ...) and its operands: numbers of inputs, and behind them of earlier steps; the
+ * result is the last step's. A block of elements goes through all steps while it is in the first
+ * cache, by the loops that the ops have of their own, so the bits are those of the ops one by one.
+ * Each op saves a read and a write of its result.
  *
  * The last step may be a reduction over trailing axes. What it reads is then computed run by run
  * where reduce/reduce.c needs it, and is never in memory: 4 bytes less to write and to read per
@@ -53,9 +53,9 @@ enum {
 
 typedef struct program {
   int32_t inputs, steps;
-  int32_t trailing;   /* axes that are reduced at the end; 0 for none */
-  char reduction[16]; /* its op */
-  int32_t rank;       /* of what the steps compute */
+  int32_t trailing;  /* axes that are reduced at the end; 0 for none */
+  int64_t reduction; /* its op */
+  int32_t rank;      /* of what the steps compute */
   int64_t shape[DF_WALK_RANK];
   struct {
     df_rows rows;
@@ -64,48 +64,42 @@ typedef struct program {
   } step[MOST_STEPS];
 } program;
 
-static df_rows rows_of(const df_named_rows *table, const char *name, size_t length) {
-  for (; table->op; table++)
-    if (strlen(table->op) == length && !memcmp(table->op, name, length))
+static df_rows rows_of(const df_step_rows *table, int64_t code) {
+  for (; table->rows; table++)
+    if (table->code == code)
       return table->rows;
   return NULL;
 }
 
-/* Reads "op a b;op a;..." up to its end. Returns why it can't be done, or null. */
+/* Reads the program up to its end. Returns why it can't be done, or null. */
 static const char *parse(program *p, const df_node *node) {
   *p = (program){.inputs = node->n_inputs};
   const int64_t trailing = df_attr_int(node, DF_FUSED_ELEMENTWISE_TRAILING);
-  for (const char *at = df_attr_text(node, DF_FUSED_ELEMENTWISE_PROGRAM); *at;) {
+  int32_t count;
+  const int64_t *code = df_attr_ints(node, DF_FUSED_ELEMENTWISE_PROGRAM, &count);
+  for (int32_t at = 0; at < count; p->steps++) {
     if (p->steps == MOST_STEPS)
       return "the program has too many steps";
-    size_t length = strcspn(at, " ;");
-    const char *name = at;
-    int32_t arity = 0;
-    at += length;
-    while (*at == ' ' && arity < 2) {
-      char *end;
-      long operand = strtol(at, &end, 10);
-      if (end == at || operand < 0 || operand >= p->inputs + p->steps)
-        return "a step of the program reads what is not there";
-      p->step[p->steps].operand[arity++] = (int32_t)operand;
-      at = end;
-    }
-    if (arity == 0 || (*at && *at != ';'))
-      return "the program has a step that is none";
-    at += *at == ';';
-    if (trailing > 0 && !*at) {
+    const int64_t op = code[at++];
+    df_rows unary = rows_of(DF_NAME(df_unary_rows), op);
+    p->step[p->steps].rows = unary ? unary : rows_of(DF_NAME(df_binary_rows), op);
+    p->step[p->steps].arity = unary ? 1 : 2;
+    if (!p->step[p->steps].rows) {
+      const int last = p->steps > 0 && at + 1 == count && code[at] == p->inputs + p->steps - 1;
+      if (trailing <= 0 || !last || !DF_NAME(df_reduces)(op))
+        return "the program has an op that can't be a part of one";
       p->trailing = (int32_t)trailing;
-      memcpy(p->reduction, name, df_min((int64_t)length, sizeof p->reduction - 1));
-      const int last = arity == 1 && p->step[p->steps].operand[0] == p->inputs + p->steps - 1;
-      return p->steps && last && DF_NAME(df_reduces)(p->reduction) ? NULL
-                                                                   : "it ends with no reduction";
+      p->reduction = op;
+      return NULL;
     }
-    p->step[p->steps].arity = arity;
-    p->step[p->steps].rows =
-        rows_of(arity == 1 ? DF_NAME(df_unary_rows) : DF_NAME(df_binary_rows), name, length);
-    if (!p->step[p->steps++].rows)
-      return "the program has an op that can't be a part of one";
+    for (int32_t i = 0; i < p->step[p->steps].arity; i++, at++) {
+      if (at >= count || code[at] < 0 || code[at] >= p->inputs + p->steps)
+        return "a step of the program reads what is not there";
+      p->step[p->steps].operand[i] = (int32_t)code[at];
+    }
   }
+  if (trailing > 0)
+    return "it ends with no reduction";
   return p->steps ? NULL : "the program is empty";
 }
 

@@ -193,10 +193,10 @@ DEFINE(bitwise_not_16, uint16_t, uint16_t, ~x)
 DEFINE(bitwise_not_32, uint32_t, uint32_t, ~x)
 DEFINE(bitwise_not_64, uint64_t, uint64_t, ~x)
 
-#define NAMED(name, expression) {#name, name##_f32_rows},
+#define STEP(name, expression) {DF_STEP_##name, name##_f32_rows},
 /* clang-format off */
-const df_named_rows DF_NAME(df_unary_rows)[] = {
-    F32_OPS(NAMED) NAMED(sin, ) NAMED(cos, ) {0}};
+const df_step_rows DF_NAME(df_unary_rows)[] = {
+    F32_OPS(STEP) STEP(sin, ) STEP(cos, ) {0}};
 /* clang-format on */
 
 /* ---- Records -------------------------------------------------------------------------------- */

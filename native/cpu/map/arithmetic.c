@@ -160,10 +160,10 @@ RUN(gelu_grad_f32, 2)
 /* y = x where x >= 0, else slope x. */
 DEFINE(prelu_f32, float, float, a < 0.0f ? a * b : a)
 
-#define NAMED(name, expression) {#name, name##_f32_rows},
+#define STEP(name, expression) {DF_STEP_##name, name##_f32_rows},
 /* clang-format off */
-const df_named_rows DF_NAME(df_binary_rows)[] = {
-    FLOAT_OPS(NAMED) NAMED(relu_grad, ) {0}};
+const df_step_rows DF_NAME(df_binary_rows)[] = {
+    FLOAT_OPS(STEP) STEP(relu_grad, ) {0}};
 /* clang-format on */
 
 /* ---- Powers --------------------------------------------------------------------------------- */

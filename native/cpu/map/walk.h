@@ -309,13 +309,14 @@ static inline df_status df_map_run(const df_call *call, int32_t n_inputs, df_row
   return df_map_any(call, n_inputs, rows, count);
 }
 
-/* Loops on floats without parameters, by the name of their op; the last has none. */
-typedef struct df_named_rows {
-  const char *op;
+/* Loops on floats without parameters, by the number of their op in programs (DF_STEP_abs, ...); the
+ * last has none. */
+typedef struct df_step_rows {
+  int64_t code;
   df_rows rows;
-} df_named_rows;
+} df_step_rows;
 
-extern const df_named_rows DF_NAME(df_unary_rows)[];
-extern const df_named_rows DF_NAME(df_binary_rows)[];
+extern const df_step_rows DF_NAME(df_unary_rows)[];
+extern const df_step_rows DF_NAME(df_binary_rows)[];
 
 #endif

@@ -395,17 +395,17 @@ static df_status reduce_prepare(const df_node *node, df_prepared *out, df_error 
 /* ---- Of what is fetched --------------------------------------------------------------------- */
 
 static const struct {
-  const char *name;
+  int64_t code;
   const reducer *op;
-} fetching[] = {{"reduce_sum", &sum_f32},
-                {"reduce_mean", &mean_f32},
-                {"reduce_max", &max_f32},
-                {"reduce_min", &min_f32},
-                {"reduce_prod", &prod_f32}};
+} fetching[] = {{DF_STEP_reduce_sum, &sum_f32},
+                {DF_STEP_reduce_mean, &mean_f32},
+                {DF_STEP_reduce_max, &max_f32},
+                {DF_STEP_reduce_min, &min_f32},
+                {DF_STEP_reduce_prod, &prod_f32}};
 
-static const reducer *fetching_op(const char *op) {
+static const reducer *fetching_op(int64_t code) {
   for (size_t i = 0; i < sizeof fetching / sizeof *fetching; i++)
-    if (!strcmp(fetching[i].name, op))
+    if (fetching[i].code == code)
       return fetching[i].op;
   return NULL;
 }
@@ -419,9 +419,9 @@ static void plan_trailing(plan *plan, const int64_t *shape, int32_t rank, int32_
   plan_make(plan, shape, strides, rank, axes, trailing);
 }
 
-int DF_NAME(df_reduces)(const char *op) { return fetching_op(op) != NULL; }
+int DF_NAME(df_reduces)(int64_t op) { return fetching_op(op) != NULL; }
 
-df_status DF_NAME(df_reduce_source)(const df_call *call, const char *op, const df_source *source) {
+df_status DF_NAME(df_reduce_source)(const df_call *call, int64_t op, const df_source *source) {
   plan plan;
   plan_trailing(&plan, source->shape, source->rank, source->trailing);
   return run_plan(call, (reduction){fetching_op(op), &plan, NULL, call->outputs[0].data,

@@ -14,11 +14,11 @@ typedef struct df_source {
   int32_t trailing; /* axes that are reduced, the last ones; at least 1 */
 } df_source;
 
-/* Whether an op can be computed so: reduce_sum, _mean, _max, _min and _prod. */
-int DF_NAME(df_reduces)(const char *op);
+/* Whether the op of a step (DF_STEP_reduce_sum, ...) can be computed so. */
+int DF_NAME(df_reduces)(int64_t op);
 
-/* Output 0 = the reduction |op|; the bits are those of the tensor in memory. */
-df_status DF_NAME(df_reduce_source)(const df_call *call, const char *op, const df_source *source);
+/* Output 0 = the reduction of the step |op|; the bits are those of the tensor in memory. */
+df_status DF_NAME(df_reduce_source)(const df_call *call, int64_t op, const df_source *source);
 
 /* Bytes of workspace that it takes. */
 int64_t DF_NAME(df_reduce_workspace)(const int64_t *shape, int32_t rank, int32_t trailing);
