@@ -1,0 +1,128 @@
+"""Names and comments use the terms of the field: words that stood for them once don't come back.
+
+``WORDS`` maps a word to the term in its place. ``ALLOWED`` has the other meanings that a word may have, and where.
+"""
+
+import io
+import re
+import subprocess
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Words in names: of functions, variables, types, fields, macros and files.
+WORDS = {
+    "way": "algorithm", "ways": "algorithms", "turn": "transpose or transform", "turned": "transposed",
+    "spread": "padded or phase-split copy, broadcast", "pack": "prepack", "packs": "prepacked weights",
+    "packed": "prepacked", "piece": "task or tile", "pieces": "tasks or tiles", "part": "partition, block or term",
+    "parts": "partitions, blocks or terms", "cut": "split", "cuts": "splits", "place": "offset, position or index",
+    "places": "offsets, positions or indices", "placed": "assigned", "room": "scratch or workspace", "trip": "iteration",
+    "trips": "iterations", "flip": "double-buffer stride", "root": "base or buffer", "roots": "bases or buffers",
+    "whole": "base tensor; complete", "bring": "transfer in", "home": "owning memory", "homes": "owning memories",
+    "wide": "upcast", "tally": "running mean", "tallies": "running means", "settle": "resolve", "told": "reported",
+    "ceiling": "roofline", "ceilings": "rooflines", "ties": "tied weights", "store": "variables", "machine": "devices",
+    "measure": "read_shape",
+}  # fmt: skip
+# (word, pattern of the name, pattern of the file): why the word has another meaning there.
+ALLOWED: tuple[tuple[str, str, str, str], ...] = ()
+# Phrases in comments and docstrings.
+PHRASES = {
+    r"\bgo(es)? by\b": "use an algorithm", r"\bthe unit\b": "AMX tiles", r"\btell(s)? (that|whether|who)": "report",
+    r"\btrips?\b": "iterations", r"\btall(y|ies)\b": "running means", r"\bceilings?\b": "roofline",
+    r"\bhomes?\b": "owning memory", r"\bpacks\b": "prepacked weights", r"\bpieces?\b": "tasks, tiles or partitions",
+    r"\bways?\b": "algorithms", r"\bbrings?\b": "transfer in; offer", r"\btold\b": "reported",
+    r"\broots?\b": "base tensors or buffers; causes", r"\bsettles?\b": "resolve",
+}  # fmt: skip
+"""Comments and docstrings may use these in no sense."""
+ALLOWED_PHRASES: tuple[tuple[str, str], ...] = (
+    (r"square roots?|sqrt", "the function"),
+    (r"repository root|root of the (repository|project)|in the root", "a folder"),
+)
+
+
+def sources():
+    listed = ["git", "ls-files", "dataflow", "plugins", "importers", "native", "tests", "examples"]
+    found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return [name for name in found if name.endswith((".py", ".c", ".h", ".cu")) and name != "tests/test_words.py"]
+
+
+def read(name):
+    """Names and comments of a file, each with its line."""
+    text = (ROOT / name).read_text()
+    if not name.endswith(".py"):
+        comments = [(text.count("\n", 0, m.start()) + 1, m[0]) for m in re.finditer(r"/\*.*?\*/|//[^\n]*", text, re.S)]
+        code = re.sub(r'/\*.*?\*/|//[^\n]*|"[^"\n]*"', lambda m: "\n" * m[0].count("\n"), text, flags=re.S)
+        names = [(code.count("\n", 0, m.start()) + 1, m[0]) for m in re.finditer(r"[A-Za-z_]\w*", code)]
+        return names, comments
+    names, comments = [], []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            names.append((token.start[0], token.string))
+        elif token.type == tokenize.COMMENT or token.string.startswith(('"""', 'r"""')):
+            comments.append((token.start[0], token.string))
+    return names, comments
+
+
+def words_of(name):
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def area(name):
+    """The folder of a file: of the core and of native sources the one below, since many people work there."""
+    parts = name.split("/")
+    return "/".join(parts[: 2 if parts[0] in ("dataflow", "native", "importers", "plugins") and len(parts) > 2 else 1])
+
+
+AREAS = sorted({area(name) for name in sources()})
+PENDING = (
+    "dataflow",
+    "dataflow/cdevice",
+    "dataflow/cli",
+    "dataflow/execute",
+    "dataflow/host",
+    "dataflow/ir",
+    "dataflow/lower",
+    "dataflow/ops",
+    "dataflow/passes",
+    "dataflow/planning",
+    "dataflow/plugin",
+    "dataflow/testing",
+    "dataflow/train",
+    "examples",
+    "importers/dataflow_onnx",
+    "native",
+    "native/cpu",
+    "native/cuda",
+    "native/include",
+    "native/kernels",
+    "native/runtime",
+    "plugins/dataflow_cpu",
+    "plugins/dataflow_cuda",
+    "plugins/dataflow_numpy",
+    "tests",
+)
+
+
+@pytest.mark.parametrize("folder", [a for a in AREAS if a not in PENDING])
+def test_names_use_the_terms_of_the_field(folder):
+    found = {
+        f"{file}:{line}: {name}: {word} → {WORDS[word]}"
+        for file in sources()
+        if area(file) == folder
+        for line, name in [*read(file)[0], (1, Path(file).stem)]
+        for word in words_of(name) & WORDS.keys()
+        if not any(word == w and re.fullmatch(n, name) and re.match(f, file) for w, n, f, _ in ALLOWED)
+    }
+    assert sorted(found) == []
+
+
+@pytest.mark.parametrize("folder", [a for a in AREAS if a not in PENDING])
+def test_comments_use_the_terms_of_the_field(folder):
+    found = []
+    for file in sources():
+        for line, comment in read(file)[1] if area(file) == folder else ():
+            text = re.sub("|".join(pattern for pattern, _ in ALLOWED_PHRASES), "", comment)
+            found += [f"{file}:{line}: {m[0]} → {t}" for p, t in PHRASES.items() for m in re.finditer(p, text, re.I)]
+    assert found == []
