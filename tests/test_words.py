@@ -18,7 +18,7 @@ WORDS = {
     "spread": "padded or phase-split copy, broadcast", "pack": "prepack", "packs": "prepacked weights",
     "packed": "prepacked", "piece": "task or tile", "pieces": "tasks or tiles", "part": "partition, block or term",
     "parts": "partitions, blocks or terms", "cut": "split", "cuts": "splits", "place": "offset, position or index",
-    "places": "offsets, positions or indices", "placed": "assigned", "room": "scratch or workspace", "trip": "iteration",
+    "places": "offsets, positions or indices", "placed": "assigned", "room": "workspace", "trip": "iteration",
     "trips": "iterations", "flip": "double-buffer stride", "root": "base or buffer", "roots": "bases or buffers",
     "whole": "base tensor; complete", "bring": "transfer in", "home": "owning memory", "homes": "owning memories",
     "wide": "upcast", "tally": "running mean", "tallies": "running means", "settle": "resolve", "told": "reported",
