@@ -74,10 +74,10 @@ def test_the_goal_of_a_row_is_a_tenth_above_the_floor_where_that_is_more(shared)
 
 def test_floors_count_declared_work_and_given_bytes(shared, monkeypatch):
     import dataflow as df
-    from dataflow.cli.roofline import Ceilings
+    from dataflow.cli.roofline import Roofline
 
     floors = shared("floors")
-    monkeypatch.setattr(floors, "ceilings", lambda threads: Ceilings(1e9 * threads, 1e8))
+    monkeypatch.setattr(floors, "roofline", lambda threads: Roofline(1e9 * threads, 1e8))
     g = df.GraphBuilder()
     g.output("y", df.ops.matmul(g.input("x", df.float32, (6, 7)), g.input("w", df.float32, (7, 8))))
     found = floors.floors([df.Session(g.build(), "cpu").plan()], 5000, 2)

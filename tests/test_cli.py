@@ -174,7 +174,7 @@ def test_a_device_that_fails_is_3(run: Any, model: Path, monkeypatch: pytest.Mon
     def fail(*arguments: Any) -> Any:
         raise df.OutOfMemoryError("cpu: 9 GB wanted")
 
-    monkeypatch.setattr(cli, "read_feeds", fail)
+    monkeypatch.setattr(cli, "read_arguments", fail)
     result = run("run", model)
     assert result.code == 3
     assert "9 GB wanted" in result.err

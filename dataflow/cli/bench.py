@@ -22,16 +22,16 @@ from .options import (
     json_option,
     model_argument,
     print_json,
-    read_feeds,
+    read_arguments,
     read_model,
     shape_option,
 )
 
 if TYPE_CHECKING:
     from ..execute.profile import OpTime, Profile, StepTime
-    from .roofline import Ceilings
+    from .roofline import Roofline
 
-WIDE = 150  # columns of a table that goes to no terminal
+WIDTH = 150  # columns of a table that goes to no terminal
 
 
 @click.command()
@@ -44,8 +44,10 @@ WIDE = 150  # columns of a table that goes to no terminal
 @click.option("--train", is_flag=True, help="Time a training step with AdamW instead.")
 @click.option("--loss", default="cross_entropy", show_default=True, help="Of the training step.")
 @click.option("--nodes", is_flag=True, help="A line per node instead of per op.")
-@click.option("--gflops", type=click.FloatRange(0, min_open=True), help="The arithmetic ceiling, instead of measuring.")
-@click.option("--gbps", type=click.FloatRange(0, min_open=True), help="The ceiling of bandwidth, in GB/s, likewise.")
+@click.option(
+    "--gflops", type=click.FloatRange(0, min_open=True), help="The largest arithmetic rate, instead of measuring."
+)
+@click.option("--gbps", type=click.FloatRange(0, min_open=True), help="The bandwidth, in GB/s, likewise.")
 @click.option("--trace", type=click.Path(dir_okay=False), metavar="FILE", help="Write a trace for Perfetto.")
 @json_option
 def bench(
@@ -75,35 +77,35 @@ def bench(
     how = execution(options)
     loaded = read_model(model, batch, how["limits"])
     how["threads"] = count = thread_count(how["threads"])
-    given = read_feeds(loaded, inputs)
+    given = read_arguments(loaded, inputs)
     sizes = {name: tuple(map(str, np.shape(array))) for name, array in given.items()}
     shapes = (*shapes, *(f"{name}={','.join(shape)}" for name, shape in sizes.items() if name in loaded.inputs))
-    feeds = random_feeds(loaded, input_shapes(loaded, shapes)) | given
+    arguments = random_arguments(loaded, input_shapes(loaded, shapes)) | given
     if train:
-        profiles = _training(loaded, feeds, loss, how, rounds)
+        profiles = _training(loaded, arguments, loss, how, rounds)
     else:
-        profiles = {"run": Session(loaded, **how).profile(feeds, rounds=rounds)}
+        profiles = {"run": Session(loaded, **how).profile(arguments, rounds=rounds)}
     used = dict.fromkeys(step.device for profile in profiles.values() for step in profile.steps)
-    ceilings = {device: _ceilings(device, how, gflops, gbps) for device in used}
+    rooflines = {device: _roofline(device, how, gflops, gbps) for device in used}
     if trace is not None:
         events = {"traceEvents": trace_events(*profiles.values()), "displayTimeUnit": "ns"}
         Path(trace).write_text(json.dumps(events), "utf-8")
     if as_json:
-        programs = {name: _described(profile, ceilings, nodes) for name, profile in profiles.items()}
-        limits = {device: {"flops": c.flops, "bandwidth": c.bandwidth} for device, c in ceilings.items()}
-        print_json({"programs": programs, "ceilings": limits, "threads": count, "rounds": rounds, "trace": trace})
+        programs = {name: _described(profile, rooflines, nodes) for name, profile in profiles.items()}
+        limits = {device: {"flops": c.flops, "bandwidth": c.bandwidth} for device, c in rooflines.items()}
+        print_json({"programs": programs, "rooflines": limits, "threads": count, "rounds": rounds, "trace": trace})
         return
     for name, profile in profiles.items():
-        _print(name, profile, ceilings, nodes)
+        _print(name, profile, rooflines, nodes)
     click.echo(f"medians of {rounds} rounds, {count} threads")
-    for device, most in ceilings.items():
-        click.echo(f"ceilings of {device}: {most.flops / 1e9:.4g} GFLOP/s, {most.bandwidth / 1e9:.4g} GB/s")
+    for device, most in rooflines.items():
+        click.echo(f"roofline of {device}: {most.flops / 1e9:.4g} GFLOP/s, {most.bandwidth / 1e9:.4g} GB/s")
     if trace is not None:
         click.echo(f"wrote {trace}; it opens in ui.perfetto.dev")
 
 
 def _training(
-    model: Model, feeds: Mapping[str, Any], loss: str, how: Mapping[str, Any], rounds: int
+    model: Model, arguments: Mapping[str, Any], loss: str, how: Mapping[str, Any], rounds: int
 ) -> dict[str, Profile]:
     """The profiles of a training step's programs."""
     from ..session import Session
@@ -111,17 +113,17 @@ def _training(
     from ..train.trainer import Trainer
 
     trainer = Trainer(model, loss, metrics=[], **how)
-    missing = [key for key in trainer.objective.keys if key not in feeds]
+    missing = [key for key in trainer.objective.keys if key not in arguments]
     if missing:
         (read,) = trainer.objective.read
-        shape = Session(model, **how).run(feeds, [read])[read].shape
+        shape = Session(model, **how).run(arguments, [read])[read].shape
         classes = isinstance(trainer.names.loss(loss), CrossEntropy)
         zeros = np.zeros(shape[:-1], np.int64) if classes else np.zeros(shape, np.float32)
-        feeds = {**feeds, **dict.fromkeys(missing, zeros)}
-    return trainer.profile(feeds, rounds=rounds)
+        arguments = {**arguments, **dict.fromkeys(missing, zeros)}
+    return trainer.profile(arguments, rounds=rounds)
 
 
-def random_feeds(model: Model, shapes: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, Any]:
+def random_arguments(model: Model, shapes: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, Any]:
     """An array per input: floats are normal, whole numbers and truth values one, which most models take as an index.
 
     Raises:
@@ -139,18 +141,18 @@ def _random(name: str, dtype: DType, shape: Sequence[int], random: np.random.Gen
     return random.standard_normal(shape).astype(dtype.numpy)
 
 
-def _ceilings(device: str, how: Mapping[str, Any], gflops: float | None, gbps: float | None) -> Ceilings:
-    from .roofline import Ceilings, measure
+def _roofline(device: str, how: Mapping[str, Any], gflops: float | None, gbps: float | None) -> Roofline:
+    from .roofline import Roofline, measure_roofline
 
     if gflops is not None and gbps is not None:
-        return Ceilings(gflops * 1e9, gbps * 1e9)
-    found = measure(device, how["threads"], how["precision"])
-    return Ceilings(found.flops if gflops is None else gflops * 1e9, found.bandwidth if gbps is None else gbps * 1e9)
+        return Roofline(gflops * 1e9, gbps * 1e9)
+    found = measure_roofline(device, how["threads"], how["precision"])
+    return Roofline(found.flops if gflops is None else gflops * 1e9, found.bandwidth if gbps is None else gbps * 1e9)
 
 
-def _row(row: OpTime | StepTime, total: float, ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
+def _row(row: OpTime | StepTime, total: float, rooflines: Mapping[str, Roofline]) -> dict[str, Any]:
     """The figures of a line; shares are of the time and of what the device can do at most."""
-    most = ceilings[row.device]
+    most = rooflines[row.device]
     return {
         "op": row.op,
         "device": row.device,
@@ -163,19 +165,19 @@ def _row(row: OpTime | StepTime, total: float, ceilings: Mapping[str, Ceilings])
     }
 
 
-def _described(profile: Profile, ceilings: Mapping[str, Ceilings], nodes: bool) -> dict[str, Any]:
+def _described(profile: Profile, rooflines: Mapping[str, Roofline], nodes: bool) -> dict[str, Any]:
     total = profile.step_seconds
     found: dict[str, Any] = {
         "seconds": profile.seconds,
         "step_seconds": total,
-        "ops": [{**_row(op, total, ceilings), "count": op.count} for op in profile.by_op()],
+        "ops": [{**_row(op, total, rooflines), "count": op.count} for op in profile.by_op()],
     }
     if nodes:
-        found["nodes"] = [{"node": s.node, "kernel": s.kernel, **_row(s, total, ceilings)} for s in profile.steps]
+        found["nodes"] = [{"node": s.node, "kernel": s.kernel, **_row(s, total, rooflines)} for s in profile.steps]
     return found
 
 
-def _print(name: str, profile: Profile, ceilings: Mapping[str, Ceilings], nodes: bool) -> None:
+def _print(name: str, profile: Profile, rooflines: Mapping[str, Roofline], nodes: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -188,7 +190,7 @@ def _print(name: str, profile: Profile, ceilings: Mapping[str, Ceilings], nodes:
     rows: list[tuple[OpTime | StepTime, str]]
     rows = [(s, s.node) for s in profile.steps] if nodes else [(op, str(op.count)) for op in profile.by_op()]
     for row, beside in rows:
-        figures = _row(row, total, ceilings)
+        figures = _row(row, total, rooflines)
         table.add_row(
             row.op,
             row.device,
@@ -202,6 +204,6 @@ def _print(name: str, profile: Profile, ceilings: Mapping[str, Ceilings], nodes:
         )
     console = Console(file=sys.stdout)
     if not console.is_terminal:
-        console = Console(file=sys.stdout, width=WIDE)
+        console = Console(file=sys.stdout, width=WIDTH)
     console.print(table)
     click.echo(f"{name}: {profile.seconds * 1e6:.1f} µs; steps called one by one: {total * 1e6:.1f} µs")

@@ -35,7 +35,7 @@ from .options import (
     limits_of,
     model_argument,
     print_json,
-    read_feeds,
+    read_arguments,
     read_model,
     shape_option,
 )
@@ -93,8 +93,8 @@ def run(
     from ..session import Session
 
     loaded = read_model(model, batch, limits_of(options))
-    feeds = read_feeds(loaded, inputs)
-    outputs = Session(loaded, **execution(options)).run(feeds)
+    arguments = read_arguments(loaded, inputs)
+    outputs = Session(loaded, **execution(options)).run(arguments)
     if target is not None:
         _write_arrays(Path(target), outputs)
     summary = {name: _summary(array) for name, array in outputs.items()}
@@ -119,8 +119,8 @@ def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 def _summary(array: Any) -> dict[str, Any]:
     figures: dict[str, Any] = {"dtype": str(array.dtype), "shape": list(array.shape)}
     if array.size and array.dtype.kind in "fiub":
-        wide = array.astype(np.float64)
-        figures |= {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
+        upcast = array.astype(np.float64)
+        figures |= {"min": float(upcast.min()), "mean": float(upcast.mean()), "max": float(upcast.max())}
     return figures
 
 

@@ -73,10 +73,10 @@ def _bytes(text: str | None) -> int | None:
     return int(number) << scale
 
 
-def read_feeds(model: Model, given: Sequence[str]) -> dict[str, Any]:
+def read_arguments(model: Model, given: Sequence[str]) -> dict[str, Any]:
     """Arrays by input name, from npy and npz files."""
     names = list(model.inputs)
-    feeds: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for text in given:
         name, equals, path = text.partition("=")
         if not equals:
@@ -85,15 +85,15 @@ def read_feeds(model: Model, given: Sequence[str]) -> dict[str, Any]:
         if isinstance(found, dict):
             if name:
                 raise InputError(f"--input {text}: an npz names its arrays itself; leave out {name!r}=")
-            feeds.update(found)
+            arguments.update(found)
             continue
         if not name:
-            free = [n for n in names if n not in feeds]
+            free = [n for n in names if n not in arguments]
             if not free:
                 raise InputError(f"--input {text}: the model's inputs are given already: {', '.join(names)}")
             name = free[0]
-        feeds[name] = found
-    return feeds
+        arguments[name] = found
+    return arguments
 
 
 def _read_arrays(path: str) -> Any:
@@ -119,7 +119,7 @@ def input_shapes(model: Model, given: Sequence[str]) -> dict[str, tuple[int, ...
 
 
 def read_model(path: str, batch: str | None, limits: Limits | None = None) -> Model:
-    """The model of a file; ``batch`` is what its importer is told, if anything."""
+    """The model of a file; ``batch`` is an option of its importer, or None."""
     options: dict[str, Any] = {} if batch is None else {"batch": batch}
     return load(path, limits=limits, **options)
 

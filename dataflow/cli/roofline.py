@@ -20,7 +20,7 @@ COPIED = 64 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
+class Roofline:
     """The most that a device does.
 
     Attributes:
@@ -32,14 +32,14 @@ class Ceilings:
     bandwidth: float
 
 
-def measure(
+def measure_roofline(
     device: str,
     threads: int | None = None,
     precision: Precision = "float32",
     rounds: int = 15,
     registry: Registry | None = None,
-) -> Ceilings:
-    """The ceilings of a device: the fastest of some matrix products, and a copy of 64 MB; nan where it has no kernel.
+) -> Roofline:
+    """The roofline of a device: the fastest of some matrix products, and a copy of 64 MB; nan where it has no kernel.
 
     Args:
         device: id.
@@ -67,4 +67,4 @@ def measure(
         seconds = fastest(ops.matmul, (size, size), np.full((size, size), 0.5, np.float32))
         rates.append(2 * size**3 / seconds)
         size *= 2
-    return Ceilings(max(rates), 2 * COPIED / fastest(ops.neg, (COPIED // 4,)))
+    return Roofline(max(rates), 2 * COPIED / fastest(ops.neg, (COPIED // 4,)))

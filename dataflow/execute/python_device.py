@@ -112,11 +112,11 @@ class BoundCalls:
                 if target is not None:
                     self._array(target, slots)[...] = result
 
-    def _array(self, place: Any, slots: Any) -> Any:
-        if not isinstance(place, Operand):
-            return place
-        _, size, slot = self._arenas[place.arena]
-        return array_at(slots[slot], size, place)
+    def _array(self, operand: Any, slots: Any) -> Any:
+        if not isinstance(operand, Operand):
+            return operand
+        _, size, slot = self._arenas[operand.arena]
+        return array_at(slots[slot], size, operand)
 
 
 def call_kernel(

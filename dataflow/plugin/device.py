@@ -16,14 +16,14 @@ from ..ir.types import Array
 Precision = Literal["float32", "bf16x6", "tf32", "bf16"]
 """How products of float32 may be computed: as float32; from operands split in three bfloat16, of whose nine products
 the six largest count (errors as of float32, other bits); from operands rounded to TF32 (10 bits of mantissa) or better;
-from operands rounded to bfloat16 (7 bits). Sums and results are float32 in each. A device that has no such way computes
-as float32."""
+from operands rounded to bfloat16 (7 bits). Sums and results are float32 in each. A device that has no such
+algorithm computes as float32."""
 
 Role = Literal["accelerator", "host", "reference"]
 """What a device is for. By default those with the role ``accelerator`` come first, then the others in this order. A
-device with the role ``host`` runs on the host's memory what no other of the list takes, also where it isn't named. The
-one device with the role ``reference`` has a kernel for every op: it is the last resort, it computes constants at
-compile time, and the conformance kit compares others with it."""
+device with the role ``host`` is added where none of those that a user names works on the host's memory. The one device
+with the role ``reference`` has a kernel for every op: it is the last resort, it computes constants at compile time, and
+the conformance kit compares others with it."""
 
 _HOST_ONLY = "this device works on the host's memory, where the core allocates and copies"
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -103,7 +103,7 @@ class Prepared(Protocol):
 
     @property
     def algorithm(self) -> str:
-        """The one that it will go by."""
+        """The one that it will use."""
 
 
 class BoundSegment(Protocol):
@@ -162,21 +162,21 @@ class Backend(Protocol):
         constants: Collection[BaseTensor] = (),
         algorithms: Mapping[int, str] = MappingProxyType({}),
     ) -> Sequence[Prepared]:
-        """Workspace, packs and state for each node, chosen by its kernel.
+        """Workspace, prepacked inputs and state for each node, as its kernel asks.
 
         Args:
             nodes: with kernels of this device.
             threads: the most that a kernel may use.
-            constants: base tensors of which packed copies can be kept: the host's, and no program of the plan's owner
-                changes them.
-            algorithms: by index of the node the one to go by, of those that its kernel named before.
+            constants: base tensors on the host of which prepacked copies may be kept, since no program of the plan's
+                owner changes them.
+            algorithms: by index of the node the one to use, of those that its kernel named before.
         """
 
     def bind(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]], threads: int) -> BoundSegment:
         """The segment with addresses.
 
         Args:
-            segment: steps whose operands have places.
+            segment: steps whose operands have offsets.
             arenas: per arena of the plan: Buffer or None, bytes, number of the slot or -1.
             threads: the most that a kernel may use.
         """

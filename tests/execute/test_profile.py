@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import dataflow as df
 from dataflow import ops
 from dataflow.cli import bench as command
-from dataflow.cli.roofline import Ceilings, measure
+from dataflow.cli.roofline import Roofline, measure_roofline
 from dataflow.cli.trace import trace_events
 from tests.support import RECORDINGS, recording
 
@@ -19,7 +19,7 @@ MODELS = ("mlp", "cnn", "resnet", "lstm")
 def loaded(name):
     model = recording(name)
     shapes = {n: tuple(d if isinstance(d, int) else 3 for d in t.shape) for n, t in model.inputs.items()}
-    return model, command.random_feeds(model, shapes)
+    return model, command.random_arguments(model, shapes)
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
@@ -155,15 +155,15 @@ def test_transfers_and_waits_are_on_the_track_of_their_device(remote):
     check_trace(trace_events(profile), profile)
 
 
-def test_ceilings_are_what_a_product_and_a_copy_reach(monkeypatch, remote):
+def test_rooflines_are_what_a_product_and_a_copy_reach(monkeypatch, remote):
     monkeypatch.setattr("dataflow.cli.roofline.LONG", 1e-9)
     monkeypatch.setattr("dataflow.cli.roofline.COPIED", 1 << 20)
-    found = measure("cpu", 1, rounds=2)
+    found = measure_roofline("cpu", 1, rounds=2)
     assert found.flops > 0
     assert found.bandwidth > 0
     with pytest.raises(df.InputError, match="no device"):
-        measure("tpu")
-    other = measure("remote", rounds=1, registry=remote)  # it multiplies, but has no negation
+        measure_roofline("tpu")
+    other = measure_roofline("remote", rounds=1, registry=remote)  # it multiplies, but has no negation
     assert other.flops > 0
     assert np.isnan(other.bandwidth)
 
@@ -173,10 +173,10 @@ def test_ceilings_are_what_a_product_and_a_copy_reach(monkeypatch, remote):
 
 @pytest.fixture
 def run(monkeypatch):
-    """Runs ``dataflow bench`` on a recorded model without measuring ceilings."""
+    """Runs ``dataflow bench`` on a recorded model without measuring rooflines."""
     measured = []
     monkeypatch.setattr(
-        "dataflow.cli.roofline.measure", lambda d, t, p: measured.append((d, t)) or Ceilings(1e11, 1e10)
+        "dataflow.cli.roofline.measure_roofline", lambda d, t, p: measured.append((d, t)) or Roofline(1e11, 1e10)
     )
 
     def call(name, *arguments):
@@ -193,7 +193,7 @@ def test_bench_as_json_with_nodes_and_a_trace(run, tmp_path):
     described = json.loads(done.stdout)
     assert run.measured == [("cpu", 1)]
     assert described["threads"] == 1
-    assert described["ceilings"] == {"cpu": {"flops": 1e11, "bandwidth": 1e10}}
+    assert described["rooflines"] == {"cpu": {"flops": 1e11, "bandwidth": 1e10}}
     found = described["programs"]["run"]
     assert sum(op["share"] for op in found["ops"]) == pytest.approx(1)
     assert found["step_seconds"] == pytest.approx(sum(node["seconds"] for node in found["nodes"]))
@@ -204,14 +204,14 @@ def test_bench_as_json_with_nodes_and_a_trace(run, tmp_path):
     assert sum(e.get("cat") == "step" for e in events) == len(found["nodes"])
 
 
-def test_bench_prints_a_line_per_op_and_the_ceilings(run):
+def test_bench_prints_a_line_per_op_and_the_rooflines(run):
     done = run("mlp", "--gflops", "200", "--gbps", "30", "--shape", "x=5,20")
     assert done.exit_code == 0, done.output
     assert run.measured == []
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["op", "device", "count", "µs", "time", "MFLOP", "MB", "arithmetic", "bandwidth"]
     assert any(line.startswith("matmul") for line in lines)
-    assert "ceilings of cpu: 200 GFLOP/s, 30 GB/s" in lines
+    assert "roofline of cpu: 200 GFLOP/s, 30 GB/s" in lines
 
 
 def test_bench_takes_inputs_from_files(run, tmp_path):
