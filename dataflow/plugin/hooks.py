@@ -25,6 +25,7 @@ class Hooks:
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
         self.given: dict[str, dict[str, list[Any]]] = {}
+        self._later: dict[str, list[tuple[str, Any]]] = {}
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
 
@@ -62,6 +63,12 @@ class Hooks:
         for name, plugin in self._manager.list_name_plugin():
             if name not in self.problems:
                 yield from ((name, record) for record in self._ask(name, plugin, hook, kind, arguments))
+
+    def later(self, hook: str, kind: type) -> Sequence[tuple[str, Any]]:
+        """As ``offers``, for a hook that is called when somebody first needs what it gives."""
+        if hook not in self._later:
+            self._later[hook] = [*self.offers(hook, kind)]
+        return self._later[hook]
 
     def _ask(self, name: str, plugin: object, hook: str, kind: type, arguments: dict[str, Any]) -> Sequence[Any]:
         others = [other for other in self._manager.get_plugins() if other is not plugin]

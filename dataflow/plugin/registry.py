@@ -85,7 +85,7 @@ class Registry:
     @property
     def samples(self) -> tuple[Any, ...]:
         """Samples that plugins brought for their own ops; asked for only here."""
-        return tuple(sample for _, sample in _lazy(self.hooks, "dataflow_samples", object))
+        return tuple(sample for _, sample in self.hooks.later("dataflow_samples", object))
 
     @property
     def converters(self) -> tuple[Converter, ...]:
@@ -242,19 +242,13 @@ def _unique(
     return MappingProxyType(found)
 
 
-@functools.cache
-def _lazy(hooks: Hooks, hook: str, kind: type) -> tuple[tuple[str, Any], ...]:
-    """What a hook gives that is called when it is first needed."""
-    return tuple(hooks.offers(hook, kind))
-
-
 def _converters(hooks: Hooks) -> tuple[Converter, ...]:
     """Each operator once.
 
     Raises:
         PluginError: two plugins offer it.
     """
-    return tuple(_unique("operator", _lazy(hooks, "onnx_converters", Converter), _version, hooks).values())
+    return tuple(_unique("operator", hooks.later("onnx_converters", Converter), _version, hooks).values())
 
 
 def _version(converter: Converter) -> str:
