@@ -32,13 +32,13 @@ class Compiled:
     initial: dict[str, Initializer]
 
 
-def to_differentiate(graph: Graph, placement: Placement, registry: Registry, changed: Collection[str]) -> Graph:
+def to_differentiate(graph: Graph, placement: Placement, registry: Registry, mutable: Collection[str]) -> Graph:
     """A bound graph as its gradient is built from it."""
-    return run_phases(registry.passes, ["differentiate"], graph, _context(placement, registry, changed))
+    return run_phases(registry.passes, ["differentiate"], graph, _context(placement, registry, mutable))
 
 
-def _context(placement: Placement, registry: Registry, changed: Collection[str]) -> Context:
-    return Context(changed, registry.reference_kernels, targets_of(placement.pins, registry), registry.ops)
+def _context(placement: Placement, registry: Registry, mutable: Collection[str]) -> Context:
+    return Context(mutable, registry.reference_kernels, targets_of(placement.pins, registry), registry.ops)
 
 
 def compile_graph(
@@ -47,8 +47,8 @@ def compile_graph(
     devices: Devices,
     registry: Registry,
     *,
-    changed: Collection[str] = (),
-    homes: Mapping[str, str] = MappingProxyType({}),
+    mutable: Collection[str] = (),
+    owners: Mapping[str, str] = MappingProxyType({}),
     folding: bool = True,
     fusion: bool = True,
 ) -> Compiled:
@@ -59,8 +59,8 @@ def compile_graph(
         placement: devices in order.
         devices: the same devices, open.
         registry: what plugins offer.
-        changed: names of initializers that some program changes; nothing is folded through them.
-        homes: the memory of those that lie in one place only.
+        mutable: names of initializers that some program changes; nothing is folded through them.
+        owners: the memory of those that lie in one place only.
         folding: compute at compile time what depends on constants alone, and join constant scales per channel.
         fusion: let one kernel compute several ops where a device has one for them.
 
@@ -69,8 +69,8 @@ def compile_graph(
         PluginError: a plugin's pass fails.
     """
     phases: list[Phase] = ["simplify", *(["fold"] if folding else ()), *(["fuse"] if fusion else ())]
-    graph = run_phases(registry.passes, phases, graph, _context(placement, registry, changed))
-    lowered, initial = lower(graph, placement.pins, registry, homes)
+    graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable))
+    lowered, initial = lower(graph, placement.pins, registry, owners)
 
     def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:
         from .execute.autotune import time_algorithms
@@ -86,5 +86,5 @@ def compile_graph(
 
     alignment = {d: registry.devices[d].alignment for d in placement.devices}
     asynchronous = frozenset(d for d in placement.devices if registry.devices[d].asynchronous)
-    plan = make_plan(lowered, prepare, alignment, asynchronous, changed)
+    plan = make_plan(lowered, prepare, alignment, asynchronous, mutable)
     return Compiled(plan, lowered, initial)

@@ -92,7 +92,7 @@ class Engine:
         return program
 
     def compile(
-        self, graph: Graph, *, changed: Collection[str] = (), homes: Mapping[str, str] = MappingProxyType({})
+        self, graph: Graph, *, mutable: Collection[str] = (), owners: Mapping[str, str] = MappingProxyType({})
     ) -> Compiled:
         """The plan of a bound graph; see ``compile_graph``."""
         return compile_graph(
@@ -100,8 +100,8 @@ class Engine:
             self.placement,
             self.devices,
             self.registry,
-            changed=changed,
-            homes=homes,
+            mutable=mutable,
+            owners=owners,
             folding=self._how.fold,
             fusion=self._how.fuse,
         )
@@ -110,8 +110,8 @@ class Engine:
         self,
         graph: Graph,
         *,
-        changed: Collection[str] = (),
-        homes: Mapping[str, str] = MappingProxyType({}),
+        mutable: Collection[str] = (),
+        owners: Mapping[str, str] = MappingProxyType({}),
         newest: Callable[[str], Array | None] = lambda name: None,
         judge: Callable[[Lowered], None] = lambda lowered: None,
         scratch: Scratch | None = None,
@@ -121,8 +121,8 @@ class Engine:
 
         Args:
             graph: every dim is an int.
-            changed: names of initializers that some program changes.
-            homes: the memory of those that lie in one place only.
+            mutable: names of initializers that some program changes.
+            owners: the memory of those that lie in one place only.
             newest: data by name that comes before the graph's, or None.
             judge: sees the placement of the nodes and may refuse it.
             scratch: buffers that programs use in turn; None: the program's own.
@@ -133,7 +133,7 @@ class Engine:
             OutOfMemoryError: a memory can't hold the plan.
             LimitExceeded: the limits don't allow it.
         """
-        made = self.compile(graph, changed=changed, homes=homes)
+        made = self.compile(graph, mutable=mutable, owners=owners)
         plan, lowered = made.plan, made.lowered
         judge(lowered)
         present = self.variables.keys | self.variables.lent(plan, made.initial)

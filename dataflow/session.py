@@ -28,7 +28,7 @@ from .ir.plan import Plan
 from .ir.types import Array
 from .passes.bind_shapes import bind, dims_of
 from .passes.dead_code import eliminate_dead_code
-from .passes.dynamic_regions import Region, cut, depends_on_data
+from .passes.dynamic_regions import Region, depends_on_data, split
 from .planning.algorithms import Algorithms
 from .plugin.device import Precision
 from .plugin.registry import Registry
@@ -218,7 +218,7 @@ class Session:
         with self._lock:
             regions = loaded.regions.get(names)
             if regions is None:
-                regions = loaded.regions[names] = cut(graph)
+                regions = loaded.regions[names] = split(graph)
         for name, array in out.items():
             if name not in graph.outputs:
                 raise InputError(f"out: there is no output {name!r}; there are: {', '.join(graph.outputs)}")
@@ -237,7 +237,7 @@ class Session:
             except Cancelled as error:
                 raise KeyboardInterrupt(str(error)) from None
             values.update(results)
-            for node, value in region.measures:
+            for node, value in region.reads:
                 _take_sizes(node, values[value.name], sizes)
         found = {name: values[value.name] for name, value in graph.outputs.items()}
         for name in out:
@@ -294,7 +294,7 @@ class Session:
 
     def _program(self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
         if loaded.depends:
-            node = next(n for n in loaded.graph.nodes if n.op.name == "measure")
+            node = next(n for n in loaded.graph.nodes if n.op.name == "read_shape")
             raise ModelError(
                 f"{node.origin or node.describe()}: what follows has a shape that depends on data, so it has no plan "
                 "before it runs; session.plans has those of the runs so far"

@@ -8,16 +8,16 @@ from ..ir.types import TensorType, int64
 from .infer import need
 
 
-def _measure_infer(x: TensorType, *, sizes: Shape) -> TensorType:
-    need(x.dtype.name in ("int32", "int64"), f"measure: {x} holds no sizes; expected int32 or int64")
-    need(not x.is_bound or x.elements == len(sizes), f"measure: {x} has not {len(sizes)} elements")
+def _read_shape_infer(x: TensorType, *, sizes: Shape) -> TensorType:
+    need(x.dtype.name in ("int32", "int64"), f"read_shape: {x} holds no sizes; expected int32 or int64")
+    need(not x.is_bound or x.elements == len(sizes), f"read_shape: {x} has not {len(sizes)} elements")
     return x
 
 
-measure: Op = Op(
-    "measure",
+read_shape: Op = Op(
+    "read_shape",
     ("x",),
-    _measure_infer,
+    _read_shape_infer,
     attributes={"sizes": REQUIRED},
     effects="host",
     gradient=lambda node, dy: None,
@@ -60,4 +60,4 @@ nonzero: Op = Op(
     "are, and another number of them is an error",
 )
 
-OPS = (measure, require, nonzero)
+OPS = (read_shape, require, nonzero)

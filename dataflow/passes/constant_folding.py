@@ -21,19 +21,19 @@ _WORK = 1 << 28  # operations
 _WORK_PER_ELEMENT = 32  # of what is stored: products of weights are worth folding
 
 
-def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str] = ()) -> Graph:
+def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Collection[str] = ()) -> Graph:
     """The graph with nodes of constant inputs replaced by their results.
 
-    Views are not folded: they cost nothing. A node stays where an input is named in ``keep`` (what is
+    Views are not folded: they cost nothing. A node stays where an input is named in ``mutable`` (what is
     trained or updated), where it has effects, where its result is larger than its inputs and ``LIMIT``, or where
     folding has become too much work: it is then computed at each run.
 
     Args:
         graph: bound.
         kernels: the reference's, by op.
-        keep: names of initializers whose data may change.
+        mutable: names of initializers whose data may change.
     """
-    folding = _Folding(graph, keep)
+    folding = _Folding(graph, mutable)
     kept = []
     for node in graph.nodes:
         poll(node)
@@ -55,10 +55,10 @@ class _Folding:
         made: results that somebody may still read: the others go as soon as their last reader was folded.
     """
 
-    def __init__(self, graph: Graph, keep: Collection[str]) -> None:
+    def __init__(self, graph: Graph, mutable: Collection[str]) -> None:
         self.made: dict[Value, Initializer] = {}
         self._known: dict[Value, Array] = {
-            value: data.array for value, data in graph.initializers.items() if value.name not in keep
+            value: data.array for value, data in graph.initializers.items() if value.name not in mutable
         }
         self._readers = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
         self._readers.update(graph.outputs.values())

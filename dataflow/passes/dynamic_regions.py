@@ -1,4 +1,4 @@
-"""Graphs whose shapes depend on data, cut into regions that can be planned one after the other.
+"""Graphs whose shapes depend on data, split into regions that can be planned one after the other.
 
 A region holds the nodes whose sizes are known once the regions before it have run. What crosses from one to another is
 an input and an output of theirs, with an allocation of its own.
@@ -15,7 +15,7 @@ from ..ir.dims import Dim
 from ..ir.graph import Graph, Node
 from ..ir.types import TensorType
 from ..ir.value import Value
-from ..ops.dynamic_shape import measure
+from ..ops.dynamic_shape import read_shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,37 +24,37 @@ class Region:
 
     Attributes:
         graph: reads and gives values of the whole under their own names.
-        measures: sizes that are read off its results, or off inputs of the whole: the node that says so, and the value.
+        reads: sizes that are read off its results, or off inputs of the whole: the node that says so, and the value.
     """
 
     graph: Graph
-    measures: tuple[tuple[Node, Value], ...]
+    reads: tuple[tuple[Node, Value], ...]
 
 
 def depends_on_data(graph: Graph) -> bool:
     """Whether some sizes are read off tensors."""
-    return any(node.op is measure and measured(node) for node in graph.nodes)
+    return any(node.op is read_shape and sizes_read(node) for node in graph.nodes)
 
 
-def measured(node: Node) -> tuple[Dim, ...]:
-    """The sizes that a measuring node gives names to."""
+def sizes_read(node: Node) -> tuple[Dim, ...]:
+    """The sizes that a ``read_shape`` node gives names to."""
     return tuple(size for size in node.attributes["sizes"] if isinstance(size, Dim))
 
 
-def cut(graph: Graph) -> tuple[Region, ...]:
+def split(graph: Graph) -> tuple[Region, ...]:
     """The regions in the order in which they run; nodes that no result needs are left out."""
     kept, levels = _needed(graph), dict.fromkeys((*graph.inputs, *graph.initializers), 0)
     known: dict[str, int] = {}  # level at which a size can be used
     parts: dict[int, list[Node]] = {0: []}
-    measures: dict[int, list[tuple[Node, Value]]] = {}
+    reads: dict[int, list[tuple[Node, Value]]] = {}
     for node in graph.nodes:
         if node not in kept:
             continue
         inputs = [v for v in node.inputs if v is not None]
         level = max([0, *(levels[v] for v in inputs), *(known.get(name, 0) for name in _names(node))])
-        if node.op is measure:
-            measures.setdefault(level, []).append((node, inputs[0]))
-            known.update({name: level + 1 for dim in measured(node) for name in dim.names})
+        if node.op is read_shape:
+            reads.setdefault(level, []).append((node, inputs[0]))
+            known.update({name: level + 1 for dim in sizes_read(node) for name in dim.names})
             parts.setdefault(level + 1, [])
             # As a view of its operand it stays; the names mean nothing to the region that it is in.
             node = dataclasses.replace(node, attributes={"sizes": (0,) * len(node.attributes["sizes"])})
@@ -67,7 +67,7 @@ def cut(graph: Graph) -> tuple[Region, ...]:
             for value in node.inputs:
                 if value is not None:
                     read[value] = max(read[value], level)
-    given = {value for found in measures.values() for _, value in found}
+    given = {value for found in reads.values() for _, value in found}
     regions = []
     for level in sorted(parts):
         nodes = parts[level]
@@ -82,7 +82,7 @@ def cut(graph: Graph) -> tuple[Region, ...]:
             stored |= {v: graph.initializers[v] for v in passed if v in graph.initializers}
         inputs_of = tuple(v for v in used if v not in graph.initializers)
         part = Graph(inputs_of, outputs, tuple(nodes), stored, (), f"{graph.name}/{level}")
-        regions.append(Region(part, tuple(measures.get(level, ()))))
+        regions.append(Region(part, tuple(reads.get(level, ()))))
     return tuple(regions)
 
 
@@ -98,16 +98,16 @@ def without_data(graph: Graph, needed: Iterable[str]) -> Graph:
     """
     if not depends_on_data(graph):
         return graph
-    single = {name: cut(dataclasses.replace(graph, outputs={name: value})) for name, value in graph.outputs.items()}
-    sources = [node for name in needed for region in single[name] for node, _ in region.measures]
+    single = {name: split(dataclasses.replace(graph, outputs={name: value})) for name, value in graph.outputs.items()}
+    sources = [node for name in needed for region in single[name] for node, _ in region.reads]
     if sources:
         listed = ", ".join(dict.fromkeys(node.origin or node.describe() for node in sources))
         raise ModelError(
             f"the loss reads what has a shape that depends on data, which can't be trained through: {listed}; choose a "
             "value before them with output="
         )
-    free = {name: graph.outputs[name] for name, regions in single.items() if not any(r.measures for r in regions)}
-    (part,) = cut(dataclasses.replace(graph, outputs=free))
+    free = {name: graph.outputs[name] for name, regions in single.items() if not any(r.reads for r in regions)}
+    (part,) = split(dataclasses.replace(graph, outputs=free))
     return dataclasses.replace(graph, outputs=free, nodes=part.graph.nodes, initializers=part.graph.initializers)
 
 
@@ -120,11 +120,11 @@ def _needed(graph: Graph) -> set[Node]:
     values, sizes = set(graph.outputs.values()), {n for v in graph.outputs.values() for n in _dims(v.type)}
     kept = set()
     for node in reversed(graph.nodes):
-        names = {name for dim in measured(node) for name in dim.names} if node.op is measure else set()
+        names = {name for dim in sizes_read(node) for name in dim.names} if node.op is read_shape else set()
         if names & sizes or not values.isdisjoint(v for v in node.outputs if v is not None):
             kept.add(node)
             values.update(v for v in node.inputs if v is not None)
-            if node.op is not measure:
+            if node.op is not read_shape:
                 sizes |= _names(node)
     return kept
 
@@ -136,7 +136,7 @@ def _dims(type_: TensorType) -> set[str]:
 def _names(node: Node) -> set[str]:
     """The named sizes that a node cannot run without."""
     found = {name for v in (*node.inputs, *node.outputs) if v is not None for name in _dims(v.type)}
-    if node.op is not measure:
+    if node.op is not read_shape:
         for attribute in node.attributes.values():
             for item in attribute if isinstance(attribute, tuple) else (attribute,):
                 if isinstance(item, Dim):

@@ -36,17 +36,17 @@ class _Chain:
     shift: Array
 
 
-def fold_affine(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str] = ()) -> Graph:
+def fold_affine(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Collection[str] = ()) -> Graph:
     """The graph with scales and shifts per channel joined; one with states is left as it is.
 
     Args:
         graph: bound.
         kernels: the reference's, by op; they compute views of constants.
-        keep: names of initializers whose data may change.
+        mutable: names of initializers whose data may change.
     """
     if graph.states:
         return graph
-    known = _constants(graph, kernels, keep)
+    known = _constants(graph, kernels, mutable)
     makers, readers = graph.producers(), graph.readers()
     chains = _chains(graph, readers, known)
     into: dict[Node, tuple[_Chain, Node | None]] = {}  # the last node of a chain -> what it becomes
@@ -85,9 +85,9 @@ class _Constants:
         return value
 
 
-def _constants(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], keep: Collection[str]) -> dict[Value, Array]:
+def _constants(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Collection[str]) -> dict[Value, Array]:
     """Initializers that stay as they are, and views of them."""
-    known = {value: data.array for value, data in graph.initializers.items() if value.name not in keep}
+    known = {value: data.array for value, data in graph.initializers.items() if value.name not in mutable}
     for node in graph.nodes:
         value, result = (node.inputs[0] if node.inputs else None), node.outputs[0]
         if node.op.view is not None and value in known and result is not None and len(node.inputs) == 1:

@@ -22,7 +22,7 @@ def fuse(
     graph: Graph,
     targets: Targets,
     ops: Iterable[AnyOp],
-    changed: Collection[str] = (),
+    mutable: Collection[str] = (),
     *,
     differentiable: bool = False,
 ) -> Graph:
@@ -34,7 +34,7 @@ def fuse(
         graph: bound.
         targets: the devices and their kernels.
         ops: those with patterns are sought.
-        changed: names of initializers whose data may change: no constants of a pattern.
+        mutable: names of initializers whose data may change: no constants of a pattern.
         differentiable: only ops with a gradient of their own, and where the device has a kernel for that too: for a
             graph that is yet to be differentiated. The gradient of the op ``name`` is the op ``name_grad``.
     """
@@ -46,7 +46,7 @@ def fuse(
     if not offered:
         return graph
     ends = candidates(offered.values())
-    search = _Search(graph, targets, offered, changed, differentiable)
+    search = _Search(graph, targets, offered, mutable, differentiable)
     for node in reversed(graph.nodes):
         poll(node)
         if node.op.name in ends and node not in search.taken:
@@ -166,12 +166,12 @@ class _Search(Groups):
         graph: Graph,
         targets: Targets,
         ops: Mapping[str, AnyOp],
-        changed: Collection[str],
+        mutable: Collection[str],
         differentiable: bool,
     ) -> None:
         super().__init__(graph, targets)
         self.ops = ops
-        self.changed, self.differentiable = changed, differentiable
+        self.mutable, self.differentiable = mutable, differentiable
         self.known: dict[Hashable, _Fit] = {}  # by patterns and types
 
     def replace(self, last: Node, patterns: Candidates) -> None:
@@ -239,7 +239,7 @@ class _Search(Groups):
     def constant(self, value: Value) -> float | None:
         """The one number of an initializer that stays as it is."""
         data = self.graph.initializers.get(value)
-        if data is None or data.factor is not None or data.array.size != 1 or value.name in self.changed:
+        if data is None or data.factor is not None or data.array.size != 1 or value.name in self.mutable:
             return None
         return float(data.array.reshape(-1)[0]) if data.array.dtype.kind in "fiu" else None
 

@@ -31,13 +31,13 @@ class Context:
     """What a pass may look at beside the graph.
 
     Attributes:
-        changed: names of initializers that some program changes: to a pass they are no constants.
+        mutable: names of initializers that some program changes: to a pass they are no constants.
         reference: kernels by op that compute constants: ``code(attributes, *arrays)``.
         targets: the devices that may run the graph, with their kernels.
         ops: declarations by name, those of plugins too.
     """
 
-    changed: Collection[str]
+    mutable: Collection[str]
     reference: Mapping[str, tuple[Kernel, ...]]
     targets: Targets
     ops: Mapping[str, AnyOp]
@@ -66,19 +66,19 @@ class Pass:
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("dropout", "differentiate", lambda graph, at: remove_dropout(graph)),
-    Pass("constant_folding", "differentiate", lambda graph, at: fold(graph, at.reference, at.changed)),
+    Pass("constant_folding", "differentiate", lambda graph, at: fold(graph, at.reference, at.mutable)),
     # What a fused op keeps for its gradient is less than what its parts would keep.
     Pass(
         "fuse",
         "differentiate",
-        lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.changed, differentiable=True),
+        lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.mutable, differentiable=True),
     ),
     Pass("dropout", "simplify", lambda graph, at: remove_dropout(graph)),
     Pass("dead_code", "simplify", lambda graph, at: eliminate_dead_code(graph)),
     Pass("transposed_matmul", "simplify", lambda graph, at: swap_transposed_matmuls(graph)),
-    Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.changed))),
-    Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.changed)),
-    Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.changed)),
+    Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
+    Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),
+    Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.mutable)),
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
 )
 

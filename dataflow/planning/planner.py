@@ -28,7 +28,7 @@ def make_plan(
     prepare: Prepare,
     alignment: Mapping[str, int],
     asynchronous: frozenset[str] = frozenset(),
-    changed: Collection[str] = (),
+    mutable: Collection[str] = (),
 ) -> Plan:
     """A plan with every offset fixed.
 
@@ -37,9 +37,9 @@ def make_plan(
         prepare: asks a device for workspace, packs and algorithm.
         alignment: bytes, by device id.
         asynchronous: ids of devices that may return before they are done.
-        changed: names of initializers that this or another program changes.
+        mutable: names of initializers that this or another program changes.
     """
-    return _Planning(lowered, prepare, alignment, asynchronous, changed).run()
+    return _Planning(lowered, prepare, alignment, asynchronous, mutable).run()
 
 
 _Row = tuple[str, Lifetime, int]
@@ -63,10 +63,10 @@ class _Planning:
         prepare: Prepare,
         alignment: Mapping[str, int],
         asynchronous: frozenset[str],
-        changed: Collection[str],
+        mutable: Collection[str],
     ) -> None:
         self.asynchronous = asynchronous
-        self.changed = {*changed}
+        self.mutable = {*mutable}
         self.lowered = lowered
         self.prepare = prepare
         self.alignment = max([ALIGNMENT, *alignment.values()])
@@ -83,7 +83,7 @@ class _Planning:
         self.constants = {
             stored.storage.base
             for stored in self.lowered.stored.values()
-            if stored.storage.base not in written and stored.name not in self.changed
+            if stored.storage.base not in written and stored.name not in self.mutable
         }
         prepared = self.prepare_nodes()
         for name, storage in self.lowered.inputs.items():

@@ -283,7 +283,7 @@ class Programs:
         given = batch
         if self._dropout is not None:
             batch = {**batch, KEY_INPUT: np.array([self._dropout, draw], np.uint64)}
-        if self._trained.homes is None:
+        if self._trained.owners is None:
             self._settle(given)
 
         def make(sizes: Mapping[str, int]) -> Graph:
@@ -314,8 +314,8 @@ class Programs:
         sizes = sizes_of(self._graph, {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs})
         graph = self._joint(batch, sizes, True)
         on_host = all(memory == HOST for memory in self.engine.devices.memories.values())
-        changed = self._trained.changed()
-        self._trained.settle(None if on_host else self.engine.compile(graph, changed=changed).lowered)
+        mutable = self._trained.changed()
+        self._trained.settle(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
 
     def _program(
         self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Callable[[Mapping[str, int]], Graph]
@@ -333,7 +333,7 @@ class Programs:
             assert not dims_of(graph)
             trained = self._trained
             return self.engine.build(
-                graph, changed=trained.changed(), homes=trained.places(), newest=trained.initial, scratch=self._scratch
+                graph, mutable=trained.changed(), owners=trained.places(), newest=trained.initial, scratch=self._scratch
             )
 
         return self.engine.program(kind, tuple((name, array.shape) for name, array in batch.items()), build)

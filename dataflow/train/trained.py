@@ -28,7 +28,7 @@ class Trained:
 
     Attributes:
         reached: names of the parameters that the loss depends on; empty before the first micro-batch.
-        homes: the memory in which each changed tensor lies; None before the first micro-batch, where each lies on the
+        owners: the memory in which each changed tensor lies; None before the first micro-batch, where each lies on the
             host.
     """
 
@@ -46,7 +46,7 @@ class Trained:
         self._first = {v.name: data.array for v, data in graph.initializers.items()}
         self._loaded: dict[str, Array] = {}
         self.reached: tuple[str, ...] = ()
-        self.homes: dict[str, str] | None = None
+        self.owners: dict[str, str] | None = None
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Trained:
 
     def places(self) -> dict[str, str]:
         """The memory of each tensor that some program changes."""
-        return {**dict.fromkeys(self.changed(), HOST), **(self.homes or {})}
+        return {**dict.fromkeys(self.changed(), HOST), **(self.owners or {})}
 
     def settle(self, lowered: Lowered | None) -> None:
         """Decides once where each tensor lies: in the memory of the first device that reads the parameter.
@@ -69,20 +69,20 @@ class Trained:
         Args:
             lowered: a training program; None where all devices work on the host's memory.
         """
-        homes = self.homes = {}
+        owners = self.owners = {}
         if lowered is None:
             return
         changed = self.changed()
         for stored in lowered.stored.values():
             memory = stored.storage.base.memory
             if memory != HOST and stored.name in changed:
-                homes[stored.name] = memory
+                owners[stored.name] = memory
         for name in self.reached:
-            home = homes.get(name, HOST)
+            owner = owners.get(name, HOST)
             for other in (ACCUMULATOR + name, *(f"optimizer/{slot}/{name}" for slot in self._slots)):
-                homes[other] = home
+                owners[other] = owner
         for name in self._statistics:
-            homes[PENDING + name] = homes.get(name, HOST)
+            owners[PENDING + name] = owners.get(name, HOST)
 
     # ---- data -----------------------------------------------------------------------------------------
 
@@ -150,5 +150,5 @@ class Trained:
         return key
 
     def _key_of(self, name: str) -> str:
-        home = (self.homes or {}).get(name, HOST)
-        return name if home == HOST else f"{home}/{name}"
+        owner = (self.owners or {}).get(name, HOST)
+        return name if owner == HOST else f"{owner}/{name}"

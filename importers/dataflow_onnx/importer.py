@@ -266,7 +266,7 @@ class Importer:
             text = f"{what} {tensor.name!r} depends on data and has {value.type.elements} elements; expected at most"
             raise ModelError(f"{text} {MOST_KNOWN}")
         dims = [Dim(f"{tensor.name}.{i}") for i in range(value.type.elements)]
-        self.builder.add(ops.measure, (value,), {"sizes": tuple(dims)})
+        self.builder.add(ops.read_shape, (value,), {"sizes": tuple(dims)})
         numbers = np.array(dims, object).reshape(value.type.sizes)
         return Known(numbers, value.type.dtype)
 

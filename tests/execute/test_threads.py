@@ -367,7 +367,7 @@ def test_results_that_would_overwrite_each_other_are_refused():
 def test_results_need_memory_that_can_be_written(depends):
     g = df.GraphBuilder()
     x = g.input("x", df.int64, (4,))
-    g.output("y", df.ops.measure(x, sizes=tuple(map(df.Dim, "abcd"))) if depends else x + x)
+    g.output("y", df.ops.read_shape(x, sizes=tuple(map(df.Dim, "abcd"))) if depends else x + x)
     session = df.Session(df.Model(g.build()), threads=1)
     given = np.ones(4, np.int64)
     read_only = np.zeros_like(given)

@@ -25,7 +25,7 @@ BINARY = ("add", "sub", "mul", "maximum", "minimum", "div", "pow", "add", "mul")
 COMPARE = ("equal", "less", "less_equal", "greater", "greater_equal")
 GROWING = {"exp", "matmul", "conv", "pow", "cumsum", "reduce_prod", "sinh", "cosh", "div", "reciprocal", "mul"}
 # attention_grad: with a logsumexp that is not of its scores its probabilities overflow; gradients of attention have it.
-LEFT_OUT = {"measure", "nonzero", "sgd_step", "adamw_step", "max_pool_grad", "loop", "scan", "if_", "attention_grad"}
+LEFT_OUT = {"read_shape", "nonzero", "sgd_step", "adamw_step", "max_pool_grad", "loop", "scan", "if_", "attention_grad"}
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import dataflow as df
-from dataflow.passes.dynamic_regions import cut
+from dataflow.passes.dynamic_regions import split
 from dataflow_onnx.loading import load_bytes
 from tests.support import onnx_model
 
@@ -70,8 +70,8 @@ def test_a_device_with_its_own_memory(remote):
 
 def test_what_does_not_depend_on_data_is_planned_apart_and_plans_are_kept_by_size():
     model = load_bytes(chosen_rows().SerializeToString())
-    regions = cut(model.graph)
-    assert [len(r.measures) for r in regions] == [2, 0]
+    regions = split(model.graph)
+    assert [len(r.reads) for r in regions] == [2, 0]
     assert {n.op.name for n in regions[1].graph.nodes} >= {"gather", "matmul", "nonzero"}
     session = df.Session(model, devices=["cpu"])
     with pytest.raises(df.ModelError, match=r"Compress '\w+', opset 18.*depends on data"):

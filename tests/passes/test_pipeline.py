@@ -103,7 +103,7 @@ def test_a_model_in_training_passes_through_the_phase_before_gradients():
     seen = []
 
     def look(graph, context):
-        seen.append((sorted(context.changed), [node.op.name for node in graph.nodes]))
+        seen.append((sorted(context.mutable), [node.op.name for node in graph.nodes]))
         return graph
 
     g = df.GraphBuilder()
@@ -112,8 +112,8 @@ def test_a_model_in_training_passes_through_the_phase_before_gradients():
     mine = offer("mine", phase="differentiate", run=look)
     trainer = df.Trainer(df.Model(g.build()), "mse", devices=["cpu"], registry=load([Plugin(mine)]))
     trainer.step({"x": np.ones((4, 2), np.float32), "labels": np.zeros((4, 2), np.float32)})
-    changed, found = seen[0]
-    assert "w" in changed and found == ["matmul"]
+    mutable, found = seen[0]
+    assert "w" in mutable and found == ["matmul"]
 
 
 def test_a_pass_that_fails_is_named_with_its_plugin():

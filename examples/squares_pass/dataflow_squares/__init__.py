@@ -14,7 +14,7 @@ def squares(graph: Graph, context: Context) -> Graph:
     Graphs are immutable: ``rewrite`` copies one node by node, and a node for which a function returns values is
     replaced by them.
     """
-    constants = {v: data for v, data in graph.initializers.items() if v.name not in context.changed}
+    constants = {v: data for v, data in graph.initializers.items() if v.name not in context.mutable}
     single = {v: data.array for v, data in constants.items() if data.factor is None and data.array.size == 1}
     twos = {v for v, array in single.items() if (array == 2).all()}
 
