@@ -60,7 +60,7 @@ def compile_graph(
         devices: the same devices, open.
         registry: what plugins offer.
         mutable: names of initializers that some program changes; nothing is folded through them.
-        owners: the memory of those that lie in one place only.
+        owners: owning memory of each mutable initializer.
         folding: compute at compile time what depends on constants alone, and join constant scales per channel.
         fusion: let one kernel compute several ops where a device has one for them.
 
@@ -81,7 +81,7 @@ def compile_graph(
         backend = devices.backends[device]
         found = backend.prepare(nodes, devices.threads, constants)
         described = f"{devices.threads} threads, {devices.precision}"
-        other = devices.algorithms.settle(nodes, found, described, measure)
+        other = devices.algorithms.resolve(nodes, found, described, measure)
         return backend.prepare(nodes, devices.threads, constants, other) if other else found
 
     alignment = {d: registry.devices[d].alignment for d in placement.devices}

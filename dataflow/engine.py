@@ -122,7 +122,7 @@ class Engine:
         Args:
             graph: every dim is an int.
             mutable: names of initializers that some program changes.
-            owners: the memory of those that lie in one place only.
+            owners: owning memory of each mutable initializer.
             newest: data by name that comes before the graph's, or None.
             judge: sees the placement of the nodes and may refuse it.
             scratch: buffers that programs use in turn; None: the program's own.

@@ -29,7 +29,7 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
     import numpy as np
 
     checks.instance("model", model, Model)
-    feeds = checked_inputs(model.graph, inputs)
+    arguments = checked_inputs(model.graph, inputs)
     graph = model.graph_with_data()
     parameters = model.parameters
     wrt = [v for v in (*graph.inputs, *graph.initializers) if v.type.dtype.is_float]
@@ -45,9 +45,9 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
     if len(given) < len(graph.outputs):
         from .execute.arguments import sizes_of
 
-        sizes = sizes_of(graph, feeds)
+        sizes = sizes_of(graph, arguments)
         for name, value in graph.outputs.items():
             given.setdefault(name, np.ones(value.type.bind(sizes).sizes, value.type.dtype.numpy))
     names = [f"grad.{v.name}" for v in wrt if f"grad.{v.name}" in joint.outputs]
-    results = session.run({**feeds, **{f"grad.{name}": array for name, array in given.items()}}, names)
+    results = session.run({**arguments, **{f"grad.{name}": array for name, array in given.items()}}, names)
     return {name.removeprefix("grad."): array for name, array in results.items()}

@@ -90,7 +90,7 @@ class Session:
         fuse: let one kernel compute a chain of ops where a device has one for it.
         precision: how products of float32 may be computed; ``"bf16x6"``, ``"tf32"`` and ``"bf16"`` are for devices that
             are faster so (others compute as float32). See ``dataflow.plugin.device.Precision``.
-        algorithms: which one a kernel goes by where it has several; by default what it finds best. See ``Algorithms``.
+        algorithms: which one a kernel uses where it has several; by default what it finds best. See ``Algorithms``.
         pin: device ids by pattern: where nodes of that name, or that compute a value or read a parameter of that
             name, run if the device takes them.
         registry: of plugins; the installed ones by default.
@@ -198,19 +198,19 @@ class Session:
 
     def _run(self, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None) -> dict[str, Array]:
         loaded = self._loaded()
-        feeds = checked_inputs(loaded.graph, inputs)
+        arguments = checked_inputs(loaded.graph, inputs)
         if loaded.depends:
-            return self._run_regions(loaded, feeds, outputs, out or {})
-        program = self._program(loaded, feeds, outputs)
-        results = program.results.arrays(out, feeds)
+            return self._run_regions(loaded, arguments, outputs, out or {})
+        program = self._program(loaded, arguments, outputs)
+        results = program.results.arrays(out, arguments)
         try:
-            program.run(feeds, results)
+            program.run(arguments, results)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         return results
 
     def _run_regions(
-        self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array]
+        self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array]
     ) -> dict[str, Array]:
         """As ``run``, where sizes are read off tensors: region by region, each planned when its sizes are known."""
         names = tuple(outputs) if outputs is not None else ()
@@ -223,8 +223,8 @@ class Session:
             if name not in graph.outputs:
                 raise InputError(f"out: there is no output {name!r}; there are: {', '.join(graph.outputs)}")
             check_result(name, array)
-        sizes = sizes_of(loaded.graph, feeds)
-        values = dict(feeds)
+        sizes = sizes_of(loaded.graph, arguments)
+        values = dict(arguments)
         for index, region in enumerate(regions):
             given = {v.name: values[v.name] for v in region.graph.inputs}
             needed = tuple((name, sizes[name]) for name in sorted(dims_of(region.graph)))
@@ -262,10 +262,10 @@ class Session:
         from .execute.profile import profile_program
 
         loaded = self._loaded()
-        feeds = checked_inputs(loaded.graph, inputs)
+        arguments = checked_inputs(loaded.graph, inputs)
         try:
             with limited(self._devices.account, "the profile"):
-                return profile_program(self._program(loaded, feeds, outputs), self._devices, feeds, rounds)
+                return profile_program(self._program(loaded, arguments, outputs), self._devices, arguments, rounds)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
 
@@ -292,7 +292,7 @@ class Session:
             lowered = self._program(loaded, checked_shapes(loaded.graph, inputs), None).lowered
         return list(placed_nodes(lowered))
 
-    def _program(self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
+    def _program(self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
         if loaded.depends:
             node = next(n for n in loaded.graph.nodes if n.op.name == "read_shape")
             raise ModelError(
@@ -300,12 +300,12 @@ class Session:
                 "before it runs; session.plans has those of the runs so far"
             )
         names = () if outputs is None else checks.texts("outputs", outputs)
-        form = (names, tuple(a.shape for a in feeds.values()))
-        return loaded.engine.program(("run",), form, lambda: self._compile(loaded, feeds, names))
+        form = (names, tuple(a.shape for a in arguments.values()))
+        return loaded.engine.program(("run",), form, lambda: self._compile(loaded, arguments, names))
 
-    def _compile(self, loaded: _Loaded, feeds: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
+    def _compile(self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
         graph = loaded.graph if not outputs else eliminate_dead_code(_with_outputs(loaded.graph, outputs))
-        return self._build(loaded, graph, sizes_of(loaded.graph, feeds))
+        return self._build(loaded, graph, sizes_of(loaded.graph, arguments))
 
     def _region_for(
         self, loaded: _Loaded, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Checks what users feed, and makes room for results."""
+"""Checks arguments, and allocates results."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def checked_array(name: str, type_: TensorType, given: Any) -> Array:
     return np.array(array, wanted.numpy, order="C")
 
 
-def sizes_of(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
+def sizes_of(graph: Graph, arguments: Mapping[str, Array]) -> dict[str, int]:
     """The size of each named dim, from the shapes of the inputs.
 
     Raises:
@@ -91,7 +91,7 @@ def sizes_of(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
     for value in graph.inputs:
-        shape = feeds[value.name].shape
+        shape = arguments[value.name].shape
         if len(shape) != value.type.rank:
             raise _unfit(value, shape, f"rank {value.type.rank} is expected")
         for axis, (dim, size) in enumerate(zip(value.type.shape, shape, strict=True)):
@@ -105,8 +105,8 @@ def sizes_of(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:
                 raise _unfit(value, shape, f"axis {axis} must be {dim}")
     for value in graph.inputs:  # what is computed from other sizes
         bound = value.type.bind(sizes)
-        if bound.is_bound and bound.sizes != feeds[value.name].shape:
-            raise _unfit(value, feeds[value.name].shape, f"with {sizes} it must be {bound}")
+        if bound.is_bound and bound.sizes != arguments[value.name].shape:
+            raise _unfit(value, arguments[value.name].shape, f"with {sizes} it must be {bound}")
     return sizes
 
 
@@ -236,11 +236,11 @@ class Results:
         return dict(out)
 
 
-def _refuse_overlap(out: Mapping[str, Array], feeds: Mapping[str, Array]) -> None:
+def _refuse_overlap(out: Mapping[str, Array], arguments: Mapping[str, Array]) -> None:
     """A step may read an input, or write another result, after a result that shares its bytes was written."""
     names = list(out)
     for index, name in enumerate(names):
-        others = [(f"input {n!r}", a) for n, a in feeds.items()]
+        others = [(f"input {n!r}", a) for n, a in arguments.items()]
         others += [(f"out[{n!r}]", out[n]) for n in names[:index]]
         for other, array in others:
             if np.may_share_memory(out[name], array):  # exact: all are contiguous

@@ -38,7 +38,7 @@ def time_algorithms(
         devices: its devices.
         registry: where its kernel comes from.
     """
-    graph, feeds = _alone(node, constant)
+    graph, arguments = _alone(node, constant)
     lowered, initial = lower(graph, Pins((node.device,)), registry)
     if [getattr(item, "kernel", None) for item in lowered.items] != [node.kernel]:
         return {}
@@ -57,26 +57,26 @@ def time_algorithms(
         variables.require(plan, lowered, dict(initial), lambda name: None)
         programs[name] = Program(plan, lowered, devices, variables)
     try:
-        return _race(programs, feeds)
+        return _race(programs, arguments)
     finally:
         for program in programs.values():
             program.close()
         variables.close()
 
 
-def _race(programs: dict[str, Program], feeds: dict[str, Array]) -> dict[str, float]:
+def _race(programs: dict[str, Program], arguments: dict[str, Array]) -> dict[str, float]:
     """The least seconds of a run of each; they take turns, since the machine's speed changes with time."""
     results = {name: program.results.arrays() for name, program in programs.items()}
     best = dict.fromkeys(programs, math.inf)
     for name, program in programs.items():
-        program.run(feeds, results[name])
+        program.run(arguments, results[name])
     begin = time.perf_counter()
     for done in range(MOST):
         if done >= LEAST and time.perf_counter() - begin > SECONDS:
             break
         for name, program in programs.items():
             start = time.perf_counter()
-            program.run(feeds, results[name])
+            program.run(arguments, results[name])
             best[name] = min(best[name], time.perf_counter() - start)
     return best
 
@@ -86,7 +86,7 @@ def _alone(node: LoweredNode, constant: Collection[int]) -> tuple[Graph, dict[st
     builder = GraphBuilder("alone")
     random = np.random.default_rng(0)
     inputs: list[Value | None] = []
-    feeds: dict[str, Array] = {}
+    arguments: dict[str, Array] = {}
     for index, value in enumerate(node.node.inputs):
         if value is None:
             inputs.append(None)
@@ -96,12 +96,12 @@ def _alone(node: LoweredNode, constant: Collection[int]) -> tuple[Graph, dict[st
             inputs.append(builder.initializer(f"input{index}", array))
         else:
             inputs.append(builder.input(f"input{index}", value.type.dtype, value.type.sizes))
-            feeds[f"input{index}"] = array
+            arguments[f"input{index}"] = array
     made = builder.add(node.node.op, inputs, node.node.attributes, bodies=node.node.bodies, name="node")
     for index, result in enumerate(made.outputs):
         if result is not None:
             builder.output(f"output{index}", result)
-    return builder.build(), feeds
+    return builder.build(), arguments
 
 
 def _random(type_: TensorType, random: np.random.Generator) -> Array:

@@ -115,7 +115,7 @@ class Bound:
             slots[index] = address_of(outputs[name])
         self._cancel[0] = 0
         if self.plan.asynchronous:
-            with self._devices.turn:
+            with self._devices.exclusive:
                 self._run_items(chosen.items, interruptible)
         else:
             self._run_items(chosen.items, interruptible)
@@ -253,7 +253,7 @@ class _BoundTransfer:
     ) -> None:
         self._to_host = plan.arenas[item.target.arena].memory == HOST
         host, device = (item.target, item.source) if self._to_host else (item.source, item.target)
-        self._host, self._host_place = host, table[host.arena]
+        self._host, self._host_slot = host, table[host.arena]
         self._device, self._buffer = device, table[device.arena][0]
         self._backend = backends[item.from_device if self._to_host else item.to_device]
         self._empty = item.source.type.elements == 0
@@ -262,15 +262,15 @@ class _BoundTransfer:
         """As an item of a native call, or None."""
         if not hasattr(self._backend, "copying") or self._empty:
             return None
-        buffer, _, slot = self._host_place
-        place = (slot if slot >= 0 else buffer.base, self._host.offset)
+        buffer, _, slot = self._host_slot
+        address = (slot if slot >= 0 else buffer.base, self._host.offset)
         direction = lib.DF_COPY_TO_HOST if self._to_host else lib.DF_COPY_TO_DEVICE
-        return self._backend.copying(direction, self._buffer, self._device.offset, place, self._host.type.nbytes)
+        return self._backend.copying(direction, self._buffer, self._device.offset, address, self._host.type.nbytes)
 
     def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
         if self._empty:
             return
-        buffer, size, slot = self._host_place
+        buffer, size, slot = self._host_slot
         base = slots[slot] if slot >= 0 else buffer.base
         array = array_at(base, size, self._host)
         if self._to_host:

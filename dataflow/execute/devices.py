@@ -21,7 +21,7 @@ class Devices:
         backends: by device id.
         memories: device id to the name of the memory it addresses.
         threads: the most that a kernel may use.
-        algorithms: which one a kernel goes by where it has several.
+        algorithms: which one a kernel uses where it has several.
         precision: with which the devices were opened.
         account: what is taken of the session's limits; None where it has none.
     """
@@ -42,13 +42,13 @@ class Devices:
         self.precision = precision
         self.account = account
         self.failed: str | None = None
-        # What a device that works asynchronously has to tell, it tells whoever waits for it next.
-        self.turn = threading.RLock()
+        # Asynchronous errors surface at the next synchronization: one run at a time.
+        self.exclusive = threading.RLock()
         renew_in_child(self)
 
     def renew(self) -> None:
         """In a forked child: devices whose memory is not the host's belong to the parent."""
-        self.turn = threading.RLock()
+        self.exclusive = threading.RLock()
         away = sorted(device for device, memory in self.memories.items() if memory != HOST)
         if away:
             self.failed = f"{', '.join(away)} was opened before this process was forked"
@@ -73,9 +73,9 @@ class Devices:
         """Bytes that can still be allocated and bytes in all, by memory, where it is known."""
         found = {HOST: available_memory()}
         for memory in set(self.memories.values()) - {HOST}:
-            told = self.backend_of(memory).memory()
-            if told is not None:
-                found[memory] = told
+            reported = self.backend_of(memory).memory()
+            if reported is not None:
+                found[memory] = reported
         return found
 
     def backend_of(self, memory: str) -> Backend:

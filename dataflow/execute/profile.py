@@ -66,7 +66,7 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """The time of a plan, as one piece and by steps.
+    """The time of a plan, as a whole and by steps.
 
     Attributes:
         steps: in the plan's order.
@@ -106,7 +106,7 @@ class Profile:
         return sorted(found, key=lambda row: -row.seconds)
 
 
-def profile_program(program: Program, devices: Devices, feeds: Mapping[str, Array], rounds: int) -> Profile:
+def profile_program(program: Program, devices: Devices, arguments: Mapping[str, Array], rounds: int) -> Profile:
     """The profile of a program.
 
     Each step is bound as a segment of its own, so that one native call runs it, and the whole plan is run in order in
@@ -116,7 +116,7 @@ def profile_program(program: Program, devices: Devices, feeds: Mapping[str, Arra
     Args:
         program: what is measured.
         devices: its devices.
-        feeds: contiguous, aligned arrays of the planned types, by name.
+        arguments: contiguous, aligned arrays of the planned types, by name.
         rounds: how often; two more warm up.
 
     Raises:
@@ -138,12 +138,12 @@ def profile_program(program: Program, devices: Devices, feeds: Mapping[str, Arra
     bound = Bound(single, devices, program.persistent, arrange=each_timed)
     try:
         outputs = program.results.arrays()
-        whole = []
+        totals = []
         for _ in range(rounds + WARM):
             begin = time.perf_counter()
-            program.run(feeds, outputs)
-            whole.append(time.perf_counter() - begin)
-            bound.run(feeds, outputs)
+            program.run(arguments, outputs)
+            totals.append(time.perf_counter() - begin)
+            bound.run(arguments, outputs)
     finally:
         bound.close()
     spans = [item.spans[WARM:] for item in timed]
@@ -151,7 +151,7 @@ def profile_program(program: Program, devices: Devices, feeds: Mapping[str, Arra
     steps = tuple(
         _step_time(item, index, found, idle, devices) for (index, item), found in zip(numbered, spans, strict=False)
     )
-    return Profile(steps, _usual_round(spans[: len(numbered)]), statistics.median(whole[WARM:]), rounds, outputs)
+    return Profile(steps, _usual_round(spans[: len(numbered)]), statistics.median(totals[WARM:]), rounds, outputs)
 
 
 class _Timed:

@@ -22,10 +22,10 @@ PERSISTENT = frozenset({"weights", "state", "packs"})  # kinds of arenas that ou
 class _Seat:
     """A Bound, made when it is first needed, and a lock that is held while it runs."""
 
-    __slots__ = ("bound", "generation", "turn")
+    __slots__ = ("bound", "generation", "lock")
 
     def __init__(self) -> None:
-        self.turn = threading.Lock()
+        self.lock = threading.Lock()
         self.bound: Bound | None = None
         self.generation = -1  # of the scratch that it is bound to
 
@@ -82,7 +82,7 @@ class Program:
             part: likewise; the ranges of one run find what the ones before left only where ``cap`` is one.
         """
         seat = self._seat()
-        with seat.turn:
+        with seat.lock:
             bound = seat.bound
             if bound is None or self._scratch is not None:
                 bound = self._bind(seat)
@@ -97,7 +97,7 @@ class Program:
     def _seat(self) -> _Seat:
         """A free seat, else one to wait for: they are waited for in turn."""
         for seat in self._seats:
-            if not seat.turn.locked():
+            if not seat.lock.locked():
                 return seat
         with self._growing:
             if len(self._seats) < self._cap:
@@ -120,7 +120,7 @@ class Program:
     def renew(self) -> None:
         """In a forked child: a Bound that another thread was running is not used again."""
         self._growing = threading.Lock()
-        self._seats = [seat for seat in self._seats if not seat.turn.locked()]
+        self._seats = [seat for seat in self._seats if not seat.lock.locked()]
 
     def close(self) -> None:
         """Gives device memory back; no run may be in progress."""

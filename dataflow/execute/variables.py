@@ -118,23 +118,23 @@ class Variables:
             plan: has the copies.
         """
         failures: list[BaseException] = []
-        places = self._places([name for _, _, names in sources for name in names], plan)
+        blocks = self._blocks([name for _, _, names in sources for name in names], plan)
         copies: dict[str, _Copy] = {}
 
         most = max((data.array.nbytes for data, _, _ in sources if data.factor is not None), default=0)
 
         def work(which: int) -> None:
             try:
-                room = np.empty(most, np.uint8)  # for one after the other: pages that are there are not made again
+                scratch = np.empty(most, np.uint8)  # for one after the other: pages that are there are not made again
                 while sources:
                     try:
                         data, key, names = sources.pop(which)
                     except IndexError:
                         return
-                    array = data_of(data, room)
+                    array = data_of(data, scratch)
                     for name in names:
-                        _fill(plan.packs[name], array, places[name])
-                        copies[name] = _Copy(key, HOST, places[name], plan.packs[name])
+                        _fill(plan.packs[name], array, blocks[name])
+                        copies[name] = _Copy(key, HOST, blocks[name], plan.packs[name])
                     del array, data
             except BaseException as error:
                 failures.append(error)
@@ -160,7 +160,7 @@ class Variables:
             raise failures[0]
         self._copies.update(copies)
 
-    def _places(self, names: Sequence[str], plan: Plan) -> dict[str, Part]:
+    def _blocks(self, names: Sequence[str], plan: Plan) -> dict[str, Part]:
         """Memory for packed copies, in one block: it is made of large pages, which the system makes sooner."""
         sizes = [plan.arenas[plan.packs[name].operand.arena].bytes for name in names]
         if not sizes:

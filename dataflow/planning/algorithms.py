@@ -1,4 +1,4 @@
-"""Which algorithm a kernel goes by where it has several: avoided by name, timed, and kept in a file."""
+"""Which algorithm a kernel uses where it has several: avoided by name, timed, and kept in a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ empty where the node can't be run alone."""
 
 
 class Algorithms:
-    """Which algorithm a kernel goes by where it has several.
+    """Which algorithm a kernel uses where it has several.
 
     By default each kernel decides from shapes alone, so that results are the same on every run. Sessions and trainers
     may share one object; it is safe to use from several threads.
@@ -73,15 +73,15 @@ class Algorithms:
         return hashlib.sha256(json.dumps(sorted(self.used.items())).encode()).hexdigest()
 
     def adopt(self, choices: Mapping[str, str]) -> list[str]:
-        """Goes by ``choices`` (``used`` of another run) from now on; returns the nodes that went by others before."""
+        """Uses ``choices`` (``used`` of another run) from now on; returns the nodes that used others before."""
         with self._lock:
             self._adopted.update(choices)
             return [node for node, name in self._used.items() if choices.get(node, name) != name]
 
-    def settle(
+    def resolve(
         self, nodes: Sequence[LoweredNode], prepared: Sequence[Prepared], described: str, measure: Measure
     ) -> dict[int, str]:
-        """The names by index of the nodes that shall not go by what their kernel finds best.
+        """The names by index of the nodes that shall not use what their kernel finds best.
 
         Args:
             nodes: of one device.
@@ -111,7 +111,7 @@ class Algorithms:
         return wanted
 
     def _fastest(self, key: str, allowed: Sequence[str], own: str, measure: Callable[[], Seconds]) -> tuple[str, bool]:
-        """The name to go by, and whether it was timed just now."""
+        """The algorithm to use, and whether it was timed just now."""
         if self.file is None or len(allowed) < 2:
             return own, False
         with self._lock:

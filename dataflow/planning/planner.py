@@ -47,7 +47,7 @@ _Row = tuple[str, Lifetime, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    """Something that needs a place: base tensors that share it, a workspace, or what a loop's body needs."""
+    """Something that needs an offset: base tensors that share it, a workspace, or what a loop's body needs."""
 
     name: str
     life: Lifetime
@@ -71,7 +71,7 @@ class _Planning:
         self.prepare = prepare
         self.alignment = max([ALIGNMENT, *alignment.values()])
         self.arenas: list[Arena] = []
-        self.place: dict[BaseTensor, tuple[int, int]] = {}  # arena, offset
+        self.positions: dict[BaseTensor, tuple[int, int]] = {}  # arena, offset
         self.workspace: dict[LoweredNode, Operand] = {}
         self.packs: dict[str, Pack] = {}
         self.read: set[BaseTensor] = set()  # other than by their packs
@@ -92,8 +92,8 @@ class _Planning:
             self.slot(name, storage.base, "output")
         self.persistent()
         for after, before in self.lowered.states:
-            self.place[after] = self.place[before]
-        scratch = self.pack(prepared)
+            self.positions[after] = self.positions[before]
+        scratch = self.assign_offsets(prepared)
         peak = sum(p for _, p, _ in scratch.values())
         bound = sum(b for _, _, b in scratch.values())
         items, stops = self.segments(prepared)
@@ -106,7 +106,7 @@ class _Planning:
             self.operands(self.lowered.outputs),
             self.operands({key: stored.storage for key, stored in self.lowered.stored.items()}),
             self.packs,
-            {before.name: self.whole(after) for after, before in self.lowered.states},
+            {before.name: self.base_operand(after) for after, before in self.lowered.states},
             {arena: rows for arena, (rows, _, _) in scratch.items()},
             self.asynchronous,
             self.ranges(items, stops, rows),
@@ -122,9 +122,9 @@ class _Planning:
             elif isinstance(item, Loop) and _does_work(item):
                 by_device.setdefault(item.device, []).extend(n for n in item.items if _does_work(n))
         found: dict[LoweredNode, Any] = {}
-        packable = {base for base in self.constants if base.memory == HOST}
+        prepackable = {base for base in self.constants if base.memory == HOST}
         for device, nodes in by_device.items():
-            found.update(zip(nodes, self.prepare(device, nodes, packable), strict=True))
+            found.update(zip(nodes, self.prepare(device, nodes, prepackable), strict=True))
         return found
 
     def arena(self, name: str, memory: str, bytes_: int, kind: str) -> int:
@@ -132,37 +132,37 @@ class _Planning:
         return len(self.arenas) - 1
 
     def slot(self, name: str, base: BaseTensor, kind: str) -> None:
-        self.place[base] = (self.arena(name, HOST, base.type.nbytes, kind), 0)
+        self.positions[base] = (self.arena(name, HOST, base.type.nbytes, kind), 0)
 
     def persistent(self) -> None:
         """An allocation for each stored tensor, so that programs with different plans can share it."""
         for key, stored in self.lowered.stored.items():
             base = stored.storage.base
             kind = "weights" if base in self.constants else "state"
-            self.place[base] = (self.arena(key, base.memory, base.type.nbytes, kind), 0)
+            self.positions[base] = (self.arena(key, base.memory, base.type.nbytes, kind), 0)
 
-    def pack(self, prepared: Mapping[LoweredNode, Any]) -> dict[int, tuple[tuple[_Row, ...], int, int]]:
-        """Places everything that has no place yet: per arena the rows for drawings, peak and lower bound."""
+    def assign_offsets(self, prepared: Mapping[LoweredNode, Any]) -> dict[int, tuple[tuple[_Row, ...], int, int]]:
+        """Gives everything an offset that has none yet: per arena the rows for drawings, peak and lower bound."""
         found = {}
-        for memory, (entries, packed) in self.packed(self.lowered.items, prepared).items():
-            index = self.arena("arena", memory, packed.peak, "arena")
-            self.put(index, 0, entries, packed.offsets)
-            drawn = tuple((e.name, e.life, offset) for e, offset in zip(entries, packed.offsets, strict=True))
-            found[index] = (drawn, packed.peak, packed.lower_bound)
+        for memory, (entries, assigned) in self.assigned(self.lowered.items, prepared).items():
+            index = self.arena("arena", memory, assigned.peak, "arena")
+            self.put(index, 0, entries, assigned.offsets)
+            drawn = tuple((e.name, e.life, offset) for e, offset in zip(entries, assigned.offsets, strict=True))
+            found[index] = (drawn, assigned.peak, assigned.lower_bound)
         return found
 
-    def packed(
+    def assigned(
         self, items: Sequence[LoweredItem], prepared: Mapping[LoweredNode, Any]
     ) -> dict[str, tuple[list[_Entry], MemoryPlan]]:
-        """What ``items`` need beside what is placed, with offsets, by memory.
+        """What ``items`` need beside what has a position, with offsets, by memory.
 
         A loop is one item of its parent: what its body needs is one entry, alive while the loop runs.
         """
-        alive = lifetimes(items, self.place)
-        owner = share_in_place(items, self.place, alive)
+        alive = lifetimes(items, self.positions)
+        owner = share_in_place(items, self.positions, alive)
         guests: dict[BaseTensor, list[BaseTensor]] = {}
-        for base, place in owner.items():
-            guests.setdefault(place, []).append(base)
+        for base, whose in owner.items():
+            guests.setdefault(whose, []).append(base)
         entries: dict[str, list[_Entry]] = {}
         for base, (start, last) in alive.items():
             if base not in owner:
@@ -176,27 +176,27 @@ class _Planning:
                 entries.setdefault(memory, []).append(_Entry(f"{item.node.name}:workspace", life, node=item))
             elif isinstance(item, Loop):
                 outside = {s.base: (0, 0) for s in (*item.inputs, *item.outputs)}
-                for memory, (inner, body) in self.packed_body(item, outside, prepared).items():
+                for memory, (inner, body) in self.assigned_body(item, outside, prepared).items():
                     life = Lifetime(time, time + 1, body.peak, self.alignment)
                     entry = _Entry(f"{item.node.name}:body", life, inner=(tuple(inner), body.offsets))
                     entries.setdefault(memory, []).append(entry)
         return {memory: (found, _offsets([e.life for e in found])) for memory, found in entries.items()}
 
-    def packed_body(
+    def assigned_body(
         self, loop: Loop, outside: Mapping[BaseTensor, tuple[int, int]], prepared: Mapping[LoweredNode, Any]
     ) -> dict[str, tuple[list[_Entry], MemoryPlan]]:
         """What a loop's body needs for itself, with offsets from the begin of its part of the arena."""
-        placed = self.place
-        self.place = {**outside, **placed}
+        known = self.positions
+        self.positions = {**outside, **known}
         try:
-            return self.packed(loop.items, prepared)
+            return self.assigned(loop.items, prepared)
         finally:
-            self.place = placed
+            self.positions = known
 
     def put(self, arena: int, start: int, entries: Sequence[_Entry], offsets: Sequence[int]) -> None:
         for entry, offset in zip(entries, offsets, strict=True):
             for base in entry.bases:
-                self.place[base] = (arena, start + offset)
+                self.positions[base] = (arena, start + offset)
             if entry.node is not None:
                 self.workspace[entry.node] = self.bytes_at(arena, start + offset, entry.life.bytes)
             if entry.inner is not None:
@@ -208,20 +208,20 @@ class _Planning:
         self.count -= 1  # no value has a number below zero
         return Operand(arena, offset, type_, contiguous_strides(type_.sizes), self.count)
 
-    def packable(self, storage: Storage) -> bool:
+    def prepackable(self, storage: Storage) -> bool:
         """True for what is the same at every run and in every iteration of a loop."""
         return storage.base in self.constants and not storage.iteration_stride and not storage.buffer_stride
 
-    def packs_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
+    def prepacked_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
         """Where the packs lie that a node's kernel asked for; None for those of an input that is not constant."""
         found: list[Operand | None] = []
         for request in prepared.packs:
             storage, source = item.inputs[request.input], inputs[request.input]
-            if storage is None or source is None or not request.bytes or not self.packable(storage):
+            if storage is None or source is None or not request.bytes or not self.prepackable(storage):
                 found.append(None)
                 continue
-            place = (source.offset, source.type, source.strides)
-            alike = (item.kernel.name, *place, request.kind, request.bytes, item.node.attributes)
+            layout = (source.offset, source.type, source.strides)
+            alike = (item.kernel.name, *layout, request.kind, request.bytes, item.node.attributes)
             digest = hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()
             name = f"{storage.base.name}:{request.input}:{digest}"
             if name not in self.packs:
@@ -232,27 +232,27 @@ class _Planning:
         return found if any(found) else []
 
     def operands(self, storages: Mapping[str, Storage]) -> dict[str, Operand]:
-        return {name: s.operand(*self.place[s.base]) for name, s in storages.items()}
+        return {name: s.operand(*self.positions[s.base]) for name, s in storages.items()}
 
-    def whole(self, base: BaseTensor) -> Operand:
+    def base_operand(self, base: BaseTensor) -> Operand:
         strides = contiguous_strides(base.type.sizes)
-        return Storage(base, 0, strides, base.type).operand(*self.place[base])
+        return Storage(base, 0, strides, base.type).operand(*self.positions[base])
 
     def operand(self, storage: Storage | None) -> Operand | None:
         if storage is None:
             return None
         found = self.made.get(id(storage))
         if found is None:
-            found = self.made[id(storage)] = storage.operand(*self.place[storage.base])
+            found = self.made[id(storage)] = storage.operand(*self.positions[storage.base])
         return found
 
     def without_memory(self) -> None:
         """Marks the weights of which only packs are read."""
         self.read.update(s.base for s in self.lowered.outputs.values())
-        packed = {pack.source.arena for pack in self.packs.values()}
+        prepacked = {pack.source.arena for pack in self.packs.values()}
         for base in self.constants - self.read:
-            index, _ = self.place[base]
-            if index in packed:
+            index, _ = self.positions[base]
+            if index in prepacked:
                 self.arenas[index] = replace(self.arenas[index], kind="source")
 
     def step(self, item: LoweredNode | Loop, prepared: Mapping[LoweredNode, Any]) -> Step:
@@ -265,7 +265,7 @@ class _Planning:
             return Step(item.node, None, control, counts, None, None, body)
         inputs = tuple(self.operand(s) for s in item.inputs)
         outputs = tuple(self.operand(s) for s in item.outputs)
-        packs = tuple(self.packs_of(item, inputs, prepared[item]))
+        packs = tuple(self.prepacked_of(item, inputs, prepared[item]))
         given = [request for request, pack in zip(prepared[item].packs, packs, strict=False) if pack is not None]
         replaced = {request.input for request in given if request.replaces}
         self.read.update(s.base for i, s in enumerate(item.inputs) if s is not None and i not in replaced)

@@ -15,7 +15,7 @@ from ..model import Model
 from ..passes.dynamic_regions import without_data
 from .dataset import Batch, Dataset, as_dataset, check_keys
 from .interrupts import InterruptsHeld
-from .metrics import Tally, figures
+from .metrics import RunningMean, figures
 from .objective import SAMPLE_WEIGHT, Objective
 from .optimizers import Optimizer
 from .programs import Programs
@@ -88,11 +88,11 @@ class Evaluator:
         self._check_open()
         dataset = as_dataset(data)
         self._check_data(dataset)
-        tallies = self.tallies()
+        means = self.means()
         with self.model.lock:
             for batch in dataset.batches(batch_size, tuple_keys=self.tuple_keys):
-                count(tallies, self.programs.evaluate(self._arguments(batch)))
-        return figures(tallies)
+                count(means, self.programs.evaluate(self._arguments(batch)))
+        return figures(means)
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs for ``inputs`` with the newest weights, by name."""
@@ -101,10 +101,10 @@ class Evaluator:
             found = self.programs.predict(inputs)
         return {name: found[name] for name in self._outputs}
 
-    def tallies(self) -> dict[str, Tally]:
-        """An empty tally per figure."""
+    def means(self) -> dict[str, RunningMean]:
+        """An empty running mean per figure."""
         fractions = self.objective.fractions
-        return {"loss": Tally(), **{name: Tally(fraction) for name, fraction in fractions.items()}}
+        return {"loss": RunningMean(), **{name: RunningMean(fraction) for name, fraction in fractions.items()}}
 
     def _check_data(self, dataset: Dataset) -> None:
         if not self.objective.open:
@@ -159,11 +159,11 @@ class Evaluator:
         self.close()
 
 
-def count(tallies: Mapping[str, Tally], terms: Mapping[str, Array]) -> None:
-    """Adds the figures of a batch to their tallies."""
-    for name, tally in tallies.items():
+def count(means: Mapping[str, RunningMean], terms: Mapping[str, Array]) -> None:
+    """Adds the figures of a batch to their running means."""
+    for name, mean in means.items():
         keys = ("loss", "weight") if name == "loss" else (f"{name}:sum", f"{name}:weight")
-        tally.add(float(terms[keys[0]]), float(terms[keys[1]]))
+        mean.add(float(terms[keys[0]]), float(terms[keys[1]]))
 
 
 def _cast(name: str, array: Array, type_: Any) -> Array:

@@ -96,8 +96,8 @@ def joint_graph(
         raise GradientError("the loss depends on none of the trained parameters: " + ", ".join(list(trained)[:5]))
     behind = len(builder.nodes())
     squares: Value | None = None
-    places = {value: place for place, node in enumerate(builder.nodes()) for value in node.outputs}
-    for name in sorted(reached, key=lambda name: places.get(found[values[name]], -1)):
+    indices = {value: index for index, node in enumerate(builder.nodes()) for value in node.outputs}
+    for name in sorted(reached, key=lambda name: indices.get(found[values[name]], -1)):
         gradient = found[values[name]]
         assert gradient is not None
         held = _zeros(builder, ACCUMULATOR + name, gradient.type)
@@ -203,7 +203,7 @@ def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -
 def _zeros(
     builder: GraphBuilder, name: str, type_: TensorType, role: Literal["parameter", "statistic"] = "statistic"
 ) -> Value:
-    """A stored tensor whose data is zeros, or what the trainer's store has by that name."""
+    """A stored tensor whose data is zeros, or what the trainer has by that name."""
     zeros = np.broadcast_to(np.zeros((), type_.dtype.numpy), type_.sizes)
     return builder.initializer(name, zeros, role=role)
 

@@ -25,7 +25,7 @@ from .checkpoint import Checkpoint
 from .dataset import Dataset
 from .history import History
 from .interrupts import InterruptsHeld
-from .metrics import Tally, figures
+from .metrics import RunningMean, figures
 from .progress import progress
 from .record import BEST, Record
 from .stepper import Stepper
@@ -60,12 +60,12 @@ class Mark:
     Attributes:
         epoch: passes done.
         position: batches of the next pass that are done.
-        tallies: figures of that pass so far.
+        means: figures of that pass so far.
     """
 
     epoch: int
     position: int
-    tallies: dict[str, Tally]
+    means: dict[str, RunningMean]
 
 
 class Fit:
@@ -93,7 +93,7 @@ class Fit:
         self.callbacks, self.saving, self.early_stop = callbacks, saving, early_stop
         self.progress = progress(shown)
         self.history = History()
-        self.mark = Mark(0, 0, trainer.tallies())
+        self.mark = Mark(0, 0, trainer.means())
         self.saved: Mark | None = None
         self.signature: dict[str, Any] = {}
         self.spoiled: frozenset[str] = frozenset()  # tensors that were not finite before
@@ -132,7 +132,7 @@ class Fit:
 
     def _epoch(self) -> None:
         trainer, number, position = self.trainer, self.mark.epoch, self.mark.position
-        tallies = copy.deepcopy(self.mark.tallies)
+        means = copy.deepcopy(self.mark.means)
         begun = time.perf_counter()
         batches = self.data.batches(
             self.batch_size,
@@ -143,18 +143,18 @@ class Fit:
             tuple_keys=trainer.tuple_keys,
         )
         for batch in batches:
-            trainer.micro_batch(batch, tallies)
+            trainer.micro_batch(batch, means)
             position += 1
-            self.progress.batch(number, position, figures(tallies))
+            self.progress.batch(number, position, figures(means))
             if trainer.pending >= trainer.accumulate:
-                self._update(Mark(number, position, copy.deepcopy(tallies)))
+                self._update(Mark(number, position, copy.deepcopy(means)))
                 if self.stopping:
                     return
         if trainer.pending:  # the last logical batch of the epoch is short
-            self._update(Mark(number, position, copy.deepcopy(tallies)))
+            self._update(Mark(number, position, copy.deepcopy(means)))
         if not position:
             raise InputError(f"fit: epoch {number + 1} had no batches")
-        self._end_epoch(number + 1, tallies, time.perf_counter() - begun)
+        self._end_epoch(number + 1, means, time.perf_counter() - begun)
 
     def _update(self, mark: Mark) -> None:
         with InterruptsHeld():  # weights, mark and history advance together
@@ -169,8 +169,8 @@ class Fit:
         if isinstance(every, int) and self.trainer.steps % every == 0:
             self._save()
 
-    def _end_epoch(self, epoch: int, tallies: Mapping[str, Tally], seconds: float) -> None:
-        row = figures(tallies)
+    def _end_epoch(self, epoch: int, means: Mapping[str, RunningMean], seconds: float) -> None:
+        row = figures(means)
         if self.validation is not None:
             found = self.trainer.evaluate(self.validation, batch_size=self.batch_size)
             row |= {f"val_{name}": figure for name, figure in found.items()}
@@ -178,7 +178,7 @@ class Fit:
         better = rule is not None and rule.better(rule.figure(row), self.best)
         weights = self._weights() if rule is not None and better and rule.restore_best else {}
         with InterruptsHeld():  # mark, history and early stop advance together
-            self.mark = Mark(epoch, 0, self.trainer.tallies())
+            self.mark = Mark(epoch, 0, self.trainer.means())
             self.history.add_epoch({"epoch": epoch, **row, "seconds": seconds})
             if rule is not None and better:
                 self.best, self.waited, self.best_state = rule.figure(row), 0, weights
@@ -219,7 +219,7 @@ class Fit:
             _log.warning("interrupted; saved in %s", self.saving.folder)
 
     def _finish(self) -> None:
-        """The weights of the best epoch come back, and callbacks are told."""
+        """The weights of the best epoch come back, and callbacks are called."""
         if self.best_state:
             state = self.trainer.programs.state()
             state |= {name.removeprefix(BEST): array for name, array in self.best_state.items()}
@@ -252,7 +252,7 @@ class Fit:
             steps=steps,
             epoch=self.mark.epoch,
             position=self.mark.position,
-            tallies=self.mark.tallies,
+            means=self.mark.means,
             history=self.history,
             best=self.best,
             waited=self.waited,
@@ -303,12 +303,12 @@ class Fit:
         # Everything fits: from here on the trainer changes.
         others = trainer.execution.algorithms.adopt(record.algorithms)
         if others:
-            _log.warning("%s: not bit for bit, since %d nodes go by other algorithms than there", path, len(others))
-        same = position and record.tallies.keys() == self.mark.tallies.keys()
+            _log.warning("%s: not bit for bit, since %d nodes use other algorithms than there", path, len(others))
+        same = position and record.means.keys() == self.mark.means.keys()
         with InterruptsHeld():
             trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(BEST)})
             trainer.steps = record.steps
-        self.mark = self.saved = Mark(record.epoch, position, dict(record.tallies) if same else trainer.tallies())
+        self.mark = self.saved = Mark(record.epoch, position, dict(record.means) if same else trainer.means())
         self.history, self.best, self.waited = record.history, record.best, record.waited
         self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(BEST)}
         self._judge()

@@ -72,7 +72,7 @@ class CrossEntropy:
 
     Attributes:
         class_weights: one number per class.
-        label_smoothing: part of the target that is spread evenly over all classes.
+        label_smoothing: share of the target that all classes get alike.
         ignore_index: label of elements that don't count.
         axis: the class axis, where the shapes leave a choice.
     """
@@ -134,7 +134,7 @@ class CrossEntropy:
 
     def elements(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
         """-log softmax(output)[label], weighted; both results have the labels' shape."""
-        z = wide(output)
+        z = upcast(output)
         dtype = z.type.dtype
         counted = ops.logical_not(ops.equal(labels, self.ignore_index))
         weight = ops.cast(counted, to=dtype)
@@ -155,11 +155,11 @@ class CrossEntropy:
         rest[target.axis or 0] = len(table)
         at = tuple(1 if i == target.axis else n for i, n in enumerate(output.type.shape))
         z = ops.where(ops.reshape(counted, shape=at), z, zero(z))  # so that what is ignored may be infinite or NaN
-        spread = ops.mul(ops.log_softmax(z, axis=target.axis), _constant(labels, table.reshape(rest)))
-        spread = ops.neg(ops.reduce_sum(spread, axes=(target.axis,), keepdims=0))
-        spread = ops.where(counted, spread, zero(spread))
+        uniform = ops.mul(ops.log_softmax(z, axis=target.axis), _constant(labels, table.reshape(rest)))
+        uniform = ops.neg(ops.reduce_sum(uniform, axes=(target.axis,), keepdims=0))
+        uniform = ops.where(counted, uniform, zero(uniform))
         share = self.label_smoothing / len(table)
-        return ops.add(ops.mul(loss, 1.0 - self.label_smoothing), ops.mul(spread, share)), weight
+        return ops.add(ops.mul(loss, 1.0 - self.label_smoothing), ops.mul(uniform, share)), weight
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def total(elements: Value, weight: Value, sample_weight: Value | None) -> tuple[
         sample_weight: (B,), multiplies both.
     """
     if sample_weight is not None:
-        factor = wide(sample_weight)
+        factor = upcast(sample_weight)
         if factor.type.dtype != elements.type.dtype:
             factor = ops.cast(factor, to=elements.type.dtype)
         rank = elements.type.rank
@@ -223,7 +223,7 @@ def total(elements: Value, weight: Value, sample_weight: Value | None) -> tuple[
 
 def summed(value: Value) -> Value:
     """The sum over all axes as float32 of rank 0."""
-    value = wide(value)
+    value = upcast(value)
     if value.type.rank:
         value = ops.reduce_sum(value, axes=tuple(range(value.type.rank)), keepdims=0)
     return value if value.type.dtype == float32 else ops.cast(value, to=float32)
@@ -231,7 +231,7 @@ def summed(value: Value) -> Value:
 
 def ones(value: Value) -> Value:
     """Ones of the value's shape, for counting its elements."""
-    return _ones(wide(value))
+    return _ones(upcast(value))
 
 
 def zero(value: Value) -> Value:
@@ -240,7 +240,7 @@ def zero(value: Value) -> Value:
     return value.builder.scalar(0, value.type.dtype)
 
 
-def wide(value: Value) -> Value:
+def upcast(value: Value) -> Value:
     """``value`` in float32 or wider, so that sums are exact enough."""
     dtype = value.type.dtype
     return value if dtype.is_float and dtype.bits >= 32 else ops.cast(value, to=float32)
@@ -261,7 +261,7 @@ def _constant(like: Value, array: np.ndarray[Any, Any]) -> Value:
 
 def pair(output: Value, labels: Value) -> tuple[Value, Value]:
     """Output and labels in one float dtype and of the output's shape."""
-    y = wide(output)
+    y = upcast(output)
     t = labels if labels.type.dtype == y.type.dtype else ops.cast(labels, to=y.type.dtype)
     if t.type.rank != y.type.rank:
         t = ops.reshape(t, shape=y.type.shape)

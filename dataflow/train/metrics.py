@@ -95,7 +95,7 @@ def _counted(right: Value, labels: Value, target: Target) -> tuple[Value, Value]
 
 
 @dataclass(slots=True)
-class Tally:
+class RunningMean:
     """A weighted mean over batches, with its standard error.
 
     Attributes:
@@ -135,11 +135,11 @@ class Tally:
         return math.sqrt(max(squares, 0.0) * self.batches / (self.batches - 1)) / weight
 
 
-def figures(tallies: Mapping[str, Tally], prefix: str = "") -> dict[str, float]:
+def figures(means: Mapping[str, RunningMean], prefix: str = "") -> dict[str, float]:
     """Means by name, and ``name_error`` where the standard error is known."""
     found = {}
-    for name, tally in tallies.items():
-        found[prefix + name] = tally.mean
-        if math.isfinite(tally.error):
-            found[f"{prefix}{name}_error"] = tally.error
+    for name, mean in means.items():
+        found[prefix + name] = mean.mean
+        if math.isfinite(mean.error):
+            found[f"{prefix}{name}_error"] = mean.error
     return found

@@ -137,7 +137,7 @@ class BatchObjective:
                 f"a loss or metric function returned {type(value).__name__}; expected a Value of the graph"
             )
         if value.type.rank:
-            return losses.total(losses.wide(value), losses.ones(value), sample_weight)
+            return losses.total(losses.upcast(value), losses.ones(value), sample_weight)
         count = g.scalar(self.size, float32)
         return ops.mul(losses.summed(value), count), count
 

@@ -1,4 +1,4 @@
-"""Which parameters are trained: patterns over names, aliases and places in the graph."""
+"""Which parameters are trained: patterns over names, aliases and positions in the graph."""
 
 from __future__ import annotations
 
@@ -101,28 +101,28 @@ def _readers(graph: Graph) -> dict[str, list[tuple[int, int]]]:
     sources = {value: {value.name} for value in graph.initializers}
     found: dict[str, list[tuple[int, int]]] = {}
     for index, node in enumerate(graph.nodes):
-        for place, value in enumerate(node.inputs):
+        for position, value in enumerate(node.inputs):
             if value is None or value not in sources:
                 continue
-            if node.op.name in _VIEWS and place == 0:
+            if node.op.name in _VIEWS and position == 0:
                 for output in node.outputs:
                     if output is not None:
                         sources[output] = sources[value]
                 continue
             for name in sources[value]:
-                found.setdefault(name, []).append((index, place))
+                found.setdefault(name, []).append((index, position))
     return found
 
 
 def _last_layers(graph: Graph, names: set[str], count: int) -> set[str]:
     """What is first read by the ``count`` last nodes with a weight of rank two or more, or after them."""
-    readers = {name: places for name, places in _readers(graph).items() if name in names}
+    readers = {name: positions for name, positions in _readers(graph).items() if name in names}
     rank = {value.name: value.type.rank for value in graph.initializers}
-    layers = sorted({places[0][0] for name, places in readers.items() if rank[name] >= 2})
+    layers = sorted({positions[0][0] for name, positions in readers.items() if rank[name] >= 2})
     if not layers or count < 1:
         return set()
     first = layers[-min(count, len(layers))]
-    return {name for name, places in readers.items() if places[0][0] >= first}
+    return {name for name, positions in readers.items() if positions[0][0] >= first}
 
 
 def _biases(graph: Graph, names: Sequence[str]) -> set[str]:
@@ -131,9 +131,9 @@ def _biases(graph: Graph, names: Sequence[str]) -> set[str]:
     readers = _readers(graph)
     found = set()
     for name in names:
-        for index, place in readers.get(name, ()):
+        for index, position in readers.get(name, ()):
             op = graph.nodes[index].op
-            declared = op.inputs[place] if place < len(op.inputs) else ""
+            declared = op.inputs[position] if position < len(op.inputs) else ""
             if name in vectors and (op.name == "add" or declared.startswith("bias")):
                 found.add(name)
     return found

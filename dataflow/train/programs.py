@@ -284,7 +284,7 @@ class Programs:
         if self._dropout is not None:
             batch = {**batch, KEY_INPUT: np.array([self._dropout, draw], np.uint64)}
         if self._trained.owners is None:
-            self._settle(given)
+            self._resolve(given)
 
         def make(sizes: Mapping[str, int]) -> Graph:
             return self._joint(given, sizes, first, values)
@@ -308,14 +308,14 @@ class Programs:
         self._trained.reached = joint.reached
         return joint.graph
 
-    def _settle(self, batch: Mapping[str, Array]) -> None:
+    def _resolve(self, batch: Mapping[str, Array]) -> None:
         """Decides where the tensors lie that training changes, from the first micro-batch."""
         self.engine.forget_programs()  # made before it was known what changes, and where that lies
         sizes = sizes_of(self._graph, {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs})
         graph = self._joint(batch, sizes, True)
         on_host = all(memory == HOST for memory in self.engine.devices.memories.values())
         mutable = self._trained.changed()
-        self._trained.settle(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
+        self._trained.resolve(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
 
     def _program(
         self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Callable[[Mapping[str, int]], Graph]
@@ -333,7 +333,11 @@ class Programs:
             assert not dims_of(graph)
             trained = self._trained
             return self.engine.build(
-                graph, mutable=trained.changed(), owners=trained.places(), newest=trained.initial, scratch=self._scratch
+                graph,
+                mutable=trained.changed(),
+                owners=trained.all_owners(),
+                newest=trained.initial,
+                scratch=self._scratch,
             )
 
         return self.engine.program(kind, tuple((name, array.shape) for name, array in batch.items()), build)

@@ -12,11 +12,11 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType
 from .checkpoint import Checkpoint, fingerprint
 from .history import History
-from .metrics import Tally
+from .metrics import RunningMean
 
 BEST = "best/"
 _MOST = 2**53  # of counts: floats hold them exactly
-_TALLY = {"fraction", "batches", "sums"}
+_RUNNING_MEAN = {"fraction", "batches", "sums"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Record:
         steps: optimizer steps done.
         epoch: passes over the data done.
         position: batches of the next pass done.
-        tallies: figures of that pass so far.
+        means: figures of that pass so far.
         history: of the run so far.
         best: the best figure for stopping early, or None.
         waited: epochs since.
@@ -43,7 +43,7 @@ class Record:
     steps: int
     epoch: int
     position: int
-    tallies: Mapping[str, Tally]
+    means: Mapping[str, RunningMean]
     history: History
     best: float | None
     waited: int
@@ -57,8 +57,8 @@ class Record:
 
     def counters(self) -> dict[str, Any]:
         """What JSON holds of it."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        found["tallies"] = {name: asdict(tally) for name, tally in self.tallies.items()}
+        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "means"}
+        found["tallies"] = {name: asdict(mean) for name, mean in self.means.items()}
         return found | {"history": self.history.state(), "trainable": [*self.trainable], "slots": [*self.slots]}
 
     @classmethod
@@ -69,15 +69,15 @@ class Record:
             InputError: an entry is missing, or of another type or out of range.
         """
         read = _Reader(checkpoint.counters, path)
-        tallies = {
-            name: Tally(bool(t["fraction"]), t["batches"], [float(s) for s in t["sums"]])
-            for name, t in read.mapping("tallies", _is_tally, "a tally").items()
+        means = {
+            name: RunningMean(bool(t["fraction"]), t["batches"], [float(s) for s in t["sums"]])
+            for name, t in read.mapping("tallies", _is_running_mean, "a running mean").items()
         }
         return cls(
             steps=read.count("steps"),
             epoch=read.count("epoch"),
             position=read.count("position"),
-            tallies=tallies,
+            means=means,
             history=History.from_state(read.mapping("history", _is_table, "columns of numbers", {"epochs", "steps"})),
             best=read.entry("best", lambda v: v is None or _is_number(v), "a number or null"),
             waited=read.count("waited"),
@@ -210,8 +210,8 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_number, value))
 
 
-def _is_tally(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() != _TALLY or not _is_numbers(value["sums"]):
+def _is_running_mean(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != _RUNNING_MEAN or not _is_numbers(value["sums"]):
         return False
     return isinstance(value["fraction"], bool) and _is_count(value["batches"]) and len(value["sums"]) == 5
 

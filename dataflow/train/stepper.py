@@ -20,7 +20,7 @@ from .evaluator import Evaluator, count
 from .gradients import Gradients
 from .interrupts import InterruptsHeld
 from .joint import SQUARES
-from .metrics import Tally
+from .metrics import RunningMean
 from .names import Names
 from .nonfinite import NonFiniteLoss, first_bad
 from .objective import Objective
@@ -117,15 +117,15 @@ class Stepper(Evaluator):
             NonFiniteLoss: the loss or a gradient is NaN or infinite.
         """
         arrays = _arrays(batch)
-        tally = Tally()
+        loss = RunningMean()
         with self.model.lock:
-            self.micro_batch(Batch(arrays, None), {"loss": tally})
+            self.micro_batch(Batch(arrays, None), {"loss": loss})
             if self._pending >= self.accumulate:
                 self.update()
-        return tally.mean
+        return loss.mean
 
-    def micro_batch(self, batch: Batch, tallies: Mapping[str, Tally]) -> None:
-        """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``tallies``."""
+    def micro_batch(self, batch: Batch, means: Mapping[str, RunningMean]) -> None:
+        """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``means``."""
         with self.model.lock:
             arguments = self._begin("step", batch)
             try:
@@ -136,7 +136,7 @@ class Stepper(Evaluator):
             except BaseException:
                 self.discard()
                 raise
-            count(tallies, terms)
+            count(means, terms)
 
     def discard(self) -> None:
         """Forgets the micro-batches since the last optimizer step, as if they had not been."""

@@ -79,14 +79,14 @@ def tied(graph: Graph, ties: Mapping[str, Tie]) -> Graph:
     made: dict[str, Value] = {}
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> tuple[Value | None, ...] | None:
-        for place, value in enumerate(node.inputs):
+        for position, value in enumerate(node.inputs):
             tie = ties.get(value.name) if value is not None and value in graph.initializers else None
             if tie is None or value is None:
                 continue
             if value.name not in made:
                 source = next(v for v in builder.initializers() if v.name == tie.of)
                 made[value.name] = ops.transpose(source, perm=(1, 0)) if tie.transposed else source
-            inputs[place] = made[value.name]
+            inputs[position] = made[value.name]
         return None
 
     return rewrite(graph, replace)

@@ -59,11 +59,11 @@ class Trained:
         names |= {ACCUMULATOR + name for name in self.reached}
         return names | {f"optimizer/{slot}/{name}" for slot in self._slots for name in self.reached}
 
-    def places(self) -> dict[str, str]:
+    def all_owners(self) -> dict[str, str]:
         """The memory of each tensor that some program changes."""
         return {**dict.fromkeys(self.changed(), HOST), **(self.owners or {})}
 
-    def settle(self, lowered: Lowered | None) -> None:
+    def resolve(self, lowered: Lowered | None) -> None:
         """Decides once where each tensor lies: in the memory of the first device that reads the parameter.
 
         Args:

@@ -7,7 +7,7 @@ import pytest
 
 import dataflow as df
 from dataflow.train import schedules
-from dataflow.train.metrics import Tally
+from dataflow.train.metrics import RunningMean
 from dataflow.train.names import CORE_ONLY
 from dataflow.train.progress import described
 
@@ -67,32 +67,32 @@ def test_impossible_settings_are_refused(make: object) -> None:
 
 
 def test_the_error_of_a_fraction_is_binomial() -> None:
-    tally = Tally(True)
-    tally.add(30, 40)
-    tally.add(45, 60)
-    assert tally.mean == 0.75
-    assert tally.error == pytest.approx(math.sqrt(0.75 * 0.25 / 100))
+    running = RunningMean(True)
+    running.add(30, 40)
+    running.add(45, 60)
+    assert running.mean == 0.75
+    assert running.error == pytest.approx(math.sqrt(0.75 * 0.25 / 100))
 
 
 def test_the_error_of_a_mean_covers_the_truth() -> None:
     rng = np.random.default_rng(0)
     inside = 0
     for _ in range(300):
-        tally = Tally()
+        running = RunningMean()
         for size in (8, 8, 8, 8, 8, 8, 8, 8, 8, 3):
-            tally.add(float(rng.exponential(2.0, size).sum()), size)
-        inside += abs(tally.mean - 2.0) < 2 * tally.error
+            running.add(float(rng.exponential(2.0, size).sum()), size)
+        inside += abs(running.mean - 2.0) < 2 * running.error
     assert 0.85 < inside / 300 < 0.99  # 95% for a normal mean; a skew one of 75 samples is covered a little less
 
 
 def test_the_error_of_equal_batches_is_the_textbooks() -> None:
     means = np.array([1.0, 2.0, 4.0, 5.0])
-    tally = Tally()
+    running = RunningMean()
     for mean in means:
-        tally.add(10 * mean, 10)
-    assert tally.mean == means.mean()
-    assert tally.error == pytest.approx(means.std(ddof=1) / 2)
-    one = Tally()
+        running.add(10 * mean, 10)
+    assert running.mean == means.mean()
+    assert running.error == pytest.approx(means.std(ddof=1) / 2)
+    one = RunningMean()
     one.add(3, 1)
     assert math.isnan(one.error)
 
