@@ -81,8 +81,7 @@ UNARY = (
     ("dataflow/ops/activation.py", "softsign: Op = "),
     ("plugins/dataflow_numpy/activation.py", '    "softsign": '),
     ("dataflow/testing/samples/activation.py", None),
-    ("native/cpu/map/activation.c", "  X(softsign, "),
-    ("native/cuda/map/activation.cu", "  X(softsign, "),
+    ("native/kernels/unary.h", "  X(softsign, "),
     ("importers/dataflow_onnx/operators/activation.py", 'unary(operator, "Softsign"'),
     ("importers/dataflow_onnx/file/to_onnx.py", '"softsign": '),
 )

@@ -6,60 +6,7 @@
 #include "map/walk.h"
 #include "simd/vmath.h"
 
-/* ---- Functions without parameters: name, expression in x ------------------------------------ */
-
-#define F32_OPS(X)                                                                                 \
-  X(abs, fabsf(x))                                                                                 \
-  X(neg, -x)                                                                                       \
-  X(exp, df_exp(x))                                                                                \
-  X(log, df_log(x))                                                                                \
-  X(sqrt, sqrtf(x))                                                                                \
-  X(reciprocal, 1.0f / x)                                                                          \
-  X(tan, tanf(x))                                                                                  \
-  X(asin, asinf(x))                                                                                \
-  X(acos, acosf(x))                                                                                \
-  X(atan, atanf(x))                                                                                \
-  X(sinh, sinhf(x))                                                                                \
-  X(cosh, coshf(x))                                                                                \
-  X(tanh, df_tanh(x))                                                                              \
-  X(asinh, asinhf(x))                                                                              \
-  X(acosh, acoshf(x))                                                                              \
-  X(atanh, atanhf(x))                                                                              \
-  X(sigmoid, df_sigmoid(x))                                                                        \
-  X(relu, x < 0.0f ? 0.0f : x)                                                                     \
-  X(erf, df_erf(x))                                                                                \
-  X(floor, floorf(x))                                                                              \
-  X(ceil, ceilf(x))                                                                                \
-  X(round, rintf(x))                                                                               \
-  X(sign, x != x ? x : (float)((x > 0.0f) - (x < 0.0f)))                                           \
-  X(softplus, softplus(x))                                                                         \
-  X(softsign, x / (1.0f + fabsf(x)))                                                               \
-  X(hard_swish, x *clamp_01(x * (1.0f / 6.0f) + 0.5f))                                             \
-  X(mish, x *df_tanh(softplus(x)))
-
-#define F64_OPS(X)                                                                                 \
-  X(abs, fabs(x))                                                                                  \
-  X(neg, -x)                                                                                       \
-  X(exp, exp(x))                                                                                   \
-  X(log, log(x))                                                                                   \
-  X(sqrt, sqrt(x))                                                                                 \
-  X(reciprocal, 1.0 / x)                                                                           \
-  X(sin, sin(x))                                                                                   \
-  X(cos, cos(x))                                                                                   \
-  X(tanh, tanh(x))                                                                                 \
-  X(sigmoid, 1.0 / (1.0 + exp(-x)))                                                                \
-  X(relu, x < 0.0 ? 0.0 : x)                                                                       \
-  X(erf, erf(x))                                                                                   \
-  X(floor, floor(x))                                                                               \
-  X(ceil, ceil(x))                                                                                 \
-  X(round, rint(x))                                                                                \
-  X(sign, x != x ? x : (double)((x > 0.0) - (x < 0.0)))
-
-/* Negation goes through unsigned numbers: the least integer stays what it is, as in NumPy. */
-#define INT_OPS(X)                                                                                 \
-  X(abs, x < 0 ? 0 - (U)x : (U)x)                                                                  \
-  X(neg, 0 - (U)x)                                                                                 \
-  X(sign, (x > 0) - (x < 0))
+#include "kernels/unary.h" /* by the functions of simd/vmath.h */
 
 /* Functions with parameters: name, declarations that read attributes, expression in x. */
 #define F32_PARAMETER_OPS(X)                                                                       \
@@ -74,19 +21,9 @@
   X(thresholded_relu, FLOAT_ATTRIBUTE(alpha, DF_THRESHOLDED_RELU_ALPHA), x > alpha ? x : 0.0f)     \
   X(hard_sigmoid,                                                                                  \
     FLOAT_ATTRIBUTE(alpha, DF_HARD_SIGMOID_ALPHA) FLOAT_ATTRIBUTE(beta, DF_HARD_SIGMOID_BETA),     \
-    clamp_01(x *alpha + beta))
+    df_clamp_01(x *alpha + beta))
 
 #define FLOAT_ATTRIBUTE(name, index) const float name = (float)df_attr_float(call, index);
-
-static inline float clamp_01(float x) {
-  x = x < 0.0f ? 0.0f : x;
-  return x > 1.0f ? 1.0f : x;
-}
-
-/* log(1 + e^x). */
-static inline float softplus(float x) {
-  return (x > 0.0f ? x : 0.0f) + df_log1p(df_exp(-fabsf(x)));
-}
 
 /* y[i] = |expression| in x = x[i]. The output may be the input: DF_IVDEP says that nothing else
  * overlaps. */
@@ -112,16 +49,16 @@ static inline float softplus(float x) {
 
 #define DEFINE_F32(name, expression) DEFINE(name##_f32, float, float, expression)
 #define DEFINE_F64(name, expression) DEFINE(name##_f64, double, double, expression)
-F32_OPS(DEFINE_F32)
-F64_OPS(DEFINE_F64)
+DF_UNARY_F32(DEFINE_F32)
+DF_UNARY_F64(DEFINE_F64)
 
 #define DEFINE_I32(name, expression) DEFINE(name##_i32, int32_t, int32_t, expression)
 #define DEFINE_I64(name, expression) DEFINE(name##_i64, int64_t, int64_t, expression)
 #define U uint32_t
-INT_OPS(DEFINE_I32)
+DF_UNARY_INT(DEFINE_I32)
 #undef U
 #define U uint64_t
-INT_OPS(DEFINE_I64)
+DF_UNARY_INT(DEFINE_I64)
 #undef U
 
 #define DEFINE_F32_PARAMETER(name, declarations, expression)                                       \
@@ -164,9 +101,9 @@ DEFINE_TRIG(cos)
 ROWS(gelu_f32) {
   (void)step;
   if (df_attr_is(call, DF_GELU_APPROXIMATE, "tanh")) {
-    LOOP(float, float, 0.5f * x * (1.0f + df_tanh(0.7978845608f * (x + 0.044715f * (x * x * x)))))
+    LOOP(float, float, df_gelu_tanh(x))
   } else {
-    LOOP(float, float, 0.5f * x * (1.0f + df_erf(x * 0.7071067812f)))
+    LOOP(float, float, df_gelu(x))
   }
 }
 RUN(gelu_f32)
@@ -196,7 +133,7 @@ DEFINE(bitwise_not_64, uint64_t, uint64_t, ~x)
 #define STEP(name, expression) {DF_STEP_##name, name##_f32_rows},
 /* clang-format off */
 const df_step_rows DF_NAME(df_unary_rows)[] = {
-    F32_OPS(STEP) STEP(sin, ) STEP(cos, ) {0}};
+    DF_UNARY_F32(STEP) STEP(sin, ) STEP(cos, ) {0}};
 /* clang-format on */
 
 /* ---- Records -------------------------------------------------------------------------------- */
@@ -213,12 +150,12 @@ const df_step_rows DF_NAME(df_unary_rows)[] = {
 
 /* clang-format off */
 DF_KERNELS(activation) = {
-    F32_OPS(RECORD_F32)
+    DF_UNARY_F32(RECORD_F32)
     F32_PARAMETER_OPS(RECORD_F32_PARAMETER)
     SAME(sin, f32) SAME(cos, f32) SAME(gelu, f32)
-    F64_OPS(RECORD_F64)
-    INT_OPS(RECORD_I32)
-    INT_OPS(RECORD_I64)
+    DF_UNARY_F64(RECORD_F64)
+    DF_UNARY_INT(RECORD_I32)
+    DF_UNARY_INT(RECORD_I64)
     TEST(is_nan, f32) TEST(is_nan, f64) TEST(is_inf, f32) TEST(is_inf, f64)
     SAME(logical_not, bool)
     BITWISE_NOT(i8, 8) BITWISE_NOT(i16, 16) BITWISE_NOT(i32, 32) BITWISE_NOT(i64, 64)

@@ -1,66 +1,12 @@
 /* map/arithmetic.c: z = f(x, y) with NumPy broadcasting, any strides in, contiguous out; selection,
  * clipping. */
-#include "kernels/extremum.h"
+#include "kernels/binary.h"
 #include "map/walk.h"
 #include "simd/vmath.h"
 
+#include "kernels/unary.h" /* by the functions of simd/vmath.h */
+
 #include <stdlib.h>
-
-/* ---- Arithmetic: name, expression in a and b ------------------------------------------------ */
-
-#define FLOAT_OPS(X)                                                                               \
-  X(add, a + b)                                                                                    \
-  X(sub, a - b)                                                                                    \
-  X(mul, a *b)                                                                                     \
-  X(div, a / b)                                                                                    \
-  X(maximum, DF_MAXIMUM(a, b))                                                                     \
-  X(minimum, DF_MINIMUM(a, b))
-
-/* Wraps around through unsigned numbers. */
-#define INT_OPS(X)                                                                                 \
-  X(add, (U)a + (U)b)                                                                              \
-  X(sub, (U)a - (U)b)                                                                              \
-  X(mul, (U)a *(U)b)                                                                               \
-  X(div, int_divide(a, b))                                                                         \
-  X(maximum, a > b ? a : b)                                                                        \
-  X(minimum, a < b ? a : b)
-
-#define COMPARISONS(X)                                                                             \
-  X(equal, a == b)                                                                                 \
-  X(less, a < b)                                                                                   \
-  X(less_equal, a <= b)                                                                            \
-  X(greater, a > b)                                                                                \
-  X(greater_equal, a >= b)
-
-#define LOGIC_OPS(X)                                                                               \
-  X(logical_and, (a != 0) & (b != 0))                                                              \
-  X(logical_or, (a != 0) | (b != 0))                                                               \
-  X(logical_xor, (a != 0) ^ (b != 0))
-
-/* Integer quotients: towards zero; by zero gives 0, as NumPy does. -1 has a case of its own since
- * the least integer divided by it does not fit. */
-static inline int64_t int_divide(int64_t a, int64_t b) {
-  if (b == 0)
-    return 0;
-  return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
-}
-
-/* The remainder with the sign of the divisor (Python) or of the dividend (C). */
-static inline int64_t int_mod(int64_t a, int64_t b, int like_c) {
-  if (b == 0 || b == -1)
-    return 0;
-  int64_t rest = a % b;
-  return !like_c && rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
-}
-
-static inline double float_mod(double a, double b, int like_c) {
-  double rest = fmod(a, b);
-  if (like_c || b == 0.0)
-    return rest;
-  if (rest == 0.0)
-    return copysign(0.0, b);
-  return (rest < 0.0) != (b < 0.0) ? rest + b : rest;
-}
 
 #define ROWS(name)                                                                                 \
   static void name##_rows(void *out, const void *const *in, const int64_t *step, int64_t n,        \
@@ -104,24 +50,24 @@ static inline double float_mod(double a, double b, int like_c) {
 #define DEFINE_I32(name, expression) DEFINE(name##_i32, int32_t, int32_t, expression)
 #define DEFINE_I64(name, expression) DEFINE(name##_i64, int64_t, int64_t, expression)
 #define DEFINE_BOOL(name, expression) DEFINE(name##_bool, uint8_t, uint8_t, expression)
-FLOAT_OPS(DEFINE_F32)
-FLOAT_OPS(DEFINE_F64)
+DF_BINARY_FLOAT(DEFINE_F32)
+DF_BINARY_FLOAT(DEFINE_F64)
 #define U uint32_t
-INT_OPS(DEFINE_I32)
+DF_BINARY_INT(DEFINE_I32)
 #undef U
 #define U uint64_t
-INT_OPS(DEFINE_I64)
+DF_BINARY_INT(DEFINE_I64)
 #undef U
-LOGIC_OPS(DEFINE_BOOL)
+DF_LOGIC(DEFINE_BOOL)
 
 #define DEFINE_COMPARE_F32(name, expression) DEFINE(name##_f32, uint8_t, float, expression)
 #define DEFINE_COMPARE_F64(name, expression) DEFINE(name##_f64, uint8_t, double, expression)
 #define DEFINE_COMPARE_I32(name, expression) DEFINE(name##_i32, uint8_t, int32_t, expression)
 #define DEFINE_COMPARE_I64(name, expression) DEFINE(name##_i64, uint8_t, int64_t, expression)
-COMPARISONS(DEFINE_COMPARE_F32)
-COMPARISONS(DEFINE_COMPARE_F64)
-COMPARISONS(DEFINE_COMPARE_I32)
-COMPARISONS(DEFINE_COMPARE_I64)
+DF_COMPARISONS(DEFINE_COMPARE_F32)
+DF_COMPARISONS(DEFINE_COMPARE_F64)
+DF_COMPARISONS(DEFINE_COMPARE_I32)
+DF_COMPARISONS(DEFINE_COMPARE_I64)
 DEFINE(equal_bool, uint8_t, uint8_t, (a != 0) == (b != 0))
 
 #define DEFINE_MOD(type, T, function)                                                              \
@@ -130,29 +76,20 @@ DEFINE(equal_bool, uint8_t, uint8_t, (a != 0) == (b != 0))
     LOOPS(T, T, function(a, b, like_c))                                                            \
   }                                                                                                \
   RUN(mod_##type, 2)
-DEFINE_MOD(f32, float, float_mod)
-DEFINE_MOD(f64, double, float_mod)
-DEFINE_MOD(i32, int32_t, int_mod)
-DEFINE_MOD(i64, int64_t, int_mod)
+DEFINE_MOD(f32, float, df_mod_float)
+DEFINE_MOD(f64, double, df_mod_float)
+DEFINE_MOD(i32, int32_t, df_mod_int)
+DEFINE_MOD(i64, int64_t, df_mod_int)
 
 /* dx = dy where y > 0, else 0. */
 DEFINE(relu_grad_f32, float, float, b > 0.0f ? a : 0.0f)
 
 /* dx = dy (Phi(x) + x phi(x)), or the slope of the approximation by tanh; |a| is dy, |b| is x. */
-static inline float gelu_slope(float x) {
-  const float density = 0.3989422804f * df_exp(-0.5f * x * x);
-  return 0.5f * (1.0f + df_erf(x * 0.7071067812f)) + x * density;
-}
-static inline float gelu_tanh_slope(float x) {
-  const float gate = df_tanh(0.7978845608f * (x + 0.044715f * (x * x * x)));
-  const float inner = 0.7978845608f * (1.0f + 0.134145f * (x * x));
-  return 0.5f * (1.0f + gate) + 0.5f * x * (1.0f - gate * gate) * inner;
-}
 ROWS(gelu_grad_f32) {
   if (df_attr_is(call, DF_GELU_APPROXIMATE, "tanh")) {
-    LOOPS(float, float, a *gelu_tanh_slope(b))
+    LOOPS(float, float, a *df_gelu_tanh_slope(b))
   } else {
-    LOOPS(float, float, a *gelu_slope(b))
+    LOOPS(float, float, a *df_gelu_slope(b))
   }
 }
 RUN(gelu_grad_f32, 2)
@@ -163,7 +100,7 @@ DEFINE(prelu_f32, float, float, a < 0.0f ? a * b : a)
 #define STEP(name, expression) {DF_STEP_##name, name##_f32_rows},
 /* clang-format off */
 const df_step_rows DF_NAME(df_binary_rows)[] = {
-    FLOAT_OPS(STEP) STEP(relu_grad, ) {0}};
+    DF_BINARY_FLOAT(STEP) STEP(relu_grad, ) {0}};
 /* clang-format on */
 
 /* ---- Powers --------------------------------------------------------------------------------- */
@@ -287,11 +224,11 @@ DEFINE_CLIP(i64, int64_t, INT64_MIN, INT64_MAX)
 
 /* clang-format off */
 DF_KERNELS(arithmetic) = {
-    FLOAT_OPS(SAME_F32) FLOAT_OPS(SAME_F64)
-    INT_OPS(SAME_I32) INT_OPS(SAME_I64)
-    LOGIC_OPS(SAME_BOOL)
-    COMPARISONS(COMPARE_F32) COMPARISONS(COMPARE_F64)
-    COMPARISONS(COMPARE_I32) COMPARISONS(COMPARE_I64)
+    DF_BINARY_FLOAT(SAME_F32) DF_BINARY_FLOAT(SAME_F64)
+    DF_BINARY_INT(SAME_I32) DF_BINARY_INT(SAME_I64)
+    DF_LOGIC(SAME_BOOL)
+    DF_COMPARISONS(COMPARE_F32) DF_COMPARISONS(COMPARE_F64)
+    DF_COMPARISONS(COMPARE_I32) DF_COMPARISONS(COMPARE_I64)
     COMPARE(equal, bool)
     SAME(mod, f32) SAME(mod, f64) SAME(mod, i32) SAME(mod, i64)
     SAME(pow, f32) SAME(pow, f64)

@@ -4,8 +4,10 @@
  * outside of an integer's range gives the nearest end of the range (NaN the lower). The 16-bit
  * floats go through float.
  */
+#include "kernels/half.h"
 #include "map/walk.h"
-#include "simd/half.h"
+
+#include <math.h>
 
 /* Loops from one type to each: |S| float or integer. */
 #define EACH(T, expression)                                                                        \

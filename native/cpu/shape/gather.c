@@ -1,7 +1,7 @@
 /* shape/gather.c: elements read and summed by index: gather, index_add, one_hot; and tensors made
  * from numbers alone: full, range. */
+#include "kernels/half.h"
 #include "map/walk.h"
-#include "simd/half.h"
 
 /* ---- Index tensors -------------------------------------------------------------------------- */
 

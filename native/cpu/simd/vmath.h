@@ -12,25 +12,13 @@
  */
 #ifndef DF_CPU_SIMD_VMATH_H
 #define DF_CPU_SIMD_VMATH_H
+#include "kernels/bits.h"
+
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
 #define DF_ROUNDER 0x1.8p23f
 #define DF_ROUNDER_F64 0x1.8p52
 #define DF_TRIG_LIMIT 1e6f
-
-static inline int32_t df_bits(float x) {
-  int32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-static inline float df_float(int32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
 
 static inline uint64_t df_bits_f64(double x) {
   uint64_t bits;

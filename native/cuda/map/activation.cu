@@ -1,62 +1,8 @@
 /* map/activation.cu: y[i] = f(x[i]), shapes equal, any strides in, contiguous out. */
 #include "map/map.h"
+#include "map/vmath.h"
 
-/* ---- Functions without parameters: name, expression in x ------------------------------------ */
-
-#define F32_OPS(X)                                                                                 \
-  X(abs, fabsf(x))                                                                                 \
-  X(neg, -x)                                                                                       \
-  X(exp, expf(x))                                                                                  \
-  X(log, logf(x))                                                                                  \
-  X(sqrt, sqrtf(x))                                                                                \
-  X(reciprocal, 1.0f / x)                                                                          \
-  X(sin, sinf(x))                                                                                  \
-  X(cos, cosf(x))                                                                                  \
-  X(tan, tanf(x))                                                                                  \
-  X(asin, asinf(x))                                                                                \
-  X(acos, acosf(x))                                                                                \
-  X(atan, atanf(x))                                                                                \
-  X(sinh, sinhf(x))                                                                                \
-  X(cosh, coshf(x))                                                                                \
-  X(tanh, tanhf(x))                                                                                \
-  X(asinh, asinhf(x))                                                                              \
-  X(acosh, acoshf(x))                                                                              \
-  X(atanh, atanhf(x))                                                                              \
-  X(sigmoid, sigmoid(x))                                                                           \
-  X(relu, x < 0.0f ? 0.0f : x)                                                                     \
-  X(erf, erff(x))                                                                                  \
-  X(floor, floorf(x))                                                                              \
-  X(ceil, ceilf(x))                                                                                \
-  X(round, rintf(x))                                                                               \
-  X(sign, x != x ? x : static_cast<float>((x > 0.0f) - (x < 0.0f)))                                \
-  X(softplus, softplus(x))                                                                         \
-  X(softsign, x / (1.0f + fabsf(x)))                                                               \
-  X(hard_swish, x *clamp_01(x * (1.0f / 6.0f) + 0.5f))                                             \
-  X(mish, x *tanhf(softplus(x)))
-
-#define F64_OPS(X)                                                                                 \
-  X(abs, fabs(x))                                                                                  \
-  X(neg, -x)                                                                                       \
-  X(exp, exp(x))                                                                                   \
-  X(log, log(x))                                                                                   \
-  X(sqrt, sqrt(x))                                                                                 \
-  X(reciprocal, 1.0 / x)                                                                           \
-  X(sin, sin(x))                                                                                   \
-  X(cos, cos(x))                                                                                   \
-  X(tanh, tanh(x))                                                                                 \
-  X(sigmoid, 1.0 / (1.0 + exp(-x)))                                                                \
-  X(relu, x < 0.0 ? 0.0 : x)                                                                       \
-  X(erf, erf(x))                                                                                   \
-  X(floor, floor(x))                                                                               \
-  X(ceil, ceil(x))                                                                                 \
-  X(round, rint(x))                                                                                \
-  X(sign, x != x ? x : static_cast<double>((x > 0.0) - (x < 0.0)))
-
-/* Negation goes through unsigned numbers: the least integer stays what it is, as in NumPy. */
-#define INT_OPS(X)                                                                                 \
-  X(abs, x < 0 ? U(0) - U(x) : U(x))                                                               \
-  X(neg, U(0) - U(x))                                                                              \
-  X(sign, (x > 0) - (x < 0))
+#include "kernels/unary.h" /* by the functions of map/vmath.h */
 
 enum { NONE = INT32_MAX }; /* no attribute: reads as zero */
 
@@ -67,21 +13,7 @@ enum { NONE = INT32_MAX }; /* no attribute: reads as zero */
   X(selu, DF_SELU_ALPHA, DF_SELU_GAMMA, beta *(x < 0.0f ? alpha * expm1f(x) : x))                  \
   X(celu, DF_CELU_ALPHA, NONE, x < 0.0f ? alpha * expm1f(x / alpha) : x)                           \
   X(thresholded_relu, DF_THRESHOLDED_RELU_ALPHA, NONE, x > alpha ? x : 0.0f)                       \
-  X(hard_sigmoid, DF_HARD_SIGMOID_ALPHA, DF_HARD_SIGMOID_BETA, clamp_01(x *alpha + beta))
-
-static __device__ __forceinline__ float clamp_01(float x) {
-  x = x < 0.0f ? 0.0f : x;
-  return x > 1.0f ? 1.0f : x;
-}
-/* 1 / (1 + e^-x), with an exponential that never overflows. */
-static __device__ __forceinline__ float sigmoid(float x) {
-  const float e = expf(-fabsf(x));
-  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
-}
-/* log(1 + e^x). */
-static __device__ __forceinline__ float softplus(float x) {
-  return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x)));
-}
+  X(hard_sigmoid, DF_HARD_SIGMOID_ALPHA, DF_HARD_SIGMOID_BETA, df_clamp_01(x *alpha + beta))
 
 #define DEFINE(name, TO, TI, expression)                                                           \
   struct name##_fn {                                                                               \
@@ -91,15 +23,17 @@ static __device__ __forceinline__ float softplus(float x) {
 
 #define DEFINE_F32(name, expression) DEFINE(name##_f32, float, float, expression)
 #define DEFINE_F64(name, expression) DEFINE(name##_f64, double, double, expression)
-F32_OPS(DEFINE_F32)
-F64_OPS(DEFINE_F64)
+DF_UNARY_F32(DEFINE_F32)
+DEFINE_F32(sin, sinf(x))
+DEFINE_F32(cos, cosf(x))
+DF_UNARY_F64(DEFINE_F64)
 #define DEFINE_I32(name, expression) DEFINE(name##_i32, int32_t, int32_t, expression)
 #define DEFINE_I64(name, expression) DEFINE(name##_i64, int64_t, int64_t, expression)
 #define U uint32_t
-INT_OPS(DEFINE_I32)
+DF_UNARY_INT(DEFINE_I32)
 #undef U
 #define U uint64_t
-INT_OPS(DEFINE_I64)
+DF_UNARY_INT(DEFINE_I64)
 #undef U
 
 #define DEFINE_PARAMETER(name, first, second, expression)                                          \
@@ -117,12 +51,10 @@ F32_PARAMETER_OPS(DEFINE_PARAMETER)
 
 /* x Phi(x): approximate="none" by the error function, "tanh" by the usual formula. */
 struct gelu_fn {
-  __device__ float operator()(float x) const { return 0.5f * x * (1.0f + erff(x * 0.7071067812f)); }
+  __device__ float operator()(float x) const { return df_gelu(x); }
 };
 struct gelu_tanh_fn {
-  __device__ float operator()(float x) const {
-    return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * (x * x * x))));
-  }
+  __device__ float operator()(float x) const { return df_gelu_tanh(x); }
 };
 static df_status gelu_f32_run(const df_call *call) {
   if (df_attr_is(call, DF_GELU_APPROXIMATE, "tanh"))
@@ -168,12 +100,13 @@ DEFINE(bitwise_not_64, uint64_t, uint64_t, ~x)
 
 /* clang-format off */
 static const df_kernel records[] = {
-    F32_OPS(RECORD_F32)
+    DF_UNARY_F32(RECORD_F32)
+    SAME(sin, f32) SAME(cos, f32)
     F32_PARAMETER_OPS(RECORD_PARAMETER)
     SAME(gelu, f32)
-    F64_OPS(RECORD_F64)
-    INT_OPS(RECORD_I32)
-    INT_OPS(RECORD_I64)
+    DF_UNARY_F64(RECORD_F64)
+    DF_UNARY_INT(RECORD_I32)
+    DF_UNARY_INT(RECORD_I64)
     RECORD(is_nan, f32, "bool", nullptr, is_nan_f32_run)
     RECORD(is_nan, f64, "bool", nullptr, is_nan_f64_run)
     RECORD(is_inf, f32, "bool", nullptr, is_inf_run<float>)

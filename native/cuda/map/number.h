@@ -2,7 +2,8 @@
  * chosen when they run. */
 #ifndef DF_CUDA_MAP_NUMBER_H
 #define DF_CUDA_MAP_NUMBER_H
-#include "map/half.h"
+#include "kernels.h"
+#include "kernels/half.h"
 
 #include <float.h>
 
