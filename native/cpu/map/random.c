@@ -1,17 +1,6 @@
-/* map/random.c: numbers from Philox4x32-10, a function of key, stream and element index alone, so
- * they depend neither on threads nor on order.
- *
- * key: uint64[2] = (seed, step). Block b gives the bits of elements 4b..4b+3, with
- *   counter = (low half of b, high half of b, stream, low half of step)
- *   key     = (low half of seed, high half of seed)
- *   u       = (bits >> 8) 2^-24, in [0, 1)
- *
- * random_uniform  low + u (high - low)
- * random_normal   Box and Muller: a pair of words (w0, w1) gives mean + scale r cos t and
- *                 mean + scale r sin t, where r = sqrt(-2 log(((w0 >> 8) + 1) 2^-24)) and
- *                 t = 2 pi (w1 >> 8) 2^-24
- * dropout         x / (1 - ratio) where u >= ratio, else 0 */
+/* map/random.c: random ops by kernels/philox.h. */
 #include "cpu.h"
+#include "kernels/philox.h"
 #include "simd/vmath.h"
 
 enum { BLOCKS = 64, WORDS = 4 * BLOCKS }; /* computed at a time; a task begins at a multiple */
@@ -28,16 +17,11 @@ static void philox(uint32_t *w, uint64_t first, uint32_t stream, uint32_t step, 
     c3[i] = step;
   }
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-  for (int round = 0; round < 10; round++) {
-    for (int i = 0; i < BLOCKS; i++) {
-      const uint64_t p0 = (uint64_t)c0[i] * 0xD2511F53u, p1 = (uint64_t)c2[i] * 0xCD9E8D57u;
-      c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
-      c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-      c1[i] = (uint32_t)p1;
-      c3[i] = (uint32_t)p0;
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+  for (int round = 0; round < DF_PHILOX_ROUNDS; round++) {
+    for (int i = 0; i < BLOCKS; i++)
+      df_philox_round(&c0[i], &c1[i], &c2[i], &c3[i], k0, k1);
+    k0 += DF_PHILOX_KEY_0;
+    k1 += DF_PHILOX_KEY_1;
   }
   for (int i = 0; i < BLOCKS; i++) {
     w[4 * i] = c0[i];
@@ -46,9 +30,6 @@ static void philox(uint32_t *w, uint64_t first, uint32_t stream, uint32_t step, 
     w[4 * i + 3] = c3[i];
   }
 }
-
-/* The upper 24 bits, exact as a float; through int32, which every instruction set converts. */
-static inline float upper(uint32_t word) { return (float)(int32_t)(word >> 8); }
 
 typedef struct generator generator;
 struct generator {
@@ -64,15 +45,15 @@ struct generator {
 static void uniform(const generator *g, float *out, const float *x, const uint32_t *w, int64_t n) {
   (void)x;
   for (int64_t i = 0; i < n; i++)
-    out[i] = g->a + upper(w[i]) * 0x1p-24f * g->b;
+    out[i] = g->a + df_philox_upper(w[i]) * DF_PHILOX_UNIT * g->b;
 }
 
 static void normal(const generator *g, float *out, const float *x, const uint32_t *w, int64_t n) {
   (void)x;
   float z[WORDS];
   for (int i = 0; i < WORDS; i += 2) {
-    const float r = sqrtf(-2.0f * df_log((upper(w[i]) + 1.0f) * 0x1p-24f));
-    const float t = upper(w[i + 1]) * 0x1.921fb6p-22f; /* 2 pi / 2^24 */
+    const float r = sqrtf(-2.0f * df_log((df_philox_upper(w[i]) + 1.0f) * DF_PHILOX_UNIT));
+    const float t = df_philox_upper(w[i + 1]) * DF_PHILOX_ANGLE;
     z[i] = g->a + g->b * r * df_cos(t);
     z[i + 1] = g->a + g->b * r * df_sin(t);
   }
@@ -83,7 +64,7 @@ static void drop(const generator *g, float *out, const float *x, const uint32_t 
   DF_ASSUME(x);
   DF_IVDEP
   for (int64_t i = 0; i < n; i++)
-    out[i] = upper(w[i]) * 0x1p-24f >= g->a ? x[i] * g->b : 0.0f;
+    out[i] = df_philox_upper(w[i]) * DF_PHILOX_UNIT >= g->a ? x[i] * g->b : 0.0f;
 }
 
 static void generate_task(void *context, int64_t index, int64_t count, int32_t worker) {

@@ -8,6 +8,7 @@
  * element of sgd reads 2 or 3 numbers and writes 1 or 2, one of adamw reads 4 and writes 3.
  */
 #include "kernels.h"
+#include "kernels/optimizer.h"
 
 #include <algorithm>
 
@@ -22,9 +23,8 @@ struct parameter {
   const float *old_param, *grad, *old_first, *old_second;
   const float *hyper, *scale;
   int64_t count;
-  int64_t end;                 /* blocks up to the end of this one */
-  float beta1, beta2, epsilon; /* sgd: beta1 is the momentum */
-  float new1, new2;            /* adamw: 1 - beta, rounded once */
+  int64_t end;       /* blocks up to the end of this one */
+  df_adamw_betas of; /* sgd: beta1 is the momentum */
   int16_t nesterov;
   int16_t vector; /* 16 bytes at a time */
 };
@@ -36,39 +36,33 @@ struct table {
 };
 static_assert(sizeof(table) <= 4096, "a kernel's parameters have 4 KB");
 
-/* g = scale grad + decay p; v' = momentum v + g; p' = p - lr v' (nesterov: g + momentum v'). */
 struct sgd {
-  float scale, rate, decay, momentum;
+  df_sgd rule;
   bool moves, nesterov;
 
   __device__ explicit sgd(const parameter &p)
-      : scale(*p.scale), rate(p.hyper[0]), decay(p.hyper[1]), momentum(p.beta1),
-        moves(p.first != nullptr), nesterov(p.nesterov != 0) {}
+      : rule{*p.scale, p.hyper[0], p.hyper[1], p.of.beta1}, moves(p.first != nullptr),
+        nesterov(p.nesterov != 0) {}
   __device__ void operator()(float &p, float grad, float &v, float &) const {
-    const float g = scale * grad + decay * p;
+    const float g = df_sgd_gradient(&rule, p, grad);
     if (!moves) {
-      p = p - rate * g;
+      p = df_sgd_parameter(&rule, p, g);
       return;
     }
-    v = momentum * v + g;
-    p = p - rate * (nesterov ? g + momentum * v : v);
+    v = df_sgd_velocity(&rule, v, g);
+    p = df_sgd_parameter(&rule, p, nesterov ? df_sgd_nesterov(&rule, g, v) : v);
   }
 };
 
-/* g = scale grad; p1 = p (1 - lr decay); m' = beta1 m + (1 - beta1) g; v' = beta2 v + (1 - beta2)
- * g^2; p' = p1 - lr / (1 - beta1^t) m' / (sqrt(v') / sqrt(1 - beta2^t) + epsilon). */
 struct adamw {
-  float scale, keep, beta1, beta2, new1, new2, epsilon, rate1, root2;
+  df_adamw rule;
 
-  __device__ explicit adamw(const parameter &p)
-      : scale(*p.scale), keep(1.0f - p.hyper[0] * p.hyper[1]), beta1(p.beta1), beta2(p.beta2),
-        new1(p.new1), new2(p.new2), epsilon(p.epsilon), rate1(p.hyper[0] / p.hyper[2]),
-        root2(sqrtf(p.hyper[3])) {}
+  __device__ explicit adamw(const parameter &p) : rule(df_adamw_make(p.of, p.hyper, *p.scale)) {}
   __device__ void operator()(float &p, float grad, float &m, float &v) const {
-    const float g = scale * grad;
-    m = beta1 * m + new1 * g;
-    v = beta2 * v + new2 * (g * g);
-    p = p * keep - rate1 * m / (sqrtf(v) / root2 + epsilon);
+    const float g = rule.scale * grad;
+    m = df_adamw_first(&rule, m, g);
+    v = df_adamw_second(&rule, v, g);
+    p = df_adamw_parameter(&rule, p, m, v);
   }
 };
 
@@ -140,8 +134,7 @@ static bool fits_vectors(const parameter &p) {
   return all % 16 == 0 && p.count % 4 == 0;
 }
 
-/* sgd_step(param, grad, velocity?, hyper, scale; momentum, nesterov) -> param', velocity'?
- * hyper: [lr, weight decay (coupled)]. A velocity of zeros starts as PyTorch's does. */
+/* sgd_step(param, grad, velocity?, hyper, scale; momentum, nesterov) -> param', velocity'? */
 static df_status describe(const df_call *call, parameter *p, const sgd *) {
   p->param = df_out<float>(call, 0);
   p->first = df_out<float>(call, 1);
@@ -150,7 +143,7 @@ static df_status describe(const df_call *call, parameter *p, const sgd *) {
   p->old_first = df_in<const float>(call, 2);
   p->hyper = df_in<const float>(call, 3);
   p->scale = df_in<const float>(call, 4);
-  p->beta1 = static_cast<float>(df_attr_float(call, DF_SGD_STEP_MOMENTUM));
+  p->of.beta1 = static_cast<float>(df_attr_float(call, DF_SGD_STEP_MOMENTUM));
   p->nesterov = df_attr_int(call, DF_SGD_STEP_NESTEROV) != 0;
   if (p->count > 0 && (p->first != nullptr) != (p->old_first != nullptr))
     return df_fail(call, DF_INVALID,
@@ -158,9 +151,7 @@ static df_status describe(const df_call *call, parameter *p, const sgd *) {
   return DF_OK;
 }
 
-/* adamw_step(param, grad, m, v, hyper, scale; beta1, beta2, epsilon) -> param', m', v'
- * hyper: [lr, weight decay (decoupled), 1 - beta1^t, 1 - beta2^t]. The order is that of
- * torch.optim.AdamW. */
+/* adamw_step(param, grad, m, v, hyper, scale; beta1, beta2, epsilon) -> param', m', v' */
 static df_status describe(const df_call *call, parameter *p, const adamw *) {
   p->param = df_out<float>(call, 0);
   p->first = df_out<float>(call, 1);
@@ -171,11 +162,7 @@ static df_status describe(const df_call *call, parameter *p, const adamw *) {
   p->old_second = df_in<const float>(call, 3);
   p->hyper = df_in<const float>(call, 4);
   p->scale = df_in<const float>(call, 5);
-  p->beta1 = static_cast<float>(df_attr_float(call, DF_ADAMW_STEP_BETA1));
-  p->beta2 = static_cast<float>(df_attr_float(call, DF_ADAMW_STEP_BETA2));
-  p->new1 = static_cast<float>(1.0 - df_attr_float(call, DF_ADAMW_STEP_BETA1));
-  p->new2 = static_cast<float>(1.0 - df_attr_float(call, DF_ADAMW_STEP_BETA2));
-  p->epsilon = static_cast<float>(df_attr_float(call, DF_ADAMW_STEP_EPSILON));
+  p->of = df_adamw_read(call);
   return DF_OK;
 }
 

@@ -1,19 +1,9 @@
-/* map/random.cu: numbers from Philox4x32-10, a function of key, stream and element index alone:
- * those that the CPU's kernels make, to the last bit where the CPU has fused multiply-add. So every
- * sum of a product here is written as fmaf: no compiler chooses.
- *
- * key: uint64[2] = (seed, step), read on the card. Block b gives the bits of elements 4b..4b+3:
- *   counter = (low half of b, high half of b, stream, low half of step), key = (low, high half of
- *   seed). u = (bits >> 8) 2^-24, in [0, 1).
- * random_uniform  low + u (high - low)
- * random_normal   from the words w0..w3 of a block, by Box and Muller, for the pairs (w0, w1) and
- *                 (w2, w3): r = sqrt(-2 log(((w0 >> 8) + 1) 2^-24)), t = 2 pi (w1 >> 8) 2^-24; the
- *                 two elements are mean + scale r cos t, mean + scale r sin t
- * dropout         x / (1 - ratio) where u >= ratio, else 0
- *
- * A thread makes a block: 16 bytes.
+/* map/random.cu: random ops by kernels/philox.h: the numbers that the CPU's kernels make, to the
+ * last bit where the CPU has fused multiply-add. So every sum of a product here is written as fmaf:
+ * no compiler chooses. The key is read on the card. A thread makes a block: 16 bytes.
  */
 #include "kernels.h"
+#include "kernels/philox.h"
 
 struct source {
   const uint64_t *key;
@@ -35,25 +25,16 @@ static __device__ __forceinline__ words philox(const source &s, uint64_t block) 
   uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32);
   uint32_t c2 = s.stream, c3 = static_cast<uint32_t>(s.key[1]);
 #pragma unroll
-  for (int round = 0; round < 10; round++) {
-    const uint64_t p0 = static_cast<uint64_t>(c0) * 0xD2511F53u;
-    const uint64_t p1 = static_cast<uint64_t>(c2) * 0xCD9E8D57u;
-    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c1 = static_cast<uint32_t>(p1);
-    c3 = static_cast<uint32_t>(p0);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+  for (int round = 0; round < DF_PHILOX_ROUNDS; round++) {
+    df_philox_round(&c0, &c1, &c2, &c3, k0, k1);
+    k0 += DF_PHILOX_KEY_0;
+    k1 += DF_PHILOX_KEY_1;
   }
   return {{c0, c1, c2, c3}};
 }
 
-/* The upper 24 bits, exact as a float. */
-static __device__ __forceinline__ float upper(uint32_t word) {
-  return static_cast<float>(word >> 8);
-}
-
-/* ---- Functions as in native/cpu/vmath.h ----------------------------------------------------- */
+/* ---- Functions as in native/cpu/simd/vmath.h
+ * ----------------------------------------------------- */
 
 /* log x for normal x in (0, 1]: x = 2^n (1 + f), log x = n ln2 + f - f^2/2 + f^3 P(f). */
 static __device__ __forceinline__ float log_of(float x) {
@@ -98,15 +79,17 @@ static __device__ __forceinline__ float sin_shifted(float x, int32_t shift) {
 
 struct uniform {
   static __device__ float4 make(const source &s, const words &w, float4) {
-    return {fmaf(upper(w.w[0]) * 0x1p-24f, s.b, s.a), fmaf(upper(w.w[1]) * 0x1p-24f, s.b, s.a),
-            fmaf(upper(w.w[2]) * 0x1p-24f, s.b, s.a), fmaf(upper(w.w[3]) * 0x1p-24f, s.b, s.a)};
+    return {fmaf(df_philox_upper(w.w[0]) * DF_PHILOX_UNIT, s.b, s.a),
+            fmaf(df_philox_upper(w.w[1]) * DF_PHILOX_UNIT, s.b, s.a),
+            fmaf(df_philox_upper(w.w[2]) * DF_PHILOX_UNIT, s.b, s.a),
+            fmaf(df_philox_upper(w.w[3]) * DF_PHILOX_UNIT, s.b, s.a)};
   }
 };
 
 struct normal {
   static __device__ float2 pair(const source &s, uint32_t first, uint32_t second) {
-    const float r = s.b * sqrtf(-2.0f * log_of((upper(first) + 1.0f) * 0x1p-24f));
-    const float t = upper(second) * 0x1.921fb6p-22f; /* 2 pi / 2^24 */
+    const float r = s.b * sqrtf(-2.0f * log_of((df_philox_upper(first) + 1.0f) * DF_PHILOX_UNIT));
+    const float t = df_philox_upper(second) * DF_PHILOX_ANGLE;
     return {fmaf(r, sin_shifted(t, 1), s.a), fmaf(r, sin_shifted(t, 0), s.a)};
   }
   static __device__ float4 make(const source &s, const words &w, float4) {
@@ -117,7 +100,7 @@ struct normal {
 
 struct drop {
   static __device__ float one(const source &s, uint32_t word, float x) {
-    return upper(word) * 0x1p-24f >= s.a ? x * s.b : 0.0f;
+    return df_philox_upper(word) * DF_PHILOX_UNIT >= s.a ? x * s.b : 0.0f;
   }
   static __device__ float4 make(const source &s, const words &w, float4 x) {
     return {one(s, w.w[0], x.x), one(s, w.w[1], x.y), one(s, w.w[2], x.z), one(s, w.w[3], x.w)};
