@@ -11,7 +11,7 @@ import numpy as np
 
 from .errors import InputError, ModelError
 from .host import checks
-from .host.numbers import whole
+from .host.numbers import integer
 from .ir.graph import Graph, Initializer, Node
 from .ir.rewrite import rewrite
 from .ir.types import Array
@@ -70,7 +70,7 @@ def replace_head(
     """
     checks.instance("model", model, Model)
     checks.optional("at", at, str)
-    classes, seed = whole("classes", classes, 1, MOST_CLASSES), whole("seed", seed, 0)
+    classes, seed = integer("classes", classes, 1, MOST_CLASSES), integer("seed", seed, 0)
     head = _find(model, at)
     places = _places(keep, head.classes, classes)
     arrays = model.arrays()
@@ -114,7 +114,7 @@ def _places(keep: Sequence[int] | Mapping[int, int] | None, old: int, new: int) 
     if keep is not None and not isinstance(keep, (Mapping, Sequence)):
         raise InputError(f"keep is {checks.shown(keep)}; expected a sequence or a mapping of classes")
     listed = keep.items() if isinstance(keep, Mapping) else [(c, i) for i, c in enumerate(keep or ())]
-    pairs = {whole("keep: a class", before, 0): whole("keep: a class", after, 0) for before, after in listed}
+    pairs = {integer("keep: a class", before, 0): integer("keep: a class", after, 0) for before, after in listed}
     for before, after in pairs.items():
         if not 0 <= before < old or not 0 <= after < new:
             raise InputError(f"keep: class {before} to {after}: the old head has {old} classes, the new one {new}")

@@ -20,7 +20,7 @@ from .execute.report import Placed, placed_nodes, work_elsewhere
 from .host import checks
 from .host.fork import renew_in_child
 from .host.limits import Limits, limited
-from .host.numbers import whole
+from .host.numbers import integer
 from .ir.dims import Dim
 from .ir.graph import Graph, Node
 from .ir.lowered import Lowered
@@ -123,8 +123,8 @@ class Session:
         how = Execution(devices, threads, fold, fuse, precision, algorithms, pin, registry, limits)
         checks.text("fallback", fallback, ("warn", "error"))
         self._fallback, self._warned = fallback, False
-        self._concurrency = whole("concurrency", concurrency)
-        engine = Engine(how, self.model.graph, plans=whole("plans", plans, 0), borrows=True)
+        self._concurrency = integer("concurrency", concurrency)
+        engine = Engine(how, self.model.graph, plans=integer("plans", plans, 0), borrows=True)
         self._placement, self._devices = engine.placement, engine.devices
         self._lock, self._reloading = threading.Lock(), threading.Lock()
         self._now: _Loaded | None = self._load(engine)

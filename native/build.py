@@ -119,9 +119,9 @@ def cpu_library() -> Library:
     """
     compiler = c_compiler()
     flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}", f"-I{NATIVE}", f"-I{CPU}")
-    wide = platform.machine().lower() in ("x86_64", "amd64")
-    amx = ("-DDF_AMX",) if wide and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
-    isas = {isa: (*own, *(amx if isa == "avx512" else ())) for isa, own in ISA_FLAGS.items() if wide or not own}
+    x86_64 = platform.machine().lower() in ("x86_64", "amd64")
+    amx = ("-DDF_AMX",) if x86_64 and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
+    isas = {isa: (*own, *(amx if isa == "avx512" else ())) for isa, own in ISA_FLAGS.items() if x86_64 or not own}
     unit_isas = {"avx512": (*AMX_FLAGS, *amx)} if amx else {}
     units = [Unit(CPU / "plugin.c", (*flags, *amx), "cpu/plugin")]
     for source in sorted(set(CPU.rglob("*.c")) - {CPU / "plugin.c"}):
@@ -145,9 +145,9 @@ def cuda_library(nvcc: str) -> Library:
     return Library("dataflow_cuda._cuda", "df_plugin_entry", tuple(units), compiler, ("-cudart=static",))
 
 
-def object_name(root: Path, source: Path) -> str:
+def object_name(folder: Path, source: Path) -> str:
     """``cpu/conv/winograd`` for native/cpu/conv/winograd.c: files of one name stand in several folders."""
-    return str(root.name / source.relative_to(root).with_suffix(""))
+    return str(folder.name / source.relative_to(folder).with_suffix(""))
 
 
 def find_nvcc() -> str | None:
@@ -161,9 +161,10 @@ def find_nvcc() -> str | None:
         raise SystemExit(f"error: DATAFLOW_CUDA={wanted!r}: expected auto, on or off")
     if wanted == "off" or sanitizer_flags() or sys.platform != "linux":
         return None
-    places = [os.environ.get("NVCC"), "nvcc"]
-    places[1:1] = [str(Path(home, "bin/nvcc")) for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
-    found = next(filter(None, (shutil.which(place) for place in places if place)), None)
+    toolkits = (os.environ.get("CUDA_HOME"), "/usr/local/cuda")
+    beside = [str(Path(folder, "bin/nvcc")) for folder in toolkits if folder]
+    commands = filter(None, (os.environ.get("NVCC"), *beside, "nvcc"))
+    found = next(filter(None, map(shutil.which, commands)), None)
     if found is None and wanted == "on":
         raise SystemExit("error: DATAFLOW_CUDA=on, and there is no nvcc; install the CUDA toolkit or set CUDA_HOME")
     if found is None:

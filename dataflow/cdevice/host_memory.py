@@ -10,7 +10,7 @@ from .._runtime import ffi, lib
 from ..errors import InputError, OutOfMemoryError
 from ..host import checks
 from ..host.limits import Account, hold
-from ..host.numbers import whole
+from ..host.numbers import integer
 from ..host.system_memory import require_memory
 from ..ir.graph import Initializer
 from ..ir.operand import Operand
@@ -112,7 +112,7 @@ def empty(shape: tuple[int, ...], dtype: DType) -> Array:
         InputError: a size is negative, or elements have no fixed size.
         OutOfMemoryError: there is not so much memory.
     """
-    shape = tuple(whole("empty: a size", size, 0) for size in checks.instance("empty: the shape", shape, tuple, list))
+    shape = tuple(integer("empty: a size", size, 0) for size in checks.instance("empty: the shape", shape, tuple, list))
     dtype = as_dtype(dtype)
     size = _size(shape, dtype)
     require_memory(size, "an array")

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from ..errors import InputError
 from ..host import checks
 from ..host.limits import Limits, account_of
-from ..host.numbers import whole
+from ..host.numbers import integer
 from ..ir.graph import Graph
 from ..ir.kernel import HOST
 from ..lower.placement import Pins
@@ -136,9 +136,9 @@ def thread_count(threads: int | None) -> int:
         for variable in ("DATAFLOW_NUM_THREADS", "OMP_NUM_THREADS"):
             text = os.environ.get(variable, "")
             if text:
-                return whole(variable, int(text) if text.isdigit() else text, most=MOST_THREADS)
+                return integer(variable, int(text) if text.isdigit() else text, most=MOST_THREADS)
         return min(len(os.sched_getaffinity(0)), _quota()) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return whole("threads", threads, most=MOST_THREADS)
+    return integer("threads", threads, most=MOST_THREADS)
 
 
 def _quota() -> int:

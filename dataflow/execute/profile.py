@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..host.numbers import whole as whole_number
+from ..host.numbers import integer
 from ..ir.kernel import HOST
 from ..ir.operand import Operand
 from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
@@ -122,7 +122,7 @@ def profile_program(program: Program, devices: Devices, arguments: Mapping[str, 
     Raises:
         InputError: fewer than one round.
     """
-    rounds = whole_number("rounds", rounds, 1, MOST_ROUNDS)
+    rounds = integer("rounds", rounds, 1, MOST_ROUNDS)
     plan = program.plan
     numbered = _single_steps(plan)
     empty = {s.device: Segment(s.device, ()) for s in plan.segments}

@@ -1,4 +1,4 @@
-"""Whole numbers that callers choose."""
+"""Integers that callers choose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import InputError
 
 
-def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+def integer(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
     """The number as an int.
 
     Args:
@@ -18,7 +18,7 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int
         most: the largest; None: any.
 
     Raises:
-        InputError: it is no whole number, or outside these.
+        InputError: it is no integer, or outside this range.
     """
     wanted = f"a whole number from {least} on" if most is None else f"a whole number from {least} to {most}"
     try:

@@ -19,7 +19,7 @@ def available_memory() -> tuple[int, int]:
     Memory that caches hold counts as free, and free swap as memory. Where the system doesn't tell, as much as can be
     addressed.
     """
-    found = [*_machine(), *_control_groups(), *_resource_limits()]
+    found = [*_physical_memory(), *_control_groups(), *_resource_limits()]
     return min(found, default=(1 << 62, 1 << 62))
 
 
@@ -42,7 +42,7 @@ def require_memory(count: int, what: str) -> None:
         )
 
 
-def _machine() -> list[tuple[int, int]]:
+def _physical_memory() -> list[tuple[int, int]]:
     rows = _fields("/proc/meminfo")
     if "MemAvailable:" in rows and "MemTotal:" in rows:
         swap = rows.get("SwapFree:", 0)

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import DataflowError, InputError, ModelError
 from ..host import checks
 from ..host.limits import poll
-from ..host.numbers import whole
+from ..host.numbers import integer
 from .dims import Dim, Shape, Size
 from .graph import Graph, Initializer, Node, State
 from .op import AnyOp, Attribute
@@ -55,7 +55,7 @@ class GraphBuilder:
             raise InputError(f"input {name!r}: the shape is {checks.shown(shape)}; expected sizes and names")
         dims: Shape = tuple(Dim(d) if isinstance(d, str) else d for d in shape)
         for dim in dims:
-            if not isinstance(dim, Dim) and whole(f"input {name!r}: a size", dim, -MOST_BYTES, MOST_BYTES) < 0:
+            if not isinstance(dim, Dim) and integer(f"input {name!r}: a size", dim, -MOST_BYTES, MOST_BYTES) < 0:
                 raise InputError(f"input {name!r}: dim {dim} of shape {shape} is negative; name it, e.g. 'batch'")
         _check_axes(f"input {name!r}", dims)
         value = self.value(name, TensorType(as_dtype(dtype), dims), exact=True)

@@ -182,9 +182,9 @@ class _Trial:
             return f"raised {type(error).__name__}: {error}"
         if len(graph.nodes) == 1 and any(a.size for a in self.expected.values()):
             shapes = {name: array.shape for name, array in feeds.items()}
-            placed = {p.device for p in session.placement(shapes) if p.op == self.sample.op.name}
-            if placed and placed != {self.device}:
-                return f"the node ran on {', '.join(placed)}"
+            devices = {p.device for p in session.placement(shapes) if p.op == self.sample.op.name}
+            if devices and devices != {self.device}:
+                return f"the node ran on {', '.join(devices)}"
         for name, (array, memory) in guarded.items():
             if (memory[:_GUARD] != _CANARY).any() or (memory[_GUARD + array.nbytes :] != _CANARY).any():
                 return f"{name}: bytes outside the output were written"

@@ -82,14 +82,14 @@ class Sample:
     @property
     def name(self) -> str:
         """Readable and unique but for equal rows, e.g. ``add-f32-3x5-f32-5``."""
-        parts = [self.op.name]
+        fields = [self.op.name]
         for operand in self.inputs:
             if operand is None:
-                parts.append("none")
+                fields.append("none")
             else:
-                parts += [operand.dtype.short, "x".join(map(str, operand.shape)) or "scalar"]
-        parts += [f"{key}={_short(value)}" for key, value in self.attributes.items() if not isinstance(value, DType)]
-        return "-".join(parts)
+                fields += [operand.dtype.short, "x".join(map(str, operand.shape)) or "scalar"]
+        fields += [f"{key}={_short(value)}" for key, value in self.attributes.items() if not isinstance(value, DType)]
+        return "-".join(fields)
 
     @property
     def seed(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..errors import InputError
 from ..host.checks import number, text
-from ..host.numbers import whole
+from ..host.numbers import integer
 from .stepper import Stepper
 
 
@@ -60,7 +60,7 @@ class EarlyStop:
     restore_best: bool = True
 
     def __post_init__(self) -> None:
-        whole("EarlyStop: patience", self.patience)
+        integer("EarlyStop: patience", self.patience)
         number("EarlyStop: min_delta", self.min_delta)
         text("EarlyStop: monitor", self.monitor)
 

@@ -15,7 +15,7 @@ import xxhash
 
 from ..errors import DataflowError, InputError
 from ..host import checks
-from ..host.numbers import whole
+from ..host.numbers import integer
 from ..ir.types import Array
 
 _CHUNK = 1 << 22
@@ -189,7 +189,7 @@ class Dataset:
             start: how many batches to skip.
             tuple_keys: names for the parts of tuples, where the dataset has no ``keys``.
         """
-        batch_size = whole("batch_size", batch_size)
+        batch_size = integer("batch_size", batch_size)
         if not self._sized:
             yield from self._stream_batches(start, tuple_keys)
             return

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import Cancelled, DataflowError, InputError
-from ..host.numbers import whole
+from ..host.numbers import integer
 from ..ir.types import Array
 from ..version import VERSION
 from . import checkpoint as files
@@ -48,9 +48,9 @@ class Saving:
     keep: int
 
     def __post_init__(self) -> None:
-        whole("fit: keep", self.keep)
+        integer("fit: keep", self.keep)
         if self.every != "epoch":
-            whole("fit: without 'epoch' every", self.every)
+            integer("fit: without 'epoch' every", self.every)
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Fit:
         early_stop: EarlyStop | None,
         shown: bool | None,
     ) -> None:
-        epochs, batch_size = whole("fit: epochs", epochs), whole("fit: batch_size", batch_size)
+        epochs, batch_size = integer("fit: epochs", epochs), integer("fit: batch_size", batch_size)
         trainer.check_idle("fit")
         if trainer.pending:
             raise InputError(f"fit: {trainer.pending} micro-batches of step() wait for the optimizer; call update()")

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..execute.execution import Execution
 from ..host import checks
 from ..host.limits import Limits
-from ..host.numbers import whole
+from ..host.numbers import integer
 from ..model import Model
 from ..passes.dropout import has_dropout
 from ..planning.algorithms import Algorithms
@@ -82,7 +82,7 @@ class Trainer(Stepper):
         limits: Limits | None = None,
     ) -> None:
         self._closed = True  # until it owns the weights
-        accumulate, seed = whole("accumulate", accumulate), whole("seed", seed, 0)
+        accumulate, seed = integer("accumulate", accumulate), integer("seed", seed, 0)
         if clip_norm is not None and not (isinstance(clip_norm, (int, float, np.number)) and clip_norm > 0):
             raise InputError(f"clip_norm is {clip_norm!r}; expected a number above 0")
         checks.instance("model", model, Model)

@@ -76,9 +76,9 @@ def main() -> None:
 def strip(path: Path) -> None:
     """Removes the exporter's notes, which hold paths of the machine that it ran on."""
     model = onnx.load(path)
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
-        del part.metadata_props[:]
-        part.doc_string = ""
+    for record in (model, model.graph, *model.graph.node, *model.graph.value_info):
+        del record.metadata_props[:]
+        record.doc_string = ""
     onnx.save(model, path)
 
 

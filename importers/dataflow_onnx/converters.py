@@ -1,6 +1,6 @@
 """Converters of operators: collected by decoration, found by domain, operator and opset.
 
-A plugin collects its own in the same way and offers them with the hook ``onnx_converters``::
+A plugin collects its own like this and offers them with the hook ``onnx_converters``::
 
     operator = Collector("org.example")
 

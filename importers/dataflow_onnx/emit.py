@@ -49,7 +49,7 @@ def slice_axis(value: Value, axis: int, start: Any, stop: Any, step: int = 1) ->
     )
 
 
-def equal_parts(value: Value, axis: int, count: int) -> tuple[Any, ...]:
+def equal_slices(value: Value, axis: int, count: int) -> tuple[Any, ...]:
     """``count`` slices of equal size along an axis."""
     size = int(value.type.shape[axis]) // count
     return tuple(slice_axis(value, axis, i * size, (i + 1) * size) for i in range(count))

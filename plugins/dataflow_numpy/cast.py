@@ -14,7 +14,7 @@ def _cast(attributes: Attributes, x: Array) -> Array:
         if attributes["to"].bits < 8:
             return np.trunc(x).astype(to)
         low, high = np.iinfo(to).min, x.dtype.type(np.iinfo(to).max)
-        if int(high) > np.iinfo(to).max:  # rounded up on the way to a float
+        if int(high) > np.iinfo(to).max:  # rounded up when converted to a float
             high = np.nextafter(high, x.dtype.type(0))
         return np.where(x >= low, np.minimum(x, high), x.dtype.type(low)).astype(to)
     return x.astype(to)

@@ -9,8 +9,8 @@ from .arrays import Array, Attributes, Code
 
 def ranges(attributes: Attributes) -> tuple[slice, ...]:
     """Python slices for the attributes starts, stops and steps; a stop below 0 is before the first element."""
-    parts = zip(attributes["starts"], attributes["stops"], attributes["steps"], strict=True)
-    return tuple(slice(0, 0) if a < 0 else slice(a, None if b < 0 else b, s) for a, b, s in parts)
+    bounds = zip(attributes["starts"], attributes["stops"], attributes["steps"], strict=True)
+    return tuple(slice(0, 0) if a < 0 else slice(a, None if b < 0 else b, s) for a, b, s in bounds)
 
 
 def _slice_grad(attributes: Attributes, dy: Array) -> Array:

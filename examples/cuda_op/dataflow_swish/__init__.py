@@ -15,8 +15,8 @@ def _in_smaller_ops(x, beta):
     return df.ops.mul(x, df.ops.sigmoid(df.ops.mul(x, beta)))
 
 
-# Told in terms of smaller ops it has a gradient, and runs on devices that have no kernel for it. As a pattern these
-# tell where it may stand in a graph that was written without it: there the kernel is used too.
+# The decomposition into smaller ops gives it a gradient and runs on devices that have no kernel for it. As a pattern
+# the same ops are matched in graphs that were written without swish, which then use the kernel too.
 swish = Op(
     "swish",
     inputs=("x",),

@@ -10,7 +10,7 @@ from dataflow.plugin import Converter, hookimpl
 
 
 def softcap(importer: Any, x: Any, *, cap: float = 1.0) -> Value:
-    """The operator in terms of ops, which bring their gradients and run on every device.
+    """Builds the operator from ops, which have gradients and run on every device.
 
     Args:
         importer: gives the value of an operand; see dataflow_onnx.importer for all that it does.

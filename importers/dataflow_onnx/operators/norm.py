@@ -144,8 +144,11 @@ def _per_channel(vector: Value, value: Value) -> Any:
     return within(ops.reshape(cast_to(vector, value.type.dtype), shape=shape), value.type.shape)
 
 
-def _is_part_of_group_norm(c: Importer, value: Value, scale: T, bias: T) -> bool:
-    """Whether an exporter wrote a group norm so: groups as channels, by a reshape; what is learned follows behind."""
+def _normalizes_groups(c: Importer, value: Value, scale: T, bias: T) -> bool:
+    """Whether an exporter decomposed a group norm into this node: groups are channels, by a reshape.
+
+    The learned scale and bias of the group norm are applied after the node, which has ones and zeros of its own.
+    """
     if scale.array is None or bias.array is None or (scale.array != 1).any() or (bias.array != 0).any():
         return False
     made = next((node for node in reversed(c.builder.nodes()) if value in node.outputs), None)
@@ -155,7 +158,7 @@ def _is_part_of_group_norm(c: Importer, value: Value, scale: T, bias: T) -> bool
 @operator("InstanceNormalization", 6)
 def InstanceNormalization(c: Importer, x: T, scale: T, bias: T, *, epsilon: float = 1e-5) -> Any:
     value = c.value(x)
-    learned = not _is_part_of_group_norm(c, value, scale, bias)
+    learned = not _normalizes_groups(c, value, scale, bias)
     factor, shift = c.weight(scale, trainable=learned), c.weight(bias, trainable=learned)
 
     def compute(upcast: Value) -> Any:

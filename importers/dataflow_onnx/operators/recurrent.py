@@ -14,7 +14,7 @@ from dataflow import Dim, Value, int64, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
-from ..emit import equal_parts, iota, slice_axis
+from ..emit import equal_slices, iota, slice_axis
 from ..importer import Importer
 from ..tensor import Tensor
 from .recurrent_cells import Activation, activations_of, gru_cell, lstm_cell, rnn_cell, scanned
@@ -98,7 +98,7 @@ def _convert(
     each = len(activations) // len(directions)
     found = []
     for index, reverse in enumerate(directions):
-        wb, rb = (None, None) if b is None else equal_parts(_row(b, index), 0, 2)
+        wb, rb = (None, None) if b is None else equal_slices(_row(b, index), 0, 2)
         operands_of_direction = Direction(
             x=ops.matmul(rows, ops.transpose(_row(w, index), perm=(1, 0))),
             shape=(steps, batch, gates * hidden),
@@ -106,7 +106,7 @@ def _convert(
             wb=wb,
             rb=rb,
             states=tuple(None if s is None else _row(s, index) for s in starts),
-            p=() if p is None else equal_parts(_row(p, index), 0, 3),
+            p=() if p is None else equal_slices(_row(p, index), 0, 3),
             lengths=ends,
             active=active,
             activations=tuple(activations[index * each : (index + 1) * each]),

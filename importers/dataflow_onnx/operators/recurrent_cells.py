@@ -9,7 +9,7 @@ from typing import Any
 from dataflow import GraphBuilder, Value, ops
 from dataflow.errors import ModelError
 
-from ..emit import equal_parts, full, slice_axis
+from ..emit import equal_slices, full, slice_axis
 
 Cell = Callable[..., tuple[Any, ...]]
 """``cell(x, states, r, *extra)``: the new states."""
@@ -134,7 +134,7 @@ def lstm_cell(activations: Sequence[Activation], clip: float | None, coupled: bo
 
     def cell(x: Value, states: Sequence[Value], r: Value, *p: Value) -> tuple[Any, ...]:
         hidden, old = states
-        i, o, forget, new = equal_parts(ops.add(x, ops.matmul(hidden, _transposed(r))), 1, 4)
+        i, o, forget, new = equal_slices(ops.add(x, ops.matmul(hidden, _transposed(r))), 1, 4)
         if p:
             i, forget = ops.add(i, ops.mul(p[0], old)), ops.add(forget, ops.mul(p[2], old))
         i = f(i, clip)
@@ -153,16 +153,16 @@ def gru_cell(activations: Sequence[Activation], clip: float | None, linear_befor
 
     def cell(x: Value, states: Sequence[Value], r: Value, *bias: Value) -> tuple[Any, ...]:
         (h,) = states
-        a = equal_parts(x, 1, 3)
+        a = equal_slices(x, 1, 3)
         if linear_before_reset:
             q = ops.matmul(h, _transposed(r))
-            b = equal_parts(ops.add(q, bias[0]) if bias else q, 1, 3)
+            b = equal_slices(ops.add(q, bias[0]) if bias else q, 1, 3)
             z, s = f(ops.add(a[0], b[0]), clip), f(ops.add(a[1], b[1]), clip)
             n = g(ops.add(a[2], ops.mul(s, b[2])), clip)
         else:
             width = int(r.type.shape[1])
             gates, state = slice_axis(r, 0, 0, 2 * width), slice_axis(r, 0, 2 * width, 3 * width)
-            b = equal_parts(ops.matmul(h, _transposed(gates)), 1, 2)
+            b = equal_slices(ops.matmul(h, _transposed(gates)), 1, 2)
             z, s = f(ops.add(a[0], b[0]), clip), f(ops.add(a[1], b[1]), clip)
             n = g(ops.add(a[2], ops.matmul(ops.mul(s, h), _transposed(state))), clip)
         return (ops.add(ops.mul(ops.sub(1.0, z), n), ops.mul(z, h)),)
