@@ -11,7 +11,6 @@ import dataflow as df
 from dataflow.plugin.hookspecs import hookimpl
 from dataflow.plugin.registry import default_registry, load
 
-SLOTS = ("input", "output")
 FOLDER = Path(__file__).parent / "cdevice"
 
 # What runs in the background of a shell ignores Ctrl-C, and so would everything that tests start.
@@ -73,7 +72,7 @@ def every_plan_is_checked():
 
     def checked(planning):
         plan = make(planning)
-        if plan.peak_bytes < 30_000_000 and sum(a.bytes for a in plan.arenas if a.kind in SLOTS) < 100_000_000:
+        if plan.peak_bytes < 200_000_000:  # of a shadow of 2 GB; inputs and results cost next to nothing
             check_plan(plan)
         return plan
 

@@ -7,6 +7,7 @@ it: it does not tell apart what lies there before the loop, after one iteration 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from ..errors import DataflowError
 from ..ir.operand import Operand
-from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait
+from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait, operands_of
 from ..ir.types import Array
 from ..plugin.device import PackRequest
 
@@ -27,7 +28,10 @@ class PlanViolation(DataflowError):
 
 @dataclass(slots=True)
 class _Shadow:
-    """An arena: per byte the number of the value that lies there, and the place where that value begins."""
+    """An arena: per unit of bytes the number of the value that lies there, and the offset where that value begins.
+
+    Every operand in the arena begins, ends and moves by whole units, so a unit holds one value.
+    """
 
     value: Array
     base: Array
@@ -59,11 +63,13 @@ class _Walk:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.shadows: list[_Shadow | None] = []
-        for arena in plan.arenas:
+        self.units = _units(plan)
+        for arena, unit in zip(plan.arenas, self.units, strict=True):
             if arena.kind in ("weights", "packs", "source"):
                 self.shadows.append(None)  # never written: only its bounds are looked at
             else:
-                self.shadows.append(_Shadow(np.full(arena.bytes, NOTHING), np.zeros(arena.bytes, np.int64)))
+                count = -(-arena.bytes // unit)
+                self.shadows.append(_Shadow(np.full(count, NOTHING), np.zeros(count, np.int64)))
         self.weights: dict[int, tuple[int, int]] = {}  # arena -> value and base
         for operand in (*plan.inputs.values(), *plan.stored.values()):
             shadow = self.shadows[operand.arena]
@@ -199,15 +205,20 @@ class _Walk:
             low, high = low + min(reach, 0), high + max(reach, 0)
         return low, high + size
 
-    def bytes_of(self, operand: Operand, iteration: int, shadow: Array) -> Array:
-        """The shadow's entries for the operand's bytes: its shape, and one axis more."""
-        size = operand.type.dtype.nbytes(1)
+    def units_of(self, operand: Operand, iteration: int, shadow: Array) -> Array:
+        """The shadow's entries for the operand's bytes."""
+        size, unit = operand.type.dtype.nbytes(1), self.units[operand.arena]
         low, high = self.span(operand, iteration)
+        part = shadow[low // unit : high // unit]
+        if operand.is_contiguous:
+            return part
         begin = operand.offset + iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
-        part, item = shadow[low:high], shadow.itemsize
-        strides = tuple(s * size * item for s in operand.strides)
+        item = shadow.itemsize
+        # What is repeated by a stride of zero is looked at once.
+        axes = [(d, s * (size // unit) * item) for d, s in zip(operand.type.sizes, operand.strides, strict=True) if s]
+        sizes, strides = [d for d, _ in axes], [s for _, s in axes]
         found: Array = np.lib.stride_tricks.as_strided(
-            part[begin - low :], (*operand.type.sizes, size), (*strides, item)
+            part[(begin - low) // unit :], (*sizes, size // unit), (*strides, item)
         )
         return found
 
@@ -231,12 +242,12 @@ class _Walk:
                 raise PlanViolation(f"{where}: reads value {operand.value} where other weights lie")
             return
         name = self.plan.arenas[operand.arena].name
-        found = self.bytes_of(operand, iteration, shadow.value)
+        found = self.units_of(operand, iteration, shadow.value)
         if (found != operand.value).any():
             wrong = found[found != operand.value].flat[0]
             held = "nothing" if wrong == NOTHING else f"value {wrong}"
             raise PlanViolation(f"{where}: reads value {operand.value} in {name!r}, where {held} lies")
-        if (self.bytes_of(operand, iteration, shadow.base) != operand.offset - operand.origin).any():
+        if (self.units_of(operand, iteration, shadow.base) != operand.offset - operand.origin).any():
             raise PlanViolation(f"{where}: reads value {operand.value} in {name!r}, parts of which lie elsewhere")
 
     def write(self, operand: Operand, iteration: int, where: str) -> None:
@@ -248,8 +259,8 @@ class _Walk:
         kind = self.plan.arenas[operand.arena].kind
         if shadow is None or kind == "input":
             raise PlanViolation(f"{where}: writes {self.plan.arenas[operand.arena].name!r}, which is {kind}")
-        self.bytes_of(operand, iteration, shadow.value)[...] = operand.value
-        self.bytes_of(operand, iteration, shadow.base)[...] = operand.offset - operand.origin
+        self.units_of(operand, iteration, shadow.value)[...] = operand.value
+        self.units_of(operand, iteration, shadow.base)[...] = operand.offset - operand.origin
 
     def packs(self, step: Step, where: str) -> None:
         """Each pack is a copy of the input that the kernel asked for, which nobody writes."""
@@ -308,9 +319,27 @@ class _Walk:
         (low, high), (first, last) = self.span(a, iteration), self.span(b, iteration)
         if high <= first or last <= low:
             return False
-        mask = np.zeros(self.plan.arenas[a.arena].bytes, np.bool_)
-        self.bytes_of(a, iteration, mask)[...] = True
-        return bool(self.bytes_of(b, iteration, mask).any())
+        mask = np.zeros(-(-self.plan.arenas[a.arena].bytes // self.units[a.arena]), np.bool_)
+        self.units_of(a, iteration, mask)[...] = True
+        return bool(self.units_of(b, iteration, mask).any())
+
+
+def _units(plan: Plan) -> list[int]:
+    """For each arena the largest number of bytes of which every operand in it is made, and by which it moves."""
+    units = [0] * len(plan.arenas)
+    named = (*plan.inputs.values(), *plan.outputs.values(), *plan.stored.values(), *plan.kept.values())
+    packs = (operand for pack in plan.packs.values() for operand in (pack.operand, pack.source))
+    for operand in (*named, *packs, *(o for item in plan.items for o in operands_of(item))):
+        if not operand.type.elements:
+            continue
+        size = operand.type.dtype.nbytes(1)
+        numbers = [operand.offset, operand.iteration_stride, operand.buffer_stride]
+        if operand.is_contiguous:
+            numbers.append(operand.type.elements * size)
+        else:
+            numbers += [size, *(stride * size for stride in operand.strides)]
+        units[operand.arena] = math.gcd(units[operand.arena], *numbers)
+    return [unit or max(arena.bytes, 1) for unit, arena in zip(units, plan.arenas, strict=True)]
 
 
 def _requests(step: Step) -> Sequence[PackRequest]:

@@ -12,6 +12,7 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
+from dataflow.execute.program import Program
 from dataflow.planning.verify import PlanViolation, check_plan
 from dataflow.train.joint import ACCUMULATOR
 from dataflow.train.nonfinite import NonFiniteLoss
@@ -239,6 +240,31 @@ def test_a_forward_that_fails_or_is_discarded_leaves_nothing_behind() -> None:
         trainer.discard()
         for _ in range(2):
             assert apart(trainer, BATCH) == other.step(BATCH)
+        assert bits(trainer) == bits(other)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_an_interrupted_program_discards_the_logical_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = batches(2, sizes=(4,))
+    options: dict[str, Any] = {"devices": ["cpu"], "accumulate": 2, "batch_norm": "update"}
+    with df.Trainer(network(), **options) as trainer, df.Trainer(network(), **options) as other:
+        apart(trainer, first)
+        run = Program.run
+
+        def interrupted(self: Program, *arguments: Any, **how: Any) -> Any:
+            run(self, *arguments, **how)
+            if how["part"] == name:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Program, "run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                apart(trainer, second)
+        assert trainer.pending == 0
+        with pytest.raises(df.InputError, match="no forward"):
+            trainer.backward()
+        for batch in (second, first):
+            assert apart(trainer, batch) == other.step(batch)
         assert bits(trainer) == bits(other)
 
 
