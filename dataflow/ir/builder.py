@@ -212,7 +212,7 @@ class GraphBuilder:
         self._outputs[name] = value
 
     def state(self, name: str, before: Value, after: Value) -> None:
-        """Declares that ``after`` is kept in the place of ``before`` from run to run."""
+        """Declares that ``after`` is kept in the memory of ``before`` from run to run."""
         if before.type != after.type:
             raise ModelError(f"state {name!r}: its type changes from {before.type} to {after.type}")
         self._states.append(State(name, before, after))

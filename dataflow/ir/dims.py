@@ -220,7 +220,7 @@ def least_size(sizes: Iterable[Size]) -> Size:
 
 
 def broadcast_size(sizes: Iterable[Size]) -> Size:
-    """What an axis of these sizes broadcasts to: 1 gives way, and any others must be equal.
+    """What an axis of these sizes broadcasts to: 1 broadcasts, and any others must be equal.
 
     A fixed size other than 1 decides; of several that are not known yet, the result is known when they are.
 

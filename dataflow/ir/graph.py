@@ -69,7 +69,7 @@ class Initializer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """A pair of values that share one place: ``before`` is read, ``after`` is written over it.
+    """A pair of values that share memory: ``before`` is read, ``after`` is written over it.
 
     Attributes:
         name: of the persistent memory that holds it.

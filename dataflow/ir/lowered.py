@@ -44,7 +44,7 @@ class Storage:
     buffer_stride: int = 0
 
     def operand(self, arena: int = -1, start: int = 0) -> Operand:
-        """The operand, once the base tensor has a place."""
+        """The operand, once the base tensor has an offset in an arena."""
         return Operand(
             arena,
             start + self.offset,
@@ -92,7 +92,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """A contiguous copy of a whole base tensor into another memory."""
+    """A contiguous copy of a base tensor into another memory."""
 
     source: Storage
     target: Storage
@@ -135,7 +135,7 @@ class Lowered:
         inputs: storage of each fed value.
         outputs: storage of each result; contiguous and, unless the value is a result twice, a base tensor of its own.
         stored: each initializer that is read, by name, or by ``memory/name`` for a memory other than the host's.
-        states: pairs of base tensors (after, before) that share a place.
+        states: pairs of base tensors (after, before) that share memory.
         stages: of a graph that is several programs in a row.
         fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
     """

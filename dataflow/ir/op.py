@@ -47,13 +47,13 @@ class View:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """A small graph in whose place a fused op may stand, for devices that have a kernel for it.
+    """A small graph that a fused op may replace, on devices that have a kernel for it.
 
     It is built as a decomposition is, from the op's inputs, with None for optional ones that are absent, and the
     op's attributes: ``Pattern(lambda x, w, b: relu(add(matmul(x, w), b)))``. One graph serves all types, so it must
     not ask for them. An attribute that it passes on, to a node or as an operand, is taken from where the graph is
     found (a scalar operand must be a constant there); everything else must be found as it is written. The operands
-    of commutative ops may change places. The graph has one result, and nothing else in it has a reader outside.
+    of commutative ops may be swapped. The graph has one result, and nothing else in it has a reader outside.
     What it computes is what the op computes, for all inputs that the op's ``infer`` takes.
 
     Attributes:
@@ -84,7 +84,7 @@ class AnyOp:
         view: ``view(node, input_strides)``: the View of its first input that its output is, or None when it cannot be
             one for these strides.
         cheap: recomputing it in backward costs less than keeping its result.
-        commutative: its two operands may change places.
+        commutative: its two operands may be swapped.
         elementwise: y[i] depends on the operands at i alone, and kernels of ``fused_elementwise`` compute it as a step.
         reduction: it reduces the axes that its attribute ``axes`` names, and may end ``fused_elementwise``.
         identity_without: index of the optional input without which the result is the first input.

@@ -14,7 +14,7 @@ BodyKind = Literal["repeat", "when", "while"]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor as a plan names it: a place in an arena.
+    """A tensor as a plan names it: bytes at an offset of an arena.
 
     Attributes:
         arena: index into the plan's arenas; -1 before placement.

@@ -163,7 +163,7 @@ class Plan:
         inputs, outputs: the operand of each input and output.
         stored: where initializers and state lie: name to operand.
         packs: packed copies of weights, by the name of their arena.
-        kept: what must lie in the place of a state at the end, by the state's name.
+        kept: what must lie in the memory of a state at the end, by the state's name.
         lifetimes: per scratch arena, the names and lifetimes that were packed, with their offsets (for drawings).
         asynchronous: devices whose segments and transfers may still run when the next item begins.
         ranges: the programs that it is made of, by name and in order; empty where it is a single one.
@@ -253,9 +253,9 @@ class Plan:
             lines = [f"{indent}{step.node.name}: {often[step.body.kind]} of"]
             return lines + [line for inner in step.body.steps for line in self._step_lines(inner, indent + "  ")]
         assert step.kernel is not None
-        places = ", ".join(_place(self, o) for o in step.outputs)
-        reads = ", ".join(_place(self, i) for i in step.inputs)
-        return [f"{indent}{step.node.name}: {step.kernel.name}({reads}) -> {places}"]
+        results = ", ".join(_shown(self, o) for o in step.outputs)
+        reads = ", ".join(_shown(self, i) for i in step.inputs)
+        return [f"{indent}{step.node.name}: {step.kernel.name}({reads}) -> {results}"]
 
 
 def operands_of(item: Item | Step) -> Iterator[Operand]:
@@ -279,7 +279,7 @@ def _alive(found: Range, most: int | None = None) -> str:
     return f"{len(listed)} values of {found.alive_bytes} bytes are alive" + (f": {names}{more}" if listed else "")
 
 
-def _place(plan: Plan, operand: Operand | None) -> str:
+def _shown(plan: Plan, operand: Operand | None) -> str:
     if operand is None:
         return "_"
     return f"{operand.type}@{plan.arenas[operand.arena].name}+{operand.offset}"

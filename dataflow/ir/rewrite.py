@@ -1,4 +1,4 @@
-"""Rebuilds a graph node by node; the one place where passes copy."""
+"""Rebuilds a graph node by node; the one function by which passes copy."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Concat without copies: its parts are computed where they lie in the whole.
+"""Concat without copies: its operands are computed where they lie in the result.
 
-This works where the parts are contiguous in the whole, every axis before the one of the concat having size
-one, and where every part can be computed there, or is another shape of what can: a view of all of it, in its order.
-With one part that can't (an input, a part of another value, the result of another concat) the whole would be held from
-the first part on and copied into all the same, so then it stays a step.
+This works where the operands are contiguous in the result, every axis before the one of the concat having size
+one, and where every operand can be computed there, or is another shape of what can: a view of all of it, in its order.
+With one operand that can't (an input, a part of another value, the result of another concat) the result would be held
+from the first operand on and copied into all the same, so then it stays a step.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def is_outermost(node: Node) -> bool:
     return type_.elements > 0 and all(d == 1 for d in type_.sizes[:axis])
 
 
-def parts(node: Node, whole: Storage) -> Iterator[tuple[Value, Storage]]:
-    """Each operand of a concat with its place in the whole."""
-    offset = whole.offset
+def operands(node: Node, result: Storage) -> Iterator[tuple[Value, Storage]]:
+    """Each operand of a concat with its storage in the result."""
+    offset = result.offset
     for value in node.inputs:
         assert value is not None
         type_ = TensorType(value.type.dtype, value.type.shape)
-        yield value, Storage(whole.base, offset, contiguous_strides(type_.sizes), type_)
+        yield value, Storage(result.base, offset, contiguous_strides(type_.sizes), type_)
         offset += type_.nbytes
 
 
@@ -55,35 +55,35 @@ def source(value: Value, makers: Mapping[Value, Node]) -> Value:
     return first if same else value
 
 
-def place(
-    graph: Graph, make_root: Callable[[Value, Node], Storage], fits: Callable[[Node, Storage], bool]
+def place_concats(
+    graph: Graph, make_base: Callable[[Value, Node], Storage], fits: Callable[[Node, Storage], bool]
 ) -> tuple[dict[Node, Storage], dict[Value, Storage]]:
-    """Where concats lie, and values that are computed right there.
+    """Where concats lie, and values that are computed there.
 
     Args:
         graph: bound.
-        make_root: a place for the result of a concat.
+        make_base: storage for the result of a concat.
         fits: whether the node that makes a value can write it to a storage.
 
     Returns:
-        The whole of each concat that needs no step, and the place of each value that is a part of one.
+        The storage of each concat that needs no step, and of each value that is computed in one.
     """
     makers = graph.producers()
-    wholes: dict[Node, Storage] = {}
+    concats: dict[Node, Storage] = {}
     wanted: dict[Value, Storage] = {}
     for node in graph.nodes:
         if not is_outermost(node) or node.outputs[0] is None:
             continue
-        whole = make_root(node.outputs[0], node)
-        placed: dict[Value, Storage] = {}
+        result = make_base(node.outputs[0], node)
+        found: dict[Value, Storage] = {}
         count = 0
-        for value, part in parts(node, whole):
+        for value, part in operands(node, result):
             if value.type.elements:
                 count += 1
                 first = source(value, makers)
-                placed[first] = replace(part, strides=contiguous_strides(first.type.sizes), type=first.type)
-        free = all(v in makers and v not in wanted and not is_outermost(makers[v]) for v in placed)
-        if len(placed) == count and free and all(fits(makers[v], storage) for v, storage in placed.items()):
-            wholes[node] = whole
-            wanted.update(placed)
-    return wholes, wanted
+                found[first] = replace(part, strides=contiguous_strides(first.type.sizes), type=first.type)
+        free = all(v in makers and v not in wanted and not is_outermost(makers[v]) for v in found)
+        if len(found) == count and free and all(fits(makers[v], storage) for v, storage in found.items()):
+            concats[node] = result
+            wanted.update(found)
+    return concats, wanted

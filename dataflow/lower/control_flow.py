@@ -34,16 +34,16 @@ def _add_body(
 
 
 def branches(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
-    """Two bodies, of which one runs; each leaves its results in the same places."""
+    """Two bodies, of which one runs; each leaves its results in the same storage."""
     device, memory = table.choices[node].device, table.memory_of(table.choices[node].device)
     condition, *captures = [table.transfer_in(v, device, node) for v in node.inputs if v is not None]
-    places = [None if v is None else _result(table, v, memory, device) for v in node.outputs]
+    buffers = [None if v is None else _result(table, v, memory, device) for v in node.outputs]
     for index, choice in enumerate(table.choices[node].bodies):
         inner, body = table.inside(node, index), choice.graph
         inner.storage.update(zip(body.inputs, captures, strict=True))
-        results = zip(body.outputs.values(), places, strict=True)
-        _body(inner, [(value, place) for value, place in results if place is not None], node, device, lower_nodes)
-        around = [condition, *captures, *(p for p in places if p is not None)]
+        results = zip(body.outputs.values(), buffers, strict=True)
+        _body(inner, [(value, buffer) for value, buffer in results if buffer is not None], node, device, lower_nodes)
+        around = [condition, *captures, *(p for p in buffers if p is not None)]
         _add_body(table, node, inner, around, 1, kind="when", when=index == 0, control=(condition,))
 
 
@@ -53,33 +53,33 @@ def loop(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     limit, condition, *rest = [table.transfer_in(v, device, node) for v in node.inputs if v is not None]
     carried = int(node.attributes["n_carries"])
     inner, body = table.inside(node), table.choices[node].bodies[0].graph
-    places = []
+    buffers = []
     for index, start in enumerate((condition, *rest[:carried])):
-        place = table.new_base(f"{node.name}:carry{index}", start.type, memory, "computed")
-        table.device_of[place.base] = device
-        table.copy_into(start, place, node, device)
-        places.append(place)
+        buffer = table.new_base(f"{node.name}:carry{index}", start.type, memory, "computed")
+        table.device_of[buffer.base] = device
+        table.copy_into(start, buffer, node, device)
+        buffers.append(buffer)
     number = table.new_base(f"{node.name}:iteration", body.inputs[0].type, memory, "computed")
     first = node.outputs[0]
     made = table.new_base(f"{node.name}:iterations", body.inputs[0].type, memory, "computed")
     if first is not None:
         table.storage[first] = made
         table.device_of[made.base] = device
-    inner.storage.update(zip(body.inputs, (number, *places, *rest[carried:]), strict=True))
-    _carry(inner, list(zip(body.outputs.values(), places, strict=True)), node, device, lower_nodes)
-    around = [limit, condition, number, made, *places, *rest]
-    control, counts = (limit, places[0]), (number, made)
+    inner.storage.update(zip(body.inputs, (number, *buffers, *rest[carried:]), strict=True))
+    _carry(inner, list(zip(body.outputs.values(), buffers, strict=True)), node, device, lower_nodes)
+    around = [limit, condition, number, made, *buffers, *rest]
+    control, counts = (limit, buffers[0]), (number, made)
     iterations = int(node.attributes["max_iterations"])
     _add_body(table, node, inner, around, iterations, kind="while", control=control, counts=counts)
-    for value, place in zip(node.outputs[1:], places[1:], strict=True):
+    for value, buffer in zip(node.outputs[1:], buffers[1:], strict=True):
         if value is not None:
-            table.storage[value] = place
+            table.storage[value] = buffer
 
 
 def _carry(
     table: StorageTable, targets: Sequence[tuple[Value, Storage]], loop: Node, device: str, lower_nodes: LowerNodes
 ) -> None:
-    """Lowers the body of a loop that leaves each value in the place where the next iteration reads it."""
+    """Lowers the body of a loop that leaves each value where the next iteration reads it."""
     lower_nodes(table, table.graph.nodes)
     carried = {storage.base for _, storage in targets}
     results = []
@@ -99,21 +99,21 @@ def scan(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
     device, memory = choice.device, table.memory_of(choice.device)
     read = [table.transfer_in(v, device, node) for v in node.inputs if v is not None]
     inner = table.inside(node)
-    places, body = [], choice.bodies[0].graph
+    buffers, body = [], choice.bodies[0].graph
     for index in scan.carries:
         start = read[index]
         shape = (2, *start.type.sizes)
-        place = table.new_base(f"{node.name}:carry{index}", TensorType(start.type.dtype, shape), memory, "computed")
-        table.copy_into(start, half(place, 0), node, device)
-        inner.storage[body.inputs[index]] = halves(place)[0]
-        places.append(place)
+        buffer = table.new_base(f"{node.name}:carry{index}", TensorType(start.type.dtype, shape), memory, "computed")
+        table.copy_into(start, half(buffer, 0), node, device)
+        inner.storage[body.inputs[index]] = halves(buffer)[0]
+        buffers.append(buffer)
     for index in scan.xs:
         inner.storage[body.inputs[index]] = row(read[index], scan)
     for index in scan.captures:
         inner.storage[body.inputs[index]] = read[index]
     targets: list[tuple[Value, Storage]] = []
     results = list(body.outputs.values())
-    targets += [(results[i], halves(place)[1]) for i, place in enumerate(places)]
+    targets += [(results[i], halves(buffer)[1]) for i, buffer in enumerate(buffers)]
     for index in (*scan.ys, *scan.saved):
         value = node.outputs[index]
         if value is not None:
@@ -122,12 +122,12 @@ def scan(table: StorageTable, node: Node, lower_nodes: LowerNodes) -> None:
             source = body.inputs[index - scan.saved.start] if saved else results[index]
             targets.append((source, row(stacked, scan)))
     _body(inner, targets, node, device, lower_nodes)
-    _add_body(table, node, inner, [*read, *places, *(s for _, s in targets)], scan.iterations)
-    for index, place in zip(scan.finals, places, strict=True):
+    _add_body(table, node, inner, [*read, *buffers, *(s for _, s in targets)], scan.iterations)
+    for index, buffer in zip(scan.finals, buffers, strict=True):
         value = node.outputs[index]
         if value is not None:
             final = _result(table, value, memory, device)
-            table.copy_into(half(place, scan.iterations % 2), final, node, device)
+            table.copy_into(half(buffer, scan.iterations % 2), final, node, device)
 
 
 def _body(

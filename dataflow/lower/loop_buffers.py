@@ -19,7 +19,7 @@ from ..ir.value import Value
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The operands of a scan node, told apart.
+    """The operands of a scan node by kind.
 
     Attributes:
         carries, xs, captures: indices of inputs.
@@ -67,20 +67,20 @@ def row(stacked: Storage, scan: Scan) -> Storage:
     )
 
 
-def halves(place: Storage) -> tuple[Storage, Storage]:
-    """What an iteration reads and what it writes of a carried value; ``place`` has both halves on its first axis."""
-    type_ = TensorType(place.type.dtype, place.type.shape[1:])
+def halves(buffer: Storage) -> tuple[Storage, Storage]:
+    """What an iteration reads and what it writes of a carried value; ``buffer`` has both halves on its first axis."""
+    type_ = TensorType(buffer.type.dtype, buffer.type.shape[1:])
     strides, size = contiguous_strides(type_.sizes), type_.nbytes
     return (
-        Storage(place.base, place.offset, strides, type_, 0, size),
-        Storage(place.base, place.offset + size, strides, type_, 0, -size),
+        Storage(buffer.base, buffer.offset, strides, type_, 0, size),
+        Storage(buffer.base, buffer.offset + size, strides, type_, 0, -size),
     )
 
 
-def half(place: Storage, index: int) -> Storage:
-    """One half of a carried value's place, outside the loop."""
-    read, _ = halves(place)
-    return Storage(place.base, place.offset + index * read.type.nbytes, read.strides, read.type)
+def half(buffer: Storage, index: int) -> Storage:
+    """One half of a carried value's double buffer, outside the loop."""
+    read, _ = halves(buffer)
+    return Storage(buffer.base, buffer.offset + index * read.type.nbytes, read.strides, read.type)
 
 
 def make_loop(

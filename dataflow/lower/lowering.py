@@ -15,7 +15,7 @@ from ..ir.operand import is_contiguous
 from ..ir.types import element_count
 from ..ir.value import Value
 from ..plugin.registry import Registry
-from .concat import place
+from .concat import place_concats
 from .control_flow import LOWERINGS
 from .placement import Pins
 from .select import select
@@ -49,7 +49,7 @@ def lower(
     inputs: dict[str, Storage] = {}
     for value in graph.inputs:
         table.storage[value] = inputs[value.name] = table.new_base(value.name, value.type, HOST, "input")
-    concats, table.destination = place(graph, partial(_whole_of, table), partial(_can_write, table))
+    concats, table.destination = place_concats(graph, partial(_concat_base, table), partial(_can_write, table))
     stops, names = graph.stage_stops(), [*graph.stages.values()] or [frozenset(graph.outputs)]
     found: dict[str, Storage] = {}
     ends = []
@@ -76,7 +76,7 @@ def lower_nodes(
     Args:
         table: what is lowered so far.
         nodes: of its graph.
-        concats: the storage of those whose parts are computed in it.
+        concats: the storage of those whose operands are computed in it.
 
     Raises:
         InputError: a result, also one that is a view, has more elements than can be addressed.
@@ -91,8 +91,8 @@ def lower_nodes(
         elif node in concats:
             result = node.outputs[0]
             assert result is not None
-            whole = table.storage[result] = concats[node]  # the parts are there
-            table.device_of.setdefault(whole.base, table.choices[node].device)
+            storage = table.storage[result] = concats[node]  # the operands are there
+            table.device_of.setdefault(storage.base, table.choices[node].device)
         elif table.choices[node].kernel is None:
             LOWERINGS[node.op](table, node, lower_nodes)
         else:
@@ -152,8 +152,8 @@ def _lower_kernel(table: StorageTable, node: Node) -> None:
     table.items.append(LoweredNode(node, choice.device, choice.kernel, tuple(inputs), tuple(outputs)))
 
 
-def _whole_of(table: StorageTable, value: Value, node: Node) -> Storage:
-    """A base tensor for a concat whose parts are computed in it."""
+def _concat_base(table: StorageTable, value: Value, node: Node) -> Storage:
+    """A base tensor for a concat whose operands are computed in it."""
     memory = table.memory_of(table.choices[node].device)
     return table.new_base(value.name, value.type, memory, "computed")
 
@@ -161,7 +161,7 @@ def _whole_of(table: StorageTable, value: Value, node: Node) -> Storage:
 def _can_write(table: StorageTable, node: Node, storage: Storage) -> bool:
     """Whether a node's kernel can write its result straight into a part of another value.
 
-    Not with several memories: a value moves as a whole, and the whole isn't complete when a part is read.
+    Not with several memories: a base tensor is transferred at once, and isn't complete when a part is read.
     """
     if node.op.view is not None or table.choices[node].kernel is None:
         return False
@@ -183,9 +183,9 @@ def _results(table: StorageTable, names: Collection[str], returned: Set[BaseTens
         storage = table.read(value, HOST)
         if storage.base.memory != HOST:
             storage = table.transfer(storage, HOST, table.host_device(), marker)
-        whole = storage.offset == 0 and storage.type.nbytes == storage.base.type.nbytes
+        all_of_it = storage.offset == 0 and storage.type.nbytes == storage.base.type.nbytes
         straight = is_contiguous(storage.type.sizes, storage.strides)
-        if storage.base.kind != "computed" or not whole or not straight or storage.base in taken:
+        if storage.base.kind != "computed" or not all_of_it or not straight or storage.base in taken:
             storage = table.fresh(storage, marker, table.host_device())
         taken.add(storage.base)
         found[name] = storage

@@ -1,4 +1,4 @@
-"""Chooses a device and kernel for each node; nodes that no device takes whole are decomposed."""
+"""Chooses a device and kernel for each node; nodes that no device has a kernel for are decomposed."""
 
 from __future__ import annotations
 

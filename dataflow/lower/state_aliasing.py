@@ -34,7 +34,7 @@ def alias_states(table: StorageTable, returned: Set[BaseTensor]) -> tuple[tuple[
             states.append((after.base, before.base))
         else:
             pending.append((after, before))
-    # What reads the old place of another state is copied aside before any state is written.
+    # What reads the old value of another state is copied aside before any state is written.
     ready = []
     for after, before in pending:
         device = table.device_for(after.base)

@@ -148,17 +148,17 @@ class StorageTable:
         return made
 
     def transfer(self, storage: Storage, memory: str, device: str, reader: Node) -> Storage:
-        """The value in another memory; the whole base tensor moves, once per memory, and views stay views."""
+        """The value in another memory; the base tensor is transferred, once per memory, and views stay views."""
         if HOST not in (storage.base.memory, memory) and not self.are_peers(storage.base.memory, memory):
             storage = self.transfer(storage, HOST, self.host_device(), reader)
         key = (storage.base, memory)
         if key not in self._transferred:
             target = self.new_base(f"{storage.base.name}:{memory}", storage.base.type, memory, "computed")
-            whole = Storage(storage.base, 0, contiguous_strides(storage.base.type.sizes), storage.base.type)
+            source = Storage(storage.base, 0, contiguous_strides(storage.base.type.sizes), storage.base.type)
             origin = self.device_for(storage.base)
             # What is there from the start moves at the start: work on a device is not interrupted for it.
             items = self.first if storage.base.kind == "input" else self.items
-            items.append(Move(whole, target, origin, device, storage.base.name))
+            items.append(Move(source, target, origin, device, storage.base.name))
             self.device_of[target.base] = device
             self._transferred[key] = target
         there = self._transferred[key]
@@ -189,9 +189,9 @@ def _elements_of(storage: Storage) -> tuple[Any, ...]:
 
 def _digest(value: Value, data: Initializer) -> str:
     """A few characters that tell data, type and shape from others."""
-    whole = xxhash.xxh3_128(str(value.type).encode())
+    digest = xxhash.xxh3_128(str(value.type).encode())
     for array in (data.array, data.factor):
         if array is not None:
             plain = np.ascontiguousarray(array)
-            whole.update(plain.tobytes() if plain.dtype == object else plain.reshape(-1).view(np.uint8).data)
-    return whole.hexdigest()[:12]
+            digest.update(plain.tobytes() if plain.dtype == object else plain.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()[:12]

@@ -54,8 +54,8 @@ softplus: Op = unary("softplus", lambda n, dy: mul(dy, sigmoid(operand(n))), "y 
 
 
 def _softsign_gradient(node: Node, dy: Value) -> Value:
-    root = add(abs_(operand(node)), 1.0)
-    return div(dy, mul(root, root))
+    divisor = add(abs_(operand(node)), 1.0)
+    return div(dy, mul(divisor, divisor))
 
 
 softsign: Op = unary("softsign", _softsign_gradient, "y = x / (1 + |x|)")

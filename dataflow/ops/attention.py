@@ -23,7 +23,7 @@ from .reduce import reduce_max, reduce_sum
 from .shape import reshape, transpose
 from .softmax import softmax
 
-_TURN = (0, 2, 1, 3)  # (batch, heads, rows, size) <-> (batch, rows, heads, size)
+_SWAP_HEADS = (0, 2, 1, 3)  # (batch, heads, rows, size) <-> (batch, rows, heads, size)
 
 
 def _scores(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None) -> Shape:
@@ -46,23 +46,23 @@ def _scores(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | Non
 
 
 def _infer(
-    q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, turned: bool
+    q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, transposed: bool
 ) -> tuple[TensorType, TensorType]:
     shape = _scores(q, kt, v, mask)
     y = (*shape[:-1], v.shape[-1])
-    if turned:
-        need(len(y) == 4, f"attention: turned is for four axes; the result is {y}")
-        y = tuple(y[axis] for axis in _TURN)
+    if transposed:
+        need(len(y) == 4, f"attention: transposed is for four axes; the result is {y}")
+        y = tuple(y[axis] for axis in _SWAP_HEADS)
     return TensorType(q.dtype, y), TensorType(q.dtype, shape[:-1])
 
 
-def _decompose(q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, turned: bool) -> Any:
+def _decompose(q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, transposed: bool) -> Any:
     scores = _scored(q, kt, mask, scale)
     y = matmul(softmax(scores, axis=-1), v)
     most = reduce_max(scores, axes=(-1,), keepdims=True)
     total = log(reduce_sum(exp(sub(scores, most)), axes=(-1,), keepdims=True))
     logsum = reshape(add(most, total), shape=scores.type.shape[:-1])
-    return (transpose(y, perm=_TURN) if turned else y), logsum
+    return (transpose(y, perm=_SWAP_HEADS) if transposed else y), logsum
 
 
 def _scored(q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
@@ -71,11 +71,19 @@ def _scored(q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
 
 
 def _errors(
-    dy: Value, y: Value, logsum: Value, q: Value, kt: Value, v: Value, mask: Value | None, scale: float, turned: bool
+    dy: Value,
+    y: Value,
+    logsum: Value,
+    q: Value,
+    kt: Value,
+    v: Value,
+    mask: Value | None,
+    scale: float,
+    transposed: bool,
 ) -> tuple[Value, Value, Value]:
     """The weights, the cotangent of the scores, and dy with heads before rows."""
-    if turned:
-        dy, y = transpose(dy, perm=_TURN), transpose(y, perm=_TURN)
+    if transposed:
+        dy, y = transpose(dy, perm=_SWAP_HEADS), transpose(y, perm=_SWAP_HEADS)
     column = (*logsum.type.shape, 1)
     weights = exp(sub(_scored(q, kt, mask, scale), reshape(logsum, shape=column)))
     delta = reduce_sum(mul(dy, y), axes=(-1,), keepdims=True)
@@ -86,11 +94,11 @@ def _gradient(node: Node, dy: Value | None, dlogsum: Value | None = None) -> tup
     q, kt, v, mask = (*node.inputs, None)[:4]
     y, logsum = node.outputs
     assert q is not None and kt is not None and v is not None and y is not None and logsum is not None
-    scale, turned = node.attributes["scale"], node.attributes["turned"]
+    scale, transposed = node.attributes["scale"], node.attributes["transposed"]
     if dy is None:
         dy = mul(y, 0.0)
-    dq, dk, dv = attention_grad(dy, y, logsum, q, kt, v, mask, scale=scale, turned=turned)
-    weights, ds, _ = _errors(dy, y, logsum, q, kt, v, mask, scale, turned)  # dead where the mask needs no gradient
+    dq, dk, dv = attention_grad(dy, y, logsum, q, kt, v, mask, scale=scale, transposed=transposed)
+    weights, ds, _ = _errors(dy, y, logsum, q, kt, v, mask, scale, transposed)  # dead where the mask needs no gradient
     dkt = swapped(dk)
     if dlogsum is not None:
         more = mul(weights, reshape(dlogsum, shape=(*dlogsum.type.shape, 1)))
@@ -110,9 +118,9 @@ def _grad_infer(
     mask: TensorType | None = None,
     *,
     scale: float,
-    turned: bool,
+    transposed: bool,
 ) -> tuple[TensorType, ...]:
-    expected = _infer(q, kt, v, mask, scale=scale, turned=turned)
+    expected = _infer(q, kt, v, mask, scale=scale, transposed=transposed)
     given = f"attention_grad: dy is {dy}, y {y}, logsum {logsum}; expected {expected[0]} and {expected[1]}"
     need((y, logsum) == expected and dy == y, given)
     lead = logsum.shape[:-1]
@@ -130,9 +138,9 @@ def _grad_decompose(
     mask: Value | None = None,
     *,
     scale: float,
-    turned: bool,
+    transposed: bool,
 ) -> tuple[Value, ...]:
-    weights, ds, dy = _errors(dy, y, logsum, q, kt, v, mask, scale, turned)
+    weights, ds, dy = _errors(dy, y, logsum, q, kt, v, mask, scale, transposed)
     ds = mul(ds, scale)
     return matmul(ds, swapped(kt)), matmul(swapped(ds), q), matmul(swapped(weights), dy)
 
@@ -153,17 +161,17 @@ def _cost(node: Node) -> int:
     return scores * (2 * int(q.type.shape[-1]) + 2 * int(v.type.shape[-1]) + 10)
 
 
-def _pattern(scores: Callable[..., Any], scale: Callable[..., float], turned: bool) -> Pattern:
+def _pattern(scores: Callable[..., Any], scale: Callable[..., float], transposed: bool) -> Pattern:
     """The pattern with these scores, which are made with constants of which the scale is a function."""
 
     def build(q: Value, kt: Value, v: Value, mask: Value | None = None, **constants: Any) -> Any:
         made = scores(q, kt, **constants)
         y = matmul(softmax(made if mask is None else add(made, mask), axis=-1), v)
-        return transpose(y, perm=_TURN) if turned else y
+        return transpose(y, perm=_SWAP_HEADS) if transposed else y
 
     @functools.wraps(scale)
     def attributes(**constants: float) -> dict[str, float]:
-        return {"scale": scale(**constants), "turned": turned}
+        return {"scale": scale(**constants), "transposed": transposed}
 
     return Pattern(build, attributes)
 
@@ -174,8 +182,8 @@ def _inverse(a: float) -> float:
 
 
 def _patterns() -> Iterator[Pattern]:
-    """The scale behind the product, on its operands, as factor or divisor, or none; the result turned, or as it is."""
-    places: tuple[tuple[Callable[..., Any], Callable[..., float]], ...] = (
+    """The scale behind the product, on its operands, as factor or divisor, or none; the result transposed, or not."""
+    positions: tuple[tuple[Callable[..., Any], Callable[..., float]], ...] = (
         (lambda q, kt, a: mul(matmul(q, kt), a), lambda a: a),
         (lambda q, kt, a: div(matmul(q, kt), a), _inverse),
         (lambda q, kt, a, b: matmul(mul(q, a), mul(kt, b)), lambda a, b: a * b),
@@ -183,9 +191,9 @@ def _patterns() -> Iterator[Pattern]:
         (lambda q, kt, a: matmul(div(q, a), kt), _inverse),
         (matmul, lambda: 1.0),
     )
-    for scores, scale in places:
-        for turned in (True, False):
-            yield _pattern(scores, scale, turned)
+    for scores, scale in positions:
+        for transposed in (True, False):
+            yield _pattern(scores, scale, transposed)
 
 
 attention: Op = Op(
@@ -193,14 +201,14 @@ attention: Op = Op(
     ("q", "kt", "v", "mask?"),
     _infer,
     outputs=("y", "+logsum"),
-    attributes={"scale": 1.0, "turned": False},
+    attributes={"scale": 1.0, "transposed": False},
     gradient=_gradient,
     decompose=_decompose,
     cost=_cost,
     pattern=tuple(_patterns()),
     doc="y (..., M, E) = softmax(scale * q kt + mask) v with q (..., M, D), kt (..., D, N), v (..., N, E) and a mask "
-    "that broadcasts to (..., M, N); turned: y is (batch, M, heads, E). logsum (..., M): the logarithm of the sum of "
-    "e^scores along rows",
+    "that broadcasts to (..., M, N); transposed: y is (batch, M, heads, E). logsum (..., M): the logarithm of the sum "
+    "of e^scores along rows",
 )
 
 attention_grad: MultiOp = MultiOp(
@@ -208,7 +216,7 @@ attention_grad: MultiOp = MultiOp(
     ("dy", "y", "logsum", "q", "kt", "v", "mask?"),
     _grad_infer,
     outputs=("dq", "dk", "dv"),
-    attributes={"scale": 1.0, "turned": False},
+    attributes={"scale": 1.0, "transposed": False},
     decompose=_grad_decompose,
     cost=_grad_cost,
     doc="the gradients by q (..., M, D), the transpose of kt (..., N, D) and v (..., N, E), for every entry of the "

@@ -1,4 +1,4 @@
-"""Nodes with bodies: loops, branches, and what one kernel computes whole.
+"""Nodes with bodies: loops and branches.
 
 A body has no free variables: what it reads from outside is among its inputs.
 """
@@ -118,8 +118,8 @@ def _if_gradient(node: Node, *cotangents: Value | None, differentiate: Different
     operands = [condition, *captures, *[cotangents[i] for i in present]]
     made = condition.builder.add(if_, operands, {}, bodies=tuple(branches)).outputs
     results: list[Value | None] = [None] * (len(captures) + 1)
-    for place, i in enumerate(floats):
-        results[i + 1] = made[place]
+    for i, total in zip(floats, made, strict=True):
+        results[i + 1] = total
     return results
 
 

@@ -56,7 +56,7 @@ nonzero: Op = Op(
     ("x",),
     _nonzero_infer,
     attributes={"count": REQUIRED},
-    doc="(rank, count): the places of the elements that are not zero, in row-major order; ``count`` is how many they "
+    doc="(rank, count): the indices of the elements that are not zero, in row-major order; ``count`` is how many they "
     "are, and another number of them is an error",
 )
 

@@ -248,14 +248,14 @@ def _program_infer(*types: TensorType, program: Sequence[int], trailing: int, ke
         result = op.infer(*(known[o] for o in operands))
         assert isinstance(result, TensorType)
         known.append(result)
-    whole = broadcast_shape("fused_elementwise", *(t.shape for t in types))
+    shape = broadcast_shape("fused_elementwise", *(t.shape for t in types))
     need(
-        all(t.shape == whole for t in known[len(types) :]), "fused_elementwise: all steps must have the result's shape"
+        all(t.shape == shape for t in known[len(types) :]), "fused_elementwise: all steps must have the result's shape"
     )
     if last is None:
         return known[-1]
-    need(trailing <= len(whole), f"fused_elementwise: {trailing} axes can't be reduced of {whole}")
-    result = last.infer(known[-1], **_reduced(trailing, keepdims, len(whole)))
+    need(trailing <= len(shape), f"fused_elementwise: {trailing} axes can't be reduced of {shape}")
+    result = last.infer(known[-1], **_reduced(trailing, keepdims, len(shape)))
     assert isinstance(result, TensorType)
     return result
 
@@ -270,8 +270,8 @@ def _program(*inputs: Value, program: Sequence[int], trailing: int, keepdims: bo
 
 def _program_cost(node: Any) -> int:
     """One operation per element and step."""
-    whole = TensorType(float32, broadcast_shape("fused_elementwise", *(v.type.shape for v in node.inputs)))
-    return int(whole.elements) * len(program_steps(node.attributes["program"]))
+    steps = TensorType(float32, broadcast_shape("fused_elementwise", *(v.type.shape for v in node.inputs)))
+    return int(steps.elements) * len(program_steps(node.attributes["program"]))
 
 
 fused_elementwise = Op(

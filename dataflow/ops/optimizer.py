@@ -72,8 +72,8 @@ def _square_infer(x: TensorType, before: TensorType | None) -> TensorType:
 
 def _square_sum(x: Value, before: Value | None) -> Value:
     flat = reshape(x, shape=(x.type.elements,))
-    wide = flat if x.type.dtype.bits >= 32 else cast(flat, to=float32)
-    total = reduce_sum(mul(wide, wide), axes=(0,), keepdims=False)
+    upcast = flat if x.type.dtype.bits >= 32 else cast(flat, to=float32)
+    total = reduce_sum(mul(upcast, upcast), axes=(0,), keepdims=False)
     if total.type.dtype != float32:
         total = cast(total, to=float32)
     return total if before is None else add(before, total)

@@ -109,12 +109,12 @@ def sliced(x: Value, key: Any) -> Value:
 def _expanded(x: Value, items: tuple[Any, ...]) -> list[Any]:
     """The items with full slices for Ellipsis and for the axes that are left over."""
     count = sum(item is not None and item is not Ellipsis for item in items)
-    places = [i for i, item in enumerate(items) if item is Ellipsis]
-    if len(places) > 1:
-        raise InputError(f"slice of {x.name!r}: '...' comes {len(places)} times; expected once at most")
+    ellipses = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(ellipses) > 1:
+        raise InputError(f"slice of {x.name!r}: '...' comes {len(ellipses)} times; expected once at most")
     if count > x.type.rank:
         raise InputError(f"slice of {x.name!r}: {count} indices for {x.type}, which has {x.type.rank} axes")
-    at = places[0] if places else len(items)
+    at = ellipses[0] if ellipses else len(items)
     return [*items[:at], *[slice(None)] * (x.type.rank - count), *items[at + 1 :]]
 
 

@@ -48,7 +48,7 @@ def _sizes(
         before, after = pads[i], pads[i + spatial]
         reach = dilations[i] * (kernel[i] - 1) + 1
         if before >= reach or after >= reach:
-            raise InputError(f"{name}: pads {tuple(pads)} hold a whole window of axis {i}")
+            raise InputError(f"{name}: pads {tuple(pads)} hold all of a window of axis {i}")
         size = window_size(shape[2 + i], kernel[i], strides[i], before + after, dilations[i], bool(ceil_mode))
         if ceil_mode and (isinstance(size, Dim) or size > 0):  # no window begins in the padding behind
             size = least_size([size, (shape[2 + i] + before - 1) // strides[i] + 1])
@@ -153,7 +153,7 @@ avg_pool_grad: Op = Op(
     attributes={"input_shape": REQUIRED, **_WINDOW, "count_include_pad": False},
     gradient=_avg_grad_gradient,
     cost=_window_cost,
-    doc="each dy spread evenly over its window",
+    doc="each dy distributed evenly over its window",
 )
 
 OPS = (max_pool, max_pool_grad, avg_pool, avg_pool_grad)

@@ -79,8 +79,7 @@ def _weight(dx: Value, y: Value, h: Value | None, reverse: bool) -> Value:
     hidden = y.type.shape[-1]
 
     def rows(v: Value, begin: Any, end: Any, width: Any) -> Value:
-        whole = (batch, width)
-        part = slice_(v, starts=(begin, 0, 0), stops=(end, *whole), steps=(1, 1, 1))
+        part = slice_(v, starts=(begin, 0, 0), stops=(end, batch, width), steps=(1, 1, 1))
         return reshape(part, shape=(product((end - begin, batch)), width))
 
     late, early = ((0, steps - 1), (1, steps)) if reverse else ((1, steps), (0, steps - 1))

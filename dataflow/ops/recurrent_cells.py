@@ -1,4 +1,4 @@
-"""The loops of recurrent ops as scans: what a device runs that has no kernel for the whole."""
+"""The loops of recurrent ops as scans: what a device without a kernel for the op runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _loop(
         states = [where(going, new, old) for new, old in zip(states, ended, strict=True)]
         own = [where(going, v, g.scalar(0.0, v.type.dtype)) for v in own]
     for i, value in enumerate([*states, *(states[i] for i in stacked), *own]):
-        # each result has a place of its own
+        # each result has memory of its own
         g.output(f"result{i}", copy(value) if value in g.outputs().values() else value)
     operands = [*carries, *scanned, *(v for v in captures if v is not None)]
     attributes = {"n_carries": len(carries), "n_xs": len(scanned), "reverse": int(reverse)}
@@ -92,8 +92,8 @@ def _parts(x: Value, count: int) -> list[Value]:
 def _before(stack: Value, first: Value, reverse: bool) -> Value:
     """The state before each step: ``stack`` has it after each, ``first`` is before all."""
     steps, batch, hidden = stack.type.shape
-    whole = reshape(first, shape=(1, batch, hidden))
-    joined = concat(stack, whole, axis=0) if reverse else concat(whole, stack, axis=0)
+    row = reshape(first, shape=(1, batch, hidden))
+    joined = concat(stack, row, axis=0) if reverse else concat(row, stack, axis=0)
     begin = 1 if reverse else 0
     return slice_(joined, starts=(begin, 0, 0), stops=(steps + begin, batch, hidden), steps=(1, 1, 1))
 

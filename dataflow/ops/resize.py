@@ -1,6 +1,6 @@
 """Resizing: every axis by itself, each result a weighted sum of a few elements.
 
-``resize`` is decomposed into a ``resample`` per axis, whose tables of places and weights are constants once the sizes
+``resize`` is decomposed into a ``resample`` per axis, whose tables of indices and weights are constants once the sizes
 are bound. The conventions are those of ONNX Resize, version 19.
 """
 

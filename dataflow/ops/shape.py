@@ -186,11 +186,11 @@ slice_: Op = Op(
 
 
 def _slice_grad_infer(dy: TensorType, *, shape: Shape, starts: Shape, stops: Shape, steps: Sequence[int]) -> TensorType:
-    whole = TensorType(dy.dtype, tuple(shape))
-    read = _slice_infer(whole, starts=starts, stops=stops, steps=steps)
+    x = TensorType(dy.dtype, tuple(shape))
+    read = _slice_infer(x, starts=starts, stops=stops, steps=steps)
     fits = not (read.is_bound and dy.is_bound) or read.shape == dy.shape
-    need(fits, f"slice_grad: got {dy}, the slice of {whole} is {read}")
-    return whole
+    need(fits, f"slice_grad: got {dy}, the slice of {x} is {read}")
+    return x
 
 
 def _slice_grad_gradient(node: Node, g: Value) -> Value:

@@ -37,11 +37,11 @@ def _topk_infer(x: TensorType, *, k: Size, axis: int, largest: bool, sorted: boo
 
 
 def _topk_gradient(node: Node, dy: Value | None, _: Value | None) -> Value | None:
-    x, places = node.inputs[0], node.outputs[1]
+    x, indices = node.inputs[0], node.outputs[1]
     if dy is None:
         return None
     assert x is not None
-    return scatter_elements(zeros_like(x), places, dy, axis=node.attributes["axis"], reduction="add")
+    return scatter_elements(zeros_like(x), indices, dy, axis=node.attributes["axis"], reduction="add")
 
 
 topk: MultiOp = MultiOp(

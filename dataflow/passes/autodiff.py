@@ -31,20 +31,20 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
         wrt: what is differentiated by.
 
     Raises:
-        GradientError: nodes on the way have no gradient; names them all.
+        GradientError: nodes between have no gradient; names them all.
     """
     forward = builder.nodes()
     active = _reachable(forward, wrt)
     parts: dict[Value, list[Value]] = {value: [seed] for value, seed in seeds.items()}
     totals: dict[Value, Value] = {}
-    placed: dict[Value, tuple[Node, Value]] = {}  # what a slice's rule gave -> the slice, and its own cotangent
+    slices: dict[Value, tuple[Node, Value]] = {}  # what a slice's rule gave -> the slice, and its own cotangent
     problems: list[str] = []
 
     def total(value: Value | None) -> Value | None:
         if value is None or value not in parts:
             return None
         if value not in totals:
-            summed = _joined([placed.get(part) for part in parts[value]], value.type)
+            summed = _concatenated([slices.get(part) for part in parts[value]], value.type)
             if summed is None:
                 summed = parts[value][0]
                 for part in parts[value][1:]:
@@ -77,7 +77,7 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
                 parts.setdefault(value, []).append(cotangent)
                 given = total(node.outputs[0]) if node.op is slice_ else None
                 if given is not None:
-                    placed[cotangent] = node, given
+                    slices[cotangent] = node, given
     builder.origin = ""
     if len(problems) > 1:
         raise GradientError(f"{len(problems)} nodes have no gradient:\n  " + "\n  ".join(reversed(problems)))
@@ -86,8 +86,8 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
     return {value: total(value) for value in wrt}
 
 
-def _joined(parts: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Value | None:
-    """The cotangents of slices as one, where together they are the whole side by side along one axis."""
+def _concatenated(parts: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Value | None:
+    """The cotangents of slices concatenated, where the slices partition a value along one axis."""
     found: dict[int, tuple[int, Value]] = {}  # by the begin: the end, and what lies between
     along: set[int] = set()
     for part in parts:
@@ -104,13 +104,13 @@ def _joined(parts: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Va
             return None
         found[start] = stop, cotangent
     axis, end = along.pop(), 0
-    pieces = []
+    parts_in_order = []
     while not along and end in found:
         end, cotangent = found.pop(end)
-        pieces.append(cotangent)
+        parts_in_order.append(cotangent)
     if along or found or end != type_.shape[axis]:
         return None
-    return concat(*pieces, axis=axis)
+    return concat(*parts_in_order, axis=axis)
 
 
 def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> Any:
@@ -176,7 +176,7 @@ def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
     depends on it.
 
     Raises:
-        GradientError: an op on the way has no gradient, or a value of ``wrt`` is computed.
+        GradientError: an op between has no gradient, or a value of ``wrt`` is computed.
     """
     computed = [v for v in wrt if v not in graph.inputs and v not in graph.initializers]
     if computed:

@@ -23,8 +23,8 @@ class Region:
     """A part of a graph.
 
     Attributes:
-        graph: reads and gives values of the whole under their own names.
-        reads: sizes that are read off its results, or off inputs of the whole: the node that says so, and the value.
+        graph: reads and gives values of the graph under their own names.
+        reads: sizes that are read off its results, or off inputs of the graph: the node that says so, and the value.
     """
 
     graph: Graph

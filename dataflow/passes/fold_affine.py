@@ -179,8 +179,8 @@ def _as_conv(
     dtype = result.type.dtype.numpy
     shift = chain.shift + (0 if bias is None else known[bias] * chain.scale)
     if (chain.scale != 1).any():
-        wide = np.float64 if dtype == np.float64 else np.float32  # float64 would take twice the time for half a place
-        factor = chain.scale.astype(wide).reshape(-1, *[1] * (weight.type.rank - 1))
+        upcast = np.float64 if dtype == np.float64 else np.float32  # float64 would take twice the time for half an ulp
+        factor = chain.scale.astype(upcast).reshape(-1, *[1] * (weight.type.rank - 1))
         weight = constants.add(f"{weight.name}.scaled", known[weight], factor)
     inputs = (head.inputs[0], weight, constants.add(f"{result.name}.shift", shift.astype(dtype)))
     return Node(conv, head.name, inputs, (result,), head.attributes, (), last.origin)

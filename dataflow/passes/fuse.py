@@ -1,4 +1,4 @@
-"""Graph -> Graph: where the pattern of a fused op stands, the op takes its place if a device has a kernel for it."""
+"""Graph -> Graph: nodes that match the pattern of a fused op are replaced by it if a device has a kernel for it."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class _Search(Groups):
         self.known: dict[Hashable, _Fit] = {}  # by patterns and types
 
     def replace(self, last: Node, patterns: Candidates) -> None:
-        """Puts the first op in the place of its pattern that ends with ``last``."""
+        """Replaces the first pattern that ends with ``last`` by its op."""
         if last.outputs[0] is None or any(v is not None for v in last.outputs[1:]):
             return
         level: Iterable[Node] = (last,)
@@ -190,7 +190,7 @@ class _Search(Groups):
     def replaced(self, match: _Match) -> bool:
         """Replaces the nodes of a match by the op, where that is one there and a device has a kernel for it."""
         nodes, values = match.nodes, match.values
-        last, first = nodes[0], min(nodes, key=self.place.__getitem__)
+        last, first = nodes[0], min(nodes, key=self.position.__getitem__)
         inner = {v for node in nodes if node is not last for v in node.outputs}
         inputs = [None if number is None else values[number] for number in match.shape.inputs]
         while inputs and inputs[-1] is None:

@@ -20,7 +20,7 @@ MOST_STEPS, MOST_INPUTS = 12, 6  # of one pass
 def fuse_elementwise(graph: Graph, targets: Targets) -> Graph:
     """The graph with groups of elementwise ops as one op each, with equal results.
 
-    A group has one result; all that is computed on the way has one shape and no reader elsewhere, so it needs no
+    A group has one result; all intermediate values have one shape and no reader elsewhere, so they need no
     memory. That shape is the result's, or what a reduction over trailing axes makes the result from. The nodes of a
     group are of one stage.
     """
@@ -57,7 +57,7 @@ class _Search(Groups):
     def grow(self, last: Node) -> None:
         """Replaces ``last`` and what feeds it alone."""
         group = {last}
-        waiting: list[int] = []  # places of nodes that may join, the latest first: their readers are decided by then
+        waiting: list[int] = []  # positions of nodes that may join, the latest first: their readers are decided by then
         self.enqueue(last, waiting)
         outer = set(last.inputs)
         while waiting and len(group) < MOST_STEPS:
@@ -71,7 +71,7 @@ class _Search(Groups):
                 self.enqueue(node, waiting)
         if len(group) < 2:
             return
-        made = self.make(sorted(group, key=self.place.__getitem__))
+        made = self.make(sorted(group, key=self.position.__getitem__))
         if self.targets.taker(made, last) is not None:
             self.take(group, last, made, last)
 
@@ -79,7 +79,7 @@ class _Search(Groups):
         for value in node.inputs:
             maker = self.makers.get(value) if value is not None else None
             if maker is not None:
-                heapq.heappush(waiting, -self.place[maker])
+                heapq.heappush(waiting, -self.position[maker])
 
     def joins(self, node: Node, group: set[Node], last: Node) -> bool:
         """Whether only the group reads the node's result, which is like the group's."""

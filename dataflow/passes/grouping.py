@@ -16,7 +16,7 @@ class Groups:
     Attributes:
         makers, readers: of each value.
         kept: values that are read at the end of the graph.
-        place: index of each node.
+        position: index of each node.
         taken: nodes that are in a group.
     """
 
@@ -25,7 +25,7 @@ class Groups:
         self.makers = graph.producers()
         self.readers = graph.readers()
         self.kept = {*graph.outputs.values(), *(s.after for s in graph.states), *(s.before for s in graph.states)}
-        self.place = {node: index for index, node in enumerate(graph.nodes)}
+        self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.taken: set[Node] = set()
         self._stops = graph.stage_stops()
         self._stands: dict[Node, Node] = {}  # the last node of a group -> what stands for it
@@ -33,7 +33,7 @@ class Groups:
     def together(self, nodes: Iterable[Node]) -> bool:
         """Whether nodes are wanted on the same devices, and of one stage."""
         listed = list(nodes)
-        if len(self._stops) > 1 and len({bisect.bisect_right(self._stops, self.place[n]) for n in listed}) > 1:
+        if len(self._stops) > 1 and len({bisect.bisect_right(self._stops, self.position[n]) for n in listed}) > 1:
             return False
         return len({self.targets.order(n) for n in listed}) == 1
 

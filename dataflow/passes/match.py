@@ -102,7 +102,7 @@ def _traced(pattern: Pattern, name: str, inputs: Sequence[str], absent: Sequence
     if not isinstance(result, Value) or result not in makers:
         raise PluginError(f"{name}: its pattern gave {result!r}; expected the one result of a node")
     nodes = [makers[result]]
-    for node in nodes:  # grows on the way
+    for node in nodes:  # grows while it is iterated
         nodes += [m for v in dict.fromkeys(node.inputs) if v in makers and (m := makers[v]) not in nodes]
     numbers: dict[Value, int] = {}
     readers = Counter(v for node in nodes for v in set(node.inputs))
@@ -113,8 +113,8 @@ def _traced(pattern: Pattern, name: str, inputs: Sequence[str], absent: Sequence
     unread = [declared for declared, v in zip(inputs, given, strict=True) if v is not None and v not in numbers]
     if unread:
         raise PluginError(f"{name}: its pattern does not read {unread[0]!r}; read every operand that isn't None")
-    places = tuple(None if v is None else numbers[v] for v in given)
-    return Shape(pattern, places, len(numbers), steps, tuple(levels))
+    operands = tuple(None if v is None else numbers[v] for v in given)
+    return Shape(pattern, operands, len(numbers), steps, tuple(levels))
 
 
 def _step(

@@ -110,7 +110,7 @@ def _run_checked(one: Pass, graph: Graph, context: Context) -> Graph:
 
 
 def _invalid(before: Graph, after: object) -> str | None:
-    """Why ``after`` can't take the place of ``before``, or None."""
+    """Why ``after`` can't replace ``before``, or None."""
     if not isinstance(after, Graph):
         return f"expected a Graph, got {type(after).__name__}"
     for what, old, new in (

@@ -1,4 +1,4 @@
-"""Computes a product the other way round where only its transpose is wanted: (A B)' = B' A'.
+"""Swaps the operands of a product where only its transpose is read: (A B)' = B' A'.
 
 The gradient of a weight that is stored transposed, as PyTorch's linear layers are, would else be computed and then
 copied into the weight's layout.
@@ -18,34 +18,34 @@ from .dead_code import eliminate_dead_code
 
 
 def swap_transposed_matmuls(graph: Graph) -> Graph:
-    """The graph with every matmul whose only reader is an exchange of its last two axes turned round."""
+    """The graph with swapped operands for every matmul whose only reader swaps its last two axes."""
     makers, readers = graph.producers(), graph.readers()
     kept = {*graph.outputs.values(), *(s.after for s in graph.states)}
-    turned: dict[Node, Node] = {}  # the transpose -> the product
+    swaps: dict[Node, Node] = {}  # the transpose -> the product
     for node in graph.nodes:
         value = node.inputs[0] if node.op is transpose else None
         maker = makers.get(value) if value is not None else None
         alone = maker is not None and value not in kept and readers[value] == [node]  # type: ignore[index]
-        if alone and maker is not None and maker.op is matmul and _exchanges(node):
-            turned[node] = maker
-    if not turned:
+        if alone and maker is not None and maker.op is matmul and _swaps_last_axes(node):
+            swaps[node] = maker
+    if not swaps:
         return graph
     operands: dict[Node, list[Value]] = {}
-    products = set(turned.values())
+    products = set(swaps.values())
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         if node in products:
             operands[node] = [v for v in inputs if v is not None]
-        elif node in turned:
-            a, b = operands[turned[node]]
+        elif node in swaps:
+            a, b = operands[swaps[node]]
             return (matmul(swapped(b), swapped(a), name=node.name),)
         return None
 
     return eliminate_dead_code(rewrite(graph, replace))
 
 
-def _exchanges(node: Node) -> bool:
-    """True when a transpose exchanges the last two axes and nothing else."""
+def _swaps_last_axes(node: Node) -> bool:
+    """True when a transpose swaps the last two axes and nothing else."""
     perm = node.attributes["perm"]
     rank = len(perm)
     return rank >= 2 and tuple(perm) == (*range(rank - 2), rank - 1, rank - 2)

@@ -19,13 +19,13 @@ def _attention(attributes: Attributes, q: Array, kt: Array, v: Array, mask: Arra
     weights = np.exp(scores - most)
     total = weights.sum(-1, keepdims=True)
     y = matmul({}, weights / total, v)
-    return y.transpose(0, 2, 1, 3) if attributes["turned"] else y, (most + np.log(total))[..., 0]
+    return y.transpose(0, 2, 1, 3) if attributes["transposed"] else y, (most + np.log(total))[..., 0]
 
 
 def _attention_grad(attributes: Attributes, *operands: Array) -> tuple[Array, ...]:
     dy, y, logsum, q, kt, v = operands[:6]
     mask = operands[6] if len(operands) > 6 else None
-    if attributes["turned"]:
+    if attributes["transposed"]:
         dy, y = dy.transpose(0, 2, 1, 3), y.transpose(0, 2, 1, 3)
     weights = np.exp(_scores(attributes, q, kt, mask) - logsum[..., None])
     errors = weights * (dy @ np.swapaxes(v, -1, -2) - (dy * y).sum(-1, keepdims=True))

@@ -19,7 +19,7 @@ def _attention() -> list[Sample]:
             rows.append(Sample(ops.attention, operands, {"scale": 0.5}, gradient=every))
     heads = (x(2, 3, 5, 4), x(2, 3, 4, 6), x(2, 3, 6, 7))
     broad = (x(2, 1, 1, 6), x(1, 3, 5, 6), x(5, 1), x())
-    rows += [Sample(ops.attention, (*heads, mask), {"scale": -1.5, "turned": 1}) for mask in broad]
+    rows += [Sample(ops.attention, (*heads, mask), {"scale": -1.5, "transposed": True}) for mask in broad]
     rows.append(Sample(ops.attention, (x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))))
     rows.append(Sample(ops.attention, (x(9, 6), x(6, 9), x(9, 3)), {"scale": 30.0}))
     return rows
@@ -41,7 +41,7 @@ def _attention_grad() -> list[Sample]:
             every = tuple(range(len(operands))) if m == 5 else ()
             rows.append(Sample(ops.attention_grad, operands, {"scale": 0.5}, gradient=every))
     heads = (x(2, 5, 3, 7), x(2, 5, 3, 7), _sums(2, 3, 5), x(2, 3, 5, 4), x(2, 3, 4, 6), x(2, 3, 6, 7), x(2, 1, 1, 6))
-    rows.append(Sample(ops.attention_grad, heads, {"scale": -0.5, "turned": 1}))
+    rows.append(Sample(ops.attention_grad, heads, {"scale": -0.5, "transposed": True}))
     broadcast = (x(4, 5, 2, 2), x(4, 5, 2, 2), _sums(4, 5, 2), x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))
     rows.append(Sample(ops.attention_grad, broadcast))
     return rows

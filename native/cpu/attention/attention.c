@@ -337,7 +337,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 
 static df_status run_attention(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
-  job job = {.p = {.transposed = df_attr_int(call, DF_ATTENTION_TURNED)},
+  job job = {.p = {.transposed = df_attr_int(call, DF_ATTENTION_TRANSPOSED)},
              .q = call->inputs[0].data,
              .kt = call->inputs[1].data,
              .v = call->inputs[2].data,
@@ -359,7 +359,7 @@ static df_status run_attention(const df_call *call) {
 
 static df_status prepare_attention(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  plan p = {.transposed = df_attr_int(node, DF_ATTENTION_TURNED)};
+  plan p = {.transposed = df_attr_int(node, DF_ATTENTION_TRANSPOSED)};
   PLAN(&p, node->inputs, node->n_inputs, &node->outputs[0]);
   plan_blocks(&p, node->threads, node->precision);
   out->workspace = p.scratch * (int64_t)sizeof(float) * node->threads;

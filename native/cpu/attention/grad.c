@@ -163,7 +163,7 @@ static df_status run_attention_grad(const df_call *call) {
              .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
              .workspace = call->workspace};
   plan *p = &job.p;
-  PLAN(p, call->inputs, call->n_inputs, df_attr_int(call, DF_ATTENTION_TURNED));
+  PLAN(p, call->inputs, call->n_inputs, df_attr_int(call, DF_ATTENTION_TRANSPOSED));
   for (int32_t i = 0; i < call->n_inputs; i++)
     job.in[i] = call->inputs[i].data;
   plan_blocks(p, (int32_t)(intptr_t)call->state);
@@ -174,7 +174,7 @@ static df_status run_attention_grad(const df_call *call) {
 static df_status prepare_attention_grad(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   plan p = {0};
-  PLAN(&p, node->inputs, node->n_inputs, df_attr_int(node, DF_ATTENTION_TURNED));
+  PLAN(&p, node->inputs, node->n_inputs, df_attr_int(node, DF_ATTENTION_TRANSPOSED));
   plan_blocks(&p, node->precision);
   out->workspace = p.scratch * (int64_t)sizeof(float) * node->threads;
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */
