@@ -13,10 +13,11 @@ from ..execute.execution import Execution
 from ..ir.types import Array
 from ..model import Model
 from ..passes.dynamic_regions import without_data
+from .batch_objective import SAMPLE_WEIGHT
 from .dataset import Batch, Dataset, as_dataset, check_keys
 from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
-from .objective import SAMPLE_WEIGHT, Objective
+from .objective import Objective
 from .optimizers import Optimizer
 from .programs import Programs
 from .tied_weights import Tie

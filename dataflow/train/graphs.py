@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
-from ..ir.value import Value
 from ..ops.random import KEY
 from ..passes.bind_shapes import bind
 from ..passes.dropout import with_dropout
@@ -21,47 +19,10 @@ from .joint import (
     with_batch_statistics,
     with_values,
 )
+from .objective import Objective
+from .optimizers import Optimizer
 
 KEY_INPUT = "dropout/key"
-
-
-class BatchObjective(Protocol):
-    """What is minimized and measured, for batches of one form."""
-
-    def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
-        """What such a batch has beside the model's inputs, for outputs of these types (all dims are ints)."""
-
-    def build(self, g: Any, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Mapping[str, Value]:
-        """The terms: ``loss`` and ``weight`` (sums over the micro-batch, rank 0), and those of metrics."""
-
-
-class Objective(Protocol):
-    """What is minimized and measured: a loss with metrics."""
-
-    def for_batch(self, types: Mapping[str, TensorType]) -> BatchObjective:
-        """That for a batch whose entries, inputs of the model too, have these types."""
-
-
-class Optimizer(Protocol):
-    """Rules of an optimizer.
-
-    Attributes:
-        slots: names of its tensors per parameter.
-        hyper_size: length of the hyperparameter tensor.
-    """
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of its tensors per parameter."""
-
-    @property
-    def hyper_size(self) -> int:
-        """Length of the hyperparameter tensor."""
-
-    def build(
-        self, g: Any, param: Value, grad: Value, slots: tuple[Value, ...], hyper: Value, scale: Value
-    ) -> Sequence[Value]:
-        """The new parameter and slots."""
 
 
 class Graphs:

@@ -4,142 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
 
-from .. import ops
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph
-from ..ir.types import Array, TensorType, dtype, float32
+from ..ir.types import Array, TensorType, dtype
 from ..ir.value import Value
 from ..model import Model
-from . import losses
+from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, Part, samples
 from .dataset import refuse_nan
-from .losses import CrossEntropy, Loss, OutputLoss, Target
+from .losses import CrossEntropy, Loss, OutputLoss
 from .metrics import Metric
 from .names import CORE_ONLY, Names
 
 LABELS = "labels"
-SAMPLE_WEIGHT = "sample_weight"
+MOST_FORMS = 256  # of labels whose dtype is remembered
 _log = logging.getLogger("dataflow")
 
-Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Value]
 LossChoice = Union[str, Loss, OutputLoss, Build, Mapping[str, Any]]
 MetricChoice = Union[str, Metric, Build]
 _PASSED = frozenset({"reshape", "copy", "cast"})
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A loss of one value of the model.
-
-    Attributes:
-        name: of the output that the user chose.
-        output: name under which the graph returns what the loss reads.
-        key: of the labels in a batch.
-        factor: its share in the sum of several losses.
-    """
-
-    loss: Loss
-    name: str
-    output: str
-    key: str
-    factor: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchObjective:
-    """The objective for batches of one form; see ``Objective.for_batch``.
-
-    Attributes:
-        chosen: a callable of the user's instead of parts.
-        parts: losses, whose class axis is known.
-        metrics: name, metric and index of the part whose labels it reads.
-        free: callables of the user's by name.
-        types: of all entries of a batch.
-        extra: of those that are no inputs of the model.
-        size: number of samples.
-    """
-
-    chosen: Build | None
-    parts: tuple[Part, ...]
-    metrics: Sequence[tuple[str, Metric, int]]
-    free: Sequence[tuple[str, Build]]
-    types: Mapping[str, TensorType]
-    extra: Mapping[str, TensorType]
-    size: int
-
-    def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
-        """The batch entries beside the model's inputs.
-
-        Args:
-            outputs: types of the model's outputs for that batch.
-
-        Raises:
-            InputError: labels that don't fit them.
-        """
-        for part in self.parts:
-            part.loss.target(outputs[part.output], self.types[part.key])
-        return self.extra
-
-    def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
-        """The sums and weights: ``loss`` and ``weight``, and ``name:sum`` and ``name:weight`` of each metric."""
-        sample_weight = batch.get(SAMPLE_WEIGHT)
-        if self.chosen is not None:
-            elements = self.chosen(g, outputs, batch)
-            loss, weight = self._mean_or_elements(g, elements, sample_weight)
-        elif len(self.parts) == 1:
-            loss, weight = self._terms(self.parts[0], outputs, batch, sample_weight)
-        else:
-            loss, weight = self._weighted(g, outputs, batch, sample_weight)
-        terms = {"loss": loss, "weight": weight}
-        for name, metric, index in self.metrics:
-            part = self.parts[index]
-            target = self._target(part, outputs, batch)
-            sums = metric.sums(target, outputs[part.output], batch[part.key])
-            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
-        for name, free in self.free:
-            sums = self._mean_or_elements(g, free(g, outputs, batch), None)
-            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
-        return terms
-
-    def _target(self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Target:
-        return part.loss.target(outputs[part.output].type, batch[part.key].type)
-
-    def _terms(
-        self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
-    ) -> tuple[Value, Value]:
-        target = self._target(part, outputs, batch)
-        elements, weight = part.loss.elements(target, outputs[part.output], batch[part.key])
-        return losses.total(elements, weight, sample_weight)
-
-    def _weighted(
-        self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
-    ) -> tuple[Value, Value]:
-        """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
-        mean: Value | None = None
-        for part in self.parts:
-            loss, weight = self._terms(part, outputs, batch, sample_weight)
-            term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), part.factor)
-            mean = term if mean is None else ops.add(mean, term)
-        assert mean is not None
-        count = g.scalar(self.size, float32) if sample_weight is None else losses.summed(sample_weight)
-        return ops.mul(mean, count), count
-
-    def _mean_or_elements(self, g: GraphBuilder, value: Value, sample_weight: Value | None) -> tuple[Value, Value]:
-        """The sum and count of a value per element; of the mean of a batch when it has rank 0."""
-        if not isinstance(value, Value):
-            raise InputError(
-                f"a loss or metric function returned {type(value).__name__}; expected a Value of the graph"
-            )
-        if value.type.rank:
-            return losses.total(losses.upcast(value), losses.ones(value), sample_weight)
-        count = g.scalar(self.size, float32)
-        return ops.mul(losses.summed(value), count), count
 
 
 class Objective:
@@ -183,6 +72,7 @@ class Objective:
         self.keys = tuple(dict.fromkeys(p.key for p in self._parts if p.key not in self._inputs))
         self.open = bool(self._free) or (self._build is not None and not isinstance(self._build, _Returned))
         self._entries = frozenset((*self.keys, SAMPLE_WEIGHT))  # what programs read unless it is open
+        self._seen: dict[Any, np.dtype[Any]] = {}  # by form of labels: saves a twentieth of a small step
         self.fractions = {name: metric.fraction for name, metric, _ in self._metrics}
         self.fractions |= {name: False for name, _ in self._free}
         reserved = {"loss", "weight", "lr", "epoch", "seconds"} & set(self.fractions)
@@ -214,20 +104,31 @@ class Objective:
         for part in self._parts:
             labels = arrays[part.key]
             refuse_nan(part.key, labels, indices)
-            target = part.loss.target(self._outputs[part.output].type, TensorType(dtype(labels), labels.shape))
+            wanted = self._label_dtype(part, labels)
             if part.key in entries:
-                entries[part.key] = np.asarray(labels, target.labels.dtype.numpy)
+                entries[part.key] = np.asarray(labels, wanted)
         if SAMPLE_WEIGHT in entries:
             if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
                 raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
             weight = entries[SAMPLE_WEIGHT] = np.asarray(entries[SAMPLE_WEIGHT], np.float32)
             refuse_nan(SAMPLE_WEIGHT, weight, indices)
-            size = _samples(array.shape for array in arrays.values())
+            size = samples(array.shape for array in arrays.values())
             if weight.shape != (size,) or not ((weight >= 0) & (weight < np.inf)).all():
                 raise InputError(
                     f"'sample_weight' is {weight.shape}; expected ({size},), one finite number >= 0 per sample"
                 )
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
+
+    def _label_dtype(self, part: Part, labels: Array) -> np.dtype[Any]:
+        """The dtype that a loss wants of these labels; looked up where labels of that form were seen before."""
+        form = part.output, part.key, labels.dtype, labels.shape
+        found = self._seen.get(form)
+        if found is None:
+            target = part.loss.target(self._outputs[part.output].type, TensorType(dtype(labels), labels.shape))
+            if len(self._seen) >= MOST_FORMS:
+                self._seen.clear()
+            found = self._seen[form] = target.labels.dtype.numpy
+        return found
 
     # ---- what it adds to the graph --------------------------------------------------------------------
 
@@ -243,7 +144,7 @@ class Objective:
                 part = dataclasses.replace(part, loss=dataclasses.replace(part.loss, axis=target.axis))
             parts.append(part)
         entries = {key: type_ for key, type_ in types.items() if key not in self._inputs}
-        size = _samples(type_.sizes for type_ in types.values())
+        size = samples(type_.sizes for type_ in types.values())
         return BatchObjective(self._build, tuple(parts), self._metrics, self._free, types, entries, size)
 
     # ---- what the user chose --------------------------------------------------------------------------
@@ -303,11 +204,6 @@ class _Returned:
 
     def __call__(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Value:
         return outputs[self.name]
-
-
-def _samples(shapes: Iterable[tuple[int, ...]]) -> int:
-    """The number of samples: the first size of the first entry that has one."""
-    return next((shape[0] for shape in shapes if shape), 1)
 
 
 def _entry(choice: Any, names: Names) -> tuple[Loss, str, float]:

@@ -25,8 +25,10 @@ from ..ir.types import Array
 from ..model import Model
 from ..passes.bind_shapes import dims_of
 from ..passes.dead_code import eliminate_dead_code
-from .graphs import KEY_INPUT, Graphs, Objective, Optimizer, types_of
+from .graphs import KEY_INPUT, Graphs, types_of
 from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, SQUARES, VALUES, WEIGHT
+from .objective import Objective
+from .optimizers import Optimizer
 from .tied_weights import Tie, tied
 from .trained import Trained
 

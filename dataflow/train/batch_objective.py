@@ -1,0 +1,132 @@
+"""The objective for batches of one form: what it reads of them, and what it adds to the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .. import ops
+from ..errors import InputError
+from ..ir.builder import GraphBuilder
+from ..ir.types import TensorType, float32
+from ..ir.value import Value
+from . import losses
+from .losses import Loss, Target
+from .metrics import Metric
+
+SAMPLE_WEIGHT = "sample_weight"
+Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A loss of one value of the model.
+
+    Attributes:
+        name: of the output that the user chose.
+        output: name under which the graph returns what the loss reads.
+        key: of the labels in a batch.
+        factor: its share in the sum of several losses.
+    """
+
+    loss: Loss
+    name: str
+    output: str
+    key: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchObjective:
+    """The objective for batches of one form; see ``Objective.for_batch``.
+
+    Attributes:
+        chosen: a callable of the user's instead of parts.
+        parts: losses, whose class axis is known.
+        metrics: name, metric and index of the part whose labels it reads.
+        free: callables of the user's by name.
+        types: of all entries of a batch.
+        extra: of those that are no inputs of the model.
+        size: number of samples.
+    """
+
+    chosen: Build | None
+    parts: tuple[Part, ...]
+    metrics: Sequence[tuple[str, Metric, int]]
+    free: Sequence[tuple[str, Build]]
+    types: Mapping[str, TensorType]
+    extra: Mapping[str, TensorType]
+    size: int
+
+    def entries(self, outputs: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
+        """The batch entries beside the model's inputs.
+
+        Args:
+            outputs: types of the model's outputs for that batch.
+
+        Raises:
+            InputError: labels that don't fit them.
+        """
+        for part in self.parts:
+            part.loss.target(outputs[part.output], self.types[part.key])
+        return self.extra
+
+    def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
+        """The sums and weights: ``loss`` and ``weight``, and ``name:sum`` and ``name:weight`` of each metric."""
+        sample_weight = batch.get(SAMPLE_WEIGHT)
+        if self.chosen is not None:
+            elements = self.chosen(g, outputs, batch)
+            loss, weight = self._mean_or_elements(g, elements, sample_weight)
+        elif len(self.parts) == 1:
+            loss, weight = self._terms(self.parts[0], outputs, batch, sample_weight)
+        else:
+            loss, weight = self._weighted(g, outputs, batch, sample_weight)
+        terms = {"loss": loss, "weight": weight}
+        for name, metric, index in self.metrics:
+            part = self.parts[index]
+            target = self._target(part, outputs, batch)
+            sums = metric.sums(target, outputs[part.output], batch[part.key])
+            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
+        for name, free in self.free:
+            sums = self._mean_or_elements(g, free(g, outputs, batch), None)
+            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
+        return terms
+
+    def _target(self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Target:
+        return part.loss.target(outputs[part.output].type, batch[part.key].type)
+
+    def _terms(
+        self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
+    ) -> tuple[Value, Value]:
+        target = self._target(part, outputs, batch)
+        elements, weight = part.loss.elements(target, outputs[part.output], batch[part.key])
+        return losses.total(elements, weight, sample_weight)
+
+    def _weighted(
+        self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
+    ) -> tuple[Value, Value]:
+        """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
+        mean: Value | None = None
+        for part in self.parts:
+            loss, weight = self._terms(part, outputs, batch, sample_weight)
+            term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), part.factor)
+            mean = term if mean is None else ops.add(mean, term)
+        assert mean is not None
+        count = g.scalar(self.size, float32) if sample_weight is None else losses.summed(sample_weight)
+        return ops.mul(mean, count), count
+
+    def _mean_or_elements(self, g: GraphBuilder, value: Value, sample_weight: Value | None) -> tuple[Value, Value]:
+        """The sum and count of a value per element; of the mean of a batch when it has rank 0."""
+        if not isinstance(value, Value):
+            raise InputError(
+                f"a loss or metric function returned {type(value).__name__}; expected a Value of the graph"
+            )
+        if value.type.rank:
+            return losses.total(losses.upcast(value), losses.ones(value), sample_weight)
+        count = g.scalar(self.size, float32)
+        return ops.mul(losses.summed(value), count), count
+
+
+def samples(shapes: Iterable[tuple[int, ...]]) -> int:
+    """The number of samples: the first size of the first entry that has one."""
+    return next((shape[0] for shape in shapes if shape), 1)
