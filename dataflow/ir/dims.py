@@ -64,9 +64,9 @@ class Dim:
                 if isinstance(atom, str):
                     found.add(atom)
                 else:
-                    for part in atom[1:]:
-                        if isinstance(part, Dim):
-                            found |= part.names
+                    for term in atom[1:]:
+                        if isinstance(term, Dim):
+                            found |= term.names
         return frozenset(found)
 
     def bind(self, sizes: Mapping[str, int]) -> Size:
@@ -82,7 +82,7 @@ class Dim:
                 if isinstance(atom, str):
                     value: Size = sizes.get(atom, _named(atom))
                 elif atom[0] in _JOINED:
-                    value = _JOINED[atom[0]]([bind_size(part, sizes) for part in atom[1:]])
+                    value = _JOINED[atom[0]]([bind_size(term, sizes) for term in atom[1:]])
                 else:
                     divisor = bind_size(atom[2], sizes)
                     if divisor == 0:
@@ -187,13 +187,13 @@ def _divide(terms: Sequence[tuple[Monomial, int]], divisor: Sequence[tuple[Monom
 
 
 def _dim_text(terms: Iterable[tuple[Monomial, int]]) -> str:
-    parts = []
+    shown = []
     for monomial, factor in terms:
         atoms = [a if isinstance(a, str) else _atom_text(a) for a in monomial]
         if factor != 1 or not atoms:
             atoms.insert(0, str(factor))
-        parts.append("*".join(atoms))
-    return " + ".join(parts)
+        shown.append("*".join(atoms))
+    return " + ".join(shown)
 
 
 def _atom_text(atom: tuple[Any, ...]) -> str:
@@ -202,7 +202,7 @@ def _atom_text(atom: tuple[Any, ...]) -> str:
     return f"({atom[1]})//({atom[2]})"
 
 
-def _parts(size: Size, kind: str) -> tuple[Size, ...]:
+def _joined_sizes(size: Size, kind: str) -> tuple[Size, ...]:
     """The sizes that were joined to this one; itself where it is of another kind."""
     if isinstance(size, Dim) and len(size._terms) == 1:
         ((atoms, factor),) = size._terms
@@ -213,9 +213,9 @@ def _parts(size: Size, kind: str) -> tuple[Size, ...]:
 
 def least_size(sizes: Iterable[Size]) -> Size:
     """The smallest of them; known when they are."""
-    parts = dict.fromkeys(part for size in sizes for part in _parts(size, "min"))
-    fixed = [n for n in parts if not isinstance(n, Dim)]
-    kept: list[Size] = [*([min(fixed)] if fixed else []), *sorted((n for n in parts if isinstance(n, Dim)), key=str)]
+    terms = dict.fromkeys(term for size in sizes for term in _joined_sizes(size, "min"))
+    fixed = [n for n in terms if not isinstance(n, Dim)]
+    kept: list[Size] = [*([min(fixed)] if fixed else []), *sorted((n for n in terms if isinstance(n, Dim)), key=str)]
     return kept[0] if len(kept) == 1 else Dim._from({(("min", *kept),): 1})
 
 
@@ -227,11 +227,11 @@ def broadcast_size(sizes: Iterable[Size]) -> Size:
     Raises:
         InputError: two known sizes differ, and neither is 1.
     """
-    parts = dict.fromkeys(part for size in sizes for part in _parts(size, "broadcast"))
-    fixed = [n for n in parts if not isinstance(n, Dim) and n != 1]
+    terms = dict.fromkeys(term for size in sizes for term in _joined_sizes(size, "broadcast"))
+    fixed = [n for n in terms if not isinstance(n, Dim) and n != 1]
     if len(fixed) > 1:
         raise InputError(f"sizes {' and '.join(map(str, fixed))} don't broadcast: they differ, and neither is 1")
-    named = sorted((n for n in parts if isinstance(n, Dim)), key=str)
+    named = sorted((n for n in terms if isinstance(n, Dim)), key=str)
     if fixed or not named:
         return fixed[0] if fixed else 1
     return named[0] if len(named) == 1 else Dim._from({(("broadcast", *named),): 1})

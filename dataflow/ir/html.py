@@ -46,7 +46,7 @@ def page(
     ``times`` are steps before which a line is drawn, with what it means.
     """
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{v}</td></tr>" for k, v in figures.items())
-    drawn = "\n".join(f"<h2>{html.escape(name)}</h2>" + _drawing(placed, times) for name, placed in arenas)
+    drawn = "\n".join(f"<h2>{html.escape(name)}</h2>" + _drawing(drawn_rows, times) for name, drawn_rows in arenas)
     return _PAGE.format(title=html.escape(title), figures=rows, arenas=drawn, text=html.escape(text))
 
 

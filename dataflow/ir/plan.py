@@ -216,9 +216,9 @@ class Plan:
         drawings = [
             (
                 f"{self.arenas[index].name} in {self.arenas[index].memory}",
-                [html.Row(name, life.start, life.stop, offset, life.bytes) for name, life, offset in placed],
+                [html.Row(name, life.start, life.stop, offset, life.bytes) for name, life, offset in entries],
             )
-            for index, placed in self.lifetimes.items()
+            for index, entries in self.lifetimes.items()
         ]
         Path(path).write_text(html.page(title, figures, drawings, str(self), lines), encoding="utf-8")
 

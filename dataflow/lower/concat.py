@@ -2,8 +2,8 @@
 
 This works where the operands are contiguous in the result, every axis before the one of the concat having size
 one, and where every operand can be computed there, or is another shape of what can: a view of all of it, in its order.
-With one operand that can't (an input, a part of another value, the result of another concat) the result would be held
-from the first operand on and copied into all the same, so then it stays a step.
+With one operand that can't (an input, a slice of another value, the result of another concat) the result would be
+held from the first operand on and copied into all the same, so then it stays a step.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def source(value: Value, makers: Mapping[Value, Node]) -> Value:
     return first if same else value
 
 
-def place_concats(
+def concat_storage(
     graph: Graph, make_base: Callable[[Value, Node], Storage], fits: Callable[[Node, Storage], bool]
 ) -> tuple[dict[Node, Storage], dict[Value, Storage]]:
     """Where concats lie, and values that are computed there.
@@ -77,11 +77,11 @@ def place_concats(
         result = make_base(node.outputs[0], node)
         found: dict[Value, Storage] = {}
         count = 0
-        for value, part in operands(node, result):
+        for value, operand in operands(node, result):
             if value.type.elements:
                 count += 1
                 first = source(value, makers)
-                found[first] = replace(part, strides=contiguous_strides(first.type.sizes), type=first.type)
+                found[first] = replace(operand, strides=contiguous_strides(first.type.sizes), type=first.type)
         free = all(v in makers and v not in wanted and not is_outermost(makers[v]) for v in found)
         if len(found) == count and free and all(fits(makers[v], storage) for v, storage in found.items()):
             concats[node] = result

@@ -1,7 +1,7 @@
 """Loops: a scan's body on one device, with rows as operands that move from iteration to iteration.
 
-Carried values are double-buffered: even iterations read the first half and write the second, odd iterations the other
-way round. Row t of a stacked value is an operand with an iteration stride. In a loop of unknown length a carried value
+Carried values are double-buffered: even iterations read the first half and write the second, odd iterations swap
+them. Row t of a stacked value is an operand with an iteration stride. In a loop of unknown length a carried value
 has one buffer, into which the end of an iteration copies the new one.
 """
 
@@ -97,7 +97,7 @@ def make_loop(
     """The loop of a lowered body; ``outer`` tells storage that outlives an iteration from the body's own."""
     reads = [s for item in items for s in item.inputs if s is not None and outer(s)]
     writes = [s for item in items for s in item.outputs if s is not None and outer(s)]
-    inputs, outputs = (tuple(dict.fromkeys(part)) for part in ((*control, *reads), (*counts, *writes)))
+    inputs, outputs = (tuple(dict.fromkeys(found)) for found in ((*control, *reads), (*counts, *writes)))
     return Loop(node, device, tuple(items), iterations, inputs, outputs, kind, when, control, counts)
 
 

@@ -15,7 +15,7 @@ from ..ir.operand import is_contiguous
 from ..ir.types import element_count
 from ..ir.value import Value
 from ..plugin.registry import Registry
-from .concat import place_concats
+from .concat import concat_storage
 from .control_flow import LOWERINGS
 from .placement import Pins
 from .select import select
@@ -49,7 +49,7 @@ def lower(
     inputs: dict[str, Storage] = {}
     for value in graph.inputs:
         table.storage[value] = inputs[value.name] = table.new_base(value.name, value.type, HOST, "input")
-    concats, table.destination = place_concats(graph, partial(_concat_base, table), partial(_can_write, table))
+    concats, table.destination = concat_storage(graph, partial(_concat_base, table), partial(_can_write, table))
     stops, names = graph.stage_stops(), [*graph.stages.values()] or [frozenset(graph.outputs)]
     found: dict[str, Storage] = {}
     ends = []

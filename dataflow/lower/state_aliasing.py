@@ -83,12 +83,12 @@ def _may_overwrite(after: Storage, before: Storage, touches: _Touches) -> bool:
         if any(s is not None and s.base is base for s in results):
             written = True
             at = [i for i, s in enumerate(reads) if s.base is before.base]
-            if at and not _in_place(item, base, before, len(at)):
+            if at and not _overwrites(item, base, before, len(at)):
                 return False
     return written
 
 
-def _in_place(item: LoweredItem, base: BaseTensor, before: Storage, count: int) -> bool:
+def _overwrites(item: LoweredItem, base: BaseTensor, before: Storage, count: int) -> bool:
     return (
         isinstance(item, LoweredNode)
         and count == 1

@@ -17,7 +17,7 @@ from ..ir.value import Value
 from .arithmetic import add
 from .infer import need
 from .scan_gradient import scan_gradient
-from .subgraph import inline, parts, zeros
+from .subgraph import dtype_and_shape, inline, zeros
 
 # ---- scan ---------------------------------------------------------------------------------------------
 
@@ -101,9 +101,9 @@ def _if_gradient(node: Node, *cotangents: Value | None, differentiate: Different
     branches = []
     for body in node.bodies:
         g = GraphBuilder(f"{body.name}.backward")
-        inputs = [g.input(v.name, *parts(v.type)) for v in body.inputs]
+        inputs = [g.input(v.name, *dtype_and_shape(v.type)) for v in body.inputs]
         outputs = list(body.outputs.values())
-        given = {i: g.input(f"d.{i}", *parts(outputs[i].type)) for i in present}
+        given = {i: g.input(f"d.{i}", *dtype_and_shape(outputs[i].type)) for i in present}
         new = inline(g, body, inputs)
         seeds: dict[Value, Value] = {}
         for i in present:

@@ -118,7 +118,7 @@ def _expanded(x: Value, items: tuple[Any, ...]) -> list[Any]:
     return [*items[:at], *[slice(None)] * (x.type.rank - count), *items[at + 1 :]]
 
 
-def _whole(x: Value, axis: int, item: Any) -> int:
+def _index(x: Value, axis: int, item: Any) -> int:
     """``item`` as an int."""
     where = f"slice of {x.name!r}, axis {axis}"
     if isinstance(item, Value):
@@ -138,12 +138,12 @@ def _range(x: Value, axis: int, item: Any) -> tuple[Size, Size, int]:
     """Start, stop and step as the slice op takes them: from the front, stop -1 before the first element."""
     size = x.shape[axis]
     if not isinstance(item, slice):
-        at = _whole(x, axis, item)
+        at = _index(x, axis, item)
         if not isinstance(size, Dim) and not -size <= at < size:
             raise InputError(f"slice of {x.name!r}, axis {axis}: index {at} is outside {x.type}; its size is {size}")
         first = size + at if at < 0 else at
         return first, first + 1, 1
-    start, stop, step = (None if part is None else _whole(x, axis, part) for part in (item.start, item.stop, item.step))
+    start, stop, step = (None if end is None else _index(x, axis, end) for end in (item.start, item.stop, item.step))
     if step == 0:
         raise InputError(f"slice of {x.name!r}, axis {axis}: the step is 0")
     step = 1 if step is None else step

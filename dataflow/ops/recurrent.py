@@ -79,8 +79,8 @@ def _weight(dx: Value, y: Value, h: Value | None, reverse: bool) -> Value:
     hidden = y.type.shape[-1]
 
     def rows(v: Value, begin: Any, end: Any, width: Any) -> Value:
-        part = slice_(v, starts=(begin, 0, 0), stops=(end, batch, width), steps=(1, 1, 1))
-        return reshape(part, shape=(product((end - begin, batch)), width))
+        rows = slice_(v, starts=(begin, 0, 0), stops=(end, batch, width), steps=(1, 1, 1))
+        return reshape(rows, shape=(product((end - begin, batch)), width))
 
     late, early = ((0, steps - 1), (1, steps)) if reverse else ((1, steps), (0, steps - 1))
     total = matmul(swapped(rows(dx, *late, columns)), rows(y, *early, hidden))
@@ -284,7 +284,7 @@ rnn: MultiOp = MultiOp(
     gradient=_rnn_gradient,
     decompose=rnn_steps,
     cost=_cost(1),
-    doc="h = tanh(x[t] + h r'), or its positive part; y: h after each step",
+    doc="h = tanh(x[t] + h r'), or relu of it; y: h after each step",
 )
 
 

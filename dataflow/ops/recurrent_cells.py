@@ -44,7 +44,7 @@ def _loop(
 
     def inputs(values: Sequence[Value | None], label: str, drop: int = 0) -> list[Value | None]:
         kept = [(f"{label}{i}", v.type.dtype, v.type.shape[drop:]) for i, v in enumerate(values) if v is not None]
-        made = iter([g.input(*parts) for parts in kept])
+        made = iter([g.input(*given) for given in kept])
         return [None if v is None else next(made) for v in values]
 
     inner = inputs(carries, "carry")
@@ -82,8 +82,8 @@ def _state(given: Value | None, x: Value, r: Value) -> Value:
     return made
 
 
-def _parts(x: Value, count: int) -> list[Value]:
-    """Equal parts of the columns of a matrix."""
+def _gate_slices(x: Value, count: int) -> list[Value]:
+    """The columns of a matrix, split evenly among gates."""
     rows, columns = x.type.shape
     width = columns // count
     return [slice_(x, starts=(0, width * i), stops=(rows, width * (i + 1)), steps=(1, 1)) for i in range(count)]
@@ -126,7 +126,7 @@ def lstm_steps(
     """``lstm`` as a scan."""
 
     def cell(carries: Any, rows: Any, captures: Any) -> Any:
-        i, o, f, g = _parts(add(rows[0], matmul(carries[0], swapped(captures[0]))), 4)
+        i, o, f, g = _gate_slices(add(rows[0], matmul(carries[0], swapped(captures[0]))), 4)
         i, o, f, g = sigmoid(i), sigmoid(o), sigmoid(f), tanh(g)
         new = add(mul(f, carries[1]), mul(i, g))
         return carries, (mul(o, tanh(new)), new), (concat(i, o, f, g, axis=1),)
@@ -153,7 +153,7 @@ def lstm_grad_steps(
     def cell(carries: Any, rows: Any, captures: Any) -> Any:
         gate, now, before, dy = rows
         dh = _plus(carries[0], dy)
-        i, o, f, g = _parts(gate, 4)
+        i, o, f, g = _gate_slices(gate, 4)
         bent = tanh(now)
         dc = add(carries[1], _by_tanh(mul(dh, o), bent))
         di, do, df = _by_sigmoid(mul(dc, g), i), _by_sigmoid(mul(dh, bent), o), _by_sigmoid(mul(dc, before), f)
@@ -181,8 +181,8 @@ def gru_steps(
     """``gru`` as a scan."""
 
     def cell(carries: Any, rows: Any, captures: Any) -> Any:
-        q = _parts(_plus(matmul(carries[0], swapped(captures[0])), captures[1]), 3)
-        a = _parts(rows[0], 3)
+        q = _gate_slices(_plus(matmul(carries[0], swapped(captures[0])), captures[1]), 3)
+        a = _gate_slices(rows[0], 3)
         z, s = sigmoid(add(a[0], q[0])), sigmoid(add(a[1], q[1]))
         n = tanh(add(a[2], mul(s, q[2])))
         new = add(mul(sub(1.0, z), n), mul(z, carries[0]))
@@ -208,7 +208,7 @@ def gru_grad_steps(
     def cell(carries: Any, rows: Any, captures: Any) -> Any:
         gate, before, dy = rows
         dh = _plus(carries[0], dy)
-        z, s, n, q = _parts(gate, 4)
+        z, s, n, q = _gate_slices(gate, 4)
         dn = _by_tanh(mul(dh, sub(1.0, z)), n)
         dz, ds = _by_sigmoid(mul(dh, sub(before, n)), z), _by_sigmoid(mul(dn, q), s)
         dq = concat(dz, ds, mul(dn, s), axis=1)

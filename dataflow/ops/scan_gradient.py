@@ -17,7 +17,7 @@ from .arithmetic import add
 from .infer import builder_for, product
 from .linalg import matmul, swapped
 from .shape import reshape
-from .subgraph import inline, parts, zeros
+from .subgraph import dtype_and_shape, inline, zeros
 
 
 def scan_gradient(node: Node, *cotangents: Value | None, differentiate: Differentiate) -> list[Value | None]:
@@ -136,19 +136,19 @@ class _Scan:
 
     def carry(self, name: str, start: Value) -> _Carried:
         """A carried value; its ``next`` is yet to be set."""
-        self._carried.append(_Carried(self.body.input(name, *parts(start.type)), start))
+        self._carried.append(_Carried(self.body.input(name, *dtype_and_shape(start.type)), start))
         return self._carried[-1]
 
     def row(self, name: str, type_: TensorType, rows: Value | None) -> Value:
         """The body's input that is a row of ``rows`` in each iteration."""
         assert rows is not None
-        value = self.body.input(name, *parts(type_))
+        value = self.body.input(name, *dtype_and_shape(type_))
         self._rows[value] = rows
         return value
 
     def capture(self, name: str, outside: Value) -> Value:
         """The body's input that is the same value in each iteration."""
-        value = self.body.input(name, *parts(outside.type))
+        value = self.body.input(name, *dtype_and_shape(outside.type))
         self._captures[value] = outside
         return value
 
@@ -249,7 +249,7 @@ def _take_out(body: Graph, first: int) -> _Taken:
         at, weight, left = weights.index(node.inputs[1]), node.inputs[1], operands[0]
         assert weight is not None and left is not None
         if at == len(inputs):
-            inputs.append(builder.input(f"weight{at}", *parts(weight.type)))
+            inputs.append(builder.input(f"weight{at}", *dtype_and_shape(weight.type)))
         made = matmul(left, inputs[at], name=node.name)
         products.append(_Product(left, made, at))
         return (made,)

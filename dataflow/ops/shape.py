@@ -282,16 +282,16 @@ def _concat_infer(*xs: TensorType, axis: int) -> TensorType:
 
 def _concat_gradient(node: Node, dy: Value) -> list[Value]:
     axis = normal_axis("concat", node.attributes["axis"], dy.type.rank)
-    parts = []
+    slices = []
     begin: Size = 0
     for x in node.inputs:
         assert x is not None
         end = begin + x.type.shape[axis]
         starts = tuple(begin if i == axis else 0 for i in range(dy.type.rank))
         stops = tuple(end if i == axis else d for i, d in enumerate(dy.type.shape))
-        parts.append(slice_(dy, starts=starts, stops=stops, steps=(1,) * dy.type.rank))
+        slices.append(slice_(dy, starts=starts, stops=stops, steps=(1,) * dy.type.rank))
         begin = end
-    return parts
+    return slices
 
 
 concat: Op = Op(

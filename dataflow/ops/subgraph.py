@@ -11,7 +11,7 @@ from ..ir.value import Builder, Value
 from .gather import full
 
 
-def parts(type_: TensorType) -> tuple[Any, Any]:
+def dtype_and_shape(type_: TensorType) -> tuple[Any, Any]:
     """Dtype and shape, as ``GraphBuilder.input`` takes them."""
     return type_.dtype, type_.shape
 

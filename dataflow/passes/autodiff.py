@@ -35,25 +35,25 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
     """
     forward = builder.nodes()
     active = _reachable(forward, wrt)
-    parts: dict[Value, list[Value]] = {value: [seed] for value, seed in seeds.items()}
+    summands: dict[Value, list[Value]] = {value: [seed] for value, seed in seeds.items()}
     totals: dict[Value, Value] = {}
     slices: dict[Value, tuple[Node, Value]] = {}  # what a slice's rule gave -> the slice, and its own cotangent
     problems: list[str] = []
 
     def total(value: Value | None) -> Value | None:
-        if value is None or value not in parts:
+        if value is None or value not in summands:
             return None
         if value not in totals:
-            summed = _concatenated([slices.get(part) for part in parts[value]], value.type)
+            summed = _concatenated([slices.get(summand) for summand in summands[value]], value.type)
             if summed is None:
-                summed = parts[value][0]
-                for part in parts[value][1:]:
-                    summed = add(summed, part)
+                summed = summands[value][0]
+                for summand in summands[value][1:]:
+                    summed = add(summed, summand)
             totals[value] = summed
         return totals[value]
 
     for node in reversed(forward):
-        if not any(v in active and v in parts for v in node.outputs if v is not None):
+        if not any(v in active and v in summands for v in node.outputs if v is not None):
             continue
         if not any(v in active for v in node.inputs if v is not None):
             continue
@@ -74,7 +74,7 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
                     raise GradientError(
                         f"{node.describe()}: its rule gave {cotangent.type} for {value.name!r}, which is {value.type}"
                     )
-                parts.setdefault(value, []).append(cotangent)
+                summands.setdefault(value, []).append(cotangent)
                 given = total(node.outputs[0]) if node.op is slice_ else None
                 if given is not None:
                     slices[cotangent] = node, given
@@ -86,14 +86,14 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
     return {value: total(value) for value in wrt}
 
 
-def _concatenated(parts: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Value | None:
+def _concatenated(summands: Sequence[tuple[Node, Value] | None], type_: TensorType) -> Value | None:
     """The cotangents of slices concatenated, where the slices partition a value along one axis."""
     found: dict[int, tuple[int, Value]] = {}  # by the begin: the end, and what lies between
     along: set[int] = set()
-    for part in parts:
-        if part is None:
+    for summand in summands:
+        if summand is None:
             return None
-        node, cotangent = part
+        node, cotangent = summand
         ranges = list(zip(node.attributes["starts"], node.attributes["stops"], type_.shape, strict=True))
         partial = [axis for axis, (start, stop, size) in enumerate(ranges) if (start, stop) != (0, size)]
         if len(partial) != 1 or any(step != 1 for step in node.attributes["steps"]):
@@ -104,13 +104,13 @@ def _concatenated(parts: Sequence[tuple[Node, Value] | None], type_: TensorType)
             return None
         found[start] = stop, cotangent
     axis, end = along.pop(), 0
-    parts_in_order = []
+    ordered = []
     while not along and end in found:
         end, cotangent = found.pop(end)
-        parts_in_order.append(cotangent)
+        ordered.append(cotangent)
     if along or found or end != type_.shape[axis]:
         return None
-    return concat(*parts_in_order, axis=axis)
+    return concat(*ordered, axis=axis)
 
 
 def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Value]) -> Any:
@@ -128,7 +128,7 @@ def _apply(node: Node, cotangents: Sequence[Value | None], active: Collection[Va
 
 def _summed(cotangent: Value, wanted: TensorType) -> Value:
     """A cotangent summed over the axes that broadcasting added or stretched."""
-    if cotangent.type.is_bound and wanted.is_bound:  # the axes are known: the parts at once
+    if cotangent.type.is_bound and wanted.is_bound:  # the axes are known: decomposed at once
         return summed_to(cotangent, shape=wanted.shape)
     return sum_to(cotangent, shape=wanted.shape)
 

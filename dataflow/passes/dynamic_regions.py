@@ -20,7 +20,7 @@ from ..ops.dynamic_shape import read_shape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A part of a graph.
+    """A subgraph.
 
     Attributes:
         graph: reads and gives values of the graph under their own names.
@@ -45,7 +45,7 @@ def split(graph: Graph) -> tuple[Region, ...]:
     """The regions in the order in which they run; nodes that no result needs are left out."""
     kept, levels = _needed(graph), dict.fromkeys((*graph.inputs, *graph.initializers), 0)
     known: dict[str, int] = {}  # level at which a size can be used
-    parts: dict[int, list[Node]] = {0: []}
+    nodes_at: dict[int, list[Node]] = {0: []}
     reads: dict[int, list[tuple[Node, Value]]] = {}
     for node in graph.nodes:
         if node not in kept:
@@ -55,22 +55,22 @@ def split(graph: Graph) -> tuple[Region, ...]:
         if node.op is read_shape:
             reads.setdefault(level, []).append((node, inputs[0]))
             known.update({name: level + 1 for dim in sizes_read(node) for name in dim.names})
-            parts.setdefault(level + 1, [])
+            nodes_at.setdefault(level + 1, [])
             # As a view of its operand it stays; the names mean nothing to the region that it is in.
             node = dataclasses.replace(node, attributes={"sizes": (0,) * len(node.attributes["sizes"])})
-        parts.setdefault(level, []).append(node)
+        nodes_at.setdefault(level, []).append(node)
         levels.update({v: level for v in node.outputs if v is not None})
     results = set(graph.outputs.values())
-    read = {v: level for level, nodes in parts.items() for n in nodes for v in n.inputs if v is not None}
-    for level, nodes in parts.items():  # the last level that reads a value
+    read = {v: level for level, nodes in nodes_at.items() for n in nodes for v in n.inputs if v is not None}
+    for level, nodes in nodes_at.items():  # the last level that reads a value
         for node in nodes:
             for value in node.inputs:
                 if value is not None:
                     read[value] = max(read[value], level)
     given = {value for found in reads.values() for _, value in found}
     regions = []
-    for level in sorted(parts):
-        nodes = parts[level]
+    for level in sorted(nodes_at):
+        nodes = nodes_at[level]
         made = {v for n in nodes for v in n.outputs if v is not None}
         used = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in made)
         stored = {v: graph.initializers[v] for v in used if v in graph.initializers}
@@ -81,8 +81,8 @@ def split(graph: Graph) -> tuple[Region, ...]:
             used |= dict.fromkeys(v for v in passed if v in graph.inputs)
             stored |= {v: graph.initializers[v] for v in passed if v in graph.initializers}
         inputs_of = tuple(v for v in used if v not in graph.initializers)
-        part = Graph(inputs_of, outputs, tuple(nodes), stored, (), f"{graph.name}/{level}")
-        regions.append(Region(part, tuple(reads.get(level, ()))))
+        region = Graph(inputs_of, outputs, tuple(nodes), stored, (), f"{graph.name}/{level}")
+        regions.append(Region(region, tuple(reads.get(level, ()))))
     return tuple(regions)
 
 
@@ -107,8 +107,10 @@ def without_data(graph: Graph, needed: Iterable[str]) -> Graph:
             "value before them with output="
         )
     free = {name: graph.outputs[name] for name, regions in single.items() if not any(r.reads for r in regions)}
-    (part,) = split(dataclasses.replace(graph, outputs=free))
-    return dataclasses.replace(graph, outputs=free, nodes=part.graph.nodes, initializers=part.graph.initializers)
+    (free_region,) = split(dataclasses.replace(graph, outputs=free))
+    return dataclasses.replace(
+        graph, outputs=free, nodes=free_region.graph.nodes, initializers=free_region.graph.initializers
+    )
 
 
 def _ordered(nodes: Iterable[Node]) -> Iterable[Value]:
