@@ -158,16 +158,11 @@ class Programs:
                 for name, array in self.gradients().items():
                     scaled = array * array.dtype.type(cotangent)
                     self.set_gradient(name, held[name] + scaled if name in held else scaled)
-        return {SQUARES: np.asarray(self.squares(), np.float32)}
+        return {SQUARES: np.asarray(self.squares())}
 
     def discard(self) -> None:
         """Forgets the forward program that waits for its backward program, if one does."""
         self._kept = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether a forward program waits for its backward program."""
-        return self._kept is not None
 
     def update(self, hyper: Array, weight: float) -> float:
         """Runs the optimizer once: divides the accumulators by ``weight``, clips, changes the parameters.
@@ -204,8 +199,7 @@ class Programs:
     def squares(self) -> float:
         """The sum of the squares of all accumulated gradients."""
         if self._squares is None:
-            parts = (np.square(array, dtype=np.float64).sum() for array in self.gradients().values())
-            self._squares = float(sum(parts))
+            self._squares = float(sum(np.square(g.astype(np.float64)).sum() for g in self.gradients().values()))
         return self._squares
 
     @property
@@ -297,7 +291,10 @@ class Programs:
         """The program of the optimizer, and its arguments."""
         batch = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight, np.float32)}
         if self._clip_norm is not None:
-            batch[SQUARES] = np.asarray(self.squares(), np.float32)
+            squares = self.squares()
+            if squares > np.finfo(np.float32).max:  # of gradients that were assigned: others are checked when made
+                raise InputError("update: the norm of the gradients exceeds float32, so they can't be clipped by it")
+            batch[SQUARES] = np.asarray(squares, np.float32)
         return self._program(("optimizer",), {}, lambda _: self._graphs.update(self.trained)), batch
 
     def _joint(

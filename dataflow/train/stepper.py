@@ -172,7 +172,7 @@ class Stepper(Evaluator):
             NonFiniteLoss: the loss is NaN or infinite; the micro-batches since the last optimizer step are discarded.
         """
         given = Batch(_arrays(batch), None)
-        names = checks.texts("outputs", outputs)
+        names = tuple(dict.fromkeys(checks.texts("outputs", outputs)))
         with self.model.lock:
             arguments = self._begin("forward", given)
             for name in names:

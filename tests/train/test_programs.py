@@ -92,11 +92,12 @@ def test_they_give_the_bits_of_step_on_a_device_with_its_own_memory(remote: Any)
 
 
 def linear(accumulate: int = 1, **options: Any) -> df.Trainer:
+    options.setdefault("devices", ["cpu"])
     g = df.GraphBuilder("linear")
     x = g.input("x", df.float32, ("batch", 2))
     g.output("y", ops.matmul(x, g.parameter("w", np.array([[1.0], [-2.0]], np.float32))))
     optimizer = df.optim.SGD(lr=0.1)
-    return df.Trainer(df.Model(g.build()), "mse", optimizer, devices=["cpu"], accumulate=accumulate, **options)
+    return df.Trainer(df.Model(g.build()), "mse", optimizer, accumulate=accumulate, **options)
 
 
 X = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0]], np.float32)
@@ -133,10 +134,18 @@ def test_a_changed_gradient_is_clipped_by_its_own_norm() -> None:
         assert trainer.update()["gradient_norm"] == pytest.approx(50 / 3, rel=1e-6)
         found = trainer.model.parameters["w"].array
         np.testing.assert_allclose(found, w - 0.1 * np.array([[0.6], [-0.8]]), rtol=1e-5)
+        trainer.forward(BATCH)
+        trainer.backward()
+        trainer.gradients["w"] = np.full((2, 1), 1e30, np.float32)
+        with pytest.raises(df.InputError, match="exceeds float32"):
+            trainer.update()
+        np.testing.assert_array_equal(trainer.model.parameters["w"].array, found)
+        assert (trainer.pending, trainer.steps) == (0, 1)
 
 
-def test_a_cotangent_scales_the_gradients_of_its_micro_batch() -> None:
-    with linear(accumulate=2) as trainer:
+@pytest.mark.parametrize("device", ["cpu", "remote"])
+def test_a_cotangent_scales_the_gradients_of_its_micro_batch(device: str, remote: Any) -> None:
+    with linear(accumulate=2, devices=[device], registry=remote) as trainer:
         w = trainer.model.parameters["w"].array.copy()
         for cotangent in (-0.5, 3.0):
             trainer.forward(BATCH)
@@ -149,7 +158,7 @@ def test_a_cotangent_scales_the_gradients_of_its_micro_batch() -> None:
 def test_forward_returns_values_that_are_asked_for() -> None:
     (batch,) = batches(1)
     with df.Trainer(network(), devices=["cpu"]) as trainer:
-        found = trainer.forward(batch, ["h", "y"])
+        found = trainer.forward(batch, ["h", "y", "h"])
         assert {"loss", "weight", "h", "y"} <= found.keys()
         expected = df.Session(network(), devices=["cpu"]).run({"x": batch["x"]}, ["h", "y"])
         for name, array in expected.items():
