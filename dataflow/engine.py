@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 
 from .compile import Compiled, compile_graph
-from .execute.execution import Execution, open_devices, place
+from .execute.execution import Execution, choose_devices, open_devices
 from .execute.program import Program
 from .execute.scratch import Scratch
 from .execute.variables import Variables
@@ -49,7 +49,7 @@ class Engine:
     def __init__(self, how: Execution, graph: Graph, *, plans: int, borrows: bool = False) -> None:
         self._how, self._plans, self._borrows = how, plans, borrows
         self.registry = registry_of(how.registry)
-        self.placement = place(how, self.registry, graph)
+        self.placement = choose_devices(how, self.registry, graph)
         self.devices = open_devices(how, self.placement, self.registry)
         self._begin()
 

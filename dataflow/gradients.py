@@ -23,7 +23,7 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
         options: as for Session, e.g. ``devices``.
 
     Raises:
-        GradientError: an op on the way has no gradient.
+        GradientError: an op between them has no gradient.
         InputError: inputs or cotangents don't fit.
     """
     import numpy as np

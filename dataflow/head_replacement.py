@@ -72,7 +72,7 @@ def replace_head(
     checks.optional("at", at, str)
     classes, seed = integer("classes", classes, 1, MOST_CLASSES), integer("seed", seed, 0)
     head = _find(model, at)
-    places = _places(keep, head.classes, classes)
+    kept = _kept_classes(keep, head.classes, classes)
     arrays = model.arrays()
     generator = np.random.default_rng(seed)
     graph = model.graph_with_data()
@@ -80,7 +80,7 @@ def replace_head(
     new: dict[Value, Initializer] = {}
     changes = {head.weight.name: (head.axis, True)} | {value.name: (axis, False) for value, axis in head.bias}
     for name, (axis, random) in changes.items():
-        array = _resized(arrays[name], axis, classes, places, generator if random else None)
+        array = _resized(arrays[name], axis, classes, kept, generator if random else None)
         new[old[name]] = dataclasses.replace(graph.initializers[old[name]], array=array, trainable=True)
     try:
         graph = rewrite(graph, lambda builder, node, inputs: None, initializers=new)
@@ -93,16 +93,16 @@ def replace_head(
 
 
 def _resized(
-    array: Array, axis: int, classes: int, places: Mapping[int, int], generator: np.random.Generator | None
+    array: Array, axis: int, classes: int, kept: Mapping[int, int], generator: np.random.Generator | None
 ) -> Array:
-    """The array with ``classes`` entries along ``axis``; kept ones in their places, others random or zero."""
+    """The array with ``classes`` entries along ``axis``; kept ones in their kept, others random or zero."""
     shape = tuple(classes if i == axis else d for i, d in enumerate(array.shape))
     if generator is None:
         made = np.zeros(shape, array.dtype)
     else:
         bound = 1.0 / math.sqrt(max(array.size // array.shape[axis], 1))
         made = generator.uniform(-bound, bound, shape).astype(array.dtype)
-    for before, after in places.items():
+    for before, after in kept.items():
         index = [slice(None)] * array.ndim
         target = list(index)
         index[axis], target[axis] = slice(before, before + 1), slice(after, after + 1)
@@ -110,7 +110,7 @@ def _resized(
     return made
 
 
-def _places(keep: Sequence[int] | Mapping[int, int] | None, old: int, new: int) -> dict[int, int]:
+def _kept_classes(keep: Sequence[int] | Mapping[int, int] | None, old: int, new: int) -> dict[int, int]:
     if keep is not None and not isinstance(keep, (Mapping, Sequence)):
         raise InputError(f"keep is {checks.shown(keep)}; expected a sequence or a mapping of classes")
     listed = keep.items() if isinstance(keep, Mapping) else [(c, i) for i, c in enumerate(keep or ())]

@@ -64,7 +64,7 @@ class Parameter:
                 f"parameter {self.name!r}: expected {wanted}, got {found.dtype}[{', '.join(map(str, found.shape))}]; "
                 f"convert it with .astype(np.{wanted.dtype}) and .reshape{wanted.sizes}"
             )
-        self._model._store(self.name, found.copy())
+        self._model._replace(self.name, found.copy())
 
     def __repr__(self) -> str:
         return f"<Parameter {self.name!r} {self.type} {'trainable' if self.trainable else self.role}>"
@@ -102,7 +102,7 @@ class Model:
         self._torn = self._torn or (not self.lock.acquire(blocking=False) and self._owner is not None)
         self.lock = threading.RLock()
 
-    def check_whole(self) -> None:
+    def check_complete(self) -> None:
         """Refuses weights that a thread of the parent was changing when this process was forked."""
         if self._torn:
             raise ModelError(
@@ -184,7 +184,7 @@ class Model:
         with self.lock:
             self._owner = None
             for name, array in data.items():
-                self._store(name, array)
+                self._replace(name, array)
 
     def _names_of_changes(self) -> set[str]:
         owned = set() if self._owner is None else {n for n in self._by_name if self._owner(n) is not None}
@@ -193,7 +193,7 @@ class Model:
     def _newest(self, name: str) -> Array:
         if name not in self._by_name:
             raise ModelError(f"the model has no stored tensor {name!r}")
-        self.check_whole()
+        self.check_complete()
         array = None
         if self._owner is not None:
             with self.lock:
@@ -206,7 +206,7 @@ class Model:
         view.flags.writeable = False
         return view
 
-    def _store(self, name: str, array: Array) -> None:
+    def _replace(self, name: str, array: Array) -> None:
         array.flags.writeable = False
         self._changed[name] = array
         self.version += 1

@@ -16,7 +16,7 @@ from .errors import Cancelled, InputError, ModelError
 from .execute.arguments import check_result, checked_inputs, checked_shapes, sizes_of
 from .execute.execution import DeviceChoice, Execution
 from .execute.program import Program
-from .execute.report import Placed, placed_nodes, work_elsewhere
+from .execute.report import AssignedNode, assigned_nodes, work_elsewhere
 from .host import checks
 from .host.fork import renew_in_child
 from .host.limits import Limits, limited
@@ -285,12 +285,12 @@ class Session:
             loaded = self._loaded()
             return self._program(loaded, checked_shapes(loaded.graph, inputs), outputs).plan
 
-    def placement(self, inputs: Any = None) -> list[Placed]:
+    def placement(self, inputs: Any = None) -> list[AssignedNode]:
         """Where each node runs for these inputs, and why not on an earlier device; inputs as in ``plan``."""
         with limited(self._devices.account, "the plan"):
             loaded = self._loaded()
             lowered = self._program(loaded, checked_shapes(loaded.graph, inputs), None).lowered
-        return list(placed_nodes(lowered))
+        return list(assigned_nodes(lowered))
 
     def _program(self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
         if loaded.depends:

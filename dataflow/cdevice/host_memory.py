@@ -70,7 +70,7 @@ class Lent:
         self.base = ffi.cast("void *", array.__array_interface__["data"][0])
 
 
-class Part:
+class BufferSlice:
     """A part of a buffer on the host, which lives as long as this.
 
     Attributes:
@@ -78,11 +78,11 @@ class Part:
         bytes: its size.
     """
 
-    __slots__ = ("_whole", "base", "bytes")
+    __slots__ = ("_buffer", "base", "bytes")
 
-    def __init__(self, whole: Buffer, offset: int, bytes: int) -> None:
-        self._whole = whole
-        self.base = ffi.cast("char *", whole.base) + offset
+    def __init__(self, buffer: Buffer, offset: int, bytes: int) -> None:
+        self._buffer = buffer
+        self.base = ffi.cast("char *", buffer.base) + offset
         self.bytes = bytes
 
 
@@ -128,20 +128,20 @@ def _size(shape: tuple[int, ...], dtype: DType) -> int:
     return TensorType(dtype, shape).elements * dtype.numpy.itemsize
 
 
-def data_of(initializer: Initializer, room: Array | None = None) -> Array:
+def data_of(initializer: Initializer, into: Array | None = None) -> Array:
     """The data: the array, or its product with the factor in new memory, read-only.
 
     Args:
         initializer: what is asked for.
-        room: contiguous bytes, at least as many as the array's, where a product may lie instead.
+        into: contiguous bytes, at least as many as the array's, where a product may lie instead.
     """
     array, factor = initializer.array, initializer.factor
     if factor is None:
         return array
-    if room is None:
+    if into is None:
         made = empty(array.shape, as_dtype(array))
     else:
-        made = room[: array.nbytes].view(array.dtype).reshape(array.shape)
+        made = into[: array.nbytes].view(array.dtype).reshape(array.shape)
     np.multiply(array, factor, out=made, casting="same_kind")
     made.flags.writeable = False
     return made

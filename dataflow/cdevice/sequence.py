@@ -54,7 +54,7 @@ class CopyItem:
     Args:
         device, handle: the ``df_device`` and what it wants first.
         direction: ``lib.DF_COPY_TO_DEVICE`` or ``lib.DF_COPY_TO_HOST``.
-        place: base and offset in the device's memory.
+        memory: base and offset in the device's memory.
         host: address or number of a slot, and an offset in it.
         size: bytes.
         where: for messages.
@@ -67,25 +67,25 @@ class CopyItem:
         device: CData,
         handle: CData,
         direction: int,
-        place: tuple[CData, int],
+        memory: tuple[CData, int],
         host: tuple[CData | int, int],
         size: int,
         where: str,
     ) -> None:
         self._device, self._handle, self._direction = device, handle, direction
-        self._place, self._host, self._size, self._where = place, host, size, where
+        self._memory, self._host, self._size, self._where = memory, host, size, where
 
     def fill(self, entry: CData) -> None:
         """See ``NativeItem``."""
         entry.kind, entry.device, entry.self = lib.DF_ITEM_COPY, self._device, self._handle
-        copy, (place, offset) = entry.copy, self._host
+        copy, (slot_or_base, offset) = entry.copy, self._host
         copy.struct_size, copy.direction, copy.bytes = ffi.sizeof("df_copy"), self._direction, self._size
-        base, begin = self._place
+        base, begin = self._memory
         address = ffi.NULL
-        if isinstance(place, int):
-            entry.host_slot, entry.host_offset = place, offset
+        if isinstance(slot_or_base, int):
+            entry.host_slot, entry.host_offset = slot_or_base, offset
         else:
-            address = ffi.cast("char *", place) + offset
+            address = ffi.cast("char *", slot_or_base) + offset
         if self._direction == lib.DF_COPY_TO_HOST:
             copy.to, copy.from_offset = address, begin
             setattr(copy, "from", base)

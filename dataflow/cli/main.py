@@ -225,12 +225,12 @@ def _placement(model: Model, shapes: Sequence[str], devices: Sequence[str]) -> d
     from ..session import Session
 
     given = input_shapes(model, shapes)
-    placed = Session(model, list(devices) or None).placement(given)
+    nodes = Session(model, list(devices) or None).placement(given)
     return {
         "shapes": {name: list(shape) for name, shape in given.items()},
-        "devices": dict(Counter(p.device for p in placed)),
+        "devices": dict(Counter(p.device for p in nodes)),
         "fallbacks": [
-            {"node": p.node, "op": p.op, "device": p.device, "reasons": dict(p.refusals)} for p in placed if p.refusals
+            {"node": p.node, "op": p.op, "device": p.device, "reasons": dict(p.refusals)} for p in nodes if p.refusals
         ],
     }
 

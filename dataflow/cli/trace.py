@@ -9,7 +9,7 @@ from typing import Any
 from ..execute.profile import TRANSFER, WAIT, Profile, StepTime
 
 Event = dict[str, Any]
-Placed = tuple[StepTime, float, float]  # a step, when it began and when it ended, in seconds
+Span = tuple[StepTime, float, float]  # a step, when it began and when it ended, in seconds
 
 
 def trace_events(*profiles: Profile) -> list[Event]:
@@ -24,11 +24,11 @@ def trace_events(*profiles: Profile) -> list[Event]:
     for profile in profiles:
         for step in profile.steps:
             tracks.setdefault(step.device, len(tracks))
-        placed = [
+        spans = [
             (step, start + begin, start + end) for step, (begin, end) in zip(profile.steps, profile.spans, strict=True)
         ]
-        events += [*_segments(placed, tracks), *_steps(placed, tracks)]  # of equal spans the segment comes first
-        start = max((end for _, _, end in placed), default=start)
+        events += [*_segments(spans, tracks), *_steps(spans, tracks)]  # of equal spans the segment comes first
+        start = max((end for _, _, end in spans), default=start)
     names = [_named(number, device) for device, number in tracks.items()]
     return names + sorted(events, key=lambda event: (event["ts"], -event["dur"]))
 
@@ -37,8 +37,8 @@ def _named(track: int, device: str) -> Event:
     return {"ph": "M", "name": "thread_name", "pid": 0, "tid": track, "args": {"name": device}}
 
 
-def _steps(placed: Sequence[Placed], tracks: Mapping[str, int]) -> Iterator[Event]:
-    for step, begin, end in placed:
+def _steps(spans: Sequence[Span], tracks: Mapping[str, int]) -> Iterator[Event]:
+    for step, begin, end in spans:
         arguments = {
             "op": step.op,
             "kernel": step.kernel,
@@ -50,8 +50,8 @@ def _steps(placed: Sequence[Placed], tracks: Mapping[str, int]) -> Iterator[Even
         yield _complete(title, _category(step), tracks[step.device], begin, end, arguments)
 
 
-def _segments(placed: Sequence[Placed], tracks: Mapping[str, int]) -> Iterator[Event]:
-    steps = [p for p in placed if _category(p[0]) == "step"]
+def _segments(spans: Sequence[Span], tracks: Mapping[str, int]) -> Iterator[Event]:
+    steps = [p for p in spans if _category(p[0]) == "step"]
     for number, group in itertools.groupby(steps, key=lambda p: p[0].segment):
         inside = list(group)
         (first, begin, _), (_, _, end) = inside[0], inside[-1]

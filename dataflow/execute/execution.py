@@ -67,7 +67,7 @@ class Placement:
     pins: Pins
 
 
-def place(how: Execution, registry: Registry, graph: Graph) -> Placement:
+def choose_devices(how: Execution, registry: Registry, graph: Graph) -> Placement:
     """The ordered device list: what the user named, or the best available, then the last resort.
 
     Args:

@@ -13,7 +13,7 @@ MOST_AWAY = 0.01  # of the work may run on devices that were not named, without 
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class AssignedNode:
     """Where a node runs and why not earlier in the device list.
 
     Attributes:
@@ -32,7 +32,7 @@ def work_elsewhere(lowered: Lowered, placement: Placement) -> str | None:
     """Says how much of the work runs on devices that were not named, and why; None where it is next to nothing."""
     if all(isinstance(i, Move) or i.device in placement.named for i in lowered.items):
         return None
-    placed = list(placed_nodes(lowered))
+    placed = list(assigned_nodes(lowered))
     total = sum(p.operations for p in placed)
     away = [p for p in placed if p.device not in placement.named]
     share = sum(p.operations for p in away) / max(total, 1)
@@ -46,7 +46,7 @@ def work_elsewhere(lowered: Lowered, placement: Placement) -> str | None:
     )
 
 
-def placed_nodes(lowered: Lowered) -> Iterator[Placed]:
+def assigned_nodes(lowered: Lowered) -> Iterator[AssignedNode]:
     """Each node with its device, those of bodies too."""
     reasons: dict[str, dict[str, str]] = {}
     for (name, device), reason in lowered.fallbacks.items():
@@ -56,7 +56,7 @@ def placed_nodes(lowered: Lowered) -> Iterator[Placed]:
             if not isinstance(part, LoweredNode):
                 continue
             node = part.node
-            yield Placed(
+            yield AssignedNode(
                 node.name,
                 node.op.name,
                 part.device,

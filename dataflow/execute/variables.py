@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._runtime import ffi
-from ..cdevice.host_memory import Lent, Part, array_at, can_lend, data_of
+from ..cdevice.host_memory import BufferSlice, Lent, array_at, can_lend, data_of
 from ..host.limits import Account
 from ..ir.graph import Initializer
 from ..ir.kernel import HOST
@@ -160,14 +160,14 @@ class Variables:
             raise failures[0]
         self._copies.update(copies)
 
-    def _blocks(self, names: Sequence[str], plan: Plan) -> dict[str, Part]:
+    def _blocks(self, names: Sequence[str], plan: Plan) -> dict[str, BufferSlice]:
         """Memory for packed copies, in one block: it is made of large pages, which the system makes sooner."""
         sizes = [plan.arenas[plan.packs[name].operand.arena].bytes for name in names]
         if not sizes:
             return {}
         block = self._devices.allocate(HOST, sum(sizes))
         offsets = itertools.accumulate(sizes, initial=0)
-        return {name: Part(block, at, size) for name, at, size in zip(names, offsets, sizes, strict=False)}
+        return {name: BufferSlice(block, at, size) for name, at, size in zip(names, offsets, sizes, strict=False)}
 
     @property
     def keys(self) -> frozenset[str]:

@@ -168,8 +168,8 @@ def taps(
     index, weight = np.empty((result, count), np.int64), np.ones((result, count))
     for begin in range(0, result, BLOCK):
         poll(what)
-        part = slice(begin, min(begin + BLOCK, result))
-        at = coordinates_of(np.arange(part.start, part.stop, dtype=np.float64), size, result, scale, coordinates, *crop)
+        rows = slice(begin, min(begin + BLOCK, result))
+        at = coordinates_of(np.arange(rows.start, rows.stop, dtype=np.float64), size, result, scale, coordinates, *crop)
         if mode == "nearest":
             nearby = ROUNDINGS[nearest](at)[:, None]
         else:
@@ -180,8 +180,8 @@ def taps(
                 block = np.where((nearby >= 0) & (nearby < size), block, 0.0)
             if exclude_outside or width < 1:
                 block = block / block.sum(axis=1, keepdims=True)
-            weight[part] = block
-        index[part] = np.clip(nearby, 0, size - 1)
+            weight[rows] = block
+        index[rows] = np.clip(nearby, 0, size - 1)
     used = (weight != 0).any(axis=0)
     used[0] |= not used.any()
     return (index, weight) if used.all() else (index[:, used], weight[:, used])

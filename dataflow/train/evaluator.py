@@ -146,7 +146,7 @@ class Evaluator:
     def _check_open(self) -> None:
         if self._closed:
             raise ModelError("this Trainer is closed; make a new one")
-        self.model.check_whole()
+        self.model.check_complete()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # this module may be gone
         if not getattr(self, "_closed", True) and not is_finalizing():

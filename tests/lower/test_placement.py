@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.execute.execution import Execution, place
+from dataflow.execute.execution import Execution, choose_devices
 from dataflow.lower.lowering import lower
 from dataflow.lower.placement import targets_of
 from dataflow.passes.fuse import fuse
@@ -26,7 +26,7 @@ def gated():
 def test_a_fused_node_runs_where_the_first_of_its_nodes_is_pinned():
     graph = gated()
     sigmoid, mul = (node.name for node in graph.nodes[1:])
-    pins = place(Execution(["cpu"], pin={sigmoid: "numpy", mul: "numpy"}), REGISTRY, graph).pins
+    pins = choose_devices(Execution(["cpu"], pin={sigmoid: "numpy", mul: "numpy"}), REGISTRY, graph).pins
     other = dataclasses.replace(pins, patterns={})
     for found, device in ((pins, "numpy"), (other, "cpu")):
         made = fuse(graph, targets_of(found, REGISTRY), REGISTRY.ops.values())
@@ -36,7 +36,7 @@ def test_a_fused_node_runs_where_the_first_of_its_nodes_is_pinned():
 
 def test_stages_can_not_be_changed():
     graph = gated()
-    placement = place(Execution(["cpu"]), REGISTRY, graph)
+    placement = choose_devices(Execution(["cpu"]), REGISTRY, graph)
     lowered, initial = lower(graph, placement.pins, REGISTRY)
     assert [*initial] == [*lowered.stored] == ["w"]
     for stage in (graph, placement, placement.pins, lowered, lowered.stored["w"]):
