@@ -292,7 +292,7 @@ class Programs:
         batch = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight, np.float32)}
         if self._clip_norm is not None:
             squares = self.squares()
-            if squares > np.finfo(np.float32).max:  # of gradients that were assigned: others are checked when made
+            if squares > float(np.finfo(np.float32).max):  # only assigned ones: others are checked
                 raise InputError("update: the norm of the gradients exceeds float32, so they can't be clipped by it")
             batch[SQUARES] = np.asarray(squares, np.float32)
         return self._program(("optimizer",), {}, lambda _: self._graphs.update(self.trained)), batch
