@@ -31,6 +31,9 @@ ALLOWED: tuple[tuple[str, str, str, str], ...] = (
     ("flip", "flip", "plugins/dataflow_numpy/", "the function of numpy"),
     ("packed", "packed(_nbytes)?", "importers/dataflow_onnx/file/", "elements of less than a byte, as ONNX calls them"),
     ("parts", "parts", "importers/dataflow_onnx/file/external.py", "the member of pathlib's Path"),
+    ("store", r"\w+", "native/", "a write of registers or of an atomic: intrinsics, vec_store, atomic_store"),
+    ("pack", r"\w+", "native/cpu/(gemm|conv|attention|recurrent)/", "BLIS's packing of the panels of a product"),
+    ("packed", r"\w+", "native/cpu/(gemm|conv|attention|recurrent)/", "BLIS's packing of the panels of a product"),
 )
 # Phrases in comments and docstrings.
 PHRASES = {
@@ -88,11 +91,8 @@ PENDING = (
     "dataflow/planning",
     "dataflow/plugin",
     "dataflow/train",
-    "native/cpu",
     "native/cuda",
-    "native/include",
     "native/kernels",
-    "native/runtime",
     "tests",
 )
 

@@ -79,12 +79,12 @@ class PreparedKernel:
 def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
     """What kernel ``index`` asked for; each request keeps the kernel's state alive."""
     answer = owner.set.prepared[index]
-    for number in range(answer.n_packs):
-        pack = answer.packs[number]
+    for number in range(answer.n_prepacks):
+        pack = answer.prepacks[number]
 
         def fill(source: CData, packed: CData, number: int = number) -> None:
             answer = owner.set.prepared[index]
-            answer.packs[number].pack(owner.nodes + index, answer.state, source, packed)
+            answer.prepacks[number].prepack(owner.nodes + index, answer.state, source, packed)
 
         replaces = bool(answer.replaced >> pack.input & 1)
         yield PackRequest(int(pack.input), int(pack.kind), int(pack.bytes), fill, replaces)
@@ -177,8 +177,8 @@ class CBackend:
     native = 0
 
     def fill(self, entry: CData) -> None:
-        """Fills a ``df_item`` that waits for the device."""
-        entry.kind, entry.device, entry.self = lib.DF_ITEM_WAIT, self.device, self.handle
+        """Fills a ``df_command`` that waits for the device."""
+        entry.kind, entry.device, entry.self = lib.DF_COMMAND_WAIT, self.device, self.handle
 
     def check(self, status: int, error: CData) -> None:
         """Raises what a status of a wait means; names the node that failed."""
@@ -315,7 +315,7 @@ class BoundCSegment:
                 assert step.kernel is not None
                 entry.kernel, entry.state = step.kernel.code, step.prepared.state
                 entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
-                entry.n_packs = len(step.packs)
+                entry.n_prepacks = len(step.packs)
             at += len(step.inputs) + len(step.outputs) + 1 + len(step.packs)
         buffer_strides = [
             (index, o.buffer_stride) for index, o in enumerate(listed) if o is not None and o.buffer_stride
@@ -342,7 +342,7 @@ class BoundCSegment:
 
     def fill(self, entry: CData) -> None:
         """See ``NativeItem``."""
-        entry.kind, entry.prepared = lib.DF_ITEM_SEGMENT, self._held.prepared
+        entry.kind, entry.prepared = lib.DF_COMMAND_SEGMENT, self._held.prepared
         entry.device, entry.self = self._backend.device, self._backend.handle
 
     def check(self, status: int, error: CData) -> None:

@@ -15,7 +15,7 @@ class NativeItem(Protocol):
     native: int
 
     def fill(self, entry: CData) -> None:
-        """Fills a ``df_item``."""
+        """Fills a ``df_command``."""
 
     def check(self, status: int, error: CData) -> None:
         """Raises what a status means."""
@@ -31,7 +31,7 @@ class NativeItems:
     def __init__(self, items: Sequence[NativeItem]) -> None:
         self._items = items
         self.native = sum(item.native for item in items)
-        self._entries = ffi.new("df_item[]", len(items))
+        self._entries = ffi.new("df_command[]", len(items))
         for entry, item in zip(self._entries, items, strict=True):
             entry.host_slot = -1
             item.fill(entry)
@@ -43,7 +43,7 @@ class NativeItems:
         """Does them in order; see ``dataflow.plugin.device.BoundSegment``."""
         run = self._run
         run.n_slots, run.slots, run.cancel, run.calls = count, slots, cancel, calls
-        status = lib.df_run_items(self._entries, len(self._items), run, self._failed, self._error)
+        status = lib.df_run_commands(self._entries, len(self._items), run, self._failed, self._error)
         if status:
             self._items[self._failed[0]].check(status, self._error)
 
@@ -77,7 +77,7 @@ class CopyItem:
 
     def fill(self, entry: CData) -> None:
         """See ``NativeItem``."""
-        entry.kind, entry.device, entry.self = lib.DF_ITEM_COPY, self._device, self._handle
+        entry.kind, entry.device, entry.self = lib.DF_COMMAND_COPY, self._device, self._handle
         copy, (slot_or_base, offset) = entry.copy, self._host
         copy.struct_size, copy.direction, copy.bytes = ffi.sizeof("df_copy"), self._direction, self._size
         base, begin = self._memory

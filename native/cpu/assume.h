@@ -1,4 +1,4 @@
-/* assume.h: what holds at a line, told to those who check it.
+/* assume.h: what holds at a line, stated for those who check it.
  *
  * DF_ASSUME(x) says that |x| holds where a file alone doesn't show it: a caller in another file, a
  * check at load time or the shape rule of the op sees to it. Static analyzers take it as given,

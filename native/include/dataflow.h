@@ -179,33 +179,33 @@ typedef struct df_node {
   const df_operand *outputs;
   const df_attribute *attributes;
   int32_t threads;   /* the session's thread count: work is split by shape and by this */
-  int32_t flags;     /* bit i: input i is constant, so that packs of it are kept (see df_pack) */
+  int32_t flags;     /* bit i: input i is constant: what df_prepack asks of it is kept */
   int32_t precision; /* the least that float32 products may be computed with, e.g. DF_TF32 */
   int32_t algorithm; /* which of the kernel's algorithms is wanted: 1 + its number, or 0 for what
                       * the kernel finds best (ABI 1.3; see df_prepared) */
 } df_node;
 
-/* A packed copy of one constant input that a kernel wants kept. The planner gives it persistent
- * memory, fills it by calling |pack| when the operand's data changes, and passes it in
- * df_call.packs. It does so for the inputs that df_node.flags names; for others a kernel that asks
- * gets a null there. What |pack| writes is a matter of the operand, the attributes, |kind| and
- * |bytes| alone: nodes of one kernel that agree in these share one copy, whatever their other
+/* A prepacked copy of one constant input that a kernel wants kept. The planner gives it persistent
+ * memory, fills it by calling |prepack| when the operand's data changes, and passes it in
+ * df_call.prepacked. It does so for the inputs that df_node.flags names; for others a kernel that
+ * asks gets a null there. What |prepack| writes is a matter of the operand, the attributes, |kind|
+ * and |bytes| alone: nodes of one kernel that agree in these share one copy, whatever their other
  * operands are. */
-typedef struct df_pack {
+typedef struct df_prepack {
   int32_t input;
   int32_t kind; /* the kernel's own number of the form of the copy */
   int64_t bytes;
-  void (*pack)(const df_node *node, void *state, const void *source, void *packed);
-} df_pack;
+  void (*prepack)(const df_node *node, void *state, const void *source, void *prepacked);
+} df_prepack;
 
 /* What a kernel's prepare answers. The caller sets struct_size and zeroes the rest. */
 typedef struct df_prepared {
   uint32_t struct_size;
-  int32_t n_packs;
+  int32_t n_prepacks;
   int64_t workspace; /* bytes, 64-byte aligned, contents unspecified at each run */
   void *state;       /* opaque, passed to run and to release */
-  df_pack packs[4];
-  int64_t replaced; /* bit i: a run that gets packs of input i doesn't read the input, which may
+  df_prepack prepacks[4];
+  int64_t replaced; /* bit i: a run that gets input i prepacked doesn't read the input, which may
                      * then have no memory; its address is not to be looked at (ABI 1.2) */
   /* For a kernel that has several algorithms (ABI 1.3): their names, n_algorithms of them, the same
    * for every node; bit i of |possible|: number i can compute this node; the one that it will use,
@@ -228,8 +228,8 @@ typedef struct df_call {
   const df_attribute *attributes;
   void *workspace;
   void *state;
-  void **packs; /* by number of the pack; null when there are none, or none of this one */
-  void *stream; /* the device's own; null on a CPU */
+  void **prepacked; /* by number of the prepack; null when there are none, or none of this one */
+  void *stream;     /* the device's own; null on a CPU */
   const df_host *host;
   df_error *error; /* text goes here before a status other than DF_OK is returned */
   int32_t threads;
@@ -278,8 +278,8 @@ typedef struct df_kernel {
 typedef struct df_body df_body;
 
 /* One step. Its operands are operands[first_operand ...]: inputs, outputs, then the workspace (one,
- * with arena -1 when there is none), then the packs. A step with a body has no kernel; its operands
- * tell how often it runs. */
+ * with arena -1 when there is none), then the prepacked copies. A step with a body has no kernel;
+ * its operands say how often it runs. */
 typedef struct df_step {
   const df_kernel *kernel;
   void *state;
@@ -289,7 +289,7 @@ typedef struct df_step {
   int32_t n_inputs;
   int32_t n_outputs;
   int32_t n_attributes;
-  int32_t n_packs;
+  int32_t n_prepacks;
   int32_t reserved;
 } df_step;
 

@@ -50,7 +50,7 @@ static inline unsigned df_blocks(int64_t count, int64_t per_block) {
 }
 
 /* Notes that |value| is not in [-limit, limit), or is not wanted for another reason that the kernel
- * documents; the first fault of a segment is told when the device is next waited for. */
+ * documents; the first fault of a segment surfaces when the device is next waited for. */
 static __device__ __forceinline__ void df_fault_note(df_fault *fault, int32_t step, int64_t value,
                                                      int64_t limit) {
   if (fault && atomicCAS(&fault->code, 0, static_cast<int32_t>(DF_INVALID)) == 0) {

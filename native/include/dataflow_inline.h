@@ -164,7 +164,7 @@ static inline int64_t df_item_bytes(int32_t dtype) {
 }
 
 /* accepts: refuses types of 4 and 2 bits. */
-static inline const char *df_accepts_whole_bytes(const df_node *node) {
+static inline const char *df_accepts_byte_types(const df_node *node) {
   for (int32_t i = 0; i < node->n_inputs; i++)
     if (node->inputs[i].dtype != DF_NONE && !df_item_bytes(node->inputs[i].dtype))
       return "elements of 4 or 2 bits are not supported";

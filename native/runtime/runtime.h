@@ -96,11 +96,12 @@ void df_segment_release(void *device, void *prepared);
 
 /* ---- Programs: what a plan does, on several devices, as one call ---------------------------- */
 
-/* DF_ITEM_SEGMENT runs |prepared|; DF_ITEM_COPY makes |copy|, whose host side lies at |host_offset|
- * in slot |host_slot| of the run, unless that is -1; DF_ITEM_WAIT waits for the device. */
-enum { DF_ITEM_SEGMENT = 1, DF_ITEM_COPY = 2, DF_ITEM_WAIT = 3 };
+/* DF_COMMAND_SEGMENT runs |prepared|; DF_COMMAND_COPY makes |copy|, whose host side lies at
+ * |host_offset| in slot |host_slot| of the run, unless that is -1; DF_COMMAND_WAIT waits for the
+ * device. */
+enum { DF_COMMAND_SEGMENT = 1, DF_COMMAND_COPY = 2, DF_COMMAND_WAIT = 3 };
 
-typedef struct df_item {
+typedef struct df_command {
   const df_device *device;
   void *self; /* what the device wants first */
   void *prepared;
@@ -108,14 +109,14 @@ typedef struct df_item {
   int64_t host_offset;
   int32_t host_slot;
   int32_t kind;
-} df_item;
+} df_command;
 
-/* Does the items in order; on failure *failed is the number of the one that failed. On the main
+/* Does the commands in order; on failure *failed is the number of the one that failed. On the main
  * thread SIGINT also cancels the run, before the handler that was there (Python's) sees it:
  * Python's own handlers run only between bytecodes, so without this Ctrl-C would wait for the end.
  */
-df_status df_run_items(const df_item *items, int64_t count, const df_run *run, int64_t *failed,
-                       df_error *error);
+df_status df_run_commands(const df_command *commands, int64_t count, const df_run *run,
+                          int64_t *failed, df_error *error);
 
 /* ---- Threads -------------------------------------------------------------------------------- */
 

@@ -39,25 +39,25 @@ static df_status run_once(const builder *b, const df_run *given, df_error *error
 
 static df_call seen;
 static df_tensor seen_inputs[3], seen_output;
-static void *seen_packs[2];
+static void *seen_prepacked[2];
 
 static df_status run_look(const df_call *call) {
   seen = *call;
   memcpy(seen_inputs, call->inputs, sizeof seen_inputs);
   seen_output = call->outputs[0];
-  memcpy(seen_packs, call->packs, sizeof seen_packs);
+  memcpy(seen_prepacked, call->prepacked, sizeof seen_prepacked);
   return DF_OK;
 }
 
 static void test_a_kernel_is_given_its_operands(void) {
   const df_kernel look = {.struct_size = sizeof(df_kernel), .name = "look", .run = run_look};
   const df_attribute attribute = {.kind = DF_ATTR_INT, .i = 7};
-  double memory[16] = {0}, packed[8] = {0};
+  double memory[16] = {0}, prepacked[8] = {0};
   builder b;
   begin(&b, 1);
-  int32_t a = arena(&b, memory, sizeof memory, -1), p = arena(&b, packed, sizeof packed, -1);
+  int32_t a = arena(&b, memory, sizeof memory, -1), p = arena(&b, prepacked, sizeof prepacked, -1);
   df_step *step = add_step(&b, &look, 3, 1);
-  step->n_packs = 2;
+  step->n_prepacks = 2;
   step->state = &b;
   step->attributes = &attribute;
   step->n_attributes = 1;
@@ -82,7 +82,7 @@ static void test_a_kernel_is_given_its_operands(void) {
   CHECK(seen_inputs[2].shape == NOTHING && seen_inputs[2].rank == 1);
   CHECK(seen_output.data == &memory[8]);
   CHECK(seen.workspace == &memory[10]);
-  CHECK(seen_packs[0] == &packed[0] && seen_packs[1] == &packed[4]);
+  CHECK(seen_prepacked[0] == &prepacked[0] && seen_prepacked[1] == &prepacked[4]);
   CHECK(seen.state == &b && seen.attributes == &attribute && seen.n_attributes == 1);
   CHECK(seen.host == df_host_table() && seen.threads == 2 && seen.step == 0 && seen.error);
 }

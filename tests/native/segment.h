@@ -67,7 +67,7 @@ static df_step *add_step(builder *b, const df_kernel *kernel, int32_t n_inputs, 
   return step;
 }
 
-/* out = kernel(a, b) without workspace or packs. */
+/* out = kernel(a, b) without workspace or prepacked copies. */
 static void add_binary(builder *b, const df_kernel *kernel, df_operand x, df_operand y,
                        df_operand out) {
   add_step(b, kernel, 2, 1);

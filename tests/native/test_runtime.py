@@ -73,13 +73,15 @@ class Segment:
         run = ffi.new("df_run *", {"struct_size": ffi.sizeof("df_run"), "cancel": cancel})
         return self.device.run(self.device.self, self.prepared, run, self.error)
 
-    def run_item(self) -> int:
+    def run_command(self) -> int:
         """As a program runs it: on the main thread Ctrl-C ends it."""
         cancel = ffi.new("int32_t *")
         run = ffi.new("df_run *", {"struct_size": ffi.sizeof("df_run"), "cancel": cancel})
-        item = ffi.new("df_item *", {"kind": lib.DF_ITEM_SEGMENT, "device": self.device, "self": self.device.self})
-        item.prepared, item.host_slot = self.prepared, -1
-        return lib.df_run_items(item, 1, run, ffi.new("int64_t *"), self.error)
+        command = ffi.new(
+            "df_command *", {"kind": lib.DF_COMMAND_SEGMENT, "device": self.device, "self": self.device.self}
+        )
+        command.prepared, command.host_slot = self.prepared, -1
+        return lib.df_run_commands(command, 1, run, ffi.new("int64_t *"), self.error)
 
     def close(self) -> None:
         self.device.release(self.device.self, self.prepared)
@@ -233,12 +235,12 @@ def interrupt():
 
 threading.Thread(target=interrupt).start()
 try:
-    segment.run_item()
+    segment.run_command()
 except KeyboardInterrupt:
     print("interrupted", segment.error.code == lib.DF_CANCELLED)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 short = Segment(plugin.devices[0], 0, array)
-assert short.run_item() == lib.DF_OK
+assert short.run_command() == lib.DF_OK
 assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 """
 

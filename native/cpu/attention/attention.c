@@ -9,10 +9,10 @@
  * block of rows), the mask, and y goes there: 4 (m d + n d + n e + m e) bytes, where the ops one by
  * one read and write 4 m n bytes for each of product, scale, mask, softmax and product.
  *
- * A task is a block of rows of a batch entry. It packs a block of columns of kt and rows
- * of v into the second cache, and passes over its rows tile by tile: the scores of a tile's rows
- * stay in the first cache from the first product through the softmax to the second one. Several
- * blocks of columns are joined by the online softmax; see attention/rows.c.
+ * A task is a block of rows of a batch entry. A block of columns of kt and of rows of v is packed
+ * into the second cache, and the task passes over its rows tile by tile: the scores of a tile's
+ * rows stay in the first cache from the first product through the softmax to the second one.
+ * Several blocks of columns are joined by the online softmax; see attention/rows.c.
  *
  * Where less than float32 is wanted and AMX tiles multiply faster, the rows of a task
  * go in larger blocks, whose scores stay in the second cache, and their products are gemm/gemm.h's.
@@ -162,13 +162,13 @@ static void plan_sizes(plan *p, const int64_t *y, int32_t rank) {
 
 /* ---- A task --------------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct attention {
   plan p;
   const float *q, *kt, *v, *mask;
   float *y, *logsum; /* null where nobody wants it */
   float scale;
   float *workspace;
-} job;
+} attention;
 
 /* What a task works on: its matrices, and its slice of the workspace. */
 typedef struct task {
@@ -201,23 +201,24 @@ typedef struct factor {
 /* c (rows, columns) = a times packed panels. */
 static void multiply(float *c, int64_t c_row, factor a, const float *panels, int64_t rows,
                      int64_t k, int64_t columns, int32_t accumulate) {
-  const df_gemm_end end = {.accumulate = accumulate, .a_row = a.row, .a_step = DF_TILE_ROWS};
+  const df_gemm_epilogue epilogue = {
+      .accumulate = accumulate, .a_row = a.row, .a_step = DF_TILE_ROWS};
   for (int64_t j = 0; j < columns; j += DF_TILE_COLUMNS) {
     const int64_t some = df_min(DF_TILE_COLUMNS, columns - j);
     const int64_t vectors = panel_width(some) / DF_LANES;
     const df_tile tile = a.packed ? DF_NAME(df_tiles)[rows - 1][vectors - 1]
                                   : DF_NAME(df_row_tiles)[rows - 1][vectors - 1];
-    tile(k, a.at, panels + j * k, c + j, c_row, some, &end);
+    tile(k, a.at, panels + j * k, c + j, c_row, some, &epilogue);
   }
 }
 
 /* Scores -> weights of rows [i, i + rows) in columns [begin, begin + n), and what y has of those
  * before. */
-static void weigh_rows(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
+static void weigh_rows(const attention *run, const task *at, int64_t i, int64_t first, int64_t rows,
                        int64_t begin, int64_t n) {
-  const plan *p = &job->p;
+  const plan *p = &run->p;
   for (int64_t r = 0; r < rows; r++) {
-    df_attention_row row = {at->scores + r * p->scores_row, n, job->scale, NULL, 0};
+    df_attention_row row = {at->scores + r * p->scores_row, n, run->scale, NULL, 0};
     if (p->masked)
       df_attention_mask(&row, at->mask + (i + r) * p->mask.row + begin * p->mask.column,
                         p->mask.column, at->mask_row);
@@ -231,13 +232,13 @@ static void weigh_rows(const job *job, const task *at, int64_t i, int64_t first,
 }
 
 /* Rows [i, i + rows) of a task that begins at |first|, against columns [begin, begin + n). */
-typedef void rows_of_task(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
-                          int64_t begin, int64_t n);
+typedef void rows_of_task(const attention *run, const task *at, int64_t i, int64_t first,
+                          int64_t rows, int64_t begin, int64_t n);
 
 /* Where the columns are packed. */
-static void tile_rows(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
+static void tile_rows(const attention *run, const task *at, int64_t i, int64_t first, int64_t rows,
                       int64_t begin, int64_t n) {
-  const plan *p = &job->p;
+  const plan *p = &run->p;
   factor q = {at->q.at + i * p->q.row, p->q.row, 0};
   if (p->q.column != 1 || q.row % ONE_SET == 0) {
     df_pack_tile(at->q_panel, q.at, q.row, p->q.column, rows, p->d, DF_TILE_ROWS);
@@ -245,26 +246,26 @@ static void tile_rows(const job *job, const task *at, int64_t i, int64_t first, 
   }
   const factor weights = {at->scores, p->scores_row, 0};
   multiply(at->scores, p->scores_row, q, at->kt_panels, rows, p->d, n, 0);
-  weigh_rows(job, at, i, first, rows, begin, n);
+  weigh_rows(run, at, i, first, rows, begin, n);
   multiply(at->y + i * p->y_row, p->y_row, weights, at->v_panels, rows, n, p->e, begin > 0);
 }
 
 /* Where products are gemm/gemm.h's, from the operands as they lie. */
-static void block_rows(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
+static void block_rows(const attention *run, const task *at, int64_t i, int64_t first, int64_t rows,
                        int64_t begin, int64_t n) {
-  const plan *p = &job->p;
+  const plan *p = &run->p;
   const df_matrix weights = {at->scores, p->scores_row, 1};
   df_matrix_multiply(at->scores, p->scores_row, df_matrix_from(at->q, i, 0),
                      df_matrix_from(at->kt, 0, begin), rows, n, p->d, 0, &p->first, at->kt_panels);
-  weigh_rows(job, at, i, first, rows, begin, n);
+  weigh_rows(run, at, i, first, rows, begin, n);
   df_matrix_multiply(at->y + i * p->y_row, p->y_row, weights, df_matrix_from(at->v, begin, 0), rows,
                      p->e, n, begin > 0, n < p->columns ? &p->last : &p->second, at->kt_panels);
 }
 
 /* Where they are gemm/thin.h's, which takes all columns at once. */
-static void thin_rows(const job *job, const task *at, int64_t i, int64_t first, int64_t rows,
+static void thin_rows(const attention *run, const task *at, int64_t i, int64_t first, int64_t rows,
                       int64_t begin, int64_t n) {
-  const plan *p = &job->p;
+  const plan *p = &run->p;
   const df_matrix q = df_matrix_from(at->q, i, 0);
   const df_gemm scores = {.c = at->scores,
                           .a = q.at,
@@ -289,25 +290,25 @@ static void thin_rows(const job *job, const task *at, int64_t i, int64_t first, 
                         .b_row = at->v.row,
                         .b_col = at->v.column};
   DF_NAME(df_thin_columns)(&scores, 0, n);
-  weigh_rows(job, at, i, first, rows, begin, n);
+  weigh_rows(run, at, i, first, rows, begin, n);
   DF_NAME(df_thin_columns)(&sums, 0, p->e);
 }
 
 static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
-  const job *job = context;
-  const plan *p = &job->p;
+  const attention *run = context;
+  const plan *p = &run->p;
   const int64_t entry = index / p->down, first = index % p->down * p->rows;
   const int64_t end = df_min(p->m, first + p->rows);
   const int64_t y_entry = p->transposed
                               ? entry / p->lead[1] * p->m * p->y_row + entry % p->lead[1] * p->e
                               : entry * p->m * p->e;
-  float *scratch = job->workspace + worker * p->scratch;
-  task at = {.q = df_matrix_of(job->q, &p->q, p->lead, p->n_lead, entry),
-             .kt = df_matrix_of(job->kt, &p->kt, p->lead, p->n_lead, entry),
-             .v = df_matrix_of(job->v, &p->v, p->lead, p->n_lead, entry),
-             .y = job->y + y_entry,
-             .logsum = job->logsum ? job->logsum + entry * p->m : NULL,
+  float *scratch = run->workspace + worker * p->scratch;
+  task at = {.q = df_matrix_of(run->q, &p->q, p->lead, p->n_lead, entry),
+             .kt = df_matrix_of(run->kt, &p->kt, p->lead, p->n_lead, entry),
+             .v = df_matrix_of(run->v, &p->v, p->lead, p->n_lead, entry),
+             .y = run->y + y_entry,
+             .logsum = run->logsum ? run->logsum + entry * p->m : NULL,
              .kt_panels = scratch,
              .v_panels = scratch + p->kt_floats};
   at.q_panel = at.v_panels + p->v_floats;
@@ -315,7 +316,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   at.mask_row = at.scores + p->scores_floats - p->scores_row;
   at.sums = (df_attention_sum *)(void *)(at.scores + p->scores_floats);
   if (p->masked)
-    at.mask = job->mask + df_matrix_offset(&p->mask, p->lead, p->n_lead, entry);
+    at.mask = run->mask + df_matrix_offset(&p->mask, p->lead, p->n_lead, entry);
   for (int64_t i = first; i < end; i++)
     at.sums[i - first] = (df_attention_sum){0.0, -INFINITY};
   rows_of_task *const run_rows = p->thin ? thin_rows : p->blocks ? block_rows : tile_rows;
@@ -326,7 +327,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
       pack_panels(at.v_panels, df_matrix_from(at.v, begin, 0), n, p->e);
     }
     for (int64_t i = first; i < end; i += p->height)
-      run_rows(job, &at, i, first, df_min(p->height, end - i), begin, n);
+      run_rows(run, &at, i, first, df_min(p->height, end - i), begin, n);
   }
   if (at.logsum)
     for (int64_t i = first; i < end; i++)
@@ -337,23 +338,23 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 
 static df_status run_attention(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
-  job job = {.p = {.transposed = df_attr_int(call, DF_ATTENTION_TRANSPOSED)},
-             .q = call->inputs[0].data,
-             .kt = call->inputs[1].data,
-             .v = call->inputs[2].data,
-             .y = y->data,
-             .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
-             .workspace = call->workspace};
-  plan *p = &job.p;
+  attention run = {.p = {.transposed = df_attr_int(call, DF_ATTENTION_TRANSPOSED)},
+                   .q = call->inputs[0].data,
+                   .kt = call->inputs[1].data,
+                   .v = call->inputs[2].data,
+                   .y = y->data,
+                   .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
+                   .workspace = call->workspace};
+  plan *p = &run.p;
   PLAN(p, call->inputs, call->n_inputs, y);
   if (p->masked)
-    job.mask = call->inputs[3].data;
+    run.mask = call->inputs[3].data;
   if (call->n_outputs > 1 && call->outputs[1].dtype != DF_NONE)
-    job.logsum = call->outputs[1].data;
+    run.logsum = call->outputs[1].data;
   if (p->batch * p->m == 0)
     return DF_OK;
   plan_blocks(p, call->threads, (int32_t)(intptr_t)call->state);
-  df_parallel(call, run_task, &job, p->batch * p->down);
+  df_parallel(call, run_task, &run, p->batch * p->down);
   return DF_OK;
 }
 

@@ -61,8 +61,8 @@ static void plan_blocks(plan *p, int32_t precision) {
 }
 
 /* (batch, m, heads, e) as (batch, heads, m, e), in |to|. */
-static df_matrices turned_back(const int64_t *shape, const int64_t *strides,
-                               int64_t to[2][MOST_LEAD + 2]) {
+static df_matrices transposed_heads(const int64_t *shape, const int64_t *strides,
+                                    int64_t to[2][MOST_LEAD + 2]) {
   static const int32_t axes[] = {0, 2, 1, 3};
   for (int32_t i = 0; i < 4; i++) {
     to[0][i] = shape[axes[i]];
@@ -73,11 +73,11 @@ static df_matrices turned_back(const int64_t *shape, const int64_t *strides,
 
 /* From operands, of a node or a call, which have the same fields. */
 #define OPERAND(in, i) df_matrices_of((in)[i].shape, (in)[i].strides, (in)[i].rank)
-#define PLAN(p, in, n_in, turned_)                                                                 \
+#define PLAN(p, in, n_in, transpose)                                                               \
   do {                                                                                             \
-    if (turned_) {                                                                                 \
-      (p)->dy = turned_back((in)[DY].shape, (in)[DY].strides, (p)->transposed[0]);                 \
-      (p)->y = turned_back((in)[Y].shape, (in)[Y].strides, (p)->transposed[1]);                    \
+    if (transpose) {                                                                               \
+      (p)->dy = transposed_heads((in)[DY].shape, (in)[DY].strides, (p)->transposed[0]);            \
+      (p)->y = transposed_heads((in)[Y].shape, (in)[Y].strides, (p)->transposed[1]);               \
     } else {                                                                                       \
       (p)->dy = OPERAND(in, DY);                                                                   \
       (p)->y = OPERAND(in, Y);                                                                     \
@@ -104,29 +104,29 @@ static void plan_sizes(plan *p) {
 
 /* ---- A task --------------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct attention_grad {
   plan p;
   const float *in[MASK + 1];
   float *dq, *dk, *dv;
   float scale;
   float *workspace;
-} job;
+} attention_grad;
 
 static void run_task(void *context, int64_t entry, int64_t count, int32_t worker) {
   (void)count;
-  const job *job = context;
-  const plan *p = &job->p;
-  float *s = job->workspace + worker * p->scratch, *ds = s + p->block;
+  const attention_grad *run = context;
+  const plan *p = &run->p;
+  float *s = run->workspace + worker * p->scratch, *ds = s + p->block;
   float *mask_row = ds + p->block, *scratch = mask_row + p->scores_row;
-  const df_matrix dy = df_matrix_of(job->in[DY], &p->dy, p->lead, p->n_lead, entry);
-  const df_matrix y = df_matrix_of(job->in[Y], &p->y, p->lead, p->n_lead, entry);
-  const df_matrix q = df_matrix_of(job->in[Q], &p->q, p->lead, p->n_lead, entry);
-  const df_matrix kt = df_matrix_of(job->in[KT], &p->kt, p->lead, p->n_lead, entry);
-  const df_matrix v = df_matrix_of(job->in[V], &p->v, p->lead, p->n_lead, entry);
+  const df_matrix dy = df_matrix_of(run->in[DY], &p->dy, p->lead, p->n_lead, entry);
+  const df_matrix y = df_matrix_of(run->in[Y], &p->y, p->lead, p->n_lead, entry);
+  const df_matrix q = df_matrix_of(run->in[Q], &p->q, p->lead, p->n_lead, entry);
+  const df_matrix kt = df_matrix_of(run->in[KT], &p->kt, p->lead, p->n_lead, entry);
+  const df_matrix v = df_matrix_of(run->in[V], &p->v, p->lead, p->n_lead, entry);
   const df_matrix mask =
-      p->masked ? df_matrix_of(job->in[MASK], &p->mask, p->lead, p->n_lead, entry) : (df_matrix){0};
+      p->masked ? df_matrix_of(run->in[MASK], &p->mask, p->lead, p->n_lead, entry) : (df_matrix){0};
   const df_matrix weights = {s, p->scores_row, 1}, errors = {ds, p->scores_row, 1};
-  float *dk = job->dk + entry * p->n * p->d, *dv = job->dv + entry * p->n * p->e;
+  float *dk = run->dk + entry * p->n * p->d, *dv = run->dv + entry * p->n * p->e;
   for (int64_t first = 0; first < p->m || first == 0; first += p->rows) {
     const int64_t rows = df_min(p->rows, p->m - first);
     const df_matrix own_q = df_matrix_from(q, first, 0), own_dy = df_matrix_from(dy, first, 0);
@@ -135,12 +135,12 @@ static void run_task(void *context, int64_t entry, int64_t count, int32_t worker
                        &p->weights, scratch);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t i = first + r;
-      df_attention_row row = {.scores = s + r * p->scores_row, .n = p->n, .scale = job->scale};
+      df_attention_row row = {.scores = s + r * p->scores_row, .n = p->n, .scale = run->scale};
       if (p->masked)
         df_attention_mask(&row, mask.at + i * mask.row, mask.column, mask_row);
       const float delta = DF_NAME(df_attention_dot)(dy.at + i * dy.row, dy.column, y.at + i * y.row,
                                                     y.column, p->e);
-      DF_NAME(df_attention_errors)(&row, ds + r * p->scores_row, job->in[LOGSUM][entry * p->m + i],
+      DF_NAME(df_attention_errors)(&row, ds + r * p->scores_row, run->in[LOGSUM][entry * p->m + i],
                                    delta);
     }
     const int32_t more = first > 0;
@@ -149,7 +149,7 @@ static void run_task(void *context, int64_t entry, int64_t count, int32_t worker
                        &p->dv[last], scratch);
     df_matrix_multiply(dk, p->d, df_matrix_transposed(errors), own_q, p->n, p->d, rows, more,
                        &p->dk[last], scratch);
-    df_matrix_multiply(job->dq + (entry * p->m + first) * p->d, p->d, errors,
+    df_matrix_multiply(run->dq + (entry * p->m + first) * p->d, p->d, errors,
                        df_matrix_transposed(kt), rows, p->d, p->n, 0, &p->dq, scratch);
   }
 }
@@ -157,17 +157,17 @@ static void run_task(void *context, int64_t entry, int64_t count, int32_t worker
 /* ---- Running -------------------------------------------------------------------------------- */
 
 static df_status run_attention_grad(const df_call *call) {
-  job job = {.dq = call->outputs[0].data,
-             .dk = call->outputs[1].data,
-             .dv = call->outputs[2].data,
-             .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
-             .workspace = call->workspace};
-  plan *p = &job.p;
+  attention_grad run = {.dq = call->outputs[0].data,
+                        .dk = call->outputs[1].data,
+                        .dv = call->outputs[2].data,
+                        .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
+                        .workspace = call->workspace};
+  plan *p = &run.p;
   PLAN(p, call->inputs, call->n_inputs, df_attr_int(call, DF_ATTENTION_TRANSPOSED));
   for (int32_t i = 0; i < call->n_inputs; i++)
-    job.in[i] = call->inputs[i].data;
+    run.in[i] = call->inputs[i].data;
   plan_blocks(p, (int32_t)(intptr_t)call->state);
-  df_parallel(call, run_task, &job, p->batch);
+  df_parallel(call, run_task, &run, p->batch);
   return DF_OK;
 }
 

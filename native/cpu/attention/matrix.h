@@ -79,7 +79,7 @@ static inline void df_matrix_multiply(float *c, int64_t c_row, df_matrix a, df_m
                         .a_col = a.column,
                         .b_row = b.row,
                         .b_col = b.column,
-                        .end = {.accumulate = accumulate}};
+                        .epilogue = {.accumulate = accumulate}};
   if (!m || !n)
     return;
   for (int64_t i = 0; i < df_divide_up(m, split->rows); i++)

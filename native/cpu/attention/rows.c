@@ -1,9 +1,9 @@
 /* attention/rows.c: scores to weights, a row at a time while it is in the first cache.
  *
- * Online softmax (Milakov and Gimelshein 2018): a block of columns brings its own maximum; what was
+ * Online softmax (Milakov and Gimelshein 2018): a block of columns has its own maximum; what was
  * summed before is multiplied by e^(old maximum - new one). Weights are divided by the sum so far,
  * so that the result after each block is the attention over its columns and those before: nothing
- * overflows that the whole wouldn't. Per score 3 loads and stores, one of the mask, and an
+ * overflows that the complete row wouldn't. Per score 3 loads and stores, one of the mask, and an
  * exponential of 16 operations. */
 #include "attention/rows.h"
 #include "simd/vector.h"

@@ -10,7 +10,7 @@ typedef struct algorithm {
   int (*can)(const df_conv *conv);
   int64_t (*prepack_bytes)(const df_conv *conv);
   int64_t (*prepack_tasks)(const df_conv *conv);
-  void (*prepack)(const df_conv *conv, const df_weight *weight, int64_t task, float *packed);
+  void (*prepack)(const df_conv *conv, const df_weight *weight, int64_t task, float *prepacked);
   int64_t (*workspace)(const df_conv *conv, int32_t threads);
   void (*run)(const df_call *call, const df_direct *direct);
 } algorithm;
@@ -73,29 +73,29 @@ int64_t DF_NAME(df_conv_prepack_bytes)(const df_conv *conv) {
   return find(conv)->prepack_bytes(conv);
 }
 
-void DF_NAME(df_conv_prepack)(const df_conv *conv, const df_weight *weight, float *packed) {
+void DF_NAME(df_conv_prepack)(const df_conv *conv, const df_weight *weight, float *prepacked) {
   const algorithm *chosen = find(conv);
   for (int64_t task = 0; task < chosen->prepack_tasks(conv); task++)
-    chosen->prepack(conv, weight, task, packed);
+    chosen->prepack(conv, weight, task, prepacked);
 }
 
 typedef struct packing {
   const algorithm *algorithm;
   const df_conv *conv;
   const df_weight *weight;
-  float *packed;
+  float *prepacked;
 } packing;
 
 static void prepack_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
   (void)worker;
   const packing *p = context;
-  p->algorithm->prepack(p->conv, p->weight, index, p->packed);
+  p->algorithm->prepack(p->conv, p->weight, index, p->prepacked);
 }
 
 void DF_NAME(df_conv_prepack_now)(const df_call *call, const df_conv *conv, const df_weight *weight,
-                                  float *packed) {
-  packing p = {find(conv), conv, weight, packed};
+                                  float *prepacked) {
+  packing p = {find(conv), conv, weight, prepacked};
   df_parallel(call, prepack_task, &p, p.algorithm->prepack_tasks(conv));
 }
 

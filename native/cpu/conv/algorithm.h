@@ -27,11 +27,11 @@ void DF_NAME(df_conv_report)(const df_conv *conv, int32_t algorithm, df_prepared
 int64_t DF_NAME(df_conv_prepack_bytes)(const df_conv *conv);
 
 /* On the calling thread. */
-void DF_NAME(df_conv_prepack)(const df_conv *conv, const df_weight *weight, float *packed);
+void DF_NAME(df_conv_prepack)(const df_conv *conv, const df_weight *weight, float *prepacked);
 
 /* On the threads of the call. */
 void DF_NAME(df_conv_prepack_now)(const df_call *call, const df_conv *conv, const df_weight *weight,
-                                  float *packed);
+                                  float *prepacked);
 
 /* Bytes of a run beside the prepacked weights; it works in |workspace|, not in that of the call. */
 int64_t DF_NAME(df_conv_algorithm_workspace)(const df_conv *conv, int32_t threads);

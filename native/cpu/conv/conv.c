@@ -35,15 +35,15 @@ static df_conv conv_of_node(const df_node *node) {
   return conv;
 }
 
-static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
+static void prepack_weight(const df_node *node, void *state, const void *source, void *prepacked) {
   (void)state;
   df_conv conv = df_conv_as_row(conv_of_node(node));
   df_weight weight = df_weight_make(&conv, source);
-  DF_NAME(df_conv_prepack)(&conv, &weight, packed);
+  DF_NAME(df_conv_prepack)(&conv, &weight, prepacked);
 }
 
 /* Bytes of weights that are packed at every run, at the start of the workspace. */
-static int64_t packed_bytes(const df_conv *conv) {
+static int64_t prepacked_bytes(const df_conv *conv) {
   return conv->uses ? df_divide_up(DF_NAME(df_conv_prepack_bytes)(conv), 64) * 64 : 0;
 }
 
@@ -58,14 +58,15 @@ df_status DF_NAME(df_conv_prepare)(const df_node *node, df_prepared *out, df_err
   DF_NAME(df_conv_report)(&row, algorithm, out);
   if (algorithm != DF_CONV_SHIFTED) {
     if (!row.uses) {
-      out->n_packs = 1;
+      out->n_prepacks = 1;
       out->replaced = 1 << 1;
-      out->packs[0] = (df_pack){.input = 1,
-                                .kind = algorithm,
-                                .bytes = DF_NAME(df_conv_prepack_bytes)(&row),
-                                .pack = pack_weight};
+      out->prepacks[0] = (df_prepack){.input = 1,
+                                      .kind = algorithm,
+                                      .bytes = DF_NAME(df_conv_prepack_bytes)(&row),
+                                      .prepack = prepack_weight};
     }
-    out->workspace = packed_bytes(&row) + DF_NAME(df_conv_algorithm_workspace)(&row, node->threads);
+    out->workspace =
+        prepacked_bytes(&row) + DF_NAME(df_conv_algorithm_workspace)(&row, node->threads);
     return DF_OK;
   }
   df_shifted shifted = shifted_of(&conv);
@@ -78,8 +79,8 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
   df_conv conv = df_conv_make(x->shape, w->shape, y->shape, x->rank, call->attributes,
                               call->n_attributes, DF_CONV_STRIDES);
   const float *bias = call->n_inputs > 2 ? call->inputs[2].data : NULL;
-  const float *packed = call->packs ? call->packs[0] : NULL;
-  conv.uses = packed ? 0 : conv.batch;
+  const float *prepacked = call->prepacked ? call->prepacked[0] : NULL;
+  conv.uses = prepacked ? 0 : conv.batch;
   df_conv_from_state(&conv, call->state);
   if (DF_NAME(df_depthwise_takes)(&conv)) {
     df_depthwise depthwise = {.conv = conv,
@@ -95,16 +96,16 @@ df_status DF_NAME(df_conv_run)(const df_call *call, const float *add, int32_t re
   df_conv row = df_conv_as_row(conv);
   if (DF_NAME(df_conv_choose)(&row) != DF_CONV_SHIFTED) {
     float *workspace = call->workspace;
-    if (!packed) {
+    if (!prepacked) {
       df_weight weight = df_weight_make(&row, w->data);
       DF_NAME(df_conv_prepack_now)(call, &row, &weight, workspace);
-      packed = workspace;
-      workspace += packed_bytes(&row) / (int64_t)sizeof(float);
+      prepacked = workspace;
+      workspace += prepacked_bytes(&row) / (int64_t)sizeof(float);
     }
     df_direct direct = {.conv = row,
                         .out = y->data,
                         .source = x->data,
-                        .packed = packed,
+                        .prepacked = prepacked,
                         .bias = bias,
                         .add = add,
                         .relu = relu};

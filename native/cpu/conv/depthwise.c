@@ -206,18 +206,18 @@ static void do_three(const planes *j, int64_t plane) {
   const axis *down = &j->s.down, *across = &j->s.across;
   int64_t out_size = down->out * across->out, unit = plane / j->outs;
   int64_t filter = unit % d->conv.groups * d->conv.filters + plane % j->outs;
-  df_three t = {.x = d->source + unit * down->in * across->in,
-                .out = d->out + plane * out_size,
-                .add = d->add ? d->add + plane * out_size : NULL,
-                .weight = d->weight + filter * 9,
-                .bias = d->bias ? d->bias[filter] : 0.0f,
-                .relu = d->relu,
-                .reversed = j->reversed,
-                .in = {down->in, across->in},
-                .out_size = {down->out, across->out},
-                .pad = {down->pad, across->pad},
-                .stride = {down->stride, across->stride}};
-  DF_NAME(df_three_run)(&t);
+  df_depthwise_3x3 t = {.x = d->source + unit * down->in * across->in,
+                        .out = d->out + plane * out_size,
+                        .add = d->add ? d->add + plane * out_size : NULL,
+                        .weight = d->weight + filter * 9,
+                        .bias = d->bias ? d->bias[filter] : 0.0f,
+                        .relu = d->relu,
+                        .reversed = j->reversed,
+                        .in = {down->in, across->in},
+                        .out_size = {down->out, across->out},
+                        .pad = {down->pad, across->pad},
+                        .stride = {down->stride, across->stride}};
+  DF_NAME(df_depthwise_3x3_run)(&t);
 }
 
 /* One plane of out. */

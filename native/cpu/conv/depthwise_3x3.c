@@ -7,35 +7,35 @@
 #include "conv/depthwise_3x3.h"
 #include "simd/vector.h"
 
-#define THREE_INLINE static inline __attribute__((always_inline))
+#define DEPTHWISE_INLINE static inline __attribute__((always_inline))
 
 enum { TAPS = 3, ROWS = 2 /* of results at a time */ };
 
 /* Lanes [begin, end) of a vector. */
 #if defined(__AVX512F__)
 typedef __mmask16 lanes;
-THREE_INLINE lanes lanes_of(int64_t begin, int64_t end) {
+DEPTHWISE_INLINE lanes lanes_of(int64_t begin, int64_t end) {
   return (lanes)((1u << end) - (1u << begin));
 }
-THREE_INLINE df_vec load(const float *from, lanes mask) {
+DEPTHWISE_INLINE df_vec load(const float *from, lanes mask) {
   return (df_vec)_mm512_maskz_loadu_ps(mask, from);
 }
 #elif defined(__AVX2__)
 typedef __m256i lanes;
-THREE_INLINE lanes lanes_of(int64_t begin, int64_t end) {
+DEPTHWISE_INLINE lanes lanes_of(int64_t begin, int64_t end) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   return _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)begin), lane),
                              _mm256_cmpgt_epi32(_mm256_set1_epi32((int)end), lane));
 }
-THREE_INLINE df_vec load(const float *from, lanes mask) {
+DEPTHWISE_INLINE df_vec load(const float *from, lanes mask) {
   return (df_vec)_mm256_maskload_ps(from, mask);
 }
 #else
 typedef struct lanes {
   int64_t begin, end;
 } lanes;
-THREE_INLINE lanes lanes_of(int64_t begin, int64_t end) { return (lanes){begin, end}; }
-THREE_INLINE df_vec load(const float *from, lanes mask) {
+DEPTHWISE_INLINE lanes lanes_of(int64_t begin, int64_t end) { return (lanes){begin, end}; }
+DEPTHWISE_INLINE df_vec load(const float *from, lanes mask) {
   if (mask.begin == 0 && mask.end == DF_LANES)
     return vec_load(from);
   df_vec value = vec_zero();
@@ -46,7 +46,7 @@ THREE_INLINE df_vec load(const float *from, lanes mask) {
 #endif
 
 /* Those of the elements [at, at + DF_LANES) of a row of |width| that are in it. */
-THREE_INLINE lanes inside(int64_t at, int64_t width) {
+DEPTHWISE_INLINE lanes inside(int64_t at, int64_t width) {
   int64_t begin = df_min(DF_LANES, df_max(0, -at));
   return lanes_of(begin, df_max(begin, df_min(DF_LANES, width - at)));
 }
@@ -58,7 +58,7 @@ typedef struct reads {
   lanes mask[4];
 } reads;
 
-THREE_INLINE reads find_reads(const df_three *t, int64_t column, int stride) {
+DEPTHWISE_INLINE reads find_reads(const df_depthwise_3x3 *t, int64_t column, int stride) {
   reads r = {.at = column * stride - t->pad[1]};
   for (int i = 0; i < 4; i++) {
     int64_t ahead = stride == 1 ? i : i / 2 * 2 + i % 2 * DF_LANES;
@@ -68,8 +68,8 @@ THREE_INLINE reads find_reads(const df_three *t, int64_t column, int stride) {
 }
 
 /* What the three taps of a row of x read; zeros where it is none. */
-THREE_INLINE void read_row(df_vec value[TAPS], const df_three *t, const reads *r, int64_t row,
-                           int stride) {
+DEPTHWISE_INLINE void read_row(df_vec value[TAPS], const df_depthwise_3x3 *t, const reads *r,
+                               int64_t row, int stride) {
   if (row < 0 || row >= t->in[0]) {
     for (int b = 0; b < TAPS; b++)
       value[b] = vec_zero();
@@ -90,8 +90,9 @@ THREE_INLINE void read_row(df_vec value[TAPS], const df_three *t, const reads *r
 }
 
 /* |rows| rows of results from |row| on, |count| columns from |column| on. */
-THREE_INLINE void do_rows(const df_three *t, const df_vec *weight, const reads *r, int64_t row,
-                          int64_t column, int64_t count, int rows, int down, int across) {
+DEPTHWISE_INLINE void do_rows(const df_depthwise_3x3 *t, const df_vec *weight, const reads *r,
+                              int64_t row, int64_t column, int64_t count, int rows, int down,
+                              int across) {
   enum { MOST = (ROWS - 1) * 2 + TAPS };
   df_vec x[MOST][TAPS];
   for (int i = 0; i < (rows - 1) * down + TAPS; i++)
@@ -113,7 +114,7 @@ THREE_INLINE void do_rows(const df_three *t, const df_vec *weight, const reads *
   }
 }
 
-THREE_INLINE void run(const df_three *t, int down, int across) {
+DEPTHWISE_INLINE void run(const df_depthwise_3x3 *t, int down, int across) {
   df_vec weight[TAPS * TAPS];
   for (int i = 0; i < TAPS * TAPS; i++)
     weight[i] = vec_splat(t->weight[t->reversed ? TAPS * TAPS - 1 - i : i]);
@@ -127,7 +128,7 @@ THREE_INLINE void run(const df_three *t, int down, int across) {
   }
 }
 
-void DF_NAME(df_three_run)(const df_three *t) {
+void DF_NAME(df_depthwise_3x3_run)(const df_depthwise_3x3 *t) {
   if (t->stride[0] == 1 && t->stride[1] == 1)
     run(t, 1, 1);
   else if (t->stride[0] == 1)

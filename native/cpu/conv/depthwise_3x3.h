@@ -7,7 +7,7 @@
 /* out[r][c] = relu(bias + add[r][c] + sum of weight[a][b] * x[r * stride - pad + a][c * stride -
  * pad
  * + b]), with zeros around x. */
-typedef struct df_three {
+typedef struct df_depthwise_3x3 {
   const float *x;
   float *out;
   const float *add; /* null for none; may be out */
@@ -18,8 +18,8 @@ typedef struct df_three {
   int64_t in[2], out_size[2]; /* rows, columns */
   int64_t pad[2];
   int64_t stride[2]; /* 1 or 2 */
-} df_three;
+} df_depthwise_3x3;
 
-void DF_NAME(df_three_run)(const df_three *t);
+void DF_NAME(df_depthwise_3x3_run)(const df_depthwise_3x3 *t);
 
 #endif

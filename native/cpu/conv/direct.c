@@ -43,7 +43,7 @@ static int64_t lanes_of(const df_conv *conv) {
   return (panels - 1) * DF_DIRECT_FILTERS + panel_width(conv, panels - 1);
 }
 
-/* Floats of the packed weights of a group: blocks of k, in each of them the panels. */
+/* Floats of the prepacked weights of a group: blocks of k, in each of them the panels. */
 static int64_t group_floats(const df_conv *conv) { return lanes_of(conv) * steps_of(conv); }
 
 /* ---- Packing -------------------------------------------------------------------------------- */
@@ -79,16 +79,16 @@ int64_t DF_NAME(df_direct_prepack_tasks)(const df_conv *conv) {
 }
 
 void DF_NAME(df_direct_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
-                                float *packed) {
+                                float *prepacked) {
   int64_t k = steps_of(conv), block = block_of(k), panels = panels_of(conv);
   int64_t blocks = df_divide_up(k, block), panel = task % panels;
   int64_t begin = task / panels % blocks * block, end = df_min(k, begin + block);
   int64_t group = task / panels / blocks, width = panel_width(conv, panel);
-  packed += group * group_floats(conv) + begin * lanes_of(conv) +
-            panel * DF_DIRECT_FILTERS * (end - begin);
+  prepacked += group * group_floats(conv) + begin * lanes_of(conv) +
+               panel * DF_DIRECT_FILTERS * (end - begin);
   int64_t first = panel * DF_DIRECT_FILTERS;
   df_filters filters = {group, first, df_min(width, conv->filters - first), width};
-  DF_NAME(df_weight_lines)(packed, width, conv, weight, &filters, begin, end);
+  DF_NAME(df_weight_lines)(prepacked, width, conv, weight, &filters, begin, end);
 }
 
 /* ---- Cutting -------------------------------------------------------------------------------- */
@@ -177,9 +177,9 @@ typedef struct spot {
 typedef struct task {
   const df_direct *d;
   const plan *p;
-  const float *source; /* of the image and group */
-  const float *packed; /* of the group */
-  int64_t lanes;       /* of its panels */
+  const float *source;    /* of the image and group */
+  const float *prepacked; /* of the group */
+  int64_t lanes;          /* of its panels */
   const float *bias;
   const float *add;
   float *out;
@@ -208,7 +208,7 @@ static void finish(float *out, const float *add, int64_t pitch, const float *sum
 }
 
 static const float *panel_weight(const task *s, int64_t panel, int64_t begin, int64_t end) {
-  return s->packed + begin * s->lanes + panel * DF_DIRECT_FILTERS * (end - begin);
+  return s->prepacked + begin * s->lanes + panel * DF_DIRECT_FILTERS * (end - begin);
 }
 
 /* The steps [begin, end) of a panel for some tiles, which fetch what is at |next| meanwhile. */
@@ -242,7 +242,7 @@ static void do_panel(const task *s, const spot *spots, int64_t count, int64_t pa
 static void do_tiles(const task *s, int64_t from, int64_t to, int64_t panel, int64_t last) {
   const plan *p = s->p;
   const df_window *w = &s->d->conv.window;
-  int32_t in_place[K_BLOCK], gathered[K_BLOCK];
+  int32_t in_image[K_BLOCK], gathered[K_BLOCK];
   spot spots[MOST_TILES];
   df_lane_reads t;
   for (int64_t i = 0; i < p->block; i++)
@@ -250,17 +250,17 @@ static void do_tiles(const task *s, int64_t from, int64_t to, int64_t panel, int
   for (int64_t begin = 0; begin < p->k; begin += p->block) {
     int64_t end = df_min(p->k, begin + p->block);
     for (int64_t i = begin; i < end; i++)
-      in_place[i - begin] = (int32_t)(i / w->taps * w->in_size) + s->offset[i % w->taps];
+      in_image[i - begin] = (int32_t)(i / w->taps * w->in_size) + s->offset[i % w->taps];
     for (int64_t first = from, count; first < to; first += count) {
       count = df_min(p->together, to - first);
       for (int64_t i = 0; i < count; i++) {
-        int64_t tile = first + i, line = tile / p->per_line, part = tile % p->per_line;
-        int64_t low = p->line * part / p->per_line, high = p->line * (part + 1) / p->per_line;
+        int64_t tile = first + i, line = tile / p->per_line, chunk = tile % p->per_line;
+        int64_t low = p->line * chunk / p->per_line, high = p->line * (chunk + 1) / p->per_line;
         spots[i] = (spot){.position = line * p->line + low, .rows = high - low};
         df_find_lane_reads(&t, w, spots[i].position, high - low);
         if (t.step == 1 && t.unpadded) {
           spots[i].source = s->source + t.base[0];
-          spots[i].shift = in_place;
+          spots[i].shift = in_image;
         } else {
           float *lines = s->lines + i * p->block * DF_LANES;
           df_gather(lines, DF_LANES, &t, w, s->offset, s->source, begin, end);
@@ -291,7 +291,7 @@ static void run_task(const void *context, const int64_t *at, float *scratch) {
   s.source = d->source + plane * conv->channels * w->in_size;
   s.out = d->out + plane * conv->filters * w->out_size;
   s.add = d->add ? d->add + (s.out - d->out) : NULL;
-  s.packed = d->packed + group * group_floats(conv);
+  s.prepacked = d->prepacked + group * group_floats(conv);
   s.bias = d->bias ? d->bias + group * conv->filters : NULL;
   df_tap_offsets(w, s.offset);
   int64_t tile, last_tile, panel, last_panel;

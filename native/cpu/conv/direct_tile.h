@@ -1,4 +1,4 @@
-/* conv/direct_tile.h: the innermost loop of convolutions with packed weights.
+/* conv/direct_tile.h: the innermost loop of convolutions with prepacked weights.
  *
  * Lanes run over filters, rows over positions: a tile has whole vectors of filters whatever the
  * size of the plane is, and what it reads of the source are single floats, at any address. */

@@ -1,8 +1,8 @@
 /* conv/few_channels.c: out[f][r][x] = relu(bias[f] + sum over c, a, b of weight[f][c][a][b] *
  * in[c][r * stride - pad + a * dilation][x * stride - pad + b * dilation]).
  *
- * For the few channels of an image a product of packed weights with lines of positions, k of them =
- * (channel, tap). A row of the input is split into its phases first, padded with zeros:
+ * For the few channels of an image a product of prepacked weights with lines of positions, k of
+ * them = (channel, tap). A row of the input is split into its phases first, padded with zeros:
  *   phase[p][j] = in[j * stride + p]
  * so that the line of tap b is one phase from some element on: b * dilation - pad = shift * stride
  * + p. Copying it takes a load and a store for a vector of positions, where its products take a
@@ -169,7 +169,7 @@ void DF_NAME(df_few_channels_band)(const df_direct *direct, int64_t unit, int64_
   form f = form_of(conv);
   int64_t group = unit % conv->groups, panels = df_divide_up(conv->filters, DF_TILE_ROWS);
   const float *source = direct->source + unit * conv->channels * w->in_size;
-  const float *packed = direct->packed + group * panels * DF_TILE_ROWS * f.k;
+  const float *prepacked = direct->prepacked + group * panels * DF_TILE_ROWS * f.k;
   const float *bias = direct->bias ? direct->bias + group * conv->filters : NULL;
   float *lines = scratch + phase_floats(conv, &f);
   int32_t offset[MOST_STEPS];
@@ -185,13 +185,13 @@ void DF_NAME(df_few_channels_band)(const df_direct *direct, int64_t unit, int64_
       for (int64_t panel = 0; panel < panels; panel++) {
         int64_t filter = conv->filters * panel / panels;
         int64_t filters = conv->filters * (panel + 1) / panels - filter;
-        df_gemm_end last = {.row_bias = bias ? bias + filter : NULL,
-                            .add = to->add ? to->add + at + filter * to->plane : NULL,
-                            .relu = direct->relu,
-                            .a_step = DF_TILE_ROWS};
+        df_gemm_epilogue epilogue = {.row_bias = bias ? bias + filter : NULL,
+                                     .add = to->add ? to->add + at + filter * to->plane : NULL,
+                                     .relu = direct->relu,
+                                     .a_step = DF_TILE_ROWS};
         DF_NAME(df_tiles)
-        [filters - 1][vectors - 1](k, packed + panel *k *DF_TILE_ROWS, lines,
-                                   to->out + at + filter *to->plane, to->plane, columns, &last);
+        [filters - 1][vectors - 1](k, prepacked + panel *k *DF_TILE_ROWS, lines,
+                                   to->out + at + filter *to->plane, to->plane, columns, &epilogue);
       }
     }
   }

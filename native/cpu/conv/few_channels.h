@@ -11,7 +11,7 @@ int DF_NAME(df_few_channels_takes)(const df_conv *conv);
 /* Whether it could, well or badly. */
 int DF_NAME(df_few_channels_can)(const df_conv *conv);
 
-/* Bytes of a run; the packed weights are those of conv/pointwise.h. */
+/* Bytes of a run; the prepacked weights are those of conv/pointwise.h. */
 int64_t DF_NAME(df_few_channels_workspace)(const df_conv *conv, int32_t threads);
 
 void DF_NAME(df_few_channels_run)(const df_call *call, const df_direct *direct);

@@ -22,10 +22,10 @@ typedef struct phase_plan {
   df_conv conv;
   df_phase phases[DF_MOST_PHASES];
   int64_t count;
-  int64_t pack[DF_MOST_PHASES]; /* where the weights of a phase are packed, in floats */
-  int64_t packed;               /* floats of all */
-  int64_t images;               /* whose phases are summed before they are joined */
-  int64_t sums;                 /* floats of an image's phases */
+  int64_t offset[DF_MOST_PHASES]; /* where the weights of a phase are prepacked, in floats */
+  int64_t prepacked;              /* floats of all */
+  int64_t images;                 /* whose phases are summed before they are joined */
+  int64_t sums;                   /* floats of an image's phases */
 } phase_plan;
 
 static int64_t round_up(int64_t floats) { return df_divide_up(floats, 16) * 16; }
@@ -39,7 +39,7 @@ static int make_split(phase_plan *plan, const df_conv *conv, const float *weight
   plan->conv = df_conv_as_row(*conv);
   conv = &plan->conv;
   plan->count = DF_NAME(df_phase_count)(conv);
-  plan->packed = plan->sums = 0;
+  plan->prepacked = plan->sums = 0;
   if (plan->count > DF_MOST_PHASES || conv->window.taps > DF_MOST_TAPS)
     return 0;
   for (int64_t i = 0; i < plan->count; i++) {
@@ -53,8 +53,9 @@ static int make_split(phase_plan *plan, const df_conv *conv, const float *weight
         return 0;
     if (DF_NAME(df_conv_choose)(&phase->conv) == DF_CONV_SHIFTED)
       return 0;
-    plan->pack[i] = plan->packed;
-    plan->packed += round_up(DF_NAME(df_conv_prepack_bytes)(&phase->conv) / (int64_t)sizeof(float));
+    plan->offset[i] = plan->prepacked;
+    plan->prepacked +=
+        round_up(DF_NAME(df_conv_prepack_bytes)(&phase->conv) / (int64_t)sizeof(float));
     plan->sums += conv->groups * conv->channels * w->out_size;
   }
   plan->images = conv->batch;
@@ -71,7 +72,7 @@ static int64_t waiting_floats(const phase_plan *plan) {
   return plan->count > 1 ? round_up(plan->images * plan->sums) : 0;
 }
 
-/* Bytes of the packed weights if they are packed at every run, the sums and what a run needs. */
+/* Bytes of the prepacked weights if they are packed at every run, the sums and what a run needs. */
 static int64_t workspace_of(const phase_plan *plan, int32_t threads) {
   int64_t most = 0, last = plan->conv.batch % plan->images;
   for (int64_t i = 0; i < plan->count; i++)
@@ -82,24 +83,24 @@ static int64_t workspace_of(const phase_plan *plan, int32_t threads) {
       conv.batch = last;
       most = last ? df_max(most, DF_NAME(df_conv_algorithm_workspace)(&conv, threads)) : most;
     }
-  int64_t floats = waiting_floats(plan) + (plan->conv.uses ? plan->packed : 0);
+  int64_t floats = waiting_floats(plan) + (plan->conv.uses ? plan->prepacked : 0);
   return floats * (int64_t)sizeof(float) + most;
 }
 
-static void run_phases(const df_call *call, phase_plan *plan, const float *dy, const float *packed,
-                       float *dx) {
+static void run_phases(const df_call *call, phase_plan *plan, const float *dy,
+                       const float *prepacked, float *dx) {
   const df_conv *conv = &plan->conv;
   int64_t from_floats = conv->groups * conv->filters * conv->window.out_size;
   int64_t to_floats = conv->groups * conv->channels * conv->window.in_size;
   float *sums = call->workspace;
   float *workspace = sums + waiting_floats(plan);
-  if (!packed) {
+  if (!prepacked) {
     for (int64_t i = 0; i < plan->count; i++)
       if (does(&plan->phases[i]))
         DF_NAME(df_conv_prepack_now)
-    (call, &plan->phases[i].conv, &plan->phases[i].weight, workspace + plan->pack[i]);
-    packed = workspace;
-    workspace += plan->packed;
+    (call, &plan->phases[i].conv, &plan->phases[i].weight, workspace + plan->offset[i]);
+    prepacked = workspace;
+    workspace += plan->prepacked;
   }
   for (int64_t image = 0, images; image < conv->batch; image += images) {
     images = df_min(plan->images, conv->batch - image);
@@ -112,7 +113,7 @@ static void run_phases(const df_call *call, phase_plan *plan, const float *dy, c
       df_direct direct = {.conv = phase->conv,
                           .out = to,
                           .source = dy + image * from_floats,
-                          .packed = packed + plan->pack[i]};
+                          .prepacked = prepacked + plan->offset[i]};
       DF_NAME(df_conv_algorithm_run)(call, &direct, workspace);
       phase->sums = to;
       to += images * conv->groups * conv->channels * phase->conv.window.out_size;
@@ -153,7 +154,7 @@ static df_conv conv_of_node(const df_node *node) {
   return conv;
 }
 
-static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
+static void prepack_weight(const df_node *node, void *state, const void *source, void *prepacked) {
   (void)state;
   df_conv conv = conv_of_node(node);
   phase_plan plan;
@@ -161,7 +162,7 @@ static void pack_weight(const df_node *node, void *state, const void *source, vo
   for (int64_t i = 0; i < plan.count; i++)
     if (does(&plan.phases[i]))
       DF_NAME(df_conv_prepack)
-  (&plan.phases[i].conv, &plan.phases[i].weight, (float *)packed + plan.pack[i]);
+  (&plan.phases[i].conv, &plan.phases[i].weight, (float *)prepacked + plan.offset[i]);
 }
 
 /* Of the largest phase: it takes most of the time. */
@@ -189,13 +190,13 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
     return DF_OK;
   }
   /* Which algorithms there are follows from the attributes: the input's shape is one. */
-  if (!conv.uses && plan.packed > 0) {
-    out->n_packs = 1;
+  if (!conv.uses && plan.prepacked > 0) {
+    out->n_prepacks = 1;
     out->replaced = 1 << 1;
-    out->packs[0] = (df_pack){.input = 1,
-                              .kind = conv.algorithm,
-                              .bytes = plan.packed * (int64_t)sizeof(float),
-                              .pack = pack_weight};
+    out->prepacks[0] = (df_prepack){.input = 1,
+                                    .kind = conv.algorithm,
+                                    .bytes = plan.prepacked * (int64_t)sizeof(float),
+                                    .prepack = prepack_weight};
   }
   out->workspace = workspace_of(&plan, node->threads);
   report(&plan, out);
@@ -206,8 +207,8 @@ static df_status run(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *w = &call->inputs[1], *dx = &call->outputs[0];
   df_conv conv = df_conv_make(dx->shape, w->shape, dy->shape, dx->rank, call->attributes,
                               call->n_attributes, DF_CONV_GRAD_INPUT_STRIDES);
-  const float *packed = call->packs ? call->packs[0] : NULL;
-  conv.uses = packed ? 0 : conv.batch;
+  const float *prepacked = call->prepacked ? call->prepacked[0] : NULL;
+  conv.uses = prepacked ? 0 : conv.batch;
   df_conv_from_state(&conv, call->state);
   if (DF_NAME(df_depthwise_takes)(&conv)) {
     df_depthwise depthwise = {.conv = conv, .out = dx->data, .source = dy->data, .weight = w->data};
@@ -216,7 +217,7 @@ static df_status run(const df_call *call) {
   }
   phase_plan plan;
   if (make_split(&plan, &conv, w->data)) {
-    run_phases(call, &plan, dy->data, packed, dx->data);
+    run_phases(call, &plan, dy->data, prepacked, dx->data);
     return DF_OK;
   }
   df_shifted shifted = shifted_of(&conv);

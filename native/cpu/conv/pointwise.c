@@ -1,6 +1,6 @@
 /* conv/pointwise.c: out[f][q] = relu(bias[f] + sum over channels c of weight[f][c] * in[c][q]).
  *
- * The product of packed weights with planes: rows of the result are planes of the output, so
+ * The product of prepacked weights with planes: rows of the result are planes of the output, so
  * nothing is transposed. Strips of DF_TILE_COLUMNS positions are copied to the workspace, a line
  * per channel; then each panel of filters passes over all of them, so that it writes its few planes
  * from left to right, and stays in the first cache. For a few panels copying takes longer than it
@@ -54,14 +54,14 @@ int64_t DF_NAME(df_pointwise_prepack_tasks)(const df_conv *conv) {
 }
 
 void DF_NAME(df_pointwise_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
-                                   float *packed) {
+                                   float *prepacked) {
   int64_t k = steps_of(conv), block = block_of(k), panels = panels_of(conv);
   int64_t blocks = df_divide_up(k, block), panel = task % panels;
   int64_t begin = task / panels % blocks * block, end = df_min(k, begin + block);
   int64_t group = task / panels / blocks, first = first_of(conv, panel);
   df_filters filters = {group, first, first_of(conv, panel + 1) - first, DF_TILE_ROWS};
-  packed += group * group_floats(conv) + (begin * panels + panel * (end - begin)) * DF_TILE_ROWS;
-  DF_NAME(df_weight_lines)(packed, DF_TILE_ROWS, conv, weight, &filters, begin, end);
+  prepacked += group * group_floats(conv) + (begin * panels + panel * (end - begin)) * DF_TILE_ROWS;
+  DF_NAME(df_weight_lines)(prepacked, DF_TILE_ROWS, conv, weight, &filters, begin, end);
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */
@@ -99,8 +99,8 @@ int64_t DF_NAME(df_pointwise_workspace)(const df_conv *conv, int32_t threads) {
 typedef struct task {
   const df_direct *d;
   const plan *p;
-  const float *source; /* of the image and group */
-  const float *packed; /* of the group */
+  const float *source;    /* of the image and group */
+  const float *prepacked; /* of the group */
   const float *bias;
   int64_t out;  /* where in the output the group begins */
   int64_t last; /* one past its strips */
@@ -146,30 +146,30 @@ static void do_panel(const task *s, int64_t panel, int64_t first, int64_t count,
   const df_conv *conv = &d->conv;
   int64_t plane = conv->window.out_size, k = end - begin;
   int64_t filter = first_of(conv, panel), rows = first_of(conv, panel + 1) - filter;
-  const float *weight = s->packed + (begin * panels_of(conv) + panel * k) * DF_TILE_ROWS;
+  const float *weight = s->prepacked + (begin * panels_of(conv) + panel * k) * DF_TILE_ROWS;
   for (int64_t i = 0; i < count; i++) {
     int64_t columns = columns_of(s, first + i);
     DF_ASSUME(rows > 0 && rows <= DF_TILE_ROWS && columns > 0);
     int64_t to = s->out + filter * plane + (first + i) * DF_TILE_COLUMNS;
-    df_gemm_end last = {.row_bias = begin == 0 && s->bias ? s->bias + filter : NULL,
-                        .add = begin == 0 && d->add ? d->add + to : NULL,
-                        .accumulate = begin > 0,
-                        .relu = d->relu && end == s->p->k,
-                        .a_step = DF_TILE_ROWS};
+    df_gemm_epilogue epilogue = {.row_bias = begin == 0 && s->bias ? s->bias + filter : NULL,
+                                 .add = begin == 0 && d->add ? d->add + to : NULL,
+                                 .accumulate = begin > 0,
+                                 .relu = d->relu && end == s->p->k,
+                                 .a_step = DF_TILE_ROWS};
     for (int64_t row = 0; row < rows && first + i + 1 < s->last; row++)
       for (int64_t j = 1; j <= DF_TILE_VECTORS; j++) {
         __builtin_prefetch(d->out + to + row * plane + DF_TILE_COLUMNS + j * DF_LANES - 1, 1);
-        if (last.add)
-          __builtin_prefetch(last.add + row * plane + DF_TILE_COLUMNS + j * DF_LANES - 1);
+        if (epilogue.add)
+          __builtin_prefetch(epilogue.add + row * plane + DF_TILE_COLUMNS + j * DF_LANES - 1);
       }
     float *out = d->out + to;
     if (is_copied(s, first + i)) {
       df_tile tile = DF_NAME(df_tiles)[rows - 1][width_of(columns) / DF_LANES - 1];
-      tile(k, weight, s->lines + i * k * DF_TILE_COLUMNS, out, plane, columns, &last);
+      tile(k, weight, s->lines + i * k * DF_TILE_COLUMNS, out, plane, columns, &epilogue);
     } else {
-      last.b_step = plane;
+      epilogue.b_step = plane;
       const float *lines = s->source + begin * plane + (first + i) * DF_TILE_COLUMNS;
-      DF_NAME(df_strided_tiles)[rows - 1](k, weight, lines, out, plane, columns, &last);
+      DF_NAME(df_strided_tiles)[rows - 1](k, weight, lines, out, plane, columns, &epilogue);
     }
   }
 }
@@ -186,7 +186,7 @@ static void run_task(const void *context, const int64_t *at, float *scratch) {
   task s = {.d = d,
             .p = p,
             .source = d->source + plane * conv->channels * w->in_size,
-            .packed = d->packed + group * group_floats(conv),
+            .prepacked = d->prepacked + group * group_floats(conv),
             .bias = d->bias ? d->bias + group * conv->filters : NULL,
             .out = plane * conv->filters * w->out_size,
             .last = last,

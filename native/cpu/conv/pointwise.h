@@ -15,7 +15,7 @@ int64_t DF_NAME(df_pointwise_prepack_bytes)(const df_conv *conv);
 /* As for df_direct_prepack. */
 int64_t DF_NAME(df_pointwise_prepack_tasks)(const df_conv *conv);
 void DF_NAME(df_pointwise_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
-                                   float *packed);
+                                   float *prepacked);
 /* Bytes, for strips of positions. */
 int64_t DF_NAME(df_pointwise_workspace)(const df_conv *conv, int32_t threads);
 

@@ -4,10 +4,10 @@
  *   out[row][q] = sum over channels c and taps t of weight[row][c][t] * source[c][q + shift(t)]
  *
  * A task is some rows of the output for some images, or for a band of one. It splits the source by
- * phases that it reads (one load and store per element), then for each panel of rows packs the
- * weights and runs tiles over all positions, k in blocks. Positions run through the rows of phases
- * without a stop, so those in the last columns of a row are computed and dropped. The sums lie in a
- * buffer of the panel; from there each row goes out once. */
+ * phases that it reads (one load and store per element), then for each panel of rows it copies the
+ * weights in the order of tiles and runs the tiles over all positions, k in blocks. Positions run
+ * through the rows of phases without a stop, so those in the last columns of a row are computed and
+ * dropped. The sums lie in a buffer of the panel; from there each row goes out once. */
 #include "conv/shifted.h"
 #include "conv/common.h"
 #include "conv/phase_layout.h"

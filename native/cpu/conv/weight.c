@@ -8,7 +8,7 @@
 #include "conv/weight.h"
 
 /* Whether channels and taps lie together, in the order of k. */
-static int is_whole(const df_conv *conv, const df_weight *weight) {
+static int is_contiguous(const df_conv *conv, const df_weight *weight) {
   const df_window *w = &conv->window;
   int64_t next = 1;
   for (int axis = DF_AXES - 1; axis >= 0; axis--) {
@@ -64,7 +64,7 @@ static void transpose_vector(float *out, int64_t pitch, const df_conv *conv,
                              int64_t begin, int64_t end) {
   int64_t distance[DF_MOST_TAPS], low = 0, high = 0;
   int32_t line_of[DF_MOST_TAPS];
-  if (is_whole(conv, weight)) {
+  if (is_contiguous(conv, weight)) {
     transpose_run(out, pitch, end - begin, from + begin, weight->filter, f, end - begin, NULL, 0);
     return;
   }

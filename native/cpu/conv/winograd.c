@@ -26,9 +26,9 @@ enum {
   MOST_FLOATS = 5 << 16, /* of their inputs: 1.25 MiB stay in the second cache */
   BYTES_A_CYCLE = 4,     /* of weights, from far */
   SUMS = DF_WINOGRAD_POSITIONS * DF_DIRECT_ROWS * DF_DIRECT_FILTERS,
-  PACK_CHANNELS = 16, /* whose weights are transposed in one task */
-  PACK_CYCLES = 12,   /* for a vector of packed weights */
-  LEAST_GAIN = 8,     /* larger packs in the workspace must save an eighth */
+  PREPACK_CHANNELS = 16, /* whose weights are transposed in one task */
+  PREPACK_CYCLES = 12,   /* for a vector of prepacked weights */
+  LEAST_GAIN = 8,        /* larger weights in the workspace must save an eighth */
   GRAIN = 256 * 1024
 };
 
@@ -73,21 +73,22 @@ static int64_t cost_of(const df_conv *conv, const df_winograd_form *form, int64_
 }
 
 /* Cycles of packing |elements| per filter and channel. */
-static int64_t pack_cost(const df_conv *conv, int64_t elements) {
+static int64_t prepack_cost(const df_conv *conv, int64_t elements) {
   int64_t cycles = elements * conv->channels * panels_of(conv) * DF_DIRECT_FILTERS;
-  return conv->uses ? cycles / DF_LANES * PACK_CYCLES : 0;
+  return conv->uses ? cycles / DF_LANES * PREPACK_CYCLES : 0;
 }
 
 /* The cheapest form for the images that share the packing, or null where the plain sum is cheaper.
  */
 static const df_winograd_form *form_of(const df_conv *conv) {
   int64_t panels = panels_of(conv), images = df_max(1, conv->uses);
-  int64_t least = 9 * conv->channels * panels * conv->window.out_size * images + pack_cost(conv, 9);
+  int64_t least =
+      9 * conv->channels * panels * conv->window.out_size * images + prepack_cost(conv, 9);
   const df_winograd_form *best = NULL;
   for (int i = 0; i < DF_WINOGRAD_FORMS; i++) {
     const df_winograd_form *form = &DF_NAME(df_winograd_forms)[i];
     int64_t cost = cost_of(conv, form, images * squares_of(conv, form), panels) +
-                   pack_cost(conv, form->positions);
+                   prepack_cost(conv, form->positions);
     if (cost + (conv->uses ? cost / LEAST_GAIN : 0) < least) {
       least = cost;
       best = form;
@@ -131,23 +132,23 @@ int64_t DF_NAME(df_winograd_prepack_bytes)(const df_conv *conv) {
 
 /* A task is some channels of a panel. */
 int64_t DF_NAME(df_winograd_prepack_tasks)(const df_conv *conv) {
-  return panels_of(conv) * df_divide_up(conv->channels, PACK_CHANNELS);
+  return panels_of(conv) * df_divide_up(conv->channels, PREPACK_CHANNELS);
 }
 
 void DF_NAME(df_winograd_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
-                                  float *packed) {
+                                  float *prepacked) {
   const df_winograd_form *form = form_of(conv);
   int64_t panels = panels_of(conv), panel = task % panels, width = panel_width(conv, panel);
-  int64_t begin = task / panels * PACK_CHANNELS;
-  int64_t end = df_min(conv->channels, begin + PACK_CHANNELS);
-  float lines[PACK_CHANNELS * 9 * DF_LANES];
-  packed += panel_floats(conv, form, panel);
+  int64_t begin = task / panels * PREPACK_CHANNELS;
+  int64_t end = df_min(conv->channels, begin + PREPACK_CHANNELS);
+  float lines[PREPACK_CHANNELS * 9 * DF_LANES];
+  prepacked += panel_floats(conv, form, panel);
   for (int64_t lane = 0; lane < width; lane += DF_LANES) {
     int64_t first = panel * DF_DIRECT_FILTERS + lane;
     df_filters filters = {0, first, df_min(DF_LANES, conv->filters - first), DF_LANES};
     DF_NAME(df_weight_lines)(lines, DF_LANES, conv, weight, &filters, begin * 9, end * 9);
     for (int64_t c = begin; c < end; c++)
-      form->transform_weights(packed + c * width + lane, position_floats(conv, width),
+      form->transform_weights(prepacked + c * width + lane, position_floats(conv, width),
                               lines + (c - begin) * 9 * DF_LANES);
   }
 }
@@ -265,15 +266,15 @@ static void finish_group(const task *s, int64_t panel, int64_t group, const floa
     for (int64_t lane = 0; lane < width; lane += DF_LANES) {
       int64_t filter = panel * DF_DIRECT_FILTERS + lane;
       int64_t to = (span.image * conv->filters + filter) * conv->window.out_size;
-      df_square_end end = {.out = s->d->out + to,
-                           .add = s->d->add ? s->d->add + to : NULL,
-                           .bias = s->d->bias ? s->d->bias + filter : NULL,
-                           .sums = sums + span.index * width + lane,
-                           .position = count * width,
-                           .row = width,
-                           .filters = df_min(DF_LANES, conv->filters - filter),
-                           .relu = s->d->relu};
-      s->p->form->transform_sums(&span.squares, &end);
+      df_square_epilogue epilogue = {.out = s->d->out + to,
+                                     .add = s->d->add ? s->d->add + to : NULL,
+                                     .bias = s->d->bias ? s->d->bias + filter : NULL,
+                                     .sums = sums + span.index * width + lane,
+                                     .position = count * width,
+                                     .row = width,
+                                     .filters = df_min(DF_LANES, conv->filters - filter),
+                                     .relu = s->d->relu};
+      s->p->form->transform_sums(&span.squares, &epilogue);
     }
 }
 
@@ -285,7 +286,7 @@ static void do_panel(const task *s, int64_t panel) {
           positions = p->form->positions;
   int64_t line = position_floats(conv, width);
   DF_ASSUME(width >= DF_LANES);
-  const float *weight = s->d->packed + panel_floats(conv, p->form, panel);
+  const float *weight = s->d->prepacked + panel_floats(conv, p->form, panel);
   for (int64_t position = 0; position < positions; position++, weight += line)
     for (int64_t g = 0; g < s->groups; g++) {
       int64_t rows = square_count(p, s->group + g);

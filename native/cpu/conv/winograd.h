@@ -11,7 +11,7 @@ int64_t DF_NAME(df_winograd_prepack_bytes)(const df_conv *conv);
 /* As for df_direct_prepack. */
 int64_t DF_NAME(df_winograd_prepack_tasks)(const df_conv *conv);
 void DF_NAME(df_winograd_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
-                                  float *packed);
+                                  float *prepacked);
 
 /* Bytes, for transformed inputs and sums. */
 int64_t DF_NAME(df_winograd_workspace)(const df_conv *conv, int32_t threads);

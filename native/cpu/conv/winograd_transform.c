@@ -84,13 +84,13 @@ TRANSFORM_INLINE void sums_4(df_vec y[4], const df_vec m[6]) {
 TRANSFORM_INLINE void transform_weights(int side, float *out, int64_t step, const float *g) {
   int reads = side + 2;
   for (int lane = 0; lane < DF_LANES; lane += DF_LANES / 2) {
-    df_doubles whole[9], half[3][MOST_READS], transposed[MOST_READS];
+    df_doubles taps[9], half[3][MOST_READS], transposed[MOST_READS];
 #pragma GCC unroll 9
     for (int i = 0; i < 9; i++)
-      whole[i] = __builtin_convertvector(*(const df_half *)(g + i * DF_LANES + lane), df_doubles);
+      taps[i] = __builtin_convertvector(*(const df_half *)(g + i * DF_LANES + lane), df_doubles);
 #pragma GCC unroll 3
     for (int j = 0; j < 3; j++)
-      side == 2 ? weights_2(half[j], whole + j, 3) : weights_4(half[j], whole + j, 3);
+      side == 2 ? weights_2(half[j], taps + j, 3) : weights_4(half[j], taps + j, 3);
 #pragma GCC unroll 6
     for (int i = 0; i < reads; i++) {
       const df_doubles row[3] = {half[0][i], half[1][i], half[2][i]};
@@ -202,12 +202,12 @@ TRANSFORM_INLINE void transform_square(int side, df_vec *y, int pitch, const flo
 
 /* |count| outputs, |step| at most, of each filter from a transposed block to the filters' planes.
  */
-TRANSFORM_INLINE void store_lines(const df_square_end *end, int64_t plane, const float *lines,
-                                  int64_t to, int64_t count, int step) {
-  float *out = end->out + to;
-  const float *add = end->add ? end->add + to : NULL;
-  const int64_t filters = end->filters;
-  const int32_t relu = end->relu;
+TRANSFORM_INLINE void store_lines(const df_square_epilogue *epilogue, int64_t plane,
+                                  const float *lines, int64_t to, int64_t count, int step) {
+  float *out = epilogue->out + to;
+  const float *add = epilogue->add ? epilogue->add + to : NULL;
+  const int64_t filters = epilogue->filters;
+  const int32_t relu = epilogue->relu;
   for (int64_t b = 0; b < filters; b += step)
     for (int64_t j = 0; j < df_min(step, filters - b); j++, out += plane) {
       const float *line = lines + j * DF_LANES + b;
@@ -225,8 +225,9 @@ TRANSFORM_INLINE void store_lines(const df_square_end *end, int64_t plane, const
 
 /* OUTPUTS vectors over filters, rows of |width| columns of which |columns| exist, go to the planes
  * of their filters, transposed as far as what lies together there; |top| and |left| say where. */
-TRANSFORM_INLINE void store_outputs(const df_square_end *end, const df_window *w, int64_t top,
-                                    int64_t left, int width, int64_t columns, df_vec y[OUTPUTS]) {
+TRANSFORM_INLINE void store_outputs(const df_square_epilogue *epilogue, const df_window *w,
+                                    int64_t top, int64_t left, int width, int64_t columns,
+                                    df_vec y[OUTPUTS]) {
   int64_t rows = w->out[1] - top, at = top * w->out[2] + left;
   int step = width < DF_LANES ? width : DF_LANES;
   float lines[OUTPUTS * DF_LANES];
@@ -240,14 +241,15 @@ TRANSFORM_INLINE void store_outputs(const df_square_end *end, const df_window *w
     vec_store(lines + i * DF_LANES, y[i]);
   for (int i = 0; i < OUTPUTS && i / width < rows; i += step)
     if (i % width < columns)
-      store_lines(end, w->out_size, lines + i * DF_LANES, at + i / width * w->out[2] + i % width,
-                  df_min(step, columns - i % width), step);
+      store_lines(epilogue, w->out_size, lines + i * DF_LANES,
+                  at + i / width * w->out[2] + i % width, df_min(step, columns - i % width), step);
 }
 
-TRANSFORM_INLINE void transform_sums(int side, const df_squares *s, const df_square_end *end) {
+TRANSFORM_INLINE void transform_sums(int side, const df_squares *s,
+                                     const df_square_epilogue *epilogue) {
   const df_window *w = s->window;
   int together = OUTPUTS / (side * side), width = together * side;
-  df_vec bias = end->bias ? vec_load_partial(end->bias, end->filters) : vec_zero();
+  df_vec bias = epilogue->bias ? vec_load_partial(epilogue->bias, epilogue->filters) : vec_zero();
   for (int64_t done = 0, some; done < s->count; done += some) {
     int64_t at = s->square + done, across = at % s->across, left = across * side;
     some = df_min(df_min(s->count - done, s->across - across), together);
@@ -255,14 +257,15 @@ TRANSFORM_INLINE void transform_sums(int side, const df_squares *s, const df_squ
 #pragma GCC unroll 4
     for (int i = 0; i < together; i++) /* beyond |some|: the last one again, and not stored */
       transform_square(side, y + i * side, width,
-                       end->sums + (done + df_min(i, some - 1)) * end->row, end->position);
+                       epilogue->sums + (done + df_min(i, some - 1)) * epilogue->row,
+                       epilogue->position);
 #pragma GCC unroll 16
     for (int i = 0; i < OUTPUTS; i++) {
       y[i] += bias;
-      y[i] = end->relu && !end->add ? vec_relu(y[i]) : y[i];
+      y[i] = epilogue->relu && !epilogue->add ? vec_relu(y[i]) : y[i];
     }
-    store_outputs(end, w, at / s->across * side, left, width, df_min(some * side, w->out[2] - left),
-                  y);
+    store_outputs(epilogue, w, at / s->across * side, left, width,
+                  df_min(some * side, w->out[2] - left), y);
   }
 }
 
@@ -276,8 +279,9 @@ TRANSFORM_INLINE void transform_sums(int side, const df_squares *s, const df_squ
                                       float *inputs, int64_t pitch) {                              \
     transform_inputs(side, squares, plane, inputs, pitch);                                         \
   }                                                                                                \
-  static void transform_sums_##side(const df_squares *squares, const df_square_end *end) {         \
-    transform_sums(side, squares, end);                                                            \
+  static void transform_sums_##side(const df_squares *squares,                                     \
+                                    const df_square_epilogue *epilogue) {                          \
+    transform_sums(side, squares, epilogue);                                                       \
   }
 #define FORM_ENTRY(side)                                                                           \
   {side, (side + 2) * (side + 2), transform_weights_##side, transform_inputs_##side,               \

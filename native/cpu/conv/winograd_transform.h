@@ -12,7 +12,7 @@ typedef struct df_squares {
 } df_squares;
 
 /* Sums become outputs of |filters| filters, DF_LANES at most: relu(A' m A + bias + add). */
-typedef struct df_square_end {
+typedef struct df_square_epilogue {
   float *out;            /* plane of the first filter */
   const float *add;      /* likewise, null for none; may be out */
   const float *bias;     /* per filter, null for none */
@@ -20,7 +20,7 @@ typedef struct df_square_end {
   int64_t position, row; /* distance of positions, of squares */
   int64_t filters;
   int32_t relu;
-} df_square_end;
+} df_square_epilogue;
 
 typedef struct df_winograd_form {
   int64_t side;      /* of a square of outputs */
@@ -30,7 +30,7 @@ typedef struct df_winograd_form {
   /* inputs[position * pitch + i] = B' d B for square i and one plane of the source */
   void (*transform_inputs)(const df_squares *squares, const float *plane, float *inputs,
                            int64_t pitch);
-  void (*transform_sums)(const df_squares *squares, const df_square_end *end);
+  void (*transform_sums)(const df_squares *squares, const df_square_epilogue *epilogue);
 } df_winograd_form;
 
 enum { DF_WINOGRAD_FORMS = 2, DF_WINOGRAD_POSITIONS = 36 /* the most */ };

@@ -96,17 +96,17 @@ static const char *accepts(const df_node *node) {
   return NULL;
 }
 
-static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
+static void prepack_weight(const df_node *node, void *state, const void *source, void *prepacked) {
   (void)state;
   both b = both_of_node(node);
   df_weight weight = df_weight_make(&b.conv, source);
-  DF_NAME(df_conv_prepack)(&b.conv, &weight, packed);
+  DF_NAME(df_conv_prepack)(&b.conv, &weight, prepacked);
 }
 
 static int64_t round_up(int64_t floats) { return df_divide_up(floats, 16) * 16; }
 
 /* Floats of weights that are packed at every run, at the start of the workspace. */
-static int64_t packed_floats(const df_conv *conv) {
+static int64_t prepacked_floats(const df_conv *conv) {
   return conv->uses ? round_up(DF_NAME(df_conv_prepack_bytes)(conv) / (int64_t)sizeof(float)) : 0;
 }
 
@@ -121,27 +121,27 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *error)
   (void)error;
   both b = both_of_node(node);
   if (!b.conv.uses) {
-    out->n_packs = 1;
+    out->n_prepacks = 1;
     out->replaced = 1 << 1;
-    out->packs[0] = (df_pack){
-        .input = 1, .bytes = DF_NAME(df_conv_prepack_bytes)(&b.conv), .pack = pack_weight};
+    out->prepacks[0] = (df_prepack){
+        .input = 1, .bytes = DF_NAME(df_conv_prepack_bytes)(&b.conv), .prepack = prepack_weight};
   }
   out->workspace =
-      (packed_floats(&b.conv) + scratch_floats(&b) * node->threads) * (int64_t)sizeof(float);
+      (prepacked_floats(&b.conv) + scratch_floats(&b) * node->threads) * (int64_t)sizeof(float);
   return DF_OK;
 }
 
-typedef struct job {
+typedef struct band_context {
   both b;
   df_direct d;
   float *y;
   float *scratch;
-} job;
+} band_context;
 
 static void run_band(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
-  const job *job = context;
-  const both *b = &job->b;
+  const band_context *bands = context;
+  const both *b = &bands->b;
   int64_t unit = index / b->bands, band = index % b->bands, filters = b->conv.filters;
   int64_t first = b->pool.out[1] * band / b->bands, last = b->pool.out[1] * (band + 1) / b->bands;
   int64_t begin, end, width = b->conv.window.out[2];
@@ -152,14 +152,14 @@ static void run_band(void *context, int64_t index, int64_t count, int32_t worker
   pool.in_size = pool.in[1] * b->pitch;
   pool.out[1] = last - first;
   pool.pad[1] = begin - (first * b->pool.stride[1] - b->pool.pad[1]);
-  float *planes = job->scratch + worker * scratch_floats(b);
+  float *planes = bands->scratch + worker * scratch_floats(b);
   df_planes to = {.out = planes, .plane = pool.in_size, .row = b->pitch};
   /* What is behind a row loses against what is in it. */
   for (int64_t row = 0; row < filters * pool.in[1]; row++)
     for (int64_t i = width; i < b->pitch; i++)
       planes[row * b->pitch + i] = -INFINITY;
-  DF_NAME(df_few_channels_band)(&job->d, unit, begin, end, &to, planes + band_floats(b));
-  float *y = job->y + unit * filters * b->pool.out_size + first * pool.out[2];
+  DF_NAME(df_few_channels_band)(&bands->d, unit, begin, end, &to, planes + band_floats(b));
+  float *y = bands->y + unit * filters * b->pool.out_size + first * pool.out[2];
   for (int64_t filter = 0; filter < filters; filter++)
     DF_NAME(df_max_rows)
   (&pool, 1, planes + filter * pool.in_size, y + filter * b->pool.out_size);
@@ -167,25 +167,25 @@ static void run_band(void *context, int64_t index, int64_t count, int32_t worker
 
 static df_status run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *w = &call->inputs[1], *y = &call->outputs[0];
-  job job = {.b = make_both(x->shape, w->shape, y->shape, call->attributes, call->n_attributes,
-                            call->threads),
-             .y = y->data,
-             .scratch = call->workspace};
-  df_conv *conv = &job.b.conv;
-  const float *packed = call->packs ? call->packs[0] : NULL;
-  conv->uses = packed ? 0 : conv->batch;
-  if (!packed) {
+  band_context bands = {.b = make_both(x->shape, w->shape, y->shape, call->attributes,
+                                       call->n_attributes, call->threads),
+                        .y = y->data,
+                        .scratch = call->workspace};
+  df_conv *conv = &bands.b.conv;
+  const float *prepacked = call->prepacked ? call->prepacked[0] : NULL;
+  conv->uses = prepacked ? 0 : conv->batch;
+  if (!prepacked) {
     df_weight weight = df_weight_make(conv, w->data);
-    DF_NAME(df_conv_prepack_now)(call, conv, &weight, job.scratch);
-    packed = job.scratch;
-    job.scratch += packed_floats(conv);
+    DF_NAME(df_conv_prepack_now)(call, conv, &weight, bands.scratch);
+    prepacked = bands.scratch;
+    bands.scratch += prepacked_floats(conv);
   }
-  job.d = (df_direct){.conv = *conv,
-                      .source = x->data,
-                      .packed = packed,
-                      .bias = call->n_inputs > 2 ? call->inputs[2].data : NULL,
-                      .relu = 1};
-  df_parallel(call, run_band, &job, conv->batch * conv->groups * job.b.bands);
+  bands.d = (df_direct){.conv = *conv,
+                        .source = x->data,
+                        .prepacked = prepacked,
+                        .bias = call->n_inputs > 2 ? call->inputs[2].data : NULL,
+                        .relu = 1};
+  df_parallel(call, run_band, &bands, conv->batch * conv->groups * bands.b.bands);
   return DF_OK;
 }
 

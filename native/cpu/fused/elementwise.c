@@ -194,7 +194,7 @@ static void fetch(const void *context, int64_t index, int64_t n, float *to) {
   df_map map = *(const df_map *)context;
   map.out =
       (char *)((uintptr_t)to - (uintptr_t)index * sizeof(float)); /* where element 0 would be */
-  df_map_part(&map, index, index + n);
+  df_map_range(&map, index, index + n);
 }
 
 static df_status run_reduction(const df_call *call) {

@@ -74,16 +74,16 @@ static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a,
                           df_gemm_ahead ahead) {
   const df_gemm *g = &w->gemm;
   int64_t rows = df_min(w->height, g->m - row), columns = df_min(DF_TILE_COLUMNS, g->n - j);
-  df_gemm_end end = g->end;
-  end.row_bias = end.row_bias ? end.row_bias + row : NULL;
-  end.column_bias = end.column_bias ? end.column_bias + j : NULL;
-  end.ahead = ahead;
-  end.a_row = g->a_row;
-  end.a_step = w->form == BY_STEPS ? g->a_col : DF_TILE_ROWS;
+  df_gemm_epilogue epilogue = g->epilogue;
+  epilogue.row_bias = epilogue.row_bias ? epilogue.row_bias + row : NULL;
+  epilogue.column_bias = epilogue.column_bias ? epilogue.column_bias + j : NULL;
+  epilogue.ahead = ahead;
+  epilogue.a_row = g->a_row;
+  epilogue.a_step = w->form == BY_STEPS ? g->a_col : DF_TILE_ROWS;
   int32_t vectors = (int32_t)(panel_width(columns) / DF_LANES);
   df_tile tile = w->form == BY_ROWS ? DF_NAME(df_row_tiles)[rows - 1][vectors - 1]
                                     : DF_NAME(df_tiles)[rows - 1][vectors - 1];
-  tile(g->k, a, b, g->c + row * g->c_row + j, g->c_row, columns, &end);
+  tile(g->k, a, b, g->c + row * g->c_row + j, g->c_row, columns, &epilogue);
 }
 
 /* All panels of b stay in the second cache, each panel of a in the first while it passes over them.
@@ -155,10 +155,10 @@ static blocks blocks_of(int64_t m, int64_t n, int64_t k) {
 static double split_cost(int64_t tiles_down, int64_t tiles_across, int64_t down, int64_t across,
                          int64_t batch, int32_t threads) {
   int64_t rounds = df_divide_up(down * across * batch, threads);
-  double high = (double)df_divide_up(tiles_down, down);
-  double wide = (double)df_divide_up(tiles_across, across);
+  double rows = (double)df_divide_up(tiles_down, down);
+  double columns = (double)df_divide_up(tiles_across, across);
   double tile = DF_TILE_ROWS * DF_TILE_VECTORS * 0.5;
-  return (double)rounds * (high * wide * tile + high * 6.0 + wide * 12.0);
+  return (double)rounds * (rows * columns * tile + rows * 6.0 + columns * 12.0);
 }
 
 df_gemm_split DF_NAME(df_gemm_float32_split)(int64_t m, int64_t n, int64_t k, int64_t batch,

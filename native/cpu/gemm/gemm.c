@@ -23,11 +23,11 @@ int64_t DF_NAME(df_gemm_prepack_bytes)(const df_gemm_split *split, int64_t n, in
   return 0;
 }
 
-void DF_NAME(df_gemm_prepack)(const df_gemm *gemm, void *packed) {
+void DF_NAME(df_gemm_prepack)(const df_gemm *gemm, void *prepacked) {
 #ifdef DF_AMX
-  DF_NAME(df_gemm_amx_prepack)(gemm, packed);
+  DF_NAME(df_gemm_amx_prepack)(gemm, prepacked);
 #endif
-  (void)gemm, (void)packed;
+  (void)gemm, (void)prepacked;
 }
 
 void DF_NAME(df_gemm_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,

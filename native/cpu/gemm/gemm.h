@@ -9,11 +9,12 @@
 df_gemm_split DF_NAME(df_gemm_split_for)(int64_t m, int64_t n, int64_t k, int64_t batch,
                                          int32_t threads, int32_t precision);
 
-/* Bytes of a packed copy of b that pays where b is constant: 0 for none, never more than b has. */
+/* Bytes of a prepacked copy of b that pays where b is constant: 0 for none, never more than b has.
+ */
 int64_t DF_NAME(df_gemm_prepack_bytes)(const df_gemm_split *split, int64_t n, int64_t k);
 
-/* Packs b (its strides, n and k) for all products that ask for so many bytes. */
-void DF_NAME(df_gemm_prepack)(const df_gemm *gemm, void *packed);
+/* Prepacks b (its strides, n and k) for all products that ask for so many bytes. */
+void DF_NAME(df_gemm_prepack)(const df_gemm *gemm, void *prepacked);
 
 /* Computes task |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
 void DF_NAME(df_gemm_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,

@@ -101,73 +101,75 @@ static int64_t batch_offset(const extent *x, const extent *c, int64_t index) {
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct matmul_context {
   product p;
   df_gemm gemm; /* of the first matrices */
   df_gemm_split split;
   int64_t group; /* tasks of the split done as one */
   int64_t total;
   float *workspace;
-} job;
+} matmul_context;
 
 static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count;
-  const job *job = context;
-  int64_t tasks = job->split.down * job->split.across;
-  int64_t end = df_min(job->total, (index + 1) * job->group);
-  for (int64_t at = index * job->group; at < end; at++) {
-    df_gemm gemm = job->gemm;
+  const matmul_context *matmul = context;
+  int64_t tasks = matmul->split.down * matmul->split.across;
+  int64_t end = df_min(matmul->total, (index + 1) * matmul->group);
+  for (int64_t at = index * matmul->group; at < end; at++) {
+    df_gemm gemm = matmul->gemm;
     int64_t matrix = at / tasks;
     if (matrix) {
-      gemm.a += batch_offset(&job->p.a, &job->p.c, matrix);
-      gemm.b += batch_offset(&job->p.b, &job->p.c, matrix);
+      gemm.a += batch_offset(&matmul->p.a, &matmul->p.c, matrix);
+      gemm.b += batch_offset(&matmul->p.b, &matmul->p.c, matrix);
       gemm.c += matrix * gemm.m * gemm.n;
     }
-    DF_NAME(df_gemm_task)(&gemm, &job->split, at % tasks,
-                          job->workspace + worker * job->split.scratch);
+    DF_NAME(df_gemm_task)(&gemm, &matmul->split, at % tasks,
+                          matmul->workspace + worker * matmul->split.scratch);
   }
 }
 
 df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t relu) {
-  job job = {.p = product_of_call(call), .workspace = call->workspace};
-  const product *p = &job.p;
-  job.gemm = (df_gemm){.c = call->outputs[0].data,
-                       .a = call->inputs[0].data,
-                       .b = call->inputs[1].data,
-                       .m = p->m,
-                       .n = p->n,
-                       .k = p->k,
-                       .c_row = p->n,
-                       .a_row = p->a_row,
-                       .a_col = p->a.strides[p->a.rank - 1],
-                       .b_row = p->b.strides[p->b.rank - 2],
-                       .b_col = p->b.strides[p->b.rank - 1],
-                       .end = {.column_bias = bias, .relu = relu},
-                       .packed = call->packs ? call->packs[0] : NULL};
-  if (job.gemm.packed) { /* b may have no memory */
-    job.gemm.b = NULL;
-    job.gemm.b_row = job.gemm.b_col = 0;
+  matmul_context matmul = {.p = product_of_call(call), .workspace = call->workspace};
+  const product *p = &matmul.p;
+  matmul.gemm = (df_gemm){.c = call->outputs[0].data,
+                          .a = call->inputs[0].data,
+                          .b = call->inputs[1].data,
+                          .m = p->m,
+                          .n = p->n,
+                          .k = p->k,
+                          .c_row = p->n,
+                          .a_row = p->a_row,
+                          .a_col = p->a.strides[p->a.rank - 1],
+                          .b_row = p->b.strides[p->b.rank - 2],
+                          .b_col = p->b.strides[p->b.rank - 1],
+                          .epilogue = {.column_bias = bias, .relu = relu},
+                          .prepacked = call->prepacked ? call->prepacked[0] : NULL};
+  if (matmul.gemm.prepacked) { /* b may have no memory */
+    matmul.gemm.b = NULL;
+    matmul.gemm.b_row = matmul.gemm.b_col = 0;
   }
   if (is_thin(p)) {
-    DF_NAME(df_thin_run)(call, &job.gemm);
+    DF_NAME(df_thin_run)(call, &matmul.gemm);
     return DF_OK;
   }
-  job.split = split_of(p, call->threads, (int32_t)(intptr_t)call->state);
-  job.total = p->batch * job.split.down * job.split.across;
-  int64_t work = df_divide_up(p->m * p->n * df_max(p->k, 1), job.split.down * job.split.across);
-  job.group = df_max(1, df_min(df_divide_up(job.total, call->threads), GRAIN / df_max(1, work)));
-  int64_t count = df_divide_up(job.total, job.group);
+  matmul.split = split_of(p, call->threads, (int32_t)(intptr_t)call->state);
+  matmul.total = p->batch * matmul.split.down * matmul.split.across;
+  int64_t work =
+      df_divide_up(p->m * p->n * df_max(p->k, 1), matmul.split.down * matmul.split.across);
+  matmul.group =
+      df_max(1, df_min(df_divide_up(matmul.total, call->threads), GRAIN / df_max(1, work)));
+  int64_t count = df_divide_up(matmul.total, matmul.group);
   if (p->m * p->n * p->k * p->batch <= GRAIN) {
-    job.group = job.total;
-    run_task(&job, 0, 1, 0);
+    matmul.group = matmul.total;
+    run_task(&matmul, 0, 1, 0);
   } else {
-    df_parallel(call, run_task, &job, count);
+    df_parallel(call, run_task, &matmul, count);
   }
   return DF_OK;
 }
 
-/* Packs input 1 once where it is constant and one matrix. */
-static void pack_weight(const df_node *node, void *state, const void *source, void *packed) {
+/* Prepacks input 1 where it is constant and one matrix. */
+static void prepack_weight(const df_node *node, void *state, const void *source, void *prepacked) {
   (void)state;
   const product p = product_of_node(node);
   const df_gemm gemm = {.b = source,
@@ -175,7 +177,7 @@ static void pack_weight(const df_node *node, void *state, const void *source, vo
                         .k = p.k,
                         .b_row = p.b.strides[p.b.rank - 2],
                         .b_col = p.b.strides[p.b.rank - 1]};
-  DF_NAME(df_gemm_prepack)(&gemm, packed);
+  DF_NAME(df_gemm_prepack)(&gemm, prepacked);
 }
 
 df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_error *error) {
@@ -188,9 +190,9 @@ df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_e
   out->workspace = split.scratch * (int64_t)sizeof(float) * node->threads;
   const int64_t bytes = DF_NAME(df_gemm_prepack_bytes)(&split, p.n, p.k);
   if (bytes && node->flags >> 1 & 1 && p.batch == 1) {
-    out->n_packs = 1;
+    out->n_prepacks = 1;
     out->replaced = 1 << 1;
-    out->packs[0] = (df_pack){.input = 1, .bytes = bytes, .pack = pack_weight};
+    out->prepacks[0] = (df_prepack){.input = 1, .bytes = bytes, .prepack = prepack_weight};
   }
   return DF_OK;
 }

@@ -17,7 +17,7 @@ typedef struct df_gemm_ahead {
 
 /* What a tile does beside its sums: to them before they are stored, where a null bias is none, and
  * for the tiles that follow. */
-typedef struct df_gemm_end {
+typedef struct df_gemm_epilogue {
   const float *row_bias;    /* one per row of c */
   const float *column_bias; /* one per column of c */
   const float *add;         /* like c, added before relu; may be c */
@@ -29,7 +29,7 @@ typedef struct df_gemm_end {
     int64_t b_step; /* distance of two steps of b */
   };
   int64_t a_step; /* distance of two steps of a whose rows lie together, which may be 0 */
-} df_gemm_end;
+} df_gemm_epilogue;
 
 typedef struct df_gemm {
   float *c;
@@ -39,9 +39,9 @@ typedef struct df_gemm {
   int64_t c_row; /* distance of two rows of c, in elements */
   int64_t a_row, a_col;
   int64_t b_row, b_col;
-  df_gemm_end end;
+  df_gemm_epilogue epilogue;
   const void
-      *packed; /* what df_gemm_prepack made of all of b, which is not read then; may be null */
+      *prepacked; /* what df_gemm_prepack made of all of b, which is not read then; may be null */
 } df_gemm;
 
 /* How a product is split into tasks: |down| x |across| of at most |rows| x |columns|. Depends on

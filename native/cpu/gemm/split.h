@@ -10,10 +10,10 @@ static inline df_gemm df_gemm_columns(const df_gemm *gemm, int64_t j, int64_t co
   split.n = columns;
   split.b += j * gemm->b_col;
   split.c += j;
-  if (split.end.column_bias)
-    split.end.column_bias += j;
-  if (split.end.add)
-    split.end.add += j;
+  if (split.epilogue.column_bias)
+    split.epilogue.column_bias += j;
+  if (split.epilogue.add)
+    split.epilogue.add += j;
   return split;
 }
 
@@ -22,24 +22,24 @@ static inline df_gemm df_gemm_rows(const df_gemm *gemm, int64_t i, int64_t rows)
   split.m = rows;
   split.a += i * gemm->a_row;
   split.c += i * gemm->c_row;
-  if (split.end.row_bias)
-    split.end.row_bias += i;
-  if (split.end.add)
-    split.end.add += i * gemm->c_row;
+  if (split.epilogue.row_bias)
+    split.epilogue.row_bias += i;
+  if (split.epilogue.add)
+    split.epilogue.add += i * gemm->c_row;
   return split;
 }
 
 /* Leaves steps [p, p + k): the first may overwrite c, the last adds the biases. */
 static inline void df_gemm_steps(df_gemm *gemm, int64_t p, int64_t k) {
-  df_gemm_end end = {.accumulate = gemm->end.accumulate || p > 0};
+  df_gemm_epilogue epilogue = {.accumulate = gemm->epilogue.accumulate || p > 0};
   if (p + k >= gemm->k) {
-    end = gemm->end;
-    end.accumulate |= p > 0;
+    epilogue = gemm->epilogue;
+    epilogue.accumulate |= p > 0;
   }
   gemm->a += p * gemm->a_col;
   gemm->b += p * gemm->b_row;
   gemm->k = k;
-  gemm->end = end;
+  gemm->epilogue = epilogue;
 }
 
 #endif

@@ -3,7 +3,7 @@
 
 /* It is made for each tile: larger than a line of the cache it is cleared by two stores, and what
  * then reads across both waits for 100 cycles. */
-_Static_assert(sizeof(df_gemm_end) <= 64, "df_gemm_end must fit a line of the cache");
+_Static_assert(sizeof(df_gemm_epilogue) <= 64, "df_gemm_epilogue must fit a line of the cache");
 
 #define TILE_INLINE static inline __attribute__((always_inline))
 
@@ -13,7 +13,7 @@ _Static_assert(sizeof(df_gemm_end) <= 64, "df_gemm_end must fit a line of the ca
       _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
 
 /* Vector |j| of a row of |vectors|, the last of which has |last| lanes. */
-TILE_INLINE df_vec part_load(const float *row, int j, int vectors, int64_t last) {
+TILE_INLINE df_vec load_columns(const float *row, int j, int vectors, int64_t last) {
   if (j < vectors - 1 || last == DF_LANES)
     return vec_load(row + j * DF_LANES);
   return vec_load_partial(row + j * DF_LANES, last);
@@ -51,17 +51,17 @@ TILE_INLINE void add_step(int rows, int vectors, int together, const rows_of_a *
 
 TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t k,
                       const float *from, const float *b, float *c, int64_t c_row, int64_t columns,
-                      const df_gemm_end *end) {
-  rows_of_a a = {.row = end->a_row, .step = end->a_step};
+                      const df_gemm_epilogue *epilogue) {
+  rows_of_a a = {.row = epilogue->a_row, .step = epilogue->a_step};
   for (int i = 0; i < (together ? 1 : ANCHORS); i++)
-    a.anchor[i] = from + 3 * i * end->a_row;
-  const int64_t b_step = strided ? end->b_step : vectors * DF_LANES;
+    a.anchor[i] = from + 3 * i * epilogue->a_row;
+  const int64_t b_step = strided ? epilogue->b_step : vectors * DF_LANES;
   df_vec sum[DF_TILE_ROWS][DF_TILE_VECTORS];
   FOR_EACH sum[i][j] = vec_zero();
   int64_t p = 0;
-  if (end->ahead.next) {
-    const float *next = end->ahead.next;
-    for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += end->ahead.row) {
+  if (epilogue->ahead.next) {
+    const float *next = epilogue->ahead.next;
+    for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += epilogue->ahead.row) {
 #pragma GCC unroll 4
       for (int s = 0; s < DF_AHEAD_STEPS; s++, b += b_step) {
         if (s % (DF_AHEAD_STEPS / DF_TILE_VECTORS) == 0)
@@ -77,19 +77,19 @@ TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t 
   }
   /* Only the last vector of a row can be partly outside. */
   int64_t last = columns - (vectors - 1) * DF_LANES;
-  if (end->accumulate) {
-    FOR_EACH sum[i][j] += part_load(c + i * c_row, j, vectors, last);
+  if (epilogue->accumulate) {
+    FOR_EACH sum[i][j] += load_columns(c + i * c_row, j, vectors, last);
   }
-  if (end->add) {
-    FOR_EACH sum[i][j] += part_load(end->add + i * c_row, j, vectors, last);
+  if (epilogue->add) {
+    FOR_EACH sum[i][j] += load_columns(epilogue->add + i * c_row, j, vectors, last);
   }
-  if (end->row_bias) {
-    FOR_EACH sum[i][j] += vec_splat(end->row_bias[i]);
+  if (epilogue->row_bias) {
+    FOR_EACH sum[i][j] += vec_splat(epilogue->row_bias[i]);
   }
-  if (end->column_bias) {
-    FOR_EACH sum[i][j] += part_load(end->column_bias, j, vectors, last);
+  if (epilogue->column_bias) {
+    FOR_EACH sum[i][j] += load_columns(epilogue->column_bias, j, vectors, last);
   }
-  if (end->relu) {
+  if (epilogue->relu) {
     FOR_EACH sum[i][j] = vec_relu(sum[i][j]);
   }
   if (last == DF_LANES) {
@@ -102,18 +102,20 @@ TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t 
 
 #define TILE(rows, vectors)                                                                        \
   static void tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,         \
-                                      int64_t c_row, int64_t columns, const df_gemm_end *end) {    \
-    tile(rows, vectors, 1, 0, k, a, b, c, c_row, columns, end);                                    \
+                                      int64_t c_row, int64_t columns,                              \
+                                      const df_gemm_epilogue *epilogue) {                          \
+    tile(rows, vectors, 1, 0, k, a, b, c, c_row, columns, epilogue);                               \
   }                                                                                                \
   static void row_tile_##rows##_##vectors(int64_t k, const float *a, const float *b, float *c,     \
                                           int64_t c_row, int64_t columns,                          \
-                                          const df_gemm_end *end) {                                \
-    tile(rows, vectors, 0, 0, k, a, b, c, c_row, columns, end);                                    \
+                                          const df_gemm_epilogue *epilogue) {                      \
+    tile(rows, vectors, 0, 0, k, a, b, c, c_row, columns, epilogue);                               \
   }
 #define STRIDED_TILE(rows)                                                                         \
   static void strided_tile_##rows(int64_t k, const float *a, const float *b, float *c,             \
-                                  int64_t c_row, int64_t columns, const df_gemm_end *end) {        \
-    tile(rows, DF_TILE_VECTORS, 1, 1, k, a, b, c, c_row, columns, end);                            \
+                                  int64_t c_row, int64_t columns,                                  \
+                                  const df_gemm_epilogue *epilogue) {                              \
+    tile(rows, DF_TILE_VECTORS, 1, 1, k, a, b, c, c_row, columns, epilogue);                       \
   }
 #define TILES(rows) TILE(rows, 1) TILE(rows, 2) STRIDED_TILE(rows)
 #define STRIDED_ENTRY(rows) strided_tile_##rows,

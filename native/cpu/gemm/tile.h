@@ -23,17 +23,18 @@ enum { DF_AHEAD_STEPS = 4 }; /* of k for each row that a tile fetches: as memory
 
 /* c (rows, columns) = a * b (k steps of whole vectors that hold |columns|). */
 typedef void (*df_tile)(int64_t k, const float *a, const float *b, float *c, int64_t c_row,
-                        int64_t columns, const df_gemm_end *end);
+                        int64_t columns, const df_gemm_epilogue *epilogue);
 
 /* By number of rows less one and of vectors less one. The rows of a step lie together: a is packed,
- * or read as it lies. Its steps are end->a_step floats apart: DF_TILE_ROWS where it is packed. */
+ * or read as it lies. Its steps are epilogue->a_step floats apart: DF_TILE_ROWS where it is packed.
+ */
 extern const df_tile DF_NAME(df_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 
-/* The same where the steps of a row lie together, and rows are end->a_row apart. */
+/* The same where the steps of a row lie together, and rows are epilogue->a_row apart. */
 extern const df_tile DF_NAME(df_row_tiles)[DF_TILE_ROWS][DF_TILE_VECTORS];
 
 /* By number of rows less one: a as for df_tiles, DF_TILE_COLUMNS columns of b whose steps are
- * end->b_step apart. */
+ * epilogue->b_step apart. */
 extern const df_tile DF_NAME(df_strided_tiles)[DF_TILE_ROWS];
 
 #endif

@@ -1,7 +1,7 @@
 /* map/walk.h: applies an elementwise loop to strided inputs and a contiguous output.
  *
  * A kernel gives a df_rows function for |n| elements that lie one after another; an input's step is
- * 1, or 0 when one element serves all |n|. Whatever the strides of the inputs, this file brings
+ * 1, or 0 when one element serves all |n|. Whatever the strides of the inputs, this file reduces
  * them to that form: whole tensors when they are contiguous or scalar, rows when rows are long,
  * otherwise elements gathered into a buffer on the stack.
  */
@@ -231,7 +231,7 @@ static inline int df_rows_fit(const df_walk *walk, int scalars) {
 }
 
 /* Elements [begin, end) of the result. */
-static inline void df_map_part(const df_map *map, int64_t begin, int64_t end) {
+static inline void df_map_range(const df_map *map, int64_t begin, int64_t end) {
   if (!map->walk)
     df_map_flat(map, begin, end);
   else if (df_rows_fit(map->walk, map->n_inputs > 1))
@@ -245,7 +245,7 @@ static void df_map_task(void *context, int64_t index, int64_t count, int32_t wor
   const df_map *map = context;
   int64_t begin, end;
   df_task_range(index, count, map->count, 64, &begin, &end);
-  df_map_part(map, begin, end);
+  df_map_range(map, begin, end);
 }
 
 /* True when |x| has the elements of |out| in the same order without gaps. */

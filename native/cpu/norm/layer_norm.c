@@ -126,7 +126,7 @@ typedef struct norm_grad {
   int64_t rows, n, center;
 } norm_grad;
 
-static int64_t part_count(int64_t rows, int64_t elements) {
+static int64_t partial_count(int64_t rows, int64_t elements) {
   return df_max(1, df_min(df_min(MOST_PARTIALS, df_divide_up(rows, BAND)), elements / DF_GRAIN));
 }
 
@@ -202,7 +202,7 @@ static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *e
   const int64_t axis = df_axis(node, DF_LAYER_NORM_AXIS, x->rank);
   const int64_t rows = df_product(x->shape, 0, axis), n = df_product(x->shape, axis, x->rank);
   const int64_t each = 2 * n * (int64_t)(sizeof(double) + sizeof(float));
-  out->workspace = part_count(rows, rows * n) * each;
+  out->workspace = partial_count(rows, rows * n) * each;
   return DF_OK;
 }
 
@@ -229,7 +229,7 @@ static df_status grad_run(const df_call *call) {
                  .center = df_attr_int(call, DF_LAYER_NORM_CENTER)};
   int64_t partials = df_min(s.rows, df_task_count(call, elements, DF_GRAIN / 4));
   if (dscale || dbias) {
-    partials = part_count(s.rows, elements);
+    partials = partial_count(s.rows, elements);
     s.sums = call->workspace;
     s.bands = (float *)(s.sums + partials * 2 * n);
   }

@@ -6,7 +6,7 @@
  * the j whose window has c, which are [c - size / 2, c + (size - 1) / 2]
  *
  * A task is a strip of positions, all channels: its window stays in the first cache. 2 to 3 reads
- * or writes per element; scale^-beta is roots for the beta that models have, else powf. */
+ * or writes per element; scale^-beta is square roots for the beta that models have, else powf. */
 #include "cpu.h"
 #include "simd/vector.h"
 
@@ -26,8 +26,8 @@ typedef struct normalization {
 static void inverse_power(float *out, const float *scale, float beta, int64_t count) {
   if (beta == 0.75f) {
     for (int64_t i = 0; i < count; i++) {
-      float root = sqrtf(scale[i]);
-      out[i] = 1.0f / (root * sqrtf(root));
+      float rooted = sqrtf(scale[i]);
+      out[i] = 1.0f / (rooted * sqrtf(rooted));
     }
   } else if (beta == 0.5f) {
     for (int64_t i = 0; i < count; i++)

@@ -111,20 +111,20 @@ static void pass_on(const backward *b, const moment *m, int64_t begin, int64_t e
 static void backward_step(const void *context, int64_t index, const df_recurrent_range *range) {
   const backward *b = context;
   const df_recurrent *s = &b->sizes;
-  const int64_t n = s->hidden, wide = s->gates * n;
+  const int64_t n = s->hidden, width = s->gates * n;
   const int64_t back = s->reverse ? 1 : -1; /* the step before, in time */
   const int64_t t = df_recurrent_time(s, s->steps - 1 - index), at = t * s->batch;
   if (index > 0)
     DF_NAME(df_recurrent_multiply)
-  (&b->weight, b->dh, n, b->dq + (at - back * s->batch) * wide, wide, NULL, 1, range);
+  (&b->weight, b->dh, n, b->dq + (at - back * s->batch) * width, width, NULL, 1, range);
   if (index == s->steps)
     return;
   for (int64_t row = range->row; row < range->rows_end; row++) {
     const int64_t i = at + row;
     const float *first = b->start ? b->start + row * n : b->zeros;
     const moment m = {
-        .dx = b->dx + i * wide,
-        .dq = b->dq + i * wide,
+        .dx = b->dx + i * width,
+        .dq = b->dq + i * width,
         .dh = b->dh + row * n,
         .dc = b->dc ? b->dc + row * n : NULL,
         .dy = b->dy ? b->dy + i * n : b->zeros,

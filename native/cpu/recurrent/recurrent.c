@@ -80,14 +80,14 @@ void DF_NAME(df_recurrent_multiply)(const df_recurrent_weight *weight, float *c,
         const int64_t at = group * weight->hidden + unit;
         const float *b =
             weight->panels + (group * panels * DF_TILE_COLUMNS + unit) * k; /* whole panels */
-        const df_gemm_end end = {.column_bias = bias ? bias + at : NULL,
-                                 .accumulate = accumulate,
-                                 .a_step = DF_TILE_ROWS};
+        const df_gemm_epilogue epilogue = {.column_bias = bias ? bias + at : NULL,
+                                           .accumulate = accumulate,
+                                           .a_step = DF_TILE_ROWS};
         for (int64_t j = 0; j < rows; j += height) {
           const int64_t some = df_min(height, rows - j);
           const df_tile tile = DF_NAME(df_tiles)[some - 1][width_of(columns) / DF_LANES - 1];
           tile(k, range->scratch + j / height * block, b, c + (i + j) * c_row + at, c_row, columns,
-               &end);
+               &epilogue);
         }
       }
   }

@@ -41,7 +41,7 @@ typedef void (*df_recurrent_step)(const void *context, int64_t index,
 int64_t DF_NAME(df_recurrent_weight_floats)(int64_t k, int64_t groups, int64_t hidden);
 int64_t DF_NAME(df_recurrent_scratch_floats)(int64_t k, int64_t batch);
 
-/* Packs r, contiguous. */
+/* Fills the panels from r, contiguous. */
 void DF_NAME(df_recurrent_pack)(const df_call *call, const df_recurrent_weight *weight,
                                 const float *r);
 

@@ -4,10 +4,10 @@
  * whose elements are read along the innermost reduced axis ("by rows"), or up to DF_CHUNK
  * neighbouring outputs to which the kernel adds one row after another ("by columns"), whichever
  * reads memory in order. Runs of at most DF_CHUNK elements are reduced in the element's type, runs
- * are joined in double or int64. When there are few outputs, the runs are split into parts that
- * depend on the shape only, and the parts' results, kept in the workspace, are joined in order.
- * Short rows of floats are taken some at a time (reduce/rows.h). A tensor that another kernel
- * computes as it goes (reduce/reduce.h) is fetched run by run.
+ * are joined in double or int64. When there are few outputs, the runs are split into partitions
+ * that depend on the shape only, and the partitions' results, kept in the workspace, are joined in
+ * order. Short rows of floats are taken some at a time (reduce/rows.h). A tensor that another
+ * kernel computes as it goes (reduce/reduce.h) is fetched run by run.
  */
 #include "reduce/reduce.h"
 #include "map/walk.h"
@@ -17,7 +17,7 @@
 enum {
   RUN = DF_CHUNK, /* elements of a row that are reduced in the element's type */
   FEW_UNITS = 16, /* units below which the reduced elements are split too */
-  MOST_PARTS = 64,
+  MOST_PARTITIONS = 64,
   COLUMN_ROWS = 64, /* rows that are added in the element's type */
   FETCHED = 4 * RUN /* elements of short rows that are fetched at a time */
 };
@@ -118,15 +118,15 @@ DEFINE_REDUCER(prod_f64, double, double, f, double, PROD_OF, 1.0, , NULL)
 
 typedef struct plan {
   df_walk kept, reduced;
-  int64_t outputs; /* product of the kept axes */
-  int64_t count;   /* elements per output */
-  int64_t inner;   /* by rows: length and stride of the innermost reduced axis ... */
-  int64_t stride;  /* ... by columns: of the innermost kept axis */
-  int64_t strips;  /* rows, or runs of a row, per output */
-  int64_t per_row; /* strips in a row (1 by columns) */
-  int64_t units;   /* outputs by rows, chunks of outputs by columns */
-  int64_t chunks;  /* by columns: chunks per row */
-  int64_t parts;   /* into which the strips are split */
+  int64_t outputs;    /* product of the kept axes */
+  int64_t count;      /* elements per output */
+  int64_t inner;      /* by rows: length and stride of the innermost reduced axis ... */
+  int64_t stride;     /* ... by columns: of the innermost kept axis */
+  int64_t strips;     /* rows, or runs of a row, per output */
+  int64_t per_row;    /* strips in a row (1 by columns) */
+  int64_t units;      /* outputs by rows, chunks of outputs by columns */
+  int64_t chunks;     /* by columns: chunks per row */
+  int64_t partitions; /* into which the strips are split */
   int by_columns;
 } plan;
 
@@ -185,10 +185,10 @@ static void plan_make(plan *plan, const int64_t *shape, const int64_t *strides, 
   plan->per_row = plan->by_columns ? 1 : df_divide_up(plan->inner, 32 * RUN);
   plan->strips = df_product(reduced->shape, 0, reduced->rank) * plan->per_row;
   plan->units = df_product(kept->shape, 0, kept->rank) * plan->chunks;
-  plan->parts = 1;
+  plan->partitions = 1;
   if (plan->units < FEW_UNITS && plan->outputs > 0)
-    plan->parts = df_max(
-        1, df_min(df_min(MOST_PARTS, plan->strips), plan->outputs * plan->count / (2 * DF_GRAIN)));
+    plan->partitions = df_max(1, df_min(df_min(MOST_PARTITIONS, plan->strips),
+                                        plan->outputs * plan->count / (2 * DF_GRAIN)));
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */
@@ -198,13 +198,13 @@ typedef struct reduction {
   const plan *plan;
   const char *x;
   void *out;
-  value *partials;         /* parts x outputs, when there are several parts */
+  value *partials;         /* partitions x outputs, when there are several partitions */
   const df_source *source; /* read instead of x, or null */
 } reduction;
 
-static void deliver(const reduction *r, int64_t part, int64_t output, value total) {
-  if (r->plan->parts > 1)
-    r->partials[part * r->plan->outputs + output] = total;
+static void deliver(const reduction *r, int64_t partition, int64_t output, value total) {
+  if (r->plan->partitions > 1)
+    r->partials[partition * r->plan->outputs + output] = total;
   else
     r->op->store(r->out, output, total, r->plan->count);
 }
@@ -252,7 +252,7 @@ static value reduce_output(const reduction *r, int64_t at, int64_t strip, int64_
 }
 
 /* Outputs first..first+n from x on, strips strip..end. */
-static void reduce_columns(const reduction *r, const char *x, int64_t part, int64_t first,
+static void reduce_columns(const reduction *r, const char *x, int64_t partition, int64_t first,
                            int64_t n, int64_t strip, int64_t end) {
   const plan *plan = r->plan;
   const df_walk *rows = &plan->reduced;
@@ -278,14 +278,14 @@ static void reduce_columns(const reduction *r, const char *x, int64_t part, int6
     op->fold(totals, partial, n);
   }
   for (int64_t j = 0; j < n; j++)
-    deliver(r, part, first + j, totals[j]);
+    deliver(r, partition, first + j, totals[j]);
 }
 
 /* Whether a result is one short row. */
 static int by_short_rows(const reduction *r) {
   const plan *plan = r->plan;
   return r->op->rows && !plan->by_columns && plan->strips == 1 && plan->stride == 1 &&
-         plan->inner <= RUN && plan->parts == 1;
+         plan->inner <= RUN && plan->partitions == 1;
 }
 
 /* Outputs [begin, end), |cursor| is that of the first. */
@@ -320,7 +320,7 @@ static void reduce_task(void *context, int64_t index, int64_t count, int32_t wor
   const plan *plan = r->plan;
   const df_walk *kept = &plan->kept;
   int64_t begin, end;
-  df_task_range(index, count, plan->units * plan->parts, 1, &begin, &end);
+  df_task_range(index, count, plan->units * plan->partitions, 1, &begin, &end);
   df_cursor cursor;
   if (by_short_rows(r)) {
     df_cursor_set(&cursor, kept, begin);
@@ -328,19 +328,19 @@ static void reduce_task(void *context, int64_t index, int64_t count, int32_t wor
     return;
   }
   for (int64_t task = begin; task < end; task++) {
-    const int64_t part = task / plan->units, unit = task % plan->units;
-    const int64_t strip = part * plan->strips / plan->parts;
-    const int64_t strip_end = (part + 1) * plan->strips / plan->parts;
+    const int64_t partition = task / plan->units, unit = task % plan->units;
+    const int64_t strip = partition * plan->strips / plan->partitions;
+    const int64_t strip_end = (partition + 1) * plan->strips / plan->partitions;
     if (task == begin || unit == 0)
       df_cursor_set(&cursor, kept, unit / plan->chunks);
     const int64_t at = cursor.offset[0];
     if (plan->by_columns) {
       const int64_t column = unit % plan->chunks * DF_CHUNK;
-      reduce_columns(r, r->x + (at + column * plan->stride) * r->op->item, part,
+      reduce_columns(r, r->x + (at + column * plan->stride) * r->op->item, partition,
                      unit / plan->chunks * plan->inner + column,
                      df_min(DF_CHUNK, plan->inner - column), strip, strip_end);
     } else {
-      deliver(r, part, unit, reduce_output(r, at, strip, strip_end));
+      deliver(r, partition, unit, reduce_output(r, at, strip, strip_end));
     }
     if (kept->rank && (unit + 1) % plan->chunks == 0)
       df_cursor_advance(&cursor, kept, 1);
@@ -358,12 +358,12 @@ static df_status run_plan(const df_call *call, reduction r) {
     return DF_OK;
   }
   const int64_t tasks = df_task_count(call, plan->outputs * plan->count, DF_GRAIN);
-  df_parallel(call, reduce_task, &r, df_min(tasks, plan->units * plan->parts));
-  if (plan->parts > 1)
+  df_parallel(call, reduce_task, &r, df_min(tasks, plan->units * plan->partitions));
+  if (plan->partitions > 1)
     for (int64_t i = 0; i < plan->outputs; i++) {
       value total = op->identity;
-      for (int64_t part = 0; part < plan->parts; part++)
-        total = op->join(total, r.partials[part * plan->outputs + i]);
+      for (int64_t partition = 0; partition < plan->partitions; partition++)
+        total = op->join(total, r.partials[partition * plan->outputs + i]);
       op->store(r.out, i, total, plan->count);
     }
   return DF_OK;
@@ -379,7 +379,7 @@ static df_status reduce(const df_call *call, const reducer *op) {
                   (reduction){op, &plan, x->data, call->outputs[0].data, call->workspace, NULL});
 }
 
-/* Workspace for the results of parts. */
+/* Workspace for the results of partitions. */
 static df_status reduce_prepare(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
   const df_operand *x = &node->inputs[0];
@@ -387,8 +387,8 @@ static df_status reduce_prepare(const df_node *node, df_prepared *out, df_error 
   const int64_t *axes = df_attr_ints(node, DF_REDUCE_SUM_AXES, &n_axes);
   plan plan;
   plan_make(&plan, x->shape, x->strides, x->rank, axes, n_axes);
-  if (plan.parts > 1)
-    out->workspace = plan.parts * plan.outputs * (int64_t)sizeof(value);
+  if (plan.partitions > 1)
+    out->workspace = plan.partitions * plan.outputs * (int64_t)sizeof(value);
   return DF_OK;
 }
 
@@ -431,7 +431,7 @@ df_status DF_NAME(df_reduce_source)(const df_call *call, int64_t op, const df_so
 int64_t DF_NAME(df_reduce_workspace)(const int64_t *shape, int32_t rank, int32_t trailing) {
   plan plan;
   plan_trailing(&plan, shape, rank, trailing);
-  return plan.parts > 1 ? plan.parts * plan.outputs * (int64_t)sizeof(value) : 0;
+  return plan.partitions > 1 ? plan.partitions * plan.outputs * (int64_t)sizeof(value) : 0;
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */

@@ -68,9 +68,9 @@ static int comes_first(const along *s, float x, int64_t a, float y, int64_t b) {
 /* A heap of the k best with the worst on top; emptied from the end, so in order. |indices| holds
  * indices, their values are read from x. */
 static void sift(const along *s, const float *x, int64_t *indices, int64_t stride, int64_t n,
-                 int64_t root) {
+                 int64_t parent) {
   for (;;) {
-    int64_t child = 2 * root + 1;
+    int64_t child = 2 * parent + 1;
     if (child >= n)
       return;
 #define AT(i) indices[(i) * stride]
@@ -78,12 +78,12 @@ static void sift(const along *s, const float *x, int64_t *indices, int64_t strid
   comes_first(s, x[AT(j) * s->inner], AT(j), x[AT(i) * s->inner], AT(i)) /* i behind j */
     if (child + 1 < n && WORSE(child + 1, child))
       child++;
-    if (!WORSE(child, root))
+    if (!WORSE(child, parent))
       return;
-    const int64_t swapped = AT(root);
-    AT(root) = AT(child);
+    const int64_t swapped = AT(parent);
+    AT(parent) = AT(child);
     AT(child) = swapped;
-    root = child;
+    parent = child;
   }
 }
 

@@ -150,10 +150,10 @@ static int64_t held(double d) {
   return !(d > low) ? INT64_MIN : d > high ? INT64_MAX : (int64_t)d;
 }
 
-/* The bytes of one element that holds a number: |d|, or |i| exactly when |whole|. */
-static void element_of(void *to, int32_t dtype, int whole, int64_t i, double d) {
-  const int64_t as_int = whole ? i : held(d);
-  const double as_float = whole ? (double)i : d;
+/* The bytes of one element that holds a number: |d|, or |i| exactly when |integral|. */
+static void element_of(void *to, int32_t dtype, int integral, int64_t i, double d) {
+  const int64_t as_int = integral ? i : held(d);
+  const double as_float = integral ? (double)i : d;
   switch (dtype) {
   case DF_FLOAT32:
     *(float *)to = (float)as_float;
@@ -213,12 +213,12 @@ static df_status one_hot_run(const df_call *call) {
 /* ---- full(; shape, value, dtype) and range(; start, limit, delta, dtype) -------------------- */
 
 typedef struct number {
-  int whole;
+  int integral;
   int64_t i;
   double d;
 } number;
 
-/* Attribute |index| as a number, whole or not. */
+/* Attribute |index| as a number, an integer or not. */
 static number number_of(const df_call *call, int32_t index) {
   const df_attribute *a = &call->attributes[index];
   return a->kind == DF_ATTR_INT ? (number){1, a->i, (double)a->i} : (number){0, 0, a->f};
@@ -232,20 +232,20 @@ static void full_rows(void *out, const void *const *in, const int64_t *step, int
   const number value = number_of(call, DF_FULL_VALUE);
   uint64_t element;
   DF_ASSUME(item <= (int64_t)sizeof element);
-  element_of(&element, call->outputs[0].dtype, value.whole, value.i, value.d);
+  element_of(&element, call->outputs[0].dtype, value.integral, value.i, value.d);
   df_gather_row(out, (const char *)&element, 0, n, item);
 }
 
 static df_status full_run(const df_call *call) { return df_map_run(call, 0, full_rows); }
 
-/* y[i] = start + i delta; whole numbers stay exact. */
+/* y[i] = start + i delta; integers stay exact. */
 static df_status range_run(const df_call *call) {
   const df_tensor *y = &call->outputs[0];
   const number start = number_of(call, DF_RANGE_START), delta = number_of(call, DF_RANGE_DELTA);
-  const int whole = start.whole && delta.whole;
+  const int integral = start.integral && delta.integral;
   const int64_t item = df_item_bytes(y->dtype), n = df_elements(y);
   for (int64_t i = 0; i < n; i++)
-    element_of((char *)y->data + i * item, y->dtype, whole,
+    element_of((char *)y->data + i * item, y->dtype, integral,
                (int64_t)((uint64_t)start.i + (uint64_t)i * (uint64_t)delta.i),
                start.d + (double)i * delta.d);
   return DF_OK;
@@ -254,7 +254,7 @@ static df_status range_run(const df_call *call) {
 /* ---- Records -------------------------------------------------------------------------------- */
 
 DF_KERNELS(gather) = {
-    DF_KERNEL_IF("gather", "any", "any,i32|i64->any", NULL, df_accepts_whole_bytes, gather_run),
+    DF_KERNEL_IF("gather", "any", "any,i32|i64->any", NULL, df_accepts_byte_types, gather_run),
     DF_KERNEL("index_add", "f32", "i32|i64,f32->f32", NULL, index_add_run),
     DF_KERNEL("one_hot", "any", "i32|i64->" NUMBERS, NULL, one_hot_run),
     DF_KERNEL("full", "any", "->" NUMBERS, NULL, full_run),

@@ -124,8 +124,8 @@ static int64_t pad_source(int64_t i, int64_t n, pad_mode mode) {
   return i < n ? i : period - i;
 }
 
-static void pad_part(const pad_context *pad, char *to, const char *from, int64_t begin, int64_t end,
-                     int64_t n) {
+static void pad_range(const pad_context *pad, char *to, const char *from, int64_t begin,
+                      int64_t end, int64_t n) {
   if (pad->mode == PAD_CONSTANT)
     fill(to, pad->value, end - begin, pad->item);
   else
@@ -162,10 +162,10 @@ static void pad_task(void *context, int64_t index, int64_t count, int32_t worker
       continue;
     }
     const char *from = (const char *)x->data + offset * item;
-    pad_part(pad, to, from, left, low, n);
+    pad_range(pad, to, from, left, low, n);
     if (high > low)
       df_copy_row(to + (low - left) * item, 1, from + low * item, 1, high - low, item);
-    pad_part(pad, to + (high - left) * item, from, high, right, n);
+    pad_range(pad, to + (high - left) * item, from, high, right, n);
   }
 }
 
@@ -205,7 +205,7 @@ static df_status pad_run(const df_call *call) {
 }
 
 DF_KERNELS(shape) = {
-    DF_KERNEL_IF("copy", "any", "~any->any", NULL, df_accepts_whole_bytes, copy_run),
-    DF_KERNEL_IF("concat", "any", "~any*->any", NULL, df_accepts_whole_bytes, concat_run),
-    DF_KERNEL_IF("slice_grad", "any", "~any->any", NULL, df_accepts_whole_bytes, slice_grad_run),
-    DF_KERNEL_IF("pad", "any", "any,any?->any", NULL, df_accepts_whole_bytes, pad_run), NULL};
+    DF_KERNEL_IF("copy", "any", "~any->any", NULL, df_accepts_byte_types, copy_run),
+    DF_KERNEL_IF("concat", "any", "~any*->any", NULL, df_accepts_byte_types, concat_run),
+    DF_KERNEL_IF("slice_grad", "any", "~any->any", NULL, df_accepts_byte_types, slice_grad_run),
+    DF_KERNEL_IF("pad", "any", "any,any?->any", NULL, df_accepts_byte_types, pad_run), NULL};

@@ -170,11 +170,11 @@ static inline float df_cos(float x) { return df_sin_shifted(x, 1); }
 
 /* log2(x) for positive finite x that was a float. */
 static inline double df_log2_f64(double x) {
-  const uint64_t root = 0x3fe6a09e667f3bcd, bias = UINT64_C(1024) << 52; /* sqrt(1/2) */
-  uint64_t above = df_bits_f64(x) - root + bias;
+  const uint64_t sqrt_half = 0x3fe6a09e667f3bcd, bias = UINT64_C(1024) << 52; /* sqrt(1/2) */
+  uint64_t above = df_bits_f64(x) - sqrt_half + bias;
   uint64_t power = above >> 52;
   double n = df_double(power | UINT64_C(0x4330000000000000)) - (0x1p52 + 1024.0);
-  double m = df_double((above & ((UINT64_C(1) << 52) - 1)) + root);
+  double m = df_double((above & ((UINT64_C(1) << 52) - 1)) + sqrt_half);
   double s = (m - 1.0) / (m + 1.0);
   double square = s * s;
   double p = 0.2829007491962022;
@@ -211,10 +211,10 @@ static inline float df_pow(float x, float y) {
   power = power > 200.0 ? 200.0 : power;
   power = power < -200.0 ? -200.0 : power;
   float z = (float)df_exp2_f64(power);
-  int whole = (ay >= 0x1p23f) | ((ay + 0x1p23f) - 0x1p23f == ay);
+  int integral = (ay >= 0x1p23f) | ((ay + 0x1p23f) - 0x1p23f == ay);
   float half = 0.5f * ay;
-  int odd = whole & (ay < 0x1p24f) & ((half + 0x1p23f) - 0x1p23f != half);
-  z = ((x < 0.0f) & (ax < INFINITY) & !whole) ? NAN : z;
+  int odd = integral & (ay < 0x1p24f) & ((half + 0x1p23f) - 0x1p23f != half);
+  z = ((x < 0.0f) & (ax < INFINITY) & !integral) ? NAN : z;
   z = df_float(df_bits(z) ^ (odd ? df_bits(x) & INT32_MIN : 0));
   int one = (x == 1.0f) | (y == 0.0f) | ((ax == 1.0f) & (ay == INFINITY));
   return one ? 1.0f : z;

@@ -273,7 +273,7 @@ static df_status pad_run(const df_call *call) {
 /* ---- Records -------------------------------------------------------------------------------- */
 
 static const char *accepts(const df_node *node) {
-  const char *reason = df_accepts_whole_bytes(node);
+  const char *reason = df_accepts_byte_types(node);
   return reason ? reason : df_accepts_rank(node);
 }
 

@@ -22,7 +22,7 @@ static int by_offset(const void *a_, const void *b_) {
 }
 
 static int64_t operands_of(const df_step *step) {
-  return (int64_t)step->n_inputs + step->n_outputs + 1 + step->n_packs;
+  return (int64_t)step->n_inputs + step->n_outputs + 1 + step->n_prepacks;
 }
 
 /* True when one call of run_many can do both. */

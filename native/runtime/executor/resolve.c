@@ -231,31 +231,31 @@ static df_status resolve_body(context *c, const df_step *step, df_ready *out) {
 }
 
 static int64_t operands_of(const df_step *step) {
-  return (int64_t)step->n_inputs + step->n_outputs + (step->body ? 0 : 1 + step->n_packs);
+  return (int64_t)step->n_inputs + step->n_outputs + (step->body ? 0 : 1 + step->n_prepacks);
 }
 
 static df_status check_step(context *c, int64_t index, const df_step *step) {
   if (!step->body && (!step->kernel || !step->kernel->run))
     return df_error_set(c->error, DF_INVALID, c->step, "step %lld has neither a kernel nor a body",
                         (long long)index);
-  if (step->first_operand < 0 || step->n_inputs < 0 || step->n_outputs < 0 || step->n_packs < 0 ||
-      step->first_operand + operands_of(step) > c->segment->n_operands)
+  if (step->first_operand < 0 || step->n_inputs < 0 || step->n_outputs < 0 ||
+      step->n_prepacks < 0 || step->first_operand + operands_of(step) > c->segment->n_operands)
     return df_error_set(c->error, DF_INVALID, c->step,
                         "step %lld (kernel '%s') has operands %d to %lld of %d: %d inputs, %d "
                         "outputs, a workspace, "
-                        "%d packs",
+                        "%d prepacked copies",
                         (long long)index, step->kernel ? step->kernel->name : "of a body",
                         step->first_operand,
                         (long long)(step->first_operand + operands_of(step) - 1),
-                        c->segment->n_operands, step->n_inputs, step->n_outputs, step->n_packs);
+                        c->segment->n_operands, step->n_inputs, step->n_outputs, step->n_prepacks);
   return DF_OK;
 }
 
 static df_status resolve_call(context *c, int64_t index, const df_step *step, df_ready *out) {
   int64_t n_tensors = (int64_t)step->n_inputs + step->n_outputs;
   df_tensor *tensors = take(c, n_tensors, sizeof *tensors);
-  void **packs = step->n_packs ? take(c, step->n_packs, sizeof *packs) : NULL;
-  if (!tensors || (step->n_packs && !packs))
+  void **prepacked = step->n_prepacks ? take(c, step->n_prepacks, sizeof *prepacked) : NULL;
+  if (!tensors || (step->n_prepacks && !prepacked))
     return DF_OUT_OF_MEMORY;
   out->run = step->kernel->run;
   out->name = step->kernel->name;
@@ -267,7 +267,7 @@ static df_status resolve_call(context *c, int64_t index, const df_step *step, df
                         .outputs = tensors + step->n_inputs,
                         .attributes = step->attributes,
                         .state = step->state,
-                        .packs = packs,
+                        .prepacked = prepacked,
                         .host = df_host_table(),
                         .error = &c->out->error,
                         .threads = c->segment->threads,
@@ -279,9 +279,9 @@ static df_status resolve_call(context *c, int64_t index, const df_step *step, df
   if (!status && c->segment->operands[operand].arena != -1)
     status = locate(c, operand, &out->call.workspace);
   operand++;
-  for (int32_t i = 0; i < step->n_packs && !status; i++, operand++)
+  for (int32_t i = 0; i < step->n_prepacks && !status; i++, operand++)
     if (c->segment->operands[operand].arena != -1)
-      status = locate(c, operand, &packs[i]);
+      status = locate(c, operand, &prepacked[i]);
   return status;
 }
 

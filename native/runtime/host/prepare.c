@@ -12,21 +12,23 @@ enum { MOST_ALGORITHMS = 32 };
 /* What a kernel answered, checked before memory is planned with it. */
 static df_status check_answer(const df_kernel *kernel, const df_node *node,
                               const df_prepared *answer, int64_t step, df_error *error) {
-  const int32_t most = sizeof answer->packs / sizeof answer->packs[0];
+  const int32_t most = sizeof answer->prepacks / sizeof answer->prepacks[0];
   if (answer->workspace < 0)
     return df_error_set(error, DF_INTERNAL, step, "kernel '%s' asks for a workspace of %lld bytes",
                         kernel->name, (long long)answer->workspace);
-  if (answer->n_packs < 0 || answer->n_packs > most)
-    return df_error_set(error, DF_INTERNAL, step, "kernel '%s' asks for %d packs; expected 0 to %d",
-                        kernel->name, answer->n_packs, most);
-  for (int32_t i = 0; i < answer->n_packs; i++) {
-    const df_pack *pack = &answer->packs[i];
-    if (pack->input < 0 || pack->input >= node->n_inputs || pack->bytes < 0 || !pack->pack)
+  if (answer->n_prepacks < 0 || answer->n_prepacks > most)
+    return df_error_set(error, DF_INTERNAL, step,
+                        "kernel '%s' asks for %d prepacked copies; expected 0 to %d", kernel->name,
+                        answer->n_prepacks, most);
+  for (int32_t i = 0; i < answer->n_prepacks; i++) {
+    const df_prepack *prepack = &answer->prepacks[i];
+    if (prepack->input < 0 || prepack->input >= node->n_inputs || prepack->bytes < 0 ||
+        !prepack->prepack)
       return df_error_set(
           error, DF_INTERNAL, step,
-          "kernel '%s': pack %d is of input %d of %d, has %lld bytes, and %s function",
-          kernel->name, i, pack->input, node->n_inputs, (long long)pack->bytes,
-          pack->pack ? "a" : "no");
+          "kernel '%s': prepacked copy %d is of input %d of %d, has %lld bytes, and %s function",
+          kernel->name, i, prepack->input, node->n_inputs, (long long)prepack->bytes,
+          prepack->prepack ? "a" : "no");
   }
   const int32_t known = answer->n_algorithms, used = answer->algorithm;
   if (known < 0 || known > MOST_ALGORITHMS || (known && !answer->algorithms))

@@ -1,12 +1,12 @@
 /* host/thread_pool.c: the one thread pool of the process.
  *
- * A job is a row of tasks, split into a stretch for each thread that may join; whoever takes
- * part draws from a counter of its own stretch, then from those of the others. So tasks next to
- * each other are mostly done by one thread, which finds in its cache what it made of them in the
- * job before. The calling thread always takes part and never waits for a worker that has not come
- * yet: workers join through a gate with a limited number of seats, the caller closes it when no
- * task is left and waits only for those who came in. One job at a time: a caller that finds the
- * pool taken does its tasks itself.
+ * A parallel loop is a range of tasks, split into a range for each thread that may join. A thread
+ * draws from a counter of its own range, then from those of the others, so neighbouring tasks are
+ * mostly done by one thread, which finds in its cache what it made of them in the loop before. The
+ * calling thread always joins and never waits for a worker that has not come yet: workers join
+ * through a gate with a limited number of seats, the caller closes it when no task is left and
+ * waits only for those who came in. One loop at a time: a caller that finds the pool taken does its
+ * tasks itself.
  */
 #define _GNU_SOURCE
 #include "host/internal.h"
@@ -18,13 +18,13 @@
 
 enum {
   MAX_THREADS = 1024,
-  MAX_STRETCHES = 64,
+  MAX_RANGES = 64,
   SPIN_NANOSECONDS = 150 *
       1000, /* the gap between the programs of a training step is shorter; waking takes longer */
   SPINS_PER_LOOK = 16 /* pauses between two looks at the clock */
 };
 
-/* The gate: serial number of the job in the upper half, then seats, then how many are taken. */
+/* The gate: serial number of the loop in the upper half, then seats, then how many are taken. */
 typedef uint64_t gate_word;
 static uint32_t gate_serial(gate_word gate) { return (uint32_t)(gate >> 32); }
 static uint32_t gate_seats(gate_word gate) { return (uint32_t)(gate >> 16) & 0xffff; }
@@ -34,27 +34,27 @@ static gate_word gate_make(uint32_t serial, uint32_t seats) {
 }
 
 /* Written by the owner of the pool before it opens the gate, read by those who came in. */
-typedef struct job {
+typedef struct loop {
   df_task task;
   void *context;
   int64_t count;
   const volatile int32_t *cancel;
-  int32_t stretches;
-} job;
+  int32_t ranges;
+} loop;
 
-typedef struct stretch {
+typedef struct range {
   _Alignas(64) _Atomic int64_t drawn; /* tasks of it */
-} stretch;
+} range;
 
 static struct pool {
   _Alignas(64) _Atomic gate_word gate;
-  stretch stretches[MAX_STRETCHES];
+  range ranges[MAX_RANGES];
   _Alignas(64) atomic_uint left; /* how many have come in and gone again */
   atomic_int sleepers;           /* workers at |wake| */
   atomic_int owner_sleeps;       /* the owner is at |done| */
   atomic_int owned;              /* a caller has the pool */
   atomic_int workers;
-  job job;
+  loop loop;
   pthread_mutex_t mutex;
   pthread_cond_t wake;
   pthread_cond_t done;
@@ -104,12 +104,12 @@ static int spin_until(int (*ready)(uint32_t), uint32_t argument) {
 /* ---- Tasks ---------------------------------------------------------------------------------- */
 
 /* The next task for a thread, or -1. */
-static int64_t draw(const job *job, int32_t worker) {
-  for (int32_t i = 0; i < job->stretches; i++) {
-    int32_t at = (worker + i) % job->stretches;
-    int64_t begin = job->count * at / job->stretches;
-    int64_t length = job->count * (at + 1) / job->stretches - begin;
-    _Atomic int64_t *drawn = &pool.stretches[at].drawn;
+static int64_t draw(const loop *loop, int32_t worker) {
+  for (int32_t i = 0; i < loop->ranges; i++) {
+    int32_t at = (worker + i) % loop->ranges;
+    int64_t begin = loop->count * at / loop->ranges;
+    int64_t length = loop->count * (at + 1) / loop->ranges - begin;
+    _Atomic int64_t *drawn = &pool.ranges[at].drawn;
     if (atomic_load_explicit(drawn, memory_order_relaxed) >= length)
       continue;
     int64_t number = atomic_fetch_add_explicit(drawn, 1, memory_order_relaxed);
@@ -119,27 +119,27 @@ static int64_t draw(const job *job, int32_t worker) {
   return -1;
 }
 
-static void run_tasks(const job *job, int32_t worker) {
-  const volatile int32_t *cancel_before = df_cancel_swap(job->cancel);
+static void run_tasks(const loop *loop, int32_t worker) {
+  const volatile int32_t *cancel_before = df_cancel_swap(loop->cancel);
   int32_t worker_before = current_worker;
   current_worker = worker;
   for (;;) {
-    int64_t task = draw(job, worker);
-    if (task < 0 || df_is_cancelled(job->cancel))
+    int64_t task = draw(loop, worker);
+    if (task < 0 || df_is_cancelled(loop->cancel))
       break;
-    job->task(job->context, task, job->count, worker);
+    loop->task(loop->context, task, loop->count, worker);
   }
   current_worker = worker_before;
   df_cancel_swap(cancel_before);
 }
 
-static void run_alone(const job *job) {
-  /* Inside a task the worker's number stays, so that parts of the workspace stay apart. */
+static void run_alone(const loop *loop) {
+  /* Inside a task the worker's number stays, so that slices of the workspace stay apart. */
   int32_t worker_before = current_worker;
   if (current_worker < 0)
     current_worker = 0;
-  for (int64_t task = 0; task < job->count && !df_is_cancelled(job->cancel); task++)
-    job->task(job->context, task, job->count, current_worker);
+  for (int64_t task = 0; task < loop->count && !df_is_cancelled(loop->cancel); task++)
+    loop->task(loop->context, task, loop->count, current_worker);
   current_worker = worker_before;
 }
 
@@ -169,11 +169,11 @@ static void *worker_main(void *unused) {
     gate_word gate = atomic_load(&pool.gate);
     if (gate_taken(gate) >= gate_seats(gate) || gate_serial(gate) == last_serial)
       continue;
-    /* The serial number in the word makes this fail when the job is another one by now. */
+    /* The serial number in the word makes this fail when the loop is another one by now. */
     if (!atomic_compare_exchange_strong(&pool.gate, &gate, gate + 1))
       continue;
     last_serial = gate_serial(gate);
-    run_tasks(&pool.job, (int32_t)gate_taken(gate) + 1);
+    run_tasks(&pool.loop, (int32_t)gate_taken(gate) + 1);
     atomic_fetch_add(&pool.left, 1);
     if (atomic_load(&pool.owner_sleeps)) {
       pthread_mutex_lock(&pool.mutex);
@@ -246,29 +246,29 @@ static void wake_workers(int32_t wanted) {
 }
 
 void df_parallel_for(df_task task, void *context, int64_t count, int32_t threads) {
-  job job = {task, context, count, current_cancel, 1};
+  loop loop = {task, context, count, current_cancel, 1};
   if (threads > MAX_THREADS)
     threads = MAX_THREADS;
   if (threads > count)
     threads = (int32_t)count;
   if (threads <= 1 || current_worker >= 0 || atomic_exchange(&pool.owned, 1)) {
-    run_alone(&job);
+    run_alone(&loop);
     return;
   }
   int32_t seats = threads - 1;
   if (atomic_load(&pool.workers) < seats)
     grow(seats);
-  job.stretches = threads < MAX_STRETCHES ? threads : MAX_STRETCHES;
-  if (count > INT64_MAX / MAX_STRETCHES)
-    job.stretches = 1;
-  pool.job = job;
-  for (int32_t i = 0; i < job.stretches; i++)
-    atomic_store(&pool.stretches[i].drawn, 0);
+  loop.ranges = threads < MAX_RANGES ? threads : MAX_RANGES;
+  if (count > INT64_MAX / MAX_RANGES)
+    loop.ranges = 1;
+  pool.loop = loop;
+  for (int32_t i = 0; i < loop.ranges; i++)
+    atomic_store(&pool.ranges[i].drawn, 0);
   atomic_store(&pool.left, 0);
   uint32_t serial = gate_serial(atomic_load(&pool.gate)) + 1;
   atomic_store(&pool.gate, gate_make(serial, (uint32_t)seats));
   wake_workers(seats);
-  run_tasks(&job, 0);
+  run_tasks(&loop, 0);
   wait_until_left(gate_taken(atomic_exchange(&pool.gate, gate_make(serial, 0))));
   atomic_store(&pool.owned, 0);
 }

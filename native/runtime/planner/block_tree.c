@@ -125,7 +125,7 @@ void df_tree_remove(df_tree *tree, int32_t block) {
 
 static int fits_within(const df_block *block, const df_opening *opening) {
   return block->first >= opening->from && block->stop <= opening->to &&
-         opening->ceiling - df_align_up(opening->height, block->alignment) >= block->size;
+         opening->limit - df_align_up(opening->height, block->alignment) >= block->size;
 }
 
 static int lives_in(const df_block *block, const df_opening *opening) {

@@ -24,10 +24,10 @@ typedef struct df_tree {
   int32_t leaves; /* a power of two */
 } df_tree;
 
-/* A stretch [from, to) of time, at |height|, with |ceiling| above it. */
+/* A stretch [from, to) of time, at |height|, with |limit| above it. */
 typedef struct df_opening {
   int64_t height;
-  int64_t ceiling;
+  int64_t limit;
   int32_t from, to;
 } df_opening;
 
@@ -42,7 +42,7 @@ df_status df_tree_rank(df_tree *tree, const int64_t *key, const int64_t *second)
 
 void df_tree_remove(df_tree *tree, int32_t block);
 
-/* The best block that lives within the opening and fits between height and ceiling, -1 when there
+/* The best block that lives within the opening and fits between height and limit, -1 when there
  * is none. Adds the visits to |work|. */
 int32_t df_tree_within(const df_tree *tree, const df_opening *opening, int64_t *work);
 

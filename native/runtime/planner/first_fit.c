@@ -6,16 +6,16 @@
 #include <string.h>
 
 /* A block with its offset; they are kept by rising offset. */
-typedef struct placed {
+typedef struct assigned {
   int64_t offset;
   int64_t top;
   int32_t first;
   int32_t stop;
-} placed;
+} assigned;
 
 /* Assigns offsets in |order|, fixed ones first, and keeps the assignment when it is better. Returns
  * its peak. */
-static int64_t assign(df_assignment *assignment, const df_ranked *order, placed *done,
+static int64_t assign(df_assignment *assignment, const df_ranked *order, assigned *done,
                       int64_t *offsets) {
   int32_t n_done = 0;
   int64_t peak = 0;
@@ -24,7 +24,7 @@ static int64_t assign(df_assignment *assignment, const df_ranked *order, placed 
     int64_t offset = block->fixed >= 0 ? block->fixed : 0;
     int32_t at = 0;
     for (; block->fixed < 0 && at < n_done; at++) {
-      const placed *other = &done[at];
+      const assigned *other = &done[at];
       if (other->stop <= block->first || other->first >= block->stop || other->top <= offset)
         continue;
       if (other->offset - offset >= block->size)
@@ -38,7 +38,7 @@ static int64_t assign(df_assignment *assignment, const df_ranked *order, placed 
     while (at > 0 && done[at - 1].offset > offset)
       at--;
     memmove(done + at + 1, done + at, (size_t)(n_done - at) * sizeof *done);
-    done[at] = (placed){offset, offset + block->size, block->first, block->stop};
+    done[at] = (assigned){offset, offset + block->size, block->first, block->stop};
     n_done++;
     offsets[order[i].index] = offset;
     if (offset + block->size > peak)
@@ -66,7 +66,7 @@ static void move_forward(df_ranked *order, int32_t from, int32_t to) {
 /* Iterated local search: the blocks that reach the peak, and one more, come earlier by a random
  * distance; an order that is no worse is gone on from. Behind |order| there is space for
  * another. */
-static void learn(df_assignment *assignment, df_ranked *order, placed *done, int64_t *offsets,
+static void learn(df_assignment *assignment, df_ranked *order, assigned *done, int64_t *offsets,
                   int32_t n_fixed) {
   const int32_t count = assignment->count;
   df_ranked *trial = order + count;
@@ -124,7 +124,7 @@ static keys keys_of(const df_block *block, int64_t load, int order) {
 df_status df_assign_first_fit(df_assignment *assignment) {
   int64_t count = assignment->count;
   df_ranked *order = calloc((size_t)count, sizeof *order);
-  placed *done = calloc((size_t)count, sizeof *done);
+  assigned *done = calloc((size_t)count, sizeof *done);
   int64_t *offsets = calloc((size_t)count, sizeof *offsets);
   int64_t *load = calloc((size_t)assignment->sections, sizeof *load);
   df_ranked *best = calloc((size_t)count * 2, sizeof *best);

@@ -2,7 +2,7 @@
  *
  * The skyline is the highest assigned byte over time, as stretches of one height. The
  * lowest stretch takes the best of the blocks that live within it; when there is none, it is lifted
- * to the lower of its neighbours, and the space below is lost. A fixed block is a ceiling until the
+ * to the lower of its neighbours, and the space below is lost. A fixed block is the limit until the
  * skyline has risen to it.
  */
 #include "planner/block_tree.h"
@@ -55,7 +55,7 @@ static void add_stretch(skyline *s, int32_t from, int32_t to, int64_t height) {
 }
 
 /* Raises the sections [from, to) of |stretch| to |height|, which is above it. */
-static void raise_part(skyline *s, int32_t stretch, int32_t from, int32_t to, int64_t height) {
+static void raise_range(skyline *s, int32_t stretch, int32_t from, int32_t to, int64_t height) {
   int64_t below = s->height[stretch];
   int32_t end = s->end[stretch];
   enter(s, stretch, INT64_MAX);
@@ -74,9 +74,9 @@ static void raise_part(skyline *s, int32_t stretch, int32_t from, int32_t to, in
 
 /* ---- Placing -------------------------------------------------------------------------------- */
 
-/* The lowest that |opening| can be lifted to: a neighbour or the ceiling. */
+/* The lowest that |opening| can be lifted to: a neighbour or the limit. */
 static int64_t lifted(const skyline *s, const df_opening *opening) {
-  int64_t height = opening->ceiling;
+  int64_t height = opening->limit;
   if (opening->from > 0 && s->height[s->begin[opening->from - 1]] < height)
     height = s->height[s->begin[opening->from - 1]];
   if (opening->to < s->assignment->sections && s->height[opening->to] < height)
@@ -102,18 +102,18 @@ static df_status assign(skyline *s, const int64_t *key, const int64_t *second) {
     df_opening opening = {s->height[from], INT64_MAX, from, s->end[from]};
     int32_t fixed = df_tree_in(&s->fixed, &opening, &work);
     if (fixed >= 0)
-      opening.ceiling = assignment->blocks[fixed].fixed;
-    /* At the ceiling all that the fixed block lives through is in this stretch. */
+      opening.limit = assignment->blocks[fixed].fixed;
+    /* At the limit all that the fixed block lives through is in this stretch. */
     int32_t b =
-        opening.ceiling == opening.height ? fixed : df_tree_within(&s->movable, &opening, &work);
+        opening.limit == opening.height ? fixed : df_tree_within(&s->movable, &opening, &work);
     if (b < 0) {
-      raise_part(s, from, from, opening.to, lifted(s, &opening));
+      raise_range(s, from, from, opening.to, lifted(s, &opening));
       continue;
     }
     const df_block *block = &assignment->blocks[b];
     s->offsets[b] = df_align_up(opening.height, block->alignment);
     int64_t top = s->offsets[b] + block->size;
-    raise_part(s, from, block->first, block->stop, top);
+    raise_range(s, from, block->first, block->stop, top);
     df_tree_remove(b == fixed ? &s->fixed : &s->movable, b);
     if (top > peak)
       peak = top;

@@ -70,12 +70,12 @@ int64_t DF_NAME(df_amx_conv_prepack_tasks)(const df_conv *conv) {
 }
 
 void DF_NAME(df_amx_conv_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
-                                  float *packed) {
+                                  float *prepacked) {
   const int terms = df_amx_terms(conv->precision);
   const df_window *w = &conv->window;
-  uint32_t *largest = (uint32_t *)packed + task;
+  uint32_t *largest = (uint32_t *)prepacked + task;
   for (int odd = 0; odd < 2; odd++) {
-    uint16_t *out = (uint16_t *)packed + head_words(conv) + task * panel_words(conv);
+    uint16_t *out = (uint16_t *)prepacked + head_words(conv) + task * panel_words(conv);
     const int64_t filter = task * DF_AMX_PANEL;
     *largest = 0;
     for (int64_t channel = 0; channel < conv->channels; channel += DF_AMX_STEPS)
@@ -154,12 +154,12 @@ static int image_is_ordinary(const group *j, int64_t image) {
 }
 
 /* The float that the terms of a weight make. */
-static float weight_of(const df_conv *conv, const float *packed, int64_t filter, int64_t channel,
+static float weight_of(const df_conv *conv, const float *prepacked, int64_t filter, int64_t channel,
                        int64_t tap) {
   const int terms = df_amx_terms(conv->precision);
   const int64_t block = channel / DF_AMX_STEPS * conv->window.taps + tap;
   const int64_t tile = block * 2 + filter % DF_AMX_PANEL / DF_AMX_TILE;
-  const uint16_t *at = (const uint16_t *)packed + head_words(conv) +
+  const uint16_t *at = (const uint16_t *)prepacked + head_words(conv) +
                        filter / DF_AMX_PANEL * panel_words(conv) + tile * terms * DF_AMX_WORDS +
                        filter % DF_AMX_TILE * DF_AMX_STEPS + channel % DF_AMX_STEPS;
   float sum = 0.0f;
@@ -179,7 +179,7 @@ static float plain_sum(const df_direct *d, const float *image, int64_t filter, i
       const int64_t x =
           position % w->out[2] * w->stride[2] - w->pad[2] + tap % w->kernel[2] * w->dilation[2];
       if (y >= 0 && y < w->in[1] && x >= 0 && x < w->in[2])
-        sum += weight_of(&d->conv, d->packed, filter, channel, tap) *
+        sum += weight_of(&d->conv, d->prepacked, filter, channel, tap) *
                image[channel * w->in_size + y * w->in[2] + x];
     }
   return sum;
@@ -211,11 +211,11 @@ static void send(const group *j, int64_t image, int64_t filter, int64_t rows, in
     const int64_t y = begin / g->span, x = begin % g->span;
     const int64_t count = df_min(end - begin, g->span - x), wanted = df_min(count, g->width - x);
     const int64_t at = ((j->first + image) * d->conv.filters + filter) * plane + y * g->width + x;
-    const df_gemm_end how = {.row_bias = d->bias ? d->bias + filter : NULL,
-                             .add = d->add ? d->add + at : NULL,
-                             .relu = d->relu};
+    const df_gemm_epilogue epilogue = {.row_bias = d->bias ? d->bias + filter : NULL,
+                                       .add = d->add ? d->add + at : NULL,
+                                       .relu = d->relu};
     if (wanted > 0)
-      DF_NAME(df_amx_end)(d->out + at, plane, sums + begin - q, rows, wanted, &how);
+      DF_NAME(df_amx_epilogue)(d->out + at, plane, sums + begin - q, rows, wanted, &epilogue);
     begin += count;
   }
 }
@@ -237,7 +237,7 @@ static void multiply_task(const void *context, const int64_t *at, float *scratch
   DF_NAME(df_amx_open)();
   const int64_t last = df_min(g->positions, (chunk + 1) * j->chunk);
   for (int64_t filter = begin; filter < end; filter += DF_AMX_PANEL) {
-    const uint16_t *weights = (const uint16_t *)d->packed + head_words(&d->conv) +
+    const uint16_t *weights = (const uint16_t *)d->prepacked + head_words(&d->conv) +
                               filter / DF_AMX_PANEL * panel_words(&d->conv);
     const df_amx_factor a = df_amx_packed(weights, (int)g->terms);
     const int64_t rows = df_min(DF_AMX_PANEL, end - filter);
@@ -282,7 +282,7 @@ void DF_NAME(df_amx_conv_run)(const df_call *call, const df_direct *direct) {
     j.offsets[i] = (int32_t)(i / j.grid.taps * j.grid.block_words) +
                    (int32_t)df_grid_pair_words(&j.grid, i % j.grid.taps);
   for (int64_t i = 0; i < DF_NAME(df_amx_conv_prepack_tasks)(conv); i++)
-    j.ordinary = j.ordinary && df_amx_ordinary(((const uint32_t *)direct->packed)[i]);
+    j.ordinary = j.ordinary && df_amx_ordinary(((const uint32_t *)direct->prepacked)[i]);
   split(&j, call->threads);
   for (; j.first < conv->batch; j.first += j.images) {
     j.count = df_min(j.images, conv->batch - j.first);

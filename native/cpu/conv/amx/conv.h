@@ -13,7 +13,7 @@ int DF_NAME(df_amx_conv_can)(const df_conv *conv);
 int64_t DF_NAME(df_amx_conv_prepack_bytes)(const df_conv *conv);
 int64_t DF_NAME(df_amx_conv_prepack_tasks)(const df_conv *conv);
 void DF_NAME(df_amx_conv_prepack)(const df_conv *conv, const df_weight *weight, int64_t task,
-                                  float *packed);
+                                  float *prepacked);
 int64_t DF_NAME(df_amx_conv_workspace)(const df_conv *conv, int32_t threads);
 void DF_NAME(df_amx_conv_run)(const df_call *call, const df_direct *direct);
 

@@ -42,7 +42,7 @@ static inline int64_t df_grid_line_words(const df_grid *g, int64_t tap) {
 /* False where there are too many taps or phases. */
 int DF_NAME(df_grid_make)(df_grid *grid, const df_conv *conv, int terms);
 
-/* Packs block |block| of an image of |channels| channels; returns the largest magnitude as
+/* The panels of block |block| of an image of |channels| channels; returns the largest magnitude as
  * df_amx_pack does. */
 uint32_t DF_NAME(df_grid_pack)(uint16_t *out, const df_grid *grid, const float *image,
                                int64_t channels, int64_t block);

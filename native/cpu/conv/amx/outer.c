@@ -151,7 +151,7 @@ static void add_chunk(const group *j, int64_t image, int64_t filter, int64_t cha
   const uint16_t *dy = x + j->x_words + filter * j->blocks * words;
   const df_amx_factor b = df_amx_packed(dy + begin * words, terms);
   const int64_t columns = df_min(DF_AMX_PANEL, j->conv->filters - filter * DF_AMX_PANEL);
-  const df_gemm_end add = {.accumulate = 1};
+  const df_gemm_epilogue epilogue = {.accumulate = 1};
   float some[PANEL] __attribute__((aligned(64)));
   for (; channel < last; channel++)
     for (int64_t tap = 0; tap < g->taps; tap++, sums += PANEL) {
@@ -163,7 +163,7 @@ static void add_chunk(const group *j, int64_t image, int64_t filter, int64_t cha
                                .term = g->block_words / g->terms,
                                .row = g->plane};
       DF_NAME(df_amx_multiply)(some, &a, &b, end - begin, terms, rows, columns, g->taps == 1, NULL);
-      DF_NAME(df_amx_end)(sums, DF_AMX_PANEL, some, rows, columns, &add);
+      DF_NAME(df_amx_epilogue)(sums, DF_AMX_PANEL, some, rows, columns, &epilogue);
     }
 }
 
@@ -209,13 +209,13 @@ int DF_NAME(df_amx_outer_run)(const df_call *call, const df_conv *conv, float *d
   float *sums = (float *)(j.packed + j.images * (j.x_words + j.dy_words));
   for (; j.first < conv->batch; j.first += j.images) {
     j.count = df_min(j.images, conv->batch - j.first);
-    const int64_t packs = j.count * (j.grid.blocks + j.filter_panels);
+    const int64_t panels = j.count * (j.grid.blocks + j.filter_panels);
     DF_NAME(df_run_tasks)
     (call, &(df_tasks){.run = pack_task,
                        .context = &j,
                        .axes = 2,
                        .size = {j.count, j.grid.blocks + j.filter_panels}});
-    for (int64_t i = 0; i < packs; i++)
+    for (int64_t i = 0; i < panels; i++)
       if (!df_amx_ordinary(j.largest[i]))
         return 0;
     DF_NAME(df_run_tasks)

@@ -109,8 +109,9 @@ static int64_t head_bytes(int64_t n) {
   return df_divide_up(df_divide_up(n, DF_AMX_PANEL) * (int64_t)sizeof(uint32_t), 64) * 64;
 }
 
-static uint16_t *packed_panel(const df_gemm *gemm, const void *packed, int64_t k, int64_t panel) {
-  return (uint16_t *)((char *)packed + head_bytes(gemm->n)) + panel * df_amx_words(k, 1);
+static uint16_t *prepacked_panel(const df_gemm *gemm, const void *prepacked, int64_t k,
+                                 int64_t panel) {
+  return (uint16_t *)((char *)prepacked + head_bytes(gemm->n)) + panel * df_amx_words(k, 1);
 }
 
 int64_t DF_NAME(df_gemm_amx_prepack_bytes)(int64_t n, int64_t k) {
@@ -129,10 +130,10 @@ static int has_denormals(const df_amx_source *s) {
   return found;
 }
 
-void DF_NAME(df_gemm_amx_prepack)(const df_gemm *g, void *packed) {
-  uint32_t *largest = packed;
+void DF_NAME(df_gemm_amx_prepack)(const df_gemm *g, void *prepacked) {
+  uint32_t *largest = prepacked;
   for (int64_t j = 0; j < g->n; j += DF_AMX_PANEL, largest++) {
-    uint16_t *to = packed_panel(g, packed, g->k, j / DF_AMX_PANEL);
+    uint16_t *to = prepacked_panel(g, prepacked, g->k, j / DF_AMX_PANEL);
     const df_amx_source source = {g->b + j * g->b_col, g->b_col, g->b_row,
                                   df_min(DF_AMX_PANEL, g->n - j), g->k};
     *largest = DF_NAME(df_amx_pack)(to, &source, 1, DF_AMX_B);
@@ -165,8 +166,8 @@ typedef struct work {
   const plan *plan;
   int terms;
   float *scratch; /* for float32 */
-  /* Of a packed b: all of it, and where columns and steps of this work begin. */
-  const df_gemm *whole;
+  /* Of a prepacked b: the complete product, and where columns and steps of this work begin. */
+  const df_gemm *product;
   int64_t panel, block;
 } work;
 
@@ -188,12 +189,12 @@ static panel pack(const work *w, uint16_t *to, int rows, int64_t at) {
 
 /* A panel of b, packed to |to| or long ago. */
 static panel pack_columns(const work *w, uint16_t *to, int64_t j) {
-  const df_gemm *g = w->whole;
-  if (!g->packed)
+  const df_gemm *g = w->product;
+  if (!g->prepacked)
     return pack(w, to, 0, j);
   const int64_t at = w->panel + j / DF_AMX_PANEL;
-  return (panel){packed_panel(g, g->packed, g->k, at) + w->block * df_amx_words(1, 1),
-                 df_amx_ordinary(((const uint32_t *)g->packed)[at])};
+  return (panel){prepacked_panel(g, g->prepacked, g->k, at) + w->block * df_amx_words(1, 1),
+                 df_amx_ordinary(((const uint32_t *)g->prepacked)[at])};
 }
 
 /* The sums of two panels, to c. */
@@ -202,13 +203,13 @@ static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel 
   const df_gemm rows = df_gemm_rows(&w->gemm, i, df_min(DF_AMX_PANEL, w->gemm.m - i));
   df_gemm g = df_gemm_columns(&rows, j, df_min(DF_AMX_PANEL, w->gemm.n - j));
   if (!a.ordinary || !b.ordinary) {
-    if (w->whole->packed) {
+    if (w->product->prepacked) {
       float *floats = w->scratch + w->plan->float_split.scratch;
       unpack(floats, b.words, g.k, g.n);
       g.b = floats;
       g.b_row = DF_AMX_PANEL;
       g.b_col = 1;
-      g.packed = NULL;
+      g.prepacked = NULL;
     }
     DF_NAME(df_gemm_float32_task)(&g, &w->plan->float_split, 0, w->scratch);
     return;
@@ -223,7 +224,7 @@ static void multiply_panels(const work *w, int64_t i, int64_t j, panel a, panel 
   DF_NAME(df_amx_multiply)
   (sums, &left, &right, df_divide_up(g.k, DF_AMX_STEPS), w->terms, g.m, g.n, w->plan->rows_stay,
    later);
-  DF_NAME(df_amx_end)(g.c, g.c_row, sums, g.m, g.n, &g.end);
+  DF_NAME(df_amx_epilogue)(g.c, g.c_row, sums, g.m, g.n, &g.epilogue);
 }
 
 static uint32_t largest_of(const df_amx_later *later) {
@@ -257,10 +258,10 @@ static void pass_over_rows(const work *w, uint16_t *words) {
                           .out = other,
                           .rows = 2 * DF_AMX_TILE * blocks,
                           .count = df_divide_up(2 * DF_AMX_TILE, count)};
-    const int meanwhile =
-        !g->packed && next.lanes == DF_AMX_PANEL && next.lane_row == 1 && g->k % DF_AMX_STEPS == 0;
+    const int meanwhile = !g->prepacked && next.lanes == DF_AMX_PANEL && next.lane_row == 1 &&
+                          g->k % DF_AMX_STEPS == 0;
     for (int64_t i = 0; i < count; i++) {
-      if (next.lanes > 0 && next.step_row == 1 && !g->packed)
+      if (next.lanes > 0 && next.step_row == 1 && !g->prepacked)
         fetch(&next, i, count);
       multiply_panels(w, i * DF_AMX_PANEL, j, stay[i], pass, meanwhile ? &later : NULL);
     }
@@ -269,7 +270,7 @@ static void pass_over_rows(const work *w, uint16_t *words) {
       pass = (panel){other, df_amx_ordinary(largest_of(&later))};
     else if (next.lanes > 0)
       pass = pack_columns(w, other, j + DF_AMX_PANEL);
-    other = g->packed ? other : used;
+    other = g->prepacked ? other : used;
   }
 }
 
@@ -302,7 +303,7 @@ void DF_NAME(df_gemm_amx_task)(const df_gemm *gemm, const df_gemm_split *split, 
                 .plan = &plan,
                 .terms = split->terms,
                 .scratch = scratch,
-                .whole = gemm,
+                .product = gemm,
                 .panel = (j + from) / DF_AMX_PANEL,
                 .block = p / DF_AMX_STEPS};
       df_gemm_steps(&w.gemm, p, df_min(plan.k, task.k - p));

@@ -19,7 +19,7 @@ static inline int df_amx_terms(int32_t precision) {
 
 /* Bytes of b in one term, and how it is packed. */
 int64_t DF_NAME(df_gemm_amx_prepack_bytes)(int64_t n, int64_t k);
-void DF_NAME(df_gemm_amx_prepack)(const df_gemm *gemm, void *packed);
+void DF_NAME(df_gemm_amx_prepack)(const df_gemm *gemm, void *prepacked);
 
 /* A split without terms: AMX tiles are not there, not wanted or slower. */
 df_gemm_split DF_NAME(df_gemm_amx_split)(int64_t m, int64_t n, int64_t k, int64_t batch,

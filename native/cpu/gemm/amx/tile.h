@@ -45,8 +45,8 @@ void DF_NAME(df_amx_multiply)(float *sums, const df_amx_factor *a, const df_amx_
                               int a_passes, df_amx_later *later);
 
 /* Writes sums to c as |end| says; its biases are those of the first row and column. */
-void DF_NAME(df_amx_end)(float *c, int64_t c_row, const float *sums, int64_t rows, int64_t columns,
-                         const df_gemm_end *end);
+void DF_NAME(df_amx_epilogue)(float *c, int64_t c_row, const float *sums, int64_t rows,
+                              int64_t columns, const df_gemm_epilogue *epilogue);
 
 /* Configures the tiles for the calling thread, and releases them. */
 void DF_NAME(df_amx_open)(void);
