@@ -30,9 +30,11 @@ DIFFERENCES = {
     "softmax_grad",
     "log_softmax_grad",
 }
+# Off as a whole: by the error of a mean, which all elements have in common, or of gates, of which 1 is the largest.
+COMMON = re.compile("batch_norm_train|layer_norm|(lstm|gru|rnn)(_grad)?")
 # Algorithms of convolutions multiply what isn't finite by zeros of paddings and transforms: NaN spreads to neighbours.
 # Gradients of what isn't finite are infinite or NaN, as the order of their factors has it.
-SPREADING = re.compile("conv|conv_relu|conv_add_relu|conv_relu_max_pool|.*_grad|conv_grad_.*")
+SPREADING = re.compile("conv|conv_relu|conv_add_relu|conv_relu_max_pool|.*_grad|conv_grad_.*|softmax_cross_entropy")
 MARGIN = 30.0  # times the error that noise caused
 
 
@@ -74,6 +76,8 @@ def evaluate_noisy(
                 if array.dtype.kind == "f" and noise:
                     error = noise * random.standard_normal(array.shape)
                     array = array * (1 + error)
+                    if COMMON.fullmatch(node.op.name):
+                        array = array + error + noise * random.standard_normal()
                     if absolute:
                         array = array + error * np.abs(array[np.isfinite(array)]).max(initial=0)
                     first = inputs[0]
