@@ -1,4 +1,4 @@
-"""What tests of several rooms share: recordings, small graphs and ONNX models, other instruction sets, cycles."""
+"""What tests of several folders share: recordings, small graphs and ONNX models, other instruction sets, cycles."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""docs/architecture.md says what is so: its paths exist, its order of rooms is the one that is tested."""
+"""docs/architecture.md says what is so: its paths exist, its order of layers is the one that is tested."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_layers import ROOMS
+from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text()
@@ -33,10 +33,10 @@ def test_every_path_that_a_page_names_exists(page):
     assert [path for path in named if "FAMILY" not in path and not (ROOT / path).exists()] == []
 
 
-def test_the_order_of_rooms_is_the_one_that_is_tested():
+def test_the_order_of_layers_is_the_one_that_is_tested():
     (listed,) = re.findall(r"`(errors host [a-z ]+)`", PAGE)
-    rooms = [room for room in ROOMS if (ROOT / "dataflow" / room).is_dir() or room in listed.split()]
-    assert listed.split() == rooms
+    layers = [layer for layer in LAYERS if (ROOT / "dataflow" / layer).is_dir() or layer in listed.split()]
+    assert listed.split() == layers
 
 
 def test_every_question_is_answered_by_a_path():

@@ -157,13 +157,13 @@ def test_what_the_user_got_wrong_is_2(run: Any, model: Path, tmp_path: Path, arg
     np.save(tmp_path / "wrong.npy", np.ones((2, 6)))
     np.save(tmp_path / "good.npy", np.ones((2, 6), np.float32))
     (tmp_path / "t.txt").write_text("not an array")
-    places = {
+    fields = {
         "model": model,
         "wrong": tmp_path / "wrong.npy",
         "good": tmp_path / "good.npy",
         "text": tmp_path / "t.txt",
     }
-    result = run("run", *(a.format(**places) for a in arguments))
+    result = run("run", *(a.format(**fields) for a in arguments))
     assert result.code == 2
     assert message in result.err
     assert "Traceback" not in result.err
@@ -203,7 +203,7 @@ def test_finetune_writes_a_model_that_is_better(run: Any, model: Path, data: Pat
     assert lines[-2]["val_loss"] == pytest.approx(found["figures"]["val_loss"])
 
 
-def test_finetune_trains_what_it_is_told(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+def test_finetune_trains_what_its_options_say(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
     with np.load(data) as file:
         np.savez(tmp_path / "renamed.npz", x=file["x"], y=file["labels"], row=np.arange(120))
     target = tmp_path / "tuned.mlp"

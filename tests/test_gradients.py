@@ -128,7 +128,7 @@ def test_vjp_stays_a_function_after_its_first_use():
         np.testing.assert_allclose(found["x"], [1, 1])
 
 
-def test_a_fraction_beside_whole_numbers_is_refused():
+def test_a_fraction_beside_integers_is_refused():
     g = df.GraphBuilder()
     x = g.input("x", df.int64, (2,))
     with pytest.raises(df.InputError, match=r"0\.5 is no whole number"):
@@ -136,7 +136,7 @@ def test_a_fraction_beside_whole_numbers_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("cuts", "joined"),
+    ("ranges", "joined"),
     [
         (((0, 2), (2, 5), (5, 6)), True),
         (((5, 6), (0, 2), (2, 5)), True),
@@ -145,19 +145,19 @@ def test_a_fraction_beside_whole_numbers_is_refused():
         (((0, 3), (0, 3), (3, 6)), False),
     ],
 )
-def test_slices_that_are_the_whole_give_one_concat(cuts, joined):
+def test_slices_that_cover_a_value_give_one_concat(ranges, joined):
     g = df.GraphBuilder()
     x = g.input("x", df.float32, ("n", 6))
-    for index, (start, stop) in enumerate(cuts):
-        part = x[:, start:stop]
-        g.output(f"y{index}", df.ops.mul(part, part))
+    for index, (start, stop) in enumerate(ranges):
+        sliced = x[:, start:stop]
+        g.output(f"y{index}", df.ops.mul(sliced, sliced))
     joint = vjp_graph(g.build(), [x])
     session = df.Session(joint, devices=["cpu"])
     random = np.random.default_rng(4)
     value = random.standard_normal((3, 6)).astype(np.float32)
-    seeds = {f"grad.y{i}": random.standard_normal((3, b - a)).astype(np.float32) for i, (a, b) in enumerate(cuts)}
+    seeds = {f"grad.y{i}": random.standard_normal((3, b - a)).astype(np.float32) for i, (a, b) in enumerate(ranges)}
     expected = np.zeros((3, 6))
-    for index, (start, stop) in enumerate(cuts):
+    for index, (start, stop) in enumerate(ranges):
         expected[:, start:stop] += 2.0 * value[:, start:stop] * seeds[f"grad.y{index}"]
     found = session.run({"x": value, **seeds})["grad.x"]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)

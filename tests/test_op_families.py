@@ -1,4 +1,4 @@
-"""A family of ops has one word in every room: its declarations, reference, samples, kernels and converters."""
+"""A family of ops has one word in every folder: its declarations, reference, samples, kernels and converters."""
 
 import importlib
 import re

@@ -55,7 +55,7 @@ def test_out_is_written_and_returned():
 
 
 @pytest.mark.parametrize(
-    ("call", "parts"),
+    ("call", "texts"),
     [
         (lambda s: s.run({"z": X}), ["unknown inputs: z", "missing inputs: x"]),
         (lambda s: s.run({"x": X.astype(np.float64)}), ["float64", ".astype(np.float32)"]),
@@ -67,12 +67,12 @@ def test_out_is_written_and_returned():
         (lambda s: s.run((X, X)), ["got 2 inputs"]),
     ],
 )
-def test_refusals_say_what_was_expected(call, parts):
+def test_refusals_say_what_was_expected(call, texts):
     session = df.Session(small(), devices=["cpu"])
     with pytest.raises(df.DataflowError) as caught:
         call(session)
-    for part in parts:
-        assert part in str(caught.value)
+    for text in texts:
+        assert text in str(caught.value)
 
 
 def test_a_named_device_that_does_not_exist_is_refused():

@@ -1,4 +1,4 @@
-"""A device with its own memory, a queue and a few ops: placement, fallback, copies both ways, arenas per memory."""
+"""A device with its own memory, a queue and a few ops: placement, fallback, transfers, arenas per memory."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ def test_work_goes_to_the_remote_device_and_back(remote):
     x = recorded("mlp")["x"][0].astype(np.float32)
     session = df.Session(model, devices=DEVICES, registry=remote)
     plan = session.plan(x.shape)
-    placed = {p.node: p.device for p in session.placement(x.shape)}
-    assert set(placed.values()) == {"remote", "cpu"}  # tanh is not among its ops
+    device_of = {p.node: p.device for p in session.placement(x.shape)}
+    assert set(device_of.values()) == {"remote", "cpu"}  # tanh is not among its ops
     by_op = {p.op: p for p in session.placement(x.shape)}
     assert by_op["matmul"].device == by_op["relu"].device == "remote"
     assert by_op["tanh"].device == "cpu"

@@ -21,8 +21,8 @@ def operands(g, *shapes):
     return [g.input(f"x{i}", df.float32, shape) for i, shape in enumerate(shapes)]
 
 
-def feeds_of(graph, spread=1.0):
-    return {v.name: (RANDOM.standard_normal(v.type.sizes) * spread).astype(np.float32) for v in graph.inputs}
+def feeds_of(graph, deviation=1.0):
+    return {v.name: (RANDOM.standard_normal(v.type.sizes) * deviation).astype(np.float32) for v in graph.inputs}
 
 
 def plain(q, kt, v, mask=0.0, scale=1.0):
@@ -98,9 +98,9 @@ def t5(g, heads):
 
 def scaled_both(g, heads):
     """As PyTorch's exporters write scaled_dot_product_attention."""
-    root = 8**-0.25
+    factor = 8**-0.25
     kt = g("Transpose", g.split("k"), perm=(0, 1, 3, 2))
-    return g.finish(g("MatMul", g("Mul", g.split("q"), g.number(root)), g("Mul", kt, g.number(root))))
+    return g.finish(g("MatMul", g("Mul", g.split("q"), g.number(factor)), g("Mul", kt, g.number(factor))))
 
 
 def scaled_query(g, heads):
@@ -192,7 +192,7 @@ def test_any_sizes(m, n, d, e, batch, masked, threads, scale):
 
 
 @pytest.mark.parametrize(("m", "n"), [(600, 30), (5, 2000), (700, 1300)])
-def test_many_rows_and_columns_are_cut_with_the_same_bits_from_run_to_run(m, n):
+def test_many_rows_and_columns_are_split_with_the_same_bits_from_run_to_run(m, n):
     shapes = [(3, m, 16), (3, 16, n), (3, n, 24), (m, n)]
     arrays = [RANDOM.standard_normal(s).astype(np.float32) for s in shapes]
     arrays[3][: m // 2, : n // 2] = -np.inf  # whole blocks of columns are closed for some rows
@@ -262,18 +262,18 @@ def test_lower_precision_is_taken_where_it_is_allowed(precision, error, m, n, d)
 
 @given(
     m=st.integers(1, 5), n=st.integers(1, 1500), d=st.integers(0, 70), e=st.integers(1, 70),
-    turned=st.sets(st.sampled_from(("q", "kt", "v"))), masked=st.booleans(), threads=st.integers(1, 2),
+    transposed=st.sets(st.sampled_from(("q", "kt", "v"))), masked=st.booleans(), threads=st.integers(1, 2),
 )  # fmt: skip
 @settings(max_examples=80, deadline=None)
-def test_few_rows_read_keys_and_values_as_they_lie(m, n, d, e, turned, masked, threads):
+def test_few_rows_read_keys_and_values_as_they_lie(m, n, d, e, transposed, masked, threads):
     """Each operand may be a view of its transpose, and the logarithm of the sum is as in a closed form."""
     g = df.GraphBuilder()
     arrays, values = [], []
     for name, shape in {"q": (3, m, d), "kt": (3, d, n), "v": (1, n, e)}.items():
         arrays.append(RANDOM.standard_normal(shape).astype(np.float32))
-        stored = g.input(name, df.float32, shape if name not in turned else (shape[0], *shape[:0:-1]))
-        values.append(stored if name not in turned else ops.transpose(stored, perm=(0, 2, 1)))
-    feeds = {k: a.swapaxes(1, 2) if k in turned else a for k, a in zip(("q", "kt", "v"), arrays, strict=True)}
+        stored = g.input(name, df.float32, shape if name not in transposed else (shape[0], *shape[:0:-1]))
+        values.append(stored if name not in transposed else ops.transpose(stored, perm=(0, 2, 1)))
+    feeds = {k: a.swapaxes(1, 2) if k in transposed else a for k, a in zip(("q", "kt", "v"), arrays, strict=True)}
     if masked:
         values.append(g.input("mask", df.float32, (m, n)))
         arrays.append(RANDOM.standard_normal((m, n)).astype(np.float32))
@@ -288,7 +288,7 @@ def test_few_rows_read_keys_and_values_as_they_lie(m, n, d, e, turned, masked, t
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_turned_mask_stays_apart_from_the_scores(precision):
+def test_a_transposed_mask_stays_apart_from_the_scores(precision):
     """It is copied a row at a time, beside many rows of scores where products are done in large blocks."""
     shapes = [(1, 130, 64), (1, 64, 128), (1, 128, 64), (128, 130)]
     g = df.GraphBuilder()

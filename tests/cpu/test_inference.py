@@ -45,7 +45,7 @@ def convolved(x, w, bias, strides, pads, dilations, groups):
     return y.reshape(n, -1, *y.shape[3:]) + bias.reshape(-1, *[1] * spatial)
 
 
-def spread(dy, w, shape, strides, pads, dilations, groups):
+def reference(dy, w, shape, strides, pads, dilations, groups):
     """The input gradient: every element of dy, times the weights, added to where its window lies."""
     spatial = len(shape) - 2
     n, g, c = shape[0], groups, shape[1] // groups
@@ -156,9 +156,9 @@ def test_input_gradient_of_convolution(case, constant):
         if constant
         else run(lambda g, dy, w: df.ops.conv_grad_input(dy, w, input_shape=x, **window), dy, w)
     )
-    near(found, spread(dy, w, x, **window), w[0].size // w.shape[1] * (filters // groups))
-    packs = channels // groups > 16 and np.prod(strides) <= 9 and max(pads) < min(kernel)
-    assert ("packs" in plan.memory) == constant or not packs
+    near(found, reference(dy, w, x, **window), w[0].size // w.shape[1] * (filters // groups))
+    prepacked = channels // groups > 16 and np.prod(strides) <= 9 and max(pads) < min(kernel)
+    assert ("packs" in plan.memory) == constant or not prepacked
 
 
 CHANNEL_BY_CHANNEL = [c for c in CONVOLUTIONS if c[-1] == c[0]] + [
@@ -182,9 +182,9 @@ def test_gradients_of_convolution_channel_by_channel(case):
         9,
     )
     exact = df.GraphBuilder()
-    wide = [exact.input(n, df.float64, a.shape) for n, a in (("x", x), ("w", w), ("dy", dy))]
-    exact.output("dx", df.ops.conv_grad_input(wide[2], wide[1], input_shape=x.shape, **window))
-    exact.output("dw", df.ops.conv_grad_weight(wide[0], wide[2], weight_shape=w.shape, **window))
+    doubles = [exact.input(n, df.float64, a.shape) for n, a in (("x", x), ("w", w), ("dy", dy))]
+    exact.output("dx", df.ops.conv_grad_input(doubles[2], doubles[1], input_shape=x.shape, **window))
+    exact.output("dw", df.ops.conv_grad_weight(doubles[0], doubles[2], weight_shape=w.shape, **window))
     feeds = {"x": x.astype(np.float64), "w": w.astype(np.float64), "dy": dy.astype(np.float64)}
     wanted = df.Session(df.Model(exact.build()), devices=["numpy"]).run(feeds)
     found, _ = run(lambda g, dy, w: df.ops.conv_grad_input(dy, w, input_shape=x.shape, **window), dy, w)
@@ -195,16 +195,16 @@ def test_gradients_of_convolution_channel_by_channel(case):
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 5])
 @pytest.mark.parametrize(("k", "columns"), [(1, 1), (7, 33), (300, 16), (5000, 70), (64, 2100)])
-@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
-def test_products_with_few_rows(rows, k, columns, turned):
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+def test_products_with_few_rows(rows, k, columns, transposed):
     a, b, bias = normal(rows, k), normal(k, columns), normal(columns)
-    left = np.ascontiguousarray(a.T) if "a" in turned else a
-    right = np.ascontiguousarray(b.T) if "b" in turned else b
+    left = np.ascontiguousarray(a.T) if "a" in transposed else a
+    right = np.ascontiguousarray(b.T) if "b" in transposed else b
 
     def build(g, x):
-        x = df.ops.transpose(x, perm=(1, 0)) if "a" in turned else x
+        x = df.ops.transpose(x, perm=(1, 0)) if "a" in transposed else x
         w = g.constant(right)
-        w = df.ops.transpose(w, perm=(1, 0)) if "b" in turned else w
+        w = df.ops.transpose(w, perm=(1, 0)) if "b" in transposed else w
         return df.ops.relu(df.ops.add(df.ops.matmul(x, w), g.constant(bias)))
 
     exact = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
@@ -278,11 +278,11 @@ def test_the_largest_of_a_window_with_a_nan_is_nan():
     np.testing.assert_array_equal(np.isnan(found), where)
 
 
-@pytest.mark.parametrize("place", [(0, 0), (3, 1), (4, 20), (8, 39), (5, 32), (8, 0)])
+@pytest.mark.parametrize("position", [(0, 0), (3, 1), (4, 20), (8, 39), (5, 32), (8, 0)])
 @pytest.mark.parametrize("columns", [2, 3])
-def test_a_nan_wins_wherever_it_lies_in_windows_two_apart(place, columns):
+def test_a_nan_wins_wherever_it_lies_in_windows_two_apart(position, columns):
     x = normal(1, 2, 9, 40)
-    x[0, 1][place] = np.nan
+    x[0, 1][position] = np.nan
     kernel, pads = (3, columns), (1, 1, 1, 1) if columns == 3 else (1, 0, 1, 0)
     window = {"kernel": kernel, "strides": (2, 2), "pads": pads, "dilations": (1, 1)}
     found, _ = run(lambda g, x: df.ops.max_pool(x, **window), x)
@@ -310,10 +310,10 @@ def test_a_convolution_with_the_pool_behind_it_is_one_kernel_and_keeps_nan():
 @pytest.mark.parametrize("kind", ["sum", "mean", "max", "min"])
 def test_short_rows_are_reduced(kind, n):
     x = normal(5, 7, n + 3)[:, :, 1 : n + 1]
-    turned = x.transpose(1, 0, 2)
+    transposed = x.transpose(1, 0, 2)
     x[2, 3, n // 2] = np.inf
     x[4, 6, n - 1] = np.nan
-    for given in (np.ascontiguousarray(x), turned):
+    for given in (np.ascontiguousarray(x), transposed):
         found, _ = run(lambda g, v: getattr(df.ops, f"reduce_{kind}")(v, axes=(2,), keepdims=False), given)
         expected = getattr(np, kind)(given.astype(np.float64), 2)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6 * n)

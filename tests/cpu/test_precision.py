@@ -82,14 +82,14 @@ def test_products_of_all_sizes(m, n, k, precision):
     st.sampled_from(PRECISIONS[1:]),
     st.integers(0, 2**32 - 1),
 )
-def test_products_of_any_size(sizes, turned, precision, seed):
+def test_products_of_any_size(sizes, transposed, precision, seed):
     m, n, k = sizes
     random = np.random.default_rng(seed)
     a, b = normal(random, m, k), normal(random, k, n)
-    given = [np.ascontiguousarray(x.T) if t else x for x, t in zip((a, b), turned, strict=True)]
+    given = [np.ascontiguousarray(x.T) if t else x for x, t in zip((a, b), transposed, strict=True)]
 
     def build(g, *values):
-        x, y = (df.ops.transpose(v, perm=(1, 0)) if t else v for v, t in zip(values, turned, strict=True))
+        x, y = (df.ops.transpose(v, perm=(1, 0)) if t else v for v, t in zip(values, transposed, strict=True))
         return df.ops.matmul(x, y)
 
     check(run(build, *given, precision=precision, threads=2), a, b, precision)
@@ -166,8 +166,8 @@ def odd_operands():
     random = np.random.default_rng(5)
     a, b = normal(random, 70, 300), normal(random, 300, 50)
     most = np.finfo(np.float32).max
-    places = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan, "most": most, "least": 1e-45, "tiny": 2.0**-126}
-    for name, value in places.items():
+    specials = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan, "most": most, "least": 1e-45, "tiny": 2.0**-126}
+    for name, value in specials.items():
         for side in (0, 1):
             pair = [a.copy(), b.copy()]
             pair[side][(33, 17) if side == 0 else (17, 33)] = value
@@ -176,7 +176,7 @@ def odd_operands():
     yield "all tiny", a * np.float32(2.0**-120), b * np.float32(2.0**100)
     yield "tiny against huge", a * np.float32(2.0**-60), b * np.float32(2.0**60)
     both = [a.copy(), b.copy()]
-    both[0][3, 4], both[1][4, 5] = np.inf, 1e-40  # inf, and not nan from what the unit takes for zero
+    both[0][3, 4], both[1][4, 5] = np.inf, 1e-40  # inf, and not nan: AMX tiles flush the subnormal to zero
     yield "inf times least", *both
     zeros = [a.copy(), b.copy()]
     zeros[0][3, 4], zeros[1][4, 5] = np.inf, 0.0
@@ -204,24 +204,26 @@ def test_what_is_not_ordinary_gives_what_float32_gives(case, precision):
     check_odd(product(a, b, precision), a, b, precision)
 
 
-def by_constant(a, b, precision, turned=False, threads=2):
+def by_constant(a, b, precision, transposed=False, threads=2):
     """The product with a constant second factor, and the session's plan."""
     g = df.GraphBuilder()
-    w = g.parameter("w", np.ascontiguousarray(b.T) if turned else b)
-    g.output("y", df.ops.matmul(g.input("x", df.float32, a.shape), df.ops.transpose(w, perm=(1, 0)) if turned else w))
+    w = g.parameter("w", np.ascontiguousarray(b.T) if transposed else b)
+    g.output(
+        "y", df.ops.matmul(g.input("x", df.float32, a.shape), df.ops.transpose(w, perm=(1, 0)) if transposed else w)
+    )
     session = df.Session(df.Model(g.build()), devices=["cpu"], threads=threads, precision=precision)
     return session.run({"x": a})["y"].copy(), session.plan()
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["plain", "turned"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
 @pytest.mark.parametrize(("m", "n", "k"), [*SIZES, (40, 700, 1500), (1500, 70, 40)])
-def test_constant_weights(m, n, k, turned):
+def test_constant_weights(m, n, k, transposed):
     random = np.random.default_rng(m + n * k)
     a, b = normal(random, m, k), normal(random, k, n)
     for precision in PRECISIONS[1:]:
-        found, _ = by_constant(a, b, precision, turned)
+        found, _ = by_constant(a, b, precision, transposed)
         check(found, a, b, precision)
-        check(by_constant(a, b, precision, turned, threads=1)[0], a, b, precision)
+        check(by_constant(a, b, precision, transposed, threads=1)[0], a, b, precision)
 
 
 @needs_unit
@@ -337,7 +339,7 @@ def test_gradients_of_convolutions(case, precision):
     check_gradient(df.ops.conv_grad_weight, {"x": x, "dy": dy}, precision, terms, weight_shape=w.shape, **window)
 
 
-WIDE = [  # of which the unit takes the weight gradient
+LARGE = [  # AMX tiles compute their weight gradients
     (64, 64, (20, 19), (3, 3), (1, 1), (1, 1, 1, 1)),
     (130, 200, (24, 24), (1, 1), (1, 1), (0, 0, 0, 0)),
     (40, 96, (31, 30), (3, 5), (2, 2), (2, 1, 1, 2)),
@@ -345,8 +347,8 @@ WIDE = [  # of which the unit takes the weight gradient
 ]
 
 
-@pytest.mark.parametrize("case", WIDE)
-def test_weight_gradients_on_the_unit(case):
+@pytest.mark.parametrize("case", LARGE)
+def test_weight_gradients_on_amx_tiles(case):
     c, f, size, kernel, strides, pads = case
     random = np.random.default_rng(c)
     x = normal(random, 4, c, *size)
@@ -389,16 +391,16 @@ def test_convolutions_of_what_is_not_ordinary(where, value, precision):
             np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
             np.testing.assert_array_equal(np.isposinf(found), np.isposinf(expected))
         finite = np.isfinite(expected) & (np.abs(exact) < 2.0**126)
-        whole = [np.where(np.isfinite(a), a, 0) for a in (rows, columns)]
-        most = np.stack([bound(whole[0], image, precision) for image in whole[1]]).reshape(exact.shape)
-        # Sums in float32, one after the other; parts of numbers at the end of the range are cut, not rounded.
-        most += (LOST[precision][0] + 2.0**-24 * 180) * (np.abs(whole[0]) @ np.abs(whole[1])).reshape(exact.shape)
+        zeroed = [np.where(np.isfinite(a), a, 0) for a in (rows, columns)]
+        most = np.stack([bound(zeroed[0], image, precision) for image in zeroed[1]]).reshape(exact.shape)
+        # Sums in float32, one after the other; terms of numbers at the end of the range are truncated, not rounded.
+        most += (LOST[precision][0] + 2.0**-24 * 180) * (np.abs(zeroed[0]) @ np.abs(zeroed[1])).reshape(exact.shape)
         assert np.all((np.abs(found - exact) <= most)[finite])
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
-def test_every_precision_is_float32_without_the_unit(isa):
-    """Where there is none, precision is accepted; in float32 the unit changes no bit."""
+def test_every_precision_is_float32_without_amx(isa):
+    """Without AMX tiles every precision is accepted; in float32 they change no bit."""
     code = """
 import sys
 import numpy as np

@@ -83,12 +83,12 @@ def test_a_scalar_of_a_reduction_is_expanded(fold):
 def views(x, m, k):
     """Forms of an operand (..., m, k): how it comes from its input, and the same of an array."""
     batch = x.shape[:-2]
-    whole = (*batch, m, k)
+    full = (*batch, m, k)
     return {
-        "rows": (x[..., :1, :], lambda v: ops.broadcast_to(v, shape=whole)),
-        "columns": (x[..., :1], lambda v: ops.broadcast_to(v, shape=whole)),
-        "one": (x[..., :1, :1], lambda v: ops.broadcast_to(v, shape=whole)),
-        "columns turned": (
+        "rows": (x[..., :1, :], lambda v: ops.broadcast_to(v, shape=full)),
+        "columns": (x[..., :1], lambda v: ops.broadcast_to(v, shape=full)),
+        "one": (x[..., :1, :1], lambda v: ops.broadcast_to(v, shape=full)),
+        "columns transposed": (
             np.ascontiguousarray(np.swapaxes(x[..., :1], -1, -2)),
             lambda v: ops.transpose(
                 ops.broadcast_to(v, shape=(*batch, k, m)), perm=(*range(len(batch)), len(batch) + 1, len(batch))
@@ -98,12 +98,12 @@ def views(x, m, k):
 
 
 def plain(name, array, m, k):
-    if name == "columns turned":
+    if name == "columns transposed":
         array = np.swapaxes(array, -1, -2)
     return np.broadcast_to(array, (*array.shape[:-2], m, k)).astype(np.float64)
 
 
-@pytest.mark.parametrize("form", ["rows", "columns", "one", "columns turned"])
+@pytest.mark.parametrize("form", ["rows", "columns", "one", "columns transposed"])
 @pytest.mark.parametrize("sizes", [(2, 3, 5), (5, 9, 7), (17, 9, 5), (40, 33, 70), (130, 400, 31), (14, 500, 600)])
 def test_a_product_of_what_repeats(sizes, form):
     m, k, n = sizes
@@ -122,16 +122,16 @@ def test_a_product_of_what_repeats(sizes, form):
 @pytest.mark.parametrize("columns", [1, 5, 40])
 def test_a_batch_of_what_repeats_meets_one_matrix(shape, columns):
     x, w = normal(*shape), normal(4, columns)
-    whole = np.broadcast_to(x, (2, 3, 4)).astype(np.float64)
-    close(run(lambda x, w: ops.matmul(ops.broadcast_to(x, shape=(2, 3, 4)), w), x, w), whole @ w)
-    turned = whole[::-1, ::-1]
+    full = np.broadcast_to(x, (2, 3, 4)).astype(np.float64)
+    close(run(lambda x, w: ops.matmul(ops.broadcast_to(x, shape=(2, 3, 4)), w), x, w), full @ w)
+    mirrored = full[::-1, ::-1]
 
     def flipped(x, w):
         both = ops.broadcast_to(x, shape=(2, 3, 4))
         both = ops.slice(both, starts=(1, 2, 0), stops=(-1, -1, 4), steps=(-1, -1, 1))
         return ops.matmul(both, w)
 
-    close(run(flipped, x, w), turned @ w)
+    close(run(flipped, x, w), mirrored @ w)
 
 
 @pytest.mark.parametrize("sizes", [(8, 20, 5), (64, 32, 10), (3, 7, 2)])

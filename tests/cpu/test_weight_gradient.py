@@ -1,5 +1,5 @@
-"""The cpu device's weight gradient of convolutions against float64 sums, for sizes that no tile, block or piece
-divides; on every instruction set, and with several numbers of threads, which decide how the work is cut."""
+"""The cpu device's weight gradient of convolutions against float64 sums, for sizes that no tile, block or task
+divides; on every instruction set, and with several numbers of threads, which decide how the work is split."""
 
 from functools import partial
 

@@ -92,9 +92,9 @@ def standin():
     compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
     flags = ("-x", "c++", f"-I{build.INCLUDE}", f"-I{build.NATIVE}", f"-I{build.CUDA}", f"-I{HERE / 'standin'}")
     units = tuple(
-        build.Unit(path, flags, f"standin/{build.object_name(root, path)}")
-        for root, pattern in ((build.CUDA, "*.cu"), (HERE / "standin", "*.cpp"))
-        for path in sorted(root.rglob(pattern))
+        build.Unit(path, flags, f"standin/{build.object_name(folder, path)}")
+        for folder, pattern in ((build.CUDA, "*.cu"), (HERE / "standin", "*.cpp"))
+        for path in sorted(folder.rglob(pattern))
     )
     # A kernel of another package is linked with it, and finds the runtime there.
     exports = "df_plugin_entry; *standin*; *cuda*; cublasLt*; cudnn*; threadIdx; blockIdx; blockDim; gridDim"

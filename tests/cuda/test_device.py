@@ -104,27 +104,27 @@ def test_one_launch_steps_all_parameters(standin, standin_registry):
 
 def test_an_index_out_of_range_names_the_node_and_leaves_the_session_usable(cuda):
     g = df.GraphBuilder()
-    table, places = g.input("table", df.float32, (4, 3)), g.input("places", df.int64, (2,))
-    g.output("y", df.ops.gather(table, places, axis=0))
+    table, indices = g.input("table", df.float32, (4, 3)), g.input("indices", df.int64, (2,))
+    g.output("y", df.ops.gather(table, indices, axis=0))
     session = df.Session(df.Model(g.build()), devices=DEVICES, registry=cuda)
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     for _ in range(3):  # launched, captured, replayed
         with pytest.raises(df.InputError, match=r"gather 'gather' .*: kernel 'gather any cuda': 7 is out of range for"):
-            session.run({"table": values, "places": np.array([1, 7])})
-        got = session.run({"table": values, "places": np.array([1, -1])})["y"]
+            session.run({"table": values, "indices": np.array([1, 7])})
+        got = session.run({"table": values, "indices": np.array([1, -1])})["y"]
         np.testing.assert_array_equal(got, values[[1, -1]])
 
 
-def test_a_fault_is_told_to_the_thread_that_made_it(cuda):
+def test_a_fault_is_reported_to_the_thread_that_made_it(cuda):
     g = df.GraphBuilder()
-    table, places = g.input("table", df.float32, (4, 3)), g.input("places", df.int64, (2,))
-    g.output("y", df.ops.gather(table, places, axis=0))
+    table, indices = g.input("table", df.float32, (4, 3)), g.input("indices", df.int64, (2,))
+    g.output("y", df.ops.gather(table, indices, axis=0))
     session = df.Session(df.Model(g.build()), devices=DEVICES, registry=cuda)
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
 
     def run(index):
         try:
-            got = session.run({"table": values, "places": np.array([1, 7 if index % 2 else 2])})["y"]
+            got = session.run({"table": values, "indices": np.array([1, 7 if index % 2 else 2])})["y"]
         except df.InputError:
             return index % 2 == 1
         return index % 2 == 0 and np.array_equal(got, values[[1, 2]])
@@ -225,9 +225,9 @@ def test_pins_split_a_model_over_two_cards(standin_registry):
     alone = df.Session(model, devices=["cpu"])
     last = [node.name for node in model.graph.nodes if node.op.name == "matmul"][-1]
     session = df.Session(model, devices=["cuda", "cuda:1", "cpu"], pin={last: "cuda:1"}, registry=standin_registry)
-    placed = {p.node: p.device for p in session.placement(x.shape)}
-    assert placed["add.1"] == "cuda"
-    assert placed[last] == "cuda:1"
+    device_of = {p.node: p.device for p in session.placement(x.shape)}
+    assert device_of["add.1"] == "cuda"
+    assert device_of[last] == "cuda:1"
     moves = {(m.from_device, m.to_device) for m in session.plan(x.shape).items if isinstance(m, Transfer)}
     assert ("cuda", "cuda:1") in moves  # straight from card to card
     for _ in range(3):

@@ -124,7 +124,7 @@ def test_convolution_in_large_tiles(cuda):
     agree(cuda, [Sample(ops.conv, (x(1, 16, 130, 131), x(128, 16, 1, 2)), window)])
 
 
-# Sums of hidden products grow like its root; the states through which they go are bounded, so errors stay small.
+# Sums of ``hidden`` products grow like its square root; the states between them are bounded, so errors stay small.
 def recurrent(steps, batch, hidden):
     state, stack = x(batch, hidden), x(steps, batch, hidden)
     lengths = Operand((batch,), int32, kind="range", low=0, high=steps + 1)
@@ -167,7 +167,7 @@ def test_samples_by_the_vendor(op, vendor):
     assert library.was_launched(launched.get(op, forward))
 
 
-def test_without_the_libraries_the_reason_is_told(standin_registry):
+def test_without_the_libraries_the_reason_is_reported(standin_registry):
     for op, name in (("matmul", "cuBLASLt"), ("conv", "cuDNN")):
         sample = next(s for s in SAMPLES if s.op.name == op)
         (node,) = sample.build().nodes
@@ -224,7 +224,7 @@ def test_an_algorithm_works_on_a_card_that_it_was_not_chosen_for(vendor):
         ("conv", "cudnnConvolutionForward", "cuDNN: the execution"),
     ],
 )
-def test_a_call_that_fails_is_told(op, call, text, vendor):
+def test_a_call_that_fails_is_reported(op, call, text, vendor):
     registry, library = vendor
     sample = next(s for s in SAMPLES if s.op.name == op)
     session = df.Session(df.Model(sample.build()), devices=["cuda"], registry=registry)

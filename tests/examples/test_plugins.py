@@ -50,8 +50,8 @@ def test_examples_import_public_names_alone():
     for package in PACKAGES:
         for path in package.rglob("*.py"):
             for name in imports(path, package):
-                parts = name.split(".")
-                public = parts[0] != "dataflow" or len(parts) <= 2 or (len(parts) == 3 and parts[1] in PUBLIC)
+                modules = name.split(".")
+                public = modules[0] != "dataflow" or len(modules) <= 2 or (len(modules) == 3 and modules[1] in PUBLIC)
                 assert public, f"{path} imports {name}"
 
 

@@ -60,8 +60,8 @@ def test_steps_from_several_threads_come_one_after_the_other():
     for batch in batches:
         alone.step(batch)
 
-    def train(part):
-        for batch in part:
+    def train(subset):
+        for batch in subset:
             shared.step(batch)
             shared.predict(batch["x"])
 
@@ -132,7 +132,7 @@ def test_a_closed_session_says_so():
     session.close()
 
 
-def test_an_error_is_told_to_the_thread_that_made_it():
+def test_an_error_is_reported_to_the_thread_that_made_it():
     g = df.GraphBuilder()
     table = g.parameter("table", np.arange(5, dtype=np.float32))
     g.output("y", df.ops.gather(table, g.input("i", df.int64, ("n",)), axis=0))
@@ -333,14 +333,14 @@ def test_numpy_numbers_count_as_numbers():
     assert session.threads == 1
 
 
-def whole_and_parts():
+def overlapping_views():
     memory = np.zeros(8 * WIDTH, np.float32)
     return memory, memory[: 2 * WIDTH].reshape(2, WIDTH), memory[WIDTH : 3 * WIDTH].reshape(2, WIDTH)
 
 
 def test_results_that_would_overwrite_an_input_are_refused():
     session = df.Session(scaled(2.0), threads=1)
-    _, x, y = whole_and_parts()
+    _, x, y = overlapping_views()
     x[...] = 1
     for out in (x, y):
         with pytest.raises(df.InputError, match=r"out\['y'\] shares memory with input 'x'"):
@@ -354,7 +354,7 @@ def test_results_that_would_overwrite_each_other_are_refused():
     g.output("a", x + x)
     g.output("b", x * x)
     session = df.Session(df.Model(g.build()), threads=1)
-    memory, first, second = whole_and_parts()
+    memory, first, second = overlapping_views()
     given = np.ones((2, WIDTH), np.float32)
     with pytest.raises(df.InputError, match=r"out\['b'\] shares memory with out\['a'\]"):
         session.run(given, out={"a": first, "b": second})

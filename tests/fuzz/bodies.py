@@ -23,7 +23,7 @@ def _scan(maker: Maker) -> tuple[Any, ...]:
     random = maker.random
     sequence = maker.pick(lambda v: v.type.shape)
     if random.random() < 0.4:
-        sequence = maker.cut(sequence, sequence.type.sizes if random.random() < 0.5 else
+        sequence = maker.slice_to(sequence, sequence.type.sizes if random.random() < 0.5 else
                              (random.randint(0, sequence.type.sizes[0]), *sequence.type.sizes[1:]))  # fmt: skip
     iterations = sequence.type.sizes[0]
     others = [v for v in maker.floats() if v.type.shape and v.type.sizes[0] == iterations]

@@ -51,7 +51,7 @@ class Report:
         return sum(self.counts.values())
 
     def enter(self, case: int, finding: Finding, environment: Mapping[str, str]) -> None:
-        """Counts a finding; the first cases of each root are kept."""
+        """Counts a finding; the first cases of each cause are kept."""
         entry = self.findings.setdefault(
             f"{finding.kind}: {finding.where}", {"count": 0, "cases": [], "text": finding.text, **environment}
         )
@@ -90,8 +90,8 @@ class _Worker:
     def lines(self) -> list[bytes]:
         """The lines that have come since; a broken last one is kept for later."""
         data = os.read(self.pipe, 1 << 16)
-        *whole, self.rest = (self.rest + data).split(b"\n")
-        return [*whole] if data else [b""]
+        *complete, self.rest = (self.rest + data).split(b"\n")
+        return [*complete] if data else [b""]
 
     def overdue(self) -> str:
         """What the current case has exceeded, or nothing."""

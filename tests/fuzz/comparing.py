@@ -43,7 +43,7 @@ def evaluate_noisy(
     feeds: Results,
     random: np.random.Generator,
     noise: float,
-    spread: set[str] | None = None,
+    affected: set[str] | None = None,
     absolute: bool = False,
 ) -> dict[str, Array]:
     """The outputs in float64, where each node's floating inputs and results are off by a random relative ``noise``.
@@ -56,12 +56,12 @@ def evaluate_noisy(
         random: of the noise.
         noise: relative; 0: the exact results.
         absolute: results are off by ``noise`` of their largest element too: what saturates is 0 in less precision.
-        spread: gets the names of outputs behind a convolution of what isn't finite (see ``SPREADING``).
+        affected: gets the names of outputs behind a convolution of what isn't finite (see ``SPREADING``).
     """
     behind: set[df.Value | None] = set()
     kernels = {**KERNELS, **control_flow.kernels(lambda body, given, _: evaluate_noisy(body, given, random, noise))}
-    known: dict[Any, Any] = {v: _wide(feeds[v.name]) for v in graph.inputs}
-    known.update({v: _wide(data.array) for v, data in graph.initializers.items()})
+    known: dict[Any, Any] = {v: _to_float64(feeds[v.name]) for v in graph.inputs}
+    known.update({v: _to_float64(data.array) for v, data in graph.initializers.items()})
     for node in graph.nodes:
         attributes = {k: df.float64 if _is_float(v) else v for k, v in node.attributes.items()}
         inputs = [None if v is None else _moved(known[v], random, noise) for v in node.inputs]
@@ -86,8 +86,8 @@ def evaluate_noisy(
                     if value is not None and value.type.dtype.is_float:  # its range counts too
                         array = array.astype(value.type.dtype.numpy).astype(np.float64)
                 known[value] = _wrapped(array, value)
-    if spread is not None:
-        spread |= {name for name, value in graph.outputs.items() if value in behind}
+    if affected is not None:
+        affected |= {name for name, value in graph.outputs.items() if value in behind}
     return {name: known[value] for name, value in graph.outputs.items()}
 
 
@@ -97,7 +97,7 @@ def differences(found: Results, expected: Results) -> list[str]:
 
 
 def wrong(graph: df.Graph, feeds: Results, found: Results) -> str:
-    """What is wrong with results in a way that rounding does not explain, or nothing.
+    """What is wrong with results and not explained by rounding, or nothing.
 
     Args:
         graph: bound.
@@ -105,18 +105,18 @@ def wrong(graph: df.Graph, feeds: Results, found: Results) -> str:
         found: arrays by output name, of the declared dtypes.
     """
     random = np.random.default_rng(0)
-    spread: set[str] = set()
-    exact = evaluate_noisy(graph, feeds, random, 0.0, spread)
-    suspects = [name for name in differences(found, exact) if name not in spread]
+    affected: set[str] = set()
+    exact = evaluate_noisy(graph, feeds, random, 0.0, affected)
+    suspects = [name for name in differences(found, exact) if name not in affected]
     if not suspects:
         return ""
     dtypes = {v.type.dtype.name for v in graph.values() if v.type.dtype.is_float}
     if "float4_e2m1fn" in dtypes:
-        return ""  # one rounding is up to half of a value there: nothing that is off is told from rounding
+        return ""  # one rounding is up to half of a value there: no error can be distinguished from rounding
     noise = NOISE * (1 if dtypes <= {"float32", "float64"} else 2.0**13 if "float16" in dtypes else 2.0**16)
     moved = [evaluate_noisy(graph, feeds, random, noise) for _ in range(ROUNDS)]
     for name in suspects:
-        allowance = MARGIN * _spread(exact[name], [m[name] for m in moved])
+        allowance = MARGIN * _noise_error(exact[name], [m[name] for m in moved])
         if allowance is None or not np.isfinite(allowance):
             continue
         bad = _far(found[name], exact[name], float(allowance))
@@ -149,7 +149,7 @@ def _far(found: Array, exact: Array, allowance: float) -> Array:
     return np.asarray(~(same | overflown | (np.abs(b) < 1e-30) & (np.abs(a) < 1e-30)))
 
 
-def _spread(exact: Array, moved: list[Array]) -> float:
+def _noise_error(exact: Array, moved: list[Array]) -> float:
     """By how much noise moved the result; infinite where it changed more than numbers."""
     worst = 0.0
     for array in moved:
@@ -183,7 +183,7 @@ def _floating(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
 
 
-def _wide(array: Any) -> Array:
+def _to_float64(array: Any) -> Array:
     array = np.asarray(array)
     return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
 

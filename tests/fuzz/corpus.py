@@ -42,16 +42,16 @@ def unpack(path: Path) -> Iterator[tuple[str, bytes]]:
         at += name + size
 
 
-def pack(contents: Mapping[str, bytes]) -> bytes:
+def archive(contents: Mapping[str, bytes]) -> bytes:
     """The file of these contents, before it is compressed."""
-    parts = [_HEAD.pack(len(name), len(data)) + name.encode() + data for name, data in sorted(contents.items())]
-    return b"".join(parts)
+    records = [_HEAD.pack(len(name), len(data)) + name.encode() + data for name, data in sorted(contents.items())]
+    return b"".join(records)
 
 
 def write() -> None:
     """Collects the models anew."""
     models = {**_node_tests(), **{name: model.SerializeToString() for name, model in _special()}}
-    PATH.write_bytes(lzma.compress(pack(models), preset=9 | lzma.PRESET_EXTREME))
+    PATH.write_bytes(lzma.compress(archive(models), preset=9 | lzma.PRESET_EXTREME))
 
 
 def _node_tests() -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .campaign import Report
-from .corpus import PATH, pack, unpack
+from .corpus import PATH, archive, unpack
 from .findings import ROOT, Finding, allowed, finding_of
 
 KEPT = PATH.with_name("reached.xz")
@@ -54,7 +54,7 @@ def cover(minutes: float, seed: int, keep: bool = False) -> Report:
             if keep:
                 kept = {n: d for n, d in kept.items() if not n.startswith(name)} | _reached(name, folder)
     if keep:
-        KEPT.write_bytes(lzma.compress(pack(kept), preset=9))
+        KEPT.write_bytes(lzma.compress(archive(kept), preset=9))
     report.seconds = time.monotonic() - begin
     return report
 

@@ -19,7 +19,7 @@ class Finding:
 
     Attributes:
         kind: ``crash``, ``hang``, ``foreign`` (an exception that isn't ours), ``memory``, ``different`` or ``plan``.
-        where: groups findings of one root: the exception and its innermost frame in our code, or the ops at fault.
+        where: groups findings of one cause: the exception and its innermost frame in our code, or the ops at fault.
         text: for people.
     """
 

@@ -92,8 +92,8 @@ def train(folder: Path) -> None:
 def campaign(kills: int, seed: int, folder: Path) -> Report:
     """Runs, kills and compares until there were ``kills`` kills and the run they fell into is done."""
     begun, rng, report = time.monotonic(), random.Random(seed), Report(seed)
-    whole = folder / "whole"
-    if _process(whole, None) != 0:
+    undisturbed = folder / "whole"
+    if _process(undisturbed, None) != 0:
         raise RuntimeError("the run left alone failed")
     while report.kills < kills and len(report.differences) < 10:
         run = folder / "run"
@@ -112,7 +112,7 @@ def campaign(kills: int, seed: int, folder: Path) -> Report:
             report.saves += any(path.name.endswith(".part") for path in run.iterdir()) if run.is_dir() else 0
             report.differences += _torn(run)
         report.runs += 1
-        report.differences += [f"run of kills {before} to {report.kills}: {d}" for d in _differences(run, whole)]
+        report.differences += [f"run of kills {before} to {report.kills}: {d}" for d in _differences(run, undisturbed)]
         shutil.rmtree(run)
     report.seconds = round(time.monotonic() - begun, 1)
     return report
@@ -147,10 +147,10 @@ def _torn(run: Path) -> list[str]:
     return found
 
 
-def _differences(run: Path, whole: Path) -> list[str]:
+def _differences(run: Path, undisturbed: Path) -> list[str]:
     """How the last checkpoint of a run differs from that of the run left alone; files that shouldn't be there."""
     litter = [f"left behind: {path.name}" for path in run.iterdir() if path not in checkpoint.files(run)]
-    found, expected = (checkpoint.load(checkpoint.files(folder)[-1]) for folder in (run, whole))
+    found, expected = (checkpoint.load(checkpoint.files(folder)[-1]) for folder in (run, undisturbed))
     if found.tensors.keys() != expected.tensors.keys():
         return [*litter, f"tensors {sorted(found.tensors.keys() ^ expected.tensors.keys())}"]
     tensors = [name for name, array in expected.tensors.items() if array.tobytes() != found.tensors[name].tobytes()]

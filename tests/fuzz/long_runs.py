@@ -60,7 +60,7 @@ def growth(readings: list[Held]) -> list[str]:
     before, after = readings[WARM : WARM + 3], readings[-3:]
     found = []
     for name, slack in (("resident", SLACK), ("tensors", 0), ("descriptors", 0), ("threads", 0)):
-        most, least = (pick(getattr(r, name) for r in part) for pick, part in ((max, before), (min, after)))
+        most, least = (pick(getattr(r, name) for r in window) for pick, window in ((max, before), (min, after)))
         if least > most + slack:
             found.append(f"{name}: {most} after the first rounds, at least {least} in the last")
     return found
@@ -140,27 +140,27 @@ def errors(folder: Path) -> Callable[[int], None]:
     df.save(kept, str(folder / "whole.onnx"), overwrite=True)
     data = (folder / "whole.onnx").read_bytes()
     session = df.Session(kept, threads=2)
-    whole = feeds(2)
+    complete = feeds(2)
 
     def load(call: int) -> None:
         broken.write_bytes(data[: 1 + call * 37 % (len(data) - 1)])
         df.load(str(broken))
 
     def cancelled(call: int) -> None:
-        session.run(whole)
+        session.run(complete)
         (bound, *_) = next(iter(session._loaded().engine.programs.values())).bounds
         cancel = threading.Thread(target=bound.cancel)
         cancel.start()
         try:
-            session.run(whole)
+            session.run(complete)
         finally:
             cancel.join()
 
     kinds: list[Callable[[int], object]] = [
         load,
-        lambda call: session.run({"x": whole["x"][:, :3], "index": whole["index"]}),
-        lambda call: session.run({**whole, "index": np.full(2, 9)}),
-        lambda call: session.run(whole, out={"y": np.zeros(3, np.float32)}),
+        lambda call: session.run({"x": complete["x"][:, :3], "index": complete["index"]}),
+        lambda call: session.run({**complete, "index": np.full(2, 9)}),
+        lambda call: session.run(complete, out={"y": np.zeros(3, np.float32)}),
         lambda call: df.Session(kept, devices=["nothing"]),
         lambda call: df.Trainer(kept, "mse", trainable=["nothing"]),
         cancelled,

@@ -34,8 +34,8 @@ def small_samples() -> dict[str, list[Sample]]:
     found: dict[str, list[Sample]] = {}
     for sample in SAMPLES:
         largest = max((math.prod(o.shape) for o in sample.inputs if o is not None), default=0)
-        wide = math.prod(sample.attributes.get("shape", ()) or (1,))
-        if max(largest, wide) <= MOST and sample.op.name not in LEFT_OUT and not sample.bodies:
+        elements = math.prod(sample.attributes.get("shape", ()) or (1,))
+        if max(largest, elements) <= MOST and sample.op.name not in LEFT_OUT and not sample.bodies:
             found.setdefault(sample.op.name, []).append(sample)
     return found
 
@@ -122,7 +122,7 @@ class Maker:
         need = math.prod(shape)
         if have != shape:
             if len(have) == len(shape) and all(a >= b for a, b in zip(have, shape, strict=True)):
-                value = self.cut(value, shape)
+                value = self.slice_to(value, shape)
             elif 0 in have or not need:
                 return self.leaf(operand)
             elif len(have) <= len(shape) and all(a in (1, b) for a, b in zip(have[::-1], shape[::-1], strict=False)):
@@ -133,7 +133,7 @@ class Maker:
                 if count < need:
                     times = -(-need // count)
                     flat = ops.reshape(ops.broadcast_to(flat, shape=(times, count)), shape=(times * count,))
-                value = ops.reshape(self.cut(flat, (need,)) if flat.type.sizes != (need,) else flat, shape=shape)
+                value = ops.reshape(self.slice_to(flat, (need,)) if flat.type.sizes != (need,) else flat, shape=shape)
         return self.range(value, operand.kind)
 
     def range(self, value: Value, kind: str) -> Value:
@@ -146,7 +146,7 @@ class Maker:
             return ops.add(ops.mul(ops.tanh(value), 0.3), 1.0)
         return value
 
-    def cut(self, value: Value, shape: tuple[int, ...]) -> Value:
+    def slice_to(self, value: Value, shape: tuple[int, ...]) -> Value:
         """A slice of this shape, with any start, step and direction."""
         starts, stops, steps = [], [], []
         for have, need in zip(value.type.sizes, shape, strict=True):
@@ -224,7 +224,7 @@ class Maker:
             stretched = (self.random.choice(self.palette) if d == 1 else d for d in shape)
             return ops.broadcast_to(x, shape=(*before, *stretched))
         if kind == 2 and shape:
-            return self.cut(x, tuple(self.random.randint(min(d, 1), d) for d in shape))
+            return self.slice_to(x, tuple(self.random.randint(min(d, 1), d) for d in shape))
         if kind == 3:
             count = math.prod(shape)
             divisor = self.random.choice([d for d in (1, 2, 3, 4, 5, 8) if count % d == 0])
@@ -240,8 +240,8 @@ class Maker:
                     (*sizes[:axis], *sizes[axis + 1 :]) == rest
                 )  # fmt: skip
 
-            parts = [v for v in self.values if beside(v)]
-            return ops.concat(*[self.random.choice([x, *parts]) for _ in range(self.random.randint(1, 3))], axis=axis)
+            others = [v for v in self.values if beside(v)]
+            return ops.concat(*[self.random.choice([x, *others]) for _ in range(self.random.randint(1, 3))], axis=axis)
         if kind == 5 and shape and 0 not in shape and x.type.dtype == df.float32:
             pads = tuple(self.random.randint(-1 if d > 2 else 0, 2) for d in (*shape, *shape))
             mode = self.random.choice(["constant", "constant", "edge"])
@@ -294,13 +294,13 @@ class Maker:
     def rest(self) -> Any:
         """Integers, bools and casts."""
         kind = self.random.randrange(5)
-        whole = [v for v in self.values if v.type.dtype in (df.int32, df.int64)]
-        if kind == 0 or not whole:
+        integers = [v for v in self.values if v.type.dtype in (df.int32, df.int64)]
+        if kind == 0 or not integers:
             dtype = self.random.choice((df.int32, df.int64))
             return self.leaf(Operand(self.shape(3), dtype, "range", -5, 9))
-        x = self.random.choice(whole)
+        x = self.random.choice(integers)
         if kind == 1:
-            same = [v for v in whole if v.type == x.type]
+            same = [v for v in integers if v.type == x.type]
             name = self.random.choice(("add", "sub", "mul", "maximum", "equal", "less"))
             return getattr(ops, name)(x, self.random.choice(same))
         if kind == 2:

@@ -54,9 +54,9 @@ def _smaller(graph: df.Graph, feeds: Feeds) -> Iterator[tuple[df.Graph, Feeds]]:
     made = [v for node in graph.nodes for v in node.outputs if v is not None]
     if not known:
         return
-    for cut in sorted({len(made) // 2, len(made) * 3 // 4}, reverse=True):
-        if 0 < cut < len(made):
-            yield _rebuilt(graph, feeds, known, set(made[:cut]) - set(results), {}, results)
+    for count in sorted({len(made) // 2, len(made) * 3 // 4}, reverse=True):
+        if 0 < count < len(made):
+            yield _rebuilt(graph, feeds, known, set(made[:count]) - set(results), {}, results)
     for value in reversed(made):
         if value not in results and value.type.dtype != df.uint64:
             yield _rebuilt(graph, feeds, known, {value}, {}, results)
@@ -97,11 +97,11 @@ def _rebuilt(
     graph: df.Graph,
     feeds: Feeds,
     known: Mapping[Value, Array],
-    cut: set[Value],
+    as_inputs: set[Value],
     instead: Mapping[Value, Value],
     results: Sequence[Value],
 ) -> tuple[df.Graph, Feeds]:
-    """The graph with these results, where values of ``cut`` are inputs and others stand for those of ``instead``."""
+    """The graph with these results; values of ``as_inputs`` are inputs, keys of ``instead`` are replaced."""
     g = df.GraphBuilder(graph.name)
     given = {f"x{index}": v for index, v in enumerate(graph.inputs)}
     new: dict[Value, Value] = {v: g.input(name, v.type.dtype, v.type.shape) for name, v in given.items()}
@@ -109,15 +109,15 @@ def _rebuilt(
     data = {name: feeds[v.name] for name, v in given.items()}
     for node in graph.nodes:
         for value in node.outputs:
-            if value in cut:
-                name = f"cut{len(data)}"
+            if value in as_inputs:
+                name = f"input{len(data)}"
                 new[value] = g.input(name, value.type.dtype, value.type.shape)
                 data[name] = known[value]
-        if all(v is None or v in cut for v in node.outputs):
+        if all(v is None or v in as_inputs for v in node.outputs):
             continue
         outputs = _again(g, node, new)
         for old, made in zip(node.outputs, outputs, strict=True):
-            if old is not None and made is not None and old not in cut:
+            if old is not None and made is not None and old not in as_inputs:
                 new[old] = new[instead[old]] if old in instead else made
     for index, value in enumerate(results):
         g.output(f"y{index}", new[value])
@@ -177,13 +177,13 @@ def message_fields(message: Any) -> Iterator[tuple[Any, Any]]:
                 yield from message_fields(inner)
 
 
-def _shrunk(whole: Any, parent: Any, descriptor: Any, fails: Callable[[Any], bool]) -> bool:
+def _shrunk(message: Any, parent: Any, descriptor: Any, fails: Callable[[Any], bool]) -> bool:
     """Leaves out a field, or entries of a repeated one; True when something went."""
     name = descriptor.name
     before = type(parent)()
     before.CopyFrom(parent)
     parent.ClearField(name)
-    if fails(whole):
+    if fails(message):
         return True
     parent.CopyFrom(before)
     value = getattr(parent, name)
@@ -194,7 +194,7 @@ def _shrunk(whole: Any, parent: Any, descriptor: Any, fails: Callable[[Any], boo
     def without(kept: Sequence[Any]) -> bool:
         parent.ClearField(name)
         getattr(parent, name).extend(kept)
-        return fails(whole)
+        return fails(message)
 
     kept = shrink_list(entries, without)
     parent.ClearField(name)

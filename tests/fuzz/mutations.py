@@ -194,7 +194,7 @@ def _types(random: Random, graph: GraphProto) -> None:
 
 
 def _output(random: Random, graph: GraphProto) -> None:
-    """Another value as an output; what is computed on the way can be seen."""
+    """Adds another value as an output, so that an intermediate result can be seen."""
     name = random.choice(_names(graph))
     graph.output.add(name=name)
 

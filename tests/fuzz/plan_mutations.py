@@ -19,12 +19,12 @@ def moved(plan: Plan, random: np.random.Generator) -> Plan:
     inputs, outputs = list(step.inputs), list(step.outputs)
     kind = random.integers(3)
     if kind == 0:  # an in-place pair that nobody declared, or of other values
-        places = [o for o in inputs if o is not None and o.type.elements]
+        sources = [o for o in inputs if o is not None and o.type.elements]
         made = [i for i, o in enumerate(outputs) if o is not None]
-        if places and made:
-            place = places[int(random.integers(len(places)))]
+        if sources and made:
+            source = sources[int(random.integers(len(sources)))]
             out = int(random.choice(made))
-            outputs[out] = dataclasses.replace(outputs[out], arena=place.arena, offset=place.offset)
+            outputs[out] = dataclasses.replace(outputs[out], arena=source.arena, offset=source.offset)
     else:
         side = inputs if kind == 1 and any(o is not None for o in inputs) else outputs
         present = [i for i, o in enumerate(side) if o is not None]

@@ -67,15 +67,15 @@ def _offsets(random: standard.Random) -> Outcome:
         lives.append(Lifetime(start, start + random.randint(0, 12), size, random.choice((1, 8, 64, 64, 256))))
     found = plan_memory(lives, 10_000)
     sizes = [-(-life.bytes // life.alignment) * life.alignment for life in lives]
-    placed = [(life, size, offset) for life, size, offset in zip(lives, sizes, found.offsets, strict=True)]
-    for index, (a, size, at) in enumerate(placed):
+    assigned = [(life, size, offset) for life, size, offset in zip(lives, sizes, found.offsets, strict=True)]
+    for index, (a, size, at) in enumerate(assigned):
         if at % a.alignment or (a.bytes and a.stop > a.start and at + size > found.peak) or at < 0:
             return Outcome("wrong", (Finding("plan", "offset", f"{a} at {at} of {found.peak}"),))
-        for b, other, there in placed[:index]:
+        for b, other, there in assigned[:index]:
             alive = max(a.start, b.start) < min(a.stop, b.stop)
             if alive and size and other and at < there + b.bytes and there < at + a.bytes:
                 return Outcome("wrong", (Finding("plan", "overlap", f"{a} at {at} and {b} at {there}: {lives}"),))
-    bound = max((sum(s for x, s, _ in placed if x.start <= t < x.stop) for t in range(45)), default=0)
+    bound = max((sum(s for x, s, _ in assigned if x.start <= t < x.stop) for t in range(45)), default=0)
     if found.lower_bound > bound or found.peak < found.lower_bound:
         return Outcome("wrong", (Finding("plan", "bound", f"{found.lower_bound}, not {bound}: {lives}"),))
     return Outcome("placed")

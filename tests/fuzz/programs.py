@@ -1,7 +1,7 @@
 """Random lowered programs: what the planner is given, without kernels or a graph behind it.
 
-Lifetimes of any length, views with gaps, flipped and repeated, in-place pairs, workspaces and packs, several arenas,
-devices that return before they are done, state kept from run to run, and loops with rows and carried values.
+Lifetimes of any length, views with gaps, flipped and repeated, in-place pairs, workspaces, prepacked weights, several
+arenas, asynchronous devices, state kept from run to run, and loops with rows and carried values.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ class Program:
         made = Node(WORK, f"n{len(self.answers)}", (), (), {})
         item = LoweredNode(made, device, kernel, tuple(inputs), tuple(outputs))
         workspace = self.random.choice((0, 0, 0, 1, 40, 64, 200))
-        packs = [
+        requests = [
             PackRequest(i, self.random.randrange(3), self.random.randint(1, 99), _no_fill, self.random.random() < 0.5)
             for i, s in enumerate(inputs)
             if s.base.kind == "stored" and s.base.memory == HOST and s.type.elements and self.random.random() < 0.4
         ]
-        self.answers[item] = Answer(workspace, tuple(packs))
+        self.answers[item] = Answer(workspace, tuple(requests))
         return item
 
     def work(self) -> None:
@@ -115,10 +115,10 @@ class Program:
         memory = MEMORIES[device]
         found = self.readable(memory)
         inputs = [self.view(self.recent(found)) for _ in range(self.random.randint(0, 3)) if found]
-        whole = [s for s in inputs if s.offset == 0]
+        candidates = [s for s in inputs if s.offset == 0]
         outputs = []
         for _ in range(self.random.choice((1, 1, 1, 2))):
-            like = self.random.choice(whole).base.type if whole and self.random.random() < 0.7 else None
+            like = self.random.choice(candidates).base.type if candidates and self.random.random() < 0.7 else None
             outputs.append(self.base(memory, "computed", like))
         self.items.append(self.node(device, inputs, outputs))
         self.written += outputs
@@ -154,28 +154,28 @@ class Program:
             range(1), range(1, 2), range(0), range(1), range(1), range(0), iterations, self.random.random() < 0.5
         )
         carried = TensorType(float32, self.shape())
-        place = self.base(memory, "computed", TensorType(float32, (2, *carried.shape)))
-        self.items.append(self.node(device, [], [half(place, 0)]))
+        carry = self.base(memory, "computed", TensorType(float32, (2, *carried.shape)))
+        self.items.append(self.node(device, [], [half(carry, 0)]))
         stacked = self.base(memory, "computed", TensorType(float32, (iterations, *self.shape())))
         out = row(stacked, scan)
-        inside: list[Storage] = [row(sequence, scan), halves(place)[0]]
+        inside: list[Storage] = [row(sequence, scan), halves(carry)[0]]
         items = []
         for _ in range(self.random.randint(0, 3)):
             inner = self.base(memory, "computed")
             items.append(self.node(device, [self.view(self.recent(inside))], [inner]))
             inside.append(inner)
         items.append(self.node(device, [self.recent(inside), inside[0]], [out]))
-        items.append(self.node(device, [self.recent(inside), inside[1]], [halves(place)[1]]))
+        items.append(self.node(device, [self.recent(inside), inside[1]], [halves(carry)[1]]))
         own = {s.base for s in inside[2:]}
         node = Node(WORK, f"loop{len(self.items)}", (), (), {})
         self.items.append(make_loop(node, device, items, iterations, lambda s: s.base not in own))
         final = self.base(memory, "computed", carried)
-        self.items.append(self.node(device, [half(place, iterations % 2)], [final]))
+        self.items.append(self.node(device, [half(carry, iterations % 2)], [final]))
         self.written += [final, stacked]
 
 
-def _no_fill(source: Any, packed: Any) -> None:
-    """A pack that no device ever makes."""
+def _no_fill(source: Any, prepacked: Any) -> None:
+    """The fill of prepacked weights that no device ever makes."""
 
 
 def random_program(random: standard.Random) -> tuple[Lowered, Program]:

@@ -33,7 +33,7 @@ def simulate(plan: Plan, late: bool) -> Result | None:
             goes on. Otherwise everything is done at once.
     """
     try:
-        return _Machine(plan, late).run()
+        return _Simulator(plan, late).run()
     except OutsideError:
         return None
 
@@ -74,20 +74,20 @@ def apart(lowered: Lowered, plan: Plan) -> Plan:
     def own(like: Operand) -> Operand:
         return replace(like, arena=new(f"own{len(arenas)}", like.bytes), offset=0)
 
-    packs: dict[str, Pack] = {}
+    prepacked: dict[str, Pack] = {}
 
     def step(item: LoweredNode | Loop) -> Step:
         planned = by_name[item.node.name]
         if isinstance(item, Loop):
             body = Body(tuple(step(i) for i in item.items if i.node.name in by_name), item.iterations)
             return replace(planned, body=body)
-        inputs, outputs = ([None if s is None else operand(s) for s in part] for part in (item.inputs, item.outputs))
+        inputs, outputs = ([None if s is None else operand(s) for s in given] for given in (item.inputs, item.outputs))
         given = []
-        for request, pack in zip(planned.prepared.packs, planned.packs, strict=False):
+        for request, copy in zip(planned.prepared.packs, planned.packs, strict=False):
             source = inputs[request.input]
-            given.append(None if pack is None else own(pack))
-            if pack is not None and source is not None:
-                packs[str(len(packs))] = Pack(given[-1], source, request.fill)
+            given.append(None if copy is None else own(copy))
+            if copy is not None and source is not None:
+                prepacked[str(len(prepacked))] = Pack(given[-1], source, request.fill)
         workspace = None if planned.workspace is None else own(planned.workspace)
         return replace(planned, inputs=tuple(inputs), outputs=tuple(outputs), workspace=workspace, packs=tuple(given))
 
@@ -110,7 +110,7 @@ def apart(lowered: Lowered, plan: Plan) -> Plan:
         arenas=tuple(arenas),
         outputs=outputs,
         kept=kept,
-        packs=packs,
+        packs=prepacked,
         asynchronous=frozenset(),
     )
 
@@ -121,12 +121,12 @@ def _all_steps(steps: Iterable[Step]) -> Iterator[Step]:
         yield from _all_steps(step.body.steps if step.body is not None else ())
 
 
-class _Machine:
+class _Simulator:
     def __init__(self, plan: Plan, late: bool) -> None:
         self.plan, self.late = plan, late
         self.memory = [_noise(arena.name, arena.bytes).copy() for arena in plan.arenas]
-        for pack in plan.packs.values():
-            self.fill(pack.operand, 0, self.digest(b"pack", [self.read(pack.source, 0)]))
+        for copy in plan.packs.values():
+            self.fill(copy.operand, 0, self.digest(b"pack", [self.read(copy.source, 0)]))
         for arena, memory in zip(plan.arenas, self.memory, strict=True):
             if arena.kind == "source":  # it has no memory
                 memory[:] = _noise("gone", arena.bytes)
@@ -164,13 +164,13 @@ class _Machine:
     def step(self, step: Step, iteration: int) -> None:
         if step.body is not None:
             for inner in range(step.body.iterations):
-                for part in step.body.steps:
-                    self.step(part, inner)
+                for nested in step.body.steps:
+                    self.step(nested, inner)
             return
         seed = f"{step.node.name}:{iteration}".encode()
         outputs = [o for o in step.outputs if o is not None]
         for index, operand in enumerate(outputs):  # a kernel may write before it has read everything
-            if not self.in_place(step, index, operand):
+            if not self.updates_inplace(step, index, operand):
                 self.fill(operand, iteration, self.digest(b"garbage" + seed, []))
         if step.workspace is not None:
             self.fill(step.workspace, iteration, self.digest(b"scratch" + seed, []))
@@ -185,7 +185,7 @@ class _Machine:
         if step.workspace is not None:
             self.fill(step.workspace, iteration, self.digest(b"after" + seed, reads))
 
-    def in_place(self, step: Step, result: int, out: Operand) -> bool:
+    def updates_inplace(self, step: Step, result: int, out: Operand) -> bool:
         """A declared pair in one place: the kernel reads each element before it writes it."""
         assert step.kernel is not None
         for pair in step.kernel.inplace:
@@ -196,10 +196,10 @@ class _Machine:
                 return True
         return False
 
-    def digest(self, seed: bytes, parts: list[Array]) -> bytes:
+    def digest(self, seed: bytes, arrays: list[Array]) -> bytes:
         made = hashlib.blake2b(seed)
-        for part in parts:
-            made.update(part.tobytes())
+        for array in arrays:
+            made.update(array.tobytes())
         return made.digest()
 
     def bytes_of(self, operand: Operand, iteration: int) -> Array:
@@ -219,5 +219,5 @@ class _Machine:
     def fill(self, operand: Operand, iteration: int, data: bytes) -> None:
         index = self.bytes_of(operand, iteration)
         if index.size:
-            whole = data * (index.size // len(data) + 1)
-            self.memory[operand.arena][index] = np.frombuffer(whole, np.uint8, index.size)
+            repeated = data * (index.size // len(data) + 1)
+            self.memory[operand.arena][index] = np.frombuffer(repeated, np.uint8, index.size)

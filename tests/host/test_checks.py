@@ -165,8 +165,8 @@ def foreign(call, value):
         frames = [f for f in traceback.extract_tb(error.__traceback__) if "dataflow" in f.filename]
         if isinstance(error, TypeError) and not frames:
             return None  # of a Python call with a wrong signature
-        place = frames[-1] if frames else None
-        return f"{type(error).__name__}: {str(error)[:80]} at {place and f'{place.name}, line {place.lineno}'}"
+        frame = frames[-1] if frames else None
+        return f"{type(error).__name__}: {str(error)[:80]} at {frame and f'{frame.name}, line {frame.lineno}'}"
     return None
 
 

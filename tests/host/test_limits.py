@@ -134,7 +134,7 @@ def test_a_file_larger_than_the_limit_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(1 << 40,), (1 << 51,), (1 << 62,), (0, 1 << 62), (1 << 40, 1 << 40, 0), (-1,)])
-def test_a_plan_larger_than_the_machine_is_refused(shape):
+def test_a_plan_larger_than_the_memory_is_refused(shape):
     """Before anything is allocated, whether the product of sizes overflows, is zero, or is only too large."""
     g = df.GraphBuilder("grow")
     x = g.input("x", df.float32, tuple(f"d{i}" for i in range(len(shape))))
@@ -147,7 +147,7 @@ def test_a_plan_larger_than_the_machine_is_refused(shape):
     assert allocated() == before
 
 
-def test_results_larger_than_the_machine_are_refused():
+def test_results_larger_than_the_memory_are_refused():
     """They grow inside the graph, from an input of one element."""
     g = df.GraphBuilder("bomb")
     x = g.input("x", df.float32, (1, 1))

@@ -30,12 +30,12 @@ def good():
     return model([node("MatMul", ["x", "w"], ["y"])], stored=[w])
 
 
-def refused(path, data, *parts):
+def refused(path, data, *texts):
     path.write_bytes(data if isinstance(data, bytes) else data.SerializeToString())
     with pytest.raises(df.ModelError) as caught:
         df.load(str(path))
-    for part in (path.name, *parts):
-        assert part in str(caught.value), caught.value
+    for text in (path.name, *texts):
+        assert text in str(caught.value), caught.value
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_unknown_operators_are_listed_at_once(path):
     refused(path, model(partial), "outputs=", "'good'")
 
 
-def test_part_of_a_model_can_be_imported(path):
+def test_a_subgraph_of_a_model_can_be_imported(path):
     nodes = [node("Relu", ["x"], ["good"]), node("Wobble", ["good"], ["y"])]
     path.write_bytes(model(nodes).SerializeToString())
     found = df.load(str(path), outputs=["good"])(np.full((2, 4), -1, np.float32))

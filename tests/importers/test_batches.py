@@ -87,7 +87,7 @@ def test_samples_that_depend_on_each_other_are_refused(tmp_path):
         df.load(path, batch="free")
 
 
-def test_a_batch_that_cannot_be_told_from_other_sizes_is_refused(tmp_path):
+def test_an_ambiguous_batch_size_is_refused(tmp_path):
     bias = np.random.default_rng(0).standard_normal((2, 4, 6)).astype(np.float32)
     path = written(tmp_path / "m.onnx", [node("Add", ["x", "bias"], ["y"], name="own")], [("bias", bias)], 2)
     with pytest.raises(df.ModelError, match=r"batch='free'.*Add 'own', opset 18"):

@@ -1,4 +1,4 @@
-"""Operators of other domains: a plugin's converters import them; without one they are refused with a way out."""
+"""Operators of other domains: a plugin's converters import them; without one they are refused with a remedy."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -270,22 +270,22 @@ def test_a_function_of_the_file_comes_before_a_converter(tmp_path, registry):
 def test_what_fails_names_node_opset_and_converter(tmp_path, registry, name, attributes, texts):
     path = written(tmp_path, [node(name, ["x"], ["y"], name="it", domain=DOMAIN, **attributes)], version=4)
     text = refusal(path, registry)
-    for part in (path, f"{DOMAIN}.{name} 'it', opset 4, converted by", "test_custom_domains.", *texts):
-        assert part in text
+    for expected in (path, f"{DOMAIN}.{name} 'it', opset 4, converted by", "test_custom_domains.", *texts):
+        assert expected in text
 
 
-def test_what_has_no_converter_is_refused_with_its_domain_and_a_way_out(tmp_path, registry):
+def test_what_has_no_converter_is_refused_with_its_domain_and_a_remedy(tmp_path, registry):
     path = written(tmp_path, [node("Unheard", ["x"], ["y"], name="it", domain=DOMAIN)], version=5)
-    for part in ("org.example.Unheard, opset 5", "'it'", "A plugin can bring converters", "onnx_converters"):
-        assert part in refusal(path, registry)
+    for expected in ("org.example.Unheard, opset 5", "'it'", "A plugin can bring converters", "onnx_converters"):
+        assert expected in refusal(path, registry)
     path = written(tmp_path, [node("FusedMatMul", ["x", "x"], ["y"], domain="com.microsoft")], domain="com.microsoft")
-    for part in ("com.microsoft.FusedMatMul, opset 1", "optimized by onnxruntime", "onnx_converters"):
-        assert part in refusal(path, registry)
+    for expected in ("com.microsoft.FusedMatMul, opset 1", "optimized by onnxruntime", "onnx_converters"):
+        assert expected in refusal(path, registry)
     path = written(tmp_path, [node("Shift", ["x"], ["y"], domain="org.other")])
     assert "org.other.Shift, a domain that the file declares no opset for" in refusal(path, registry)
 
 
-def test_a_version_older_than_every_converter_is_told(tmp_path):
+def test_a_version_older_than_every_converter_is_reported(tmp_path):
     registry = load_registry([plugin([Converter(DOMAIN, "Shift", 3, shift)])])
     path = written(tmp_path, [node("Shift", ["x"], ["y"], domain=DOMAIN)], version=2)
     assert "org.example.Shift, opset 2, which is converted from opset 3 on" in refusal(path, registry)

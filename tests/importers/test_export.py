@@ -258,7 +258,7 @@ def test_one_changed_weight_of_a_data_file(tmp_path):
     agrees(tmp_path / "m.onnx", w1, w2, extra)
 
 
-def test_saving_in_place_again_and_again(tmp_path):
+def test_saving_over_the_loaded_file_again_and_again(tmp_path):
     w1, w2, extra = two_layers(tmp_path / "m.onnx")
     model = df.load(str(tmp_path / "m.onnx"))
     for factor in (2, 3, 4):
@@ -301,7 +301,7 @@ def test_a_model_too_large_for_one_file_gets_a_data_file(tmp_path, monkeypatch):
         np.testing.assert_allclose(found["y"], theirs["y"], rtol=1e-4, atol=1e-5)
 
 
-def test_a_part_is_trained_and_the_rest_of_the_file_stands_in_its_place(tmp_path):
+def test_a_subgraph_is_trained_and_the_rest_of_the_file_is_kept(tmp_path):
     """Only what an inner value needs is imported; the layers behind it are saved as they were."""
     path = RECORDINGS / "mlp.onnx"
     proto = onnx.load(path)

@@ -98,7 +98,7 @@ class Grown:
         return ops.broadcast_to(x, shape=(*lead, *sizes)) if len(lead) + rank < 6 else None
 
     def add_slice(self, x, shape, rank):
-        parts = []
+        ranges = []
         for size in shape:
             named = isinstance(size, df.Dim)
             step = self.pick([1, 1, 2, -1, -2, 9])
@@ -108,8 +108,8 @@ class Grown:
                 start, stop = (0, size) if step > 0 else (size - 1, -1)
             if named and self.random.random() < 0.4:
                 start, stop, step = self.pick([(size - 1, size, 1), (0, size - 1, 1), (size - 2, 0, -1), (1, size, 2)])
-            parts.append((start, stop, step))
-        starts, stops, steps = zip(*parts, strict=True) if parts else ((), (), ())
+            ranges.append((start, stop, step))
+        starts, stops, steps = zip(*ranges, strict=True) if ranges else ((), (), ())
         return ops.slice(x, starts=starts, stops=stops, steps=steps)
 
     def add_pad(self, x, shape, rank):

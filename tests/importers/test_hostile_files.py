@@ -24,12 +24,12 @@ def model(nodes, inputs=(("x", ("n", 4)),), stored=(), functions=(), outputs=("y
     return onnx_model(nodes, [(n, F, s) for n, s in inputs], outputs, stored, functions=functions, domains=["own"])
 
 
-def refused(proto, *parts, **options):
+def refused(proto, *texts, **options):
     data = proto if isinstance(proto, bytes) else proto.SerializeToString()
     with pytest.raises(df.ModelError) as caught:
         load_bytes(data, **options)
-    for part in ("model: ", *parts):
-        assert part in str(caught.value), caught.value
+    for text in ("model: ", *texts):
+        assert text in str(caught.value), caught.value
 
 
 # ---- functions ----------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_external_data_in_what_is_no_file(tmp_path):
         df.load(str(tmp_path / "model.onnx"))
 
 
-def test_tensors_may_be_one_part_of_a_file_but_not_overlap(tmp_path):
+def test_tensors_may_share_one_range_of_a_file_but_not_overlap(tmp_path):
     (tmp_path / "data.bin").write_bytes(np.ones(12, np.float32).tobytes())
     path = tmp_path / "model.onnx"
     path.write_bytes(external("data.bin", names=("w", "v")).SerializeToString())

@@ -164,7 +164,7 @@ def test_what_a_comparison_with_a_named_size_decided_is_checked_when_it_is_known
     [("Add", 127, 1, "int8"), ("Sub", 3, 5, "uint8"), ("Mul", 300, 300, "int16"), ("Mul", 1 << 20, 1 << 20, "int32"),
      ("Div", -7, 2, "int32"), ("Mod", -7, 2, "int32"), ("Div", -128, -1, "int8")],
 )  # fmt: skip
-def test_whole_numbers_that_are_stored_give_what_fed_ones_give(op, a, b, dtype):
+def test_integers_that_are_stored_give_what_fed_ones_give(op, a, b, dtype):
     """Sizes are computed at load, other numbers while running: with the same wrap-around and rounding."""
     arrays = [np.array([n], dtype) for n in (a, b)]
     proto = model(op, [], stored=arrays)

@@ -222,14 +222,14 @@ def test_weights_that_the_file_puts_together_are_trained():
         array = numpy_helper.to_array(tensor)
         model.graph.initializer.remove(tensor)
         for index in range(2):  # each direction by itself, its last gate in front
-            name, parts = f"weight{index}", []
+            name, slices = f"weight{index}", []
             stored.append(numpy_helper.from_array(np.roll(array[index], HIDDEN, axis=0), name))
             for begin, end in ((HIDDEN, rows), (0, HIDDEN)):
                 ends = [f"{name}.from{begin}.{i}" for i in range(2)]
                 stored += [numpy_helper.from_array(np.array([at]), n) for at, n in zip((begin, end), ends, strict=True)]
-                parts.append(f"{name}.part{begin}")
-                nodes.append(helper.make_node("Slice", [name, *ends], [parts[-1]]))
-            nodes.append(helper.make_node("Concat", parts, [f"{name}.ordered"], axis=0))
+                slices.append(f"{name}.part{begin}")
+                nodes.append(helper.make_node("Slice", [name, *ends], [slices[-1]]))
+            nodes.append(helper.make_node("Concat", slices, [f"{name}.ordered"], axis=0))
             stored.append(numpy_helper.from_array(np.array([0]), f"{name}.axes"))
             nodes.append(helper.make_node("Unsqueeze", [f"{name}.ordered", f"{name}.axes"], [f"{name}.row"]))
         nodes.append(helper.make_node("Concat", ["weight0.row", "weight1.row"], ["R"], axis=0))

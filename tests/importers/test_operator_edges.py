@@ -62,7 +62,7 @@ def check(op, arrays, *, outputs=1, opset=21, stored=(), expected=None, **attrib
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
-def test_division_of_whole_numbers_goes_towards_zero_also_from_the_least(dtype):
+def test_division_of_integers_truncates_also_the_least(dtype):
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     a = np.array([low, high, 0, 1, 7, 100], dtype)
     b = np.array([high, 1, 2, 3, 7], dtype)
@@ -102,7 +102,7 @@ def test_one_hot_of_bools():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int64"])
-def test_the_largest_and_smallest_with_ties_and_what_is_no_number(dtype):
+def test_the_largest_and_smallest_with_equal_values_and_nan(dtype):
     rows = np.array([[1, 2, 2, 1, 2], [7, 7, 7, 7, 7], [-5, 5, -5, 0, 5]], dtype)
     ordered = {1: np.argsort(-rows.astype(np.float64), -1, "stable"), 0: np.argsort(rows, -1, "stable")}
     for k, largest in itertools.product((0, 1, 3, 5), (0, 1)):
@@ -129,7 +129,7 @@ def test_resizing_that_keeps_the_ratio_scales_by_the_ratio(mode):
 
 
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
-def test_the_nearest_element_where_a_coordinate_is_whole(rounding):
+def test_the_nearest_element_where_a_coordinate_is_an_integer(rounding):
     for scales in ([1, 1, 2, 1.5], [1, 1, 3, 2.5]):
         given = {"nearest_mode": rounding, "coordinate_transformation_mode": "half_pixel_symmetric"}
         check("Resize", [numbers(1, 1, 4, 5), None, np.float32(scales)], opset=19, stored=[2], **given)

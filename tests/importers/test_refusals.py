@@ -35,8 +35,8 @@ refusal = partial(support.refusal, df.ModelError, loaded)
 def test_operators_that_are_not_known():
     nodes = [node("Strange", ["x"], ["a"], name="one"), node("Stranger", ["a"], ["y"], name="two")]
     text = refusal(model(nodes))
-    for part in ("ai.onnx.Strange, opset 18", "'one'", "ai.onnx.Stranger, opset 18", "'two'"):
-        assert part in text
+    for expected in ("ai.onnx.Strange, opset 18", "'one'", "ai.onnx.Stranger, opset 18", "'two'"):
+        assert expected in text
 
 
 def test_nodes_that_do_not_fit():

@@ -81,9 +81,9 @@ def test_maxima_and_their_indices_in_every_dtype(dtype: df.DType) -> None:
     found = df.Session(g.build(), ["numpy"]).run(values)
     for n, c, i, j in np.ndindex(*found["y"].shape):
         rows, columns = (slice(max(2 * i - 1, 0), 2 * i + 1), slice(max(j - 1, 0), j + 2))
-        part = values[n, c, rows, columns].astype(np.float32)
-        first = np.unravel_index(part.argmax(), part.shape)
-        assert float(found["y"][n, c, i, j]) == part.max()
+        sliced = values[n, c, rows, columns].astype(np.float32)
+        first = np.unravel_index(sliced.argmax(), sliced.shape)
+        assert float(found["y"][n, c, i, j]) == sliced.max()
         assert found["indices"][n, c, i, j] == (rows.start + first[0]) * 5 + columns.start + first[1]
 
 
@@ -105,13 +105,13 @@ def test_small_types_through_views_copies_and_results(device: str, dtype: df.DTy
     ranges: dict[str, Any] = {
         "starts": tuple(d - 1 for d in shape), "stops": (-1,) * rank, "steps": (-2,) * rank
     }  # fmt: skip
-    part = ops.slice(x, **ranges) if rank else x
+    sliced = ops.slice(x, **ranges) if rank else x
     transposed = ops.transpose(x, perm=tuple(reversed(range(rank))))
     g.output("copy", ops.copy(x))
     g.output("stored", ops.copy(stored))
-    g.output("part", part)
+    g.output("sliced", sliced)
     g.output("transposed", transposed)
-    g.output("float", ops.cast(part, to=df.float32))
+    g.output("float", ops.cast(sliced, to=df.float32))
     g.output("back", ops.cast(ops.cast(transposed, to=df.float32), to=dtype))
     if rank:
         g.output("twice", ops.concat(x, stored, axis=0))
@@ -121,7 +121,7 @@ def test_small_types_through_views_copies_and_results(device: str, dtype: df.DTy
     found = session.run(array)
     every = tuple(slice(None, None, -2) for _ in shape)
     expected = {
-        "copy": values, "stored": values, "part": values[every], "transposed": values.transpose(),
+        "copy": values, "stored": values, "sliced": values[every], "transposed": values.transpose(),
         "float": values[every], "back": values.transpose(),
     }  # fmt: skip
     if rank:
@@ -132,7 +132,7 @@ def test_small_types_through_views_copies_and_results(device: str, dtype: df.DTy
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_bytes_in_memory_are_numpys_and_bytes_in_files_are_packed(dtype: df.DType) -> None:
+def test_bytes_in_memory_are_numpys_and_in_files_bytes_hold_several_elements(dtype: df.DType) -> None:
     if dtype.kind != "s":
         assert dtype.nbytes(7) == 7 * dtype.numpy.itemsize
         assert dtype.packed_nbytes(7) == -(-7 * dtype.bits // 8)

@@ -38,11 +38,11 @@ def seeded(name: str, *, check: bool = True, salt: str = "") -> tuple[onnx.Model
         node = graph.node[index]
         if node.op_type != "ConstantOfShape" or node.output[0] not in readers:
             continue
-        reader, place = readers[node.output[0]]
+        reader, input_index = readers[node.output[0]]
         if reader.op_type == "Unsqueeze":
-            reader, place = readers[reader.output[0]]
+            reader, input_index = readers[reader.output[0]]
         shape = tuple(int(d) for d in shapes[node.input[0]])
-        array = weights(name + salt, node.output[0], shape, reader, place)
+        array = weights(name + salt, node.output[0], shape, reader, input_index)
         digest.update(array.tobytes())
         tensor = numpy_helper.from_array(array, node.output[0])
         del graph.node[index]
@@ -53,16 +53,16 @@ def seeded(name: str, *, check: bool = True, salt: str = "") -> tuple[onnx.Model
     return model, logits_of(model)
 
 
-def weights(model: str, name: str, shape: tuple[int, ...], reader: onnx.NodeProto, place: int) -> np.ndarray:
+def weights(model: str, name: str, shape: tuple[int, ...], reader: onnx.NodeProto, input_index: int) -> np.ndarray:
     """A random tensor for operand ``place`` of ``reader``."""
     random = np.random.Generator(np.random.Philox(key=zlib.crc32(f"{model}/{name}".encode())))
     if reader.op_type in ("Conv", "Gemm", "MatMul") and len(shape) > 1:
-        turned = any(a.name == "transB" and a.i for a in reader.attribute)
+        transposed = any(a.name == "transB" and a.i for a in reader.attribute)
         dense = reader.op_type != "Conv"
-        fan_in = int(np.prod(shape[1:])) if not dense else shape[1] if turned else shape[0]
+        fan_in = int(np.prod(shape[1:])) if not dense else shape[1] if transposed else shape[0]
         return (random.standard_normal(shape) * np.sqrt(2.0 / fan_in)).astype(np.float32)
     if reader.op_type == "BatchNormalization":
-        if place in (1, 4):  # scale, variance
+        if input_index in (1, 4):  # scale, variance
             return random.uniform(0.7, 1.3, shape).astype(np.float32)
         return (0.1 * random.standard_normal(shape)).astype(np.float32)
     if reader.op_type == "Mul":

@@ -15,11 +15,11 @@ RANDOM = np.random.default_rng(3)
 
 
 def there_and_back(x):
-    turned = ops.transpose(ops.reshape(x, shape=(2, 3, 4)), perm=(2, 0, 1))
-    return ops.reshape(ops.transpose(turned, perm=(1, 2, 0)), shape=(1, 6, 4))
+    swapped = ops.transpose(ops.reshape(x, shape=(2, 3, 4)), perm=(2, 0, 1))
+    return ops.reshape(ops.transpose(swapped, perm=(1, 2, 0)), shape=(1, 6, 4))
 
 
-def turned(x):
+def swapped(x):
     return ops.reshape(ops.transpose(ops.reshape(x, shape=(6, 4)), perm=(1, 0)), shape=(1, 6, 4))
 
 
@@ -47,20 +47,20 @@ def compared(graph, device="cpu"):
     [
         ((lambda x: ops.reshape(x, shape=(2, 3, 4)), lambda x: ops.reshape(x, shape=(2, 3, 4))), 0),
         ((there_and_back, lambda x: ops.reshape(x, shape=(1, 6, 4))), 0),
-        ((there_and_back, turned), 1),  # its elements lie in another order
+        ((there_and_back, swapped), 1),  # its elements lie in another order
         ((halved, halved), 1),
         ((repeated, there_and_back), 1),
     ],
 )
-def test_a_part_may_be_another_shape_of_what_is_computed_there(views, steps):
+def test_an_operand_may_be_another_shape_of_what_is_computed_there(views, steps):
     g = df.GraphBuilder()
     x = [g.input(f"x{i}", df.float32, (24,)) for i in range(2)]
-    parts = [view(ops.relu(v)) for view, v in zip(views, x, strict=True)]
-    g.output("y", ops.sin(ops.concat(*parts, axis=0)))
+    operands = [view(ops.relu(v)) for view, v in zip(views, x, strict=True)]
+    g.output("y", ops.sin(ops.concat(*operands, axis=0)))
     assert compared(g.build()).count("concat") == steps
 
 
-def test_two_parts_of_one_value_stay_a_step():
+def test_two_operands_from_one_value_stay_a_step():
     g = df.GraphBuilder()
     made = ops.relu(g.input("x", df.float32, (24,)))
     g.output("y", ops.sin(ops.concat(ops.reshape(made, shape=(1, 6, 4)), there_and_back(made), axis=0)))
@@ -75,16 +75,16 @@ def test_any_views_give_equal_results(data):
     given_ = [g.input(f"x{i}", df.float32, (24,)) for i in range(2)]
     made = [getattr(ops, data.draw(st.sampled_from(("relu", "tanh"))))(v) for v in given_]
     values = made + given_[:1]
-    parts = []
+    operands = []
     for _ in range(data.draw(st.integers(2, 4))):
-        view = data.draw(st.sampled_from((there_and_back, turned, halved, repeated)))
+        view = data.draw(st.sampled_from((there_and_back, swapped, halved, repeated)))
         viewed = view(data.draw(st.sampled_from(values)))
-        parts.append(ops.reshape(viewed, shape=(viewed.type.elements // 4, 4)))
+        operands.append(ops.reshape(viewed, shape=(viewed.type.elements // 4, 4)))
         if data.draw(st.booleans()):
             values.append(ops.sin(ops.reshape(there_and_back(made[0]), shape=(24,))))
-    whole = ops.concat(*parts, axis=0)
-    g.output("y", ops.cos(whole) if data.draw(st.booleans()) else whole)
-    for index, value in enumerate((*made, *parts)):
+    joined = ops.concat(*operands, axis=0)
+    g.output("y", ops.cos(joined) if data.draw(st.booleans()) else joined)
+    for index, value in enumerate((*made, *operands)):
         if data.draw(st.integers(0, 3)) == 0:
             g.output(f"also{index}", value if data.draw(st.booleans()) else ops.exp(value))
     compared(g.build())

@@ -18,8 +18,8 @@ def _images(shape: tuple[int, ...]) -> Callable[[np.random.Generator, int], Batc
     def make(random: np.random.Generator, count: int) -> Batch:
         centres = np.random.default_rng(7).standard_normal((CLASSES, *shape[:1], 2, 2))
         labels = random.integers(0, CLASSES, count)
-        whole = centres[labels].repeat(shape[1] // 2, 2).repeat(shape[2] // 2, 3)
-        x = 1.5 * whole + 0.5 * random.standard_normal((count, *shape))
+        images = centres[labels].repeat(shape[1] // 2, 2).repeat(shape[2] // 2, 3)
+        x = 1.5 * images + 0.5 * random.standard_normal((count, *shape))
         return {"x": x.astype(np.float32), "labels": labels}
 
     return make
@@ -43,8 +43,8 @@ def _texts(random: np.random.Generator, count: int) -> Batch:
     """Each word follows from the one before."""
     ids = np.empty((count, 9), np.int64)
     ids[:, 0] = random.integers(0, WORDS, count)
-    for place in range(1, 9):
-        ids[:, place] = (3 * ids[:, place - 1] + 1) % WORDS
+    for position in range(1, 9):
+        ids[:, position] = (3 * ids[:, position - 1] + 1) % WORDS
     return {"ids": ids[:, :-1], "labels": ids[:, 1:]}
 
 

@@ -156,9 +156,9 @@ class Bert(nn.Module):
         self.classifier = nn.Linear(16, CLASSES)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        place = torch.arange(ids.shape[1], device=ids.device)[None]
+        indices = torch.arange(ids.shape[1], device=ids.device)[None]
         kinds = torch.zeros_like(ids)
-        x = self.norm(self.words(ids) + self.positions(place) + self.kinds(kinds))
+        x = self.norm(self.words(ids) + self.positions(indices) + self.kinds(kinds))
         extended = (1.0 - mask[:, None, None, :].to(x.dtype)) * torch.finfo(x.dtype).min
         for layer in self.layers:
             x = layer(x, extended)
@@ -178,8 +178,8 @@ class GPT(nn.Module):
         self.head.weight = self.words.weight
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        place = torch.arange(ids.shape[1], device=ids.device)
-        x = self.words(ids) + self.positions(place)
+        indices = torch.arange(ids.shape[1], device=ids.device)
+        x = self.words(ids) + self.positions(indices)
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x))

@@ -36,20 +36,20 @@ def prepared(module: torch.nn.Module, seed: int) -> torch.nn.Module:
     """With statistics and affine parameters as training would leave them."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for part in module.modules():
-            if isinstance(part, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
-                part.running_mean.uniform_(-0.3, 0.3, generator=generator)
-                part.running_var.uniform_(0.1, 0.3, generator=generator)
+        for layer in module.modules():
+            if isinstance(layer, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+                layer.running_mean.uniform_(-0.3, 0.3, generator=generator)
+                layer.running_var.uniform_(0.1, 0.3, generator=generator)
             if isinstance(
-                part,
+                layer,
                 torch.nn.BatchNorm1d
                 | torch.nn.BatchNorm2d
                 | torch.nn.LayerNorm
                 | torch.nn.GroupNorm
                 | torch.nn.InstanceNorm2d,
             ):
-                part.weight.uniform_(0.5, 1.5, generator=generator)
-                part.bias.uniform_(-0.3, 0.3, generator=generator)
+                layer.weight.uniform_(0.5, 1.5, generator=generator)
+                layer.bias.uniform_(-0.3, 0.3, generator=generator)
     return module.eval()
 
 
@@ -58,9 +58,9 @@ def folded(module: torch.nn.Module) -> torch.nn.Module:
     module = copy.deepcopy(module)
     for owner in list(module.modules()):
         children = list(owner.named_children())
-        for (name, part), (next_name, following) in itertools.pairwise(children):
-            if isinstance(part, torch.nn.Conv2d) and isinstance(following, torch.nn.BatchNorm2d):
-                setattr(owner, name, fuse_conv_bn_eval(part, following))
+        for (name, layer), (next_name, following) in itertools.pairwise(children):
+            if isinstance(layer, torch.nn.Conv2d) and isinstance(following, torch.nn.BatchNorm2d):
+                setattr(owner, name, fuse_conv_bn_eval(layer, following))
                 setattr(owner, next_name, torch.nn.Identity())
     return module.requires_grad_(True)
 
@@ -74,9 +74,9 @@ def loss_of(family: str, y: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def tensors(batch: dict[str, np.ndarray]) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """Inputs in order, floats in float64; and the labels."""
-    wide = {k: torch.from_numpy(v.astype(np.float64) if v.dtype.kind == "f" else v) for k, v in batch.items()}
-    labels = wide.pop("labels", None)
-    return list(wide.values()), labels
+    upcast = {k: torch.from_numpy(v.astype(np.float64) if v.dtype.kind == "f" else v) for k, v in batch.items()}
+    labels = upcast.pop("labels", None)
+    return list(upcast.values()), labels
 
 
 def export(module: torch.nn.Module, batch: dict[str, np.ndarray], path: Path, script: bool) -> onnx.ModelProto:
@@ -98,9 +98,9 @@ def export(module: torch.nn.Module, batch: dict[str, np.ndarray], path: Path, sc
     model = onnx.load(path)
     if path.stem == "vit":  # one file keeps the exporter's notes about modules
         keep_scopes(model, path.with_stem("vit_scopes"))
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
-        del part.metadata_props[:]
-        part.doc_string = ""
+    for record in (model, model.graph, *model.graph.node, *model.graph.value_info):
+        del record.metadata_props[:]
+        record.doc_string = ""
     onnx.save(model, path)
     return model
 
@@ -108,16 +108,16 @@ def export(module: torch.nn.Module, batch: dict[str, np.ndarray], path: Path, sc
 def keep_scopes(model: onnx.ModelProto, path: Path) -> None:
     """Writes the file with the notes that say which module a node comes from, and no others."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
-        scopes = [(p.key, p.value) for p in part.metadata_props if p.key.endswith("name_scopes")]
-        del part.metadata_props[:]
-        part.doc_string = ""
+    for record in (model, model.graph, *model.graph.node, *model.graph.value_info):
+        scopes = [(p.key, p.value) for p in record.metadata_props if p.key.endswith("name_scopes")]
+        del record.metadata_props[:]
+        record.doc_string = ""
         for key, value in scopes:
-            part.metadata_props.add(key=key, value=value)
+            record.metadata_props.add(key=key, value=value)
     onnx.save(model, path)
 
 
-def places(model: onnx.ModelProto, module: torch.nn.Module) -> np.ndarray:
+def parameter_names(model: onnx.ModelProto, module: torch.nn.Module) -> np.ndarray:
     """Rows of parameter, initializer, and "1" where that is transposed; a tied parameter has several."""
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     rows = []
@@ -151,7 +151,7 @@ def record(family: str, seed: int) -> None:
     paths = [HERE / f"{family}{end}.onnx" for end in ("", "_script")]
     files = [export(form, steps[0], path, bool(i)) for i, (form, path) in enumerate(zip(forms, paths, strict=True))]
     network = folded(module)
-    out = {"names": places(files[0], network), "script_names": places(files[1], network)}
+    out = {"names": parameter_names(files[0], network), "script_names": parameter_names(files[1], network)}
     network = network.double()
     with torch.no_grad():
         for index, probe in enumerate(probes(family)):

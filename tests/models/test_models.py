@@ -42,10 +42,10 @@ def test_outputs_are_as_near_to_float64_as_those_of_onnxruntime(file):
         allowed = 4 * max(np.abs(theirs - exact).max(), rounding)
         assert ours.shape == exact.shape
         assert np.abs(ours - exact).max() <= allowed
-        whole = np.concatenate([data["outputs0"].ravel(), data["outputs1"].ravel()])
-        assert np.ptp(whole) > 100 * allowed  # what is compared can differ
-        placed = session.placement({k: v.shape for k, v in probe.items()})
-        assert {p.device for p in placed} == {"cpu"}
+        outputs = np.concatenate([data["outputs0"].ravel(), data["outputs1"].ravel()])
+        assert np.ptp(outputs) > 100 * allowed  # what is compared can differ
+        nodes = session.placement({k: v.shape for k, v in probe.items()})
+        assert {p.device for p in nodes} == {"cpu"}
         plan = session.plan({k: v.shape for k, v in probe.items()})
         assert plan.peak_bytes <= 1.02 * plan.lower_bound_bytes
 
@@ -56,7 +56,7 @@ def train(file, *, steps=made.STEPS, devices=("cpu",), registry=None, scale=None
     model = df.load(path_of(file))
     loss = "mse" if family_of(file) == "regression" else "cross_entropy"
     losses, gradients = [], {}
-    places = data["script_names" if file.endswith("_script") else "names"]
+    rows = data["script_names" if file.endswith("_script") else "names"]
     with df.Trainer(
         model, loss=loss, optimizer=OPTIMIZER, devices=list(devices), registry=registry, **options
     ) as trainer:
@@ -70,9 +70,9 @@ def train(file, *, steps=made.STEPS, devices=("cpu",), registry=None, scale=None
                 )
             if not gradients:
                 own = {n: g / weight for n, g in trainer.programs.gradients().items()}
-                for name, initializer, turned in places:
+                for name, initializer, transposed in rows:
                     if initializer in own:
-                        gradients[name] = own[initializer].T if turned == "1" else own[initializer]
+                        gradients[name] = own[initializer].T if transposed == "1" else own[initializer]
             return update(hyper, weight)
 
         trainer.programs.update = looked
@@ -128,7 +128,7 @@ def test_a_forced_mix_of_devices_gives_the_same(family, third, refusing):
 
 
 @pytest.mark.parametrize("family", ["vit", "bert", "gpt", "mobile"])
-def test_a_device_with_its_own_memory_takes_part(family, remote):
+def test_a_device_with_its_own_memory_runs_nodes(family, remote):
     losses, gradients, _, _ = train(family, steps=4, devices=["remote", "cpu"], registry=remote)
     loss, gradient = deviations(family, losses, gradients)
     assert loss < 1e-3
@@ -138,22 +138,22 @@ def test_a_device_with_its_own_memory_takes_part(family, remote):
 @pytest.mark.parametrize("file", ["gpt", "gpt_script"])
 def test_a_tied_embedding_trains_as_one_and_is_saved_everywhere(file, tmp_path):
     _, _, _, model = train(file, steps=3)
-    places = recorded(file)["script_names" if file.endswith("_script") else "names"]
-    copies = [(own, turned) for name, own, turned in places if name == "words.weight"]
+    rows = recorded(file)["script_names" if file.endswith("_script") else "names"]
+    copies = [(own, transposed) for name, own, transposed in rows if name == "words.weight"]
     assert len(copies) == 2  # the exporter wrote it twice
     tuned = str(tmp_path / "tuned.onnx")
     df.save(model, tuned)
     start, end = df.load(path_of(file)), df.load(tuned)
     first, second = (end.parameters[own].array for own, _ in copies)
-    turned = copies[0][1] != copies[1][1]
-    np.testing.assert_array_equal(first, second.T if turned else second)
+    transposed = copies[0][1] != copies[1][1]
+    np.testing.assert_array_equal(first, second.T if transposed else second)
     assert not np.array_equal(first, start.parameters[copies[0][0]].array)
     (probe, _) = made.probes("gpt")
     (theirs,) = onnxruntime.InferenceSession(tuned).run(None, probe)
     np.testing.assert_allclose(df.Session(end).run(probe)["y"], theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_ties_can_be_turned_off():
+def test_tied_weights_can_be_trained_apart():
     model = df.load(path_of("gpt"))
     with df.Trainer(model, devices=["cpu"], tie=False) as apart, df.Trainer(model.copy(), devices=["cpu"]) as together:
         assert not apart.ties
@@ -162,7 +162,7 @@ def test_ties_can_be_turned_off():
 
 
 def test_two_hundred_lengths_leave_memory_bounded():
-    """Also the constants that a length brings along, like its causal mask, go with the plans that read them."""
+    """Constants that depend on a length, like its causal mask, are freed with the plans that read them."""
     random = np.random.default_rng(0)
     session = df.Session(df.load(path_of("gpt")), devices=["cpu"], plans=4)
     before, largest = allocated()[0], 0

@@ -15,11 +15,11 @@ static int failures;
     }                                                                                              \
   } while (0)
 
-#define CHECK_TEXT(text, part)                                                                     \
+#define CHECK_TEXT(text, fragment)                                                                 \
   do {                                                                                             \
-    if (!strstr(text, part)) {                                                                     \
+    if (!strstr(text, fragment)) {                                                                 \
       failures++;                                                                                  \
-      fprintf(stderr, "%s:%d: expected '%s' in '%s'\n", __FILE__, __LINE__, part, text);           \
+      fprintf(stderr, "%s:%d: expected '%s' in '%s'\n", __FILE__, __LINE__, fragment, text);       \
     }                                                                                              \
   } while (0)
 

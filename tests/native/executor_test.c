@@ -287,16 +287,16 @@ static void test_an_error_in_a_loop_has_the_top_step_and_the_iteration(void) {
 
 static volatile int32_t cancel;
 
-static void cancel_in_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void cancel_in_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)context, (void)count, (void)worker;
   if (index == 3)
     __atomic_store_n(&cancel, 1, __ATOMIC_RELAXED);
 }
 
-/* Sets the cancel word inside a piece, as a user does from elsewhere; succeeds, as kernels then do.
+/* Sets the cancel word inside a task, as a user does from elsewhere; succeeds, as kernels then do.
  */
 static df_status run_cancel(const df_call *call) {
-  call->host->parallel_for(cancel_in_piece, NULL, 1 << 30, call->threads);
+  call->host->parallel_for(cancel_in_task, NULL, 1 << 30, call->threads);
   return DF_OK;
 }
 
@@ -323,7 +323,7 @@ static void test_a_cancelled_run_stops(void) {
   CHECK(run_once(&top, &(df_run){.cancel = &cancel}, &error) == DF_CANCELLED); /* set before */
 }
 
-/* The last step returns success although its pieces were not all started. */
+/* The last step returns success although its tasks were not all started. */
 static void test_a_run_cancelled_in_its_last_step_is_cancelled(void) {
   double memory[1] = {0};
   builder b;

@@ -8,15 +8,15 @@
 
 static const df_host *host;
 
-static void increment_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void increment_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)count, (void)worker;
   const df_call *call = context;
   ((double *)call->outputs[0].data)[index] = ((const double *)call->inputs[0].data)[index] + 1;
 }
 
-/* out = x + 1, a piece for each element. */
+/* out = x + 1, a task for each element. */
 static df_status run_increment(const df_call *call) {
-  call->host->parallel_for(increment_piece, (void *)call, df_elements(&call->outputs[0]),
+  call->host->parallel_for(increment_task, (void *)call, df_elements(&call->outputs[0]),
                            call->threads);
   return DF_OK;
 }

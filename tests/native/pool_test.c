@@ -1,4 +1,4 @@
-/* pool_test.c: the thread pool: every piece once, workers' numbers, nesting, sharing, cancelling,
+/* pool_test.c: the thread pool: every task once, workers' numbers, nesting, sharing, cancelling,
  * forking. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -10,17 +10,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_PIECES = 1000, MOST_THREADS = 8 };
+enum { MOST_TASKS = 1000, MOST_THREADS = 8 };
 
-typedef struct tally {
-  atomic_int done[MOST_PIECES];
-  atomic_int inside[MOST_THREADS]; /* pieces that run now under this worker's number */
+typedef struct task_counts {
+  atomic_int done[MOST_TASKS];
+  atomic_int inside[MOST_THREADS]; /* tasks that run now under this worker's number */
   atomic_int wrong;
   int32_t threads;
-} tally;
+} task_counts;
 
-static void count_piece(void *context, int64_t index, int64_t count, int32_t worker) {
-  tally *t = context;
+static void count_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  task_counts *t = context;
   if (index < 0 || index >= count || worker < 0 || worker >= t->threads) {
     atomic_fetch_add(&t->wrong, 1);
     return;
@@ -31,20 +31,20 @@ static void count_piece(void *context, int64_t index, int64_t count, int32_t wor
   atomic_fetch_sub(&t->inside[worker], 1);
 }
 
-static int once_each(const tally *t, int64_t count) {
-  for (int64_t i = 0; i < MOST_PIECES; i++)
+static int once_each(const task_counts *t, int64_t count) {
+  for (int64_t i = 0; i < MOST_TASKS; i++)
     if (atomic_load(&t->done[i]) != (i < count))
       return 0;
   return !atomic_load(&t->wrong);
 }
 
-static void test_every_piece_once(void) {
-  const int64_t counts[] = {0, 1, 2, 3, 7, 64, MOST_PIECES};
+static void test_every_task_once(void) {
+  const int64_t counts[] = {0, 1, 2, 3, 7, 64, MOST_TASKS};
   for (int32_t threads = 0; threads <= MOST_THREADS; threads++) {
     for (int i = 0; i < 7; i++) {
-      tally *t = calloc(1, sizeof *t);
+      task_counts *t = calloc(1, sizeof *t);
       t->threads = threads > 1 ? threads : 1;
-      df_parallel_for(count_piece, t, counts[i], threads);
+      df_parallel_for(count_task, t, counts[i], threads);
       CHECK(once_each(t, counts[i]));
       free(t);
     }
@@ -54,17 +54,17 @@ static void test_every_piece_once(void) {
 }
 
 static void test_many_short_jobs(void) {
-  tally *t = calloc(1, sizeof *t);
+  task_counts *t = calloc(1, sizeof *t);
   t->threads = 4;
   for (int i = 0; i < 20000; i++)
-    df_parallel_for(count_piece, t, 3, 4);
+    df_parallel_for(count_task, t, 3, 4);
   for (int i = 0; i < 3; i++)
     CHECK(t->done[i] == 20000);
   CHECK(!t->wrong);
   free(t);
 }
 
-/* Ends only when both pieces run at one time. */
+/* Ends only when both tasks run at one time. */
 static void meet(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)index, (void)worker;
   atomic_int *met = context;
@@ -73,7 +73,7 @@ static void meet(void *context, int64_t index, int64_t count, int32_t worker) {
     usleep(10);
 }
 
-static void test_pieces_run_side_by_side(void) {
+static void test_tasks_run_side_by_side(void) {
   atomic_int met = 0;
   df_parallel_for(meet, &met, 4, 4);
   CHECK(met == 4);
@@ -83,31 +83,31 @@ typedef struct nest {
   atomic_int inner, wrong;
 } nest;
 
-typedef struct place {
+typedef struct caller {
   nest *nest;
   int32_t worker;
   pthread_t thread;
-} place;
+} caller;
 
-static void inner_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void inner_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)index, (void)count;
-  const place *outer = context;
+  const caller *outer = context;
   if (worker != outer->worker || !pthread_equal(pthread_self(), outer->thread))
     atomic_fetch_add(&outer->nest->wrong, 1);
   atomic_fetch_add(&outer->nest->inner, 1);
   usleep(100); /* so that a worker that should not come would have the time to */
 }
 
-static void outer_piece(void *context, int64_t index, int64_t count, int32_t worker) {
+static void outer_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)index, (void)count;
-  place here = {context, worker, pthread_self()};
-  df_parallel_for(inner_piece, &here, 5, 4);
+  caller here = {context, worker, pthread_self()};
+  df_parallel_for(inner_task, &here, 5, 4);
 }
 
-static void test_nested_calls_run_inside_the_piece(void) {
+static void test_nested_calls_run_inside_the_task(void) {
   for (int32_t threads = 1; threads <= 4; threads += 3) {
     nest n = {0};
-    df_parallel_for(outer_piece, &n, 20, threads);
+    df_parallel_for(outer_task, &n, 20, threads);
     CHECK(n.inner == 100);
     CHECK(n.wrong == 0);
   }
@@ -116,9 +116,9 @@ static void test_nested_calls_run_inside_the_piece(void) {
 static void *call_often(void *context) {
   int *bad = context;
   for (int i = 0; i < 300; i++) {
-    tally *t = calloc(1, sizeof *t);
+    task_counts *t = calloc(1, sizeof *t);
     t->threads = 3;
-    df_parallel_for(count_piece, t, 50, 3);
+    df_parallel_for(count_task, t, 50, 3);
     *bad += !once_each(t, 50);
     free(t);
   }
@@ -149,7 +149,7 @@ static void cancel_at_ten(void *context, int64_t index, int64_t count, int32_t w
     __atomic_store_n(&s->cancel, 1, __ATOMIC_RELAXED);
 }
 
-static void test_no_piece_starts_after_the_cancel(void) {
+static void test_no_task_starts_after_the_cancel(void) {
   for (int32_t threads = 1; threads <= 2; threads++) {
     stop s = {0};
     const volatile int32_t *before = df_cancel_swap(&s.cancel);
@@ -163,7 +163,7 @@ static void test_no_piece_starts_after_the_cancel(void) {
 #ifndef __SANITIZE_THREAD__ /* which cannot follow threads that a forked child starts */
 static void *hold_the_pool(void *context) {
   atomic_int *held = context;
-  df_parallel_for(meet, held, 3, 2); /* three pieces, two threads: ends when somebody adds one */
+  df_parallel_for(meet, held, 3, 2); /* three tasks, two threads: ends when somebody adds one */
   return NULL;
 }
 
@@ -195,12 +195,12 @@ static void test_pool_restarts_in_a_forked_child(void) {
 
 int main(void) {
   alarm(120); /* a pool that loses a wake-up hangs */
-  test_pieces_run_side_by_side();
-  test_every_piece_once();
+  test_tasks_run_side_by_side();
+  test_every_task_once();
   test_many_short_jobs();
-  test_nested_calls_run_inside_the_piece();
+  test_nested_calls_run_inside_the_task();
   test_callers_share_the_pool();
-  test_no_piece_starts_after_the_cancel();
+  test_no_task_starts_after_the_cancel();
 #ifndef __SANITIZE_THREAD__
   test_pool_restarts_in_a_forked_child();
 #endif

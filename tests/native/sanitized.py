@@ -63,10 +63,10 @@ def build(kind: str) -> Path:
 
 def environment(kind: str, folder: Path) -> dict[str, str]:
     """The variables with which Python runs over the copy in ``folder``."""
-    paths = [str(folder / part) for part in ("", "plugins", "importers")]
+    paths = [str(folder / subfolder) for subfolder in ("", "plugins", "importers")]
     library = runtime(kind)
     assert library is not None, f"the compiler has no library for -fsanitize={kind}"
-    # Beside it C++'s, or exceptions of extensions that bring it later end the process.
+    # libstdc++ is preloaded too: if an extension loaded it later, C++ exceptions would end the process.
     preloaded = " ".join(filter(None, (library, _library("libstdc++.so"))))
     return {**os.environ, **OPTIONS, "LD_PRELOAD": preloaded, "PYTHONPATH": os.pathsep.join(paths)}
 

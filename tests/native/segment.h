@@ -39,9 +39,9 @@ static int32_t arena(builder *b, void *base, int64_t bytes, int32_t slot) {
 }
 
 static df_operand *add_operand(builder *b, df_operand operand) {
-  df_operand *place = &b->operands[b->body.segment.n_operands++];
-  *place = operand;
-  return place;
+  df_operand *added = &b->operands[b->body.segment.n_operands++];
+  *added = operand;
+  return added;
 }
 
 /* |count| float64s at element |at| of an arena. |shape| has one entry and is |count|. */

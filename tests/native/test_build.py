@@ -132,7 +132,7 @@ def test_a_kernel_family_is_compiled_per_instruction_set(build, monkeypatch, tmp
 
 
 def test_cuda_is_left_out_without_nvcc_and_says_so(build, monkeypatch, capsys):
-    monkeypatch.setattr(build.shutil, "which", lambda place: None)
+    monkeypatch.setattr(build.shutil, "which", lambda command: None)
     assert build.find_nvcc() is None
     assert "nvcc was not found: building without the device cuda" in capsys.readouterr().out
     monkeypatch.setenv("DATAFLOW_CUDA", "on")
@@ -145,7 +145,7 @@ def test_cuda_is_left_out_without_nvcc_and_says_so(build, monkeypatch, capsys):
 
 def test_nvcc_is_looked_for_where_the_user_says(build, monkeypatch, tmp_path):
     monkeypatch.setattr(build.sys, "platform", "linux")
-    monkeypatch.setattr(build.shutil, "which", lambda place: place)
+    monkeypatch.setattr(build.shutil, "which", lambda command: command)
     assert build.find_nvcc() == "/usr/local/cuda/bin/nvcc"
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     assert build.find_nvcc() == str(tmp_path / "bin/nvcc")
@@ -155,7 +155,7 @@ def test_nvcc_is_looked_for_where_the_user_says(build, monkeypatch, tmp_path):
     assert build.find_nvcc() is None
 
 
-def test_cuda_has_machine_code_and_ptx_and_warnings_are_errors_where_they_are_in_c(build, monkeypatch):
+def test_cuda_has_binaries_and_ptx_and_warnings_are_errors_where_they_are_in_c(build, monkeypatch):
     flags = build.cuda_library("nvcc").compiler
     wanted = ["arch=compute_80,code=sm_80", "arch=compute_90,code=sm_90", "arch=compute_90,code=compute_90"]
     assert [flag.removeprefix("-gencode=") for flag in flags if flag.startswith("-gencode")] == wanted

@@ -1,4 +1,4 @@
-"""Which native files may include which: no cycles, rooms only from rooms below, devices the contract and their own."""
+"""Which native files may include which: no cycles, only layers below, devices only the contract and their own files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from tests.support import cycles
 
 NATIVE = Path(__file__).parents[2] / "native"
-# Rooms of a device or of the runtime, from below: a file includes headers of its own room and of those before it.
-# Headers beside the rooms (cpu.h) are below all of them, sources beside the rooms (plugin.c) above.
-ROOMS = {
+# Layers of a device or of the runtime, from below: a file includes headers of its own layer and of those before it.
+# Headers beside the layers (cpu.h) are below all of them, sources beside the layers (plugin.c) above.
+LAYERS = {
     "include": (),
     "kernels": (),
     "runtime": ("host", "planner", "executor"),
@@ -37,10 +37,10 @@ def sources() -> list[Path]:
 
 
 def included(path: Path) -> list[Path]:
-    """The files of native/ that ``path`` includes: found beside it, in its part, in include/ or beside kernels/."""
-    part = NATIVE / path.relative_to(NATIVE).parts[0]
+    """The files of native/ that ``path`` includes; they are searched for like the build does."""
+    folder = NATIVE / path.relative_to(NATIVE).parts[0]
     names = re.findall(r'^#\s*include "([^"]+)"', path.read_text(), re.MULTILINE)
-    folders = (path.parent, part, NATIVE / "include", NATIVE)
+    folders = (path.parent, folder, NATIVE / "include", NATIVE)
     found = [next((f / name for f in folders if (f / name).is_file()), None) for name in names]
     assert None not in found, f"{path.relative_to(NATIVE)} includes {names[found.index(None)]}, which is nowhere"
     return [file.resolve() for file in found if file is not None]
@@ -52,12 +52,12 @@ def unit(path: Path) -> str:
 
 
 def level(path: Path) -> int:
-    """How high a file stands in its part."""
-    part, *rest = path.relative_to(NATIVE).parts
-    if len(rest) > 1 and ROOMS[part]:
-        assert rest[0] in ROOMS[part], f"{path} stands in no declared room"
-        return ROOMS[part].index(rest[0]) + 1
-    return 0 if path.suffix == ".h" else len(ROOMS[part]) + 1
+    """The level of a file among the layers of its folder."""
+    folder, *rest = path.relative_to(NATIVE).parts
+    if len(rest) > 1 and LAYERS[folder]:
+        assert rest[0] in LAYERS[folder], f"{path} is in no declared layer"
+        return LAYERS[folder].index(rest[0]) + 1
+    return 0 if path.suffix == ".h" else len(LAYERS[folder]) + 1
 
 
 def test_cycles_are_found():
@@ -72,14 +72,14 @@ def test_no_units_include_each_other():
     assert cycles(graph) == []
 
 
-@pytest.mark.parametrize("part", sorted(ROOMS))
-def test_rooms_include_only_from_below(part):
-    if not (NATIVE / part).exists():
-        pytest.skip(f"there is no native/{part}")
-    for path in (path for path in sources() if path.relative_to(NATIVE).parts[0] == part):
+@pytest.mark.parametrize("folder", sorted(LAYERS))
+def test_layers_include_only_from_below(folder):
+    if not (NATIVE / folder).exists():
+        pytest.skip(f"there is no native/{folder}")
+    for path in (path for path in sources() if path.relative_to(NATIVE).parts[0] == folder):
         for other in included(path):
             name = str(other.relative_to(NATIVE))
-            own = other.relative_to(NATIVE).parts[0] == part
-            assert own or name.startswith(BELOW[part]), f"{path.relative_to(NATIVE)} includes {name}"
+            own = other.relative_to(NATIVE).parts[0] == folder
+            assert own or name.startswith(BELOW[folder]), f"{path.relative_to(NATIVE)} includes {name}"
             if own:
                 assert level(other) <= level(path), f"{path.relative_to(NATIVE)} includes {name}, which stands above it"

@@ -19,6 +19,6 @@ def test_any_allocation_of_the_native_code_may_fail(compile_c):
         [sys.executable, str(HERE / "failing.py"), "7"], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    count, refused = (int(part.split()[0]) for part in done.stdout.split(", "))
+    count, refused = (int(field.split()[0]) for field in done.stdout.split(", "))
     assert count > 100
     assert refused > count // 7 // 2  # some allocations can be done without

@@ -97,7 +97,7 @@ def test_a_library_gives_its_devices(device):
 
 
 @pytest.mark.parametrize(
-    ("fault", "parts"),
+    ("fault", "messages"),
     [
         ("FAULT_MAJOR", ["version 2.3", f"has {lib.DF_ABI_MAJOR}.{lib.DF_ABI_MINOR}"]),
         ("FAULT_SIZE", ["struct_size 12", f"at least {ffi.offsetof('df_plugin', 'kernels')}"]),
@@ -112,13 +112,13 @@ def test_a_library_gives_its_devices(device):
         ("FAULT_NO_ENTRY", ["exports no df_plugin_entry"]),
     ],
 )
-def test_a_library_that_breaks_the_contract_is_refused(compile_c, fault, parts):
+def test_a_library_that_breaks_the_contract_is_refused(compile_c, fault, messages):
     path = compile_c([HERE / "plugin.c"], "-shared", "-fPIC", f"-D{fault}", "-Wno-unused")
     plugin, text = open_library(path)
     assert not plugin
     assert str(path) in text
-    for part in parts:
-        assert part in text
+    for message in messages:
+        assert message in text
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path):

@@ -23,8 +23,8 @@ from dataflow.plugin.registry import default_registry
 from dataflow.testing import SAMPLES, check_device
 device = default_registry().devices["cpu"]
 if device.unavailable: print(json.dumps(None)); sys.exit()
-part, parts = int(sys.argv[1]), int(sys.argv[2])
-found = list(check_device("cpu", samples=SAMPLES[part::parts], complete=False))
+shard, shards = int(sys.argv[1]), int(sys.argv[2])
+found = list(check_device("cpu", samples=SAMPLES[shard::shards], complete=False))
 print(json.dumps({"passed": sum(o.status == "passed" for o in found),
                   "failed": [str(o) for o in found if o.status == "failed"]}))
 """
@@ -40,9 +40,9 @@ def folder():
 @pytest.mark.parametrize("isa", ISAS)
 def test_kernels_stay_in_their_memory_and_read_what_was_written(isa, folder):
     """Each sample on one instruction set; ``sanitized.py`` runs any command over all of them."""
-    part = ISAS.index(isa)
+    shard = ISAS.index(isa)
     environment = {**sanitized.environment(KIND, folder), "DATAFLOW_CPU_ISA": isa}
-    command = [sys.executable, "-c", CODE, str(part), str(len(ISAS))]
+    command = [sys.executable, "-c", CODE, str(shard), str(len(ISAS))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     found = json.loads(done.stdout)

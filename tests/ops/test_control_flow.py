@@ -108,7 +108,7 @@ def test_the_checker_sees_a_carried_value_in_the_wrong_half():
     (segment,) = plan.segments
     rejected = 0
     for index, step in enumerate(segment.steps):
-        for place, inner in enumerate(step.body.steps if step.body else ()):
+        for inner_index, inner in enumerate(step.body.steps if step.body else ()):
             for side in ("inputs", "outputs"):
                 operands = list(getattr(inner, side))
                 for at, operand in enumerate(operands):
@@ -117,7 +117,7 @@ def test_the_checker_sees_a_carried_value_in_the_wrong_half():
                     operands[at] = dataclasses.replace(operand, iteration_stride=operand.iteration_stride + 4)
                     wrong = dataclasses.replace(inner, **{side: tuple(operands)})
                     operands[at] = operand
-                    steps = (*step.body.steps[:place], wrong, *step.body.steps[place + 1 :])
+                    steps = (*step.body.steps[:inner_index], wrong, *step.body.steps[inner_index + 1 :])
                     body = dataclasses.replace(step.body, steps=steps)
                     changed = (
                         *segment.steps[:index],
@@ -153,12 +153,12 @@ def test_a_loop_has_no_gradient_and_says_why():
         vjp_graph(graph, graph.inputs)
 
 
-def test_parts_of_a_concat_are_computed_in_the_whole():
+def test_operands_of_a_concat_are_computed_in_its_result():
     g = df.GraphBuilder()
     x = g.input("x", df.float32, (1, 3, 5))
-    parts = [op(x) for op in (ops.sin, ops.cos, ops.tanh)]
-    whole = ops.concat(*parts, axis=1)
-    g.output("y", ops.relu(whole))
+    operands = [op(x) for op in (ops.sin, ops.cos, ops.tanh)]
+    joined = ops.concat(*operands, axis=1)
+    g.output("y", ops.relu(joined))
     session = df.Session(g.build(), devices=["cpu"])
     plan = session.plan()
     check_plan(plan)

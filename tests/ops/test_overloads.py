@@ -76,10 +76,10 @@ def test_sum_of_a_list_of_values():
     np.testing.assert_allclose(found, X + Y + X, rtol=1e-6)
 
 
-def test_whole_numbers_stay_whole_and_exact():
-    whole = np.array([[1, -2, 3]], np.int64)
-    agrees(lambda x: x * 3 - 1 + np.array([2**40, 0, 1]), whole)
-    found, declared = computed(lambda x: 2.0 * x, whole)  # a whole number, though a float
+def test_integers_stay_integers_and_exact():
+    integers = np.array([[1, -2, 3]], np.int64)
+    agrees(lambda x: x * 3 - 1 + np.array([2**40, 0, 1]), integers)
+    found, declared = computed(lambda x: 2.0 * x, integers)  # a whole number, though a float
     assert declared.dtype == df.int64 and found.tolist() == [[2, -4, 6]]
     refused(lambda x: x * 0.5, r"mul of 'x', which is int64\[3, 4\], and 0.5.*cast the value", dtype=np.int64)
     refused(lambda x: x + np.array([1.0, 2.5, 0.0, 0.0]), "add of 'x'.*int64", dtype=np.int64)

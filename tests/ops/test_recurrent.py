@@ -63,7 +63,7 @@ def test_what_only_backward_reads_takes_no_memory_in_inference():
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(("batch", "hidden"), [(1, 100), (3, 100), (16, 100), (5, 7)])
-def test_the_cut_by_threads_does_not_change_the_result(batch, hidden, threads):
+def test_the_split_by_threads_does_not_change_the_result(batch, hidden, threads):
     """Sequences, or units of the state, are cut; each sum stays whole."""
     random = np.random.default_rng(hidden)
     g = df.GraphBuilder()
@@ -107,7 +107,7 @@ def test_types_that_do_not_fit(name, shapes, more, message):
         getattr(ops, name)(*operands)
 
 
-def test_lengths_must_be_whole_numbers():
+def test_lengths_must_be_integers():
     g = df.GraphBuilder()
     x, r = g.input("x", df.float32, (3, 2, 8)), g.input("r", df.float32, (8, 2))
     lengths = g.input("lengths", df.float32, (2,))

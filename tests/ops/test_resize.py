@@ -21,9 +21,9 @@ HOW = [
 @pytest.mark.parametrize("how", HOW, ids=lambda how: f"{how['mode']}-{how['coordinates']}")
 @pytest.mark.parametrize(("size", "result"), [(5, 23), (23, 5), (7, 14)])
 def test_a_table_made_in_blocks_is_the_table(monkeypatch, how, size, result):
-    whole = taps(size, result, result / size, **how)
+    full = taps(size, result, result / size, **how)
     monkeypatch.setattr(sys.modules[taps.__module__], "BLOCK", 4)  # the name in the package is the op
-    for block, array in zip(taps(size, result, result / size, **how), whole, strict=True):
+    for block, array in zip(taps(size, result, result / size, **how), full, strict=True):
         np.testing.assert_array_equal(block, array)
 
 

@@ -15,24 +15,24 @@ RANDOM = np.random.default_rng(7)
 W, V = (0.4 * RANDOM.standard_normal(s) for s in ((4, 4), (8, 4)))
 
 
-def part(x, begin, end):
+def rows_of(x, begin, end):
     return ops.slice(x, starts=(begin, 0), stops=(end, x.type.shape[1]), steps=(1, 1))
 
 
-def turned(x):
+def transposed(x):
     return ops.transpose(x, perm=(1, 0))
 
 
 # What an iteration makes of the state h, the row x and the captures w (4, 4) and v (8, 4).
 CELLS = {
     "a weight": lambda h, x, w, v: ops.tanh(h @ w + x),
-    "turned": lambda h, x, w, v: ops.tanh(h @ turned(w) + x),
-    "a part of it": lambda h, x, w, v: ops.tanh(h @ part(v, 4, 8) + x),
-    "two parts": lambda h, x, w, v: ops.tanh(h @ part(v, 0, 4)) * ops.sigmoid(x @ turned(part(v, 2, 6))),
+    "transposed": lambda h, x, w, v: ops.tanh(h @ transposed(w) + x),
+    "a slice of it": lambda h, x, w, v: ops.tanh(h @ rows_of(v, 4, 8) + x),
+    "two slices": lambda h, x, w, v: ops.tanh(h @ rows_of(v, 0, 4)) * ops.sigmoid(x @ transposed(rows_of(v, 2, 6))),
     "twice": lambda h, x, w, v: ops.tanh((ops.tanh(h @ w) + x) @ w),
     "a weight and a summand": lambda h, x, w, v: ops.tanh(h @ w + ops.reduce_sum(w, axes=(0,), keepdims=0) + x),
     "computed": lambda h, x, w, v: ops.tanh(h @ (w * ops.tanh(w)) + x),
-    "on the left": lambda h, x, w, v: ops.tanh(turned(w @ turned(h)) + x),
+    "on the left": lambda h, x, w, v: ops.tanh(transposed(w @ transposed(h)) + x),
     "of rows alone": lambda h, x, w, v: ops.tanh(x @ w + h),
     "none": lambda h, x, w, v: ops.tanh(h * x),
 }
@@ -112,7 +112,7 @@ def test_weights_are_not_summed_iteration_by_iteration():
         g = graph(CELLS[name], 5, batch)
         return carried(vjp_graph(g, [v for v in g.inputs if v.name in ("w", "v")]))
 
-    assert of("two parts", 2) == [(2, 4)]
+    assert of("two slices", 2) == [(2, 4)]
     assert of("a weight", 2) == [(2, 4)]
     assert (4, 4) in of("a weight", 40)
     assert (4, 4) in of("a weight and a summand", 2)

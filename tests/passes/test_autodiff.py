@@ -74,7 +74,7 @@ def test_cotangents_of_inner_values_and_of_several_seeds_add_up():
 
 
 @pytest.mark.parametrize("uses", [1, 2, 5])
-def test_a_value_read_many_times_sums_its_parts_once(uses):
+def test_a_value_read_many_times_sums_its_cotangents_once(uses):
     g, (x,), found = joint_of(lambda x: sum((ops.sin(x) for _ in range(uses - 1)), ops.sin(x)), (4,))
     g.output("dx", found[x])
     data = RANDOM.standard_normal(4)
@@ -136,7 +136,7 @@ def test_a_broadcast_is_not_undone_for_a_value_off_the_path():
     assert [n.op.name for n in g.nodes()].count("reduce_sum") == 1
 
 
-def test_whole_numbers_and_bools_on_the_way_get_none_and_stop_nothing():
+def test_integers_and_bools_between_get_no_gradient_and_stop_nothing():
     x, i = RANDOM.standard_normal((4, 3)), np.array([1, 1, -1])
     (dx,) = gradients(ops.gather, x, i)
     np.testing.assert_array_equal(dx, [[0] * 3, [2] * 3, [0] * 3, [1] * 3])
@@ -330,7 +330,7 @@ def test_products_with_zeros(row, keepdims):
     np.testing.assert_allclose(found, others, rtol=1e-12, atol=1e-12)
 
 
-def test_ties_share():
+def test_equal_values_share_the_gradient():
     a, b = np.array([1.0, 2.0, 3.0]), np.array([1.0, 5.0, 0.0])
     np.testing.assert_array_equal(gradients(ops.maximum, a, b), [[0.5, 0, 1], [0.5, 1, 0]])
     np.testing.assert_array_equal(gradients(ops.minimum, a, b), [[0.5, 1, 0], [0.5, 0, 1]])

@@ -44,8 +44,8 @@ def summed(x, *, axes):
 
 
 def weighted(x, *, k):
-    values, places = ops.topk(x, k=k)
-    return ops.mul(values, ops.cast(places, to=df.float32))
+    values, indices = ops.topk(x, k=k)
+    return ops.mul(values, ops.cast(indices, to=df.float32))
 
 
 def like(*types, **_):
@@ -300,8 +300,8 @@ def test_each_pattern_of_an_op_is_what_the_op_computes(op):
             taken[pattern] += ops_of(session.plan()) == [op.name]
             arrays = sample.arrays()
             found = session.run({f"x{i}": a for i, a in enumerate(arrays) if a is not None})["y"]
-            wide = [None if a is None else a.astype(np.float64) for a in arrays]
-            results = REGISTRY.kernels["numpy"][op.name][0].code(attributes, *wide)
+            upcast = [None if a is None else a.astype(np.float64) for a in arrays]
+            results = REGISTRY.kernels["numpy"][op.name][0].code(attributes, *upcast)
             expected = results[0] if isinstance(results, tuple) else results
             scale = max(1.0, float(np.abs(expected).max(initial=0)))
             assert np.abs(found - expected).max(initial=0) <= 4e-5 * scale, sample.name

@@ -136,7 +136,7 @@ def test_a_reduction_over_other_axes_stays(axes):
 
 
 @pytest.mark.parametrize("length", [12, 13, 40])
-def test_long_chains_are_cut(length):
+def test_long_chains_are_split(length):
     g = df.GraphBuilder()
     value = g.input("x", df.float32, (100,))
     for _ in range(length):

@@ -136,7 +136,7 @@ def retyped(graph, context):
 
 
 def grown(graph, context):
-    """Computes another element type than its op gives, on the way."""
+    """Inserts a node whose result has another element type than its op gives."""
     *nodes, last = graph.nodes
     wrong = df.Value("wrong", df.TensorType(df.float64, (3,)))
     node = df.Node(ops.neg, "wrong", (graph.inputs[0],), (wrong,), {})

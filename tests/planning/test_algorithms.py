@@ -1,4 +1,4 @@
-"""Which algorithm a kernel goes by: avoided by name, timed and kept, taken over from a checkpoint."""
+"""Which algorithm a kernel uses: avoided by name, timed and kept, taken over from a checkpoint."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_every_algorithm_is_timed_with_its_weight_constant_and_prepacked(
         (weight,) = plan.stored.values()
         assert plan.arenas[weight.arena].kind in ("weights", "source")
         (step,) = plan.segments[0].steps
-        assert all(pack is not None for pack in step.packs)
+        assert all(operand is not None for operand in step.packs)
         assert len(step.packs) == len(step.prepared.packs)
 
 
@@ -167,13 +167,13 @@ def test_a_resumed_run_goes_by_the_checkpoints_algorithms(tmp_path: Path, caplog
         return fresh.parameters["w"].array
 
     plain = df.Algorithms(avoid="winograd")
-    whole = trained(False, plain, 2)
+    expected = trained(False, plain, 2)
     assert set(plain.used.values()) <= {"direct", "pointwise", "few_channels", "shifted"}
     for path in tmp_path.iterdir():
         path.unlink()
     trained(False, df.Algorithms(avoid="winograd"), 1)
     own = df.Algorithms()
-    assert np.array_equal(trained(True, own, 2), whole)
+    assert np.array_equal(trained(True, own, 2), expected)
     assert own.used == plain.used
     late = df.Algorithms()
     late._used = dict.fromkeys(plain.used, "winograd")

@@ -29,18 +29,18 @@ def expected(weight, x=X):
     return np.einsum("ncyxij,fcij->nfyx", windows, weight.astype(np.float64))
 
 
-def packs_of(plan):
+def prepacked_of(plan):
     return [arena for arena in plan.arenas if arena.kind == "packs"]
 
 
-def test_a_constant_weight_is_packed_counted_and_remade_on_reload():
+def test_a_constant_weight_is_prepacked_counted_and_again_on_reload():
     m = model()
     before = allocated()[0]
     session = df.Session(m, devices=["cpu"])
     np.testing.assert_allclose(session.run(X)["y"], expected(WEIGHT), rtol=1e-5, atol=1e-5)
     plan = session.plan(X.shape)
     check_plan(plan)
-    (arena,) = packs_of(plan)
+    (arena,) = prepacked_of(plan)
     assert plan.memory["packs"] == arena.bytes >= WEIGHT.nbytes
     assert allocated()[0] - before == sum(plan.memory.values())
     m.parameters["w"].set(-2 * WEIGHT)
@@ -51,33 +51,33 @@ def test_a_constant_weight_is_packed_counted_and_remade_on_reload():
     assert allocated()[0] == before
 
 
-def test_a_new_value_in_the_store_remakes_the_pack():
+def test_a_new_value_of_a_variable_is_prepacked_again():
     session = df.Session(model(), devices=["cpu"])
     session.run(X)
     session._loaded().engine.variables.write("w", 3 * WEIGHT)
     np.testing.assert_allclose(session.run(X)["y"], expected(3 * WEIGHT), rtol=1e-5, atol=1e-5)
 
 
-def test_plans_for_several_shapes_share_a_pack():
+def test_plans_for_several_shapes_share_a_prepacked_weight():
     session = df.Session(model(), devices=["cpu"])
     session.run(X)
     before = allocated()[0]
     session.run(X[:1])
     first, second = session.plan(X.shape), session.plan((1, *X.shape[1:]))
-    assert [a.name for a in packs_of(first)] == [a.name for a in packs_of(second)]
+    assert [a.name for a in prepacked_of(first)] == [a.name for a in prepacked_of(second)]
     assert allocated()[0] - before == second.peak_bytes
 
 
-def test_a_weight_that_is_fed_is_not_packed():
+def test_a_weight_that_is_fed_is_not_prepacked():
     g = df.GraphBuilder()
     x, w = g.input("x", df.float32, X.shape), g.input("w", df.float32, WEIGHT.shape)
     g.output("y", df.ops.conv(x, w, **WINDOW))
     session = df.Session(df.Model(g.build()), devices=["cpu"])
     np.testing.assert_allclose(session.run((X, WEIGHT))["y"], expected(WEIGHT), rtol=1e-5, atol=1e-5)
-    assert packs_of(session.plan()) == []
+    assert prepacked_of(session.plan()) == []
 
 
-def test_only_what_training_leaves_alone_is_packed():
+def test_only_what_training_leaves_alone_is_prepacked():
     g = df.GraphBuilder()
     x = g.input("x", df.float32, X.shape)
     frozen = df.ops.conv(x, g.parameter("frozen", WEIGHT + 1), **WINDOW)
@@ -91,14 +91,14 @@ def test_only_what_training_leaves_alone_is_packed():
             trainer.step(batch)
         last = trainer.evaluate(batch)["loss"]
         for plan in trainer.programs.plans().values():
-            assert all(arena.name.startswith("frozen:") for arena in packs_of(plan))
-        assert packs_of(trainer.programs.plans()["evaluate"])
+            assert all(arena.name.startswith("frozen:") for arena in prepacked_of(plan))
+        assert prepacked_of(trainer.programs.plans()["evaluate"])
     assert last < 0.97 * first
     found = df.Session(m, devices=["cpu"]).run(X)["y"]
     np.testing.assert_allclose(np.mean(found.astype(np.float64) ** 2), last, rtol=1e-4)
 
 
-def test_the_checker_finds_a_pack_of_another_weight_and_one_of_the_wrong_size():
+def test_the_checker_finds_a_prepacked_copy_of_another_weight_and_one_of_the_wrong_size():
     g = df.GraphBuilder()
     x = g.input("x", df.float32, X.shape)
     first = df.ops.conv(x, g.parameter("w", WEIGHT), **WINDOW)

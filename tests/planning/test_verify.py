@@ -53,23 +53,23 @@ def test_plans_of_samples_are_right(sample):
 # ---- corrupted plans ----------------------------------------------------------------------------------
 
 
-def results(plan, program, store, feeds):
+def results(plan, program, variables, feeds):
     """What a plan computes from poisoned memory, with the state it leaves; None when it is refused or fails."""
-    before = {key: store.read(key) for key in store.names()}
+    before = {key: variables.read(key) for key in variables.names()}
     try:
-        changed = Program(plan, program.lowered, program._devices, store, 1)
+        changed = Program(plan, program.lowered, program._devices, variables, 1)
         bound = Bound(plan, changed._devices, changed.persistent)
         for _, buffer in bound._scratch:
             poison(bound, buffer)
         out = {n: np.full(o.type.sizes, -7, o.type.dtype.numpy) for n, o in plan.outputs.items()}
         bound.run({n: a.copy() for n, a in feeds.items()}, out)  # a wrong plan may write them
-        after = {key: store.read(key).tobytes() for key in store.names()}
+        after = {key: variables.read(key).tobytes() for key in variables.names()}
         return {n: a.tobytes() for n, a in out.items()}, after
     except df.DataflowError:
         return None
     finally:
         for key, array in before.items():
-            store.write(key, array)
+            variables.write(key, array)
         program._devices.failed = None
 
 
@@ -81,13 +81,13 @@ def poison(bound, buffer):
     ffi.memmove(buffer.base, b"\xff" * buffer.bytes, buffer.bytes)
 
 
-def corrupt_and_compare(program, store, feeds, count, seed):
+def corrupt_and_compare(program, variables, feeds, count, seed):
     random = np.random.default_rng(seed)
     plan = program.plan
     check_plan(plan)
-    right = results(plan, program, store, feeds)
+    right = results(plan, program, variables, feeds)
     assert right is not None
-    assert results(plan, program, store, feeds) == right
+    assert results(plan, program, variables, feeds) == right
     differing = rejected = 0
     for _ in range(count):
         wrong = (moved if random.integers(3) else reordered)(plan, random)
@@ -97,7 +97,7 @@ def corrupt_and_compare(program, store, feeds, count, seed):
         except PlanViolation:
             accepted = False
         rejected += not accepted
-        same = results(wrong, program, store, feeds) == right
+        same = results(wrong, program, variables, feeds) == right
         differing += not same
         assert same or not accepted, "a plan that computes something else was accepted"
     return differing, rejected

@@ -21,7 +21,7 @@ STEPS, BATCH, CLASSES = 20, 32, 10
 DECAY = 0.01
 # Slower for the residual net: at larger rates a rounding error grows a thousandfold in twenty steps.
 RATES = {"mlp": 1e-2, "cnn": 1e-2, "resnet": 3e-3, "lstm": 3e-2, "gru": 1e-2}
-PARTS = (13, 8, 6, 5)  # micro-batches of one logical batch
+MICRO_BATCHES = (13, 8, 6, 5)  # micro-batches of one logical batch
 IGNORED = -100
 
 
@@ -111,7 +111,7 @@ def train(
     module: torch.nn.Module,
     x: torch.Tensor,
     y: torch.Tensor,
-    parts: tuple[int, ...],
+    sizes: tuple[int, ...],
     name: str,
     optimizer: str = "adamw",
 ) -> tuple[list[float], dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -125,7 +125,7 @@ def train(
         method.zero_grad()
         count = int((y[step] != IGNORED).sum())
         total = 0.0
-        for xs, ys in zip(x[step].split(parts), y[step].split(parts), strict=True):
+        for xs, ys in zip(x[step].split(sizes), y[step].split(sizes), strict=True):
             loss = torch.nn.functional.cross_entropy(module(xs), ys, ignore_index=IGNORED, reduction="sum") / count
             loss.backward()
             total += float(loss)
@@ -150,9 +150,9 @@ def export(module: torch.nn.Module, shape: tuple[int, ...], path: Path, **option
             dynamic_shapes={"x": {0: "batch"}}, dynamo=True, external_data=False, **options,
         )  # fmt: skip
     model = onnx.load(path)
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
-        del part.metadata_props[:]
-        part.doc_string = ""
+    for record in (model, model.graph, *model.graph.node, *model.graph.value_info):
+        del record.metadata_props[:]
+        record.doc_string = ""
     onnx.save(model, path)
     return model
 
@@ -206,17 +206,17 @@ def record(name: str, original: torch.nn.Module, seed: int) -> None:
         "y": y.numpy().astype(np.int8),
         "some": some.numpy().astype(np.int8),
     }
-    runs = {"plain": (y, (BATCH,), "adamw"), "parts": (some, PARTS, "adamw")}
+    runs = {"plain": (y, (BATCH,), "adamw"), "parts": (some, MICRO_BATCHES, "adamw")}
     if name == "mlp":
         runs["sgd"] = (y, (BATCH,), "sgd")
-    for label, (labels, parts, optimizer) in runs.items():
-        losses, first, final = train(copy.deepcopy(network).train(), x, labels, parts, name, optimizer)
+    for label, (labels, sizes, optimizer) in runs.items():
+        losses, first, final = train(copy.deepcopy(network).train(), x, labels, sizes, name, optimizer)
         out[f"{label}/losses"] = np.array(losses)
         print(name, label, [round(value, 4) for value in (losses[0], losses[-1])])
         assert losses[-1] < 0.8 * losses[0]
-        for key, (own, turned) in names_in(model, start).items():
+        for key, (own, transposed) in names_in(model, start).items():
             for kind, arrays in (("gradient", first), ("final", final)):
-                out[f"{label}/{kind}/{own}"] = arrays[key].T if turned else arrays[key]
+                out[f"{label}/{kind}/{own}"] = arrays[key].T if transposed else arrays[key]
     for own, other in zip(
         (v[0] for v in names_in(model, start).values()), names_in(script, start).values(), strict=True
     ):
@@ -230,9 +230,9 @@ def record(name: str, original: torch.nn.Module, seed: int) -> None:
         print("resnet with batch norm", round(losses[0], 4), round(losses[-1], 4))
         out["bn/losses"] = np.array(losses)
         begin = {n: p.detach().numpy().copy() for n, p in original.named_parameters()}
-        for key, (own, turned) in names_in(kept, begin).items():
+        for key, (own, transposed) in names_in(kept, begin).items():
             for kind, arrays in (("gradient", first), ("final", final)):
-                out[f"bn/{kind}/{own}"] = arrays[key].T if turned else arrays[key]
+                out[f"bn/{kind}/{own}"] = arrays[key].T if transposed else arrays[key]
         fixed = copy.deepcopy(original).eval()
         out["bn_fixed/losses"] = np.array(train(fixed, x, y, (BATCH,), name)[0])
     np.savez_compressed(HERE / f"{name}.npz", **out)

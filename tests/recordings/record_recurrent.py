@@ -71,14 +71,14 @@ def stored(module: torch.nn.Module, arrays: dict[str, np.ndarray]) -> dict[str, 
             continue
         for level in range(layer.num_layers):
 
-            def parts(kind: str, layer: torch.nn.RNNBase = layer, path: str = path, level: int = level) -> np.ndarray:
+            def stacked(kind: str, layer: torch.nn.RNNBase = layer, path: str = path, level: int = level) -> np.ndarray:
                 directions = ["", "_reverse"][: 2 if layer.bidirectional else 1]
                 found = [out.pop(f"{path}.{kind}_l{level}{suffix}") for suffix in directions]
                 gates = [np.split(a, len(ORDERS[layer.mode])) for a in found]
                 return np.stack([np.concatenate([g[i] for i in ORDERS[layer.mode]]) for g in gates])
 
-            out[f"{path}.W{level}"], out[f"{path}.R{level}"] = parts("weight_ih"), parts("weight_hh")
-            out[f"{path}.B{level}"] = np.concatenate([parts("bias_ih"), parts("bias_hh")], axis=1)
+            out[f"{path}.W{level}"], out[f"{path}.R{level}"] = stacked("weight_ih"), stacked("weight_hh")
+            out[f"{path}.B{level}"] = np.concatenate([stacked("bias_ih"), stacked("bias_hh")], axis=1)
     return out
 
 
@@ -95,9 +95,9 @@ def export(module: torch.nn.Module, x: torch.Tensor, path: Path, script: bool, f
             module, (x,), str(path), dynamic_shapes=shapes, dynamo=True, external_data=False, verbose=False, **names
         )
     model = onnx.load(path)
-    for part in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.input):
-        del part.metadata_props[:]
-        part.doc_string = ""
+    for record in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.graph.input):
+        del record.metadata_props[:]
+        record.doc_string = ""
     onnx.save(model, path)
     return model
 
@@ -118,9 +118,9 @@ def record(name: str, network: torch.nn.Module, x: torch.Tensor, y: torch.Tensor
     losses, first, final = train(copy.deepcopy(network), x, y, (BATCH,), name)
     assert losses[-1] < 0.8 * losses[0]
     out["plain/losses"] = np.array(losses)
-    for key, (own, turned) in names_in(model, start).items():
+    for key, (own, transposed) in names_in(model, start).items():
         for kind, arrays in (("gradient", stored(network, first)), ("final", stored(network, final))):
-            out[f"plain/{kind}/{own}"] = arrays[key].T if turned else arrays[key]
+            out[f"plain/{kind}/{own}"] = arrays[key].T if transposed else arrays[key]
     np.savez_compressed(HERE / f"{name}.npz", **out)
 
 
@@ -136,9 +136,9 @@ def record_long() -> None:
     files = {f"lstm_{steps}": (steps, False, False) for steps in (16, LENGTH)} | {"lstm_any": (16, True, True)}
     for name, (steps, script, free) in files.items():
         model = export(network, torch.from_numpy(long_input(steps)), HERE / f"{name}.onnx", script, free)
-        for key, (own, turned) in names_in(model, start).items():
-            assert not turned or key == "fc.weight"
-            out[f"{name}/{own}"] = np.array([key, str(int(turned))])
+        for key, (own, transposed) in names_in(model, start).items():
+            assert not transposed or key == "fc.weight"
+            out[f"{name}/{own}"] = np.array([key, str(int(transposed))])
     for steps in (16, LENGTH):
         network.zero_grad()
         loss = torch.nn.functional.cross_entropy(network(torch.from_numpy(long_input(steps))), y)

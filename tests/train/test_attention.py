@@ -62,7 +62,7 @@ def trained(graph, data, steps=4, **options):
 @pytest.mark.parametrize(
     ("bias", "mask"), [(None, False), (None, True), ((HEADS, ROWS, ROWS), False), ((ROWS,), False), ((ROWS, 1), False)]
 )
-def test_gradients_are_those_of_the_parts(bias, mask):
+def test_gradients_are_those_of_the_decomposition(bias, mask):
     graph, data = network(bias, mask=mask), batch(mask=mask)
     losses, arrays, plan = trained(graph, data)
     expected, others, _ = trained(graph, data, fuse=False)
@@ -98,7 +98,7 @@ def test_dropout_between_softmax_and_product_stays_apart_when_it_drops():
     assert "attention_grad" in ops_of(plan)
 
 
-def test_a_device_without_the_kernels_runs_the_parts(remote):
+def test_a_device_without_the_kernels_runs_the_decomposition(remote):
     """The example device has neither; what it lacks goes to the CPU in parts."""
     graph, data = network(), batch()
     model = df.Model(graph)

@@ -100,7 +100,7 @@ while True:
 """
 
 
-def test_a_process_killed_while_saving_leaves_only_whole_files(tmp_path: Path) -> None:
+def test_a_process_killed_while_saving_leaves_only_complete_files(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     step = 0
     for _ in range(6):

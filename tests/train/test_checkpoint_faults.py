@@ -1,5 +1,5 @@
 """Checkpoints that are damaged, of others, older or newer, and folders that can't be written: nothing changes before
-a checkpoint is known to be good, and each is told apart."""
+a checkpoint is known to be good, and each gets its own message."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def assert_untouched(trainer: Any, before: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(array, before[name])
 
 
-def places(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where the entries of a JSON value are."""
     inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    return [at] * bool(at) + [place for key, value in inner for place in places(value, (*at, key))]
+    return [at] * bool(at) + [position for key, value in inner for position in paths(value, (*at, key))]
 
 
 def changed(tree: Any, at: tuple[Any, ...], value: Any) -> Any:
@@ -96,7 +96,7 @@ def test_metadata_of_any_kind_is_checked_before_weights_change(linear: ModuleTyp
     options = {"validation": data, "early_stop": df.EarlyStop(), "epochs": 2, **EVERY}
     spoiled = [
         with_counters(header, changed(counters, at, value))
-        for at in places(counters)
+        for at in paths(counters)
         for value in (..., None, -1, "x", [], {}, True, 10**400)
     ]
     names = [name for name in header if name != "__metadata__"]
@@ -124,8 +124,8 @@ def test_any_changed_byte_is_noticed(linear: ModuleType, tmp_path: Path) -> None
     path = saved(linear, tmp_path)
     good = path.read_bytes()
     rng = random.Random(1)
-    for place in [*rng.sample(range(len(good)), 150), *range(len(good) - 20, len(good))]:
-        path.write_bytes(good[:place] + bytes([good[place] ^ (1 << rng.randrange(8))]) + good[place + 1 :])
+    for position in [*rng.sample(range(len(good)), 150), *range(len(good) - 20, len(good))]:
+        path.write_bytes(good[:position] + bytes([good[position] ^ (1 << rng.randrange(8))]) + good[position + 1 :])
         with pytest.raises(df.InputError):
             checkpoint.load(path)
     for size in rng.sample(range(len(good)), 20):
@@ -136,7 +136,7 @@ def test_any_changed_byte_is_noticed(linear: ModuleType, tmp_path: Path) -> None
     checkpoint.load(path)
 
 
-def test_the_newest_that_is_whole_is_resumed_from(
+def test_the_newest_that_is_complete_is_resumed_from(
     linear: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = saved(linear, tmp_path)
@@ -168,7 +168,7 @@ def test_a_damaged_file_of_a_later_step_never_costs_a_good_one(tmp_path: Path) -
         assert found[1].counters["steps"] == step
 
 
-def test_older_newer_and_foreign_files_are_told_apart(
+def test_older_newer_and_foreign_files_are_distinguished(
     linear: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = saved(linear, tmp_path)
@@ -254,8 +254,8 @@ def test_a_save_that_fails_leaves_the_run_and_the_older_files(
 ) -> None:
     number, where = FAULTS[fault]
     data, options = linear.data(64, noise=0.3), {"epochs": 2, "checkpoint": tmp_path, **EVERY}
-    whole = linear.trainer()
-    whole.fit(data, **{**options, "checkpoint": tmp_path / "whole"})
+    uninterrupted = linear.trainer()
+    uninterrupted.fit(data, **{**options, "checkpoint": tmp_path / "whole"})
     broken: list[int] = []
 
     def failing(*_: Any, **__: Any) -> Any:
@@ -264,8 +264,8 @@ def test_a_save_that_fails_leaves_the_run_and_the_older_files(
     def breaks(event: Event) -> None:
         if event.step == 4 and not broken:
             broken.append(event.step)
-            place = {"write": (checkpoint, "_write"), "sync": (os, "fsync"), "rename": (Path, "replace")}
-            patch.setattr(*place.get(where, (Path, "open")), failing)
+            target = {"write": (checkpoint, "_write"), "sync": (os, "fsync"), "rename": (Path, "replace")}
+            patch.setattr(*target.get(where, (Path, "open")), failing)
 
     trainer = linear.trainer()
     with monkeypatch.context() as patch, pytest.raises(OSError, match="earlier ones stay") as error:
@@ -275,7 +275,7 @@ def test_a_save_that_fails_leaves_the_run_and_the_older_files(
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["step-000000002.safetensors"]
     assert (trainer.steps, trainer.pending) == (4, 0)
     trainer.fit(data, resume="auto", **options)
-    np.testing.assert_array_equal(trainer.programs.w, whole.programs.w)
+    np.testing.assert_array_equal(trainer.programs.w, uninterrupted.programs.w)
 
 
 LIMITED = """

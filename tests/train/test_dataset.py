@@ -34,10 +34,10 @@ def test_shuffle_depends_on_seed_and_epoch_alone() -> None:
     assert first != all_labels(dataset, seed=2, epoch=0, shuffle=True)
 
 
-def test_start_skips_whole_batches_of_the_same_order() -> None:
+def test_start_skips_complete_batches_of_the_same_order() -> None:
     dataset = Dataset(arrays(11))
-    whole = all_labels(dataset, seed=3, epoch=2, shuffle=True)
-    assert all_labels(dataset, seed=3, epoch=2, shuffle=True, start=2) == whole[6:]
+    every = all_labels(dataset, seed=3, epoch=2, shuffle=True)
+    assert all_labels(dataset, seed=3, epoch=2, shuffle=True, start=2) == every[6:]
 
 
 def test_x_and_labels_stay_together() -> None:

@@ -71,9 +71,9 @@ def test_a_resumed_run_drops_the_same(tmp_path):
             trainer.fit({"x": X, "labels": Y}, epochs=epochs, batch_size=16, progress=False, **options)
         return model.parameters["w"].array
 
-    whole = run(4)
+    uninterrupted = run(4)
     run(2, checkpoint=tmp_path)
-    np.testing.assert_array_equal(run(4, checkpoint=tmp_path, resume="auto"), whole)
+    np.testing.assert_array_equal(run(4, checkpoint=tmp_path, resume="auto"), uninterrupted)
 
 
 def test_a_model_without_dropout_is_refused():

@@ -179,7 +179,7 @@ def test_the_sum_of_squares(dtype: Any, size: int) -> None:
     np.testing.assert_array_equal(one, two)
     np.testing.assert_allclose(one, expected, rtol=1e-6)
     for bad in (np.nan, np.inf, -np.inf):
-        for place in {0, size // 2, size - 1} if size else ():
+        for index in {0, size // 2, size - 1} if size else ():
             spoiled = x.copy()
-            spoiled[place] = bad
-            assert not np.isfinite(of(spoiled)), (bad, place)
+            spoiled[index] = bad
+            assert not np.isfinite(of(spoiled)), (bad, index)

@@ -76,11 +76,11 @@ def assert_same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
 def test_a_run_interrupted_at_any_line_resumes_bit_for_bit(
     linear: ModuleType, tmp_path: Path, every: Any, stop: bool
 ) -> None:
-    whole, run = run_of(linear, tmp_path / "whole", every, stop)
+    uninterrupted, run = run_of(linear, tmp_path / "whole", every, stop)
     lines = InterruptAt()
     expected: list[Any] = []
     assert not lines.run(lambda: expected.append(run()))
-    wanted = outcome(whole, expected[0])
+    wanted = outcome(uninterrupted, expected[0])
     interrupted = 0
     for line in range(1, lines.seen, lines.seen // 23):
         folder = tmp_path / str(line)
@@ -96,8 +96,8 @@ def test_a_callback_may_be_interrupted(linear: ModuleType, tmp_path: Path, kind:
     options = {
         "epochs": 3, "batch_size": 4, "val_split": 0.2, "early_stop": df.EarlyStop("val_loss", patience=1), **QUIET
     }  # fmt: skip
-    whole = linear.trainer()
-    expected = outcome(whole, whole.fit(data, **options))
+    uninterrupted = linear.trainer()
+    expected = outcome(uninterrupted, uninterrupted.fit(data, **options))
     seen: list[str] = []
 
     def interrupt(event: Event) -> None:
@@ -120,7 +120,7 @@ def test_a_callback_may_be_interrupted(linear: ModuleType, tmp_path: Path, kind:
     assert_same(outcome(trainer, history), expected)
 
 
-def test_an_interrupt_waits_for_what_must_be_whole() -> None:
+def test_an_interrupt_waits_for_what_must_be_complete() -> None:
     done: list[int] = []
     with pytest.raises(KeyboardInterrupt), InterruptsHeld(), InterruptsHeld():
         signal.raise_signal(signal.SIGINT)

@@ -110,8 +110,8 @@ def test_mean_squared_error_and_its_shapes() -> None:
     column = terms(Objective(model_of(("batch", 1)), "mse"), {"y": y[:, :1]}, labels=t[:, 0])
     flat = terms(Objective(model_of(("batch",)), "mse"), {"y": y[:, 0]}, labels=t[:, :1])
     assert mean(column) == mean(flat) == pytest.approx(np.mean((y.astype(np.float64) - t)[:, 0] ** 2), rel=1e-6)
-    whole = terms(Objective(model_of(("batch",)), "mse"), {"y": y[:, 0]}, labels=np.zeros(6, np.int64))
-    assert mean(whole) == pytest.approx(np.mean(y[:, 0].astype(np.float64) ** 2), rel=1e-6)
+    loss_terms = terms(Objective(model_of(("batch",)), "mse"), {"y": y[:, 0]}, labels=np.zeros(6, np.int64))
+    assert mean(loss_terms) == pytest.approx(np.mean(y[:, 0].astype(np.float64) ** 2), rel=1e-6)
 
 
 def test_binary_cross_entropy_does_not_overflow() -> None:
@@ -248,7 +248,7 @@ def test_ignored_logits_may_be_anything(smoothing: float, weights: Any, wild: fl
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
-def test_a_class_that_cannot_be_has_no_part_in_the_loss_of_another(device: str) -> None:
+def test_an_impossible_class_changes_no_loss_of_another(device: str) -> None:
     """A logit of -inf is how a mask excludes a class."""
     g = df.GraphBuilder("loss")
     z, y = g.input("z", df.float32, (2, 3)), g.input("y", df.int64, (2,))

@@ -63,12 +63,12 @@ def bits(trainer: df.Trainer) -> dict[str, bytes]:
 def assert_apart_is_step(**options: Any) -> None:
     """Losses, weights, optimizer state, statistics and gradients after each of some micro-batches are the same."""
     options = {"accumulate": 2, "batch_norm": "update", "dropout": True, "clip_norm": 0.5, "seed": 3, **options}
-    with df.Trainer(network(), **options) as whole, df.Trainer(network(), **options) as parts:
+    with df.Trainer(network(), **options) as joined, df.Trainer(network(), **options) as separate:
         for batch in batches(6):
-            assert apart(parts, batch) == whole.step(batch)
-            assert bits(parts) == bits(whole)
-        assert parts.steps == whole.steps == 3
-        for plan in parts.programs.plans().values():
+            assert apart(separate, batch) == joined.step(batch)
+            assert bits(separate) == bits(joined)
+        assert separate.steps == joined.steps == 3
+        for plan in separate.programs.plans().values():
             check_plan(plan)
 
 

@@ -6,7 +6,7 @@ import pytest
 import dataflow as df
 from tests.support import recorded, recording
 
-PARTS = (13, 8, 6, 5)
+MICRO_BATCHES = (13, 8, 6, 5)
 ADAMW = df.optim.AdamW(lr=1e-2, weight_decay=0.01)
 SLOW = df.optim.AdamW(lr=3e-3, weight_decay=0.01)
 FAST = df.optim.AdamW(lr=3e-2, weight_decay=0.01)
@@ -36,12 +36,12 @@ def run(data, file, label, optimizer, *, devices=("cpu",), registry=None, steps=
     start = {name: p.array.copy() for name, p in model.parameters.items()}
     labels = data["some" if label == "parts" else "y"].astype(np.int64)
     samples = data["x"].astype(np.float32 if data["x"].dtype.kind == "f" else np.int64)
-    parts = PARTS if label == "parts" else (labels.shape[1],)
+    sizes = MICRO_BATCHES if label == "parts" else (labels.shape[1],)
     losses, gradients = [], {}
     trainer = df.Trainer(
         model,
         optimizer=optimizer,
-        accumulate=len(parts),
+        accumulate=len(sizes),
         devices=list(devices),
         registry=registry,
         batch_norm="update" if label == "bn" else "fixed",
@@ -50,11 +50,11 @@ def run(data, file, label, optimizer, *, devices=("cpu",), registry=None, steps=
         for step in range(steps or len(labels)):
             sums = []
             begin = 0
-            for index, size in enumerate(parts):
+            for index, size in enumerate(sizes):
                 batch = slice(begin, begin + size)
                 begin += size
                 count = int((labels[step, batch] != -100).sum())
-                last = index == len(parts) - 1
+                last = index == len(sizes) - 1
                 if last and (step == 0 or scale):
                     # the optimizer's run follows inside step(): look and falsify before it
                     update = trainer.programs.update
@@ -91,11 +91,11 @@ def renamed(data, file, label, kind):
     if not file.endswith("_script"):
         return found
     pairs = {k.removeprefix("script/"): v for k, v in data.items() if k.startswith("script/")}
-    turned = {}
+    arrays = {}
     for own, (name, transposed) in pairs.items():
         array = found[str(name)]
-        turned[own] = array.T if transposed == "1" and array.shape[::-1] != array.shape else array
-    return turned
+        arrays[own] = array.T if transposed == "1" and array.shape[::-1] != array.shape else array
+    return arrays
 
 
 def deviations(data, file, label, results):

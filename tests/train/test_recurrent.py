@@ -53,9 +53,9 @@ def test_gradients_over_many_steps_are_pytorch_s(file, steps, scale):
     assert len(found) == 8
     wrong = []
     for index, (name, gradient) in enumerate(found.items()):
-        key, turned = data[f"{file}/{name}"]
+        key, transposed = data[f"{file}/{name}"]
         expected = data[f"{steps}/gradient/{key}"]
-        expected = expected.T if turned == "1" else expected
+        expected = expected.T if transposed == "1" else expected
         far = np.linalg.norm(gradient * (scale if index == 1 else 1.0) - expected) / np.linalg.norm(expected)
         wrong += [name] if far > 1e-4 else []
     assert len(wrong) == (0 if scale == 1.0 else 1)

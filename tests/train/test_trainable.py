@@ -80,7 +80,7 @@ def test_what_matches_nothing_is_refused(model: df.Model, patterns: object, mess
         select(model, patterns)
 
 
-def test_whole_numbers_cannot_be_trained() -> None:
+def test_integers_cannot_be_trained() -> None:
     g = df.GraphBuilder("q")
     x = g.input("x", df.int8, ("batch", 2))
     g.output("y", ops.add(x, g.parameter("w", np.ones(2, np.int8))))

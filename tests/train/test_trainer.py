@@ -63,14 +63,14 @@ def test_parameters_may_have_the_names_that_programs_use(clip_norm: float | None
 
 def test_accumulated_micro_batches_equal_one_batch(linear: ModuleType) -> None:
     data = {**linear.data(64), "sample_weight": np.linspace(0, 3, 64)}
-    whole, parts = linear.trainer(), linear.trainer(accumulate=4)
-    whole.step(data)
+    at_once, accumulating = linear.trainer(), linear.trainer(accumulate=4)
+    at_once.step(data)
     for start in range(0, 64, 16):
-        assert parts.steps == 0
-        parts.step({k: v[start : start + 16] for k, v in data.items()})
-    assert parts.steps == 1
-    np.testing.assert_allclose(parts.programs.w, whole.programs.w, rtol=1e-5)
-    assert parts.programs.updates[0][1] == pytest.approx(np.linspace(0, 3, 64).sum(), rel=1e-6)
+        assert accumulating.steps == 0
+        accumulating.step({k: v[start : start + 16] for k, v in data.items()})
+    assert accumulating.steps == 1
+    np.testing.assert_allclose(accumulating.programs.w, at_once.programs.w, rtol=1e-5)
+    assert accumulating.programs.updates[0][1] == pytest.approx(np.linspace(0, 3, 64).sum(), rel=1e-6)
 
 
 def test_the_short_end_of_an_epoch_is_a_logical_batch(linear: ModuleType) -> None:
@@ -154,7 +154,7 @@ def test_early_stop_restores_the_best_weights(linear: ModuleType) -> None:
         linear.trainer().fit(data, early_stop=rule, **QUIET)
 
 
-def test_early_stop_knows_which_way_is_better() -> None:
+def test_early_stop_knows_which_direction_is_better() -> None:
     assert df.EarlyStop("val_accuracy").better(0.9, 0.8)
     assert df.EarlyStop("top5").better(0.9, 0.8)
     assert df.EarlyStop("val_loss").better(0.8, 0.9)
@@ -287,27 +287,27 @@ def test_a_resumed_run_continues_bit_for_bit(linear: ModuleType, tmp_path: Path,
         "early_stop": df.EarlyStop("val_loss", patience=9),
     }  # fmt: skip
     make = {"accumulate": 2, "seed": 4, "optimizer": df.optim.SGD(lr=0.03, momentum=0.9, schedule="cosine")}
-    whole = linear.trainer(**make)
-    expected = whole.fit(data, **{**options, "checkpoint": tmp_path / "whole"})
+    uninterrupted = linear.trainer(**make)
+    expected = uninterrupted.fit(data, **{**options, "checkpoint": tmp_path / "whole"})
 
     with pytest.raises(Stopped):
         linear.trainer(**make).fit(data, callbacks=[stopping_at(broken_at)], resume="auto", **options)
     resumed = linear.trainer(**make)
     history = resumed.fit(data, resume="auto", **options)
-    np.testing.assert_array_equal(resumed.programs.w, whole.programs.w)
-    np.testing.assert_array_equal(resumed.programs.velocity["w"], whole.programs.velocity["w"])
+    np.testing.assert_array_equal(resumed.programs.w, uninterrupted.programs.w)
+    np.testing.assert_array_equal(resumed.programs.velocity["w"], uninterrupted.programs.velocity["w"])
     for name in expected:
         if name != "seconds":
             assert history[name] == expected[name], name
     assert history.steps == expected.steps
     if every != "epoch" or broken_at > 3:
-        assert len(resumed.programs.updates) < len(whole.programs.updates)  # it did not begin again
+        assert len(resumed.programs.updates) < len(uninterrupted.programs.updates)  # it did not begin again
 
 
 def test_an_interrupt_saves_where_the_last_step_was(linear: ModuleType, tmp_path: Path) -> None:
     data = linear.data(64)
-    whole = linear.trainer(accumulate=2)
-    whole.fit(data, epochs=2, batch_size=8, **QUIET)
+    uninterrupted = linear.trainer(accumulate=2)
+    uninterrupted.fit(data, epochs=2, batch_size=8, **QUIET)
     trainer = linear.trainer(accumulate=2)
     run = trainer.programs.forward_backward
     calls = []
@@ -326,7 +326,7 @@ def test_an_interrupt_saves_where_the_last_step_was(linear: ModuleType, tmp_path
     assert (found[1].counters["steps"], found[1].counters["position"]) == (2, 4)
     resumed = linear.trainer(accumulate=2)
     resumed.fit(data, epochs=2, batch_size=8, checkpoint=tmp_path, resume="auto", **QUIET)
-    np.testing.assert_array_equal(resumed.programs.w, whole.programs.w)
+    np.testing.assert_array_equal(resumed.programs.w, uninterrupted.programs.w)
 
 
 def test_a_finished_run_resumes_to_nothing(linear: ModuleType, tmp_path: Path) -> None:
@@ -342,9 +342,9 @@ def test_a_finished_run_resumes_to_nothing(linear: ModuleType, tmp_path: Path) -
 def test_other_models_and_settings_are_refused(linear: ModuleType, tmp_path: Path) -> None:
     linear.trainer().fit(linear.data(), checkpoint=tmp_path, **QUIET)
     options = {"checkpoint": tmp_path, "resume": "auto", **QUIET}
-    wide = {"x": np.zeros((8, 5), np.float32), "labels": np.zeros((8, 1), np.float32)}
+    five_inputs = {"x": np.zeros((8, 5), np.float32), "labels": np.zeros((8, 1), np.float32)}
     with pytest.raises(df.InputError, match=r"'w' is float32\[3, 1\] there and float32\[5, 1\] here"):
-        linear.trainer(linear.model(inputs=5)).fit(wide, **options)
+        linear.trainer(linear.model(inputs=5)).fit(five_inputs, **options)
     with pytest.raises(df.InputError, match="nodes of the graphs differ"):
         linear.trainer(linear.model(hidden=True)).fit(linear.data(), **options)
     with pytest.raises(df.InputError, match="trained parameters differ: w, b there, w here"):
@@ -367,21 +367,21 @@ def test_another_batch_size_begins_the_epoch_again_with_a_note(
     assert trainer.steps == 2 + 4
 
 
-def test_batches_from_a_function_resume_at_their_place(linear: ModuleType, tmp_path: Path) -> None:
+def test_batches_from_a_function_resume_at_their_position(linear: ModuleType, tmp_path: Path) -> None:
     data = linear.data(64)
 
     def batches() -> Any:
         for start in range(0, 64, 8):
             yield {k: v[start : start + 8] for k, v in data.items()}
 
-    whole = linear.trainer()
-    whole.fit(df.Dataset(batches), epochs=2, **QUIET)
+    uninterrupted = linear.trainer()
+    uninterrupted.fit(df.Dataset(batches), epochs=2, **QUIET)
     options = {"epochs": 2, "checkpoint": tmp_path, "every": 3, **QUIET}
     with pytest.raises(Stopped):
         linear.trainer().fit(df.Dataset(batches), callbacks=[stopping_at(5)], **options)
     resumed = linear.trainer()
     resumed.fit(df.Dataset(batches), resume="auto", **options)
-    np.testing.assert_array_equal(resumed.programs.w, whole.programs.w)
+    np.testing.assert_array_equal(resumed.programs.w, uninterrupted.programs.w)
     assert len(resumed.programs.updates) == 13
 
 

@@ -34,7 +34,7 @@ def data() -> dict[str, np.ndarray]:
     return {"x": np.sin(np.arange(192) * 0.37).reshape(32, 6).astype(np.float32), "labels": labels}
 
 
-def part(start: int, stop: int) -> dict[str, np.ndarray]:
+def rows(start: int, stop: int) -> dict[str, np.ndarray]:
     return {key: array[start:stop] for key, array in data().items()}
 
 
@@ -76,7 +76,7 @@ def test_losses_are_pytorchs(
             first = 0 if step % 2 else 8
             sums = np.zeros(2)
             for start in range(first, first + 24, micro):
-                batch = part(start, min(start + micro, first + 24))
+                batch = rows(start, min(start + micro, first + 24))
                 weight = (batch["labels"] != -100).sum()
                 sums += (trainer.step(batch) * weight, weight)
             seen.append(sums[0] / sums[1])
@@ -90,8 +90,8 @@ def test_a_resumed_run_has_the_same_bits(device: str, tmp_path: Path) -> None:
         return df.Trainer(model(), optimizer=df.optim.AdamW(lr=0.01, schedule="cosine"), devices=device, seed=5)
 
     options: dict[str, Any] = {"epochs": 5, "batch_size": 6, **QUIET}
-    whole = make()
-    expected = whole.fit(data(), **options)
+    uninterrupted = make()
+    expected = uninterrupted.fit(data(), **options)
     options |= {"checkpoint": tmp_path, "every": 4}
     with pytest.raises(Stopped):
         make().fit(data(), callbacks=[stopping_at(10)], **options)
@@ -100,7 +100,7 @@ def test_a_resumed_run_has_the_same_bits(device: str, tmp_path: Path) -> None:
     assert history.steps == expected.steps
     assert history["loss"] == expected["loss"]
     for name in ("w1", "b1", "w2", "b2"):
-        np.testing.assert_array_equal(resumed.model.parameters[name].array, whole.model.parameters[name].array)
+        np.testing.assert_array_equal(resumed.model.parameters[name].array, uninterrupted.model.parameters[name].array)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -119,10 +119,10 @@ def test_figures_of_evaluate_do_not_depend_on_the_batch_size(device: str) -> Non
         return ops.reduce_mean(outputs["z"], axes=(0, 1), keepdims=0)
 
     with df.Trainer(model(), metrics=["accuracy", "top2", peak], devices=device) as trainer:
-        whole, parts = (trainer.evaluate(data(), batch_size=size) for size in (32, 7))
+        large, small = (trainer.evaluate(data(), batch_size=size) for size in (32, 7))
     for name in ("loss", "accuracy", "top2", "peak"):
-        assert parts[name] == pytest.approx(whole[name], rel=1e-5), name
-    assert whole["accuracy_error"] == pytest.approx(np.sqrt(whole["accuracy"] * (1 - whole["accuracy"]) / 30))
+        assert small[name] == pytest.approx(large[name], rel=1e-5), name
+    assert large["accuracy_error"] == pytest.approx(np.sqrt(large["accuracy"] * (1 - large["accuracy"]) / 30))
 
 
 @pytest.mark.parametrize("device", DEVICES)
