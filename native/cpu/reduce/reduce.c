@@ -6,12 +6,12 @@
  * reads memory in order. Runs of at most DF_CHUNK elements are reduced in the element's type, runs
  * are joined in double or int64. When there are few outputs, the runs are split into partitions
  * that depend on the shape only, and the partitions' results, kept in the workspace, are joined in
- * order. Short rows of floats are taken some at a time (reduce/rows.h). A tensor that another
+ * order. Short rows of floats are taken some at a time (reduce/short_rows.h). A tensor that another
  * kernel computes as it goes (reduce/reduce.h) is fetched run by run.
  */
 #include "reduce/reduce.h"
 #include "map/walk.h"
-#include "reduce/rows.h"
+#include "reduce/short_rows.h"
 #include "simd/block.h"
 
 enum {

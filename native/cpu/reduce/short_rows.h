@@ -1,6 +1,6 @@
-/* reduce/rows.h: sums and extremes of many short rows. */
-#ifndef DF_CPU_REDUCE_ROWS_H
-#define DF_CPU_REDUCE_ROWS_H
+/* reduce/short_rows.h: sums and extremes of many short rows. */
+#ifndef DF_CPU_REDUCE_SHORT_ROWS_H
+#define DF_CPU_REDUCE_SHORT_ROWS_H
 
 #include "cpu.h"
 

@@ -1,9 +1,9 @@
-/* reduce/rows.c: sum, largest and smallest of rows[i][0..n).
+/* reduce/short_rows.c: sum, largest and smallest of rows[i][0..n).
  *
  * A row is joined in the lanes of a vector; the vectors of as many rows as there are lanes are then
  * transposed, so that one operation per lane joins the lanes of all rows at a time: for rows of a
  * few vectors joining lanes row by row takes longer than coming to them. 4 bytes an operation. */
-#include "reduce/rows.h"
+#include "reduce/short_rows.h"
 #include "simd/vector.h"
 
 #include <math.h>
