@@ -29,7 +29,7 @@ static df_status enter(df_queue *queue, df_error *error) {
   return df_cuda_fail(queue, cudaSetDevice(queue->card->ordinal), "choosing the card", error);
 }
 
-/* Lets cards copy from each other's memory without the host, where their places allow it. */
+/* Lets cards copy from each other's memory without the host, where their topology allows it. */
 static void reach_others(int own) {
   int count = 0, can = 0;
   if (cudaGetDeviceCount(&count))
@@ -83,7 +83,7 @@ void df_queue_close(df_queue *queue) {
 }
 
 /* Goes on to the other half of the pinned memory, once the card has copied what is in there. */
-static cudaError_t turn(df_queue *queue) {
+static cudaError_t swap_halves(df_queue *queue) {
   cudaError_t status = cudaEventRecord(queue->staged[queue->half], queue->stream);
   queue->busy[queue->half] = true;
   queue->half ^= 1;
@@ -99,16 +99,17 @@ static cudaError_t copy_up(df_queue *queue, char *to, const char *from, size_t b
   cudaError_t status = cudaSuccess;
   while (bytes && !status) {
     if (queue->filled == DF_STAGING)
-      status = turn(queue);
-    const size_t room = DF_STAGING - queue->filled, part = bytes < room ? bytes : room;
-    char *place = queue->staging[queue->half] + queue->filled;
-    memcpy(place, from, part);
+      status = swap_halves(queue);
+    const size_t free_bytes = DF_STAGING - queue->filled,
+                 chunk = bytes < free_bytes ? bytes : free_bytes;
+    char *slot = queue->staging[queue->half] + queue->filled;
+    memcpy(slot, from, chunk);
     if (!status)
-      status = cudaMemcpyAsync(to, place, part, cudaMemcpyHostToDevice, queue->stream);
-    queue->filled += (part + 63) / 64 * 64 < room ? (part + 63) / 64 * 64 : room;
-    to += part;
-    from += part;
-    bytes -= part;
+      status = cudaMemcpyAsync(to, slot, chunk, cudaMemcpyHostToDevice, queue->stream);
+    queue->filled += (chunk + 63) / 64 * 64 < free_bytes ? (chunk + 63) / 64 * 64 : free_bytes;
+    to += chunk;
+    from += chunk;
+    bytes -= chunk;
   }
   return status;
 }
@@ -129,15 +130,16 @@ static cudaError_t copy_down(df_queue *queue, char *to, const char *from, size_t
   while (bytes && !status) {
     if (queue->returned == DF_STAGING)
       status = arrive(queue);
-    const size_t room = DF_STAGING - queue->returned, part = bytes < room ? bytes : room;
-    char *place = queue->returning + queue->returned;
+    const size_t free_bytes = DF_STAGING - queue->returned,
+                 chunk = bytes < free_bytes ? bytes : free_bytes;
+    char *slot = queue->returning + queue->returned;
     if (!status)
-      status = cudaMemcpyAsync(place, from, part, cudaMemcpyDeviceToHost, queue->stream);
-    queue->arrivals.push_back({to, place, part});
-    queue->returned += (part + 63) / 64 * 64 < room ? (part + 63) / 64 * 64 : room;
-    to += part;
-    from += part;
-    bytes -= part;
+      status = cudaMemcpyAsync(slot, from, chunk, cudaMemcpyDeviceToHost, queue->stream);
+    queue->arrivals.push_back({to, slot, chunk});
+    queue->returned += (chunk + 63) / 64 * 64 < free_bytes ? (chunk + 63) / 64 * 64 : free_bytes;
+    to += chunk;
+    from += chunk;
+    bytes -= chunk;
   }
   return status;
 }
@@ -148,7 +150,7 @@ df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
   if (entered)
     return entered;
   if (copy->bytes < 0 || copy->to_offset < 0 || copy->from_offset < 0)
-    return df_cuda_fail(queue, cudaErrorInvalidValue, "a copy of negative size or place", error);
+    return df_cuda_fail(queue, cudaErrorInvalidValue, "a copy of negative size or offset", error);
   char *to = static_cast<char *>(copy->to) + copy->to_offset;
   const char *from = static_cast<const char *>(copy->from) + copy->from_offset;
   const size_t bytes = static_cast<size_t>(copy->bytes);

@@ -100,9 +100,9 @@ static df_status record(df_queue *queue, df_prepared_segment *p, const df_run *r
   cudaError_t began = cudaStreamBeginCapture(queue->stream, cudaStreamCaptureModeThreadLocal);
   if (began)
     return df_cuda_fail(queue, began, "beginning to capture", error);
-  df_run whole = *run;
-  whole.cancel = nullptr; /* half a graph is of no use */
-  df_status status = put(queue, p, &whole, error);
+  df_run uncancellable = *run;
+  uncancellable.cancel = nullptr; /* half a graph is of no use */
+  df_status status = put(queue, p, &uncancellable, error);
   cudaError_t ended = cudaStreamEndCapture(queue->stream, &graph);
   if (!status)
     status = df_cuda_fail(queue, ended, "ending to capture", error);

@@ -17,7 +17,7 @@ DF_FN float df_from_half(uint16_t half) {
 DF_FN uint16_t df_to_half(float x) {
   int32_t bits = df_bits(x), magnitude = bits & INT32_MAX;
   int32_t normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112 << 23)) >> 13;
-  /* The unit of 0.5f is that of denormal halves: the addition rounds to it. */
+  /* The last bit of 0.5f is that of denormal halves: the addition rounds to it. */
   int32_t tiny = df_bits(df_float(magnitude) + 0.5f) - df_bits(0.5f);
   int32_t half = magnitude < 0x38800000 ? tiny : normal;
   half = magnitude >= 0x477ff000 ? 0x7c00 : half;

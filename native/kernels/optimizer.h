@@ -34,8 +34,8 @@ typedef struct df_adamw_betas {
 typedef struct df_adamw {
   df_adamw_betas of;
   float scale;
-  float keep;         /* 1 - lr decay */
-  float rate1, root2; /* lr / (1 - beta1^t), sqrt(1 - beta2^t) */
+  float keep;               /* 1 - lr decay */
+  float rate1, correction2; /* lr / (1 - beta1^t), sqrt(1 - beta2^t) */
 } df_adamw;
 
 /* The attributes of a call. */
@@ -61,7 +61,7 @@ DF_FN float df_adamw_second(const df_adamw *s, float v, float g) {
   return s->of.beta2 * v + s->of.new2 * (g * g);
 }
 DF_FN float df_adamw_parameter(const df_adamw *s, float p, float m, float v) {
-  return p * s->keep - s->rate1 * m / (sqrtf(v) / s->root2 + s->of.epsilon);
+  return p * s->keep - s->rate1 * m / (sqrtf(v) / s->correction2 + s->of.epsilon);
 }
 
 #endif

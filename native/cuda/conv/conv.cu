@@ -95,14 +95,14 @@ const char *df_conv_accepts(const df_conv &conv, int32_t rank) {
 /* A thread has V elements of one plane. */
 template <int V>
 __global__ void __launch_bounds__(DF_BLOCK)
-    finish_planes(float *out, const float *parts, int32_t n_parts, int64_t total, int64_t plane,
+    finish_planes(float *out, const float *partials, int32_t splits, int64_t total, int64_t plane,
                   int64_t channels, df_gemm_end end) {
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
   if (at >= total)
     return;
-  df_vector<float, V> v = *reinterpret_cast<const df_vector<float, V> *>(parts + at);
-  for (int32_t part = 1; part < n_parts; part++) {
-    const auto next = *reinterpret_cast<const df_vector<float, V> *>(parts + part * total + at);
+  df_vector<float, V> v = *reinterpret_cast<const df_vector<float, V> *>(partials + at);
+  for (int32_t split = 1; split < splits; split++) {
+    const auto next = *reinterpret_cast<const df_vector<float, V> *>(partials + split * total + at);
 #pragma unroll
     for (int e = 0; e < V; e++)
       v.v[e] += next.v[e];
@@ -117,15 +117,15 @@ __global__ void __launch_bounds__(DF_BLOCK)
   *reinterpret_cast<df_vector<float, V> *>(out + at) = v;
 }
 
-df_status df_conv_finish(const df_call *call, float *out, const float *parts, int32_t n_parts,
+df_status df_conv_finish(const df_call *call, float *out, const float *partials, int32_t splits,
                          int64_t total, int64_t plane, int64_t channels, const df_gemm_end &end) {
   if (total == 0)
     return DF_OK;
-  if (plane % 4 == 0 && df_is_aligned<4>(out) && df_is_aligned<4>(parts))
+  if (plane % 4 == 0 && df_is_aligned<4>(out) && df_is_aligned<4>(partials))
     return DF_LAUNCH(call, finish_planes<4>, df_blocks(total, DF_BLOCK * 4), DF_BLOCK, 0, out,
-                     parts, n_parts, total, plane, channels, end);
-  return DF_LAUNCH(call, finish_planes<1>, df_blocks(total, DF_BLOCK), DF_BLOCK, 0, out, parts,
-                   n_parts, total, plane, channels, end);
+                     partials, splits, total, plane, channels, end);
+  return DF_LAUNCH(call, finish_planes<1>, df_blocks(total, DF_BLOCK), DF_BLOCK, 0, out, partials,
+                   splits, total, plane, channels, end);
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */
@@ -140,7 +140,7 @@ template <df_conv (*of)(const df_node *)> static const char *accepts(const df_no
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_conv conv = df_conv_forward(node);
-  out->workspace = df_conv_is_depthwise(conv) ? 0 : df_conv_apply_workspace(conv, false);
+  out->workspace = df_conv_is_depthwise(conv) ? 0 : df_conv_shifted_workspace(conv, false);
   return DF_OK;
 }
 
@@ -153,8 +153,8 @@ static df_status run(const df_call *call, const float *add, int relu) {
   end.add = add;
   end.relu = relu;
   if (df_conv_is_depthwise(conv))
-    return df_conv_depth(call, conv, y, x, weight, end);
-  return df_conv_apply(call, conv, false, y, x, weight, end);
+    return df_conv_depthwise(call, conv, y, x, weight, end);
+  return df_conv_shifted(call, conv, false, y, x, weight, end);
 }
 
 static df_status conv_run(const df_call *call) { return run(call, nullptr, 0); }
@@ -165,7 +165,7 @@ static df_status conv_add_relu_run(const df_call *call) {
 
 static df_status grad_input_prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_conv conv = df_conv_grad_input(node);
-  out->workspace = df_conv_is_depthwise(conv) ? 0 : df_conv_apply_workspace(conv, true);
+  out->workspace = df_conv_is_depthwise(conv) ? 0 : df_conv_shifted_workspace(conv, true);
   return DF_OK;
 }
 
@@ -174,13 +174,13 @@ static df_status grad_input_run(const df_call *call) {
   const float *dy = df_in<const float>(call, 0), *weight = df_in<const float>(call, 1);
   float *dx = df_out<float>(call, 0);
   if (df_conv_is_depthwise(conv))
-    return df_conv_depth_input(call, conv, dx, dy, weight);
-  return df_conv_apply(call, conv, true, dx, dy, weight, df_gemm_end{});
+    return df_conv_depthwise_input(call, conv, dx, dy, weight);
+  return df_conv_shifted(call, conv, true, dx, dy, weight, df_gemm_end{});
 }
 
 static df_status grad_weight_prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_conv conv = df_conv_grad_weight(node);
-  out->workspace = df_conv_is_depthwise(conv) ? df_conv_depth_weight_workspace(conv)
+  out->workspace = df_conv_is_depthwise(conv) ? df_conv_depthwise_weight_workspace(conv)
                                               : df_conv_weight_workspace(conv);
   return DF_OK;
 }
@@ -190,7 +190,7 @@ static df_status grad_weight_run(const df_call *call) {
   const float *x = df_in<const float>(call, 0), *dy = df_in<const float>(call, 1);
   float *dw = df_out<float>(call, 0);
   if (df_conv_is_depthwise(conv))
-    return df_conv_depth_weight(call, conv, dw, x, dy);
+    return df_conv_depthwise_weight(call, conv, dw, x, dy);
   return df_conv_weight(call, conv, dw, x, dy);
 }
 

@@ -1,5 +1,5 @@
-/* conv/conv.h: the sizes of a convolution, the same for the op and its two gradients, and the ways
- * to do one.
+/* conv/conv.h: the sizes of a convolution, the same for the op and its two gradients, and the
+ * algorithms for it.
  *
  * x: (batch, groups * channels, in...), weight: (groups * filters, channels, kernel...),
  * y: (batch, groups * filters, out...). One to three spatial axes, kept as three: missing leading
@@ -50,14 +50,14 @@ static inline bool df_conv_is_depthwise(const df_conv &conv) {
 
 /* ---- Sums of shifted planes with weights: conv/shifted.cu ----------------------------------- */
 
-/* y = relu(x * weight + bias + add), or dx from dy when |turned|: there is no end then. */
-int64_t df_conv_apply_workspace(const df_conv &conv, bool turned);
-df_status df_conv_apply(const df_call *call, const df_conv &conv, bool turned, float *out,
-                        const float *from, const float *weight, const df_gemm_end &end);
+/* y = relu(x * weight + bias + add), or dx from dy when |transposed|: there is no end then. */
+int64_t df_conv_shifted_workspace(const df_conv &conv, bool transposed);
+df_status df_conv_shifted(const df_call *call, const df_conv &conv, bool transposed, float *out,
+                          const float *from, const float *weight, const df_gemm_end &end);
 
-/* out = relu(sum of n_parts parts, |total| floats each, + bias + add): the parts in their order, a
- * bias per plane. |out| may be |parts| when there is one. */
-df_status df_conv_finish(const df_call *call, float *out, const float *parts, int32_t n_parts,
+/* out = relu(sum of |splits| partial sums, |total| floats each, + bias + add): in their order, a
+ * bias per plane. |out| may be |partials| when there is one. */
+df_status df_conv_finish(const df_call *call, float *out, const float *partials, int32_t splits,
                          int64_t total, int64_t plane, int64_t channels, const df_gemm_end &end);
 
 /* ---- dw from x and dy: conv/grad_weight.cu -------------------------------------------------- */
@@ -68,12 +68,12 @@ df_status df_conv_weight(const df_call *call, const df_conv &conv, float *dw, co
 
 /* ---- Depthwise: conv/depthwise.cu ----------------------------------------------------------- */
 
-df_status df_conv_depth(const df_call *call, const df_conv &conv, float *y, const float *x,
-                        const float *weight, const df_gemm_end &end);
-df_status df_conv_depth_input(const df_call *call, const df_conv &conv, float *dx, const float *dy,
-                              const float *weight);
-int64_t df_conv_depth_weight_workspace(const df_conv &conv);
-df_status df_conv_depth_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
-                               const float *dy);
+df_status df_conv_depthwise(const df_call *call, const df_conv &conv, float *y, const float *x,
+                            const float *weight, const df_gemm_end &end);
+df_status df_conv_depthwise_input(const df_call *call, const df_conv &conv, float *dx,
+                                  const float *dy, const float *weight);
+int64_t df_conv_depthwise_weight_workspace(const df_conv &conv);
+df_status df_conv_depthwise_weight(const df_call *call, const df_conv &conv, float *dw,
+                                   const float *x, const float *dy);
 
 #endif

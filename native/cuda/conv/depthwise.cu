@@ -10,7 +10,7 @@ enum {
   BUSY = 1056         /* blocks that keep a large card busy */
 };
 
-struct depth {
+struct depthwise {
   float *out;
   const float *source, *weight; /* weight: dy, for the gradient by the weight */
   df_gemm_end end;
@@ -21,12 +21,13 @@ struct depth {
   int32_t groups, taps, source_size, out_size;
   int32_t kernel[DF_AXES], stride[DF_AXES], pad[DF_AXES], dilation[DF_AXES];
   int32_t in[DF_AXES], made[DF_AXES]; /* sizes of planes of source and of out */
-  int32_t parts;
-  int64_t batch, part; /* images of a part */
+  int32_t splits;
+  int64_t batch, split_images; /* images of a split */
 };
 
 /* y[n, f, o] for DOWN rows of one column of one plane. */
-__global__ void __launch_bounds__(DF_BLOCK) convolve_depth(const __grid_constant__ depth p) {
+__global__ void __launch_bounds__(DF_BLOCK)
+    convolve_depthwise(const __grid_constant__ depthwise p) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.count)
     return;
@@ -64,22 +65,24 @@ __global__ void __launch_bounds__(DF_BLOCK) convolve_depth(const __grid_constant
 #pragma unroll
   for (int r = 0; r < DOWN; r++)
     if (row + r < p.made[1]) {
-      const int64_t place = static_cast<int64_t>(plane) * p.out_size +
-                            (static_cast<int64_t>(at[0]) * p.made[1] + row + r) * p.made[2] + at[2];
-      p.out[place] = p.end(sums[r], filter, 0, place);
+      const int64_t offset = static_cast<int64_t>(plane) * p.out_size +
+                             (static_cast<int64_t>(at[0]) * p.made[1] + row + r) * p.made[2] +
+                             at[2];
+      p.out[offset] = p.end(sums[r], filter, 0, offset);
     }
 }
 
-/* The position of dy along an axis whose tap meets |place|, or -1. */
-static __device__ __forceinline__ int meeting(int place, df_divisor stride, int size) {
-  if (place < 0)
+/* The position of dy along an axis whose tap meets |coordinate|, or -1. */
+static __device__ __forceinline__ int meeting(int coordinate, df_divisor stride, int size) {
+  if (coordinate < 0)
     return -1;
-  const int position = static_cast<int>(df_divide(static_cast<uint32_t>(place), stride));
-  return position < size && position * static_cast<int>(stride.d) == place ? position : -1;
+  const int position = static_cast<int>(df_divide(static_cast<uint32_t>(coordinate), stride));
+  return position < size && position * static_cast<int>(stride.d) == coordinate ? position : -1;
 }
 
 /* dx[n, g, i]: sums over the filters of the group and the taps that meet a position of dy. */
-__global__ void __launch_bounds__(DF_BLOCK) convolve_depth_input(const __grid_constant__ depth p) {
+__global__ void __launch_bounds__(DF_BLOCK)
+    convolve_depthwise_input(const __grid_constant__ depthwise p) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= p.count)
     return;
@@ -95,10 +98,10 @@ __global__ void __launch_bounds__(DF_BLOCK) convolve_depth_input(const __grid_co
       const int y = meeting(at[1] + p.pad[1] - b * p.dilation[1], p.strides[1], p.in[1]);
       for (int c = 0; y >= 0 && c < p.kernel[2]; c++) {
         const int column = meeting(at[2] + p.pad[2] - c * p.dilation[2], p.strides[2], p.in[2]);
-        const int place = (z * p.in[1] + y) * p.in[2] + column;
+        const int offset = (z * p.in[1] + y) * p.in[2] + column;
         const int tap = (a * p.kernel[1] + b) * p.kernel[2] + c;
         for (int f = 0; column >= 0 && f < filters; f++)
-          sum = fmaf(__ldg(dy + static_cast<int64_t>(f) * p.source_size + place),
+          sum = fmaf(__ldg(dy + static_cast<int64_t>(f) * p.source_size + offset),
                      __ldg(w + f * p.taps + tap), sum);
       }
     }
@@ -106,25 +109,26 @@ __global__ void __launch_bounds__(DF_BLOCK) convolve_depth_input(const __grid_co
   p.out[index] = sum;
 }
 
-/* dw[f, t] for TAPS taps of one filter, over the images of one part: a block each. */
-__global__ void __launch_bounds__(DF_BLOCK) convolve_depth_weight(const __grid_constant__ depth p) {
+/* dw[f, t] for TAPS taps of one filter, over the images of one split: a block each. */
+__global__ void __launch_bounds__(DF_BLOCK)
+    convolve_depthwise_weight(const __grid_constant__ depthwise p) {
   __shared__ float scratch[DF_WARP];
   const uint32_t chunks = static_cast<uint32_t>((p.taps + TAPS - 1) / TAPS);
   const uint32_t filter = blockIdx.x / chunks % static_cast<uint32_t>(p.channels);
-  const int64_t part = blockIdx.x / chunks / static_cast<uint32_t>(p.channels);
+  const int64_t split = blockIdx.x / chunks / static_cast<uint32_t>(p.channels);
   const int first = static_cast<int>(blockIdx.x % chunks) * TAPS;
   const uint32_t group = df_divide(filter, p.filters);
-  int32_t way[TAPS][DF_AXES];
+  int32_t shift[TAPS][DF_AXES];
 #pragma unroll
   for (int t = 0; t < TAPS; t++) {
     const int tap = first + t;
-    way[t][2] = tap % p.kernel[2] * p.dilation[2] - p.pad[2];
-    way[t][1] = tap / p.kernel[2] % p.kernel[1] * p.dilation[1] - p.pad[1];
-    way[t][0] = tap / p.kernel[2] / p.kernel[1] * p.dilation[0] - p.pad[0];
+    shift[t][2] = tap % p.kernel[2] * p.dilation[2] - p.pad[2];
+    shift[t][1] = tap / p.kernel[2] % p.kernel[1] * p.dilation[1] - p.pad[1];
+    shift[t][0] = tap / p.kernel[2] / p.kernel[1] * p.dilation[0] - p.pad[0];
   }
   float sums[TAPS] = {};
-  const int64_t last = df_min(p.batch, (part + 1) * p.part);
-  for (int64_t image = part * p.part; image < last; image++) {
+  const int64_t last = df_min(p.batch, (split + 1) * p.split_images);
+  for (int64_t image = split * p.split_images; image < last; image++) {
     const float *x = p.source + (image * p.groups + group) * p.source_size;
     const float *dy = p.weight + (image * p.channels + filter) * p.out_size;
     for (int o = static_cast<int>(threadIdx.x); o < p.out_size; o += DF_BLOCK) {
@@ -133,8 +137,8 @@ __global__ void __launch_bounds__(DF_BLOCK) convolve_depth_weight(const __grid_c
       const float d = __ldg(dy + o);
 #pragma unroll
       for (int t = 0; t < TAPS; t++) {
-        const int z = at[0] * p.stride[0] + way[t][0], y = at[1] * p.stride[1] + way[t][1],
-                  c = at[2] * p.stride[2] + way[t][2];
+        const int z = at[0] * p.stride[0] + shift[t][0], y = at[1] * p.stride[1] + shift[t][1],
+                  c = at[2] * p.stride[2] + shift[t][2];
         if (first + t < p.taps && static_cast<unsigned>(z) < static_cast<unsigned>(p.in[0]) &&
             static_cast<unsigned>(y) < static_cast<unsigned>(p.in[1]) &&
             static_cast<unsigned>(c) < static_cast<unsigned>(p.in[2]))
@@ -147,16 +151,16 @@ __global__ void __launch_bounds__(DF_BLOCK) convolve_depth_weight(const __grid_c
   for (int t = 0; t < TAPS; t++) {
     const float sum = df_block_join(sums[t], 0.0f, scratch, df_add{});
     if (threadIdx.x == 0 && first + t < p.taps)
-      p.out[(part * p.channels + filter) * p.taps + first + t] = sum;
+      p.out[(split * p.channels + filter) * p.taps + first + t] = sum;
   }
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
 /* |in|, |made|: sizes of the planes that are read and made. */
-static depth depth_of(const df_conv &conv, const int32_t (&in)[DF_AXES],
-                      const int32_t (&made)[DF_AXES]) {
-  depth p{};
+static depthwise depth_of(const df_conv &conv, const int32_t (&in)[DF_AXES],
+                          const int32_t (&made)[DF_AXES]) {
+  depthwise p{};
   for (int axis = 0; axis < DF_AXES; axis++) {
     p.in[axis] = in[axis];
     p.made[axis] = made[axis];
@@ -177,18 +181,18 @@ static depth depth_of(const df_conv &conv, const int32_t (&in)[DF_AXES],
   return p;
 }
 
-static df_status launch_lines(const df_call *call, depth &p) {
+static df_status launch_lines(const df_call *call, depthwise &p) {
   const int64_t lines = df_divide_up(p.made[1], DOWN);
   p.outer[1] = df_divisor_of(df_max(1, lines));
   p.count = p.batch * p.channels * p.made[0] * lines * p.made[2];
   if (p.count == 0)
     return DF_OK;
-  return DF_LAUNCH(call, convolve_depth, df_blocks(p.count, DF_BLOCK), DF_BLOCK, 0, p);
+  return DF_LAUNCH(call, convolve_depthwise, df_blocks(p.count, DF_BLOCK), DF_BLOCK, 0, p);
 }
 
-df_status df_conv_depth(const df_call *call, const df_conv &conv, float *y, const float *x,
-                        const float *weight, const df_gemm_end &end) {
-  depth p = depth_of(conv, conv.in, conv.out);
+df_status df_conv_depthwise(const df_call *call, const df_conv &conv, float *y, const float *x,
+                            const float *weight, const df_gemm_end &end) {
+  depthwise p = depth_of(conv, conv.in, conv.out);
   p.out = y;
   p.source = x;
   p.weight = weight;
@@ -197,9 +201,9 @@ df_status df_conv_depth(const df_call *call, const df_conv &conv, float *y, cons
 }
 
 /* With one filter a channel and strides of 1 it is a convolution whose taps go backwards. */
-df_status df_conv_depth_input(const df_call *call, const df_conv &conv, float *dx, const float *dy,
-                              const float *weight) {
-  depth p = depth_of(conv, conv.out, conv.in);
+df_status df_conv_depthwise_input(const df_call *call, const df_conv &conv, float *dx,
+                                  const float *dy, const float *weight) {
+  depthwise p = depth_of(conv, conv.out, conv.in);
   p.out = dx;
   p.source = dy;
   p.weight = weight;
@@ -216,41 +220,42 @@ df_status df_conv_depth_input(const df_call *call, const df_conv &conv, float *d
   p.count = conv.batch * conv.groups * conv.in_size;
   if (p.count == 0)
     return DF_OK;
-  return DF_LAUNCH(call, convolve_depth_input, df_blocks(p.count, DF_BLOCK), DF_BLOCK, 0, p);
+  return DF_LAUNCH(call, convolve_depthwise_input, df_blocks(p.count, DF_BLOCK), DF_BLOCK, 0, p);
 }
 
-/* Images are cut into parts where there are few filters. */
-static int64_t part_of(const df_conv &conv, int64_t *parts) {
+/* Images are split where there are few filters. */
+static int64_t split_images_of(const df_conv &conv, int64_t *splits) {
   const int64_t blocks =
       df_max(1, conv.groups * conv.filters * df_divide_up(conv.taps, int64_t(TAPS)));
   const int64_t least = df_divide_up(LEAST_SHARE, df_max(1, conv.out_size));
-  const int64_t part = df_max(df_divide_up(conv.batch * blocks, int64_t(BUSY)), least);
-  *parts = df_max(1, df_divide_up(conv.batch, part));
-  return part;
+  const int64_t images = df_max(df_divide_up(conv.batch * blocks, int64_t(BUSY)), least);
+  *splits = df_max(1, df_divide_up(conv.batch, images));
+  return images;
 }
 
-int64_t df_conv_depth_weight_workspace(const df_conv &conv) {
-  int64_t parts;
-  part_of(conv, &parts);
-  return parts > 1
-             ? parts * conv.groups * conv.filters * conv.taps * static_cast<int64_t>(sizeof(float))
+int64_t df_conv_depthwise_weight_workspace(const df_conv &conv) {
+  int64_t splits;
+  split_images_of(conv, &splits);
+  return splits > 1
+             ? splits * conv.groups * conv.filters * conv.taps * static_cast<int64_t>(sizeof(float))
              : 0;
 }
 
-df_status df_conv_depth_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
-                               const float *dy) {
-  int64_t parts;
-  depth p = depth_of(conv, conv.in, conv.out);
-  p.part = part_of(conv, &parts);
-  p.parts = static_cast<int32_t>(parts);
-  p.out = parts > 1 ? static_cast<float *>(call->workspace) : dw;
+df_status df_conv_depthwise_weight(const df_call *call, const df_conv &conv, float *dw,
+                                   const float *x, const float *dy) {
+  int64_t splits;
+  depthwise p = depth_of(conv, conv.in, conv.out);
+  p.split_images = split_images_of(conv, &splits);
+  p.splits = static_cast<int32_t>(splits);
+  p.out = splits > 1 ? static_cast<float *>(call->workspace) : dw;
   p.source = x;
   p.weight = dy;
   const int64_t weights = conv.groups * conv.filters * conv.taps;
   if (weights == 0)
     return DF_OK;
   const int64_t blocks =
-      conv.groups * conv.filters * df_divide_up(conv.taps, int64_t(TAPS)) * parts;
-  df_status status = DF_LAUNCH(call, convolve_depth_weight, df_blocks(blocks, 1), DF_BLOCK, 0, p);
-  return status || parts == 1 ? status : df_gemm_join(call, dw, p.out, p.parts, weights);
+      conv.groups * conv.filters * df_divide_up(conv.taps, int64_t(TAPS)) * splits;
+  df_status status =
+      DF_LAUNCH(call, convolve_depthwise_weight, df_blocks(blocks, 1), DF_BLOCK, 0, p);
+  return status || splits == 1 ? status : df_gemm_join(call, dw, p.out, p.splits, weights);
 }

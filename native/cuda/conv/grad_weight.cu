@@ -3,17 +3,17 @@
  *
  * A product dw = dy x' per group: rows filters, columns (channel, tap), k (image, o), whose right
  * factor is never written. Neighbouring threads read neighbouring positions; what belongs to a
- * column stays in shared memory. k is cut into parts, whose sums are added in their order. */
+ * column stays in shared memory. k is split, and the partial sums are added in their order. */
 #include "conv/conv.h"
 #include "gemm/tile.h"
 
 /* A column: where its tap lies from a position on, and its offset in an image. */
 struct alignas(16) tap_column {
-  int32_t offset, place[DF_AXES];
+  int32_t offset, shift[DF_AXES];
 };
 
 struct correlation {
-  float *out; /* dw, or the parts' sums */
+  float *out; /* dw, or the splits' partial sums */
   const float *x, *dy;
   int64_t rows, columns, k, groups;
   df_divisor positions[DF_AXES], taps[DF_AXES];
@@ -21,12 +21,12 @@ struct correlation {
   int32_t y_stride[DF_AXES];
   int32_t in_size, out_size;
   int64_t x_image, x_group, dy_image, dy_group;
-  int32_t parts;
-  int64_t part;
+  int32_t splits;
+  int64_t split_k;
   uint32_t tiles_down, tiles_across;
 };
 
-/* The factors of one block. A thread brings one k, of several rows and columns. */
+/* The factors of one block. A thread loads one k, of several rows and columns. */
 template <typename T> struct correlated {
   static constexpr int STEP = T::THREADS / DF_TILE_DEPTH;
   static constexpr int A_COUNT = df_share<T, T::ROWS>::SINGLES,
@@ -36,24 +36,24 @@ template <typename T> struct correlated {
   const tap_column *columns; /* in shared memory, from this thread's first one on */
   int rows, left;            /* rows and columns from this thread's first one on */
   int32_t end;
-  int64_t x_place; /* of the slice that is fetched */
-  int place[DF_AXES];
+  int64_t x_offset; /* of the slice that is fetched */
+  int coordinate[DF_AXES];
   bool there;
 
-  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::ROOM], int32_t k) {
+  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::CAPACITY], int32_t k) {
     k += static_cast<int>(threadIdx.x) % DF_TILE_DEPTH;
     there = k < end;
     int32_t digit[DF_AXES];
     const int64_t image = df_split(static_cast<uint32_t>(there ? k : 0), p->positions, digit);
-    x_place = image * p->x_image;
-    int64_t y_place = image * p->dy_image;
+    x_offset = image * p->x_image;
+    int64_t y_offset = image * p->dy_image;
 #pragma unroll
     for (int axis = 0; axis < DF_AXES; axis++) {
-      place[axis] = digit[axis] * p->stride[axis] - p->pad[axis];
-      x_place += place[axis] * p->x_stride[axis];
-      y_place += digit[axis] * p->y_stride[axis];
+      coordinate[axis] = digit[axis] * p->stride[axis] - p->pad[axis];
+      x_offset += coordinate[axis] * p->x_stride[axis];
+      y_offset += digit[axis] * p->y_stride[axis];
     }
-    const float *at = dy + y_place;
+    const float *at = dy + y_offset;
     const int64_t step = static_cast<int64_t>(STEP) * p->out_size;
 #pragma unroll
     for (int f = 0; f < A_COUNT; f++) {
@@ -62,30 +62,30 @@ template <typename T> struct correlated {
     }
   }
 
-  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::ROOM], int32_t) {
-    const float *at = x + x_place;
+  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::CAPACITY], int32_t) {
+    const float *at = x + x_offset;
 #pragma unroll
     for (int f = 0; f < B_COUNT; f++) {
       const tap_column column = columns[f * STEP];
       bool on = there && f * STEP < left;
 #pragma unroll
       for (int axis = 0; axis < DF_AXES; axis++)
-        on = on && static_cast<unsigned>(place[axis] + column.place[axis]) <
+        on = on && static_cast<unsigned>(coordinate[axis] + column.shift[axis]) <
                        static_cast<unsigned>(p->size[axis]);
       v[f] = on ? __ldg(at + column.offset) : 0.0f;
     }
   }
 
   __device__ __forceinline__ void store_a(float *to,
-                                          const float (&v)[df_share<T, T::ROWS>::ROOM]) const {
+                                          const float (&v)[df_share<T, T::ROWS>::CAPACITY]) const {
     const int thread = static_cast<int>(threadIdx.x);
     to += thread % DF_TILE_DEPTH * (T::ROWS + DF_TILE_GAP) + thread / DF_TILE_DEPTH;
 #pragma unroll
     for (int f = 0; f < A_COUNT; f++)
       to[f * STEP] = v[f];
   }
-  __device__ __forceinline__ void store_b(float *to,
-                                          const float (&v)[df_share<T, T::COLUMNS>::ROOM]) const {
+  __device__ __forceinline__ void
+  store_b(float *to, const float (&v)[df_share<T, T::COLUMNS>::CAPACITY]) const {
     const int thread = static_cast<int>(threadIdx.x);
     to += thread % DF_TILE_DEPTH * (T::COLUMNS + DF_TILE_GAP) + thread / DF_TILE_DEPTH;
 #pragma unroll
@@ -94,7 +94,7 @@ template <typename T> struct correlated {
   }
 };
 
-/* A block per tile, part of k and group; the sums of a part lie as dw does. */
+/* A block per tile, split of k and group; the sums of a split lie as dw does. */
 template <typename T>
 __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
     correlate(const __grid_constant__ correlation p) {
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
   const int thread = static_cast<int>(threadIdx.x);
   const uint32_t tiles = p.tiles_down * p.tiles_across, tile = blockIdx.x % tiles;
   const uint32_t rest = blockIdx.x / tiles;
-  const int64_t part = rest % static_cast<uint32_t>(p.parts),
-                group = rest / static_cast<uint32_t>(p.parts);
+  const int64_t split = rest % static_cast<uint32_t>(p.splits),
+                group = rest / static_cast<uint32_t>(p.splits);
   const int64_t row = static_cast<int64_t>(tile % p.tiles_down) * T::ROWS;
   const int64_t column = static_cast<int64_t>(tile / p.tiles_down) * T::COLUMNS;
 
@@ -113,13 +113,13 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
     own.offset = df_split(static_cast<uint32_t>(df_min(column + j, p.columns - 1)), p.taps, digit) *
                  p.in_size;
     for (int axis = 0; axis < DF_AXES; axis++) {
-      own.place[axis] = digit[axis] * p.dilation[axis];
-      own.offset += own.place[axis] * p.x_stride[axis];
+      own.shift[axis] = digit[axis] * p.dilation[axis];
+      own.offset += own.shift[axis] * p.x_stride[axis];
     }
   }
   __syncthreads();
 
-  const int32_t begin = static_cast<int32_t>(part * p.part);
+  const int32_t begin = static_cast<int32_t>(split * p.split_k);
   const int first = thread / DF_TILE_DEPTH;
   correlated<T> load;
   load.p = &p;
@@ -128,11 +128,11 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
   load.columns = columns + first;
   load.rows = static_cast<int>(p.rows - row - first);
   load.left = static_cast<int>(p.columns - column - first);
-  load.end = static_cast<int32_t>(df_min(p.k, part * p.part + p.part));
+  load.end = static_cast<int32_t>(df_min(p.k, split * p.split_k + p.split_k));
   float sums[T::DOWN][T::ACROSS] = {};
   df_tile_sum<T>(sums, load, begin, load.end);
 
-  float *out = p.out + (part * p.groups + group) * p.rows * p.columns;
+  float *out = p.out + (split * p.groups + group) * p.rows * p.columns;
   const int64_t first_row = row + df_tile_row<T>(), first_column = column + df_tile_column<T>();
 #pragma unroll
   for (int i = 0; i < T::DOWN; i++)
@@ -146,37 +146,37 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
-static df_gemm_cut cut_of(const df_conv &conv) {
-  return df_gemm_cut_of(conv.filters, conv.channels * conv.taps, conv.batch * conv.out_size,
-                        conv.groups);
+static df_gemm_tiling tiling_of(const df_conv &conv) {
+  return df_gemm_tiling_of(conv.filters, conv.channels * conv.taps, conv.batch * conv.out_size,
+                           conv.groups);
 }
 
 int64_t df_conv_weight_workspace(const df_conv &conv) {
-  const df_gemm_cut cut = cut_of(conv);
+  const df_gemm_tiling tiling = tiling_of(conv);
   const int64_t weights = conv.groups * conv.filters * conv.channels * conv.taps;
-  return cut.parts > 1 ? cut.parts * weights * static_cast<int64_t>(sizeof(float)) : 0;
+  return tiling.splits > 1 ? tiling.splits * weights * static_cast<int64_t>(sizeof(float)) : 0;
 }
 
 template <typename T> static df_status launch_tile(const df_call *call, correlation &p) {
   p.tiles_down = static_cast<uint32_t>(df_divide_up(p.rows, T::ROWS));
   p.tiles_across = static_cast<uint32_t>(df_divide_up(p.columns, T::COLUMNS));
-  const int64_t blocks = static_cast<int64_t>(p.tiles_down) * p.tiles_across * p.parts * p.groups;
+  const int64_t blocks = static_cast<int64_t>(p.tiles_down) * p.tiles_across * p.splits * p.groups;
   return DF_LAUNCH(call, correlate<T>, df_blocks(blocks, 1), T::THREADS, 0, p);
 }
 
 df_status df_conv_weight(const df_call *call, const df_conv &conv, float *dw, const float *x,
                          const float *dy) {
-  const df_gemm_cut cut = cut_of(conv);
+  const df_gemm_tiling tiling = tiling_of(conv);
   correlation p{};
-  p.out = cut.parts > 1 ? static_cast<float *>(call->workspace) : dw;
+  p.out = tiling.splits > 1 ? static_cast<float *>(call->workspace) : dw;
   p.x = x;
   p.dy = dy;
   p.rows = conv.filters;
   p.columns = conv.channels * conv.taps;
   p.k = conv.batch * conv.out_size;
   p.groups = conv.groups;
-  p.parts = cut.parts;
-  p.part = cut.part;
+  p.splits = tiling.splits;
+  p.split_k = tiling.split_k;
   if (p.rows * p.columns * p.groups == 0)
     return DF_OK;
   for (int axis = DF_AXES - 1; axis >= 0; axis--) {
@@ -195,10 +195,10 @@ df_status df_conv_weight(const df_call *call, const df_conv &conv, float *dw, co
   p.x_image = conv.groups * p.x_group;
   p.dy_group = conv.filters * conv.out_size;
   p.dy_image = conv.groups * p.dy_group;
-  df_status status = cut.tile == DF_TILE_LARGE   ? launch_tile<df_tile_large>(call, p)
-                     : cut.tile == DF_TILE_SMALL ? launch_tile<df_tile_small>(call, p)
-                                                 : launch_tile<df_tile_thin>(call, p);
-  return status || cut.parts == 1
+  df_status status = tiling.tile == DF_TILE_LARGE   ? launch_tile<df_tile_large>(call, p)
+                     : tiling.tile == DF_TILE_SMALL ? launch_tile<df_tile_small>(call, p)
+                                                    : launch_tile<df_tile_thin>(call, p);
+  return status || tiling.splits == 1
              ? status
-             : df_gemm_join(call, dw, p.out, cut.parts, p.groups * p.rows * p.columns);
+             : df_gemm_join(call, dw, p.out, tiling.splits, p.groups * p.rows * p.columns);
 }

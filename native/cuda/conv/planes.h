@@ -14,12 +14,12 @@ struct df_planes {
   float *out;
   const float *from, *weight;
   int64_t out_begin, weight_begin;
-  int64_t rows, channels, columns, k; /* k with whole blocks */
+  int64_t rows, channels, columns, k; /* k rounded up to blocks */
   int64_t groups;
   int32_t fours; /* columns come in fours that lie together in |out| */
   df_divisor taps[DF_AXES], positions[DF_AXES];
   df_divisor tile_rows;
-  int32_t tap_step[DF_AXES];                                 /* of a place in |from| per tap */
+  int32_t tap_step[DF_AXES];                                 /* of a coordinate in |from| per tap */
   int32_t position_step[DF_AXES], position_begin[DF_AXES];   /* and per position */
   int32_t size[DF_AXES], from_stride[DF_AXES], from_channel; /* of a plane of |from| */
   int64_t from_image, from_group;
@@ -28,21 +28,21 @@ struct df_planes {
   int32_t out_row, out_position[DF_AXES];
   int64_t out_image, out_group;
   df_gemm_end end;
-  int32_t parts;
-  int64_t part, total; /* floats of |out|, when the parts are kept apart */
+  int32_t splits;
+  int64_t split_k, total; /* floats of |out|, when partial sums are kept */
 };
 
-/* The factors of one block. A thread brings weights of one k and several rows, and elements of one
+/* The factors of one block. A thread loads weights of one k and several rows, and elements of one
  * column and several k. */
 template <typename T, bool BLOCKED> struct convolved {
   static constexpr int A_STEP = T::THREADS / DF_TILE_DEPTH, B_STEP = T::THREADS / T::COLUMNS;
   static constexpr int A_COUNT = df_share<T, T::ROWS>::SINGLES,
                        B_COUNT = df_share<T, T::COLUMNS>::SINGLES;
   const df_planes *p;
-  const float *weight; /* of this thread's first row, with group */
-  const float *from;   /* of this thread's column, with group and image */
-  int rows;            /* left from this thread's first one on */
-  int place[DF_AXES];  /* of this thread's column */
+  const float *weight;     /* of this thread's first row, with group */
+  const float *from;       /* of this thread's column, with group and image */
+  int rows;                /* left from this thread's first one on */
+  int coordinate[DF_AXES]; /* of this thread's column */
   uint32_t end;
   bool inside;               /* the column is one */
   int channel, tap[DF_AXES]; /* of the slice that is fetched */
@@ -62,8 +62,8 @@ template <typename T, bool BLOCKED> struct convolved {
     int32_t offset = 0;
 #pragma unroll
     for (int axis = 0; axis < DF_AXES; axis++) {
-      place[axis] = p->position_begin[axis] + digit[axis] * p->position_step[axis];
-      offset += place[axis] * p->from_stride[axis];
+      coordinate[axis] = p->position_begin[axis] + digit[axis] * p->position_step[axis];
+      offset += coordinate[axis] * p->from_stride[axis];
     }
     from = p->from + image * p->from_image + group * p->from_group + offset;
   }
@@ -72,20 +72,21 @@ template <typename T, bool BLOCKED> struct convolved {
     return channel_ * p->weight_channel + tap_[0] * p->weight_tap[0] + tap_[1] * p->weight_tap[1] +
            tap_[2] * p->weight_tap[2];
   }
-  /* Whether the tap is on the plane, and the way from the column's place to it. */
+  /* Whether the tap is on the plane, and the offset from the column's position to it. */
   __device__ __forceinline__ bool find(const int (&tap_)[DF_AXES], int *offset) const {
     bool on = inside;
     *offset = 0;
 #pragma unroll
     for (int axis = 0; axis < DF_AXES; axis++) {
-      const int way = tap_[axis] * p->tap_step[axis];
-      on = on && static_cast<unsigned>(place[axis] + way) < static_cast<unsigned>(p->size[axis]);
-      *offset += way * p->from_stride[axis];
+      const int shift = tap_[axis] * p->tap_step[axis];
+      on = on &&
+           static_cast<unsigned>(coordinate[axis] + shift) < static_cast<unsigned>(p->size[axis]);
+      *offset += shift * p->from_stride[axis];
     }
     return on;
   }
 
-  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::ROOM], int32_t k) {
+  __device__ __forceinline__ void fetch_a(float (&v)[df_share<T, T::ROWS>::CAPACITY], int32_t k) {
     const int depth = static_cast<int>(threadIdx.x) % DF_TILE_DEPTH;
     int own, own_tap[DF_AXES];
     bool there;
@@ -110,7 +111,8 @@ template <typename T, bool BLOCKED> struct convolved {
     }
   }
 
-  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::ROOM], int32_t k) {
+  __device__ __forceinline__ void fetch_b(float (&v)[df_share<T, T::COLUMNS>::CAPACITY],
+                                          int32_t k) {
     const int depth = static_cast<int>(threadIdx.x) / T::COLUMNS;
     if constexpr (BLOCKED) {
       int offset;
@@ -136,15 +138,15 @@ template <typename T, bool BLOCKED> struct convolved {
   }
 
   __device__ __forceinline__ void store_a(float *to,
-                                          const float (&v)[df_share<T, T::ROWS>::ROOM]) const {
+                                          const float (&v)[df_share<T, T::ROWS>::CAPACITY]) const {
     const int thread = static_cast<int>(threadIdx.x);
     to += thread % DF_TILE_DEPTH * (T::ROWS + DF_TILE_GAP) + thread / DF_TILE_DEPTH;
 #pragma unroll
     for (int f = 0; f < A_COUNT; f++)
       to[f * A_STEP] = v[f];
   }
-  __device__ __forceinline__ void store_b(float *to,
-                                          const float (&v)[df_share<T, T::COLUMNS>::ROOM]) const {
+  __device__ __forceinline__ void
+  store_b(float *to, const float (&v)[df_share<T, T::COLUMNS>::CAPACITY]) const {
     const int thread = static_cast<int>(threadIdx.x);
     constexpr int PITCH = T::COLUMNS + DF_TILE_GAP;
     to += thread / T::COLUMNS * PITCH + thread % T::COLUMNS;
@@ -154,7 +156,7 @@ template <typename T, bool BLOCKED> struct convolved {
   }
 };
 
-/* A block per tile, part of k and group. */
+/* A block per tile, split of k and group. */
 template <typename T, bool BLOCKED>
 __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
     convolve(const __grid_constant__ df_planes p) {
@@ -164,18 +166,18 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
   const uint32_t tiles_across = static_cast<uint32_t>((p.columns + T::COLUMNS - 1) / T::COLUMNS);
   const int64_t column = static_cast<int64_t>(other % tiles_across) * T::COLUMNS;
   const uint32_t rest = other / tiles_across;
-  const int64_t part = rest % static_cast<uint32_t>(p.parts),
-                group = rest / static_cast<uint32_t>(p.parts);
+  const int64_t split = rest % static_cast<uint32_t>(p.splits),
+                group = rest / static_cast<uint32_t>(p.splits);
 
-  const int32_t begin = static_cast<int32_t>(part * p.part),
-                end = static_cast<int32_t>(df_min(p.k, part * p.part + p.part));
+  const int32_t begin = static_cast<int32_t>(split * p.split_k),
+                end = static_cast<int32_t>(df_min(p.k, split * p.split_k + p.split_k));
   convolved<T, BLOCKED> load;
   load.begin(&p, group, row, column, end);
   float sums[T::DOWN][T::ACROSS] = {};
   df_tile_sum<T>(sums, load, begin, end);
 
-  const bool kept = p.parts > 1;
-  float *out = p.out + (kept ? part * p.total : 0);
+  const bool kept = p.splits > 1;
+  float *out = p.out + (kept ? split * p.total : 0);
   const int64_t corner = group * p.out_group + p.out_begin;
   const int64_t first_row = row + df_tile_row<T>(), first_column = column + df_tile_column<T>();
 #pragma unroll
@@ -200,11 +202,11 @@ __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
       float v[4];
 #pragma unroll
       for (int e = 0; e < 4; e++) {
-        const int64_t place = at[e] + i * p.out_row;
+        const int64_t offset = at[e] + i * p.out_row;
         const bool there = j + e < p.columns;
-        v[e] = kept || !there ? sums[x][y + e] : p.end(sums[x][y + e], channel, 0, place);
+        v[e] = kept || !there ? sums[x][y + e] : p.end(sums[x][y + e], channel, 0, offset);
         if (there && !p.fours)
-          out[place] = v[e];
+          out[offset] = v[e];
       }
       if (p.fours)
         *reinterpret_cast<float4 *>(out + at[0] + i * p.out_row) =

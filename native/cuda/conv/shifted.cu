@@ -2,11 +2,12 @@
  * are both that. Each is a product out = weight * planes, whose right factor is never written: a
  * block finds where its elements lie while it loads a slice.
  *
- *   forward  rows filters, columns (image, o), k (channel, tap); reads x at o stride - pad + t
- *            dilation
- *   turned   rows channels, columns (image, i), k (filter, tap); reads dy at (i + pad - t dilation)
- *            / stride. Positions i that agree modulo the stride are one product, with those taps
- *            that make the quotient whole: nothing is multiplied that isn't there.
+ *   forward     rows filters, columns (image, o), k (channel, tap); reads x at
+ *               o stride - pad + t dilation
+ *   transposed  rows channels, columns (image, i), k (filter, tap); reads dy at
+ *               (i + pad - t dilation) / stride. Positions i that agree modulo the stride are one
+ *               product, with those taps that make the quotient an integer: nothing is multiplied
+ *               that isn't there.
  */
 #include "conv/planes.h"
 
@@ -46,7 +47,7 @@ static phase phase_of(const df_conv &conv, int axis, int32_t residue) {
   if (out.first_tap < out.tap_step && out.first_tap < conv.kernel[axis])
     out.taps = (conv.kernel[axis] - out.first_tap + out.tap_step - 1) / out.tap_step;
   out.begin = (out.first + pad - (out.taps ? out.first_tap : 0) * dilation);
-  out.begin = out.taps ? out.begin / stride : 0; /* whole */
+  out.begin = out.taps ? out.begin / stride : 0; /* an integer */
   return out;
 }
 
@@ -54,7 +55,7 @@ static bool is_blocked(int64_t channels) {
   return channels % DF_TILE_DEPTH == 0 || channels > FEW_CHANNELS;
 }
 
-/* k with whole blocks of channels. */
+/* k rounded up to blocks of channels. */
 static int64_t depth_of(int64_t channels, int64_t taps) {
   return is_blocked(channels) ? df_divide_up(channels, DF_TILE_DEPTH) * DF_TILE_DEPTH * taps
                               : channels * taps;
@@ -91,7 +92,7 @@ static df_planes forward_planes(const df_conv &conv) {
   return p;
 }
 
-static df_planes turned_planes(const df_conv &conv, const phase (&phases)[DF_AXES]) {
+static df_planes transposed_planes(const df_conv &conv, const phase (&phases)[DF_AXES]) {
   df_planes p{};
   p.rows = conv.channels;
   p.channels = conv.filters;
@@ -139,12 +140,12 @@ static bool is_pointwise(const df_conv &conv) {
   return plain;
 }
 
-static df_gemm pointwise(const df_conv &conv, bool turned, float *out, const float *from,
+static df_gemm pointwise(const df_conv &conv, bool transposed, float *out, const float *from,
                          const float *weight, const df_gemm_end &end) {
-  const int64_t rows = turned ? conv.channels : conv.filters;
-  const int64_t depth = turned ? conv.filters : conv.channels;
+  const int64_t rows = transposed ? conv.channels : conv.filters;
+  const int64_t depth = transposed ? conv.filters : conv.channels;
   df_gemm g = df_gemm_of(out, weight, from, rows, conv.out_size, depth);
-  if (turned) {
+  if (transposed) {
     g.a_row = 1;
     g.a_col = conv.channels;
   }
@@ -160,16 +161,16 @@ static df_gemm pointwise(const df_conv &conv, bool turned, float *out, const flo
   return g;
 }
 
-static int64_t floats_of(const df_conv &conv, bool turned) {
+static int64_t floats_of(const df_conv &conv, bool transposed) {
   return conv.batch * conv.groups *
-         (turned ? conv.channels * conv.in_size : conv.filters * conv.out_size);
+         (transposed ? conv.channels * conv.in_size : conv.filters * conv.out_size);
 }
 
-/* How a product is cut; all phases alike. */
-static df_gemm_cut cut_of(const df_conv &conv, bool turned) {
-  if (!turned)
-    return df_gemm_cut_of(conv.filters, conv.batch * conv.out_size,
-                          depth_of(conv.channels, conv.taps), conv.groups);
+/* How a product is split and tiled; all phases alike. */
+static df_gemm_tiling tiling_of(const df_conv &conv, bool transposed) {
+  if (!transposed)
+    return df_gemm_tiling_of(conv.filters, conv.batch * conv.out_size,
+                             depth_of(conv.channels, conv.taps), conv.groups);
   int64_t columns = conv.batch, taps = 1, phases = 1;
   for (int axis = 0; axis < DF_AXES; axis++) {
     columns *= df_divide_up(conv.in[axis], conv.stride[axis]);
@@ -178,22 +179,24 @@ static df_gemm_cut cut_of(const df_conv &conv, bool turned) {
                      conv.stride[axis] / common_divisor(conv.stride[axis], conv.dilation[axis]));
     phases *= conv.stride[axis];
   }
-  return df_gemm_cut_of(conv.channels, columns, depth_of(conv.filters, taps), conv.groups * phases);
+  return df_gemm_tiling_of(conv.channels, columns, depth_of(conv.filters, taps),
+                           conv.groups * phases);
 }
 
-int64_t df_conv_apply_workspace(const df_conv &conv, bool turned) {
+int64_t df_conv_shifted_workspace(const df_conv &conv, bool transposed) {
   if (is_pointwise(conv)) {
-    const df_gemm g = pointwise(conv, turned, nullptr, nullptr, nullptr, df_gemm_end{});
+    const df_gemm g = pointwise(conv, transposed, nullptr, nullptr, nullptr, df_gemm_end{});
     return df_gemm_workspace(&g);
   }
-  const df_gemm_cut cut = cut_of(conv, turned);
-  return cut.parts > 1 ? cut.parts * floats_of(conv, turned) * static_cast<int64_t>(sizeof(float))
-                       : 0;
+  const df_gemm_tiling tiling = tiling_of(conv, transposed);
+  return tiling.splits > 1
+             ? tiling.splits * floats_of(conv, transposed) * static_cast<int64_t>(sizeof(float))
+             : 0;
 }
 
 template <typename T> static df_status launch_tile(const df_call *call, df_planes &p) {
   const int64_t down = df_divide_up(p.rows, T::ROWS), across = df_divide_up(p.columns, T::COLUMNS);
-  const int64_t blocks = down * across * p.parts * p.groups;
+  const int64_t blocks = down * across * p.splits * p.groups;
   if (blocks == 0)
     return DF_OK;
   if (blocks > INT32_MAX)
@@ -213,10 +216,10 @@ static df_status launch(const df_call *call, df_planes &p, const df_planes &own,
   p.weight = own.weight;
   p.end = own.end;
   p.groups = own.groups;
-  p.parts = own.parts;
+  p.splits = own.splits;
   p.total = own.total;
   p.fours = own.fours;
-  p.part = df_divide_up(df_divide_up(p.k, p.parts), DF_TILE_DEPTH) * DF_TILE_DEPTH;
+  p.split_k = df_divide_up(df_divide_up(p.k, p.splits), DF_TILE_DEPTH) * DF_TILE_DEPTH;
   switch (tile) {
   case DF_TILE_LARGE:
     return launch_tile<df_tile_large>(call, p);
@@ -237,43 +240,43 @@ static df_status launch_phases(const df_call *call, const df_conv &conv, const d
         phases[0] = phase_of(conv, 0, z);
         phases[1] = phase_of(conv, 1, y);
         phases[2] = phase_of(conv, 2, x);
-        df_planes p = turned_planes(conv, phases);
+        df_planes p = transposed_planes(conv, phases);
         status = launch(call, p, own, tile);
       }
   return status;
 }
 
-df_status df_conv_apply(const df_call *call, const df_conv &conv, bool turned, float *out,
-                        const float *from, const float *weight, const df_gemm_end &end) {
-  const int64_t total = floats_of(conv, turned);
+df_status df_conv_shifted(const df_call *call, const df_conv &conv, bool transposed, float *out,
+                          const float *from, const float *weight, const df_gemm_end &end) {
+  const int64_t total = floats_of(conv, transposed);
   if (total == 0)
     return DF_OK;
   if (is_pointwise(conv)) {
-    const df_gemm g = pointwise(conv, turned, out, from, weight, end);
+    const df_gemm g = pointwise(conv, transposed, out, from, weight, end);
     return df_gemm_run(call, &g, call->workspace);
   }
-  const df_gemm_cut cut = cut_of(conv, turned);
-  const int64_t plane = turned ? conv.in_size : conv.out_size;
+  const df_gemm_tiling tiling = tiling_of(conv, transposed);
+  const int64_t plane = transposed ? conv.in_size : conv.out_size;
   df_planes own{};
-  own.out = cut.parts > 1 ? static_cast<float *>(call->workspace) : out;
+  own.out = tiling.splits > 1 ? static_cast<float *>(call->workspace) : out;
   own.from = from;
   own.weight = weight;
   own.end = end;
   own.groups = conv.groups;
-  own.parts = cut.parts;
+  own.splits = tiling.splits;
   own.total = total;
   own.fours = plane % 4 == 0 && df_is_aligned<4>(own.out);
   for (int axis = 0; axis < DF_AXES; axis++)
-    own.fours = own.fours && (!turned || conv.stride[axis] == 1);
+    own.fours = own.fours && (!transposed || conv.stride[axis] == 1);
   df_status status;
-  if (turned) {
-    status = launch_phases(call, conv, own, cut.tile);
+  if (transposed) {
+    status = launch_phases(call, conv, own, tiling.tile);
   } else {
     df_planes p = forward_planes(conv);
-    status = launch(call, p, own, cut.tile);
+    status = launch(call, p, own, tiling.tile);
   }
-  if (status || cut.parts == 1)
+  if (status || tiling.splits == 1)
     return status;
-  const int64_t channels = conv.groups * (turned ? conv.channels : conv.filters);
-  return df_conv_finish(call, out, own.out, cut.parts, total, plane, channels, end);
+  const int64_t channels = conv.groups * (transposed ? conv.channels : conv.filters);
+  return df_conv_finish(call, out, own.out, tiling.splits, total, plane, channels, end);
 }

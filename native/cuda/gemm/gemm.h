@@ -3,7 +3,7 @@
  *   c[s][i][j] = end(sum over p of a[s][i][p] b[s][p][j])   s: a batch, whose factors may be shared
  *
  * 2 m n k operations on 4 (m k + k n + m n) bytes per product. Where there are few sums and k is
- * long, k is cut into parts; their sums are kept apart and added in their order.
+ * long, k is split; the partial sums are kept apart and added in their order.
  */
 #ifndef DF_CUDA_GEMM_GEMM_H
 #define DF_CUDA_GEMM_GEMM_H
@@ -37,35 +37,35 @@ struct df_gemm {
   df_gemm_end end;
   /* Chosen by df_gemm_plan from the sizes alone. */
   int32_t tile;
-  int32_t parts;
-  int64_t part; /* k of each but the last */
+  int32_t splits;
+  int64_t split_k; /* k of each but the last */
 };
 
-/* The way that work of |m| x |n| sums over |k|, |products| times, is cut. */
-struct df_gemm_cut {
-  int32_t tile, parts;
-  int64_t part;
+/* Tile and splits for |products| products of |m| x |n| sums over |k|. */
+struct df_gemm_tiling {
+  int32_t tile, splits;
+  int64_t split_k;
 };
-df_gemm_cut df_gemm_cut_of(int64_t m, int64_t n, int64_t k, int64_t products);
+df_gemm_tiling df_gemm_tiling_of(int64_t m, int64_t n, int64_t k, int64_t products);
 
 /* One product of contiguous matrices; the caller changes what is different, then plans. */
 df_gemm df_gemm_of(float *c, const float *a, const float *b, int64_t m, int64_t n, int64_t k);
 
-/* Fills what is chosen; may exchange a and b, so that the result is written turned. */
+/* Fills what is chosen; may exchange a and b, so that the result is written transposed. */
 void df_gemm_plan(df_gemm *gemm);
 
-/* Bytes for the sums of the parts; 0 when there is one part. */
+/* Bytes for the partial sums; 0 when there is one split. */
 int64_t df_gemm_workspace(const df_gemm *gemm);
 
-/* Launches the product; |workspace| has room as df_gemm_workspace says. */
+/* Launches the product; |workspace| is as large as df_gemm_workspace says. */
 df_status df_gemm_run(const df_call *call, const df_gemm *gemm, void *workspace);
 
-/* The sums without the end: part p of the sums of product s is at
- * parts[(p * products + s) * m * n + i * n + j], also when there is one part. */
-df_status df_gemm_run_parts(const df_call *call, const df_gemm *gemm, float *parts);
+/* The sums without the end: split p of the sums of product s is at
+ * partials[(p * products + s) * m * n + i * n + j], also when there is one split. */
+df_status df_gemm_run_partials(const df_call *call, const df_gemm *gemm, float *partials);
 
-/* out[i] = sum over p of parts[p * count + i], in their order. */
-df_status df_gemm_join(const df_call *call, float *out, const float *parts, int32_t n_parts,
+/* out[i] = sum over p of partials[p * count + i], in their order. */
+df_status df_gemm_join(const df_call *call, float *out, const float *partials, int32_t splits,
                        int64_t count);
 
 #endif

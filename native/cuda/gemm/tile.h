@@ -3,7 +3,7 @@
  *
  * A block takes ROWS x COLUMNS sums; slices of DEPTH of both factors lie in shared memory, twice,
  * so that one is filled while the other one is read, with one barrier a slice. A warp is 4 x 8
- * threads and a thread has DOWN x ACROSS sums in registers, in pieces of four, which it reads from
+ * threads and a thread has DOWN x ACROSS sums in registers, four at a time, which it reads from
  * shared memory 16 bytes at a time: 2 (DOWN + ACROSS) / 4 reads for DOWN * ACROSS multiply-adds.
  */
 #ifndef DF_CUDA_GEMM_TILE_H
@@ -32,11 +32,11 @@ typedef df_tile<16, 128, 4, 4, 6> df_tile_thin;
 
 enum { DF_TILE_LARGE, DF_TILE_SMALL, DF_TILE_THIN };
 
-/* Floats of a factor that a thread brings per slice, in whole fours. */
+/* Floats of a factor that a thread loads per slice, rounded up to fours. */
 template <typename T, int SIDE> struct df_share {
   static constexpr int FOURS = (SIDE * DF_TILE_DEPTH / 4 + T::THREADS - 1) / T::THREADS;
   static constexpr int SINGLES = SIDE * DF_TILE_DEPTH / T::THREADS;
-  static constexpr int ROOM = FOURS * 4; /* at least SINGLES */
+  static constexpr int CAPACITY = FOURS * 4; /* at least SINGLES */
 };
 
 /* The first row and column of this thread's sums in the block; sum (i, j) is at
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void df_tile_half(float (&sums)[T::DOWN][T::AC
   }
 }
 
-/* Adds the products of [begin, end) to |sums|; end + DF_TILE_DEPTH < 2^31. |L| brings the factors:
+/* Adds the products of [begin, end) to |sums|; end + DF_TILE_DEPTH < 2^31. |L| loads the factors:
  *   fetch_a(v, k), fetch_b(v, k)  this thread's share of the slice at k; zeros from end on
  *   store_a(to, v), store_b(to, v)  into shared memory, element (k, i) at k * (SIDE + GAP) + i */
 template <typename T, typename L>
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void df_tile_sum(float (&sums)[T::DOWN][T::ACR
   if (begin >= end)
     return;
   {
-    float a[df_share<T, T::ROWS>::ROOM], b[df_share<T, T::COLUMNS>::ROOM];
+    float a[df_share<T, T::ROWS>::CAPACITY], b[df_share<T, T::COLUMNS>::CAPACITY];
     load.fetch_a(a, begin);
     load.fetch_b(b, begin);
     load.store_a(a_slices[0], a);
@@ -111,7 +111,7 @@ static __device__ __forceinline__ void df_tile_sum(float (&sums)[T::DOWN][T::ACR
     const bool more = end - k > DF_TILE_DEPTH;
     const float *a_slice = a_slices[now] + row, *b_slice = b_slices[now] + column;
     {
-      float next[df_share<T, T::ROWS>::ROOM] = {};
+      float next[df_share<T, T::ROWS>::CAPACITY] = {};
       if (more)
         load.fetch_a(next, k + DF_TILE_DEPTH);
       df_tile_half<T, 0>(sums, a_slice, b_slice);
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void df_tile_sum(float (&sums)[T::DOWN][T::ACR
         load.store_a(a_slices[now ^ 1], next);
     }
     {
-      float next[df_share<T, T::COLUMNS>::ROOM] = {};
+      float next[df_share<T, T::COLUMNS>::CAPACITY] = {};
       if (more)
         load.fetch_b(next, k + DF_TILE_DEPTH);
       df_tile_half<T, DF_TILE_DEPTH / 2>(sums, a_slice, b_slice);
@@ -132,7 +132,7 @@ static __device__ __forceinline__ void df_tile_sum(float (&sums)[T::DOWN][T::ACR
 
 /* ---- A factor with two strides -------------------------------------------------------------- */
 
-/* What one thread brings of a factor with SIDE rows (columns, for b) a block: elements or, with
+/* What one thread loads of a factor with SIDE rows (columns, for b) a block: elements or, with
  * FOURS, groups of four, an even step apart. It moves on by a slice with every fetch. */
 template <typename T, int SIDE, bool FOURS> struct df_factor {
   const float *data;  /* this thread's first element of the next slice */
@@ -171,7 +171,7 @@ template <typename T, int SIDE, bool FOURS> struct df_factor {
     slice = D * k_stride;
   }
 
-  __device__ __forceinline__ void fetch(float (&v)[df_share<T, SIDE>::ROOM], int32_t k) {
+  __device__ __forceinline__ void fetch(float (&v)[df_share<T, SIDE>::CAPACITY], int32_t k) {
     const float *from = data;
     const int left = end - k;
     int i = row, p = depth;
@@ -202,7 +202,7 @@ template <typename T, int SIDE, bool FOURS> struct df_factor {
   }
 
   __device__ __forceinline__ void store(float *to,
-                                        const float (&v)[df_share<T, SIDE>::ROOM]) const {
+                                        const float (&v)[df_share<T, SIDE>::CAPACITY]) const {
     constexpr int PITCH = SIDE + DF_TILE_GAP;
     const int one = depth_step * PITCH + rows_step;
     to += depth * PITCH + row;

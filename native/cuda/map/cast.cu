@@ -1,8 +1,8 @@
 /* map/cast.cu: y[i] = (type) x[i] between every float type of 16 bits and more, integers and bool.
  *
- * Integers wrap, floats round to nearest and are cut towards zero on the way to an integer; a float
- * outside of an integer's range gives the nearest end of the range (NaN the lower). The pairs that
- * models use most have kernels that move 16 bytes at a time.
+ * Integers wrap, floats round to nearest and are truncated towards zero when converted to an
+ * integer; a float outside of an integer's range gives the nearest end of the range (NaN the
+ * lower). The pairs that models use most have kernels that move 16 bytes at a time.
  */
 #include "map/map.h"
 #include "map/number.h"
@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
   if (i >= n)
     return;
   int64_t offset[1];
-  walk.place(i, offset);
+  walk.offsets(i, offset);
   df_write_number(out, i, target, df_read_number(in, offset[0], source));
 }
 

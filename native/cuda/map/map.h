@@ -3,7 +3,7 @@
  *
  * |F| is a struct with a __device__ operator(), its members are the op's parameters. When every
  * input is contiguous or a single element, a thread does 16 bytes; also when rows are dense or
- * repeat one element, as with a bias, where it finds the place of its part of a row first;
+ * repeat one element, as with a bias, where it finds the offsets of its vector in a row first;
  * otherwise it does one element.
  */
 #ifndef DF_CUDA_MAP_MAP_H
@@ -37,19 +37,19 @@ static __device__ __forceinline__ uint32_t df_divide(uint32_t n, df_divisor by) 
 /* Axes of the output after dropping and merging, and the strides of N operands along them. */
 template <int N> struct df_walk {
   int32_t rank;
-  int32_t wide; /* 2^31 elements or more */
+  int32_t index64; /* 2^31 elements or more */
   int64_t shape[DF_WALK_RANK];
   df_divisor divisor[DF_WALK_RANK];
   int64_t strides[N][DF_WALK_RANK];
 
   /* Offsets in elements, of the element |index| of the output. */
-  __device__ void place(int64_t index, int64_t (&offset)[N]) const {
+  __device__ void offsets(int64_t index, int64_t (&offset)[N]) const {
     for (int k = 0; k < N; k++)
       offset[k] = 0;
     for (int axis = rank - 1; axis >= 0; axis--) {
       int64_t rest =
-          wide ? index / shape[axis]
-               : static_cast<int64_t>(df_divide(static_cast<uint32_t>(index), divisor[axis]));
+          index64 ? index / shape[axis]
+                  : static_cast<int64_t>(df_divide(static_cast<uint32_t>(index), divisor[axis]));
       const int64_t at = index - rest * shape[axis];
       index = rest;
       for (int k = 0; k < N; k++)
@@ -85,8 +85,8 @@ static inline bool df_walk_plan(df_walk<N> *walk, const int64_t *shape, int32_t 
     for (int k = 0; k < N; k++)
       walk->strides[k][to] = own[k];
   }
-  walk->wide = count > INT32_MAX;
-  for (int32_t axis = 0; axis < walk->rank && !walk->wide; axis++)
+  walk->index64 = count > INT32_MAX;
+  for (int32_t axis = 0; axis < walk->rank && !walk->index64; axis++)
     walk->divisor[axis] = df_divisor_of(walk->shape[axis]);
   return true;
 }
@@ -131,8 +131,9 @@ static __device__ __forceinline__ void df_apply(const F &f, TO *out,
 }
 
 template <int V, typename F, typename TO, size_t... I, typename... TI>
-static __device__ __forceinline__ void df_map_piece(const F &f, TO *out, int64_t n, unsigned single,
-                                                    std::index_sequence<I...>, const TI *...in) {
+static __device__ __forceinline__ void df_map_vector(const F &f, TO *out, int64_t n,
+                                                     unsigned single, std::index_sequence<I...>,
+                                                     const TI *...in) {
   int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
   if (i + V <= n) {
     df_apply<V>(f, out + i, df_load<V>(in, i, single >> I & 1)...);
@@ -146,27 +147,27 @@ static __device__ __forceinline__ void df_map_piece(const F &f, TO *out, int64_t
 template <int V, typename F, typename TO, typename... TI>
 __global__ void __launch_bounds__(DF_BLOCK)
     df_map_flat(F f, TO *out, int64_t n, unsigned single, const TI *...in) {
-  df_map_piece<V>(f, out, n, single, std::index_sequence_for<TI...>{}, in...);
+  df_map_vector<V>(f, out, n, single, std::index_sequence_for<TI...>{}, in...);
 }
 
-/* |walk| counts parts of V elements along the last axis; bit i of |single|: input i does not change
- * along it. */
+/* |walk| counts vectors of V elements along the last axis; bit i of |single|: input i does not
+ * change along it. */
 template <int V, typename F, typename TO, int N, size_t... I, typename... TI>
-static __device__ __forceinline__ void df_map_part(const F &f, TO *out, int64_t parts,
-                                                   unsigned single, const df_walk<N> &walk,
-                                                   std::index_sequence<I...>, const TI *...in) {
+static __device__ __forceinline__ void
+df_map_row_vector(const F &f, TO *out, int64_t vectors, unsigned single, const df_walk<N> &walk,
+                  std::index_sequence<I...>, const TI *...in) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= parts)
+  if (i >= vectors)
     return;
   int64_t offset[N];
-  walk.place(i, offset);
+  walk.offsets(i, offset);
   df_apply<V>(f, out + i * V, df_load<V>(in + offset[I], 0, single >> I & 1)...);
 }
 
 template <int V, typename F, typename TO, int N, typename... TI>
 __global__ void __launch_bounds__(DF_BLOCK)
-    df_map_rows(F f, TO *out, int64_t parts, unsigned single, df_walk<N> walk, const TI *...in) {
-  df_map_part<V>(f, out, parts, single, walk, std::index_sequence_for<TI...>{}, in...);
+    df_map_rows(F f, TO *out, int64_t vectors, unsigned single, df_walk<N> walk, const TI *...in) {
+  df_map_row_vector<V>(f, out, vectors, single, walk, std::index_sequence_for<TI...>{}, in...);
 }
 
 template <typename F, typename TO, int N, size_t... I, typename... TI>
@@ -177,7 +178,7 @@ static __device__ __forceinline__ void df_map_element(const F &f, TO *out, int64
   if (i >= n)
     return;
   int64_t offset[N];
-  walk.place(i, offset);
+  walk.offsets(i, offset);
   out[i] = f(in[offset[I]]...);
 }
 
@@ -193,10 +194,10 @@ template <int V, typename T> static inline bool df_is_aligned(const T *at) {
   return reinterpret_cast<uintptr_t>(at) % (sizeof(T) * V) == 0;
 }
 
-/* Turns |walk| into one of parts of V elements, if rows allow it; gives the operands that don't
- * change along a row in |single|. |aligned|: bit k for operand k at an address of whole parts. */
+/* Changes |walk| into one of vectors of V elements, if rows allow it; gives the operands that don't
+ * change along a row in |single|. |aligned|: bit k for operand k aligned to a vector. */
 template <int V, int N>
-static inline bool df_walk_parts(df_walk<N> *walk, unsigned aligned, unsigned *single) {
+static inline bool df_walk_vectors(df_walk<N> *walk, unsigned aligned, unsigned *single) {
   const int32_t last = walk->rank - 1;
   if (last < 0 || walk->shape[last] % V)
     return false;
@@ -246,7 +247,7 @@ static df_status df_map_launch(const df_call *call, F f, TO *out, std::index_seq
   /* For the types that models broadcast: each kernel more is compiled for every op. */
   if constexpr (sizeof(TO) == 4 && ((sizeof(TI) == 4) && ...)) {
     const unsigned aligned = ((df_is_aligned<V>(in) ? 1u << I : 0u) | ...);
-    if (df_is_aligned<V>(out) && df_walk_parts<V>(&walk, aligned, &single))
+    if (df_is_aligned<V>(out) && df_walk_vectors<V>(&walk, aligned, &single))
       return DF_LAUNCH(call, (df_map_rows<V, F, TO, N, TI...>), df_blocks(n / V, DF_BLOCK),
                        DF_BLOCK, 0, f, out, n / V, single, walk, in...);
   }

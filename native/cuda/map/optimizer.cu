@@ -4,7 +4,7 @@
  * may overwrite their inputs.
  *
  * Many parameters are one launch: a table of their addresses and sizes is the kernel's parameter.
- * Blocks of PIECE elements are numbered through, and a block finds its parameter in the table. An
+ * Blocks of CHUNK elements are numbered through, and a block finds its parameter in the table. An
  * element of sgd reads 2 or 3 numbers and writes 1 or 2, one of adamw reads 4 and writes 3.
  */
 #include "kernels.h"
@@ -13,8 +13,8 @@
 #include <algorithm>
 
 enum {
-  PIECE = DF_BLOCK * 8, /* elements of a block */
-  SQUARED = PIECE * 4,  /* elements of a block that sums their squares, at least */
+  CHUNK = DF_BLOCK * 8, /* elements of a block */
+  SQUARED = CHUNK * 4,  /* elements of a block that sums their squares, at least */
   MOST_PARAMETERS = 36  /* of a table: a kernel's parameters have 4 KB */
 };
 
@@ -70,9 +70,9 @@ static __device__ __forceinline__ float4 load_four(const float *from, int64_t i)
   return from ? *reinterpret_cast<const float4 *>(from + i) : float4{0.0f, 0.0f, 0.0f, 0.0f};
 }
 
-/* Elements [begin, end) of one parameter, by the whole block. */
+/* Elements [begin, end) of one parameter, by all threads of a block. */
 template <typename Step>
-static __device__ __forceinline__ void walk_piece(const parameter &p, int64_t begin, int64_t end) {
+static __device__ __forceinline__ void walk_chunk(const parameter &p, int64_t begin, int64_t end) {
   const Step step(p);
   const int thread = static_cast<int>(threadIdx.x);
   if (p.vector) {
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(DF_BLOCK) step_many(const __grid_constant__ ta
   }
   const parameter &p = t.parameters[low];
   const int64_t before = low > 0 ? t.parameters[low - 1].end : 0;
-  const int64_t begin = (blockIdx.x - before) * PIECE;
-  walk_piece<Step>(p, begin, df_min(p.count, begin + PIECE));
+  const int64_t begin = (blockIdx.x - before) * CHUNK;
+  walk_chunk<Step>(p, begin, df_min(p.count, begin + CHUNK));
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */
@@ -188,7 +188,7 @@ template <typename Step> static df_status run_many(const df_call *const *calls, 
     if (p.count == 0)
       continue;
     p.vector = fits_vectors(p);
-    p.end = (t.count > 0 ? t.parameters[t.count - 1].end : 0) + df_divide_up(p.count, PIECE);
+    p.end = (t.count > 0 ? t.parameters[t.count - 1].end : 0) + df_divide_up(p.count, CHUNK);
     t.parameters[t.count++] = p;
   }
   return launch<Step>(calls[0], &t);
@@ -200,10 +200,11 @@ template <typename Step> static df_status run(const df_call *call) {
 
 /* ---- The sum of squares --------------------------------------------------------------------- */
 
-/* The squares of a part per block: floats per thread, joined in double in an order that depends on
- * the shape only. With one part, |partials| is null and the block writes the result. */
+/* The squares of a chunk per block: floats per thread, joined in double in an order that depends on
+ * the shape only. With one block, |partials| is null and the block writes the result. */
 __global__ void __launch_bounds__(DF_BLOCK)
-    square_parts(float *out, double *partials, const float *x, const float *before, int64_t count) {
+    square_partials(float *out, double *partials, const float *x, const float *before,
+                    int64_t count) {
   __shared__ double scratch[DF_WARP];
   const int64_t share = df_divide_up(count, gridDim.x);
   const int64_t begin = blockIdx.x * share, end = df_min(count, begin + share);
@@ -217,38 +218,37 @@ __global__ void __launch_bounds__(DF_BLOCK)
     *out = static_cast<float>(joined + (before ? static_cast<double>(*before) : 0.0));
 }
 
-/* One block joins the parts. */
+/* One block joins the partial sums. */
 __global__ void __launch_bounds__(DF_BLOCK)
-    square_join(float *out, const double *partials, const float *before, int64_t parts) {
+    square_join(float *out, const double *partials, const float *before, int64_t n_partials) {
   __shared__ double scratch[DF_WARP];
-  const double part = threadIdx.x < parts ? partials[threadIdx.x] : 0.0;
-  const double joined = df_block_join(part, 0.0, scratch, df_add{});
+  const double partial = threadIdx.x < n_partials ? partials[threadIdx.x] : 0.0;
+  const double joined = df_block_join(partial, 0.0, scratch, df_add{});
   if (threadIdx.x == 0)
     *out = static_cast<float>(joined + (before ? static_cast<double>(*before) : 0.0));
 }
 
 /* At most one per thread of the block that joins them. */
-static int64_t square_parts_of(int64_t count) {
-  return df_max(1, df_min(DF_BLOCK, count / SQUARED));
-}
+static int64_t partials_of(int64_t count) { return df_max(1, df_min(DF_BLOCK, count / SQUARED)); }
 
 /* square_sum(x, before?) -> before + the sum of x^2 */
 static df_status square_run(const df_call *call) {
-  const int64_t count = df_elements(&call->inputs[0]), parts = square_parts_of(count);
+  const int64_t count = df_elements(&call->inputs[0]), n_partials = partials_of(count);
   const float *before = df_in<const float>(call, 1);
   float *out = df_out<float>(call, 0);
-  double *partials = parts > 1 ? static_cast<double *>(call->workspace) : nullptr;
-  const df_status status = DF_LAUNCH(call, square_parts, df_blocks(parts, 1), DF_BLOCK, 0, out,
-                                     partials, df_in<const float>(call, 0), before, count);
-  if (status || parts == 1)
+  double *partials = n_partials > 1 ? static_cast<double *>(call->workspace) : nullptr;
+  const df_status status = DF_LAUNCH(call, square_partials, df_blocks(n_partials, 1), DF_BLOCK, 0,
+                                     out, partials, df_in<const float>(call, 0), before, count);
+  if (status || n_partials == 1)
     return status;
-  return DF_LAUNCH(call, square_join, 1u, DF_BLOCK, 0, out, partials, before, parts);
+  return DF_LAUNCH(call, square_join, 1u, DF_BLOCK, 0, out, partials, before, n_partials);
 }
 
 static df_status square_prepare(const df_node *node, df_prepared *out, df_error *) {
-  const int64_t parts = square_parts_of(df_product(node->inputs[0].shape, 0, node->inputs[0].rank));
-  if (parts > 1)
-    out->workspace = parts * static_cast<int64_t>(sizeof(double));
+  const int64_t n_partials =
+      partials_of(df_product(node->inputs[0].shape, 0, node->inputs[0].rank));
+  if (n_partials > 1)
+    out->workspace = n_partials * static_cast<int64_t>(sizeof(double));
   return DF_OK;
 }
 

@@ -5,10 +5,10 @@
  *   batch_norm_train_grad  dx = scale inv_std (dy - (dbias + x^ dscale) / M)
  *                          x^ = (x - mean) inv_std, dbias = sum dy, dscale = sum dy x^, M = N inner
  *
- * Training takes two launches: the sums of the parts of a channel, whose number depends on the
+ * Training takes two launches: the sums of the splits of a channel, whose number depends on the
  * shape alone, go to the workspace; then each block joins those of its channel, always in the same
- * order, and does a piece. Elements are read twice and written once. A block has one channel, or 32
- * of them side by side when inner is 1.
+ * order, and normalizes its split. Elements are read twice and written once. A block has one
+ * channel, or 32 of them side by side when inner is 1.
  */
 #include "map/map.h"
 #include "norm/moments.h"
@@ -18,15 +18,15 @@ enum {
   ACROSS = 32,          /* channels of a block when inner is 1 */
   WANTED_BLOCKS = 1024, /* that fill a card */
   RESIDENT = 3,         /* blocks that a processor shall hold at least: bounds the registers */
-  MOST_PARTS = 128,
-  ROUNDS = 4 /* of a block in a part, at least */
+  MOST_SPLITS = 128,
+  ROUNDS = 4 /* of a block in a split, at least */
 };
 
 struct layout {
   df_rows plan; /* rows: channels; n: elements of one; group: threads of a channel */
   int64_t inner;
   df_divisor by_inner;
-  int32_t wide;
+  int32_t index64;
   int32_t across; /* channels of a block */
 };
 
@@ -38,25 +38,25 @@ static layout layout_of(const int64_t *shape, int32_t rank) {
   l.across = l.inner == 1 ? int{ACROSS} : 1;
   l.plan.group = DF_COLUMN_BLOCK / l.across;
   l.plan.block = DF_COLUMN_BLOCK;
-  l.wide = l.plan.n > INT32_MAX;
-  if (l.inner > 0 && !l.wide)
+  l.index64 = l.plan.n > INT32_MAX;
+  if (l.inner > 0 && !l.index64)
     l.by_inner = df_divisor_of(l.inner);
   return l;
 }
 
 static int64_t blocks_across(const layout &l) { return df_divide_up(l.plan.rows, l.across); }
 
-/* Cuts the elements of channels into |most| parts or fewer. */
-static void cut(layout *l, int64_t most) {
+/* Splits the elements of channels into |most| splits or fewer. */
+static void choose_splits(layout *l, int64_t most) {
   const int64_t least = static_cast<int64_t>(l->plan.group) * DF_HELD * ROUNDS;
   const int64_t wanted = df_divide_up(WANTED_BLOCKS, df_max(1, blocks_across(*l)));
-  const int64_t parts = df_max(1, df_min(df_min(most, wanted), df_divide_up(l->plan.n, least)));
-  l->plan.length = df_max(4, df_divide_up(df_divide_up(l->plan.n, parts), 4) * 4);
-  l->plan.parts = static_cast<int32_t>(df_max(1, df_divide_up(l->plan.n, l->plan.length)));
+  const int64_t splits = df_max(1, df_min(df_min(most, wanted), df_divide_up(l->plan.n, least)));
+  l->plan.length = df_max(4, df_divide_up(df_divide_up(l->plan.n, splits), 4) * 4);
+  l->plan.splits = static_cast<int32_t>(df_max(1, df_divide_up(l->plan.n, l->plan.length)));
 }
 
 static dim3 grid_of(const layout &l) {
-  return dim3(df_blocks(l.plan.rows, l.across), static_cast<unsigned>(l.plan.parts));
+  return dim3(df_blocks(l.plan.rows, l.across), static_cast<unsigned>(l.plan.splits));
 }
 
 static bool takes_vectors(const layout &l, const void *a, const void *b, const void *c) {
@@ -65,15 +65,15 @@ static bool takes_vectors(const layout &l, const void *a, const void *b, const v
 
 /* ---- A thread's channel and elements -------------------------------------------------------- */
 
-struct place {
+struct position {
   int64_t channel, begin, end;
   int lane;
   bool live;
 };
 
-static __device__ __forceinline__ place place_of_thread(const layout &l) {
+static __device__ __forceinline__ position position_of_thread(const layout &l) {
   const int thread = static_cast<int>(threadIdx.x);
-  place at;
+  position at;
   at.channel = static_cast<int64_t>(blockIdx.x) * l.across + thread % l.across;
   at.lane = thread / l.across;
   at.live = at.channel < l.plan.rows;
@@ -84,14 +84,15 @@ static __device__ __forceinline__ place place_of_thread(const layout &l) {
 
 /* Offset of element |e| of a channel. */
 static __device__ __forceinline__ int64_t offset_of(const layout &l, int64_t channel, int64_t e) {
-  const int64_t n =
-      l.wide ? e / l.inner : static_cast<int64_t>(df_divide(static_cast<uint32_t>(e), l.by_inner));
+  const int64_t n = l.index64
+                        ? e / l.inner
+                        : static_cast<int64_t>(df_divide(static_cast<uint32_t>(e), l.by_inner));
   return (n * l.plan.rows + channel) * l.inner + (e - n * l.inner);
 }
 
 /* v[k] = the element that the thread holds in the round from |base| on, 0 beyond the end. */
 static __device__ __forceinline__ void load(float (&v)[DF_HELD], const float *x, const layout &l,
-                                            const place &at, int64_t base) {
+                                            const position &at, int64_t base) {
   const int left = at.live ? df_row_left(l.plan, base, at.end) : 0;
   if (l.plan.vector) {
 #pragma unroll
@@ -115,7 +116,7 @@ static __device__ __forceinline__ void load(float (&v)[DF_HELD], const float *x,
 }
 
 static __device__ __forceinline__ void store(float *y, const float (&v)[DF_HELD], const layout &l,
-                                             const place &at, int64_t base) {
+                                             const position &at, int64_t base) {
   const int left = at.live ? df_row_left(l.plan, base, at.end) : 0;
   if (l.plan.vector) {
 #pragma unroll
@@ -143,10 +144,10 @@ struct forward {
   float epsilon;
   /* Training alone. */
   float *mean, *variance, *saved_mean, *saved_inverse; /* the last two may be null */
-  float2 *states;                                      /* [channel][part]: mean, squares */
+  float2 *states;                                      /* [channel][split]: mean, squares */
   double momentum;
-  int64_t part_length; /* of the states */
-  int32_t parts;
+  int64_t split_length; /* of the states */
+  int32_t splits;
 };
 
 /* Mean and squares of all that the threads of a channel have, |n| elements. */
@@ -161,7 +162,7 @@ static __device__ __forceinline__ void join_moments(df_moments *m, float *shared
 
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) forward_states(forward f, layout l) {
   __shared__ float shared[DF_COLUMN_BLOCK];
-  const place at = place_of_thread(l);
+  const position at = position_of_thread(l);
   df_moments m{0.0f, 0.0f, 0.0f};
   for (int64_t base = at.begin; base < at.end; base += df_row_round(l.plan)) {
     float x[DF_HELD];
@@ -170,16 +171,16 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) forward_states(forw
   }
   join_moments(&m, shared, l.across, at.end - at.begin);
   if (at.live && at.lane == 0)
-    f.states[at.channel * l.plan.parts + blockIdx.y] = make_float2(m.mean, m.squares);
+    f.states[at.channel * l.plan.splits + blockIdx.y] = make_float2(m.mean, m.squares);
 }
 
-/* Mean and variance of the thread's channel from the states of its parts. */
+/* Mean and variance of the thread's channel from the states of its splits. */
 static __device__ __forceinline__ df_moments join_states(const forward &f, const layout &l,
-                                                         const place &at, float *shared) {
+                                                         const position &at, float *shared) {
   df_moments m{0.0f, 0.0f, 0.0f};
-  for (int part = at.lane; part < f.parts && at.live; part += l.plan.group) {
-    const float2 state = f.states[at.channel * f.parts + part];
-    const int64_t some = df_min(f.part_length, l.plan.n - part * f.part_length);
+  for (int split = at.lane; split < f.splits && at.live; split += l.plan.group) {
+    const float2 state = f.states[at.channel * f.splits + split];
+    const int64_t some = df_min(f.split_length, l.plan.n - split * f.split_length);
     if (some > 0)
       m.join(static_cast<float>(some), state.x, state.y);
   }
@@ -202,7 +203,7 @@ static __device__ __forceinline__ void keep(const forward &f, int64_t c, float m
 template <bool train>
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) normalize(forward f, layout l) {
   [[maybe_unused]] __shared__ float shared[DF_COLUMN_BLOCK];
-  const place at = place_of_thread(l);
+  const position at = position_of_thread(l);
   const int64_t c = at.live ? at.channel : 0;
   float mean, inverse;
   if constexpr (train) {
@@ -245,7 +246,7 @@ static df_status inference_run(const df_call *call) {
     return DF_OK;
   const forward f = forward_of(call);
   layout l = layout_of(x->shape, x->rank);
-  cut(&l, INT16_MAX);
+  choose_splits(&l, INT16_MAX);
   l.plan.vector = takes_vectors(l, f.x, f.y, nullptr);
   return DF_LAUNCH(call, (normalize<false>), grid_of(l), DF_COLUMN_BLOCK, 0, f, l);
 }
@@ -263,9 +264,9 @@ static df_status train_run(const df_call *call) {
   f.states = static_cast<float2 *>(call->workspace);
   f.momentum = df_attr_float(call, DF_BATCH_NORM_TRAIN_MOMENTUM);
   l.plan.vector = takes_vectors(l, f.x, f.y, nullptr);
-  cut(&l, MOST_PARTS);
-  f.part_length = l.plan.length;
-  f.parts = l.plan.parts;
+  choose_splits(&l, MOST_SPLITS);
+  f.split_length = l.plan.length;
+  f.splits = l.plan.splits;
   const df_status status = DF_LAUNCH(call, forward_states, grid_of(l), DF_COLUMN_BLOCK, 0, f, l);
   if (status)
     return status;
@@ -277,12 +278,12 @@ static df_status train_run(const df_call *call) {
 struct backward {
   float *dx, *dscale, *dbias; /* each may be null */
   const float *dy, *x, *scale, *mean, *inverse;
-  float2 *states; /* [channel][part]: sums of dy and of dy (x - mean) */
+  float2 *states; /* [channel][split]: sums of dy and of dy (x - mean) */
 };
 
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) backward_states(backward b, layout l) {
   __shared__ float shared[DF_COLUMN_BLOCK];
-  const place at = place_of_thread(l);
+  const position at = position_of_thread(l);
   const float mean = b.mean[at.live ? at.channel : 0];
   float plain = 0.0f, weighted = 0.0f;
   for (int64_t base = at.begin; base < at.end; base += df_row_round(l.plan)) {
@@ -301,17 +302,17 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) backward_states(bac
   plain = join(plain, 0.0f, df_add{});
   weighted = join(weighted, 0.0f, df_add{});
   if (at.live && at.lane == 0)
-    b.states[at.channel * l.plan.parts + blockIdx.y] = make_float2(plain, weighted);
+    b.states[at.channel * l.plan.splits + blockIdx.y] = make_float2(plain, weighted);
 }
 
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT)
     backward_results(backward b, layout l) {
   __shared__ float shared[DF_COLUMN_BLOCK];
-  const place at = place_of_thread(l);
+  const position at = position_of_thread(l);
   const int64_t c = at.live ? at.channel : 0;
   float plain = 0.0f, weighted = 0.0f;
-  for (int part = at.lane; part < l.plan.parts && at.live; part += l.plan.group) {
-    const float2 state = b.states[c * l.plan.parts + part];
+  for (int split = at.lane; split < l.plan.splits && at.live; split += l.plan.group) {
+    const float2 state = b.states[c * l.plan.splits + split];
     plain += state.x;
     weighted += state.y;
   }
@@ -355,7 +356,7 @@ static df_status grad_run(const df_call *call) {
   b.mean = df_in<const float>(call, 3);
   b.inverse = df_in<const float>(call, 4);
   b.states = static_cast<float2 *>(call->workspace);
-  cut(&l, MOST_PARTS);
+  choose_splits(&l, MOST_SPLITS);
   l.plan.vector = takes_vectors(l, b.x, b.dy, b.dx);
   const df_status status = DF_LAUNCH(call, backward_states, grid_of(l), DF_COLUMN_BLOCK, 0, b, l);
   if (status)
@@ -365,11 +366,11 @@ static df_status grad_run(const df_call *call) {
 
 /* ---- Records -------------------------------------------------------------------------------- */
 
-/* Workspace for the states of parts; x is input |index|. */
+/* Workspace for the states of splits; x is input |index|. */
 static df_status prepare(const df_operand *x, df_prepared *out) {
   layout l = layout_of(x->shape, x->rank);
-  cut(&l, MOST_PARTS);
-  out->workspace = l.plan.rows * l.plan.parts * static_cast<int64_t>(sizeof(float2));
+  choose_splits(&l, MOST_SPLITS);
+  out->workspace = l.plan.rows * l.plan.splits * static_cast<int64_t>(sizeof(float2));
   return DF_OK;
 }
 static df_status train_prepare(const df_node *node, df_prepared *out, df_error *) {

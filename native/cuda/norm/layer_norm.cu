@@ -17,16 +17,17 @@
 struct row_norm {
   float *y, *mean, *inverse; /* mean and inverse may be null */
   const float *x, *scale, *bias;
-  float2 *states; /* of parts: mean, sum of squares about it */
+  float2 *states; /* of splits: mean, sum of squares about it */
   double epsilon;
   int32_t center;
 };
 
 /* Writes mean and squares of all of the group's elements, |n| of them, into every thread. */
-static __device__ __forceinline__ void join_moments(df_moments *m, double *wide, float *scratch,
-                                                    const df_rows &plan, int64_t n) {
+static __device__ __forceinline__ void join_moments(df_moments *m, double *double_scratch,
+                                                    float *scratch, const df_rows &plan,
+                                                    int64_t n) {
   const double sum = df_group_join(static_cast<double>(m->mean) * static_cast<double>(m->count),
-                                   0.0, wide, df_add{}, plan.group);
+                                   0.0, double_scratch, df_add{}, plan.group);
   const float mean = static_cast<float>(sum / static_cast<double>(n)), apart = m->mean - mean;
   m->squares =
       df_group_join(m->squares + m->count * apart * apart, 0.0f, scratch, df_add{}, plan.group);
@@ -58,14 +59,14 @@ static __device__ __forceinline__ void put_norm(const row_norm &s, float (&x)[DF
 
 __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows plan, int what) {
   __shared__ float scratch[DF_WARP];
-  __shared__ double wide[DF_WARP];
-  const df_row_place at = df_row_of_thread(plan);
+  __shared__ double double_scratch[DF_WARP];
+  const df_row_position at = df_row_of_thread(plan);
   const int64_t round = df_row_round(plan), origin = at.row * plan.n;
   float x[DF_HELD];
   df_moments m{0.0f, 0.0f, 0.0f};
   if (what == DF_ROW_RESULTS) {
-    if (at.row < plan.rows && at.lane < plan.parts) {
-      const float2 state = s.states[at.row * plan.parts + at.lane];
+    if (at.row < plan.rows && at.lane < plan.splits) {
+      const float2 state = s.states[at.row * plan.splits + at.lane];
       const int64_t begin = at.lane * plan.length;
       m = {static_cast<float>(df_min(plan.length, plan.n - begin)), state.x, state.y};
     }
@@ -75,10 +76,11 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
       m.add(x, df_held_count(plan, at.lane, df_row_left(plan, base, at.end)), s.center);
     }
   }
-  join_moments(&m, wide, scratch, plan, what == DF_ROW_STATES ? at.end - at.begin : plan.n);
+  join_moments(&m, double_scratch, scratch, plan,
+               what == DF_ROW_STATES ? at.end - at.begin : plan.n);
   if (what == DF_ROW_STATES) {
     if (at.lane == 0 && at.row < plan.rows)
-      s.states[at.row * plan.parts + blockIdx.y] = make_float2(m.mean, m.squares);
+      s.states[at.row * plan.splits + blockIdx.y] = make_float2(m.mean, m.squares);
     return;
   }
   const double variance = static_cast<double>(m.squares) / static_cast<double>(plan.n);
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows pl
     if (s.inverse)
       s.inverse[at.row] = inverse;
   }
-  const bool held = what == DF_ROW_WHOLE && plan.length <= round;
+  const bool held = what == DF_ROW_COMPLETE && plan.length <= round;
   for (int64_t base = at.begin; base < at.end; base += round) {
     if (!held)
       df_row_load(x, s.x + origin, plan, base, at.end, at.lane, 0.0f);
@@ -110,8 +112,8 @@ static df_status norm_prepare(const df_node *node, df_prepared *out, df_error *)
   const df_operand *x = &node->inputs[0];
   const extent e = extent_of(node, x->shape, x->rank);
   const df_rows plan = df_rows_plan(e.rows, e.n, true);
-  if (plan.parts > 1)
-    out->workspace = plan.rows * plan.parts * static_cast<int64_t>(sizeof(float2));
+  if (plan.splits > 1)
+    out->workspace = plan.rows * plan.splits * static_cast<int64_t>(sizeof(float2));
   return DF_OK;
 }
 
@@ -144,14 +146,14 @@ static df_status norm_run(const df_call *call) {
   df_rows plan = df_rows_plan(e.rows, e.n, true);
   df_rows_vectors(&plan, s.y, s.x, s.scale, s.bias);
   const dim3 grid = df_rows_grid(plan);
-  if (plan.parts > 1) {
+  if (plan.splits > 1) {
     const df_status status =
         DF_LAUNCH(call, norm_rows, grid, plan.block, 0, s, plan, int{DF_ROW_STATES});
     if (status)
       return status;
   }
   return DF_LAUNCH(call, norm_rows, grid, plan.block, 0, s, plan,
-                   plan.parts > 1 ? int{DF_ROW_RESULTS} : int{DF_ROW_WHOLE});
+                   plan.splits > 1 ? int{DF_ROW_RESULTS} : int{DF_ROW_COMPLETE});
 }
 
 /* ---- Gradient ------------------------------------------------------------------------------- */
@@ -160,15 +162,15 @@ enum {
   GRAD_BLOCK = 512,       /* threads, but for the longest rows */
   GRAD_ROWS = 4,          /* that a group does at least */
   GRAD_THREADS = 1 << 17, /* of all groups together */
-  BAND = 32,              /* rows of a part of the sums, when rows are too long for a group */
+  BAND = 32,              /* rows of a partial sum, when rows are too long for a group */
   MOST_BANDS = 512
 };
 
 struct row_norm_grad {
   float *dx; /* may be null, dy or x */
   const float *dy, *x, *scale, *mean, *inverse;
-  float *sums; /* [part][2][n]: dscale, dbias; null when nobody wants them */
-  int64_t parts;
+  float *sums; /* [partial][2][n]: dscale, dbias; null when nobody wants them */
+  int64_t partials;
   int32_t center;
 };
 
@@ -177,7 +179,7 @@ static bool fits(const df_rows &plan) {
   return plan.n <= static_cast<int64_t>(plan.group) * DF_HELD;
 }
 
-static int64_t part_count(const df_rows &plan) {
+static int64_t partial_count(const df_rows &plan) {
   if (!fits(plan))
     return df_max(1, df_min(MOST_BANDS, df_divide_up(plan.rows, BAND)));
   const int64_t most = df_max(1, GRAD_THREADS / plan.group);
@@ -200,8 +202,8 @@ static __device__ __forceinline__ void load_slopes(float (&g)[DF_HELD], const ro
   }
 }
 
-/* dx of the rows group, group + parts, ...; elements beyond the row are 0 in dy and x^. Blocks of
- * at most |most| threads: what is held takes more registers than the largest blocks have. */
+/* dx of the rows group, group + partials, ...; elements beyond the row are 0 in dy and x^. Blocks
+ * of at most |most| threads: what is held takes more registers than the largest blocks have. */
 template <int most>
 __global__ void __launch_bounds__(most) grad_rows(row_norm_grad s, df_rows plan, int held) {
   __shared__ float scratch[DF_WARP];
@@ -212,9 +214,9 @@ __global__ void __launch_bounds__(most) grad_rows(row_norm_grad s, df_rows plan,
   float dscale[DF_HELD] = {}, dbias[DF_HELD] = {};
   /* All groups of a block go round equally often. */
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * per_block; first < plan.rows;
-       first += s.parts) {
+       first += s.partials) {
     const int64_t row = first + threadIdx.x / plan.group;
-    const bool live = row < plan.rows && group < s.parts;
+    const bool live = row < plan.rows && group < s.partials;
     const float mean = live ? s.mean[row] : 0.0f, inverse = live ? s.inverse[row] : 0.0f;
     const int64_t end = live ? plan.n : 0, origin = row * plan.n;
     float dy[DF_HELD], x[DF_HELD], g[DF_HELD], sum = 0.0f, with_x = 0.0f;
@@ -257,36 +259,36 @@ __global__ void __launch_bounds__(most) grad_rows(row_norm_grad s, df_rows plan,
       df_row_store(s.dx + origin, g, plan, base, end, lane);
     }
   }
-  if (!held || !s.sums || group >= s.parts)
+  if (!held || !s.sums || group >= s.partials)
     return;
   float *sums = s.sums + group * 2 * plan.n;
   df_row_store(sums, dscale, plan, 0, plan.n, lane);
   df_row_store(sums + plan.n, dbias, plan, 0, plan.n, lane);
 }
 
-/* Sums over the rows of a part, a thread per column: for rows that no group holds. */
+/* Sums over the rows of a band, a thread per column: for rows that no group holds. */
 __global__ void __launch_bounds__(DF_BLOCK) grad_bands(row_norm_grad s, df_rows plan) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
-  const int64_t part = blockIdx.y, per = df_divide_up(plan.rows, s.parts);
-  const int64_t end = df_min(plan.rows, (part + 1) * per);
+  const int64_t partial = blockIdx.y, per = df_divide_up(plan.rows, s.partials);
+  const int64_t end = df_min(plan.rows, (partial + 1) * per);
   if (column >= plan.n)
     return;
   float dscale = 0.0f, dbias = 0.0f;
 #pragma unroll 4
-  for (int64_t row = part * per; row < end; row++) {
+  for (int64_t row = partial * per; row < end; row++) {
     const float dy = s.dy[row * plan.n + column];
     dscale = fmaf(dy, (s.x[row * plan.n + column] - s.mean[row]) * s.inverse[row], dscale);
     dbias += dy;
   }
-  s.sums[part * 2 * plan.n + column] = dscale;
-  s.sums[part * 2 * plan.n + plan.n + column] = dbias;
+  s.sums[partial * 2 * plan.n + column] = dscale;
+  s.sums[partial * 2 * plan.n + plan.n + column] = dbias;
 }
 
 enum { SIDE = 32, MOST_BELOW = 32 }; /* columns of a block, threads below one another */
 
-/* dscale and dbias: the parts joined in double. */
+/* dscale and dbias: the partial sums joined in double. */
 __global__ void __launch_bounds__(SIDE *MOST_BELOW)
-    join_parts(float *dscale, float *dbias, const float *sums, int64_t n, int64_t parts) {
+    join_partials(float *dscale, float *dbias, const float *sums, int64_t n, int64_t partials) {
   __shared__ double shared[MOST_BELOW][SIDE + 1];
   const int side = static_cast<int>(threadIdx.x) % SIDE, own = static_cast<int>(threadIdx.x) / SIDE;
   const int below = static_cast<int>(blockDim.x) / SIDE;
@@ -294,8 +296,8 @@ __global__ void __launch_bounds__(SIDE *MOST_BELOW)
   double sum = 0.0;
   if (first + side < 2 * n)
 #pragma unroll 4
-    for (int64_t part = own; part < parts; part += below)
-      sum += static_cast<double>(sums[part * 2 * n + first + side]);
+    for (int64_t partial = own; partial < partials; partial += below)
+      sum += static_cast<double>(sums[partial * 2 * n + first + side]);
   shared[own][side] = sum;
   __syncthreads();
   for (int column = own; column < SIDE; column += below) { /* a warp joins a column */
@@ -312,8 +314,8 @@ static df_status grad_prepare(const df_node *node, df_prepared *out, df_error *)
     return DF_OK;
   const df_operand *x = &node->inputs[1];
   const extent e = extent_of(node, x->shape, x->rank);
-  out->workspace =
-      part_count(df_rows_plan(e.rows, e.n, false)) * 2 * e.n * static_cast<int64_t>(sizeof(float));
+  out->workspace = partial_count(df_rows_plan(e.rows, e.n, false)) * 2 * e.n *
+                   static_cast<int64_t>(sizeof(float));
   return DF_OK;
 }
 
@@ -334,19 +336,19 @@ static df_status grad_run(const df_call *call) {
   s.mean = df_in<const float>(call, 3);
   s.inverse = df_in<const float>(call, 4);
   s.sums = dscale || dbias ? static_cast<float *>(call->workspace) : nullptr;
-  s.parts = part_count(plan);
+  s.partials = partial_count(plan);
   s.center = df_attr_int(call, DF_LAYER_NORM_CENTER) != 0;
   df_rows_vectors(&plan, s.dx, s.dy, s.x, s.scale);
   df_status status = DF_OK;
   const bool held = fits(plan);
   if (s.sums && !held) { /* before dx overwrites what it reads */
-    const dim3 grid(df_blocks(e.n, DF_BLOCK), static_cast<unsigned>(s.parts));
+    const dim3 grid(df_blocks(e.n, DF_BLOCK), static_cast<unsigned>(s.partials));
     status = DF_LAUNCH(call, grad_bands, grid, DF_BLOCK, 0, s, plan);
   }
   if (!held)
-    s.parts = e.rows;
+    s.partials = e.rows;
   if (!status && (s.dx || held)) {
-    const unsigned blocks = df_blocks(s.parts, plan.block / plan.group);
+    const unsigned blocks = df_blocks(s.partials, plan.block / plan.group);
     status =
         plan.block > GRAD_BLOCK
             ? DF_LAUNCH(call, (grad_rows<DF_ROW_BLOCK>), blocks, plan.block, 0, s, plan, int{held})
@@ -354,10 +356,10 @@ static df_status grad_run(const df_call *call) {
   }
   if (status || !s.sums)
     return status;
-  const int64_t parts = part_count(plan);
-  const unsigned below = static_cast<unsigned>(df_power_of_two(parts, MOST_BELOW));
-  return DF_LAUNCH(call, join_parts, df_blocks(2 * e.n, SIDE), SIDE * below, 0, dscale, dbias,
-                   static_cast<const float *>(s.sums), e.n, parts);
+  const int64_t partials = partial_count(plan);
+  const unsigned below = static_cast<unsigned>(df_power_of_two(partials, MOST_BELOW));
+  return DF_LAUNCH(call, join_partials, df_blocks(2 * e.n, SIDE), SIDE * below, 0, dscale, dbias,
+                   static_cast<const float *>(s.sums), e.n, partials);
 }
 
 static const df_kernel records[] = {

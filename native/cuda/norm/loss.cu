@@ -14,10 +14,10 @@
 struct labels {
   const void *data;
   int64_t classes, ignored;
-  int32_t wide; /* int64 */
+  int32_t is_int64;
 
   __device__ int64_t at(int64_t i) const {
-    return wide ? static_cast<const int64_t *>(data)[i] : static_cast<const int32_t *>(data)[i];
+    return is_int64 ? static_cast<const int64_t *>(data)[i] : static_cast<const int32_t *>(data)[i];
   }
 };
 
@@ -71,7 +71,7 @@ struct row_state {
   }
 };
 
-/* The loss at place |i|, whose element c lies at x[c * apart]. */
+/* The loss at index |i|, whose element c lies at x[c * apart]. */
 static __device__ __forceinline__ void store_loss(const forward &f, int64_t i, const float *x,
                                                   int64_t apart, const row_state &state) {
   const float m = state.exps.m, log_sum = logf(state.exps.s);
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void store_loss(const forward &f, int64_t i, c
 
 __global__ void __launch_bounds__(DF_ROW_BLOCK) loss_rows(forward f, df_rows plan) {
   __shared__ float scratch[DF_WARP];
-  const df_row_place at = df_row_of_thread(plan);
+  const df_row_position at = df_row_of_thread(plan);
   const float *row = f.x + at.row * plan.n;
   row_state state;
   state.clear();
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) loss_rows(forward f, df_rows pla
 
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK) loss_columns(forward f, df_columns plan) {
   __shared__ float shared[DF_COLUMN_BLOCK];
-  const df_column_place at = df_column_of_thread(plan);
+  const df_column_position at = df_column_of_thread(plan);
   row_state state;
   state.clear();
   for (int64_t base = 0; base < plan.size; base += static_cast<int64_t>(at.step) * DF_HELD) {
@@ -161,13 +161,13 @@ struct gradient {
   labels labels_;
   int64_t inner, count;
   df_divisor by_inner, by_classes;
-  int32_t wide;
-  float spread, hit;
+  int32_t index64;
+  float uniform, hit;
   df_fault *fault;
   int32_t step;
 
   __device__ int64_t divide(int64_t i, int64_t by, df_divisor divisor) const {
-    return wide ? i / by : static_cast<int64_t>(df_divide(static_cast<uint32_t>(i), divisor));
+    return index64 ? i / by : static_cast<int64_t>(df_divide(static_cast<uint32_t>(i), divisor));
   }
 };
 
@@ -187,8 +187,8 @@ template <int V> __global__ void __launch_bounds__(DF_BLOCK) loss_gradient(gradi
   df_vector<float, V> v = *reinterpret_cast<const df_vector<float, V> *>(g.x + i);
 #pragma unroll
   for (int k = 0; k < V; k++) {
-    const float spread = scale == 0.0f ? 0.0f : scale * (expf(v.v[k] - lse) - g.spread);
-    v.v[k] = c + k == label ? spread - g.hit * scale : spread;
+    const float other = scale == 0.0f ? 0.0f : scale * (expf(v.v[k] - lse) - g.uniform);
+    v.v[k] = c + k == label ? other - g.hit * scale : other;
   }
   *reinterpret_cast<df_vector<float, V> *>(g.dx + i) = v;
 }
@@ -207,14 +207,14 @@ static df_status gradient_run(const df_call *call) {
   g.lse = df_in<const float>(call, 3);
   g.inner = s.inner;
   g.count = count;
-  g.wide = count > INT32_MAX;
-  if (!g.wide) {
+  g.index64 = count > INT32_MAX;
+  if (!g.index64) {
     g.by_inner = df_divisor_of(s.inner);
     g.by_classes = df_divisor_of(s.classes);
   }
   const float smoothing =
       static_cast<float>(df_attr_float(call, DF_SOFTMAX_CROSS_ENTROPY_LABEL_SMOOTHING));
-  g.spread = smoothing / static_cast<float>(s.classes);
+  g.uniform = smoothing / static_cast<float>(s.classes);
   g.hit = 1.0f - smoothing;
   g.fault = call->fault;
   g.step = call->step;

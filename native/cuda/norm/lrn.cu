@@ -16,31 +16,31 @@ struct job {
   const float *dy, *x, *old_y, *old_scale;
   int64_t channels, inner, size, count;
   df_divisor by_channels, by_inner;
-  int32_t wide;
+  int32_t index64;
   float factor, beta, bias; /* factor: alpha / size */
 };
 
-/* scale^-beta: roots for the beta that models have. */
+/* scale^-beta: square roots for the beta that models have. */
 static __device__ __forceinline__ float inverse_power(float scale, float beta) {
   if (beta == 0.75f) {
-    const float root = sqrtf(scale);
-    return 1.0f / (root * sqrtf(root));
+    const float sqrt_scale = sqrtf(scale);
+    return 1.0f / (sqrt_scale * sqrtf(sqrt_scale));
   }
   if (beta == 0.5f)
     return 1.0f / sqrtf(scale);
   return beta == 1.0f ? 1.0f / scale : powf(scale, -beta);
 }
 
-/* Channel |c| of element |i|, and the element of channel |other| at its place. */
-struct place {
+/* Channel |c| of element |i|, and the element of channel |other| at its position. */
+struct position {
   int64_t c, base, inner;
-  __device__ place(const job &j, int64_t i) : inner(j.inner) {
+  __device__ position(const job &j, int64_t i) : inner(j.inner) {
     const int64_t plane = divide(j, i, j.inner, j.by_inner);
     c = plane - divide(j, plane, j.channels, j.by_channels) * j.channels;
     base = i - c * j.inner;
   }
   __device__ static int64_t divide(const job &j, int64_t n, int64_t by, df_divisor divisor) {
-    return j.wide ? n / by : static_cast<int64_t>(df_divide(static_cast<uint32_t>(n), divisor));
+    return j.index64 ? n / by : static_cast<int64_t>(df_divide(static_cast<uint32_t>(n), divisor));
   }
   __device__ int64_t of(int64_t other) const { return base + other * inner; }
 };
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(DF_BLOCK) lrn_forward(job j) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   if (i >= j.count)
     return;
-  const place at(j, i);
+  const position at(j, i);
   const int64_t last = df_min(j.channels - 1, at.c + j.size / 2);
   float sum = 0.0f;
   for (int64_t c = df_max(0, at.c - (j.size - 1) / 2); c <= last; c++) {
@@ -66,15 +66,15 @@ __global__ void __launch_bounds__(DF_BLOCK) lrn_backward(job j) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   if (i >= j.count)
     return;
-  const place at(j, i);
+  const position at(j, i);
   const int64_t last = df_min(j.channels - 1, at.c + (j.size - 1) / 2);
   float sum = 0.0f;
   for (int64_t c = df_max(0, at.c - j.size / 2); c <= last; c++) {
     const int64_t other = at.of(c);
     sum += j.dy[other] * j.old_y[other] / j.old_scale[other];
   }
-  const float spread = 2.0f * j.factor * j.beta * j.x[i] * sum;
-  j.dx[i] = j.dy[i] * inverse_power(j.old_scale[i], j.beta) - spread;
+  const float cross_term = 2.0f * j.factor * j.beta * j.x[i] * sum;
+  j.dx[i] = j.dy[i] * inverse_power(j.old_scale[i], j.beta) - cross_term;
 }
 
 static job job_of(const df_call *call, const df_tensor *x) {
@@ -83,8 +83,8 @@ static job job_of(const df_call *call, const df_tensor *x) {
   j.channels = x->shape[1];
   j.inner = df_product(x->shape, 2, x->rank);
   j.count = df_elements(x);
-  j.wide = j.count > INT32_MAX;
-  if (!j.wide && j.count > 0) {
+  j.index64 = j.count > INT32_MAX;
+  if (!j.index64 && j.count > 0) {
     j.by_channels = df_divisor_of(j.channels);
     j.by_inner = df_divisor_of(j.inner);
   }

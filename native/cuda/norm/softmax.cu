@@ -71,14 +71,14 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
     softmax_rows(float *out, const float *a, const float *b, float2 *states, df_rows plan,
                  int what) {
   __shared__ float scratch[DF_WARP];
-  const df_row_place at = df_row_of_thread(plan);
+  const df_row_position at = df_row_of_thread(plan);
   const int64_t round = df_row_round(plan), origin = at.row * plan.n;
   float x[DF_HELD], y[DF_HELD] = {};
   Op op;
   op.clear();
   if (what == DF_ROW_RESULTS) {
-    if (at.row < plan.rows && at.lane < plan.parts)
-      op.set(states[at.row * plan.parts + at.lane]);
+    if (at.row < plan.rows && at.lane < plan.splits)
+      op.set(states[at.row * plan.splits + at.lane]);
   } else {
     for (int64_t base = at.begin; base < at.end; base += round) {
       df_row_load(x, a + origin, plan, base, at.end, at.lane, Op::nothing);
@@ -90,11 +90,11 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
   op.join(df_row_join{scratch, plan.group});
   if (what == DF_ROW_STATES) {
     if (at.lane == 0 && at.row < plan.rows)
-      states[at.row * plan.parts + blockIdx.y] = op.get();
+      states[at.row * plan.splits + blockIdx.y] = op.get();
     return;
   }
   op.close();
-  const bool held = what == DF_ROW_WHOLE && plan.length <= round;
+  const bool held = what == DF_ROW_COMPLETE && plan.length <= round;
   for (int64_t base = at.begin; base < at.end; base += round) {
     if (!held) {
       df_row_load(x, a + origin, plan, base, at.end, at.lane, Op::nothing);
@@ -115,7 +115,7 @@ template <typename Op>
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK)
     softmax_columns(float *out, const float *a, const float *b, df_columns plan) {
   __shared__ float shared[DF_COLUMN_BLOCK];
-  const df_column_place at = df_column_of_thread(plan);
+  const df_column_position at = df_column_of_thread(plan);
   const int64_t round = static_cast<int64_t>(at.step) * DF_HELD;
   float x[DF_HELD], y[DF_HELD] = {};
   Op op;
@@ -164,25 +164,25 @@ template <typename Op> static df_status run(const df_call *call) {
   df_rows_vectors(&plan, out, a, b);
   const dim3 grid = df_rows_grid(plan);
   float2 *states = static_cast<float2 *>(call->workspace);
-  if (plan.parts > 1) {
+  if (plan.splits > 1) {
     const df_status status = DF_LAUNCH(call, (softmax_rows<Op>), grid, plan.block, 0, out, a, b,
                                        states, plan, int{DF_ROW_STATES});
     if (status)
       return status;
   }
   return DF_LAUNCH(call, (softmax_rows<Op>), grid, plan.block, 0, out, a, b, states, plan,
-                   plan.parts > 1 ? int{DF_ROW_RESULTS} : int{DF_ROW_WHOLE});
+                   plan.splits > 1 ? int{DF_ROW_RESULTS} : int{DF_ROW_COMPLETE});
 }
 
-/* Workspace for the states of parts. */
+/* Workspace for the states of splits. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *y = &node->outputs[0];
   if (df_operand_elements(y) == 0 || y->rank == 0)
     return DF_OK;
   const int64_t axis = df_axis(node, DF_SOFTMAX_AXIS, y->rank);
   const df_rows plan = df_rows_plan(df_product(y->shape, 0, axis), y->shape[axis], true);
-  if (df_product(y->shape, axis + 1, y->rank) == 1 && plan.parts > 1)
-    out->workspace = plan.rows * plan.parts * static_cast<int64_t>(sizeof(float2));
+  if (df_product(y->shape, axis + 1, y->rank) == 1 && plan.splits > 1)
+    out->workspace = plan.rows * plan.splits * static_cast<int64_t>(sizeof(float2));
   return DF_OK;
 }
 

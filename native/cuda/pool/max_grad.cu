@@ -1,27 +1,27 @@
 /* pool/max_grad.cu: dx = 0, then dx[indices] += dy in the order of y, plane by plane.
  *
- * The op knows places, not windows, and several windows may have found the same element. A block
+ * The op knows indices, not windows, and several windows may have found the same element. A block
  * keeps a strip of dx in registers and goes round: each element takes, of the outputs that name
  * it, the first one that it has not had yet. So sums have the order of y, whatever the timing, and
- * there is one round where windows don't overlap. A strip is some whole planes or a part of one; to
- * skip what does not concern a part, a launch before finds the least and largest place of each run
- * of outputs.
+ * there is one round where windows don't overlap. A strip is some complete planes or a section of
+ * one; to skip what does not concern a section, a launch before finds the least and largest index
+ * of each run of outputs.
  */
 #include "map/map.h"
 
 enum {
   HELD = 16,               /* elements of a strip that a thread sums up */
   STRIP = HELD * DF_BLOCK, /* elements of a strip */
-  RUN = 1024,              /* outputs whose least and largest place are known */
-  NOWHERE = -1,            /* place of a window that lies in the padding whole */
+  RUN = 1024,              /* outputs whose least and largest index are known */
+  NOWHERE = -1,            /* index of a window that lies entirely in the padding */
   NONE = INT32_MAX
 };
 
 struct job {
   float *dx;
   const float *dy;
-  const int32_t *places;
-  int2 *bounds; /* [plane][run]: least and largest place; null when strips are whole planes */
+  const int32_t *indices;
+  int2 *bounds; /* [plane][run]: least and largest index; null when strips are complete planes */
   int64_t planes, in_size, out_size;
   int64_t planes_each;  /* of a strip */
   int64_t strips, runs; /* of a plane */
@@ -48,11 +48,11 @@ __global__ void __launch_bounds__(DF_BLOCK) find_bounds(job j) {
   const int64_t end = df_min(j.out_size, (run + 1) * RUN);
   int low = NONE, high = NOWHERE;
   for (int64_t o = run * RUN + threadIdx.x; o < end; o += DF_BLOCK) {
-    const int place = j.places[plane * j.out_size + o];
-    if (place == NOWHERE)
+    const int index = j.indices[plane * j.out_size + o];
+    if (index == NOWHERE)
       continue;
-    low = smaller(low, place);
-    high = larger(high, place);
+    low = smaller(low, index);
+    high = larger(high, index);
   }
   low = df_block_join(low, int{NONE}, scratch, least{});
   high = df_block_join(high, int{NOWHERE}, scratch, largest{});
@@ -62,16 +62,16 @@ __global__ void __launch_bounds__(DF_BLOCK) find_bounds(job j) {
 
 /* Of the outputs |o|, |o| + DF_BLOCK, ... before |end|, counted from the strip's first: offers each
  * to the element that it names, if that has not had it. Returns whether one had two offers. */
-static __device__ __forceinline__ int offer(const job &j, const int32_t *places, int o, int end,
+static __device__ __forceinline__ int offer(const job &j, const int32_t *indices, int o, int end,
                                             int64_t first, int length, const int *had, int *next) {
   int again = 0;
   for (; o < end; o += DF_BLOCK) {
-    const int64_t place = places[o];
-    if (place < 0 || place >= j.in_size)
+    const int64_t index = indices[o];
+    if (index < 0 || index >= j.in_size)
       continue;
     /* Several planes have no more outputs than a strip has elements. */
     const int plane = j.planes_each > 1 ? o / static_cast<int>(j.out_size) : 0;
-    const int64_t at = plane * j.in_size + place - first;
+    const int64_t at = plane * j.in_size + index - first;
     if (at >= 0 && at < length && o > had[at])
       again |= atomicMin(&next[at], o) != NONE;
   }
@@ -87,12 +87,12 @@ __global__ void __launch_bounds__(DF_BLOCK) add_up(job j) {
   const int64_t first = strip * j.length; /* of the plane */
   const int length = static_cast<int>(df_min(j.length, some * j.in_size - first));
   const int outputs = static_cast<int>(some * j.out_size);
-  const int32_t *places = j.places + plane * j.out_size;
+  const int32_t *indices = j.indices + plane * j.out_size;
   const float *dy = j.dy + plane * j.out_size;
   if (strip == 0)
     for (int o = thread; o < outputs; o += DF_BLOCK)
-      if (places[o] != NOWHERE && (places[o] < 0 || places[o] >= j.in_size))
-        df_fault_note(j.fault, j.step, places[o], j.in_size);
+      if (indices[o] != NOWHERE && (indices[o] < 0 || indices[o] >= j.in_size))
+        df_fault_note(j.fault, j.step, indices[o], j.in_size);
   float sums[HELD] = {};
   for (int at = thread; at < length; at += DF_BLOCK) {
     had[at] = -1;
@@ -108,11 +108,11 @@ __global__ void __launch_bounds__(DF_BLOCK) add_up(job j) {
         const int2 bounds = j.bounds[plane * j.runs + run];
         if (bounds.x < first + length && bounds.y >= first)
           more |=
-              offer(j, places, static_cast<int>(run * RUN) + thread,
+              offer(j, indices, static_cast<int>(run * RUN) + thread,
                     static_cast<int>(df_min(outputs, (run + 1) * RUN)), first, length, had, next);
       }
     } else {
-      more = offer(j, places, thread, outputs, first, length, had, next);
+      more = offer(j, indices, thread, outputs, first, length, had, next);
     }
     if (more)
       again[round] = 1; /* all who write write the same */
@@ -160,7 +160,7 @@ static df_status run(const df_call *call) {
   job j{};
   j.dx = df_out<float>(call, 0);
   j.dy = df_in<const float>(call, 0);
-  j.places = df_in<const int32_t>(call, 1);
+  j.indices = df_in<const int32_t>(call, 1);
   j.planes = dx->shape[0] * dx->shape[1];
   j.in_size = df_product(dx->shape, 2, dx->rank);
   j.out_size = df_product(dy->shape, 2, dy->rank);

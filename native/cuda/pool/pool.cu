@@ -1,10 +1,9 @@
 /* pool/pool.cu: maxima and means over windows of (N, C, spatial...), and the gradient of the means.
  *
- *   max_pool       y = largest of the window, the first of equals; NaN wins. indices: its place in
- *                  the plane, -1 where the window lies in the padding whole
- *   avg_pool       y = sum of the window / count; count is of the elements inside, or inside the
- *                  padding too
- *   avg_pool_grad  dx = sum of dy / count over the windows that an element lies in, in the order of
+ *   max_pool       y = largest of the window, the first of equals; NaN wins. indices: where it is
+ * in the plane, -1 where the window lies entirely in the padding avg_pool       y = sum of the
+ * window / count; count is of the elements inside, or inside the padding too avg_pool_grad  dx =
+ * sum of dy / count over the windows that an element lies in, in the order of
  * y
  *
  * A thread computes one element; what neighbours read in common comes from the cache.
@@ -24,11 +23,11 @@ struct window {
 struct job {
   window w;
   float *to;
-  int32_t *places; /* max_pool; may be null */
+  int32_t *indices; /* max_pool; may be null */
   const float *from;
   int64_t count;             /* of elements of |to| */
   df_divisor divisors[AXES]; /* of the sizes of |to|: plane, slice, row */
-  int32_t wide;
+  int32_t index64;
   int32_t pads_count; /* avg: padding counts */
 };
 
@@ -87,8 +86,8 @@ static __device__ __forceinline__ int taps(const window &w, int axis, int o, int
 static __device__ __forceinline__ int counted(const window &w, int axis, int o, int pads_count) {
   int begin, end;
   if (pads_count) {
-    const int room = w.in[axis] + w.pad[axis] + w.pad_end[axis] - o * w.stride[axis];
-    return room <= 0 ? 0 : smaller(w.kernel[axis], divide_up(room, w.dilation[axis]));
+    const int extent = w.in[axis] + w.pad[axis] + w.pad_end[axis] - o * w.stride[axis];
+    return extent <= 0 ? 0 : smaller(w.kernel[axis], divide_up(extent, w.dilation[axis]));
   }
   taps(w, axis, o, &begin, &end);
   return end - begin;
@@ -99,8 +98,8 @@ static __device__ __forceinline__ int64_t position(const job &j, const int32_t (
                                                    int64_t i, int (&at)[AXES]) {
   for (int axis = AXES - 1; axis >= 0; axis--) {
     const int64_t rest =
-        j.wide ? i / size[axis]
-               : static_cast<int64_t>(df_divide(static_cast<uint32_t>(i), j.divisors[axis]));
+        j.index64 ? i / size[axis]
+                  : static_cast<int64_t>(df_divide(static_cast<uint32_t>(i), j.divisors[axis]));
     at[axis] = static_cast<int>(i - rest * size[axis]);
     i = rest;
   }
@@ -123,7 +122,7 @@ template <bool maximum> __global__ void __launch_bounds__(DF_BLOCK) pool(job j) 
       count *= counted(w, axis, o[axis], j.pads_count);
   }
   float best = maximum ? -INFINITY : 0.0f;
-  int place = -1;
+  int index = -1;
   for (int a = begin[0]; a < end[0]; a++)
     for (int b = begin[1]; b < end[1]; b++) {
       const int row =
@@ -134,17 +133,17 @@ template <bool maximum> __global__ void __launch_bounds__(DF_BLOCK) pool(job j) 
         const float value = x[at];
         if (!maximum) {
           best += value;
-        } else if (place < 0 || (!(value <= best) && best == best)) {
+        } else if (index < 0 || (!(value <= best) && best == best)) {
           best = value; /* !(value <= best) also holds for a NaN; a NaN found before stays */
-          place = at;
+          index = at;
         }
       }
     }
   if (!maximum)
     best = count ? best / static_cast<float>(count) : 0.0f;
   j.to[i] = best;
-  if (maximum && j.places)
-    j.places[i] = place;
+  if (maximum && j.indices)
+    j.indices[i] = index;
 }
 
 /* Outputs [*begin, *end) of an axis whose windows may have input |at|. */
@@ -193,7 +192,7 @@ static job job_of(const df_call *call, const window &w, const int32_t (&size)[AX
   j.to = df_out<float>(call, 0);
   j.from = df_in<const float>(call, 0);
   j.count = df_elements(&call->outputs[0]);
-  j.wide = j.count > INT32_MAX;
+  j.index64 = j.count > INT32_MAX;
   for (int axis = 0; axis < AXES && j.count > 0; axis++)
     j.divisors[axis] = df_divisor_of(size[axis]);
   return j;
@@ -203,7 +202,7 @@ static df_status max_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
   const window w = window_of(call, DF_MAX_POOL_KERNEL, x->shape, y->shape, x->rank);
   job j = job_of(call, w, w.out);
-  j.places = df_out<int32_t>(call, 1);
+  j.indices = df_out<int32_t>(call, 1);
   if (j.count == 0)
     return DF_OK;
   return DF_LAUNCH(call, (pool<true>), df_blocks(j.count, DF_BLOCK), DF_BLOCK, 0, j);

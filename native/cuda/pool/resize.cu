@@ -20,22 +20,22 @@ struct sampling {
   int64_t inner, along;  /* along: size of the axis of |out| */
   int64_t count;         /* elements of |out| */
   df_divisor by_inner, by_along;
-  int32_t wide;
+  int32_t index64;
   int32_t step;
   df_fault *fault;
 };
 
 /* Element (u, at, j) of |out|. */
-struct place {
+struct position {
   int64_t u, at, j;
 };
 
 static __device__ __forceinline__ int64_t divide(const sampling &s, int64_t i, int64_t by,
                                                  df_divisor divisor) {
-  return s.wide ? i / by : static_cast<int64_t>(df_divide(static_cast<uint32_t>(i), divisor));
+  return s.index64 ? i / by : static_cast<int64_t>(df_divide(static_cast<uint32_t>(i), divisor));
 }
 
-static __device__ __forceinline__ place place_of(const sampling &s, int64_t i) {
+static __device__ __forceinline__ position position_of(const sampling &s, int64_t i) {
   const int64_t line = divide(s, i, s.inner, s.by_inner);
   const int64_t u = divide(s, line, s.along, s.by_along);
   return {u, line - u * s.along, i - line * s.inner};
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(DF_BLOCK) resample(sampling s) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   if (i >= s.count)
     return;
-  const place p = place_of(s, i);
+  const position p = position_of(s, i);
   const float *x = s.in + p.u * s.size * s.inner + p.j;
   float sum = 0.0f;
   for (int64_t e = p.at * s.taps; e < (p.at + 1) * s.taps; e++) {
@@ -59,24 +59,24 @@ __global__ void __launch_bounds__(DF_BLOCK) resample(sampling s) {
   s.out[i] = sum;
 }
 
-/* first[i], next[e]: a thread per element of the axis goes through the whole table, which its block
- * has in shared memory piece by piece. */
+/* first[i], next[e]: a thread per element of the axis goes through the complete table, which its
+ * block has in shared memory tile by tile. */
 __global__ void __launch_bounds__(DF_BLOCK) string_together(sampling s) {
-  __shared__ int64_t piece[DF_BLOCK];
+  __shared__ int64_t tile[DF_BLOCK];
   const int64_t own = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   const int64_t entries = s.results * s.taps;
   int64_t last = -1;
   for (int64_t base = 0; base < entries; base += DF_BLOCK) {
     if (base + threadIdx.x < entries) {
       const int64_t at = s.index[base + threadIdx.x];
-      piece[threadIdx.x] = at;
+      tile[threadIdx.x] = at;
       if (blockIdx.x == 0 && (at < 0 || at >= s.size))
         df_fault_note(s.fault, s.step, at, s.size);
     }
     __syncthreads();
     const int some = static_cast<int>(df_min(DF_BLOCK, entries - base));
     for (int k = 0; k < some; k++) {
-      if (piece[k] != own)
+      if (tile[k] != own)
         continue;
       *(last < 0 ? &s.first[own] : &s.next[last]) = static_cast<int32_t>(base + k);
       last = base + k;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(DF_BLOCK) resample_gradient(sampling s) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   if (i >= s.count)
     return;
-  const place p = place_of(s, i);
+  const position p = position_of(s, i);
   const float *dy = s.in + p.u * s.results * s.inner + p.j;
   float sum = 0.0f;
   for (int64_t e = s.first[p.at]; e >= 0; e = s.next[e])
@@ -113,8 +113,8 @@ static sampling sampling_of(const df_call *call) {
   s.inner = df_product(out->shape, axis + 1, out->rank);
   s.along = out->shape[axis];
   s.count = df_elements(out);
-  s.wide = s.count > INT32_MAX;
-  if (!s.wide && s.count > 0) {
+  s.index64 = s.count > INT32_MAX;
+  if (!s.index64 && s.count > 0) {
     s.by_inner = df_divisor_of(s.inner);
     s.by_along = df_divisor_of(s.along);
   }

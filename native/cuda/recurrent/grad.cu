@@ -13,7 +13,7 @@
 
 /* One step. The cotangent of the state is what the product gives, and what went straight to it. */
 struct moment {
-  df_recurrent_place place;
+  df_recurrent_position position;
   df_recurrent_sums product;
   const float *straight_before; /* null: zeros */
   float *straight;              /* may be the same */
@@ -36,12 +36,12 @@ static __device__ __forceinline__ float cotangent(const moment &m, int64_t index
 
 __global__ void __launch_bounds__(DF_BLOCK) lstm_grad_step(const __grid_constant__ moment m) {
   int64_t index, row, unit;
-  if (!m.place.find(&index, &row, &unit))
+  if (!m.position.find(&index, &row, &unit))
     return;
-  const int64_t n = m.place.hidden, first = row * 4 * n + unit;
+  const int64_t n = m.position.hidden, first = row * 4 * n + unit;
   const float d = cotangent(m, index, row, unit);
   float dx[4] = {}, straight = d, dc = or_zero(m.dc_before, index);
-  if (m.place.goes_on(row)) {
+  if (m.position.goes_on(row)) {
     const float *gates = m.gates + first;
     const float in = gates[0], out = gates[n], forget = gates[2 * n], g = gates[3 * n];
     const float bent = tanhf(m.now[index]);
@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(DF_BLOCK) lstm_grad_step(const __grid_constant
 
 __global__ void __launch_bounds__(DF_BLOCK) gru_grad_step(const __grid_constant__ moment m) {
   int64_t index, row, unit;
-  if (!m.place.find(&index, &row, &unit))
+  if (!m.position.find(&index, &row, &unit))
     return;
-  const int64_t n = m.place.hidden, first = row * 3 * n + unit;
+  const int64_t n = m.position.hidden, first = row * 3 * n + unit;
   const float d = cotangent(m, index, row, unit);
   float dz = 0.0f, ds = 0.0f, dn = 0.0f, s = 0.0f, straight = d;
-  if (m.place.goes_on(row)) {
+  if (m.position.goes_on(row)) {
     const float *gates = m.gates + row * 4 * n + unit;
     const float z = gates[0], fresh = gates[2 * n], q = gates[3 * n];
     s = gates[n];
@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(DF_BLOCK) gru_grad_step(const __grid_constant_
 
 __global__ void __launch_bounds__(DF_BLOCK) rnn_grad_step(const __grid_constant__ moment m) {
   int64_t index, row, unit;
-  if (!m.place.find(&index, &row, &unit))
+  if (!m.position.find(&index, &row, &unit))
     return;
   const float d = cotangent(m, index, row, unit), y = m.now[index];
-  const bool on = m.place.goes_on(row);
+  const bool on = m.position.goes_on(row);
   const float slope = m.relu ? (y > 0.0f ? 1.0f : 0.0f) : 1.0f - y * y;
   m.dx[index] = on ? d * slope : 0.0f;
   m.straight[index] = on ? 0.0f : d;
@@ -99,13 +99,13 @@ __global__ void __launch_bounds__(DF_BLOCK) rnn_grad_step(const __grid_constant_
 /* The cotangent of the first state, when the last product is done. */
 __global__ void __launch_bounds__(DF_BLOCK) finish_state(const __grid_constant__ moment m) {
   int64_t index, row, unit;
-  if (m.place.find(&index, &row, &unit))
+  if (m.position.find(&index, &row, &unit))
     m.straight[index] = cotangent(m, index, row, unit);
 }
 
 /* ---- The loop ------------------------------------------------------------------------------- */
 
-/* Of whole operands; null for what is absent. */
+/* Of complete operands; null for what is absent. */
 struct backward {
   df_recurrent sizes;
   const float *r, *gates, *kept, *dy, *start; /* |start|: the first of the kept states */
@@ -116,7 +116,7 @@ struct backward {
   int relu;
 };
 
-/* Floats of the workspace: the product's parts, and dh and dc where nobody wants them. */
+/* Floats of the workspace: the product's partial sums, and dh and dc where nobody wants them. */
 struct layout {
   int64_t dh, dc, end;
 };
@@ -130,7 +130,7 @@ static layout layout_of(const df_recurrent &s) {
 }
 
 static df_status launch_step(const df_call *call, const moment &m, int64_t gates) {
-  const unsigned blocks = df_blocks(m.place.count, DF_BLOCK);
+  const unsigned blocks = df_blocks(m.position.count, DF_BLOCK);
   if (gates == 4)
     return DF_LAUNCH(call, lstm_grad_step, blocks, DF_BLOCK, 0, m);
   if (gates == 3)
@@ -138,13 +138,13 @@ static df_status launch_step(const df_call *call, const moment &m, int64_t gates
   return DF_LAUNCH(call, rnn_grad_step, blocks, DF_BLOCK, 0, m);
 }
 
-static df_status run_steps(const df_call *call, const backward &b, float *parts, moment &m) {
+static df_status run_steps(const df_call *call, const backward &b, float *partials, moment &m) {
   const df_recurrent &s = b.sizes;
   const int64_t count = s.batch * s.hidden, back = s.reverse ? 1 : -1; /* the step before */
   const df_gemm product = df_recurrent_product(s, b.r, true);
   for (int64_t i = 0; i < s.steps; i++) {
     const int64_t t = df_recurrent_time(s, s.steps - 1 - i);
-    m.place = df_recurrent_place_of(s, t);
+    m.position = df_recurrent_position_of(s, t);
     m.dy = b.dy ? b.dy + t * count : nullptr;
     m.gates = b.gates ? b.gates + t * s.batch * b.gates_row : nullptr;
     m.now = b.kept + t * count;
@@ -155,7 +155,7 @@ static df_status run_steps(const df_call *call, const backward &b, float *parts,
     m.straight_before = m.straight;
     m.dc_before = m.dc;
     if (!status && (i < s.steps - 1 || b.dh_first)) /* the last one is only for the first state */
-      status = df_recurrent_multiply(call, product, m.dq, parts, &m.product);
+      status = df_recurrent_multiply(call, product, m.dq, partials, &m.product);
     if (status)
       return status;
   }

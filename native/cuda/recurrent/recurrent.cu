@@ -10,7 +10,7 @@
 
 /* One step; null for what is absent. The state before the first step may be absent: zeros. */
 struct moment {
-  df_recurrent_place place;
+  df_recurrent_position position;
   df_recurrent_sums q;
   const float *x, *bias, *before, *cell_before;
   float *y, *last, *cell; /* |last|: y again, after the last step; |cell|: LSTM, the running one */
@@ -34,18 +34,18 @@ static __device__ __forceinline__ void keep(const moment &m, int64_t index, int6
   if (m.gates)
 #pragma unroll
     for (int gate = 0; gate < COUNT; gate++)
-      m.gates[(row * COUNT + gate) * m.place.hidden + unit] = gates[gate];
+      m.gates[(row * COUNT + gate) * m.position.hidden + unit] = gates[gate];
 }
 
 __global__ void __launch_bounds__(DF_BLOCK) lstm_step(const __grid_constant__ moment m) {
   int64_t index, row, unit;
-  if (!m.place.find(&index, &row, &unit))
+  if (!m.position.find(&index, &row, &unit))
     return;
-  const int64_t n = m.place.hidden;
+  const int64_t n = m.position.hidden;
   const float *x = m.x + row * 4 * n + unit;
   float gates[4] = {}, state = m.before ? m.before[index] : 0.0f;
   float cell = m.cell_before ? m.cell_before[index] : 0.0f;
-  if (m.place.goes_on(row)) {
+  if (m.position.goes_on(row)) {
     gates[0] = sigmoid(x[0] + m.q.at(row, unit));
     gates[1] = sigmoid(x[n] + m.q.at(row, n + unit));
     gates[2] = sigmoid(x[2 * n] + m.q.at(row, 2 * n + unit));
@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(DF_BLOCK) lstm_step(const __grid_constant__ mo
 /* The fourth thing that is kept is what s multiplies. */
 __global__ void __launch_bounds__(DF_BLOCK) gru_step(const __grid_constant__ moment m) {
   int64_t index, row, unit;
-  if (!m.place.find(&index, &row, &unit))
+  if (!m.position.find(&index, &row, &unit))
     return;
-  const int64_t n = m.place.hidden;
+  const int64_t n = m.position.hidden;
   const float *x = m.x + row * 3 * n + unit;
   float gates[4] = {}, state = m.before ? m.before[index] : 0.0f;
-  if (m.place.goes_on(row)) {
+  if (m.position.goes_on(row)) {
     float q[3];
 #pragma unroll
     for (int gate = 0; gate < 3; gate++)
@@ -83,10 +83,10 @@ __global__ void __launch_bounds__(DF_BLOCK) gru_step(const __grid_constant__ mom
 
 __global__ void __launch_bounds__(DF_BLOCK) rnn_step(const __grid_constant__ moment m) {
   int64_t index, row, unit;
-  if (!m.place.find(&index, &row, &unit))
+  if (!m.position.find(&index, &row, &unit))
     return;
   float state = m.before ? m.before[index] : 0.0f;
-  if (m.place.goes_on(row)) {
+  if (m.position.goes_on(row)) {
     const float sum = m.x[index] + m.q.at(row, unit);
     state = m.relu ? (sum < 0.0f ? 0.0f : sum) : tanhf(sum);
   }
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(DF_BLOCK) rnn_step(const __grid_constant__ mom
 
 /* ---- The loop ------------------------------------------------------------------------------- */
 
-/* Of whole operands. */
+/* Of complete operands. */
 struct forward {
   df_recurrent sizes;
   const float *x, *r, *bias, *h, *c;
@@ -107,7 +107,7 @@ struct forward {
 };
 
 static df_status launch_step(const df_call *call, const moment &m, int64_t gates) {
-  const unsigned blocks = df_blocks(m.place.count, DF_BLOCK);
+  const unsigned blocks = df_blocks(m.position.count, DF_BLOCK);
   if (gates == 4)
     return DF_LAUNCH(call, lstm_step, blocks, DF_BLOCK, 0, m);
   if (gates == 3)
@@ -133,7 +133,7 @@ static df_status run(const df_call *call, const forward &f) {
   m.relu = f.relu;
   for (int64_t i = 0; i < s.steps; i++) {
     const int64_t t = df_recurrent_time(s, i);
-    m.place = df_recurrent_place_of(s, t);
+    m.position = df_recurrent_position_of(s, t);
     m.x = f.x + t * count * s.gates;
     m.y = f.y + t * count;
     m.last = i == s.steps - 1 ? f.last : nullptr;

@@ -1,8 +1,8 @@
 /* recurrent/recurrent.h: what the kernels of recurrent networks share: sizes, the product of a
  * state with the weights, and the lengths of sequences.
  *
- * A step is two launches: a product, whose parts (see gemm/gemm.h) are left apart, and a cell, a
- * thread per unit of a sequence's state, which adds them. */
+ * A step is two launches: a product, whose partial sums (see gemm/gemm.h) are kept apart, and a
+ * cell, a thread per unit of a sequence's state, which adds them. */
 #ifndef DF_CUDA_RECURRENT_RECURRENT_H
 #define DF_CUDA_RECURRENT_RECURRENT_H
 #include "gemm/gemm.h"
@@ -12,7 +12,7 @@ struct df_recurrent {
   int64_t steps, batch, hidden, gates;
   bool reverse;
   const void *lengths; /* null: all sequences have all steps */
-  bool wide_lengths;   /* of 64 bits */
+  bool int64_lengths;
 };
 
 /* From the shapes of x or dx (T, N, gates * H) and of r (gates * H, H). */
@@ -27,25 +27,25 @@ static inline df_recurrent df_recurrent_of(const int64_t *x, const int64_t *r) {
 
 /* The sums of a product as a cell reads them. */
 struct df_recurrent_sums {
-  const float *parts; /* null: there are none, the sums are zero */
-  int32_t n_parts;
-  int64_t part, row, column; /* distances */
+  const float *partials; /* null: there are none, the sums are zero */
+  int32_t splits;
+  int64_t split, row, column; /* distances */
 
   __device__ __forceinline__ float at(int64_t i, int64_t j) const {
     float sum = 0.0f;
-    const float *from = parts + i * row + j * column;
-    for (int32_t p = 0; parts && p < n_parts; p++)
-      sum += from[p * part];
+    const float *from = partials + i * row + j * column;
+    for (int32_t p = 0; partials && p < splits; p++)
+      sum += from[p * split];
     return sum;
   }
 };
 
-/* What every cell knows: a thread's place is a sequence and a unit of its state. */
-struct df_recurrent_place {
+/* What every cell knows: a thread's position is a sequence and a unit of its state. */
+struct df_recurrent_position {
   int64_t count, hidden;
   df_divisor units; /* hidden */
   const void *lengths;
-  bool wide_lengths;
+  bool int64_lengths;
   int64_t time;
 
   /* False behind the last thread. */
@@ -61,14 +61,14 @@ struct df_recurrent_place {
   __device__ __forceinline__ bool goes_on(int64_t row) const {
     if (!lengths)
       return true;
-    return time < (wide_lengths ? static_cast<const int64_t *>(lengths)[row]
-                                : static_cast<const int32_t *>(lengths)[row]);
+    return time < (int64_lengths ? static_cast<const int64_t *>(lengths)[row]
+                                 : static_cast<const int32_t *>(lengths)[row]);
   }
 };
 
-static inline df_recurrent_place df_recurrent_place_of(const df_recurrent &s, int64_t time) {
-  return {s.batch * s.hidden, s.hidden,       df_divisor_of(df_max(1, s.hidden)),
-          s.lengths,          s.wide_lengths, time};
+static inline df_recurrent_position df_recurrent_position_of(const df_recurrent &s, int64_t time) {
+  return {s.batch * s.hidden, s.hidden,        df_divisor_of(df_max(1, s.hidden)),
+          s.lengths,          s.int64_lengths, time};
 }
 
 /* The time of step |index| in the order of computing. */
@@ -79,37 +79,38 @@ static inline int64_t df_recurrent_time(const df_recurrent &s, int64_t index) {
 /* Puts the lengths of a call into |s|: input |index|, when it is there. */
 static inline void df_recurrent_lengths(df_recurrent *s, const df_call *call, int32_t index) {
   s->lengths = df_in<const void>(call, index);
-  s->wide_lengths = s->lengths && call->inputs[index].dtype == DF_INT64;
+  s->int64_lengths = s->lengths && call->inputs[index].dtype == DF_INT64;
 }
 
-/* q = h r' (forward: (batch, hidden) with (gates hidden, hidden)) or dh = dq r (turned), planned.
+/* q = h r' (forward: (batch, hidden) with (gates hidden, hidden)) or dh = dq r (transposed),
+ * planned.
  */
-static inline df_gemm df_recurrent_product(const df_recurrent &s, const float *r, bool turned) {
-  const int64_t wide = s.gates * s.hidden;
-  df_gemm g = turned ? df_gemm_of(nullptr, nullptr, r, s.batch, s.hidden, wide)
-                     : df_gemm_of(nullptr, nullptr, r, s.batch, wide, s.hidden);
-  if (!turned) {
+static inline df_gemm df_recurrent_product(const df_recurrent &s, const float *r, bool transposed) {
+  const int64_t gate_rows = s.gates * s.hidden;
+  df_gemm g = transposed ? df_gemm_of(nullptr, nullptr, r, s.batch, s.hidden, gate_rows)
+                         : df_gemm_of(nullptr, nullptr, r, s.batch, gate_rows, s.hidden);
+  if (!transposed) {
     g.b_row = 1;
     g.b_col = s.hidden;
   }
   return g;
 }
 
-/* Floats that the parts of the product take. */
+/* Floats that the partial sums of the product take. */
 static inline int64_t df_recurrent_floats(df_gemm g) {
   df_gemm_plan(&g);
-  return g.parts * g.m * g.n;
+  return g.splits * g.m * g.n;
 }
 
-/* Launches the product of |a| with r into |parts|; says in |sums| how they are read. */
+/* Launches the product of |a| with r into |partials|; says in |sums| how they are read. */
 static inline df_status df_recurrent_multiply(const df_call *call, df_gemm g, const float *a,
-                                              float *parts, df_recurrent_sums *sums) {
+                                              float *partials, df_recurrent_sums *sums) {
   const int64_t rows = g.m;
   g.a = a;
   df_gemm_plan(&g);
   const bool exchanged = g.m != rows || g.a != a;
-  *sums = {parts, g.parts, g.m * g.n, exchanged ? 1 : g.n, exchanged ? g.n : 1};
-  return df_gemm_run_parts(call, &g, parts);
+  *sums = {partials, g.splits, g.m * g.n, exchanged ? 1 : g.n, exchanged ? g.n : 1};
+  return df_gemm_run_partials(call, &g, partials);
 }
 
 /* A layer without steps hands |from|, or zeros, on; |to| may be absent. */

@@ -8,9 +8,9 @@
 #include "reduce/columns.h"
 
 enum {
-  LOADS = 4, /* of a thread that are under way at one time */
-  MOST_PARTS = 256,
-  LEAST_PART = 16384 /* elements */
+  LOADS = 4, /* of a thread that are in flight at one time */
+  MOST_SPLITS = 256,
+  LEAST_SPLIT = 16384 /* elements */
 };
 
 struct job {
@@ -18,8 +18,8 @@ struct job {
   int64_t *y;
   int64_t outer, size, inner;
   int64_t chunks; /* blocks that cover |inner| */
-  int64_t length; /* elements of a part */
-  int32_t parts;
+  int64_t length; /* elements of a split */
+  int32_t splits;
   int32_t group; /* rows: threads of one; columns: side by side */
   int32_t last;  /* select_last_index */
 };
@@ -27,27 +27,27 @@ struct job {
 /* An element and where it stands; -1: nothing yet. */
 template <typename T> struct candidate {
   T value;
-  int64_t place;
+  int64_t index;
 };
 
 template <typename T, bool largest> struct chooser {
   bool last;
 
   __device__ bool better(T a, T b) const { return largest ? a > b : a < b; }
-  /* Whether |x|, which stands behind |best|, takes its place. */
+  /* Whether |x|, which stands behind |best|, replaces it. */
   __device__ bool takes(T x, T best) const {
     return last ? x == best || better(x, best) || x != x
                 : better(x, best) || (x != x && best == best);
   }
   __device__ candidate<T> operator()(candidate<T> a, candidate<T> b) const {
-    if (a.place < 0 || b.place < 0)
-      return a.place < 0 ? b : a;
+    if (a.index < 0 || b.index < 0)
+      return a.index < 0 ? b : a;
     const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
     if (a_nan != b_nan)
       return a_nan ? a : b;
     if (!a_nan && a.value != b.value)
       return better(a.value, b.value) ? a : b;
-    return (a.place < b.place) != last ? a : b;
+    return (a.index < b.index) != last ? a : b;
   }
 };
 
@@ -64,7 +64,7 @@ static __device__ __forceinline__ candidate<T> search(const T *x, int64_t first,
       v[k] = i + k * step < end ? x[(i + k * step) * apart] : T(0);
 #pragma unroll
     for (int k = 0; k < LOADS; k++)
-      if (i + k * step < end && (best.place < 0 || choose.takes(v[k], best.value)))
+      if (i + k * step < end && (best.index < 0 || choose.takes(v[k], best.value)))
         best = {v[k], i + k * step};
   }
   return best;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(DF_BLOCK) arg_rows(job j, candidate<T> *states
                              int64_t{j.group}, int64_t{1}, choose);
   for (int mask = (j.group < DF_WARP ? j.group : int{DF_WARP}) / 2; mask > 0; mask /= 2)
     best = choose(best, candidate<T>{__shfl_xor_sync(0xffffffffu, best.value, mask),
-                                     __shfl_xor_sync(0xffffffffu, best.place, mask)});
+                                     __shfl_xor_sync(0xffffffffu, best.index, mask)});
   if (j.group > DF_WARP) {
     if (threadIdx.x % DF_WARP == 0)
       scratch[threadIdx.x / DF_WARP] = best;
@@ -94,21 +94,21 @@ __global__ void __launch_bounds__(DF_BLOCK) arg_rows(job j, candidate<T> *states
   if (lane != 0 || row >= j.outer)
     return;
   if (states)
-    states[row * j.parts + blockIdx.y] = best;
+    states[row * j.splits + blockIdx.y] = best;
   else
-    j.y[row] = best.place;
+    j.y[row] = best.index;
 }
 
-/* The winner of a row's parts. */
+/* The winner of a row's splits. */
 template <typename T, bool largest>
-__global__ void __launch_bounds__(DF_BLOCK) arg_parts(job j, const candidate<T> *states) {
+__global__ void __launch_bounds__(DF_BLOCK) arg_join(job j, const candidate<T> *states) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   if (row >= j.outer)
     return;
-  candidate<T> best = states[row * j.parts];
-  for (int part = 1; part < j.parts; part++)
-    best = chooser<T, largest>{j.last != 0}(best, states[row * j.parts + part]);
-  j.y[row] = best.place;
+  candidate<T> best = states[row * j.splits];
+  for (int split = 1; split < j.splits; split++)
+    best = chooser<T, largest>{j.last != 0}(best, states[row * j.splits + split]);
+  j.y[row] = best.index;
 }
 
 template <typename T, bool largest> __global__ void __launch_bounds__(DF_BLOCK) arg_columns(job j) {
@@ -127,17 +127,17 @@ template <typename T, bool largest> __global__ void __launch_bounds__(DF_BLOCK) 
     __syncthreads();
   }
   if (thread < j.group && column < j.inner)
-    j.y[outer * j.inner + column] = shared[thread].place;
+    j.y[outer * j.inner + column] = shared[thread].index;
 }
 
-/* The cut depends on the shape alone. */
+/* The split depends on the shape alone. */
 static job job_of(const int64_t *shape, int32_t rank, int64_t axis) {
   job j{};
   axis = axis < 0 ? axis + rank : axis;
   j.outer = df_product(shape, 0, axis);
   j.size = rank ? shape[axis] : 1;
   j.inner = df_product(shape, axis + 1, rank);
-  j.parts = 1;
+  j.splits = 1;
   j.length = df_max(1, j.size);
   if (j.inner > 1) {
     const df_columns columns = df_columns_plan(j.outer, j.size, j.inner);
@@ -148,11 +148,11 @@ static job job_of(const int64_t *shape, int32_t rank, int64_t axis) {
   const bool few = j.outer < 4096;
   j.group =
       j.size > 1024 && few ? int{DF_BLOCK} : df_power_of_two(df_divide_up(j.size, 4), DF_WARP);
-  if (few && j.outer > 0 && j.size >= 2 * LEAST_PART) {
-    const int64_t parts =
-        df_max(1, df_min(df_min(MOST_PARTS, j.size / LEAST_PART), 1024 / j.outer));
-    j.length = df_divide_up(df_divide_up(j.size, parts), 32) * 32;
-    j.parts = static_cast<int32_t>(df_divide_up(j.size, j.length));
+  if (few && j.outer > 0 && j.size >= 2 * LEAST_SPLIT) {
+    const int64_t splits =
+        df_max(1, df_min(df_min(MOST_SPLITS, j.size / LEAST_SPLIT), 1024 / j.outer));
+    j.length = df_divide_up(df_divide_up(j.size, splits), 32) * 32;
+    j.splits = static_cast<int32_t>(df_divide_up(j.size, j.length));
   }
   return j;
 }
@@ -170,20 +170,20 @@ template <typename T, bool largest> static df_status run(const df_call *call) {
   if (j.inner > 1)
     return DF_LAUNCH(call, (arg_columns<T, largest>), df_blocks(j.outer * j.chunks, 1), DF_BLOCK, 0,
                      j);
-  const dim3 grid(df_blocks(j.outer, DF_BLOCK / j.group), static_cast<unsigned>(j.parts));
-  candidate<T> *states = j.parts > 1 ? static_cast<candidate<T> *>(call->workspace) : nullptr;
+  const dim3 grid(df_blocks(j.outer, DF_BLOCK / j.group), static_cast<unsigned>(j.splits));
+  candidate<T> *states = j.splits > 1 ? static_cast<candidate<T> *>(call->workspace) : nullptr;
   const df_status status = DF_LAUNCH(call, (arg_rows<T, largest>), grid, DF_BLOCK, 0, j, states);
   if (status || !states)
     return status;
-  return DF_LAUNCH(call, (arg_parts<T, largest>), df_blocks(j.outer, DF_BLOCK), DF_BLOCK, 0, j,
+  return DF_LAUNCH(call, (arg_join<T, largest>), df_blocks(j.outer, DF_BLOCK), DF_BLOCK, 0, j,
                    static_cast<const candidate<T> *>(states));
 }
 
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *x = &node->inputs[0];
   const job j = job_of(x->shape, x->rank, df_attr_int(node, DF_ARGMAX_AXIS));
-  if (j.parts > 1)
-    out->workspace = j.outer * j.parts * static_cast<int64_t>(sizeof(candidate<double>));
+  if (j.splits > 1)
+    out->workspace = j.outer * j.splits * static_cast<int64_t>(sizeof(candidate<double>));
   return DF_OK;
 }
 

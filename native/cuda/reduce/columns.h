@@ -26,14 +26,14 @@ static inline df_columns df_columns_plan(int64_t outer, int64_t size, int64_t in
 
 /* A thread's column: its first element is |origin|, element i of it lies i * inner behind; the
  * thread takes the elements |first|, |first| + |step|, ... */
-struct df_column_place {
+struct df_column_position {
   int64_t column; /* of outer * inner */
   int64_t origin;
   int first, step;
   bool live;
 };
 
-static __device__ __forceinline__ df_column_place df_column_of_thread(const df_columns &plan) {
+static __device__ __forceinline__ df_column_position df_column_of_thread(const df_columns &plan) {
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t outer = blockIdx.x / plan.chunks;
   const int64_t at = blockIdx.x % plan.chunks * plan.across + thread % plan.across;
@@ -44,7 +44,7 @@ static __device__ __forceinline__ df_column_place df_column_of_thread(const df_c
 /* v[k] = element first + k step of the round from |base| on, else |nothing|. */
 static __device__ __forceinline__ void df_column_load(float (&v)[DF_HELD], const float *x,
                                                       const df_columns &plan,
-                                                      const df_column_place &at, int64_t base,
+                                                      const df_column_position &at, int64_t base,
                                                       float nothing) {
 #pragma unroll
   for (int k = 0; k < DF_HELD; k++) {
@@ -53,8 +53,8 @@ static __device__ __forceinline__ void df_column_load(float (&v)[DF_HELD], const
   }
 }
 
-/* A value of the threads of a column joined, in each of them. |shared| has a place per thread and
- * is free again on return. */
+/* A value of the threads of a column joined, in each of them. |shared| has an element per thread
+ * and is free again on return. */
 struct df_column_join {
   float *shared;
   int across;

@@ -5,8 +5,8 @@
  * of one output ("by rows"), or threads stand side by side on neighbouring outputs and go through
  * the reduced elements ("by columns"), whichever reads memory in order. A few elements are joined
  * in the element's type, those results in double or modulo 2^n, by trees. When there are few
- * outputs, blocks take parts of the reduced elements and a second launch joins the parts from the
- * workspace, always in the same order. An element is read once.
+ * outputs, blocks take splits of the reduced elements and a second launch joins the partial results
+ * from the workspace, always in the same order. An element is read once.
  */
 #include "map/map.h"
 #include "reduce/rows.h"
@@ -14,9 +14,9 @@
 #include <limits>
 
 enum {
-  ROUND = 4,            /* loads of a thread that are under way at one time */
+  ROUND = 4,            /* loads of a thread that are in flight at one time */
   WANTED_BLOCKS = 1024, /* that fill a card */
-  MOST_PARTS = 1024,
+  MOST_SPLITS = 1024,
   SHORT_ROW = 1024 /* elements up to which a warp joins a row */
 };
 
@@ -61,8 +61,8 @@ struct plan {
   int64_t count;                  /* elements per output */
   int64_t columns, column_stride; /* by columns: the innermost kept axis */
   int64_t chunks;                 /* blocks that cover the columns */
-  int64_t length;                 /* reduced elements of a part */
-  int32_t parts;
+  int64_t length;                 /* reduced elements of a split */
+  int32_t splits;
   int32_t by_columns;
   int32_t group;  /* threads per output by rows, threads side by side by columns */
   int32_t vector; /* 16 bytes at a time */
@@ -78,16 +78,15 @@ static void sort_axes(int64_t *shape, int64_t *strides, int32_t n) {
     }
 }
 
-/* Parts into which |count| elements are cut, of at least |least|, when there are |blocks| without.
- */
-static void cut(plan *p, int64_t blocks, int64_t least) {
-  const int64_t parts =
-      df_max(1, df_min(df_min(df_divide_up(WANTED_BLOCKS, df_max(blocks, 1)), MOST_PARTS),
+/* Splits |count| elements, at least |least| in each split; there are |blocks| blocks without. */
+static void choose_splits(plan *p, int64_t blocks, int64_t least) {
+  const int64_t splits =
+      df_max(1, df_min(df_min(df_divide_up(WANTED_BLOCKS, df_max(blocks, 1)), MOST_SPLITS),
                        p->count / least));
-  p->length = df_max(1, df_divide_up(df_divide_up(p->count, parts), 32) * 32);
-  if (parts == 1)
+  p->length = df_max(1, df_divide_up(df_divide_up(p->count, splits), 32) * 32);
+  if (splits == 1)
     p->length = df_max(1, p->count);
-  p->parts = static_cast<int32_t>(df_max(1, df_divide_up(p->count, p->length)));
+  p->splits = static_cast<int32_t>(df_max(1, df_divide_up(p->count, p->length)));
 }
 
 static plan plan_of(const int64_t *shape, const int64_t *strides, int32_t rank, const int64_t *axes,
@@ -127,12 +126,12 @@ static plan plan_of(const int64_t *shape, const int64_t *strides, int32_t rank, 
     p.column_stride = p.kept.strides[0][last];
     p.group = df_power_of_two(df_divide_up(p.columns, 4), DF_WARP);
     p.chunks = df_divide_up(p.columns, 4 * p.group);
-    cut(&p, df_divide_up(p.outputs, 4 * p.group), 8 * DF_BLOCK / p.group);
+    choose_splits(&p, df_divide_up(p.outputs, 4 * p.group), 8 * DF_BLOCK / p.group);
   } else {
     const bool few = p.outputs < 8 * WANTED_BLOCKS;
     p.group =
         p.count > SHORT_ROW && few ? DF_BLOCK : df_power_of_two(df_divide_up(p.count, 4), DF_WARP);
-    cut(&p, df_divide_up(p.outputs, DF_BLOCK / p.group), 16 * p.group);
+    choose_splits(&p, df_divide_up(p.outputs, DF_BLOCK / p.group), 16 * p.group);
   }
   return p;
 }
@@ -153,13 +152,13 @@ static bool takes_vectors(const plan &p, const void *x, int v) {
 
 /* ---- Kernels -------------------------------------------------------------------------------- */
 
-/* Like df_walk::place, but the outermost axis needs no division. */
-static __device__ __forceinline__ int64_t place(const df_walk<1> &walk, int64_t index) {
+/* Like df_walk::offsets, but the outermost axis needs no division. */
+static __device__ __forceinline__ int64_t offset_of(const df_walk<1> &walk, int64_t index) {
   int64_t offset = 0;
 #pragma unroll 1
   for (int axis = walk.rank - 1; axis > 0; axis--) {
     const int64_t rest =
-        walk.wide
+        walk.index64
             ? index / walk.shape[axis]
             : static_cast<int64_t>(df_divide(static_cast<uint32_t>(index), walk.divisor[axis]));
     offset += (index - rest * walk.shape[axis]) * walk.strides[0][axis];
@@ -180,8 +179,8 @@ template <typename Op>
 static __device__ __forceinline__ void deliver(typename Op::T *out, typename Op::W *partials,
                                                int64_t output, typename Op::W total,
                                                const plan &p) {
-  if (p.parts > 1)
-    partials[output * p.parts + blockIdx.y] = total;
+  if (p.splits > 1)
+    partials[output * p.splits + blockIdx.y] = total;
   else
     out[output] = finish<Op>(total, p);
 }
@@ -202,7 +201,7 @@ join_row(const typename Op::T *x, const plan &p, int64_t begin, int64_t end, int
     for (int r = 0; r < ROUND; r++) {
       const int64_t at = i + r * apart;
       if (at < end)
-        v[r] = *reinterpret_cast<const df_vector<T, V> *>(x + place(p.reduced, at));
+        v[r] = *reinterpret_cast<const df_vector<T, V> *>(x + offset_of(p.reduced, at));
       else
         for (int k = 0; k < V; k++)
           v[r].v[k] = Op::first;
@@ -230,7 +229,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
   W total = static_cast<W>(Op::first);
   if (output < p.outputs) {
     const int64_t begin = blockIdx.y * p.length, end = df_min(p.count, begin + p.length);
-    const T *from = x + place(p.kept, output);
+    const T *from = x + offset_of(p.kept, output);
     total = p.vector ? join_row<Op, 16 / sizeof(T)>(from, p, begin, end, lane, p.group)
                      : join_row<Op, 1>(from, p, begin, end, lane, p.group);
   }
@@ -257,14 +256,14 @@ static __device__ __forceinline__ void join_columns(typename Op::T *out, typenam
   for (int k = 0; k < V; k++)
     total[k] = static_cast<W>(Op::first);
   if (column < p.columns) {
-    const T *from = x + place(p.kept, outer) + column * p.column_stride;
+    const T *from = x + offset_of(p.kept, outer) + column * p.column_stride;
     for (int64_t i = begin + thread / p.group; i < end; i += ROUND * below) {
       df_vector<T, V> v[ROUND];
 #pragma unroll
       for (int r = 0; r < ROUND; r++) {
         const int64_t at = i + r * below;
         if (at < end)
-          v[r] = *reinterpret_cast<const df_vector<T, V> *>(from + place(p.reduced, at));
+          v[r] = *reinterpret_cast<const df_vector<T, V> *>(from + offset_of(p.reduced, at));
         else
           for (int k = 0; k < V; k++)
             v[r].v[k] = Op::first;
@@ -306,17 +305,17 @@ __global__ void __launch_bounds__(DF_BLOCK)
     join_columns<Op, 1>(out, partials, x, shared, p);
 }
 
-/* A warp joins the parts of an output. */
+/* A warp joins the partial results of an output. */
 template <typename Op>
 __global__ void __launch_bounds__(DF_BLOCK)
-    reduce_parts(typename Op::T *out, const typename Op::W *partials, plan p) {
+    reduce_partials(typename Op::T *out, const typename Op::W *partials, plan p) {
   using W = typename Op::W;
   const int lane = static_cast<int>(threadIdx.x) % DF_WARP;
   const int64_t output = static_cast<int64_t>(blockIdx.x) * (DF_BLOCK / DF_WARP) +
                          static_cast<int>(threadIdx.x) / DF_WARP;
   W total = static_cast<W>(Op::first);
-  for (int part = lane; part < p.parts && output < p.outputs; part += DF_WARP)
-    total = Op{}(total, partials[output * p.parts + part]);
+  for (int split = lane; split < p.splits && output < p.outputs; split += DF_WARP)
+    total = Op{}(total, partials[output * p.splits + split]);
   total = df_warp_join(total, Op{});
   if (lane == 0 && output < p.outputs)
     out[output] = finish<Op>(total, p);
@@ -342,26 +341,27 @@ template <typename Op, bool mean> static df_status run(const df_call *call) {
   df_status status;
   if (p.by_columns) {
     p.chunks = df_divide_up(p.columns, p.group * (p.vector ? V : 1));
-    const dim3 grid(df_blocks(p.outputs / p.columns * p.chunks, 1), static_cast<unsigned>(p.parts));
+    const dim3 grid(df_blocks(p.outputs / p.columns * p.chunks, 1),
+                    static_cast<unsigned>(p.splits));
     status = DF_LAUNCH(call, (reduce_columns<Op>), grid, DF_BLOCK, 0, out, partials, x, p);
   } else {
-    const dim3 grid(df_blocks(p.outputs, DF_BLOCK / p.group), static_cast<unsigned>(p.parts));
+    const dim3 grid(df_blocks(p.outputs, DF_BLOCK / p.group), static_cast<unsigned>(p.splits));
     status = DF_LAUNCH(call, (reduce_rows<Op>), grid, DF_BLOCK, 0, out, partials, x, p);
   }
-  if (status || p.parts == 1)
+  if (status || p.splits == 1)
     return status;
-  return DF_LAUNCH(call, (reduce_parts<Op>), df_blocks(p.outputs, DF_BLOCK / DF_WARP), DF_BLOCK, 0,
-                   out, partials, p);
+  return DF_LAUNCH(call, (reduce_partials<Op>), df_blocks(p.outputs, DF_BLOCK / DF_WARP), DF_BLOCK,
+                   0, out, partials, p);
 }
 
-/* Workspace for the results of parts. */
+/* Workspace for the partial results. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *x = &node->inputs[0];
   int32_t n_axes;
   const int64_t *axes = df_attr_ints(node, DF_REDUCE_SUM_AXES, &n_axes);
   const plan p = plan_of(x->shape, x->strides, x->rank, axes, n_axes);
-  if (p.parts > 1)
-    out->workspace = p.parts * p.outputs * static_cast<int64_t>(sizeof(double));
+  if (p.splits > 1)
+    out->workspace = p.splits * p.outputs * static_cast<int64_t>(sizeof(double));
   return DF_OK;
 }
 

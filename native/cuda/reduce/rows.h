@@ -3,7 +3,7 @@
  * A group has a power of two of threads: up to a warp, with several groups in a block, or a whole
  * block. A thread holds DF_HELD elements at a time; a row that is longer than what its group holds
  * takes several rounds and is read again for the second pass, mostly from the cache. Few long rows
- * are cut into parts, a block each, whose results meet in the workspace.
+ * are split into sections, a block each, whose results meet in the workspace.
  */
 #ifndef DF_CUDA_REDUCE_ROWS_H
 #define DF_CUDA_REDUCE_ROWS_H
@@ -12,23 +12,23 @@
 enum {
   DF_HELD = 8,         /* elements that a thread holds */
   DF_ROW_BLOCK = 1024, /* the most threads of a group */
-  DF_FEW_ROWS = 128,   /* rows below which long ones are cut */
-  DF_ROW_BLOCKS = 512, /* blocks that cutting aims at */
-  DF_ROW_PARTS = 64
+  DF_FEW_ROWS = 128,   /* rows below which long ones are split */
+  DF_ROW_BLOCKS = 512, /* blocks that splitting aims at */
+  DF_ROW_SPLITS = 64
 };
 
 struct df_rows {
   int64_t rows, n;
-  int64_t length; /* elements of a part */
-  int32_t parts;
+  int64_t length; /* elements of a split */
+  int32_t splits;
   int32_t group;  /* threads */
   int32_t block;  /* threads; max(group, DF_BLOCK) or the group alone */
   int32_t vector; /* 16 bytes at a time */
 };
 
-/* What a launch does: all, when a row is one part; else a first one finds the states of the parts,
- * and a second one joins them and makes the results. */
-enum { DF_ROW_WHOLE, DF_ROW_STATES, DF_ROW_RESULTS };
+/* What a launch does: all, when a row is one split; else a first one finds the states of the
+ * splits, and a second one joins them and makes the results. */
+enum { DF_ROW_COMPLETE, DF_ROW_STATES, DF_ROW_RESULTS };
 
 static inline int32_t df_power_of_two(int64_t at_least, int32_t most) {
   int32_t found = 1;
@@ -37,22 +37,22 @@ static inline int32_t df_power_of_two(int64_t at_least, int32_t most) {
   return found;
 }
 
-/* Where |rows| rows of |n| elements go. The cut depends on the shape alone. */
-static inline df_rows df_rows_plan(int64_t rows, int64_t n, bool cut) {
+/* Where |rows| rows of |n| elements go. The split depends on the shape alone. */
+static inline df_rows df_rows_plan(int64_t rows, int64_t n, bool split) {
   df_rows plan{rows, n, df_max(n, 1), 1, 1, DF_BLOCK, 0};
   plan.group = df_power_of_two(df_divide_up(n, DF_HELD), DF_ROW_BLOCK);
   plan.block = plan.group > DF_WARP ? plan.group : DF_BLOCK;
   const int64_t round = static_cast<int64_t>(plan.group) * DF_HELD;
-  if (cut && rows < DF_FEW_ROWS && n > round && rows > 0) {
+  if (split && rows < DF_FEW_ROWS && n > round && rows > 0) {
     const int64_t wanted = df_min(DF_ROW_BLOCKS / rows, df_divide_up(n, round));
-    plan.length = df_divide_up(df_divide_up(n, df_min(wanted, DF_ROW_PARTS)), round) * round;
-    plan.parts = static_cast<int32_t>(df_divide_up(n, plan.length));
+    plan.length = df_divide_up(df_divide_up(n, df_min(wanted, DF_ROW_SPLITS)), round) * round;
+    plan.splits = static_cast<int32_t>(df_divide_up(n, plan.length));
   }
   return plan;
 }
 
 static inline dim3 df_rows_grid(const df_rows &plan) {
-  return dim3(df_blocks(plan.rows, plan.block / plan.group), static_cast<unsigned>(plan.parts));
+  return dim3(df_blocks(plan.rows, plan.block / plan.group), static_cast<unsigned>(plan.splits));
 }
 
 static inline bool df_aligned_16(const void *at) {
@@ -65,16 +65,16 @@ template <typename... T> static inline void df_rows_vectors(df_rows *plan, const
   plan->vector = plan->n % 4 == 0 && (df_aligned_16(at) && ...);
 }
 
-/* A thread's place: lane |lane| of the group of |row|, elements [begin, end) of it; none when there
- * is no such row. */
-struct df_row_place {
+/* A thread's position: lane |lane| of the group of |row|, elements [begin, end) of it; none when
+ * there is no such row. */
+struct df_row_position {
   int64_t row, begin, end;
   int lane;
 };
 
-static __device__ __forceinline__ df_row_place df_row_of_thread(const df_rows &plan) {
+static __device__ __forceinline__ df_row_position df_row_of_thread(const df_rows &plan) {
   const int thread = static_cast<int>(threadIdx.x);
-  df_row_place at;
+  df_row_position at;
   at.lane = thread % plan.group;
   at.row = static_cast<int64_t>(blockIdx.x) * (plan.block / plan.group) + thread / plan.group;
   at.begin = blockIdx.y * plan.length;
@@ -82,7 +82,7 @@ static __device__ __forceinline__ df_row_place df_row_of_thread(const df_rows &p
   return at;
 }
 
-/* Elements in a round of the whole group. */
+/* Elements in a round of the group. */
 static __device__ __forceinline__ int64_t df_row_round(const df_rows &plan) {
   return static_cast<int64_t>(plan.group) * DF_HELD;
 }

@@ -2,7 +2,7 @@
  * the end when reverse. x is seen as (outer, size, inner); sums are made in double.
  *
  * Many lines side by side have a thread each. Otherwise a warp or a block goes along a line, and
- * few long lines are cut into parts: a first launch sums the parts up. y may overwrite x: what a
+ * few long lines are split: a first launch sums the splits up. y may overwrite x: what a
  * thread writes it has read, and no other thread of the launch reads it.
  */
 #include "kernels.h"
@@ -11,17 +11,17 @@ enum {
   HELD = 4,            /* neighbouring elements of a thread */
   SIDE_BY_SIDE = 8192, /* lines that are enough for a thread each */
   FEW_LINES = 128,
-  LEAST_PART = 8192,
-  MOST_PARTS = 256
+  LEAST_SPLIT = 8192,
+  MOST_SPLITS = 256
 };
 
 struct job {
   float *y;
   const float *x;
-  double *sums; /* [line][part] */
+  double *sums; /* [line][split] */
   int64_t lines, size, inner;
-  int64_t length; /* elements of a part */
-  int32_t parts;
+  int64_t length; /* elements of a split */
+  int32_t splits;
   int32_t group; /* threads of a line */
   int32_t exclusive, reverse;
 
@@ -57,15 +57,15 @@ __global__ void __launch_bounds__(DF_BLOCK) sum_lines(job j) {
 
 /* ---- A group of threads per line ------------------------------------------------------------ */
 
-/* A thread's line and part; none: nothing to do, but it takes part. */
-struct place {
+/* A thread's line and split; none: nothing to do, but it takes part. */
+struct position {
   int64_t line, begin, end;
   int lane;
 };
 
-static __device__ __forceinline__ place place_of(const job &j) {
+static __device__ __forceinline__ position position_of(const job &j) {
   const int thread = static_cast<int>(threadIdx.x);
-  place at;
+  position at;
   at.lane = thread % j.group;
   at.line = static_cast<int64_t>(blockIdx.x) * (DF_BLOCK / j.group) + thread / j.group;
   at.begin = blockIdx.y * j.length;
@@ -74,7 +74,7 @@ static __device__ __forceinline__ place place_of(const job &j) {
 }
 
 /* The sum of |value| of the threads before this one in its group; |*total|: of all of them.
- * |scratch| has a place per warp. */
+ * |scratch| has an element per warp. */
 static __device__ __forceinline__ double sum_before(double value, double *total, double *scratch,
                                                     int group) {
   const int lane = static_cast<int>(threadIdx.x) % DF_WARP;
@@ -101,7 +101,7 @@ static __device__ __forceinline__ double sum_before(double value, double *total,
   return before;
 }
 
-static __device__ __forceinline__ double load(const job &j, const place &at, int64_t origin,
+static __device__ __forceinline__ double load(const job &j, const position &at, int64_t origin,
                                               int64_t first, float (&x)[HELD]) {
   double own = 0.0;
 #pragma unroll
@@ -112,9 +112,9 @@ static __device__ __forceinline__ double load(const job &j, const place &at, int
   return own;
 }
 
-__global__ void __launch_bounds__(DF_BLOCK) sum_parts(job j) {
+__global__ void __launch_bounds__(DF_BLOCK) sum_splits(job j) {
   __shared__ double scratch[DF_WARP];
-  const place at = place_of(j);
+  const position at = position_of(j);
   const int64_t origin = at.line < j.lines ? j.origin(at.line) : 0;
   double sum = 0.0;
   for (int64_t base = at.begin; base < at.end; base += j.group * HELD) {
@@ -123,17 +123,17 @@ __global__ void __launch_bounds__(DF_BLOCK) sum_parts(job j) {
   }
   sum = df_block_join(sum, 0.0, scratch, df_add{});
   if (threadIdx.x == 0)
-    j.sums[at.line * j.parts + blockIdx.y] = sum;
+    j.sums[at.line * j.splits + blockIdx.y] = sum;
 }
 
 __global__ void __launch_bounds__(DF_BLOCK) sum_along(job j) {
   __shared__ double scratch[DF_WARP];
-  const place at = place_of(j);
+  const position at = position_of(j);
   const int64_t origin = at.line < j.lines ? j.origin(at.line) : 0;
   double carried = 0.0;
-  if (j.parts > 1) {
-    const unsigned part = threadIdx.x;
-    carried = df_block_join(part < blockIdx.y ? j.sums[at.line * j.parts + part] : 0.0, 0.0,
+  if (j.splits > 1) {
+    const unsigned split = threadIdx.x;
+    carried = df_block_join(split < blockIdx.y ? j.sums[at.line * j.splits + split] : 0.0, 0.0,
                             scratch, df_add{});
   }
   const int64_t end = df_min(j.size, at.begin + j.length); /* the same for all of the block */
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(DF_BLOCK) sum_along(job j) {
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
-/* The cut depends on the shape alone. */
+/* The split depends on the shape alone. */
 static job job_of(const int64_t *shape, int32_t rank, int64_t axis) {
   job j{};
   axis = axis < 0 ? axis + rank : axis;
@@ -163,17 +163,17 @@ static job job_of(const int64_t *shape, int32_t rank, int64_t axis) {
   j.inner = df_product(shape, axis + 1, rank);
   j.lines = df_product(shape, 0, axis) * j.inner;
   j.length = j.size;
-  j.parts = 1;
+  j.splits = 1;
   if (j.inner >= DF_WARP && j.lines >= SIDE_BY_SIDE) {
     j.group = 1;
     return j;
   }
   j.group =
       j.size > int64_t{DF_WARP} * HELD && j.lines < SIDE_BY_SIDE ? int{DF_BLOCK} : int{DF_WARP};
-  if (j.lines > 0 && j.lines < FEW_LINES && j.size >= 2 * LEAST_PART) {
-    const int64_t parts = df_min(df_min(MOST_PARTS, j.size / LEAST_PART), 1024 / j.lines);
-    j.length = df_divide_up(df_divide_up(j.size, df_max(1, parts)), 32) * 32;
-    j.parts = static_cast<int32_t>(df_divide_up(j.size, j.length));
+  if (j.lines > 0 && j.lines < FEW_LINES && j.size >= 2 * LEAST_SPLIT) {
+    const int64_t splits = df_min(df_min(MOST_SPLITS, j.size / LEAST_SPLIT), 1024 / j.lines);
+    j.length = df_divide_up(df_divide_up(j.size, df_max(1, splits)), 32) * 32;
+    j.splits = static_cast<int32_t>(df_divide_up(j.size, j.length));
   }
   return j;
 }
@@ -190,9 +190,9 @@ static df_status run(const df_call *call) {
   j.reverse = df_attr_int(call, DF_CUMSUM_REVERSE) != 0;
   if (j.group == 1)
     return DF_LAUNCH(call, sum_lines, df_blocks(j.lines, DF_BLOCK), DF_BLOCK, 0, j);
-  const dim3 grid(df_blocks(j.lines, DF_BLOCK / j.group), static_cast<unsigned>(j.parts));
-  if (j.parts > 1) {
-    const df_status status = DF_LAUNCH(call, sum_parts, grid, DF_BLOCK, 0, j);
+  const dim3 grid(df_blocks(j.lines, DF_BLOCK / j.group), static_cast<unsigned>(j.splits));
+  if (j.splits > 1) {
+    const df_status status = DF_LAUNCH(call, sum_splits, grid, DF_BLOCK, 0, j);
     if (status)
       return status;
   }
@@ -204,8 +204,8 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   if (df_operand_elements(x) == 0)
     return DF_OK;
   const job j = job_of(x->shape, x->rank, df_attr_int(node, DF_CUMSUM_AXIS));
-  if (j.parts > 1)
-    out->workspace = j.lines * j.parts * static_cast<int64_t>(sizeof(double));
+  if (j.splits > 1)
+    out->workspace = j.lines * j.splits * static_cast<int64_t>(sizeof(double));
   return DF_OK;
 }
 

@@ -5,7 +5,7 @@
  * An element and its index are one 64-bit key, so that no two are equal and the order in which keys
  * are looked at does not matter. Up to MOST_HELD of them are wanted: a block goes along a line,
  * puts what beats the k-th best so far into a buffer in shared memory, and sorts that when it is
- * full; an element is read once. More are wanted: the keys of a line are sorted as a whole in the
+ * full; an element is read once. More are wanted: the keys of a line are sorted completely in the
  * workspace.
  */
 #include "kernels.h"
@@ -18,9 +18,9 @@ enum {
 
 struct job {
   float *values;
-  int64_t *places;
+  int64_t *indices;
   const float *x;
-  uint64_t *keys; /* [line][padded], when lines are sorted as a whole */
+  uint64_t *keys; /* [line][padded], when lines are sorted completely */
   int64_t lines, size, inner, k;
   int64_t padded; /* power of two */
   int32_t largest;
@@ -31,18 +31,18 @@ struct job {
 };
 
 /* Larger keys come first; 0 is behind all. The upper half is the value's bits in an order that
- * rises with the value, NaN on top, then turned around when the smallest are wanted. */
-static __device__ __forceinline__ uint64_t key_of(float x, int64_t place, bool largest) {
+ * rises with the value, NaN on top, then inverted when the smallest are wanted. */
+static __device__ __forceinline__ uint64_t key_of(float x, int64_t index, bool largest) {
   uint32_t bits = __float_as_uint(x == 0.0f ? 0.0f : x);
   bits = bits >> 31 ? ~bits : bits | 0x80000000u;
   if (x != x)
     bits = UINT32_MAX;
   if (!largest)
     bits = ~bits;
-  return static_cast<uint64_t>(bits) << 32 | (UINT32_MAX - static_cast<uint32_t>(place));
+  return static_cast<uint64_t>(bits) << 32 | (UINT32_MAX - static_cast<uint32_t>(index));
 }
 
-static __device__ __forceinline__ int64_t place_of(uint64_t key) {
+static __device__ __forceinline__ int64_t index_of(uint64_t key) {
   return UINT32_MAX - static_cast<uint32_t>(key);
 }
 
@@ -73,10 +73,10 @@ static __device__ __forceinline__ void sort_shared(uint64_t *keys, int64_t base,
 
 static __device__ __forceinline__ void deliver(const job &j, int64_t line, int64_t rank,
                                                uint64_t key) {
-  const int64_t place = place_of(key);
+  const int64_t index = index_of(key);
   const int64_t to = line / j.inner * j.k * j.inner + rank * j.inner + line % j.inner;
-  j.values[to] = j.x[j.origin(line) + place * j.inner];
-  j.places[to] = place;
+  j.values[to] = j.x[j.origin(line) + index * j.inner];
+  j.indices[to] = index;
 }
 
 /* ---- k is small: a block per line ----------------------------------------------------------- */
@@ -121,11 +121,11 @@ __global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
 
 /* ---- k is large: all keys of a line are sorted ---------------------------------------------- */
 
-/* The keys of KEYS elements, sorted: falling and rising in turns. */
+/* The keys of KEYS elements, sorted: falling and rising alternately. */
 __global__ void __launch_bounds__(SORT_BLOCK) make_keys(job j) {
   __shared__ uint64_t keys[KEYS];
-  const int64_t pieces = j.padded / KEYS, line = blockIdx.x / pieces;
-  const int64_t base = blockIdx.x % pieces * KEYS, origin = j.origin(line);
+  const int64_t tiles = j.padded / KEYS, line = blockIdx.x / tiles;
+  const int64_t base = blockIdx.x % tiles * KEYS, origin = j.origin(line);
   for (int i = static_cast<int>(threadIdx.x); i < KEYS; i += SORT_BLOCK) {
     const int64_t at = base + i;
     keys[i] = at < j.size ? key_of(j.x[origin + at * j.inner], at, j.largest != 0) : 0;
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) make_keys(job j) {
     j.keys[line * j.padded + base + i] = keys[i];
 }
 
-/* A step whose pairs lie in different pieces. */
+/* A step whose pairs lie in different tiles. */
 __global__ void __launch_bounds__(DF_BLOCK) compare_far(job j, int64_t run, int64_t apart) {
   const int64_t pair = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   if (pair >= j.lines * j.padded / 2)
@@ -149,11 +149,11 @@ __global__ void __launch_bounds__(DF_BLOCK) compare_far(job j, int64_t run, int6
   }
 }
 
-/* The last steps of a run, within a piece; behind the last run of all the results. */
+/* The last steps of a run, within a tile; behind the last run of all the results. */
 __global__ void __launch_bounds__(SORT_BLOCK) compare_near(job j, int64_t run) {
   __shared__ uint64_t keys[KEYS];
-  const int64_t pieces = j.padded / KEYS, line = blockIdx.x / pieces;
-  const int64_t base = blockIdx.x % pieces * KEYS;
+  const int64_t tiles = j.padded / KEYS, line = blockIdx.x / tiles;
+  const int64_t base = blockIdx.x % tiles * KEYS;
   uint64_t *from = j.keys + line * j.padded + base;
   for (int i = static_cast<int>(threadIdx.x); i < KEYS; i += SORT_BLOCK)
     keys[i] = from[i];
@@ -171,14 +171,14 @@ __global__ void __launch_bounds__(SORT_BLOCK) compare_near(job j, int64_t run) {
 }
 
 static df_status sort_lines(const df_call *call, const job &j) {
-  const unsigned pieces = df_blocks(j.lines * j.padded, KEYS);
+  const unsigned tiles = df_blocks(j.lines * j.padded, KEYS);
   const unsigned pairs = df_blocks(j.lines * j.padded / 2, DF_BLOCK);
-  df_status status = DF_LAUNCH(call, make_keys, pieces, SORT_BLOCK, 0, j);
+  df_status status = DF_LAUNCH(call, make_keys, tiles, SORT_BLOCK, 0, j);
   for (int64_t run = 2 * KEYS; run <= j.padded && !status; run *= 2) {
     for (int64_t apart = run / 2; apart >= KEYS && !status; apart /= 2)
       status = DF_LAUNCH(call, compare_far, pairs, DF_BLOCK, 0, j, run, apart);
     if (!status)
-      status = DF_LAUNCH(call, compare_near, pieces, SORT_BLOCK, 0, j, run);
+      status = DF_LAUNCH(call, compare_near, tiles, SORT_BLOCK, 0, j, run);
   }
   return status;
 }
@@ -192,7 +192,7 @@ static int64_t power_of_two(int64_t at_least) {
   return found;
 }
 
-/* Whether lines are sorted as a whole. */
+/* Whether lines are sorted completely. */
 static bool sorts(int64_t size, int64_t k) { return size > KEYS && k > MOST_HELD; }
 
 static df_status run(const df_call *call) {
@@ -202,7 +202,7 @@ static df_status run(const df_call *call) {
   const int64_t axis = df_axis(call, DF_TOPK_AXIS, x->rank);
   job j{};
   j.values = df_out<float>(call, 0);
-  j.places = df_out<int64_t>(call, 1);
+  j.indices = df_out<int64_t>(call, 1);
   j.x = df_in<const float>(call, 0);
   j.size = x->shape[axis];
   j.inner = df_product(x->shape, axis + 1, x->rank);

@@ -1,4 +1,4 @@
-/* shape/copy.h: copies a box of elements between two strided places; the kernels are in
+/* shape/copy.h: copies a box of elements between two strided layouts; the kernels are in
  * shape/shape.cu. */
 #ifndef DF_CUDA_SHAPE_COPY_H
 #define DF_CUDA_SHAPE_COPY_H
@@ -11,7 +11,7 @@ df_status df_copy_box(const df_call *call, void *to, const int64_t *to_strides, 
                       int64_t item);
 
 /* An element of 16 bytes. */
-struct alignas(16) df_wide {
+struct alignas(16) df_bytes16 {
   uint64_t low, high;
 };
 
@@ -27,7 +27,7 @@ template <typename F> static inline df_status df_by_item(int64_t item, F run) {
   case 8:
     return run.template operator()<uint64_t>();
   default:
-    return run.template operator()<df_wide>();
+    return run.template operator()<df_bytes16>();
   }
 }
 

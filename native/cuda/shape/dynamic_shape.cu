@@ -1,24 +1,24 @@
-/* shape/dynamic_shape.cu: nonzero(x; count) -> y (rank, count): the places of the elements that are
- * not zero, in row-major order. Both zeros of a float are zero.
+/* shape/dynamic_shape.cu: nonzero(x; count) -> y (rank, count): the positions of the elements that
+ * are not zero, in row-major order. Both zeros of a float are zero.
  *
- * Elements are cut into parts, a block each. A first launch counts the hits of the parts; in the
- * second each block knows how many come before it and writes its own in order. Another number of
- * hits than |count| is a fault, whose value is that number and whose limit is |count|. Elements are
- * read twice.
+ * Elements are split, a block for each split. A first launch counts the hits of the splits; in
+ * the second each block knows how many come before it and writes its own in order. Another number
+ * of hits than |count| is a fault, whose value is that number and whose limit is |count|. Elements
+ * are read twice.
  */
 #include "kernels.h"
 
-enum { MOST_AXES = 16, MOST_PARTS = 1024, LEAST_PART = 4096 };
+enum { MOST_AXES = 16, MOST_SPLITS = 1024, LEAST_SPLIT = 4096 };
 
 struct job {
   const void *x;
   int64_t *y;
-  int64_t *hits; /* of each part */
+  int64_t *hits; /* of each split */
   int64_t total, count, length;
   int64_t shape[MOST_AXES];
   uint64_t mask; /* the bits of an element that make it differ from zero */
   df_fault *fault;
-  int32_t rank, parts, step;
+  int32_t rank, splits, step;
 };
 
 template <typename T> static __device__ __forceinline__ bool is_hit(const job &j, int64_t i) {
@@ -37,7 +37,7 @@ template <typename T> __global__ void __launch_bounds__(DF_BLOCK) count_hits(job
     j.hits[blockIdx.x] = found;
 }
 
-/* Writes the place of element |i| as column |at|. */
+/* Writes the position of element |i| as column |at|. */
 static __device__ __forceinline__ void put(const job &j, int64_t at, int64_t i) {
   const bool narrow = j.total <= UINT32_MAX;
   for (int axis = j.rank - 1; axis >= 0; axis--) {
@@ -54,8 +54,8 @@ template <typename T> __global__ void __launch_bounds__(DF_BLOCK) put_hits(job j
   const int lane = static_cast<int>(threadIdx.x) % DF_WARP;
   const int warp = static_cast<int>(threadIdx.x) / DF_WARP;
   int64_t before = 0;
-  for (unsigned part = threadIdx.x; part < blockIdx.x; part += DF_BLOCK)
-    before += j.hits[part];
+  for (unsigned split = threadIdx.x; split < blockIdx.x; split += DF_BLOCK)
+    before += j.hits[split];
   before = df_block_join(before, int64_t{0}, scratch, df_add{});
   const int64_t begin = blockIdx.x * j.length, end = df_min(j.total, begin + j.length);
   for (int64_t base = begin; base < end; base += DF_BLOCK) {
@@ -78,15 +78,15 @@ template <typename T> __global__ void __launch_bounds__(DF_BLOCK) put_hits(job j
     df_fault_note(j.fault, j.step, before, j.count);
 }
 
-/* The cut depends on the shape alone. */
-static void cut(job *j) {
-  const int64_t parts = df_max(1, df_min(MOST_PARTS, j->total / LEAST_PART));
-  j->length = df_max(1, df_divide_up(j->total, parts));
-  j->parts = static_cast<int32_t>(df_max(1, df_divide_up(j->total, j->length)));
+/* The split depends on the shape alone. */
+static void choose_splits(job *j) {
+  const int64_t splits = df_max(1, df_min(MOST_SPLITS, j->total / LEAST_SPLIT));
+  j->length = df_max(1, df_divide_up(j->total, splits));
+  j->splits = static_cast<int32_t>(df_max(1, df_divide_up(j->total, j->length)));
 }
 
 template <typename T> static df_status launch(const df_call *call, const job &j) {
-  const unsigned blocks = static_cast<unsigned>(j.parts);
+  const unsigned blocks = static_cast<unsigned>(j.splits);
   const df_status status = DF_LAUNCH(call, (count_hits<T>), blocks, DF_BLOCK, 0, j);
   if (status)
     return status;
@@ -106,7 +106,7 @@ static df_status run(const df_call *call) {
     j.shape[axis] = x->shape[axis];
   j.fault = call->fault;
   j.step = call->step;
-  cut(&j);
+  choose_splits(&j);
   switch (x->dtype) {
   case DF_FLOAT32:
     j.mask = INT32_MAX;
@@ -129,8 +129,8 @@ static df_status run(const df_call *call) {
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   job j{};
   j.total = df_operand_elements(&node->inputs[0]);
-  cut(&j);
-  out->workspace = j.parts * static_cast<int64_t>(sizeof(int64_t));
+  choose_splits(&j);
+  out->workspace = j.splits * static_cast<int64_t>(sizeof(int64_t));
   return DF_OK;
 }
 

@@ -124,8 +124,9 @@ static df_status index_add_run(const df_call *call) {
   const indexing g =
       indexing_of(call, &call->inputs[0], y, df_axis(call, DF_INDEX_ADD_AXIS, y->rank));
   if (df_elements(y) == 0)
-    return g.size || !g.count ? df_status(DF_OK)
-                              : df_fail(call, DF_INVALID, "index_add: y has no place for updates");
+    return g.size || !g.count
+               ? df_status(DF_OK)
+               : df_fail(call, DF_INVALID, "index_add: y has no elements for updates");
   const int64_t wanted = df_divide_up(df_divide_up(g.inner, ADD_ITEMS), DF_WARP) * DF_WARP;
   /* Short rows still look at 128 indices at a time. */
   const int64_t threads = df_min(df_max(wanted, 4 * DF_WARP), DF_BLOCK);
@@ -137,7 +138,7 @@ static df_status index_add_run(const df_call *call) {
 
 /* ---- Numbers as elements -------------------------------------------------------------------- */
 
-/* y[i] = start + i delta; whole numbers stay exact. */
+/* y[i] = start + i delta; integers stay exact. */
 __global__ void __launch_bounds__(DF_BLOCK)
     range_elements(void *y, int32_t dtype, int64_t n, df_number start, df_number delta) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
   df_write_number(y, i, dtype, x);
 }
 
-/* Attribute |index| as a number, whole or not. */
+/* Attribute |index| as a number, an integer or not. */
 static df_number number_of(const df_call *call, int32_t index) {
   const df_attribute *a = &call->attributes[index];
   if (a->kind == DF_ATTR_INT)
@@ -172,21 +173,21 @@ static df_status full_run(const df_call *call) {
 static df_status range_run(const df_call *call) {
   df_number start = number_of(call, DF_RANGE_START);
   const df_number delta = number_of(call, DF_RANGE_DELTA);
-  start.whole = start.whole && delta.whole;
+  start.integer = start.integer && delta.integer;
   return fill(call, start, delta);
 }
 
-/* one_hot(indices; depth, axis, dtype) -> y: 1 where the place along |axis| is the index; an index
- * outside gives zeros. */
+/* one_hot(indices; depth, axis, dtype) -> y: 1 where the position along |axis| is the index; an
+ * index outside gives zeros. */
 __global__ void __launch_bounds__(DF_BLOCK)
     one_hot_elements(void *y, int32_t dtype, int64_t n, indexing g) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n)
     return;
-  const int64_t inner = i % g.inner, place = i / g.inner % g.size, outer = i / g.inner / g.size;
+  const int64_t inner = i % g.inner, position = i / g.inner % g.size, outer = i / g.inner / g.size;
   int64_t index = index_at(g.indices, g.dtype, outer * g.inner + inner);
   index += index < 0 ? g.size : 0;
-  df_write_number(y, i, dtype, {0.0, index == place, true, false, false});
+  df_write_number(y, i, dtype, {0.0, index == position, true, false, false});
 }
 
 static df_status one_hot_run(const df_call *call) {

@@ -2,7 +2,7 @@
  *
  * Each reads and writes every element once. Rows that are dense on both sides move 16 bytes at a
  * time; where the two sides are dense along different axes, squares of 32 by 32 elements go through
- * shared memory, so that both are read and written in whole lines.
+ * shared memory, so that both are read and written in full lines.
  */
 #include "shape/copy.h"
 
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
   if (i >= n)
     return;
   int64_t offset[2];
-  walk.place(i, offset);
+  walk.offsets(i, offset);
   to[offset[1]] = from[offset[0]];
 }
 
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(TILE *TILE_ROWS)
   tile /= s.tiles_b;
   const int64_t a0 = tile % s.tiles_a * TILE;
   int64_t offset[2];
-  outer.place(tile / s.tiles_a, offset);
+  outer.offsets(tile / s.tiles_a, offset);
   const int x = threadIdx.x, y = threadIdx.y;
   for (int r = y; r < TILE; r += TILE_ROWS)
     if (a0 + x < s.a && b0 + r < s.b)
@@ -91,8 +91,8 @@ static df_status launch_transposed(const df_call *call, T *to, const T *from,
                     df_divide_up(walk.shape[across], TILE),
                     df_divide_up(walk.shape[last], TILE)};
   df_walk<2> outer{};
-  int64_t places = 1;
-  outer.wide = walk.wide;
+  int64_t copies = 1;
+  outer.index64 = walk.index64;
   for (int32_t axis = 0; axis < last; axis++) {
     if (axis == across)
       continue;
@@ -101,9 +101,9 @@ static df_status launch_transposed(const df_call *call, T *to, const T *from,
     outer.divisor[own] = walk.divisor[axis];
     outer.strides[0][own] = walk.strides[0][axis];
     outer.strides[1][own] = walk.strides[1][axis];
-    places *= walk.shape[axis];
+    copies *= walk.shape[axis];
   }
-  return DF_LAUNCH(call, (copy_transposed<T>), df_blocks(places * s.tiles_a * s.tiles_b, 1),
+  return DF_LAUNCH(call, (copy_transposed<T>), df_blocks(copies * s.tiles_a * s.tiles_b, 1),
                    dim3(TILE, TILE_ROWS), 0, to, from, s, outer);
 }
 
@@ -128,9 +128,9 @@ df_status df_copy_box(const df_call *call, void *to, const int64_t *to_strides, 
     walk.divisor[0] = df_divisor_of(1);
   }
   const int32_t across = across_axis(walk, item);
-  const int64_t wide = across >= 0 ? item : widen(&walk, to, from, item);
-  n /= wide / item;
-  return df_by_item(wide, [&]<typename T>() {
+  const int64_t unit = across >= 0 ? item : widen(&walk, to, from, item);
+  n /= unit / item;
+  return df_by_item(unit, [&]<typename T>() {
     T *target = static_cast<T *>(to);
     const T *source = static_cast<const T *>(from);
     if (across >= 0)
@@ -167,7 +167,7 @@ static df_status concat_run(const df_call *call) {
 }
 
 /* ---- slice_grad(dy; shape, starts, stops, steps) -> dx ----------------------------------------
- * Zeros of |shape| with dy placed where the slice read. */
+ * Zeros of |shape| with dy written where the slice read. */
 
 static df_status slice_grad_run(const df_call *call) {
   const df_tensor *dy = &call->inputs[0], *dx = &call->outputs[0];
@@ -196,8 +196,8 @@ static df_status slice_grad_run(const df_call *call) {
 
 /* ---- pad(x, value?; pads, mode) -> y ----------------------------------------------------------
  * pads: what is added before each axis, then after each; negative crops. Along an axis of n
- * elements, place i outside 0..n-1 is filled with |value| ("constant"), the nearest end ("edge") or
- * the mirror image about the ends ("reflect"). */
+ * elements, position i outside 0..n-1 is filled with |value| ("constant"), the nearest end ("edge")
+ * or the mirror image about the ends ("reflect"). */
 
 enum pad_mode { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT };
 
@@ -207,7 +207,7 @@ struct pad_shape {
   int64_t from[DF_WALK_RANK], to[DF_WALK_RANK], before[DF_WALK_RANK];
 };
 
-/* The source of place i, -1 when it is filled. */
+/* The source of position i, -1 when it is filled. */
 static __device__ __forceinline__ int64_t pad_source(int64_t i, int64_t n, int32_t mode) {
   if (i >= 0 && i < n)
     return i;

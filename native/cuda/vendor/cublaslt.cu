@@ -27,11 +27,11 @@ struct functions {
 #undef MEMBER
 };
 
-const df_vendor_library place("DATAFLOW_CUBLASLT", "libcublasLt.so.13");
+const df_vendor_library location("DATAFLOW_CUBLASLT", "libcublasLt.so.13");
 
 functions load() {
   functions f{};
-  void *library = place.open();
+  void *library = location.open();
   if (!library)
     return f;
   f.loaded = true;
@@ -56,9 +56,9 @@ handle handle_of_card() {
 
 /* ---- A product in the library's words ------------------------------------------------------- */
 
-/* A factor as the library sees it, turned or not: it has columns one after another. */
+/* A factor as the library sees it, transposed or not: it has columns one after another. */
 struct factor {
-  bool turned;
+  bool transposed;
   uint64_t rows, columns;
   int64_t ld;
 };
@@ -78,8 +78,8 @@ bool factor_of(int64_t size, int64_t k, int64_t stride, int64_t k_stride, factor
   return false;
 }
 
-/* c' = b' a': what is row after row for us is column after column for the library, turned. So its
- * first factor is our b. One axis of the batch is the library's; the others are launches. */
+/* c' = b' a': what is row after row for us is column after column for the library, transposed. So
+ * its first factor is our b. One axis of the batch is the library's; the others are launches. */
 struct problem {
   factor first, second;
   int64_t m, n, k;
@@ -140,16 +140,16 @@ int describe(const df_gemm &g, const problem &p, int32_t precision, const void *
   const int compute = precision == DF_TF32   ? int(COMPUTE_32F_FAST_TF32)
                       : precision == DF_BF16 ? int(COMPUTE_32F_FAST_16BF)
                                              : int(COMPUTE_32F);
-  const int32_t turn_first = p.first.turned ? OP_T : OP_N;
-  const int32_t turn_second = p.second.turned ? OP_N : OP_T;
+  const int32_t first_op = p.first.transposed ? OP_T : OP_N;
+  const int32_t second_op = p.second.transposed ? OP_N : OP_T;
   description *product = &out->product;
   int status = lt().cublasLtMatmulDescInit_internal(product, sizeof *product, compute, REAL_32F);
   auto set = [&](int attribute, const void *value, size_t bytes) {
     if (!status)
       status = lt().cublasLtMatmulDescSetAttribute(product, attribute, value, bytes);
   };
-  set(DESC_TRANSA, &turn_first, sizeof turn_first);
-  set(DESC_TRANSB, &turn_second, sizeof turn_second);
+  set(DESC_TRANSA, &first_op, sizeof first_op);
+  set(DESC_TRANSB, &second_op, sizeof second_op);
   set(DESC_EPILOGUE, &p.epilogue, sizeof p.epilogue);
   if (p.epilogue != EPILOGUE_DEFAULT)
     set(DESC_BIAS_POINTER, &bias, sizeof bias);
@@ -178,7 +178,7 @@ struct choice {
   size_t workspace;
 };
 
-/* The library's first choice for addresses that are multiples of |alignment| bytes. Sums of parts
+/* The library's first choice for addresses that are multiples of |alignment| bytes. Partial sums
  * go through the workspace, so that their order is fixed. */
 choice choose(handle own, described *d, uint32_t alignment, size_t workspace) {
   choice out{};

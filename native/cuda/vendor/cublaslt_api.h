@@ -46,7 +46,7 @@ enum {
   PREF_MIN_ALIGNMENT_C_BYTES = 7,
   PREF_MIN_ALIGNMENT_D_BYTES = 8
 };
-enum { REDUCTION_COMPUTE_TYPE = 2 }; /* sums of parts through the workspace */
+enum { REDUCTION_COMPUTE_TYPE = 2 }; /* partial sums through the workspace */
 
 /* X(result, name, arguments); matrices are column after column. */
 #define DF_LT_FUNCTIONS(X)                                                                         \

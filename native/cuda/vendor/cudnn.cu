@@ -26,13 +26,13 @@ struct functions {
 #undef MEMBER
 };
 
-const df_vendor_library place("DATAFLOW_CUDNN", "libcudnn.so.9");
+const df_vendor_library location("DATAFLOW_CUDNN", "libcudnn.so.9");
 const df_vendor_library beside("DATAFLOW_CUBLASLT", "libcublasLt.so.13"); /* that it looks for */
 
 functions load() {
   functions f{};
   beside.open();
-  void *library = place.open();
+  void *library = location.open();
   if (!library)
     return f;
   f.loaded = true;
@@ -180,7 +180,7 @@ df_conv conv_of(kind what, const df_call *call) {
 
 int64_t own_workspace(kind what, const df_conv &conv) {
   return what == WEIGHT ? df_conv_weight_workspace(conv)
-                        : df_conv_apply_workspace(conv, what == INPUT);
+                        : df_conv_shifted_workspace(conv, what == INPUT);
 }
 
 void release(void *state) {
@@ -263,7 +263,7 @@ template <kind KIND> df_status run(const df_call *call, const df_gemm_end &end) 
   float *out = df_out<float>(call, 0);
   if (!s.found)
     return KIND == WEIGHT ? df_conv_weight(call, conv, out, first, second)
-                          : df_conv_apply(call, conv, KIND == INPUT, out, first, second, end);
+                          : df_conv_shifted(call, conv, KIND == INPUT, out, first, second, end);
   df_status status;
   {
     handle own = handle_of_card();
