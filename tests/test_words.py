@@ -98,8 +98,6 @@ PENDING = (
     "dataflow/planning",
     "dataflow/plugin",
     "dataflow/train",
-    "native/cuda",
-    "native/kernels",
 )
 
 
