@@ -59,13 +59,13 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c",
                "-mprefer-vector-width=512"),
 }  # fmt: skip
-# The matrix unit of processors that have AVX-512 too: only the files that use it are compiled for it.
+# AMX: its processors have AVX-512 too; only the files that use AMX tiles are compiled with these flags.
 AMX_FLAGS = (*ISA_FLAGS["avx512"], "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One compilation: a source, its flags, and a name for the object, with the folders that tell equal names apart."""
+    """One compilation: a source, its flags, and the name of the object, which includes folders to be unique."""
 
     source: Path
     flags: tuple[str, ...]
@@ -250,12 +250,12 @@ def sanitizer_flags() -> tuple[str, ...]:
 
 
 def optimization() -> str:
-    """How much the compiler does for speed: less under sanitizers, whose checks would take minutes to compile."""
+    """The optimization level: lower under sanitizers, whose checks would take minutes to compile."""
     return "-O1" if sanitizer_flags() else "-O3"
 
 
 def shared_flags(library: Library) -> tuple[str, ...]:
-    """What makes the linker produce a library that exports one symbol."""
+    """Linker flags for a shared library that exports one symbol."""
     if sys.platform == "darwin":
         return ("-bundle", "-undefined", "dynamic_lookup", f"-Wl,-exported_symbol,_{library.exports}")
     script = OBJECTS / f"{library.name}.map"
@@ -264,7 +264,7 @@ def shared_flags(library: Library) -> tuple[str, ...]:
 
 
 def dl_flags() -> tuple[str, ...]:
-    """The loader is a library of its own on Linux before glibc 2.34."""
+    """Links libdl on Linux: before glibc 2.34 the dynamic loader's functions are a separate library."""
     return ("-ldl",) if sys.platform.startswith("linux") else ()
 
 

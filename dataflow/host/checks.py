@@ -1,4 +1,4 @@
-"""What callers give: checked where it comes in, so that no stage below meets a value of another kind."""
+"""Validation of callers' arguments at the public functions, so that the code below may rely on their types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import InputError
 
 
 def shown(value: object) -> str:
-    """A value in a message: short, and of an array its dtype and shape alone."""
+    """A value as text for messages: shortened; of an array only the dtype and shape."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}{list(value.shape)}"
     try:

@@ -1,4 +1,4 @@
-"""What a forked child needs: locks that no other thread holds, since those threads do not exist there."""
+"""Renews locks in a forked child: the threads that may have held them don't exist there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Renewed(Protocol):
     """An object with locks, or with work that other threads may have begun."""
 
     def renew(self) -> None:
-        """Makes the locks anew and drops what another thread was working on; called in the child, on its one thread."""
+        """Replaces the locks and drops unfinished work of other threads; called in the child, on its only thread."""
 
 
 _renewed: WeakList[Renewed] = WeakList()

@@ -1,4 +1,4 @@
-"""Holds back the cyclic garbage collector while many objects are made that all stay."""
+"""Pauses the cyclic garbage collector while many objects are created that all survive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def collection_paused(make: Callable[[], T]) -> T:
 
 
 def _resume_in_child() -> None:
-    """The thread that held it back does not exist in a forked child."""
+    """Resumes it in a forked child, where the thread that paused it doesn't exist."""
     if _paused:
         gc.enable()
 

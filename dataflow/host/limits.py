@@ -49,15 +49,15 @@ class Limits:
 
 
 class Charged(Protocol):
-    """Memory that counts as long as it lives."""
+    """Memory that is charged to an account until it is freed."""
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Its size in bytes."""
 
 
 class Account:
-    """What somebody has taken of its limits.
+    """The bytes that a session, trainer or load has taken of its limits.
 
     Attributes:
         limits: the most.
@@ -221,7 +221,7 @@ def _limited(account: Account | None, what: str, cancel: Any) -> Iterator[None]:
 
 
 def poll(where: object) -> None:
-    """Ends a call whose time is over, or that was cancelled; for loops whose length a model decides.
+    """Raises when the call's deadline has passed or it was cancelled; for loops whose length depends on the model.
 
     Args:
         where: a node, or text, for messages.

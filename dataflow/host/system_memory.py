@@ -1,4 +1,4 @@
-"""What the operating system still lends this process of the host's memory."""
+"""How much of the host's memory the operating system would still give this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> tuple[int, int]:
-    """Bytes that can still be had and bytes in all, of the tightest of: the machine, control groups, resource limits.
+    """Free and total bytes under the tightest of: physical memory, control groups, resource limits.
 
     Memory that caches hold counts as free, and free swap as memory. Where the system doesn't tell, as much as can be
     addressed.
@@ -24,7 +24,7 @@ def available_memory() -> tuple[int, int]:
 
 
 def require_memory(count: int, what: str) -> None:
-    """Refuses an allocation that the system would promise and not keep.
+    """Refuses an allocation that the system would overcommit.
 
     Args:
         count: bytes; small ones are not looked at.

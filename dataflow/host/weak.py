@@ -1,4 +1,4 @@
-"""Weak references without callbacks: one in Python could swallow the Ctrl-C that it meets."""
+"""Weak references without callbacks: a Python callback could swallow a KeyboardInterrupt that arrives in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class WeakList(Generic[T]):
-    """Objects that live only as long as others hold them.
+    """A list of weak references.
 
     Safe to use from several threads, without a lock: none can be held when the process is forked.
     """

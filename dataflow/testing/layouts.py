@@ -99,7 +99,7 @@ class Layout:
 
 
 def _poison(dtype: np.dtype[Any]) -> Any:
-    """A value that shows in the result of a kernel that reads it."""
+    """A value that makes the result wrong when a kernel reads it: NaN, the largest integer or True."""
     if dtype.kind in "fc":
         return np.nan
     return np.iinfo(dtype).max if dtype.kind in "iu" else 1

@@ -1,4 +1,4 @@
-"""Checks what a plugin offers, hook by hook."""
+"""Checks everything that a plugin offers, hook by hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other names of stored tensors, by which users find parameters that an exporter numbered."""
+"""Aliases of stored tensors: an exporter may number them, and users look for the names of modules and nodes."""
 
 from __future__ import annotations
 

@@ -33,13 +33,13 @@ _OWN = __name__.partition(".")[0]
 
 
 def name_of(converter: Converter) -> str:
-    """Its function with the module of the plugin, for messages."""
+    """The qualified name of a converter's function, for messages."""
     function = converter.function
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
 
 
 def is_own(converter: Converter) -> bool:
-    """Whether it is of this package and not of a plugin."""
+    """Whether the converter belongs to this package and not to a plugin."""
     return str(getattr(converter.function, "__module__", "")).partition(".")[0] == _OWN
 
 

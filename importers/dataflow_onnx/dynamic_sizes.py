@@ -1,4 +1,4 @@
-"""Sizes that are known late: conditions on named ones, and nodes that compute those that depend on data."""
+"""Sizes that are unknown at load: conditions on named sizes, and nodes that compute sizes that depend on data."""
 
 from __future__ import annotations
 

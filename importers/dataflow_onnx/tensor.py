@@ -1,4 +1,4 @@
-"""What a name of a file stands for while its graph is imported."""
+"""Tensors of the file while its graph is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device ``cpu``: C kernels on the native runtime, for the instruction set of the machine."""
+"""The device ``cpu``: C kernels on the native runtime, for the instruction set of the processor."""
 
 from __future__ import annotations
 

@@ -31,5 +31,5 @@ def squares(graph: Graph, context: Context) -> Graph:
 
 @hookimpl
 def dataflow_passes() -> Iterable[Pass]:
-    """Before constants are folded, so that the exponent goes where nothing else reads it."""
+    """Before constants are folded, so that the exponent is eliminated where nothing else reads it."""
     return [Pass("squares", "simplify", squares, before=("dead_code",))]

@@ -1,4 +1,4 @@
-"""Tensors whose data lies in other files. They never leave the folder of the model, whatever links and names say."""
+"""Tensors whose data lies in other files, which are refused outside the model's folder, also behind links."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ExternalData:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Opens without waiting, as for a pipe, and no link: what was resolved may have become one since."""
+    """Opens without blocking on a pipe and without following links: the resolved path may have become one since."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 

@@ -1,6 +1,6 @@
 """The size of a file's local functions once inlined, computed before they are.
 
-A function that calls another twice doubles it, so a small file can stand for more nodes than any memory holds.
+A function that calls another twice doubles it, so a small file can expand to more nodes than fit in memory.
 """
 
 from __future__ import annotations

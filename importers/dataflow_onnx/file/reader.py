@@ -138,7 +138,7 @@ def _scope(proto: NodeProto) -> str:
 
 
 def _label(proto: NodeProto, index: int) -> str:
-    """A node that is not read yet, for messages."""
+    """A node of the file as text for messages, before it is decoded."""
     return f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"
 
 

@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 def plain_domain(domain: str) -> str:
-    """A domain by its one name in records: ONNX's own is "", though files also call it ai.onnx."""
+    """The normalized name of a domain: files call ONNX's own "" or ai.onnx, records only ""."""
     return "" if domain == "ai.onnx" else domain
 
 
@@ -68,7 +68,7 @@ class GraphRecord:
 
 
 def free_names(graph: GraphRecord) -> tuple[str, ...]:
-    """What a body reads and doesn't define, in order."""
+    """Names that a body reads and doesn't define, in order."""
     own = {*graph.inputs, *graph.initializers, *(n for node in graph.nodes for n in node.outputs)}
     names = [*(n for node in graph.nodes for n in node.reads()), *graph.outputs]
     return tuple(dict.fromkeys(n for n in names if n and n not in own))

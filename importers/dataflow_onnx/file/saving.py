@@ -117,7 +117,7 @@ def _write_data(target: Path, moved: Iterable[tuple[Any, bool]], data_of: Callab
 
 
 def _data_files(target: Path) -> set[Path]:
-    """Data files that earlier saves to this path left: only those with a digest in the name are surely ours."""
+    """Data files of earlier saves to this path; only names with a digest are certain to be from this package."""
     ours = re.compile(re.escape(target.name) + r"\.[0-9a-f]{8}\.data")
     return {p for p in target.parent.glob("*.data") if ours.fullmatch(p.name)} if target.exists() else set()
 

@@ -129,7 +129,7 @@ class _Builder:
         return self.protos
 
     def note_sizes(self, values: Sequence[Value]) -> None:
-        """Notes where named sizes can be read."""
+        """Records which values named sizes can be read from."""
         for value in values:
             for axis, size in enumerate(value.type.shape):
                 if isinstance(size, Dim):
@@ -139,7 +139,7 @@ class _Builder:
         self.protos.append(onnx.helper.make_node(kind, inputs, outputs, name=name, **attributes))
 
     def node(self, node: Node) -> None:
-        """Adds the nodes that a node of the graph is in ONNX."""
+        """Adds the ONNX nodes that a node of the graph is written as."""
         inputs = ["" if v is None else v.name for v in node.inputs]
         outputs = [v.name for v in node.outputs if v is not None][: len(_plain(node))]
         add: Callable[..., None] = functools.partial(self.add, outputs=outputs, name=node.name)
@@ -262,7 +262,7 @@ class _Builder:
         return made
 
     def unique(self, name: str) -> str:
-        """A name that nothing has."""
+        """A name that is not yet used."""
         count, made = 0, name
         while made in self.names:
             count += 1

@@ -61,7 +61,7 @@ def RandomUniform(
 
 
 def _random(c: Importer, op: Any, shape: Any, number: int | None, like: DType, seed: float | None, **how: float) -> Any:
-    """Numbers that are the same at every run: by the seed, and apart from those of other nodes."""
+    """Random numbers that are equal in every run: they depend on the seed and differ between nodes."""
     dtype = like if number is None else dtype_of(number)
     stream = sum(node.op.effects == "random" for node in c.builder.nodes())
     bits = 0 if seed is None else int(np.float32(seed).view(np.uint32))

@@ -23,7 +23,7 @@ _OF_NOTHING = {"ReduceMax": -1, "ReduceMin": 1, "ReduceLogSumExp": -1}  # the si
 
 
 def _of_nothing(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
-    """A reduction of no elements: the least or greatest number."""
+    """The identity of a maximum or minimum, for a reduction over no elements: an infinity or a limit of the dtype."""
     sign, dtype = _OF_NOTHING[name], x.type.dtype
     fill: Any = sign * float("inf")
     if dtype == bool_:

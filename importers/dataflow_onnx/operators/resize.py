@@ -1,4 +1,4 @@
-"""Converters of Resize and of what it was before."""
+"""Converters of Resize and of Upsample, which it replaced."""
 
 from __future__ import annotations
 
