@@ -12,7 +12,7 @@ from .._runtime import ffi, lib
 from ..errors import DeviceError
 from ..host.weak import WeakList
 from ..ir.types import Array
-from ..plugin.device import PackRequest, Precision
+from ..plugin.device import Precision, PrepackRequest
 from .abi import BODY_KINDS, CData, Tables, member, raise_error, text_of
 from .host_memory import address_of
 from .sequence import CopyItem, NativeItems
@@ -69,25 +69,25 @@ class PreparedKernel:
     """What a kernel answered at plan time."""
 
     workspace: int
-    packs: tuple[PackRequest, ...]
+    prepacks: tuple[PrepackRequest, ...]
     state: CData
     owner: _PreparedKernels | None
     algorithms: tuple[str, ...] = ()
     algorithm: str = ""
 
 
-def _packs(owner: _PreparedKernels, index: int) -> Iterator[PackRequest]:
+def _prepacks(owner: _PreparedKernels, index: int) -> Iterator[PrepackRequest]:
     """What kernel ``index`` asked for; each request keeps the kernel's state alive."""
     answer = owner.set.prepared[index]
     for number in range(answer.n_prepacks):
-        pack = answer.prepacks[number]
+        prepack = answer.prepacks[number]
 
-        def fill(source: CData, packed: CData, number: int = number) -> None:
+        def fill(source: CData, prepacked: CData, number: int = number) -> None:
             answer = owner.set.prepared[index]
-            answer.prepacks[number].prepack(owner.nodes + index, answer.state, source, packed)
+            answer.prepacks[number].prepack(owner.nodes + index, answer.state, source, prepacked)
 
-        replaces = bool(answer.replaced >> pack.input & 1)
-        yield PackRequest(int(pack.input), int(pack.kind), int(pack.bytes), fill, replaces)
+        replaces = bool(answer.replaced >> prepack.input & 1)
+        yield PrepackRequest(int(prepack.input), int(prepack.kind), int(prepack.bytes), fill, replaces)
 
 
 def _number(answer: CData, name: str) -> int:
@@ -209,7 +209,7 @@ class CBackend:
         constants: Collection[BaseTensor] = (),
         algorithms: Mapping[int, str] = MappingProxyType({}),
     ) -> list[PreparedKernel]:
-        """Workspace, packs and state for each node, chosen by its kernel; see ``dataflow.plugin.device.Backend``."""
+        """Workspace, prepacks and state for each node, chosen by its kernel; see ``dataflow.plugin.device.Backend``."""
         plain = PreparedKernel(0, (), ffi.NULL, None)
         prepares = {kernel: kernel.code.prepare != ffi.NULL for kernel in {n.kernel for n in nodes}}
         chosen = [i for i, n in enumerate(nodes) if prepares[n.kernel]]
@@ -251,7 +251,7 @@ class CBackend:
                 status = lib.df_prepare_kernels(1, kernel, node, prepared, error)
                 self._check_prepared(status, error, nodes[index : index + 1])
         return [
-            PreparedKernel(int(answer.workspace), tuple(_packs(owner, i)), answer.state, owner, *_algorithms(answer))
+            PreparedKernel(int(answer.workspace), tuple(_prepacks(owner, i)), answer.state, owner, *_algorithms(answer))
             for i, answer in enumerate(made.prepared[0:count])
         ]
 
@@ -302,7 +302,7 @@ class BoundCSegment:
     ) -> list[tuple[int, int]]:
         """Fills a ``df_segment`` with steps; returns index and stride of each double-buffered operand."""
         steps = ffi.new("df_step[]", max(len(planned), 1))
-        listed = [o for step in planned for o in (*step.inputs, *step.outputs, step.workspace, *step.packs)]
+        listed = [o for step in planned for o in (*step.inputs, *step.outputs, step.workspace, *step.prepacks)]
         operands = tables.operands(listed)
         self._keep += [steps, listed]
         at = 0
@@ -315,8 +315,8 @@ class BoundCSegment:
                 assert step.kernel is not None
                 entry.kernel, entry.state = step.kernel.code, step.prepared.state
                 entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
-                entry.n_prepacks = len(step.packs)
-            at += len(step.inputs) + len(step.outputs) + 1 + len(step.packs)
+                entry.n_prepacks = len(step.prepacks)
+            at += len(step.inputs) + len(step.outputs) + 1 + len(step.prepacks)
         buffer_strides = [
             (index, o.buffer_stride) for index, o in enumerate(listed) if o is not None and o.buffer_stride
         ]

@@ -45,11 +45,11 @@ def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
         known = {v.name for v in declared}
         unknown = [str(n) for n in inputs if n not in known]
         near = [m for n in unknown for m in difflib.get_close_matches(n, known, 1)]
-        parts = [f"unknown inputs: {', '.join(unknown)}"] if unknown else []
-        parts += [f"missing inputs: {', '.join(missing)}"] if missing else []
-        parts += [f"nearest: {', '.join(near)}"] if near else []
+        reasons = [f"unknown inputs: {', '.join(unknown)}"] if unknown else []
+        reasons += [f"missing inputs: {', '.join(missing)}"] if missing else []
+        reasons += [f"nearest: {', '.join(near)}"] if near else []
         raise InputError(
-            "; ".join(parts) + f". The model's inputs: {', '.join(f'{v.name}: {v.type}' for v in declared)}"
+            "; ".join(reasons) + f". The model's inputs: {', '.join(f'{v.name}: {v.type}' for v in declared)}"
         )
     return {v.name: checked_array(v.name, v.type, inputs[v.name]) for v in declared}
 

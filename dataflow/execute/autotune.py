@@ -34,7 +34,7 @@ def time_algorithms(
     Args:
         node: its kernel has these algorithms.
         names: of them.
-        constant: which inputs are constants, so that packs of them are kept.
+        constant: which inputs are constants, so that prepacks of them are kept.
         devices: its devices.
         registry: where its kernel comes from.
     """

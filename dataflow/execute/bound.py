@@ -71,11 +71,11 @@ class Bound:
         self._calls = ffi.new("int64_t *")
         self._persistent = persistent  # kept alive
         items = [self._bind(item, table) for item in plan.items]
-        self._whole = _Part(plan, table, range(len(plan.arenas)), (arrange or in_sequence)(items))
+        self._complete = _Stage(plan, table, range(len(plan.arenas)), (arrange or in_sequence)(items))
         waits = [_BoundWait(devices.backends[device]) for device in sorted(plan.asynchronous)]
-        self._parts = {
-            name: _Part(plan, table, part.slots, in_sequence([*items[part.start : part.stop], *waits]))
-            for name, part in plan.ranges.items()
+        self._stages = {
+            name: _Stage(plan, table, range_.slots, in_sequence([*items[range_.start : range_.stop], *waits]))
+            for name, range_ in plan.ranges.items()
         }
         self.native_calls = 0
 
@@ -90,14 +90,14 @@ class Bound:
         outputs: Mapping[str, Array],
         *,
         interruptible: bool = True,
-        part: str | None = None,
+        stage: str | None = None,
     ) -> None:
         """Runs all items, or those of one range.
 
         Args:
             inputs: contiguous, aligned arrays of the planned types, by name.
             outputs: likewise; written. A range after the first gets the arrays that the ranges before it got.
-            part: name of the range; None: all.
+            stage: name of the range; None: all.
             interruptible: SIGINT or a limit of time ends the run; otherwise nothing does, for runs that must be whole.
 
         Raises:
@@ -108,7 +108,7 @@ class Bound:
         """
         if self._devices.failed:
             raise DeviceError(f"a device failed before: {self._devices.failed}; make a new session")
-        slots, chosen = self._slots, self._whole if part is None else self._parts[part]
+        slots, chosen = self._slots, self._complete if stage is None else self._stages[stage]
         for index, name in chosen.inputs:
             slots[index] = address_of(inputs[name])
         for index, name in chosen.outputs:
@@ -167,13 +167,13 @@ class Bound:
 
     def close(self) -> None:
         """Gives device memory back."""
-        self._whole, self._parts = _Part(self.plan, (), (), []), {}
+        self._complete, self._stages = _Stage(self.plan, (), (), []), {}
         for memory, buffer in self._scratch:
             self._devices.free(memory, buffer)
         self._scratch = []
 
 
-class _Part:
+class _Stage:
     """What a run of a plan, or of one range, calls.
 
     Attributes:

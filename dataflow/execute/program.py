@@ -16,7 +16,7 @@ from .devices import Devices
 from .scratch import Scratch
 from .variables import Variables
 
-PERSISTENT = frozenset({"weights", "state", "packs"})  # kinds of arenas that outlive a run
+PERSISTENT = frozenset({"weights", "state", "prepacks"})  # kinds of arenas that outlive a run
 
 
 class _Seat:
@@ -71,7 +71,7 @@ class Program:
         outputs: Mapping[str, Array],
         *,
         interruptible: bool = True,
-        part: str | None = None,
+        stage: str | None = None,
     ) -> Bound:
         """Runs the items once; waits while ``cap`` runs are in progress. Returns the Bound that did, for its counters.
 
@@ -79,14 +79,14 @@ class Program:
             inputs: see ``Bound.run``.
             outputs: likewise.
             interruptible: likewise.
-            part: likewise; the ranges of one run find what the ones before left only where ``cap`` is one.
+            stage: likewise; the ranges of one run find what the ones before left only where ``cap`` is one.
         """
         seat = self._seat()
         with seat.lock:
             bound = seat.bound
             if bound is None or self._scratch is not None:
                 bound = self._bind(seat)
-            bound.run(inputs, outputs, interruptible=interruptible, part=part)
+            bound.run(inputs, outputs, interruptible=interruptible, stage=stage)
         return bound
 
     @property

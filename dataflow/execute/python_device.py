@@ -18,7 +18,7 @@ from ..ir.op import Attribute
 from ..ir.operand import Operand
 from ..ir.plan import Segment
 from ..ir.types import Array
-from ..plugin.device import Backend, BoundSegment, Device, PackRequest, Precision
+from ..plugin.device import Backend, BoundSegment, Device, Precision, PrepackRequest
 
 
 class PythonDevice(Device):
@@ -45,7 +45,7 @@ class NothingPrepared:
     """The answer at plan time for a function: it needs no workspace."""
 
     workspace: int = 0
-    packs: tuple[PackRequest, ...] = ()
+    prepacks: tuple[PrepackRequest, ...] = ()
     algorithms: tuple[str, ...] = ()
     algorithm: str = ""
 

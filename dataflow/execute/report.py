@@ -32,9 +32,9 @@ def work_elsewhere(lowered: Lowered, placement: Placement) -> str | None:
     """Says how much of the work runs on devices that were not named, and why; None where it is next to nothing."""
     if all(isinstance(i, Move) or i.device in placement.named for i in lowered.items):
         return None
-    placed = list(assigned_nodes(lowered))
-    total = sum(p.operations for p in placed)
-    away = [p for p in placed if p.device not in placement.named]
+    nodes = list(assigned_nodes(lowered))
+    total = sum(p.operations for p in nodes)
+    away = [p for p in nodes if p.device not in placement.named]
     share = sum(p.operations for p in away) / max(total, 1)
     if share <= MOST_AWAY:
         return None
@@ -52,16 +52,16 @@ def assigned_nodes(lowered: Lowered) -> Iterator[AssignedNode]:
     for (name, device), reason in lowered.fallbacks.items():
         reasons.setdefault(name, {})[device] = reason
     for item in lowered.items:
-        for part in item.items if isinstance(item, Loop) else (item,):
-            if not isinstance(part, LoweredNode):
+        for inner in item.items if isinstance(item, Loop) else (item,):
+            if not isinstance(inner, LoweredNode):
                 continue
-            node = part.node
+            node = inner.node
             yield AssignedNode(
                 node.name,
                 node.op.name,
-                part.device,
-                part.kernel.name,
-                _operations(part) * (item.iterations if isinstance(item, Loop) and item.kind == "repeat" else 1),
+                inner.device,
+                inner.kernel.name,
+                _operations(inner) * (item.iterations if isinstance(item, Loop) and item.kind == "repeat" else 1),
                 MappingProxyType(reasons.get(node.name, {})),
             )
 

@@ -1,4 +1,4 @@
-"""Persistent tensors by name: weights, state and packed copies, shared by the programs of a session or trainer."""
+"""Persistent tensors by name: weights, state and prepacked copies, shared by the programs of a session or trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..ir.graph import Initializer
 from ..ir.kernel import HOST
 from ..ir.lowered import Lowered
 from ..ir.operand import Operand
-from ..ir.plan import Pack, Plan
+from ..ir.plan import Plan, Prepack
 from ..ir.types import Array
 from ..plugin.device import Buffer
 from .devices import Devices
@@ -35,12 +35,12 @@ class _Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A packed copy; packs are kept for weights on the host only."""
+    """A prepacked copy; prepacks are kept for weights on the host only."""
 
     source: str  # the key of the tensor that it is made from
     memory: str
     buffer: Buffer
-    pack: Pack
+    prepack: Prepack
 
 
 class Variables:
@@ -73,9 +73,9 @@ class Variables:
             newest: data by name that comes before the first, or None.
         """
         wanted: dict[str, list[str]] = {}  # tensor -> copies to be made
-        for name, pack in plan.packs.items():
+        for name, prepack in plan.prepacks.items():
             if name not in self._copies:
-                wanted.setdefault(plan.arenas[pack.source.arena].name, []).append(name)
+                wanted.setdefault(plan.arenas[prepack.source.arena].name, []).append(name)
         sources: list[tuple[Initializer, str, list[str]]] = []
         for key, operand in plan.stored.items():
             first = initial.pop(key)
@@ -90,7 +90,7 @@ class Variables:
             if key in wanted:
                 sources.append((data if known is None else Initializer(self._array(known)), key, wanted[key]))
             del first, data, newer
-        self._pack(sources, plan)
+        self._prepack(sources, plan)
 
     def lent(self, plan: Plan, initial: Mapping[str, Initializer]) -> frozenset[str]:
         """Keys of tensors that ``require`` would use where they lie."""
@@ -107,8 +107,8 @@ class Variables:
         self._write(tensor, array)
         return tensor
 
-    def _pack(self, sources: list[tuple[Initializer, str, list[str]]], plan: Plan) -> None:
-        """Makes packed copies, on as many threads as kernels may use; lets go of a source once it is packed.
+    def _prepack(self, sources: list[tuple[Initializer, str, list[str]]], plan: Plan) -> None:
+        """Makes prepacked copies, on as many threads as kernels may use; lets go of a source once it is packed.
 
         This thread takes the largest that is left, the others the smallest: one that has to wait for a processor keeps
         little waiting.
@@ -133,8 +133,8 @@ class Variables:
                         return
                     array = data_of(data, scratch)
                     for name in names:
-                        _fill(plan.packs[name], array, blocks[name])
-                        copies[name] = _Copy(key, HOST, blocks[name], plan.packs[name])
+                        _fill(plan.prepacks[name], array, blocks[name])
+                        copies[name] = _Copy(key, HOST, blocks[name], plan.prepacks[name])
                     del array, data
             except BaseException as error:
                 failures.append(error)
@@ -161,8 +161,8 @@ class Variables:
         self._copies.update(copies)
 
     def _blocks(self, names: Sequence[str], plan: Plan) -> dict[str, BufferSlice]:
-        """Memory for packed copies, in one block: it is made of large pages, which the system makes sooner."""
-        sizes = [plan.arenas[plan.packs[name].operand.arena].bytes for name in names]
+        """Memory for prepacked copies, in one block: it is made of large pages, which the system makes sooner."""
+        sizes = [plan.arenas[plan.prepacks[name].operand.arena].bytes for name in names]
         if not sizes:
             return {}
         block = self._devices.allocate(HOST, sum(sizes))
@@ -171,16 +171,16 @@ class Variables:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Names of all tensors and packed copies."""
+        """Names of all tensors and prepacked copies."""
         return frozenset({*self._tensors, *self._copies})
 
     def buffer(self, key: str) -> Buffer:
-        """The memory of a tensor or of a packed copy."""
+        """The memory of a tensor or of a prepacked copy."""
         return self._copies[key].buffer if key in self._copies else self._tensors[key].buffer
 
     def drop_constants(self, plans: Iterable[Plan]) -> None:
         """Forgets constants that none of ``plans`` reads; a run that still uses them keeps their memory."""
-        kept = {key for plan in plans for key in (*plan.stored, *plan.packs)}
+        kept = {key for plan in plans for key in (*plan.stored, *plan.prepacks)}
         for key in self._constants - kept:
             self._tensors.pop(key, None)
         self._constants &= kept
@@ -188,7 +188,7 @@ class Variables:
             del self._copies[name]
 
     def names(self) -> frozenset[str]:
-        """Names of all tensors, also of those of which only packed copies are kept."""
+        """Names of all tensors, also of those of which only prepacked copies are kept."""
         return frozenset({*self._tensors, *(copy.source for copy in self._copies.values())})
 
     def write(self, key: str, array: Array) -> None:
@@ -197,7 +197,7 @@ class Variables:
             self._write(self._tensors[key], array)
         for copy in self._copies.values():
             if copy.source == key:
-                _fill(copy.pack, array, copy.buffer)
+                _fill(copy.prepack, array, copy.buffer)
 
     def _write(self, tensor: _Tensor, array: Array) -> None:
         if tensor.operand.type.elements == 0:
@@ -232,7 +232,7 @@ class Variables:
         self._copies.clear()
 
 
-def _fill(pack: Pack, array: Array, buffer: Any) -> None:
+def _fill(prepack: Prepack, array: Array, buffer: Any) -> None:
     data = np.ascontiguousarray(array)
     base = ffi.cast("char *", data.__array_interface__["data"][0])
-    pack.fill(ffi.cast("void *", base + pack.source.offset), buffer.base)
+    prepack.fill(ffi.cast("void *", base + prepack.source.offset), buffer.base)

@@ -58,7 +58,7 @@ class Initializer:
         array: read-only; its dtype and shape are the value's.
         role: ``parameter`` may be trained; ``constant`` never is; ``statistic`` is updated by its own op.
         factor: where there is one, the data are ``array`` times it; the product is made when it is needed, see
-            ``hostmemory.data_of``, so that of a weight that is only packed there is no second copy.
+            ``hostmemory.data_of``, so that of a weight that is only prepacked there is no second copy.
     """
 
     array: Array

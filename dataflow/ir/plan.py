@@ -31,15 +31,15 @@ class Arena:
     Attributes:
         name: of the stored tensor, input or output; ``arena`` for scratch memory.
         memory: name of the memory that it lies in.
-        kind: ``weights`` and ``state`` (what programs change) keep their contents from run to run, as do ``packs``,
-            copies of weights in the form that a kernel wants; ``source`` is a weight of which only packs are read: it
-            has no memory; ``arena`` is for the values of one run; ``input`` and ``output`` are slots.
+        kind: ``weights`` and ``state`` (what programs change) keep their contents from run to run, as do ``prepacks``,
+            copies of weights in the form that a kernel wants; ``source`` is a weight that is read prepacked only:
+            it has no memory; ``arena`` is for the values of one run; ``input`` and ``output`` are slots.
     """
 
     name: str
     memory: str
     bytes: int
-    kind: Literal["weights", "state", "packs", "source", "arena", "input", "output"]
+    kind: Literal["weights", "state", "prepacks", "source", "arena", "input", "output"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class Step:
         kernel: None for a body; its operands tell how often that runs.
         workspace: scratch memory of this step, or None.
         prepared: what the device answered at plan time: algorithm and state.
-        packs: where the packed copies of inputs lie that the kernel asked for; None where it gets none.
+        prepacks: where the prepacked copies of inputs lie that the kernel asked for; None where it gets none.
     """
 
     node: Node
@@ -78,17 +78,17 @@ class Step:
     workspace: Operand | None
     prepared: Any
     body: Body | None = None
-    packs: tuple[Operand | None, ...] = ()
+    prepacks: tuple[Operand | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pack:
-    """A packed copy of a weight.
+class Prepack:
+    """A prepacked copy of a weight.
 
     Attributes:
         operand: where it lies, as bytes.
         source: what it is made from.
-        fill: ``fill(source, packed)`` makes it; both are ``void *``.
+        fill: ``fill(source, prepacked)`` makes it; both are ``void *``.
     """
 
     operand: Operand
@@ -162,7 +162,7 @@ class Plan:
         arenas: allocations and slots; operands name them by index.
         inputs, outputs: the operand of each input and output.
         stored: where initializers and state lie: name to operand.
-        packs: packed copies of weights, by the name of their arena.
+        prepacks: prepacked copies of weights, by the name of their arena.
         kept: what must lie in the memory of a state at the end, by the state's name.
         lifetimes: per scratch arena, the names and lifetimes that were packed, with their offsets (for drawings).
         asynchronous: devices whose segments and transfers may still run when the next item begins.
@@ -176,7 +176,7 @@ class Plan:
     inputs: Mapping[str, Operand]
     outputs: Mapping[str, Operand]
     stored: Mapping[str, Operand]
-    packs: Mapping[str, Pack]
+    prepacks: Mapping[str, Prepack]
     kept: Mapping[str, Operand]
     lifetimes: Mapping[int, tuple[tuple[str, Lifetime, int], ...]]
     asynchronous: frozenset[str]
@@ -185,7 +185,7 @@ class Plan:
     lower_bound_bytes: int
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "stored", "packs", "kept", "lifetimes", "ranges"):
+        for name in ("inputs", "outputs", "stored", "prepacks", "kept", "lifetimes", "ranges"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
@@ -266,7 +266,7 @@ def operands_of(item: Item | Step) -> Iterator[Operand]:
     elif isinstance(item, Transfer):
         yield from (item.source, item.target)
     elif isinstance(item, Step):
-        yield from (o for o in (*item.inputs, *item.outputs, item.workspace, *item.packs) if o is not None)
+        yield from (o for o in (*item.inputs, *item.outputs, item.workspace, *item.prepacks) if o is not None)
         for inner in () if item.body is None else item.body.steps:
             yield from operands_of(inner)
 

@@ -27,7 +27,7 @@ log = logging.getLogger("dataflow")
 
 Seconds = Mapping[str, float]
 Measure = Callable[["LoweredNode", Sequence[str], Collection[int]], Seconds]
-"""``measure(node, names, constant)``: seconds of a run by each algorithm, with packs kept of the inputs ``constant``;
+"""``measure(node, names, constant)``: seconds of a run by each algorithm, with ``constant`` inputs prepacked;
 empty where the node can't be run alone."""
 
 
@@ -53,7 +53,7 @@ class Algorithms:
         self._lock = threading.Lock()
         self._used: dict[str, str] = {}
         self._adopted: dict[str, str] = {}
-        known = {} if self.file is None else _read(self.file).get(_machine(), {})
+        known = {} if self.file is None else _read(self.file).get(_processor(), {})
         self._known: dict[str, Seconds] = {**known}
         renew_in_child(self)
 
@@ -94,7 +94,7 @@ class Algorithms:
         for index, (node, answer) in enumerate(zip(nodes, prepared, strict=True)):
             if len(answer.algorithms) < 2:
                 continue
-            constant = [pack.input for pack in answer.packs]
+            constant = [prepack.input for prepack in answer.prepacks]
             key = f"{_describe(node)}, packed {constant}, {described}"
             allowed = [name for name in answer.algorithms if name not in self.avoid] or [answer.algorithm]
             own = answer.algorithm if answer.algorithm in allowed else allowed[0]
@@ -131,10 +131,10 @@ class Algorithms:
         assert self.file is not None
         machines = _read(self.file)
         with self._lock:
-            machines[_machine()] = {**machines.get(_machine(), {}), **self._known}
-        part = self.file.with_name(f".{self.file.name}.{os.getpid()}.part")
-        part.write_text(json.dumps({"format": FORM, "machines": machines}, indent=1), "utf-8")
-        part.replace(self.file)
+            machines[_processor()] = {**machines.get(_processor(), {}), **self._known}
+        unfinished = self.file.with_name(f".{self.file.name}.{os.getpid()}.part")
+        unfinished.write_text(json.dumps({"format": FORM, "machines": machines}, indent=1), "utf-8")
+        unfinished.replace(self.file)
 
 
 def _describe(node: LoweredNode) -> str:
@@ -144,7 +144,7 @@ def _describe(node: LoweredNode) -> str:
     return f"{node.kernel.name} {dict(node.node.attributes)} {' '.join(types)}"
 
 
-def _machine() -> str:
+def _processor() -> str:
     """What timings depend on beside the node."""
     model = platform.machine()
     try:

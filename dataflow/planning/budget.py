@@ -39,7 +39,7 @@ def check_budget(
         kept = sum(
             arena.bytes
             for arena in plan.arenas
-            if arena.memory == memory and arena.kind in ("weights", "state", "packs") and arena.name not in present
+            if arena.memory == memory and arena.kind in ("weights", "state", "prepacks") and arena.name not in present
         )
         scratch = _bytes(plan, memory, "arena")
         results = _bytes(plan, memory, "output")

@@ -11,7 +11,7 @@ from ..host.limits import poll
 from ..ir.kernel import HOST
 from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage
 from ..ir.operand import Operand
-from ..ir.plan import Arena, Body, Item, Lifetime, Pack, Plan, Range, Segment, Step, Transfer, Wait, operands_of
+from ..ir.plan import Arena, Body, Item, Lifetime, Plan, Prepack, Range, Segment, Step, Transfer, Wait, operands_of
 from ..ir.types import TensorType, contiguous_strides, uint8
 from .liveness import lifetimes, share_in_place
 from .offsets import EFFORT, MemoryPlan, plan_memory
@@ -34,7 +34,7 @@ def make_plan(
 
     Args:
         lowered: nodes and moves in the order in which they run.
-        prepare: asks a device for workspace, packs and algorithm.
+        prepare: asks a device for workspace, prepacks and algorithm.
         alignment: bytes, by device id.
         asynchronous: ids of devices that may return before they are done.
         mutable: names of initializers that this or another program changes.
@@ -73,8 +73,8 @@ class _Planning:
         self.arenas: list[Arena] = []
         self.positions: dict[BaseTensor, tuple[int, int]] = {}  # arena, offset
         self.workspace: dict[LoweredNode, Operand] = {}
-        self.packs: dict[str, Pack] = {}
-        self.read: set[BaseTensor] = set()  # other than by their packs
+        self.prepacks: dict[str, Prepack] = {}
+        self.read: set[BaseTensor] = set()  # other than by their prepacks
         self.made: dict[int, Operand] = {}  # by id of a storage, which the lowered items keep alive
         self.count = 0
 
@@ -105,7 +105,7 @@ class _Planning:
             self.operands(self.lowered.inputs),
             self.operands(self.lowered.outputs),
             self.operands({key: stored.storage for key, stored in self.lowered.stored.items()}),
-            self.packs,
+            self.prepacks,
             {before.name: self.base_operand(after) for after, before in self.lowered.states},
             {arena: rows for arena, (rows, _, _) in scratch.items()},
             self.asynchronous,
@@ -185,7 +185,7 @@ class _Planning:
     def assigned_body(
         self, loop: Loop, outside: Mapping[BaseTensor, tuple[int, int]], prepared: Mapping[LoweredNode, Any]
     ) -> dict[str, tuple[list[_Entry], MemoryPlan]]:
-        """What a loop's body needs for itself, with offsets from the begin of its part of the arena."""
+        """What a loop's body needs for itself, with offsets from the begin of its program of the arena."""
         known = self.positions
         self.positions = {**outside, **known}
         try:
@@ -213,9 +213,9 @@ class _Planning:
         return storage.base in self.constants and not storage.iteration_stride and not storage.buffer_stride
 
     def prepacked_of(self, item: LoweredNode, inputs: Sequence[Operand | None], prepared: Any) -> list[Operand | None]:
-        """Where the packs lie that a node's kernel asked for; None for those of an input that is not constant."""
+        """Where the prepacks lie that a node's kernel asked for; None for those of an input that is not constant."""
         found: list[Operand | None] = []
-        for request in prepared.packs:
+        for request in prepared.prepacks:
             storage, source = item.inputs[request.input], inputs[request.input]
             if storage is None or source is None or not request.bytes or not self.prepackable(storage):
                 found.append(None)
@@ -224,11 +224,11 @@ class _Planning:
             alike = (item.kernel.name, *layout, request.kind, request.bytes, item.node.attributes)
             digest = hashlib.blake2b(repr(alike).encode(), digest_size=8).hexdigest()
             name = f"{storage.base.name}:{request.input}:{digest}"
-            if name not in self.packs:
-                size = -(-request.bytes // ALIGNMENT) * ALIGNMENT  # packs lie one behind another
-                operand = self.bytes_at(self.arena(name, storage.base.memory, size, "packs"), 0, request.bytes)
-                self.packs[name] = Pack(operand, source, request.fill)
-            found.append(self.packs[name].operand)
+            if name not in self.prepacks:
+                size = -(-request.bytes // ALIGNMENT) * ALIGNMENT  # prepacks lie one behind another
+                operand = self.bytes_at(self.arena(name, storage.base.memory, size, "prepacks"), 0, request.bytes)
+                self.prepacks[name] = Prepack(operand, source, request.fill)
+            found.append(self.prepacks[name].operand)
         return found if any(found) else []
 
     def operands(self, storages: Mapping[str, Storage]) -> dict[str, Operand]:
@@ -247,9 +247,9 @@ class _Planning:
         return found
 
     def without_memory(self) -> None:
-        """Marks the weights of which only packs are read."""
+        """Marks the weights of which only prepacks are read."""
         self.read.update(s.base for s in self.lowered.outputs.values())
-        prepacked = {pack.source.arena for pack in self.packs.values()}
+        prepacked = {prepack.source.arena for prepack in self.prepacks.values()}
         for base in self.constants - self.read:
             index, _ = self.positions[base]
             if index in prepacked:
@@ -261,15 +261,17 @@ class _Planning:
             self.read.update(s.base for s in (*item.inputs, *item.control, *item.counts))
             steps = tuple(self.step(i, prepared) for i in item.items if _does_work(i))
             body = Body(steps, item.iterations, item.kind, item.when)
-            control, counts = (tuple(self.operand(s) for s in part) for part in (item.control, item.counts))
+            control, counts = (tuple(self.operand(s) for s in program) for program in (item.control, item.counts))
             return Step(item.node, None, control, counts, None, None, body)
         inputs = tuple(self.operand(s) for s in item.inputs)
         outputs = tuple(self.operand(s) for s in item.outputs)
-        packs = tuple(self.prepacked_of(item, inputs, prepared[item]))
-        given = [request for request, pack in zip(prepared[item].packs, packs, strict=False) if pack is not None]
+        prepacks = tuple(self.prepacked_of(item, inputs, prepared[item]))
+        given = [
+            request for request, prepack in zip(prepared[item].prepacks, prepacks, strict=False) if prepack is not None
+        ]
         replaced = {request.input for request in given if request.replaces}
         self.read.update(s.base for i, s in enumerate(item.inputs) if s is not None and i not in replaced)
-        return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item], None, packs)
+        return Step(item.node, item.kernel, inputs, outputs, self.workspace.get(item), prepared[item], None, prepacks)
 
     def segments(self, prepared: Mapping[LoweredNode, Any]) -> tuple[list[Item], list[int]]:
         """The items in order, and for each stage how many of them are of it or of those before."""
@@ -322,15 +324,15 @@ class _Planning:
     def ranges(self, items: Sequence[Item], stops: Sequence[int], rows: Sequence[_Row]) -> dict[str, Range]:
         """What the plan's programs are; ``rows`` are what lies in scratch memory."""
         slots = {index for index, arena in enumerate(self.arenas) if arena.kind in ("input", "output")}
-        parts = [items[start:stop] for start, stop in zip((0, *stops), stops, strict=False)]
-        touched = [frozenset(slots & {o.arena for item in part for o in operands_of(item)}) for part in parts]
+        programs = [items[start:stop] for start, stop in zip((0, *stops), stops, strict=False)]
+        touched = [frozenset(slots & {o.arena for item in program for o in operands_of(item)}) for program in programs]
         found = {}
         for number, stage in enumerate(self.lowered.stages):
             alive = [(name, life.bytes) for name, life, _ in rows if life.start < stage.stop < life.stop]
             before, later = frozenset().union(*touched[: number + 1]), frozenset().union(*touched[number + 1 :])
             read = [self.arenas[i] for i in sorted(later) if self.arenas[i].kind == "input" or i in before]
             alive += [(arena.name, arena.bytes) for arena in read]
-            if number == len(parts) - 1:
+            if number == len(programs) - 1:
                 alive = [(before.name, before.type.nbytes) for _, before in self.lowered.states]
             start = 0 if number == 0 else stops[number - 1]
             found[stage.name] = Range(start, stops[number], stage.stop, stage.outputs, touched[number], tuple(alive))

@@ -17,7 +17,7 @@ from ..errors import DataflowError
 from ..ir.operand import Operand
 from ..ir.plan import Item, Plan, Segment, Step, Transfer, Wait, operands_of
 from ..ir.types import Array
-from ..plugin.device import PackRequest
+from ..plugin.device import PrepackRequest
 
 NOTHING = np.iinfo(np.int64).min
 
@@ -53,7 +53,7 @@ def check_plan(plan: Plan) -> None:
 
     Each operand must lie inside its arena; what is read must hold the whole of its value, written before in program
     order; results share no byte with operands, workspace or each other, but for pairs that the kernel declares, in
-    the same place; weights and packs are never written, and a pack is one of the input that the kernel named; outputs
+    the same place; weights and prepacks are never written, a prepack is of the input that the kernel named; outputs
     are complete at the end; and what another device's queue may still touch is waited for.
     """
     _Walk(plan).run()
@@ -65,7 +65,7 @@ class _Walk:
         self.shadows: list[_Shadow | None] = []
         self.units = _units(plan)
         for arena, unit in zip(plan.arenas, self.units, strict=True):
-            if arena.kind in ("weights", "packs", "source"):
+            if arena.kind in ("weights", "prepacks", "source"):
                 self.shadows.append(None)  # never written: only its bounds are looked at
             else:
                 count = -(-arena.bytes // unit)
@@ -77,23 +77,25 @@ class _Walk:
                 self.weights[operand.arena] = (operand.value, operand.offset - operand.origin)
             else:
                 shadow.value[:], shadow.base[:] = operand.value, operand.offset - operand.origin
-        for pack in plan.packs.values():
-            self.weights[pack.operand.arena] = (pack.operand.value, pack.operand.offset)
+        for prepack in plan.prepacks.values():
+            self.weights[prepack.operand.arena] = (prepack.operand.value, prepack.operand.offset)
         self.pending: dict[str, list[_Touch]] = {}
         self.seen: set[int] = set()  # arenas that the range in progress touched
 
     def run(self) -> None:
-        parts = [*self.plan.ranges.values()]
-        if parts and [(0, *(p.stop for p in parts))] != [(*(p.start for p in parts), len(self.plan.items))]:
+        ranges = [*self.plan.ranges.values()]
+        if ranges and [(0, *(p.stop for p in ranges))] != [(*(p.start for p in ranges), len(self.plan.items))]:
             raise PlanViolation("the ranges are not the items in order")
-        for part in parts:
+        for range_ in ranges:
             self.seen.clear()
-            self.items(self.plan.items[part.start : part.stop])
-            self.complete(part.outputs)
+            self.items(self.plan.items[range_.start : range_.stop])
+            self.complete(range_.outputs)
             slots = {index for index in self.seen if self.plan.arenas[index].kind in ("input", "output")}
-            if not slots <= part.slots:
-                raise PlanViolation(f"a range touches {len(slots - part.slots)} inputs or outputs that it doesn't name")
-        if not parts:
+            if not slots <= range_.slots:
+                raise PlanViolation(
+                    f"a range touches {len(slots - range_.slots)} inputs or outputs that it doesn't name"
+                )
+        if not ranges:
             self.items(self.plan.items)
         left = sorted(self.pending)
         if left:
@@ -148,7 +150,7 @@ class _Walk:
         self.enter(queue, touched)
         for operand in reads:
             self.holds(operand, iteration, where)
-        self.packs(step, where)
+        self.prepacks(step, where)
         self.with_memory(step, where)
         self.apart(step, iteration, where)
         if step.workspace is not None:
@@ -168,8 +170,8 @@ class _Walk:
                 self.holds(operand, iteration, where)
             for operand in writes[:1]:
                 self.write(operand, iteration, where)
-            for part in step.body.steps:
-                self.step(part, inner, queue)
+            for range_ in step.body.steps:
+                self.step(range_, inner, queue)
         for operand in writes:
             self.write(operand, iteration, where)
 
@@ -209,16 +211,16 @@ class _Walk:
         """The shadow's entries for the operand's bytes."""
         size, unit = operand.type.dtype.nbytes(1), self.units[operand.arena]
         low, high = self.span(operand, iteration)
-        part = shadow[low // unit : high // unit]
+        range_ = shadow[low // unit : high // unit]
         if operand.is_contiguous:
-            return part
+            return range_
         begin = operand.offset + iteration * operand.iteration_stride + (operand.buffer_stride if iteration % 2 else 0)
         item = shadow.itemsize
         # What is repeated by a stride of zero is looked at once.
         axes = [(d, s * (size // unit) * item) for d, s in zip(operand.type.sizes, operand.strides, strict=True) if s]
         sizes, strides = [d for d, _ in axes], [s for _, s in axes]
         found: Array = np.lib.stride_tricks.as_strided(
-            part[(begin - low) // unit :], (*sizes, size // unit), (*strides, item)
+            range_[(begin - low) // unit :], (*sizes, size // unit), (*strides, item)
         )
         return found
 
@@ -262,31 +264,33 @@ class _Walk:
         self.units_of(operand, iteration, shadow.value)[...] = operand.value
         self.units_of(operand, iteration, shadow.base)[...] = operand.offset - operand.origin
 
-    def packs(self, step: Step, where: str) -> None:
-        """Each pack is a copy of the input that the kernel asked for, which nobody writes."""
-        for number, operand in enumerate(step.packs):
+    def prepacks(self, step: Step, where: str) -> None:
+        """Each prepack is a copy of the input that the kernel asked for, which nobody writes."""
+        for number, operand in enumerate(step.prepacks):
             if operand is None:
                 continue
-            request = step.prepared.packs[number]
+            request = step.prepared.prepacks[number]
             self.inside(operand, 0, where)
             self.holds(operand, 0, where)
-            pack = self.plan.packs[self.plan.arenas[operand.arena].name]
+            prepack = self.plan.prepacks[self.plan.arenas[operand.arena].name]
             if operand.bytes != request.bytes:
-                raise PlanViolation(f"{where}: pack {number} has {operand.bytes} bytes, it needs {request.bytes}")
+                raise PlanViolation(f"{where}: prepack {number} has {operand.bytes} bytes, it needs {request.bytes}")
             source = step.inputs[request.input]
             if (
                 source is None
-                or not _same_place(source, pack.source)
+                or not _same_elements(source, prepack.source)
                 or source.iteration_stride
                 or source.buffer_stride
             ):
-                raise PlanViolation(f"{where}: pack {number} is a copy of something else than input {request.input}")
+                raise PlanViolation(f"{where}: prepack {number} is a copy of something else than input {request.input}")
             if self.plan.arenas[source.arena].kind not in ("weights", "source"):
-                raise PlanViolation(f"{where}: pack {number} is a copy of what a program changes")
+                raise PlanViolation(f"{where}: prepack {number} is a copy of what a program changes")
 
     def with_memory(self, step: Step, where: str) -> None:
-        """Inputs without memory are those that the kernel replaces by a pack that it gets."""
-        given = [request for request, pack in zip(_requests(step), step.packs, strict=False) if pack is not None]
+        """Inputs without memory are those that the kernel replaces by a prepack that it gets."""
+        given = [
+            request for request, prepack in zip(_requests(step), step.prepacks, strict=False) if prepack is not None
+        ]
         replaced = {request.input for request in given if request.replaces}
         for index, operand in enumerate(step.inputs):
             if operand is not None and self.plan.arenas[operand.arena].kind == "source" and index not in replaced:
@@ -299,12 +303,12 @@ class _Walk:
         others: list[tuple[int, Operand]] = [
             (i, o) for i, o in enumerate(step.inputs) if o is not None and o.type.elements
         ]
-        for place, (result, out) in enumerate(results):
+        for number, (result, out) in enumerate(results):
             for index, operand in others:
-                pair = (result, index) in step.kernel.inplace and _same_place(out, operand)
+                pair = (result, index) in step.kernel.inplace and _same_elements(out, operand)
                 if not pair and self.overlap(out, operand, iteration):
                     raise PlanViolation(f"{where}: result {result} overwrites operand {index} while it is read")
-            for other, second in results[:place]:
+            for other, second in results[:number]:
                 if self.overlap(out, second, iteration):
                     raise PlanViolation(f"{where}: results {other} and {result} share memory")
         if step.workspace is not None and step.workspace.type.elements:
@@ -328,8 +332,8 @@ def _units(plan: Plan) -> list[int]:
     """For each arena the largest number of bytes of which every operand in it is made, and by which it moves."""
     units = [0] * len(plan.arenas)
     named = (*plan.inputs.values(), *plan.outputs.values(), *plan.stored.values(), *plan.kept.values())
-    packs = (operand for pack in plan.packs.values() for operand in (pack.operand, pack.source))
-    for operand in (*named, *packs, *(o for item in plan.items for o in operands_of(item))):
+    prepacks = (operand for prepack in plan.prepacks.values() for operand in (prepack.operand, prepack.source))
+    for operand in (*named, *prepacks, *(o for item in plan.items for o in operands_of(item))):
         if not operand.type.elements:
             continue
         size = operand.type.dtype.nbytes(1)
@@ -342,12 +346,12 @@ def _units(plan: Plan) -> list[int]:
     return [unit or max(arena.bytes, 1) for unit, arena in zip(units, plan.arenas, strict=True)]
 
 
-def _requests(step: Step) -> Sequence[PackRequest]:
+def _requests(step: Step) -> Sequence[PrepackRequest]:
     """What the kernel of a step asked for."""
-    return () if step.prepared is None else tuple(step.prepared.packs)
+    return () if step.prepared is None else tuple(step.prepared.prepacks)
 
 
-def _same_place(a: Operand, b: Operand) -> bool:
+def _same_elements(a: Operand, b: Operand) -> bool:
     """True when two operands lie in the same bytes in the same order."""
     return (
         a.arena == b.arena

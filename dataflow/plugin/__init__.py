@@ -63,7 +63,7 @@ _NAMES = {
     "LoweredNode": "ir.lowered",
     "Operand": "ir.operand",
     "OperandSpec": "ir.kernel",
-    "PackRequest": "plugin.device",
+    "PrepackRequest": "plugin.device",
     "Precision": "plugin.device",
     "Prepared": "plugin.device",
     "Role": "plugin.device",

@@ -60,8 +60,8 @@ from .device import Backend as Backend
 from .device import BoundSegment as BoundSegment
 from .device import Buffer as Buffer
 from .device import Device as Device
-from .device import PackRequest as PackRequest
 from .device import Precision as Precision
+from .device import PrepackRequest as PrepackRequest
 from .device import Prepared as Prepared
 from .device import Role as Role
 from .device import Unavailable as Unavailable

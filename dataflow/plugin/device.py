@@ -68,14 +68,14 @@ class Buffer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackRequest:
-    """A packed copy of a constant input that a kernel wants kept.
+class PrepackRequest:
+    """A prepacked copy of a constant input that a kernel wants kept.
 
     Attributes:
         input: which one.
         kind: the kernel's own number of the form of the copy.
         bytes: of the copy.
-        fill: ``fill(source, packed)`` makes it; both are ``void *``.
+        fill: ``fill(source, prepacked)`` makes it; both are ``void *``.
         replaces: a run that gets the copy doesn't read the input.
     """
 
@@ -94,7 +94,7 @@ class Prepared(Protocol):
         """Bytes of scratch memory that each run of the step needs."""
 
     @property
-    def packs(self) -> Sequence[PackRequest]:
+    def prepacks(self) -> Sequence[PrepackRequest]:
         """Packed copies of inputs that it wants, in their order."""
 
     @property

@@ -19,7 +19,7 @@ Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Value
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightedLoss:
     """A loss of one value of the model.
 
     Attributes:
@@ -41,9 +41,9 @@ class BatchObjective:
     """The objective for batches of one form; see ``Objective.for_batch``.
 
     Attributes:
-        chosen: a callable of the user's instead of parts.
-        parts: losses, whose class axis is known.
-        metrics: name, metric and index of the part whose labels it reads.
+        chosen: a callable of the user's instead of losses.
+        losses: losses, whose class axis is known.
+        metrics: name, metric and index of the entry whose labels it reads.
         free: callables of the user's by name.
         types: of all entries of a batch.
         extra: of those that are no inputs of the model.
@@ -51,7 +51,7 @@ class BatchObjective:
     """
 
     chosen: Build | None
-    parts: tuple[Part, ...]
+    losses: tuple[WeightedLoss, ...]
     metrics: Sequence[tuple[str, Metric, int]]
     free: Sequence[tuple[str, Build]]
     types: Mapping[str, TensorType]
@@ -67,8 +67,8 @@ class BatchObjective:
         Raises:
             InputError: labels that don't fit them.
         """
-        for part in self.parts:
-            part.loss.target(outputs[part.output], self.types[part.key])
+        for entry in self.losses:
+            entry.loss.target(outputs[entry.output], self.types[entry.key])
         return self.extra
 
     def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
@@ -77,29 +77,29 @@ class BatchObjective:
         if self.chosen is not None:
             elements = self.chosen(g, outputs, batch)
             loss, weight = self._mean_or_elements(g, elements, sample_weight)
-        elif len(self.parts) == 1:
-            loss, weight = self._terms(self.parts[0], outputs, batch, sample_weight)
+        elif len(self.losses) == 1:
+            loss, weight = self._terms(self.losses[0], outputs, batch, sample_weight)
         else:
             loss, weight = self._weighted(g, outputs, batch, sample_weight)
         terms = {"loss": loss, "weight": weight}
         for name, metric, index in self.metrics:
-            part = self.parts[index]
-            target = self._target(part, outputs, batch)
-            sums = metric.sums(target, outputs[part.output], batch[part.key])
+            entry = self.losses[index]
+            target = self._target(entry, outputs, batch)
+            sums = metric.sums(target, outputs[entry.output], batch[entry.key])
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         for name, free in self.free:
             sums = self._mean_or_elements(g, free(g, outputs, batch), None)
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         return terms
 
-    def _target(self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Target:
-        return part.loss.target(outputs[part.output].type, batch[part.key].type)
+    def _target(self, entry: WeightedLoss, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Target:
+        return entry.loss.target(outputs[entry.output].type, batch[entry.key].type)
 
     def _terms(
-        self, part: Part, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
+        self, entry: WeightedLoss, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
     ) -> tuple[Value, Value]:
-        target = self._target(part, outputs, batch)
-        elements, weight = part.loss.elements(target, outputs[part.output], batch[part.key])
+        target = self._target(entry, outputs, batch)
+        elements, weight = entry.loss.elements(target, outputs[entry.output], batch[entry.key])
         return losses.total(elements, weight, sample_weight)
 
     def _weighted(
@@ -107,9 +107,9 @@ class BatchObjective:
     ) -> tuple[Value, Value]:
         """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
         mean: Value | None = None
-        for part in self.parts:
-            loss, weight = self._terms(part, outputs, batch, sample_weight)
-            term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), part.factor)
+        for entry in self.losses:
+            loss, weight = self._terms(entry, outputs, batch, sample_weight)
+            term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), entry.factor)
             mean = term if mean is None else ops.add(mean, term)
         assert mean is not None
         count = g.scalar(self.size, float32) if sample_weight is None else losses.summed(sample_weight)

@@ -1,7 +1,7 @@
 """Checkpoints: a training run in one safetensors file, that appears whole or not at all.
 
 A file carries a digest of all that it holds. What is read is checked against it before anybody uses it: damaged files,
-files of others, and files of newer versions are told apart.
+files of others, and files of newer versions are distinguished.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Pa
     """
     folder = Path(folder)
     path = folder / f"step-{step:09d}.safetensors"
-    part = folder / f".{path.name}.{_HOST}.{os.getpid()}.part"
+    unfinished = folder / f".{path.name}.{_HOST}.{os.getpid()}.part"
     tensors = {name: np.require(array, requirements="C") for name, array in checkpoint.tensors.items()}
     metadata = {
         "format": f"dataflow checkpoint {VERSION}",
@@ -147,12 +147,12 @@ def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Pa
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            _write(part, tensors, metadata)
-            _reach_disk(part)
-            part.replace(path)
+            _write(unfinished, tensors, metadata)
+            _reach_disk(unfinished)
+            unfinished.replace(path)
         finally:
             with suppress(OSError):  # the reason why it is still there counts
-                part.unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
         _reach_disk(folder)
     except OSError as error:
         why = f"this checkpoint was not saved, earlier ones stay: {error.strerror or error}"
@@ -178,13 +178,13 @@ def _write(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]
 
 def _digest(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> str:
     """A hash of names, types, shapes and bytes of the tensors and of the other entries of the metadata."""
-    whole = xxhash.xxh3_128()
+    digest = xxhash.xxh3_128()
     entries = {key: text for key, text in metadata.items() if key != "digest"}
     types = {name: [array.dtype.name, list(array.shape)] for name, array in tensors.items()}
-    whole.update(json.dumps([entries, types], sort_keys=True).encode())
+    digest.update(json.dumps([entries, types], sort_keys=True).encode())
     for name in sorted(tensors):
-        whole.update(_bytes(tensors[name]))
-    return whole.hexdigest()
+        digest.update(_bytes(tensors[name]))
+    return digest.hexdigest()
 
 
 def _bytes(array: Array) -> memoryview:

@@ -49,7 +49,7 @@ class Dataset:
             and ``__getitem__`` that gives a dict or a tuple per sample; an iterable of ready batches (dicts or tuples
             of arrays), or a function that makes one.
         rename: old key to new; a new key of None drops the entry.
-        keys: names for the parts of tuples; by default the model's inputs in order, then ``labels``.
+        keys: names for the elements of tuples; by default the model's inputs in order, then ``labels``.
 
     Arrays are read through ``.to_numpy`` or ``__array__``.
     """
@@ -151,8 +151,8 @@ class Dataset:
                 step = max(1, _CHUNK // max(1, array[:1].size))
                 if array.dtype.kind == "f":
                     for start in range(0, len(rows), step):
-                        part = rows[start : start + step]
-                        refuse_nan(key, array[part], part)
+                        block = rows[start : start + step]
+                        refuse_nan(key, array[block], block)
 
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
         """Two datasets without common samples; the second has ``fraction`` of them, chosen by seed.
@@ -187,7 +187,7 @@ class Dataset:
             epoch: number of the pass.
             shuffle: a random order; not for iterables.
             start: how many batches to skip.
-            tuple_keys: names for the parts of tuples, where the dataset has no ``keys``.
+            tuple_keys: names for the elements of tuples, where the dataset has no ``keys``.
         """
         batch_size = integer("batch_size", batch_size)
         if not self._sized:
@@ -226,14 +226,14 @@ class Dataset:
                 )
         taken = {}
         for key in entries[0]:
-            parts = [as_array(entry[key], f"{key!r} of sample {n}") for n, entry in zip(rows, entries, strict=True)]
-            odd = next((n for n, part in zip(rows, parts, strict=True) if part.shape != parts[0].shape), None)
+            samples = [as_array(entry[key], f"{key!r} of sample {n}") for n, entry in zip(rows, entries, strict=True)]
+            odd = next((n for n, sample in zip(rows, samples, strict=True) if sample.shape != samples[0].shape), None)
             if odd is not None:
                 raise InputError(
-                    f"Dataset: {key!r} of sample {odd} has another shape than of sample {rows[0]} {parts[0].shape}; "
+                    f"Dataset: {key!r} of sample {odd} has another shape than of sample {rows[0]} {samples[0].shape}; "
                     "pad the samples to one shape, or give an iterable of ready batches"
                 )
-            taken[key] = np.stack(parts)
+            taken[key] = np.stack(samples)
         return taken
 
     def _sample(self, row: int, tuple_keys: Sequence[str]) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class Dataset:
         if len(item) != len(keys):
             raise InputError(
                 f"Dataset: it gives tuples of {len(item)}, but knows {len(keys)} names ({', '.join(keys) or 'none'}); "
-                "name the parts with Dataset(data, keys=(...))"
+                "name the elements with Dataset(data, keys=(...))"
             )
         return self._renamed(dict(zip(keys, item, strict=True)))
 
@@ -313,10 +313,10 @@ class Dataset:
             raise InputError(f"Dataset: the arrays differ in their number of samples (first axis): {lengths}")
 
     def _rows(self, rows: Array) -> Dataset:
-        part = object.__new__(Dataset)
-        part.__dict__.update(self.__dict__)
-        part._subset = rows
-        return part
+        chosen = object.__new__(Dataset)
+        chosen.__dict__.update(self.__dict__)
+        chosen._subset = rows
+        return chosen
 
 
 @contextmanager
@@ -360,13 +360,13 @@ def check_keys(found: Collection[str], required: Collection[str], optional: Coll
     missing = [key for key in required if key not in found]
     unknown = [key for key in found if key not in required and key not in optional]
     if missing or unknown:
-        parts = []
+        reasons = []
         if missing:
-            parts.append(f"missing: {', '.join(map(repr, missing))}")
+            reasons.append(f"missing: {', '.join(map(repr, missing))}")
         if unknown:
-            parts.append(f"unknown: {', '.join(map(repr, unknown))}")
+            reasons.append(f"unknown: {', '.join(map(repr, unknown))}")
         raise InputError(
-            f"the data's keys don't fit: {'; '.join(parts)}; expected {', '.join(map(repr, required))}; "
+            f"the data's keys don't fit: {'; '.join(reasons)}; expected {', '.join(map(repr, required))}; "
             "Dataset(data, rename={'old': 'new'}) renames, {'old': None} leaves out"
         )
 

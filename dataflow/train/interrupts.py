@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # without the enums of signal: a tenth of a small training step
 import _thread
-import os
 import signal
+import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -42,6 +43,22 @@ class InterruptsHeld:
         if self._before is not None:
             _signal.signal(_SIGINT, self._before)
             if self._arrived and self._later:
-                _thread.start_new_thread(os.kill, (os.getpid(), signal.SIGINT))  # of C: begins when we let it
+                _thread.start_new_thread(_raise_outside_destructors, ())
             elif self._arrived:
                 signal.raise_signal(signal.SIGINT)
+
+
+def _raise_outside_destructors() -> None:
+    """Interrupts the main thread once it runs no destructor: what is raised in one is lost."""
+    main = threading.main_thread().ident
+    assert main is not None
+    while _in_destructor(sys._current_frames().get(main)):
+        time.sleep(0.001)
+    # Keeps the lock of the interpreter: the main thread stands where it was seen. To it alone, so that it wakes.
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+def _in_destructor(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None

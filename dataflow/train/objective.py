@@ -16,7 +16,7 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
 from ..ir.value import Value
 from ..model import Model
-from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, Part, samples
+from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, samples
 from .dataset import refuse_nan
 from .losses import CrossEntropy, Loss, OutputLoss
 from .metrics import Metric
@@ -32,7 +32,7 @@ _PASSED = frozenset({"reshape", "copy", "cast"})
 
 
 class Objective:
-    """What a run makes small and what it reports; builds its part of the graph.
+    """What a run makes small and what it reports; builds its subgraph.
 
     Attributes:
         graph: the model's, with the inner values that are read as further outputs.
@@ -53,15 +53,15 @@ class Objective:
         self._model = model.graph
         self._inputs = tuple(model.inputs)
         self._build: Build | None = None
-        self._parts: list[Part] = []
+        self._weighted_losses: list[WeightedLoss] = []
         if isinstance(loss, str):
             loss = names.loss(loss)
         if isinstance(loss, OutputLoss):
             self._build = _Returned(self._output(loss.name))
         elif isinstance(loss, Mapping):
-            self._parts = [self._part(name, *_entry(choice, names)) for name, choice in loss.items()]
+            self._weighted_losses = [self._weighted_loss(name, *_entry(choice, names)) for name, choice in loss.items()]
         elif isinstance(loss, Loss):
-            self._parts = [self._part(self._chosen(output), loss, LABELS, 1.0)]
+            self._weighted_losses = [self._weighted_loss(self._chosen(output), loss, LABELS, 1.0)]
         elif callable(loss):
             self._build = loss
         else:
@@ -69,7 +69,7 @@ class Objective:
         found = None if chosen is None else [names.metric(m) for m in chosen]
         self._metrics = self._labelled(found, names)
         self._free = [(_name_of(m), m) for m in found or () if not isinstance(m, Metric)]
-        self.keys = tuple(dict.fromkeys(p.key for p in self._parts if p.key not in self._inputs))
+        self.keys = tuple(dict.fromkeys(p.key for p in self._weighted_losses if p.key not in self._inputs))
         self.open = bool(self._free) or (self._build is not None and not isinstance(self._build, _Returned))
         self._entries = frozenset((*self.keys, SAMPLE_WEIGHT))  # what programs read unless it is open
         self._seen: dict[Any, np.dtype[Any]] = {}  # by form of labels: saves a twentieth of a small step
@@ -87,12 +87,12 @@ class Objective:
         """Names of the graph's outputs that the loss reads; a callable may read all."""
         if isinstance(self._build, _Returned):
             return (self._build.name,)
-        return tuple(self._outputs) if self.open else tuple(part.output for part in self._parts)
+        return tuple(self._outputs) if self.open else tuple(entry.output for entry in self._weighted_losses)
 
     @property
     def label_keys(self) -> tuple[str, ...]:
         """The keys of labels; an input of the model may be one."""
-        return tuple(dict.fromkeys(p.key for p in self._parts))
+        return tuple(dict.fromkeys(p.key for p in self._weighted_losses))
 
     def prepare(self, arrays: Mapping[str, Array], indices: Array | None) -> dict[str, Array]:
         """What the programs read of a batch beside the model's inputs, in the dtypes that they want.
@@ -101,12 +101,12 @@ class Objective:
             InputError: labels that don't fit the values or have a NaN.
         """
         entries = {key: array for key, array in arrays.items() if key not in self._inputs}
-        for part in self._parts:
-            labels = arrays[part.key]
-            refuse_nan(part.key, labels, indices)
-            wanted = self._label_dtype(part, labels)
-            if part.key in entries:
-                entries[part.key] = np.asarray(labels, wanted)
+        for entry in self._weighted_losses:
+            labels = arrays[entry.key]
+            refuse_nan(entry.key, labels, indices)
+            wanted = self._label_dtype(entry, labels)
+            if entry.key in entries:
+                entries[entry.key] = np.asarray(labels, wanted)
         if SAMPLE_WEIGHT in entries:
             if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
                 raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
@@ -119,12 +119,12 @@ class Objective:
                 )
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
 
-    def _label_dtype(self, part: Part, labels: Array) -> np.dtype[Any]:
+    def _label_dtype(self, entry: WeightedLoss, labels: Array) -> np.dtype[Any]:
         """The dtype that a loss wants of these labels; looked up where labels of that form were seen before."""
-        form = part.output, part.key, labels.dtype, labels.shape
+        form = entry.output, entry.key, labels.dtype, labels.shape
         found = self._seen.get(form)
         if found is None:
-            target = part.loss.target(self._outputs[part.output].type, TensorType(dtype(labels), labels.shape))
+            target = entry.loss.target(self._outputs[entry.output].type, TensorType(dtype(labels), labels.shape))
             if len(self._seen) >= MOST_FORMS:
                 self._seen.clear()
             found = self._seen[form] = target.labels.dtype.numpy
@@ -137,15 +137,15 @@ class Objective:
 
         The class axis of each loss is decided here, from the labels' type and the declared type of what it reads.
         """
-        parts = []
-        for part in self._parts:
-            target = part.loss.target(self._outputs[part.output].type, types[part.key])
-            if isinstance(part.loss, CrossEntropy) and part.loss.axis is None:
-                part = dataclasses.replace(part, loss=dataclasses.replace(part.loss, axis=target.axis))
-            parts.append(part)
+        losses = []
+        for entry in self._weighted_losses:
+            target = entry.loss.target(self._outputs[entry.output].type, types[entry.key])
+            if isinstance(entry.loss, CrossEntropy) and entry.loss.axis is None:
+                entry = dataclasses.replace(entry, loss=dataclasses.replace(entry.loss, axis=target.axis))
+            losses.append(entry)
         entries = {key: type_ for key, type_ in types.items() if key not in self._inputs}
         size = samples(type_.sizes for type_ in types.values())
-        return BatchObjective(self._build, tuple(parts), self._metrics, self._free, types, entries, size)
+        return BatchObjective(self._build, tuple(losses), self._metrics, self._free, types, entries, size)
 
     # ---- what the user chose --------------------------------------------------------------------------
 
@@ -159,14 +159,14 @@ class Objective:
             "reads with output="
         )
 
-    def _part(self, name: str, loss: Loss, key: str, factor: float) -> Part:
+    def _weighted_loss(self, name: str, loss: Loss, key: str, factor: float) -> WeightedLoss:
         value = self._output(name)
         inner = _before(self._model, self._outputs[value], loss.skips)
         if inner is not None:
             op, logits = inner
             value = self._add_output(logits)
             _log.info("the loss reads %r, the input of %s, instead of its result %r", logits.name, op, name)
-        return Part(loss, name, value, key, factor)
+        return WeightedLoss(loss, name, value, key, factor)
 
     def _output(self, name: str) -> str:
         """The name under which the graph returns the output or inner value ``name``."""
@@ -186,11 +186,11 @@ class Objective:
         """Metrics of a value and its labels: the chosen ones, or those that fit each loss."""
         own = [m for m in chosen or () if isinstance(m, Metric)]
         found: list[tuple[str, Metric, int]] = []
-        for index, part in enumerate(self._parts):
-            prefix = f"{part.name}_" if len(self._parts) > 1 else ""
-            fitting = own if chosen is not None else map(names.metric, part.loss.metrics)
+        for index, entry in enumerate(self._weighted_losses):
+            prefix = f"{entry.name}_" if len(self._weighted_losses) > 1 else ""
+            fitting = own if chosen is not None else map(names.metric, entry.loss.metrics)
             found += [(prefix + metric.name, metric, index) for metric in fitting]
-        if own and not self._parts:
+        if own and not self._weighted_losses:
             text = f"metrics {[m.name for m in own]} need a loss that names its labels"
             raise InputError(f"{text}; give functions (g, outputs, batch)")
         return found
@@ -208,10 +208,10 @@ class _Returned:
 
 def _entry(choice: Any, names: Names) -> tuple[Loss, str, float]:
     """Loss, label key and factor of an entry of a dict of losses."""
-    parts = choice if isinstance(choice, tuple) else (choice,)
-    loss = names.loss(parts[0])
-    key = parts[1] if len(parts) > 1 else LABELS
-    factor = parts[2] if len(parts) > 2 else 1.0
+    given = choice if isinstance(choice, tuple) else (choice,)
+    loss = names.loss(given[0])
+    key = given[1] if len(given) > 1 else LABELS
+    factor = given[2] if len(given) > 2 else 1.0
     if not isinstance(loss, Loss) or not isinstance(key, str):
         raise InputError(f"loss: {choice!r}: expected (loss, label_key, weight) with a loss that has labels")
     return loss, key, float(factor)

@@ -63,7 +63,7 @@ class AdamW:
         lr: learning rate.
         weight_decay: fraction of a parameter taken off per step, times the rate.
         betas: decay of the mean and of the mean square of gradients.
-        epsilon: added to the root of the mean square.
+        epsilon: added to its square root.
         schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
     """
 

@@ -44,9 +44,9 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
             f"nothing is left to train: {_described(given)}; the model has {len(parameters)} stored tensors, "
             f"{len(default)} of them trainable by default"
         )
-    whole = [f"{name!r} is {parameters[name].type}" for name in names if not parameters[name].type.dtype.is_float]
-    if whole:
-        raise InputError(f"only float tensors can be trained: {', '.join(whole)}")
+    integers = [f"{name!r} is {parameters[name].type}" for name in names if not parameters[name].type.dtype.is_float]
+    if integers:
+        raise InputError(f"only float tensors can be trained: {', '.join(integers)}")
     narrow = [f"{name!r} is {parameters[name].type}" for name in names if parameters[name].type.dtype.bits < 32]
     if narrow:
         more = f" and {len(narrow) - 3} more" if len(narrow) > 3 else ""

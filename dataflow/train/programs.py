@@ -126,7 +126,7 @@ class Programs:
             arguments = program.arguments.checked(batch)
             arguments = {n: a.copy() if plan.inputs[n].arena in read else a for n, a in arguments.items()}
             results = program.results.arrays()
-            self._call(program, arguments, results, part=FORWARD)
+            self._call(program, arguments, results, stage=FORWARD)
         self._kept = _Kept(program, arguments, results, first)
         found = {
             name: results[name].copy() if plan.outputs[name].arena in read else results[name]
@@ -151,7 +151,7 @@ class Programs:
             held = {} if cotangent == 1.0 or kept.first else self.gradients()
             for name, array in held.items():
                 self._trained.write(ACCUMULATOR + name, np.zeros_like(array))
-            self._call(kept.program, kept.arguments, kept.results, part=BACKWARD)
+            self._call(kept.program, kept.arguments, kept.results, stage=BACKWARD)
             if cotangent == 1.0:
                 self._squares = float(kept.results[SQUARES])
             else:
@@ -178,7 +178,7 @@ class Programs:
         """
         with limited(self.engine.devices.account, "the optimizer's step"):
             program, batch = self._optimizer_step(hyper, weight)
-        results = self._run(program, batch, interruptible=False)  # outside: no limit ends it half-way
+        results = self._run(program, batch, interruptible=False)  # outside: no limit ends it before it is complete
         return float(results["norm"]) if "norm" in results else float("nan")
 
     # ---- gradients ------------------------------------------------------------------------------------
@@ -353,9 +353,9 @@ class Programs:
         results: Mapping[str, Array],
         *,
         interruptible: bool = True,
-        part: str | None = None,
+        stage: str | None = None,
     ) -> None:
         try:
-            program.run(arguments, results, interruptible=interruptible, part=part)
+            program.run(arguments, results, interruptible=interruptible, stage=stage)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None

@@ -38,17 +38,17 @@ def progress(shown: bool | None) -> Progress:
 
 def described(figures: Mapping[str, float], *, errors: bool = True) -> str:
     """Figures for people, each with its standard error where known: ``loss 0.4213 ± 0.0090``."""
-    parts = []
+    texts = []
     for name, figure in figures.items():
         if name.endswith("_error") or name in ("epoch", "lr", "seconds", "step"):
             continue
         error = figures.get(f"{name}_error", math.nan)
         if errors and math.isfinite(error):
-            places = min(max(0, 1 - math.floor(math.log10(error))), 9) if error else 4  # two digits of the error
-            parts.append(f"{name} {figure:.{places}f} ± {error:.{places}f}")
+            digits = min(max(0, 1 - math.floor(math.log10(error))), 9) if error else 4  # two digits of the error
+            texts.append(f"{name} {figure:.{digits}f} ± {error:.{digits}f}")
         else:
-            parts.append(f"{name} {figure:.4g}")
-    return ", ".join(parts)
+            texts.append(f"{name} {figure:.4g}")
+    return ", ".join(texts)
 
 
 class Silent:

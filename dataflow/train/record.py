@@ -99,7 +99,7 @@ class Record:
         slots: Sequence[str],
         optimizer: str,
     ) -> None:
-        """Raises InputError when the checkpoint belongs to a model of another structure, or to another way to train it.
+        """Raises InputError when the checkpoint belongs to a model of another structure, or to other options.
 
         Args:
             checkpoint: that it came from.

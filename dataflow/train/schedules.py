@@ -37,8 +37,8 @@ class Cosine:
 
     def __call__(self, step: int) -> float:
         """The factor after ``step`` steps."""
-        part = _part(self, step)
-        return _warm(step, self.warmup) * (self.final + (1.0 - self.final) * 0.5 * (1.0 + math.cos(math.pi * part)))
+        done = _progress(self, step)
+        return _warm(step, self.warmup) * (self.final + (1.0 - self.final) * 0.5 * (1.0 + math.cos(math.pi * done)))
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Linear:
 
     def __call__(self, step: int) -> float:
         """The factor after ``step`` steps."""
-        return _warm(step, self.warmup) * (1.0 + (self.final - 1.0) * _part(self, step))
+        return _warm(step, self.warmup) * (1.0 + (self.final - 1.0) * _progress(self, step))
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _warm(step: int, warmup: int) -> float:
     return min(1.0, (step + 1) / warmup) if warmup else 1.0
 
 
-def _part(schedule: Union[Cosine, Linear], step: int) -> float:
+def _progress(schedule: Union[Cosine, Linear], step: int) -> float:
     """How much of the decay is done, from 0 to 1."""
     if schedule.steps is None:
         raise InputError(

@@ -60,9 +60,9 @@ def find_ties(model: Model) -> dict[str, Tie]:
             if array.size < 2 or (array == array.reshape(-1)[0]).all():
                 continue
             direct = known.get(_key(array))
-            turned = known.get(_key(array.T)) if array.ndim == 2 and direct is None else None
-            if direct is not None or turned is not None:
-                found[name] = Tie(direct or turned or "", direct is None)
+            transposed = known.get(_key(array.T)) if array.ndim == 2 and direct is None else None
+            if direct is not None or transposed is not None:
+                found[name] = Tie(direct or transposed or "", direct is None)
             else:
                 known[_key(array)] = name
     return found

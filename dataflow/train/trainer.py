@@ -171,9 +171,9 @@ class Trainer(Stepper):
             held = as_dataset(validation)
         elif val_split:
             dataset, held = dataset.split(val_split, self.seed)
-        for part in (dataset, held):
-            if part is not None:
-                self._check_data(part)
+        for given in (dataset, held):
+            if given is not None:
+                self._check_data(given)
         if checkpoint is None and resume == "auto":
             raise InputError("fit: resume='auto' needs checkpoint=, the folder to look in")
         saving = None if checkpoint is None else Saving(Path(checkpoint), every, keep)

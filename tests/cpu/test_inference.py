@@ -113,7 +113,7 @@ def test_convolution(case, batch, constant):
     if constant:
         found, plan = run(lambda g, x: df.ops.conv(x, g.parameter("w", w), g.constant(bias), **window), x)
         if filters // groups > 16:  # a vector of filters; fewer are read as they are
-            assert plan.memory["packs"] >= w.nbytes
+            assert plan.memory["prepacks"] >= w.nbytes
         if channels <= 64:
             assert plan.lower_bound_bytes <= 2 << 20  # what two threads have room for in their second caches
         near(found, exact, terms)
@@ -122,7 +122,7 @@ def test_convolution(case, batch, constant):
         found, plan = run(lambda g, x, z: added(x, g.parameter("w", w), g.constant(bias), z, window), x, z)
     else:
         found, plan = run(lambda g, x, w, b: df.ops.conv(x, w, b, **window), x, w, bias)
-        assert "packs" not in plan.memory
+        assert "prepacks" not in plan.memory
         near(found, exact, terms)
         found, plan = run(lambda g, x, w, b, z: added(x, w, b, z, window), x, w, bias, z)
     assert [step.node.op.name for step in plan.segments[0].steps] == ["tanh", "conv_add_relu"]
@@ -158,7 +158,7 @@ def test_input_gradient_of_convolution(case, constant):
     )
     near(found, reference(dy, w, x, **window), w[0].size // w.shape[1] * (filters // groups))
     prepacked = channels // groups > 16 and np.prod(strides) <= 9 and max(pads) < min(kernel)
-    assert ("packs" in plan.memory) == constant or not prepacked
+    assert ("prepacks" in plan.memory) == constant or not prepacked
 
 
 CHANNEL_BY_CHANNEL = [c for c in CONVOLUTIONS if c[-1] == c[0]] + [

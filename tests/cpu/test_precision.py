@@ -231,9 +231,9 @@ def test_constant_weights_take_half_the_memory():
     random = np.random.default_rng(6)
     a, b = normal(random, 100, 512), normal(random, 512, 320)
     found, plan = by_constant(a, b, "bf16")
-    assert b.nbytes / 2 <= plan.memory["packs"] <= b.nbytes / 2 + 4096
+    assert b.nbytes / 2 <= plan.memory["prepacks"] <= b.nbytes / 2 + 4096
     np.testing.assert_array_equal(found, product(a, b, "bf16"))
-    assert not by_constant(a, b, "bf16x6")[1].memory.get("packs")
+    assert not by_constant(a, b, "bf16x6")[1].memory.get("prepacks")
 
 
 @pytest.mark.parametrize("case", list(odd_operands()), ids=lambda case: case[0].replace(" ", "-"))

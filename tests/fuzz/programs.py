@@ -20,7 +20,7 @@ from dataflow.ir.plan import Plan
 from dataflow.ir.types import DType, TensorType, bfloat16, contiguous_strides, float32, float64, int8
 from dataflow.lower.loop_buffers import Scan, half, halves, make_loop, row
 from dataflow.planning.planner import make_plan
-from dataflow.plugin.device import PackRequest
+from dataflow.plugin.device import PrepackRequest
 
 WORK = Op("work", ("xs*",), same_type)
 ANY = OperandSpec(strided=True, repeated=True)
@@ -33,7 +33,7 @@ class Answer:
     """What a device answers for a node at plan time."""
 
     workspace: int
-    packs: tuple[PackRequest, ...]
+    prepacks: tuple[PrepackRequest, ...]
     algorithms: tuple[str, ...] = ()
     algorithm: str = ""
 
@@ -102,7 +102,9 @@ class Program:
         item = LoweredNode(made, device, kernel, tuple(inputs), tuple(outputs))
         workspace = self.random.choice((0, 0, 0, 1, 40, 64, 200))
         requests = [
-            PackRequest(i, self.random.randrange(3), self.random.randint(1, 99), _no_fill, self.random.random() < 0.5)
+            PrepackRequest(
+                i, self.random.randrange(3), self.random.randint(1, 99), _no_fill, self.random.random() < 0.5
+            )
             for i, s in enumerate(inputs)
             if s.base.kind == "stored" and s.base.memory == HOST and s.type.elements and self.random.random() < 0.4
         ]

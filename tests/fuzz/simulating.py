@@ -13,7 +13,7 @@ import numpy as np
 
 from dataflow.ir.lowered import BaseTensor, Loop, Lowered, LoweredNode, Move, Storage
 from dataflow.ir.operand import Operand
-from dataflow.ir.plan import Arena, Body, Pack, Plan, Segment, Step, Transfer, Wait
+from dataflow.ir.plan import Arena, Body, Plan, Prepack, Segment, Step, Transfer, Wait
 from dataflow.ir.types import contiguous_strides
 
 Array = np.ndarray[Any, Any]
@@ -74,7 +74,7 @@ def apart(lowered: Lowered, plan: Plan) -> Plan:
     def own(like: Operand) -> Operand:
         return replace(like, arena=new(f"own{len(arenas)}", like.bytes), offset=0)
 
-    prepacked: dict[str, Pack] = {}
+    prepacked: dict[str, Prepack] = {}
 
     def step(item: LoweredNode | Loop) -> Step:
         planned = by_name[item.node.name]
@@ -83,13 +83,15 @@ def apart(lowered: Lowered, plan: Plan) -> Plan:
             return replace(planned, body=body)
         inputs, outputs = ([None if s is None else operand(s) for s in given] for given in (item.inputs, item.outputs))
         given = []
-        for request, copy in zip(planned.prepared.packs, planned.packs, strict=False):
+        for request, copy in zip(planned.prepared.prepacks, planned.prepacks, strict=False):
             source = inputs[request.input]
             given.append(None if copy is None else own(copy))
             if copy is not None and source is not None:
-                prepacked[str(len(prepacked))] = Pack(given[-1], source, request.fill)
+                prepacked[str(len(prepacked))] = Prepack(given[-1], source, request.fill)
         workspace = None if planned.workspace is None else own(planned.workspace)
-        return replace(planned, inputs=tuple(inputs), outputs=tuple(outputs), workspace=workspace, packs=tuple(given))
+        return replace(
+            planned, inputs=tuple(inputs), outputs=tuple(outputs), workspace=workspace, prepacks=tuple(given)
+        )
 
     by_name = {s.node.name: s for item in plan.items if isinstance(item, Segment) for s in _all_steps(item.steps)}
     items: list[Any] = []
@@ -110,7 +112,7 @@ def apart(lowered: Lowered, plan: Plan) -> Plan:
         arenas=tuple(arenas),
         outputs=outputs,
         kept=kept,
-        packs=prepacked,
+        prepacks=prepacked,
         asynchronous=frozenset(),
     )
 
@@ -125,7 +127,7 @@ class _Simulator:
     def __init__(self, plan: Plan, late: bool) -> None:
         self.plan, self.late = plan, late
         self.memory = [_noise(arena.name, arena.bytes).copy() for arena in plan.arenas]
-        for copy in plan.packs.values():
+        for copy in plan.prepacks.values():
             self.fill(copy.operand, 0, self.digest(b"pack", [self.read(copy.source, 0)]))
         for arena, memory in zip(plan.arenas, self.memory, strict=True):
             if arena.kind == "source":  # it has no memory
@@ -174,10 +176,10 @@ class _Simulator:
                 self.fill(operand, iteration, self.digest(b"garbage" + seed, []))
         if step.workspace is not None:
             self.fill(step.workspace, iteration, self.digest(b"scratch" + seed, []))
-        given = [step.prepared.packs[i] for i, p in enumerate(step.packs) if p is not None]
+        given = [step.prepared.prepacks[i] for i, p in enumerate(step.prepacks) if p is not None]
         replaced = {request.input for request in given if request.replaces}
         reads = [self.read(o, iteration) for i, o in enumerate(step.inputs) if o is not None and i not in replaced]
-        reads += [self.read(p, 0) for p in step.packs if p is not None]
+        reads += [self.read(p, 0) for p in step.prepacks if p is not None]
         if step.workspace is not None:
             reads.append(self.read(step.workspace, iteration))
         for index, operand in enumerate(outputs):

@@ -119,8 +119,8 @@ def test_every_algorithm_is_timed_with_its_weight_constant_and_prepacked(
         (weight,) = plan.stored.values()
         assert plan.arenas[weight.arena].kind in ("weights", "source")
         (step,) = plan.segments[0].steps
-        assert all(operand is not None for operand in step.packs)
-        assert len(step.packs) == len(step.prepared.packs)
+        assert all(operand is not None for operand in step.prepacks)
+        assert len(step.prepacks) == len(step.prepared.prepacks)
 
 
 def test_the_file_decides(tmp_path: Path) -> None:

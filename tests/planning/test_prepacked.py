@@ -30,7 +30,7 @@ def expected(weight, x=X):
 
 
 def prepacked_of(plan):
-    return [arena for arena in plan.arenas if arena.kind == "packs"]
+    return [arena for arena in plan.arenas if arena.kind == "prepacks"]
 
 
 def test_a_constant_weight_is_prepacked_counted_and_again_on_reload():
@@ -41,7 +41,7 @@ def test_a_constant_weight_is_prepacked_counted_and_again_on_reload():
     plan = session.plan(X.shape)
     check_plan(plan)
     (arena,) = prepacked_of(plan)
-    assert plan.memory["packs"] == arena.bytes >= WEIGHT.nbytes
+    assert plan.memory["prepacks"] == arena.bytes >= WEIGHT.nbytes
     assert allocated()[0] - before == sum(plan.memory.values())
     m.parameters["w"].set(-2 * WEIGHT)
     session.reload()
@@ -106,23 +106,23 @@ def test_the_checker_finds_a_prepacked_copy_of_another_weight_and_one_of_the_wro
     plan = df.Session(df.Model(g.build()), devices=["cpu"]).plan()
     check_plan(plan)
     (segment,) = plan.segments
-    one, two = [step for step in segment.steps if step.packs]
-    assert one.packs[0].arena != two.packs[0].arena
+    one, two = [step for step in segment.steps if step.prepacks]
+    assert one.prepacks[0].arena != two.prepacks[0].arena
 
     def changed(step):
         steps = tuple(step if s is one else s for s in segment.steps)
         return dataclasses.replace(plan, items=(Segment(segment.device, steps),))
 
     with pytest.raises(PlanViolation, match="a copy of something else than input 1"):
-        check_plan(changed(dataclasses.replace(one, packs=two.packs)))
-    short = dataclasses.replace(one.packs[0], type=df.TensorType(df.uint8, (64,)))
+        check_plan(changed(dataclasses.replace(one, prepacks=two.prepacks)))
+    short = dataclasses.replace(one.prepacks[0], type=df.TensorType(df.uint8, (64,)))
     with pytest.raises(PlanViolation, match="has 64 bytes, it needs"):
-        check_plan(changed(dataclasses.replace(one, packs=(short,))))
+        check_plan(changed(dataclasses.replace(one, prepacks=(short,))))
     kinds = [dataclasses.replace(a, kind="state") if a.kind == "source" else a for a in plan.arenas]
     with pytest.raises(PlanViolation, match="a copy of what a program changes"):
         check_plan(dataclasses.replace(plan, arenas=tuple(kinds)))
     with pytest.raises(PlanViolation, match="reads input 1, which has no memory"):
-        check_plan(changed(dataclasses.replace(one, packs=())))
+        check_plan(changed(dataclasses.replace(one, prepacks=())))
 
 
 def test_a_weight_that_is_read_otherwise_too_keeps_its_memory():

@@ -150,6 +150,23 @@ def test_an_interrupted_trainer_goes_on_from_its_last_step(linear: ModuleType) -
 
 
 @pytest.mark.filterwarnings("error")
+def test_an_interrupt_that_arrived_in_a_destructor_waits_for_its_end():
+    """However long it lasts: what a destructor raises is lost."""
+    ended = []
+
+    class Dropped:
+        def __del__(self):
+            with InterruptsHeld(later=True):
+                signal.raise_signal(signal.SIGINT)
+            time.sleep(0.2)
+            ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        Dropped()
+        time.sleep(60)
+    assert ended
+
+
 def test_ctrl_c_while_a_trainer_is_dropped_is_raised_afterwards():
     """A destructor can raise nothing; the weights go back to the model all the same."""
     g = df.GraphBuilder()
