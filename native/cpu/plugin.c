@@ -46,6 +46,7 @@ enum { ALIGNMENT = 64 };
   X(gather)                                                                                        \
   X(layer_norm)                                                                                    \
   X(linalg)                                                                                        \
+  X(logic)                                                                                         \
   X(loss)                                                                                          \
   X(lrn)                                                                                           \
   X(optimizer)                                                                                     \

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#define DF_UNARY_F32(X)                                                                            \
+#define DF_ARITHMETIC_F32(X)                                                                       \
   X(abs, fabsf(x))                                                                                 \
   X(neg, -x)                                                                                       \
   X(exp, df_exp(x))                                                                                \
@@ -25,19 +25,21 @@
   X(asinh, asinhf(x))                                                                              \
   X(acosh, acoshf(x))                                                                              \
   X(atanh, atanhf(x))                                                                              \
-  X(sigmoid, df_sigmoid(x))                                                                        \
-  X(relu, x < 0.0f ? 0.0f : x)                                                                     \
   X(erf, df_erf(x))                                                                                \
   X(floor, floorf(x))                                                                              \
   X(ceil, ceilf(x))                                                                                \
   X(round, rintf(x))                                                                               \
-  X(sign, x != x ? x : (float)((x > 0.0f) - (x < 0.0f)))                                           \
+  X(sign, x != x ? x : (float)((x > 0.0f) - (x < 0.0f)))
+
+#define DF_ACTIVATION_F32(X)                                                                       \
+  X(sigmoid, df_sigmoid(x))                                                                        \
+  X(relu, x < 0.0f ? 0.0f : x)                                                                     \
   X(softplus, df_softplus(x))                                                                      \
   X(softsign, x / (1.0f + fabsf(x)))                                                               \
   X(hard_swish, x *df_clamp_01(x * (1.0f / 6.0f) + 0.5f))                                          \
   X(mish, x *df_tanh(df_softplus(x)))
 
-#define DF_UNARY_F64(X)                                                                            \
+#define DF_ARITHMETIC_F64(X)                                                                       \
   X(abs, fabs(x))                                                                                  \
   X(neg, -x)                                                                                       \
   X(exp, exp(x))                                                                                   \
@@ -47,13 +49,18 @@
   X(sin, sin(x))                                                                                   \
   X(cos, cos(x))                                                                                   \
   X(tanh, tanh(x))                                                                                 \
-  X(sigmoid, 1.0 / (1.0 + exp(-x)))                                                                \
-  X(relu, x < 0.0 ? 0.0 : x)                                                                       \
   X(erf, erf(x))                                                                                   \
   X(floor, floor(x))                                                                               \
   X(ceil, ceil(x))                                                                                 \
   X(round, rint(x))                                                                                \
   X(sign, x != x ? x : (double)((x > 0.0) - (x < 0.0)))
+
+#define DF_ACTIVATION_F64(X)                                                                       \
+  X(sigmoid, 1.0 / (1.0 + exp(-x)))                                                                \
+  X(relu, x < 0.0 ? 0.0 : x)
+
+#define DF_UNARY_F32(X) DF_ARITHMETIC_F32(X) DF_ACTIVATION_F32(X)
+#define DF_UNARY_F64(X) DF_ARITHMETIC_F64(X) DF_ACTIVATION_F64(X)
 
 /* Negation goes through unsigned numbers: the least integer stays what it is, as in NumPy.
  * U is the type without sign of x. */

@@ -64,10 +64,13 @@ typedef struct program {
   } step[MOST_STEPS];
 } program;
 
-static df_rows rows_of(const df_step_rows *table, int64_t code) {
-  for (; table->rows; table++)
-    if (table->code == code)
-      return table->rows;
+/* The loop of an op, null when it has none here. */
+static const df_step_rows *find(int64_t code) {
+  const df_step_rows *const tables[] = {DF_NAME(df_arithmetic_steps), DF_NAME(df_activation_steps)};
+  for (int i = 0; i < 2; i++)
+    for (const df_step_rows *loop = tables[i]; loop->rows; loop++)
+      if (loop->code == code)
+        return loop;
   return NULL;
 }
 
@@ -81,10 +84,8 @@ static const char *parse(program *p, const df_node *node) {
     if (p->steps == MOST_STEPS)
       return "the program has too many steps";
     const int64_t op = code[at++];
-    df_rows unary = rows_of(DF_NAME(df_unary_rows), op);
-    p->step[p->steps].rows = unary ? unary : rows_of(DF_NAME(df_binary_rows), op);
-    p->step[p->steps].arity = unary ? 1 : 2;
-    if (!p->step[p->steps].rows) {
+    const df_step_rows *loop = find(op);
+    if (!loop) {
       const int last = p->steps > 0 && at + 1 == count && code[at] == p->inputs + p->steps - 1;
       if (trailing <= 0 || !last || !DF_NAME(df_reduces)(op))
         return "the program has an op that can't be a part of one";
@@ -92,7 +93,9 @@ static const char *parse(program *p, const df_node *node) {
       p->reduction = op;
       return NULL;
     }
-    for (int32_t i = 0; i < p->step[p->steps].arity; i++, at++) {
+    p->step[p->steps].rows = loop->rows;
+    p->step[p->steps].arity = loop->arity;
+    for (int32_t i = 0; i < loop->arity; i++, at++) {
       if (at >= count || code[at] < 0 || code[at] >= p->inputs + p->steps)
         return "a step of the program reads what is not there";
       p->step[p->steps].operand[i] = (int32_t)code[at];

@@ -313,10 +313,11 @@ static inline df_status df_map_run(const df_call *call, int32_t n_inputs, df_row
  * last has none. */
 typedef struct df_step_rows {
   int64_t code;
+  int32_t arity;
   df_rows rows;
 } df_step_rows;
 
-extern const df_step_rows DF_NAME(df_unary_rows)[];
-extern const df_step_rows DF_NAME(df_binary_rows)[];
+extern const df_step_rows DF_NAME(df_arithmetic_steps)[];
+extern const df_step_rows DF_NAME(df_activation_steps)[];
 
 #endif
