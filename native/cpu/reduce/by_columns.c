@@ -13,7 +13,7 @@ static void reduce_columns(const df_reduction *r, const char *x, int64_t partiti
   uint64_t partial[DF_CHUNK], buffer[DF_CHUNK];
   for (int64_t j = 0; j < n; j++)
     totals[j] = op->identity;
-  DF_ASSUME(rows->inputs == 1);
+  DF_ASSUME(rows->inputs == 1 && rows->rank > 0);
   df_cursor cursor;
   df_cursor_set(&cursor, rows, strip);
   while (strip < end) {
@@ -36,6 +36,7 @@ static void reduce_columns(const df_reduction *r, const char *x, int64_t partiti
 void DF_NAME(df_reduce_by_columns)(const df_reduction *r, int64_t begin, int64_t end) {
   const df_reduce_plan *plan = r->plan;
   const df_walk *kept = &plan->kept;
+  DF_ASSUME(kept->inputs == 1);
   df_cursor cursor;
   for (int64_t index = begin; index < end; index++) {
     const df_reduce_task task = df_reduce_task_of(plan, index);
@@ -45,7 +46,7 @@ void DF_NAME(df_reduce_by_columns)(const df_reduction *r, int64_t begin, int64_t
     reduce_columns(r, r->x + (cursor.offset[0] + column * plan->stride) * r->op->item,
                    task.partition, row * plan->inner + column,
                    df_min(DF_CHUNK, plan->inner - column), task.strip, task.strip_end);
-    if (kept->rank && (task.unit + 1) % plan->chunks == 0)
+    if (kept->rank > 0 && (task.unit + 1) % plan->chunks == 0)
       df_cursor_advance(&cursor, kept, 1);
   }
 }

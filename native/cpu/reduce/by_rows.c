@@ -33,6 +33,7 @@ static df_reduced reduce_output(const df_reduction *r, int64_t at, int64_t strip
   df_reduced total = r->op->identity;
   if (strip >= end)
     return total;
+  DF_ASSUME(rows->inputs == 1);
   df_cursor cursor;
   df_cursor_set(&cursor, rows, strip / plan->per_row);
   int64_t in_row = strip % plan->per_row;
@@ -42,7 +43,7 @@ static df_reduced reduce_output(const df_reduction *r, int64_t at, int64_t strip
                          df_min(DF_REDUCE_STRIP, plan->inner - first), total);
     if (++in_row == plan->per_row) {
       in_row = 0;
-      if (rows->rank)
+      if (rows->rank > 0)
         df_cursor_advance(&cursor, rows, 1);
     }
   }
@@ -74,8 +75,7 @@ static void reduce_short_rows(const df_reduction *r, df_cursor *cursor, int64_t 
         continue;
       }
       rows[i] = (const float *)(const void *)r->x + cursor->offset[0];
-      if (plan->kept.rank)
-        df_cursor_advance(cursor, &plan->kept, 1);
+      df_cursor_advance(cursor, &plan->kept, 1);
     }
     r->op->rows(rows, some, plan->inner, totals);
     for (int64_t i = 0; i < some; i++)
@@ -86,6 +86,7 @@ static void reduce_short_rows(const df_reduction *r, df_cursor *cursor, int64_t 
 void DF_NAME(df_reduce_by_rows)(const df_reduction *r, int64_t begin, int64_t end) {
   const df_reduce_plan *plan = r->plan;
   const df_walk *kept = &plan->kept;
+  DF_ASSUME(kept->inputs == 1 && kept->rank > 0);
   df_cursor cursor;
   if (by_short_rows(r)) {
     df_cursor_set(&cursor, kept, begin);
@@ -98,7 +99,6 @@ void DF_NAME(df_reduce_by_rows)(const df_reduction *r, int64_t begin, int64_t en
       df_cursor_set(&cursor, kept, task.unit);
     df_reduce_deliver(r, task.partition, task.unit,
                       reduce_output(r, cursor.offset[0], task.strip, task.strip_end));
-    if (kept->rank)
-      df_cursor_advance(&cursor, kept, 1);
+    df_cursor_advance(&cursor, kept, 1);
   }
 }

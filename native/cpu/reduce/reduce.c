@@ -89,47 +89,14 @@ DEFINE_REDUCER(prod_f64, double, double, f, double, PROD_OF, 1.0, , NULL)
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
-static void reduce_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const df_reduction *r = context;
-  int64_t begin, end;
-  df_task_range(index, count, r->plan->units * r->plan->partitions, 1, &begin, &end);
-  if (r->plan->by_columns)
-    DF_NAME(df_reduce_by_columns)(r, begin, end);
-  else
-    DF_NAME(df_reduce_by_rows)(r, begin, end);
-}
-
-static df_status run_plan(const df_call *call, df_reduction r) {
-  const df_reduce_plan *plan = r.plan;
-  const df_reducer *op = r.op;
-  if (plan->outputs == 0)
-    return DF_OK;
-  if (plan->count == 0) {
-    for (int64_t i = 0; i < plan->outputs; i++)
-      op->store(r.out, i, op->identity, 0);
-    return DF_OK;
-  }
-  const int64_t tasks = df_task_count(call, plan->outputs * plan->count, DF_GRAIN);
-  df_parallel(call, reduce_task, &r, df_min(tasks, plan->units * plan->partitions));
-  if (plan->partitions > 1)
-    for (int64_t i = 0; i < plan->outputs; i++) {
-      df_reduced total = op->identity;
-      for (int64_t partition = 0; partition < plan->partitions; partition++)
-        total = op->join(total, r.partials[partition * plan->outputs + i]);
-      op->store(r.out, i, total, plan->count);
-    }
-  return DF_OK;
-}
-
 static df_status reduce(const df_call *call, const df_reducer *op) {
   const df_tensor *x = &call->inputs[0];
   int32_t n_axes;
   const int64_t *axes = df_attr_ints(call, DF_REDUCE_SUM_AXES, &n_axes);
   df_reduce_plan plan;
   DF_NAME(df_reduce_plan_make)(&plan, x->shape, x->strides, x->rank, axes, n_axes);
-  return run_plan(call,
-                  (df_reduction){op, &plan, x->data, call->outputs[0].data, call->workspace, NULL});
+  return DF_NAME(df_reduction_run)(
+      call, (df_reduction){op, &plan, x->data, call->outputs[0].data, call->workspace, NULL});
 }
 
 /* Workspace for the results of partitions. */
@@ -176,10 +143,12 @@ static void plan_trailing(df_reduce_plan *plan, const int64_t *shape, int32_t ra
 int DF_NAME(df_reduces)(int64_t op) { return fetching_op(op) != NULL; }
 
 df_status DF_NAME(df_reduce_source)(const df_call *call, int64_t op, const df_source *source) {
+  const df_reducer *known = fetching_op(op);
+  DF_ASSUME(known);
   df_reduce_plan plan;
   plan_trailing(&plan, source->shape, source->rank, source->trailing);
-  return run_plan(call, (df_reduction){fetching_op(op), &plan, NULL, call->outputs[0].data,
-                                       call->workspace, source});
+  return DF_NAME(df_reduction_run)(
+      call, (df_reduction){known, &plan, NULL, call->outputs[0].data, call->workspace, source});
 }
 
 int64_t DF_NAME(df_reduce_workspace)(const int64_t *shape, int32_t rank, int32_t trailing) {

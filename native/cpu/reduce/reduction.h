@@ -50,4 +50,7 @@ void DF_NAME(df_reduce_by_rows)(const df_reduction *r, int64_t begin, int64_t en
 /* Tasks [begin, end) of the plan, each of which adds rows one by one to neighbouring outputs. */
 void DF_NAME(df_reduce_by_columns)(const df_reduction *r, int64_t begin, int64_t end);
 
+/* Runs all tasks and joins the results of partitions; workspace is the call's. */
+df_status DF_NAME(df_reduction_run)(const df_call *call, df_reduction r);
+
 #endif
