@@ -5,6 +5,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
   (void)count;
   const df_tasks *tasks = context;
   int64_t at[DF_TASK_AXES] = {0};
+  DF_ASSUME(tasks->axes > 0 && tasks->axes <= DF_TASK_AXES);
   for (int32_t axis = tasks->axes - 1; axis >= 0; axis--) {
     at[axis] = index % tasks->size[axis];
     index /= tasks->size[axis];

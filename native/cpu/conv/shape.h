@@ -45,6 +45,7 @@ static inline df_conv df_conv_make(const int64_t *x, const int64_t *weight, cons
   df_conv conv = {.batch = x[0],
                   .groups = df_attribute_int(attributes, count, first + DF_CONV_GROUPS),
                   .channels = weight[1]};
+  DF_ASSUME(conv.groups > 0);
   conv.filters = weight[0] / conv.groups;
   conv.window =
       df_window_make(rank - 2, x + 2, y + 2, weight + 2,

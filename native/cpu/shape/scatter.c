@@ -74,18 +74,18 @@ static df_status gather_nd_run(const df_call *call) {
 /* ---- Scatters ------------------------------------------------------------------------------- */
 
 /* y[j] = the update joined to it; each case a loop of its own, so that it becomes vector code. */
-#define JOIN_ROW(reduction)                                                                        \
-  case reduction:                                                                                  \
-    for (int64_t j = 0; j < n; j++)                                                                \
-      to[j] = df_scatter_join(to[j], from[j], reduction);                                          \
-    break;
+#define JOIN_ROW(label, reduction)                                                                 \
+  label:                                                                                           \
+  for (int64_t j = 0; j < n; j++)                                                                  \
+    to[j] = df_scatter_join(to[j], from[j], reduction);                                            \
+  break;
 
 static void join_row(float *to, const float *from, int64_t n, int32_t reduction) {
   switch (reduction) {
-    JOIN_ROW(DF_SCATTER_ADD)
-    JOIN_ROW(DF_SCATTER_MUL)
-    JOIN_ROW(DF_SCATTER_MAX)
-    JOIN_ROW(DF_SCATTER_MIN)
+    JOIN_ROW(case DF_SCATTER_ADD, DF_SCATTER_ADD)
+    JOIN_ROW(case DF_SCATTER_MUL, DF_SCATTER_MUL)
+    JOIN_ROW(case DF_SCATTER_MAX, DF_SCATTER_MAX)
+    JOIN_ROW(default, DF_SCATTER_MIN)
   }
 }
 
