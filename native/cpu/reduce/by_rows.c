@@ -1,7 +1,7 @@
 /* reduce/by_rows.c: outputs whose elements are read along the innermost reduced axis.
  *
  * Short rows of floats are taken some at a time (reduce/short_rows.h). A tensor that another kernel
- * computes as it goes (reduce/reduce.h) is fetched run by run. */
+ * computes as it goes (reduce/source.h) is fetched run by run. */
 #include "reduce/reduction.h"
 #include "reduce/short_rows.h"
 

@@ -3,7 +3,7 @@
 #define DF_CPU_REDUCE_REDUCTION_H
 
 #include "reduce/plan.h"
-#include "reduce/reduce.h"
+#include "reduce/source.h"
 
 /* A joined result: |f| for float types, |i| for integers. */
 typedef union df_reduced {
