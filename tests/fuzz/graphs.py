@@ -19,6 +19,7 @@ from .findings import Finding, Outcome, allowed, finding_of
 from .making import Array, Made, make_graph
 from .naming import named
 
+MOST_ELEMENTS = 1 << 22  # of a value: broadcasts of views grow beyond what the reference can hold
 INSTRUCTION_SETS = ("avx512", "avx2", "portable")
 VARIANTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("cpu", {"threads": 1}),
@@ -40,6 +41,8 @@ def target(seed: int, case: int) -> Outcome:
         graph, random = made(seed, case)
     except Exception as error:
         return Outcome("refused") if allowed(error) else Outcome("failed", (finding_of(error, "building"),))
+    if any(value.type.elements > MOST_ELEMENTS for value in graph.graph.values()):
+        return Outcome("large")
     found = minimized(graph.graph, graph.feeds)
     if not found and random.random() < 0.4:
         found = check_named(graph, random)
