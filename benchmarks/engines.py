@@ -90,7 +90,7 @@ def compare(
         times,
         goal,
         floors([plan], moved, threads),
-        **{f"{kind}_MB": plan.memory.get(kind, 0) / 1e6 for kind in ("weights", "packs", "arena")},
+        **{f"{kind}_MB": plan.memory.get(kind, 0) / 1e6 for kind in ("weights", "prepacks", "arena")},
         **errors,
     )
 

@@ -104,7 +104,7 @@ def compare(name: str, precision: str, python: str, rounds: int, device: str) ->
         )
         best = min(("graph", "compile"), key=lambda mode: sorted(times[mode])[rounds // 2])
         plans = trainer.programs.plans().values()
-        kept = {a.name: a.bytes for p in plans for a in p.arenas if a.kind in ("weights", "state", "packs")}
+        kept = {a.name: a.bytes for p in plans for a in p.arenas if a.kind in ("weights", "state", "prepacks")}
         memory = sum(kept.values()) + max(p.peak_bytes for p in plans)
         for worker in workers.values():
             worker.close()
