@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 from dataflow import ops
-from dataflow.ir.op import Op
+from dataflow.ir.op import AnyOp
 from dataflow.ops.fused import STEPS
 
 HEADER = Path(__file__).with_suffix(".h")
@@ -56,7 +56,7 @@ TEXT = """\
 """
 
 
-def offset(first: Op, other: Op) -> int:
+def offset(first: AnyOp, other: AnyOp) -> int:
     """The index in ``other`` of the first attribute of ``first``.
 
     Raises:
@@ -69,7 +69,7 @@ def offset(first: Op, other: Op) -> int:
     raise ValueError(f"{other.name} has the attributes {names}; kernels expect {wanted} among them, as of {first.name}")
 
 
-def enum(op: Op, also: list[str]) -> str:
+def enum(op: AnyOp, also: list[str]) -> str:
     """The enumerators of ``op``, with a comment that names the ops that share them."""
     comment = f"/* also {', '.join(also)} */\n" if also else ""
     return comment + wrapped([f"DF_{op.name.strip('_')}_{name}".upper() for name in op.attributes])
