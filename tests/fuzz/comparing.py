@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ DIFFERENCES = {
     "gelu",
     "mish",
     "hard_swish",
+    "gelu_grad",
     "layer_norm_grad",
     "batch_norm_train_grad",
     "softmax_grad",
@@ -77,7 +78,9 @@ def evaluate_noisy(
                     error = noise * random.standard_normal(array.shape)
                     array = array * (1 + error)
                     if COMMON.fullmatch(node.op.name):
-                        array = array + error + noise * random.standard_normal()
+                        array = array + (error + noise * random.standard_normal()) * _gain(
+                            node.op.name, inputs, results
+                        )
                     if absolute:
                         array = array + error * np.abs(array[np.isfinite(array)]).max(initial=0)
                     first = inputs[0]
@@ -172,6 +175,14 @@ def _wrapped(array: Array, value: df.Value | None) -> Array:
     """Integers in the range of their declared dtype: NumPy computes those of 2 and 4 bits in wider ones."""
     narrow = value is not None and value.type.dtype.is_int and value.type.dtype.bits < 8
     return array.astype(np.int64).astype(value.type.dtype.numpy) if narrow and value is not None else array
+
+
+def _gain(name: str, inputs: Sequence[Array | None], results: Sequence[Array]) -> float:
+    """By how much a norm enlarges the error of its mean: that of the largest element, over the least deviation."""
+    x, inverse = inputs[0], results[2] if name.endswith(("norm", "train")) and len(results) > 2 else None
+    if x is None or inverse is None or not np.asarray(inverse).size:
+        return 1.0
+    return max(1.0, float(np.abs(x).max(initial=0) * np.abs(np.asarray(inverse)).max()))
 
 
 def _finite(array: Array | None) -> bool:
