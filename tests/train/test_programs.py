@@ -262,7 +262,7 @@ def test_an_interrupted_program_discards_the_logical_batch(name: str, monkeypatc
 
         def interrupted(self: Program, *arguments: Any, **how: Any) -> Any:
             run(self, *arguments, **how)
-            if how["part"] == name:
+            if how["stage"] == name:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
