@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from .._runtime import ffi, lib
-from ..errors import Cancelled, DataflowError, DeviceError, InputError, OutOfMemoryError
 from ..ir.op import Attribute
 from ..ir.operand import BodyKind, Operand
 from ..ir.types import DType
@@ -23,22 +22,7 @@ _OPERAND = np.dtype(
 assert _OPERAND.itemsize == ffi.sizeof("df_operand")
 assert all(_OPERAND.fields[n][1] == ffi.offsetof("df_operand", n) for n in _OPERAND.names)  # type: ignore[index, union-attr]
 
-_ERRORS: Mapping[int, type[DataflowError]] = {
-    lib.DF_INVALID: InputError,
-    lib.DF_OUT_OF_MEMORY: OutOfMemoryError,
-    lib.DF_CANCELLED: Cancelled,
-}
-
-
 BODY_KINDS: Mapping[BodyKind, int] = {"repeat": lib.DF_REPEAT, "when": lib.DF_WHEN, "while": lib.DF_WHILE}
-
-
-def raise_error(status: int, error: CData, where: str) -> None:
-    """Raises the error of a status that isn't DF_OK, with ``where`` before its text."""
-    if status == lib.DF_OK:
-        return
-    text = ffi.string(error.text).decode("utf-8", "replace") or f"status {status}"
-    raise _ERRORS.get(status, DeviceError)(f"{where}: {text}")
 
 
 def member(record: CData, name: str) -> Any:

@@ -13,9 +13,10 @@ from ..errors import DeviceError
 from ..host.weak import WeakList
 from ..ir.types import Array
 from ..plugin.device import Precision, PrepackRequest
-from .abi import BODY_KINDS, CData, Tables, member, raise_error, text_of
+from .abi import BODY_KINDS, CData, Tables, member, text_of
 from .host_memory import address_of
 from .sequence import CopyItem, NativeItems
+from .status import raise_error
 
 if TYPE_CHECKING:
     from ..ir.lowered import BaseTensor, LoweredNode, Storage

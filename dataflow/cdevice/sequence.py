@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .._runtime import ffi, lib
-from .abi import CData, raise_error
+from .abi import CData
+from .status import raise_error
 
 
 class NativeItem(Protocol):
