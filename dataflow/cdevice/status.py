@@ -16,7 +16,17 @@ _ERRORS: Mapping[int, type[DataflowError]] = {
 
 
 def raise_error(status: int, error: Any, where: str) -> None:
-    """Raises the error of a status that isn't DF_OK, with ``where`` before its text."""
+    """Raises the error of a status that isn't DF_OK.
+
+    Args:
+        status: a ``df_status``.
+        error: the ``df_error`` that the call filled in.
+        where: stands before its text.
+
+    Raises:
+        InputError, OutOfMemoryError, Cancelled: as the status says.
+        DeviceError: any other status.
+    """
     if status == lib.DF_OK:
         return
     text = ffi.string(error.text).decode("utf-8", "replace") or f"status {status}"

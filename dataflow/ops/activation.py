@@ -94,8 +94,10 @@ def _celu_infer(x: TensorType, *, alpha: float) -> TensorType:
 
 def _expm1(x: Value, negative: bool) -> Value:
     """e^x - 1; of x <= 0 as 2 t / (1 - t) with t = tanh(x / 2), which doesn't cancel near 0."""
+    if not negative:
+        return sub(exp(x), 1.0)
     t = tanh(mul(x, 0.5))
-    return div(mul(t, 2.0), sub(1.0, t)) if negative else sub(exp(x), 1.0)
+    return div(mul(t, 2.0), sub(1.0, t))
 
 
 leaky_relu: Op = _composite(
