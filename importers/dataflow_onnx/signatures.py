@@ -106,6 +106,7 @@ class Arguments:
 
     Attributes:
         least, most: how many operands.
+        optional: indices of operands that may be left out though others follow, annotated with ``| None``.
         attributes: by name.
         required: those without a default.
         others: what it takes besides, under any name; None where it takes none.
@@ -113,6 +114,7 @@ class Arguments:
 
     least: int
     most: int
+    optional: frozenset[int]
     attributes: Mapping[str, Attribute]
     required: tuple[str, ...]
     others: Attribute | None
@@ -126,7 +128,7 @@ class Arguments:
                 + (f" to {most}" if most != self.least else "")
             )
         for index, operand in enumerate(operands[: self.least]):
-            if operand is None:
+            if operand is None and index not in self.optional:
                 raise ModelError(f"its input {index} is left out, but the operator needs it")
         for name, value in attributes.items():
             declared = self.attributes.get(name, self.others)
@@ -149,6 +151,7 @@ def arguments_of(converter: Converter) -> Arguments:
         PluginError: the annotation of an attribute is missing or names no kind.
     """
     least = most = 0
+    optional: set[int] = set()
     attributes: dict[str, Attribute] = {}
     required: list[str] = []
     others = None
@@ -162,9 +165,11 @@ def arguments_of(converter: Converter) -> Arguments:
             if parameter.default is parameter.empty:
                 required.append(parameter.name)
         else:
+            if str(parameter.annotation).endswith("| None"):
+                optional.add(most)
             most += 1
             least += parameter.default is parameter.empty
-    return Arguments(least, most, attributes, tuple(required), others)
+    return Arguments(least, most, frozenset(optional), attributes, tuple(required), others)
 
 
 def _attribute(parameter: inspect.Parameter, converter: Converter) -> Attribute:

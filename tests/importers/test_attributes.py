@@ -51,12 +51,11 @@ def attribute(name, kind, value):
 
 
 def converters():
-    """Operator, its opset, converter and number of operands."""
+    """Operator of ONNX, its opset, and its converter."""
     for (domain, op), versions in sorted(STANDARD.versions.items()):
-        assert domain == ""
-        for index, converter in enumerate(versions):
+        for index, converter in enumerate(versions if domain == "" else ()):
             opset = versions[index + 1].since - 1 if index + 1 < len(versions) else max(converter.since, 23)
-            if opset >= 7:
+            if opset >= 7 and onnx.defs.has(op, opset, ""):
                 yield op, opset, converter
 
 

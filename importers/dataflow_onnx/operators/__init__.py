@@ -1,4 +1,4 @@
-"""Converters of ONNX's own operators, one file per family, with the words of ``dataflow.ops``."""
+"""Converters of ONNX's own operators, one file per family, with the words of ``dataflow.ops``, and of onnxruntime's."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from . import (
     linalg,
     logic,
     loss,
+    microsoft,
     norm,
     pool,
     quantized,
@@ -56,4 +57,5 @@ _FAMILIES = (
     softmax,
     sort,
 )
-STANDARD = Table(converter for family in _FAMILIES for converter in family.operator.converters)
+_COLLECTORS = (*(family.operator for family in _FAMILIES), *microsoft.COLLECTORS)
+STANDARD = Table(converter for collector in _COLLECTORS for converter in collector.converters)

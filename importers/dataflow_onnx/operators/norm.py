@@ -82,7 +82,7 @@ def _upcast(value: Value, stash_type: int, compute: Callable[[Value], Any]) -> A
     return ops.cast(compute(ops.cast(value, to=float32)), to=value.type.dtype)
 
 
-def _normalized(c: Importer, x: T, scale: T, bias: T | None, axis: int, epsilon: float, center: int) -> list[Any]:
+def normalized(c: Importer, x: T, scale: T, bias: T | None, axis: int, epsilon: float, center: int) -> list[Any]:
     """The result, and the mean and inverse deviation of each row."""
     value, vectors = c.value(x), [None if t is None else c.weight(t) for t in (scale, bias)]
     at = axis_in(axis, value.type.rank)
@@ -95,12 +95,12 @@ def _normalized(c: Importer, x: T, scale: T, bias: T | None, axis: int, epsilon:
         y = y if factor is None else ops.mul(y, within(cast_to(factor, y.type.dtype), y.type.shape))
         y = y if shift is None else ops.add(y, within(cast_to(shift, y.type.dtype), y.type.shape))
     wanted = [bool(name) for name in (*c.node.outputs[1:], "", "")][:2]
-    rest = _statistics(upcast, at, epsilon) if any(wanted) else (None, None)
+    rest = statistics(upcast, at, epsilon) if any(wanted) else (None, None)
     y = cast_to(y, value.type.dtype)
     return [y, *(v if w else None for v, w in zip(rest, wanted, strict=True))]
 
 
-def _statistics(upcast: Value, at: int, epsilon: float) -> tuple[Value, Value]:
+def statistics(upcast: Value, at: int, epsilon: float) -> tuple[Value, Value]:
     """The mean and inverse deviation of each row, as ops that have gradients: the op's own are for its gradient."""
     axes = tuple(range(at, upcast.type.rank))
     mean = ops.reduce_mean(upcast, axes=axes, keepdims=1)
@@ -126,7 +126,7 @@ def LayerNormalization(
     stash_type: int = 1,
 ) -> Any:
     _check_stash_type(stash_type)
-    found = _normalized(c, x, scale, bias, axis, epsilon, 1)
+    found = normalized(c, x, scale, bias, axis, epsilon, 1)
     while found[-1] is None:
         found.pop()
     return tuple(found)
@@ -135,10 +135,10 @@ def LayerNormalization(
 @operator("RMSNormalization", 23)
 def RMSNormalization(c: Importer, x: T, scale: T, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Any:
     _check_stash_type(stash_type)
-    return _normalized(c, x, scale, None, axis, epsilon, 0)[0]
+    return normalized(c, x, scale, None, axis, epsilon, 0)[0]
 
 
-def _per_channel(vector: Value, value: Value) -> Any:
+def per_channel(vector: Value, value: Value) -> Any:
     """(C,) to broadcast over (N, C, ...)."""
     shape = (1, vector.type.shape[0], *(1,) * (value.type.rank - 2))
     return within(ops.reshape(cast_to(vector, value.type.dtype), shape=shape), value.type.shape)
@@ -163,14 +163,14 @@ def InstanceNormalization(c: Importer, x: T, scale: T, bias: T, *, epsilon: floa
 
     def compute(upcast: Value) -> Any:
         y = ops.layer_norm(upcast, axis=2, epsilon=epsilon)
-        return ops.add(ops.mul(y, _per_channel(factor, y)), _per_channel(shift, y))
+        return ops.add(ops.mul(y, per_channel(factor, y)), per_channel(shift, y))
 
     if value.type.rank < 3:
         raise ModelError(f"its input is {value.type}; expected (N, C, ...) with at least one more axis")
     return _upcast(value, 1, compute)
 
 
-def _grouped(upcast: Value, groups: int, epsilon: float) -> Any:
+def grouped(upcast: Value, groups: int, epsilon: float) -> Any:
     """Normalized over groups of channels."""
     n, channels, *rest = upcast.type.shape
     if groups < 1 or isinstance(channels, Dim) or channels % groups:
@@ -187,13 +187,13 @@ def GroupNormalization_18(
     value, vectors = c.value(x), [c.weight(scale), c.weight(bias)]
 
     def compute(upcast: Value) -> Any:
-        y = _grouped(upcast, num_groups, epsilon)
+        y = grouped(upcast, num_groups, epsilon)
         each = int(y.type.shape[1]) // num_groups
         expanded = []
         for vector in vectors:
             column = ops.reshape(cast_to(vector, y.type.dtype), shape=(num_groups, 1))
             repeated = ops.broadcast_to(column, shape=(num_groups, each))
-            expanded.append(_per_channel(ops.reshape(repeated, shape=(num_groups * each,)), y))
+            expanded.append(per_channel(ops.reshape(repeated, shape=(num_groups * each,)), y))
         return ops.add(ops.mul(y, expanded[0]), expanded[1])
 
     return _upcast(value, stash_type, compute)
@@ -207,8 +207,8 @@ def GroupNormalization(
     value, factor, shift = c.value(x), c.weight(scale), c.weight(bias)
 
     def compute(upcast: Value) -> Any:
-        y = _grouped(upcast, num_groups, epsilon)
-        return ops.add(ops.mul(y, _per_channel(factor, y)), _per_channel(shift, y))
+        y = grouped(upcast, num_groups, epsilon)
+        return ops.add(ops.mul(y, per_channel(factor, y)), per_channel(shift, y))
 
     return _upcast(value, stash_type, compute)
 

@@ -1,0 +1,29 @@
+"""Converters of onnxruntime's own operators, which its optimizers and quantizers write: compositions of ops.
+
+One file per family, with the words of ``dataflow.ops``.
+"""
+
+from __future__ import annotations
+
+from ...converters import Collector
+from . import (
+    activation,
+    arithmetic,
+    conv,
+    linalg,
+    norm,
+    random,
+    softmax,
+)
+
+_FAMILIES = (
+    activation,
+    arithmetic,
+    conv,
+    linalg,
+    norm,
+    random,
+    softmax,
+)
+COLLECTORS: tuple[Collector, ...] = (*(family.operator for family in _FAMILIES), norm.unversioned)
+"""Of the domain com.microsoft, and of what onnxruntime adds to ONNX's own domain."""

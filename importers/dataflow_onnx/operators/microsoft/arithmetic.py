@@ -1,0 +1,37 @@
+"""Converters of elementwise sums and products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow import int32, ops
+
+from ...converters import Collector
+from ...emit import cast_to
+from ...importer import Importer
+from ...tensor import Tensor
+from .activation import biased
+
+T = Tensor
+operator = Collector("com.microsoft")
+
+
+@operator("BiasAdd")
+def BiasAdd(c: Importer, x: T, bias: T, skip: T) -> Any:
+    return ops.add(biased(c, x, bias), c.value(skip))
+
+
+@operator("GatedAdd")
+def GatedAdd(c: Importer, x: T, y: T, gate: T) -> Any:
+    return ops.add(c.value(x), ops.mul(c.value(y), c.value(gate)))
+
+
+@operator("MulInteger")
+def MulInteger(c: Importer, a: T, a_zero: T | None, b: T, b_zero: T | None = None) -> Any:
+    factors = []
+    for operand, zero in ((a, a_zero), (b, b_zero)):
+        value = cast_to(c.value(operand), int32)
+        if zero is not None:
+            value = ops.sub(value, ops.reshape(cast_to(c.value(zero), int32), shape=()))
+        factors.append(value)
+    return ops.mul(*factors)

@@ -1,0 +1,121 @@
+"""Converters of matrix products with transposed operands, factors and activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow import Value, ops
+from dataflow.errors import ModelError
+
+from ...converters import Collector
+from ...importer import Importer
+from ...tensor import Tensor
+from ..linalg import Gemm, MatMul
+from .activation import activated
+
+T = Tensor
+operator = Collector("com.microsoft")
+
+
+def _operand(x: Value, transposed: int, batch_transposed: int) -> Any:
+    """A factor with its first axis behind those of the batch, then with its last two axes swapped, as asked for."""
+    rank = x.type.rank
+    if rank < 2:
+        return x
+    perm = list(range(rank))
+    if batch_transposed:
+        perm = [*perm[1:-1], 0, rank - 1]
+    if transposed:
+        perm[-2:] = perm[:-3:-1]
+    return ops.transpose(x, perm=tuple(perm)) if perm != list(range(rank)) else x
+
+
+def _product(c: Importer, a: T, b: T, alpha: float, transposed: tuple[int, int], batch: tuple[int, int]) -> Any:
+    operands = (_operand(c.weight(t), transposed[i], batch[i]) for i, t in enumerate((a, b)))
+    y = MatMul(c, *(Tensor(v.name, v) for v in operands))
+    return y if alpha == 1.0 else ops.mul(y, alpha)
+
+
+@operator("FusedMatMul")
+def FusedMatMul(
+    c: Importer,
+    a: T,
+    b: T,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Any:
+    return _product(c, a, b, alpha, (transA, transB), (transBatchA, transBatchB))
+
+
+@operator("TransposeMatMul")
+def TransposeMatMul(c: Importer, a: T, b: T, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Any:
+    return _product(c, a, b, alpha, (transA, transB), (0, 0))
+
+
+@operator("FusedMatMulActivation")
+def FusedMatMulActivation(
+    c: Importer,
+    a: T,
+    b: T,
+    *,
+    activation: str,
+    activation_alpha: float | None = None,
+    activation_axis: int | None = None,
+    activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Any:
+    y = _product(c, a, b, alpha, (transA, transB), (transBatchA, transBatchB))
+    if activation == "Softmax":
+        return ops.softmax(y, axis=-1 if activation_axis is None else activation_axis)
+    if activation_axis is not None:
+        raise ModelError(f"activation {activation} has no axis; activation_axis is {activation_axis}")
+    return activated(y, activation, {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma})
+
+
+@operator("FusedGemm")
+def FusedGemm(
+    c: Importer,
+    a: T,
+    b: T,
+    bias: T | None = None,
+    *,
+    activation: str = "",
+    activation_alpha: float | None = None,
+    activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Any:
+    y = Gemm(c, a, b, bias, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return activated(y, activation, {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma})
+
+
+@operator("GemmFastGelu")
+def GemmFastGelu(c: Importer, x: T, w: T, bias: T | None = None) -> Any:
+    y = MatMul(c, x, w)
+    return ops.gelu(y if bias is None else ops.add(y, c.weight(bias)), approximate="tanh")
+
+
+@operator("CDist")
+def CDist(c: Importer, a: T, b: T, *, metric: str = "sqeuclidean") -> Any:
+    """Distances between the rows of two matrices (M, N) and (K, N), from their differences: nothing cancels."""
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise ModelError(f"metric is {metric!r}; expected 'euclidean' or 'sqeuclidean'")
+    left, right = c.value(a), c.value(b)
+    if left.type.rank != 2 or right.type.rank != 2:
+        raise ModelError(f"its operands are {left.type} and {right.type}; expected two matrices")
+    (m, n), (k, width) = left.type.shape, right.type.shape
+    difference = ops.sub(ops.reshape(left, shape=(m, 1, n)), ops.reshape(right, shape=(1, k, width)))
+    squared = ops.reduce_sum(ops.mul(difference, difference), axes=(2,), keepdims=0)
+    return squared if metric == "sqeuclidean" else ops.sqrt(squared)

@@ -1,0 +1,201 @@
+"""Float operators of onnxruntime's domain: activations, sums, products, norms, convolutions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.importers.microsoft.operator_case import Case, check
+
+random = np.random.default_rng(0)
+LEAD = ("batch", "length")
+
+
+def f(*shape):
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def i(limit, *shape, dtype=np.int32):
+    return random.integers(0, limit, shape).astype(dtype)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def erf_gelu(x):
+    return (x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))).astype(np.float32)
+
+
+def group_norm(x, gamma, beta, groups, channels_last, silu, epsilon=1e-5):
+    x = np.moveaxis(x, -1, 1) if channels_last else x
+    rows = x.reshape(x.shape[0], groups, -1).astype(np.float64)
+    y = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + epsilon)
+    y = y.reshape(x.shape) * gamma[:, None, None] + beta[:, None, None]
+    y = y * sigmoid(y) if silu else y
+    return (np.moveaxis(y, 1, -1) if channels_last else y).astype(np.float32)
+
+
+def rms(x, scale, epsilon=1e-5):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * scale
+
+
+ACTIVATIONS = [
+    Case("Gelu", [f(3, 5)]),
+    Case("BiasGelu", [f(2, 3, 8), f(8)], stored=(1,), shapes={0: (*LEAD, 8)}),
+    Case("FastGelu", [f(2, 3, 8)]),
+    Case("FastGelu", [f(2, 3, 8), f(8)], shapes={0: (*LEAD, 8)}),
+    Case("QuickGelu", [f(4, 3)]),
+    Case("QuickGelu", [f(4, 3)], {"alpha": 1.0}),
+    Case("BiasSplitGelu", [f(2, 3, 8), f(8)], expected=lambda x, b: [(x + b)[..., :4] * erf_gelu((x + b)[..., 4:])]),
+    Case("ScaledSiLU", [f(4, 3)], {"alpha": 0.5}, expected=lambda x: [0.5 * x * sigmoid(0.5 * x)]),
+    Case("ScaledSiLU", [f(4, 3), f(1)], expected=lambda x, s: [s * x * sigmoid(s * x)]),
+    Case("BiasAdd", [f(2, 3, 8), f(8), f(2, 3, 8)], expected=lambda x, b, s: [x + b + s]),
+    Case("GatedAdd", [f(2, 3, 8), f(2, 3, 8), f(2, 3, 1)], expected=lambda x, y, g: [x + y * g]),
+    Case(
+        "MulInteger",
+        [i(255, 2, 3, dtype=np.uint8), np.uint8(3), i(255, 3, dtype=np.uint8), np.uint8(200)],
+        expected=lambda a, s, b, z: [(a.astype(np.int32) - int(s)) * (b.astype(np.int32) - int(z))],
+        gradient=False,
+        tolerance=(0, 0),
+    ),
+    Case("BiasDropout", [f(2, 3, 8), f(8), f(2, 3, 8)], outputs=2, expected=lambda x, b, r: [x + b + r, x == x]),
+    Case("BitmaskBiasDropout", [f(2, 8), f(8)], expected=lambda x, b: [x + b]),
+    Case("BitmaskDropout", [f(2, 8)], expected=lambda x: [x]),
+    Case(
+        "BiasSoftmax",
+        [f(2, 3, 4, 5), f(2, 1, 1, 5)],
+        {"axis": 3, "is_inner_broadcast": 1},
+        expected=lambda x, b: [np.exp(x + b) / np.exp(x + b).sum(-1, keepdims=True)],
+    ),
+    Case(
+        "BiasSoftmax",
+        [f(2, 3, 4, 5), f(3, 4, 5)],
+        {"axis": 2, "is_inner_broadcast": 0},
+        expected=lambda x, b: [np.exp(x + b) / np.exp(x + b).sum((-2, -1), keepdims=True)],
+    ),
+]
+
+PRODUCTS = [
+    Case("FusedMatMul", [f(2, 3, 4), f(4, 5)], {"alpha": 0.5}, shapes={0: (*LEAD, 4)}),
+    Case("FusedMatMul", [f(2, 3, 4), f(2, 5, 4)], {"transB": 1, "alpha": 0.25}),
+    Case("FusedMatMul", [f(2, 4, 3), f(2, 5, 4)], {"transA": 1, "transB": 1}),
+    Case("FusedMatMul", [f(4), f(5, 4)], {"transB": 1, "transA": 1}),
+    Case("FusedMatMul", [f(3, 2, 4), f(4, 2, 5)], {"transBatchA": 1, "transBatchB": 1}),
+    Case("FusedMatMul", [f(4, 2, 6, 3), f(5, 2, 6, 4)], {"transA": 1, "transBatchA": 1, "transBatchB": 1, "transB": 1}),
+    Case("TransposeMatMul", [f(4, 3), f(4, 5)], {"transA": 1}),
+    Case(
+        "FusedMatMulActivation",
+        [f(3, 4), f(5, 4)],
+        {"transB": 1, "activation": "Relu"},
+        expected=lambda a, b: [np.maximum(a @ b.T, 0)],
+    ),
+    Case("FusedGemm", [f(3, 4), f(4, 5), f(5)], {"activation": "Relu"}),
+    Case(
+        "FusedGemm",
+        [f(4, 3), f(5, 4), f(3, 1)],
+        {"activation": "Tanh", "transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0},
+    ),
+    Case("FusedGemm", [f(3, 4), f(4, 5)], {"activation": "LeakyRelu", "activation_alpha": 0.3}),
+    Case(
+        "GemmFastGelu",
+        [f(2, 3, 4), f(4, 5), f(5)],
+        expected=lambda x, w, b: [(lambda z: 0.5 * z * (1 + np.tanh(0.7978845608 * (z + 0.044715 * z**3))))(x @ w + b)],
+    ),
+    Case("CDist", [f(3, 4), f(5, 4)], {"metric": "euclidean"}),
+    Case("CDist", [f(3, 4), f(5, 4)]),
+]
+
+EMBEDDING = [i(7, 2, 3), i(2, 2, 3), f(7, 8), f(6, 8), f(2, 8), f(8), f(8)]
+NORMS = [
+    Case("LayerNormalization", [f(2, 3, 8), f(8), f(8)], domain="", opset=12),
+    Case("LayerNormalization", [f(2, 3, 8), f(8)], {"epsilon": 0.1}, domain="", opset=16, shapes={0: (*LEAD, 8)}),
+    Case("SimplifiedLayerNormalization", [f(2, 3, 8), f(8)], {"epsilon": 0.1}, outputs=2, domain=""),
+    Case("SimplifiedLayerNormalization", [f(2, 3, 8), f(3, 8)], {"axis": 1}, domain=""),
+    Case("SkipLayerNormalization", [f(2, 3, 8), f(2, 3, 8), f(8), f(8), f(8)], {"epsilon": 1e-3}, outputs=(0, 3)),
+    Case("SkipLayerNormalization", [f(2, 3, 8), f(3, 8), f(8)], stored=(2,), shapes={0: (*LEAD, 8), 1: ("length", 8)}),
+    Case("SkipLayerNormalization", [f(2, 3, 8), f(1, 3, 8), f(8), f(8)]),
+    Case(
+        "SkipSimplifiedLayerNormalization",
+        [f(2, 3, 8), f(2, 3, 8), f(8)],
+        outputs=(0, 3),
+        shapes={0: (*LEAD, 8), 1: (*LEAD, 8)},
+    ),
+    Case("SkipSimplifiedLayerNormalization", [f(2, 3, 8), f(2, 3, 8), f(8), f(8)]),
+    Case("EmbedLayerNormalization", [*EMBEDDING, i(2, 2, 3)], outputs=3, shapes=dict.fromkeys((0, 1, 7), LEAD)),
+    Case(
+        "EmbedLayerNormalization",
+        [EMBEDDING[0], None, *EMBEDDING[2:4], None, *EMBEDDING[5:]],
+        {"epsilon": 1e-3},
+        outputs=2,
+    ),
+    Case("EmbedLayerNormalization", [*EMBEDDING, None, i(6, 2, 3)], outputs=(0, 2), stored=(2, 3, 4, 5, 6)),
+    Case("EmbedLayerNormalization", [*EMBEDDING, None, i(6, 1, 3)], outputs=2),
+    *(
+        Case(
+            "GroupNorm",
+            [f(2, 4, 6, 4), f(4), f(4)],
+            {"channels_last": last, "groups": 2, "activation": last},
+            expected=lambda x, g, b, last=last: [group_norm(x, g, b, 2, last, last)],
+        )
+        for last in (0, 1)
+    ),
+    *(
+        Case(
+            "SkipGroupNorm",
+            [f(2, 3, 5, 4), f(4), f(4), skip, f(4)],
+            {"groups": 2, "activation": 0},
+            outputs=2,
+            expected=lambda x, g, b, s, d: [
+                group_norm(x + s.reshape(2, *s.shape[1:-1] or (1, 1), 4) + d, g, b, 2, 1, 0),
+                x + s.reshape(2, *s.shape[1:-1] or (1, 1), 4) + d,
+            ],
+        )
+        for skip in (f(2, 3, 5, 4), f(2, 1, 1, 4), f(2, 4))
+    ),
+    Case(
+        "GatedRMSNorm",
+        [f(2, 3, 8), f(4), f(2, 3, 8)],
+        {"activation": "sigmoid"},
+        expected=lambda x, s, g: [rms(x.reshape(2, 3, 2, 4), s).reshape(x.shape) * sigmoid(g)],
+    ),
+]
+
+
+def nhwc(x, w, *more):
+    import torch
+
+    y = torch.nn.functional.conv2d(torch.tensor(x).permute(0, 3, 1, 2), torch.tensor(w), padding=1)
+    return y.permute(0, 2, 3, 1).numpy() + sum(more)
+
+
+CONVOLUTIONS = [
+    Case(
+        "FusedConv", [f(2, 3, 6, 6), f(4, 3, 3, 3), f(4)], {"activation": "Relu", "pads": [1, 1, 1, 1]}, gradient=False
+    ),
+    Case("FusedConv", [f(2, 3, 6, 6), f(4, 3, 3, 3), f(4), f(2, 4, 4, 4)], {"activation": "Relu"}, gradient=False),
+    Case(
+        "FusedConv", [f(2, 4, 6, 6), f(4, 2, 3, 3)], {"activation": "LeakyRelu", "activation_params": [0.2], "group": 2}
+    ),
+    Case("FusedConv", [f(2, 3, 6, 6), f(4, 3, 3, 3)], {"activation": "Clip", "activation_params": [-0.5, 1.0]}),
+    Case("FusedConv", [f(2, 3, 6, 6), f(4, 3, 3, 3)], {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]}),
+    Case("FusedConv", [f(2, 3, 6), f(4, 3, 3)], {"activation": "Tanh", "strides": [2]}),
+    Case("NhwcConv", [f(2, 5, 6, 3), f(4, 3, 3, 3)], {"pads": [1, 1, 1, 1]}, expected=lambda x, w: [nhwc(x, w)]),
+    Case(
+        "NhwcFusedConv",
+        [f(2, 5, 6, 3), f(4, 3, 3, 3), f(4), f(2, 5, 6, 4)],
+        {"pads": [1, 1, 1, 1], "activation": "Tanh"},
+        expected=lambda *xs: [np.tanh(nhwc(*xs))],
+    ),
+    Case(
+        "ConvTransposeWithDynamicPads",
+        [f(1, 3, 4, 4), f(3, 2, 3, 3), np.array([1, 0, 1, 1]), f(2)],
+        {"strides": [2, 2]},
+        stored=(2,),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", [*ACTIVATIONS, *PRODUCTS, *NORMS, *CONVOLUTIONS], ids=str)
+def test_operator(case):
+    check(case)
