@@ -210,11 +210,14 @@ slice_grad: Op = Op(
 # ---- copies -------------------------------------------------------------------------------------------
 
 
+PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
+
 def _pad_infer(
     x: TensorType, value: TensorType | None = None, *, pads: Sequence[int], mode: str = "constant"
 ) -> TensorType:
     need(len(pads) == 2 * x.rank, f"pad: {x} has {x.rank} axes, so {2 * x.rank} pads are needed; got {len(pads)}")
-    need(mode in ("constant", "reflect", "edge"), f"pad: mode {mode!r}; expected constant, reflect or edge")
+    need(mode in PAD_MODES, f"pad: mode {mode!r}; expected one of {', '.join(PAD_MODES)}")
     need(value is None or (value.rank == 0 and value.dtype == x.dtype), f"pad: the value is a scalar of {x.dtype}")
     sizes = tuple(d + pads[i] + pads[i + x.rank] for i, d in enumerate(x.shape))
     for axis, (dim, size) in enumerate(zip(x.shape, sizes, strict=True)):
@@ -222,10 +225,10 @@ def _pad_infer(
         need(isinstance(size, Dim) or size >= 0, f"pad: axis {axis} of {x} gets size {size}")
         left = dim + min(before, 0) + min(after, 0)
         need(isinstance(left, Dim) or left >= 0, f"pad: {before} and {after} crop more than axis {axis} of {x} has")
-        need(mode == "constant" or dim != 0 or size == 0, f"pad: axis {axis} of {x} has no elements to repeat")
-        if mode == "reflect" and not isinstance(dim, Dim):
+        need(mode == "constant" or left != 0 or size == 0, f"pad: axis {axis} of {x} has no elements to repeat")
+        if mode == "reflect" and not isinstance(left, Dim):
             most = max(before, after)
-            need(most < max(dim, 1) or most <= 0, f"pad: reflecting {most} elements of axis {axis}, which has {dim}")
+            need(most < max(left, 1) or most <= 0, f"pad: reflecting {most} elements of axis {axis}, which has {left}")
     return TensorType(x.dtype, sizes)
 
 
@@ -247,10 +250,11 @@ def _pad_gradient(node: Node, dy: Value) -> Value | tuple[Value, Value]:
         return cropped, where(added, dy, zeros(builder, TensorType(dy.type.dtype, ())))
     for axis in range(rank):
         size = int(operand(node).type.shape[axis])
-        source = np.pad(np.arange(size), (max(pads[axis], 0), max(pads[axis + rank], 0)), mode=node.attributes["mode"])
-        low, high = max(-pads[axis], 0), len(source) - max(-pads[axis + rank], 0)
-        if pads[axis] or pads[axis + rank]:
-            dy = index_add(builder_for(dy).constant(source[low:high].astype(np.int64)), dy, size=size, axis=axis)
+        before, after = pads[axis], pads[axis + rank]
+        kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)
+        if before or after:
+            source = np.pad(kept, (max(before, 0), max(after, 0)), mode=node.attributes["mode"])
+            dy = index_add(builder_for(dy).constant(source), dy, size=size, axis=axis)
     return dy
 
 
@@ -260,7 +264,8 @@ pad: Op = Op(
     _pad_infer,
     attributes={"pads": REQUIRED, "mode": "constant"},
     gradient=_pad_gradient,
-    doc="x with elements added before and after each axis; negative pads crop; the value is 0 by default",
+    doc="x with elements added before and after each axis: the value (0 by default), the nearest end (edge), the "
+    "mirror image about the ends (reflect) or x repeated (wrap); negative pads crop x first",
 )
 
 

@@ -34,9 +34,7 @@ def _pad(attributes: Attributes, x: Array, value: Array | None = None) -> Array:
         inner = tuple(slice(a, a + c.stop - c.start) for c, (a, _) in zip(crop, grow, strict=True))
         out[inner] = x[crop]
         return out
-    return np.pad(x, grow, mode=attributes["mode"])[
-        tuple(slice(max(-pads[i], 0), None if pads[i + rank] >= 0 else pads[i + rank]) for i in range(rank))
-    ]
+    return np.pad(x[crop], grow, mode=attributes["mode"])
 
 
 KERNELS: dict[str, Code] = {

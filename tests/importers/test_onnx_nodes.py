@@ -21,7 +21,6 @@ from dataflow_onnx.operators import STANDARD
 REFUSED = [
     (r"test_cast\w*(U?INT[24]|FLOAT4E2M1|FLOAT8|e8m0)\w*", "no kernels for these dtypes", "casting"),
     (r"test_training_dropout\w*", "dropout in training is the Trainer's", "training mode"),
-    (r"test_maxpool_with_argmax\w*", "no index output", "output 'z' is not supported"),
     (r"test_wrap_pad", "no such padding", "mode 'wrap'"),
     (r"test_loop11", "a slice that begins at the number of the iteration", "depends on data"),
     (

@@ -35,9 +35,10 @@ def _moves() -> list[Sample]:
     for pads in ((1, 2, 0, 3), (0, 0, 0, 0), (-1, 1, 2, -2)):
         rows.append(Sample(ops.pad, (x(4, 5), Operand((), float32, value=1.5)), {"pads": pads}, gradient=(0, 1)))
         rows.append(Sample(ops.pad, (x(4, 5),), {"pads": pads}))
-    rows += [
-        Sample(ops.pad, (x(4, 5),), {"pads": (1, 2, 0, 3), "mode": mode}, gradient=(0,)) for mode in ("reflect", "edge")
-    ]
+    for mode in ("reflect", "edge", "wrap"):
+        for pads in ((1, 2, 0, 3), (2, -1, -1, 3)):
+            rows.append(Sample(ops.pad, (x(4, 5),), {"pads": pads, "mode": mode}, gradient=(0,)))
+    rows.append(Sample(ops.pad, (x(2, 1, 3),), {"pads": (0, 2, 7, 5, 1, 8), "mode": "wrap"}, gradient=(0,)))
     rows += [Sample(ops.pad, (x(0, 5),), {"pads": (1, 0, 1, 0)}), Sample(ops.pad, (x(1),), {"pads": (3, 3)})]
     for shapes, axis in (
         (((3, 5), (3, 2)), 1),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from dataflow import Dim, ops
+from dataflow import Dim, TensorType, Value, int64, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
-from ..emit import full
+from ..dynamic_sizes import size_value
+from ..emit import full, iota, number
 from ..importer import Importer
 from ..shape_eval import product
 from ..tensor import Tensor
@@ -47,7 +46,26 @@ def MaxPool(
     window = _pool_window(
         c, x, kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode, dilations=dilations, pads=pads, strides=strides
     )
-    return ops.max_pool(c.value(x), **window)
+    value = c.value(x)
+    y, index = c.builder.add(ops.max_pool, (value,), window).outputs
+    wanted = len(c.node.outputs) > 1 and c.node.outputs[1]
+    return (y, _flat_indices(c, value, index, storage_order)) if wanted else y
+
+
+def _flat_indices(c: Importer, x: Value, index: Value | None, storage_order: int) -> Any:
+    """Indices into all of ``x`` from those into planes; 1 counts the first axis of a plane fastest."""
+    assert index is not None
+    planes, sizes = product(x.type.shape[:2]), x.type.shape[2:]
+    at = ops.cast(index, to=int64)
+    if storage_order:
+        rest, at = at, number(c.builder, 0, int64)
+        for axis, size in reversed(list(enumerate(sizes))):
+            length = size_value(c, size)
+            apart = size_value(c, product(sizes[:axis]))
+            at = ops.add(at, ops.mul(ops.mod(rest, length), apart))
+            rest = ops.div(rest, length)
+    first = ops.mul(iota(c.builder, planes), size_value(c, product(sizes)))
+    return ops.add(at, ops.reshape(first, shape=(*x.type.shape[:2], *(1,) * len(sizes))))
 
 
 @operator("AveragePool")
@@ -100,16 +118,27 @@ def LpPool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """A convolution of each channel's powers with ones."""
+    """The mean of each window's powers, with padding as zeros, by the size of the window."""
     value = c.value(x)
-    channels = value.type.shape[1]
-    if ceil_mode or isinstance(channels, Dim) or p < 1:
-        raise ModelError(f"ceil_mode {ceil_mode} with {channels} channels and p={p} is not supported")
-    window = window_of(value.type.shape, kernel_shape, strides, pads, dilations, auto_pad)
-    ones = c.builder.constant(np.ones((channels, 1, *kernel_shape), value.type.dtype.numpy))
-    powers = ops.abs(value) if p == 1 else ops.pow(ops.abs(value), float(p))
-    y = ops.conv(powers, ones, **window, groups=channels)
-    return y if p == 1 else ops.pow(y, 1.0 / p)
+    if p < 1:
+        raise ModelError(f"p is {p}; expected at least 1")
+    given = _pool_window(
+        c, x, kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode, dilations=dilations, pads=pads, strides=strides
+    )
+    pooled = ops.avg_pool.infer(value.type, **given, count_include_pad=True)
+    assert isinstance(pooled, TensorType)
+    # Where sizes are rounded up, the last window has more padding behind it, but at most a stride less one.
+    spatial, around = value.type.rank - 2, given["pads"]
+    more = [step - 1 if ceil_mode else 0 for step in given["strides"]]
+    behind = [n + extra for n, extra in zip(around[spatial:], more, strict=True)]
+    window = {**given, "pads": (0,) * (2 * spatial), "ceil_mode": 0}
+    powers = ops.abs(value) if p == 1 else ops.mul(value, value) if p == 2 else ops.pow(ops.abs(value), float(p))
+    padded = ops.pad(powers, pads=(0, 0, *around[:spatial], 0, 0, *behind))
+    mean = ops.avg_pool(padded, **window, count_include_pad=True)
+    rank = value.type.rank
+    mean = ops.slice(mean, starts=(0,) * rank, stops=pooled.shape, steps=(1,) * rank)
+    total = ops.mul(mean, float(product(kernel_shape)))
+    return total if p == 1 else ops.sqrt(total) if p == 2 else ops.pow(total, 1.0 / p)
 
 
 @operator("MaxUnpool", 9)
@@ -140,8 +169,7 @@ def MaxUnpool(
     y = ops.reshape(y, shape=shape)
     if output_shape is None:
         return y
-    wanted = c.sizes(output_shape, "output_shape")
-    more = [w - n for w, n in zip(wanted, shape, strict=True)]
-    if any(isinstance(n, Dim) or n < 0 for n in more):
-        raise ModelError(f"output_shape {wanted} is smaller than {shape}, or depends on data or a named size")
-    return ops.pad(y, pads=(*(0,) * len(more), *more), mode="constant") if any(more) else y
+    wanted = tuple(c.sizes(output_shape, "output_shape"))
+    if len(wanted) != len(shape) or any(not isinstance(n, Dim) and n < 0 for n in wanted):
+        raise ModelError(f"output_shape is {wanted} for {value.type}")
+    return ops.slice_grad(y, shape=wanted, starts=(0,) * len(shape), stops=shape, steps=(1,) * len(shape))

@@ -93,17 +93,19 @@ static df_status slice_grad_run(const df_call *call) {
 }
 
 /* ---- pad(x, value?; pads, mode) -> y -----------------------------------------------------------
- * pads: what is added before each axis, then after each; negative crops. Along an axis of n
- * elements, index i outside 0..n-1 is filled with |value| ("constant"), the nearest end ("edge") or
- * the mirror image about the ends ("reflect"). Done row by row of the last axis. */
+ * pads: what is added before each axis, then after each; negative crops x first. Along an axis of n
+ * elements, index i outside 0..n-1 is filled with |value| ("constant"), the nearest end ("edge"),
+ * the mirror image about the ends ("reflect") or the axis again ("wrap"). Done row by row of the
+ * last axis. */
 
-typedef enum pad_mode { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT } pad_mode;
+typedef enum pad_mode { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_WRAP } pad_mode;
 
 typedef struct pad_context {
-  const df_tensor *x, *y;
-  const int64_t *before;
+  const df_tensor *y;
+  const char *from; /* the first element that is kept */
   const void *value;
-  int64_t strides[DF_WALK_RANK];
+  int64_t sizes[DF_WALK_RANK]; /* of what is kept of x */
+  int64_t strides[DF_WALK_RANK], before[DF_WALK_RANK];
   int64_t item;
   int64_t rows;
   pad_mode mode;
@@ -117,6 +119,8 @@ static int64_t pad_source(int64_t i, int64_t n, pad_mode mode) {
     return -1;
   if (mode == PAD_EDGE)
     return i < 0 ? 0 : n - 1;
+  if (mode == PAD_WRAP)
+    return (i % n + n) % n;
   const int64_t period = 2 * (n - 1);
   if (period == 0)
     return 0;
@@ -137,10 +141,10 @@ static void pad_range(const pad_context *pad, char *to, const char *from, int64_
 static void pad_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
   const pad_context *pad = context;
-  const df_tensor *x = pad->x, *y = pad->y;
+  const df_tensor *y = pad->y;
   const int32_t last = y->rank - 1;
   DF_ASSUME(last >= 0 && last < DF_WALK_RANK);
-  const int64_t item = pad->item, width = y->shape[last], n = x->shape[last];
+  const int64_t item = pad->item, width = y->shape[last], n = pad->sizes[last];
   /* In coordinates of x, the row of y runs from |left| to |right|; [low, high) lies in x. */
   const int64_t left = -pad->before[last], right = left + width;
   const int64_t low = df_min(df_max(left, 0), right), high = df_max(low, df_min(right, n));
@@ -153,7 +157,7 @@ static void pad_task(void *context, int64_t index, int64_t count, int32_t worker
     for (int64_t axis = last - 1, rest = row; axis >= 0; axis--) {
       const int64_t at = rest % y->shape[axis] - pad->before[axis];
       rest /= y->shape[axis];
-      const int64_t source = pad_source(at, x->shape[axis], pad->mode);
+      const int64_t source = pad_source(at, pad->sizes[axis], pad->mode);
       outside |= source < 0;
       offset += source * pad->strides[axis];
     }
@@ -161,7 +165,7 @@ static void pad_task(void *context, int64_t index, int64_t count, int32_t worker
       fill(to, pad->value, width, item);
       continue;
     }
-    const char *from = (const char *)x->data + offset * item;
+    const char *from = pad->from + offset * item;
     pad_range(pad, to, from, left, low, n);
     if (high > low)
       df_copy_row(to + (low - left) * item, 1, from + low * item, 1, high - low, item);
@@ -174,7 +178,7 @@ static df_status pad_run(const df_call *call) {
   int32_t n_pads;
   const int64_t *pads = df_attr_ints(call, DF_PAD_PADS, &n_pads);
   const char *mode = df_attr_text(call, DF_PAD_MODE);
-  pad_context pad = {.x = x, .y = y, .before = pads, .item = df_item_bytes(y->dtype)};
+  pad_context pad = {.y = y, .from = x->data, .item = df_item_bytes(y->dtype)};
   if (n_pads != 2 * x->rank || x->rank > DF_WALK_RANK)
     return df_fail(call, DF_INVALID, "pad: %d pads for %d axes", n_pads, x->rank);
   if (!strcmp(mode, "constant"))
@@ -183,8 +187,10 @@ static df_status pad_run(const df_call *call) {
     pad.mode = PAD_EDGE;
   else if (!strcmp(mode, "reflect"))
     pad.mode = PAD_REFLECT;
+  else if (!strcmp(mode, "wrap"))
+    pad.mode = PAD_WRAP;
   else
-    return df_fail(call, DF_UNSUPPORTED, "pad: mode \"%s\" is not constant, edge or reflect", mode);
+    return df_fail(call, DF_UNSUPPORTED, "pad: mode \"%s\" is not known", mode);
   const int64_t elements = df_elements(y);
   if (elements == 0)
     return DF_OK;
@@ -198,6 +204,12 @@ static df_status pad_run(const df_call *call) {
   }
   DF_ASSUME(x->rank == y->rank && x->rank > 0 && x->rank <= DF_WALK_RANK);
   contiguous_strides(pad.strides, x->shape, x->rank);
+  for (int32_t axis = 0; axis < x->rank; axis++) {
+    const int64_t first = df_max(-pads[axis], 0);
+    pad.before[axis] = df_max(pads[axis], 0);
+    pad.sizes[axis] = x->shape[axis] - first - df_max(-pads[axis + x->rank], 0);
+    pad.from += first * pad.strides[axis] * pad.item;
+  }
   pad.rows = elements / y->shape[y->rank - 1];
   df_parallel(call, pad_task, &pad,
               df_min(pad.rows, df_task_count(call, elements * pad.item, 4 * DF_GRAIN)));

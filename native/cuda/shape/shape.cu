@@ -195,16 +195,17 @@ static df_status slice_grad_run(const df_call *call) {
 }
 
 /* ---- pad(x, value?; pads, mode) -> y ----------------------------------------------------------
- * pads: what is added before each axis, then after each; negative crops. Along an axis of n
- * elements, position i outside 0..n-1 is filled with |value| ("constant"), the nearest end ("edge")
- * or the mirror image about the ends ("reflect"). */
+ * pads: what is added before each axis, then after each; negative crops x first. Along an axis of n
+ * elements, position i outside 0..n-1 is filled with |value| ("constant"), the nearest end
+ * ("edge"), the mirror image about the ends ("reflect") or the axis again ("wrap"). */
 
-enum pad_mode { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT };
+enum pad_mode { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_WRAP };
 
 struct pad_shape {
   int32_t rank;
   int32_t mode;
-  int64_t from[DF_WALK_RANK], to[DF_WALK_RANK], before[DF_WALK_RANK];
+  int64_t first; /* the element of x at which what is kept begins */
+  int64_t kept[DF_WALK_RANK], strides[DF_WALK_RANK], to[DF_WALK_RANK], before[DF_WALK_RANK];
 };
 
 /* The source of position i, -1 when it is filled. */
@@ -215,6 +216,8 @@ static __device__ __forceinline__ int64_t pad_source(int64_t i, int64_t n, int32
     return -1;
   if (mode == PAD_EDGE)
     return i < 0 ? 0 : n - 1;
+  if (mode == PAD_WRAP)
+    return (i % n + n) % n;
   const int64_t period = 2 * (n - 1);
   if (period == 0)
     return 0;
@@ -228,14 +231,13 @@ __global__ void __launch_bounds__(DF_BLOCK)
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n)
     return;
-  int64_t offset = 0, stride = 1, rest = i;
+  int64_t offset = s.first, rest = i;
   bool outside = false;
   for (int32_t axis = s.rank - 1; axis >= 0; axis--) {
-    const int64_t source = pad_source(rest % s.to[axis] - s.before[axis], s.from[axis], s.mode);
+    const int64_t source = pad_source(rest % s.to[axis] - s.before[axis], s.kept[axis], s.mode);
     rest /= s.to[axis];
     outside |= source < 0;
-    offset += source * stride;
-    stride *= s.from[axis];
+    offset += source * s.strides[axis];
   }
   y[i] = !outside ? x[offset] : value ? *value : T{};
 }
@@ -244,25 +246,33 @@ static df_status pad_run(const df_call *call) {
   const df_tensor *x = &call->inputs[0], *y = &call->outputs[0];
   int32_t n_pads;
   const int64_t *pads = df_attr_ints(call, DF_PAD_PADS, &n_pads);
-  pad_shape s{x->rank, PAD_CONSTANT, {}, {}, {}};
+  pad_shape s{x->rank, PAD_CONSTANT, 0, {}, {}, {}, {}};
   if (n_pads != 2 * x->rank || x->rank > DF_WALK_RANK)
     return df_fail(call, DF_INVALID, "pad: %d pads for %d axes", n_pads, x->rank);
   if (df_attr_is(call, DF_PAD_MODE, "edge"))
     s.mode = PAD_EDGE;
   else if (df_attr_is(call, DF_PAD_MODE, "reflect"))
     s.mode = PAD_REFLECT;
+  else if (df_attr_is(call, DF_PAD_MODE, "wrap"))
+    s.mode = PAD_WRAP;
   else if (!df_attr_is(call, DF_PAD_MODE, "constant"))
-    return df_fail(call, DF_UNSUPPORTED, "pad: mode \"%s\" is not constant, edge or reflect",
+    return df_fail(call, DF_UNSUPPORTED, "pad: mode \"%s\" is not known",
                    df_attr_text(call, DF_PAD_MODE));
   const int64_t n = df_elements(y);
   if (n == 0)
     return DF_OK;
   if (df_elements(x) == 0 && s.mode != PAD_CONSTANT)
     return df_fail(call, DF_INVALID, "pad: x has no elements to repeat");
-  for (int32_t axis = 0; axis < x->rank; axis++) {
-    s.from[axis] = x->shape[axis];
+  int64_t stride = 1;
+  for (int32_t axis = x->rank - 1; axis >= 0; axis--) {
+    const int64_t before = pads[axis], after = pads[axis + x->rank];
+    const int64_t cropped = before < 0 ? -before : 0;
+    s.kept[axis] = x->shape[axis] - cropped + (after < 0 ? after : 0);
     s.to[axis] = y->shape[axis];
-    s.before[axis] = pads[axis];
+    s.before[axis] = before > 0 ? before : 0;
+    s.strides[axis] = stride;
+    s.first += cropped * stride;
+    stride *= x->shape[axis];
   }
   return df_by_item(df_item_bytes(y->dtype), [&]<typename T>() {
     return DF_LAUNCH(call, (pad_elements<T>), df_blocks(n, DF_BLOCK), DF_BLOCK, 0,

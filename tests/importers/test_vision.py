@@ -1,0 +1,88 @@
+"""Operators of images and their regions, against onnxruntime: values on cpu and numpy, and with named sizes."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import dataflow as df
+from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
+
+
+def numbers(*shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def model(op, arrays, outputs, opset, stored, named, attributes):
+    names = [f"x{i}" for i in range(len(arrays))]
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attributes)
+    infos = []
+    for index, (name, array) in enumerate(zip(names, arrays, strict=True)):
+        sizes = [f"{name}_{axis}" for axis in range(array.ndim)] if index in named else array.shape
+        if index not in stored:
+            infos.append((name, helper.np_dtype_to_tensor_dtype(array.dtype), sizes))
+    results = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
+    kept = [(names[i], arrays[i]) for i in stored]
+    return onnx_model([node], infos, results, kept, opset=opset, ir_version=10).SerializeToString()
+
+
+def check(op, arrays, *, outputs=1, opset=22, stored=(), named=(0,), **attributes):
+    """Compares with onnxruntime; also where the sizes of the operands ``named`` are."""
+    feeds = {f"x{i}": array for i, array in enumerate(arrays) if i not in stored}
+    fixed = model(op, arrays, outputs, opset, stored, (), attributes)
+    expected = onnxruntime.InferenceSession(fixed, providers=["CPUExecutionProvider"]).run(None, feeds)
+    free = model(op, arrays, outputs, opset, stored, named, attributes)
+    for data, device in ((fixed, "cpu"), (fixed, "numpy"), (free, "cpu")):
+        results = df.Session(load_bytes(data), devices=[device]).run(feeds)
+        for index, array in enumerate(expected):
+            found = results[f"y{index}"]
+            assert found.dtype == array.dtype and found.shape == array.shape
+            np.testing.assert_allclose(found, array, rtol=3e-5, atol=3e-5, err_msg=f"{op} {attributes} on {device}")
+    return expected
+
+
+# ---- pools --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("spatial", [(9,), (6, 7), (4, 5, 6)])
+def test_indices_of_maxima(spatial, order):
+    rank = len(spatial)
+    window = {"kernel_shape": [2] * rank, "strides": [2] * rank, "pads": [1] * rank + [0] * rank}
+    check("MaxPool", [numbers(2, 3, *spatial)], outputs=2, storage_order=order, ceil_mode=1, **window)
+
+
+def test_indices_behind_a_convolution_that_fuses_with_the_pool():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["y", "i"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("MaxUnpool", ["y", "i"], ["u"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    x, results = numbers(2, 3, 8, 10), [onnx.ValueInfoProto(name=name) for name in "yiu"]
+    data = onnx_model(nodes, [("x", 1, x.shape)], results, [("w", numbers(4, 3, 3, 3))], opset=22, ir_version=10)
+    peer = onnxruntime.InferenceSession(data.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = df.Session(load_bytes(data.SerializeToString()), devices=["cpu"]).run({"x": x})
+    for name, expected in zip("yiu", peer.run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_norms_of_windows(p, ceil):
+    window = {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 2, 1], "dilations": [1, 2]}
+    check("LpPool", [numbers(2, 3, 8, 9)], p=p, ceil_mode=ceil, **window)
+
+
+@pytest.mark.parametrize("stored", [(), (2,)])
+def test_unpooling_to_a_larger_shape(stored):
+    x, indices = numbers(1, 2, 2, 2), np.array([5, 7, 13, 15, 16, 19, 25, 31], np.int64).reshape(1, 2, 2, 2)
+    shape = np.array([1, 2, 5, 6], np.int64)
+    data = model("MaxUnpool", [x, indices, shape], 1, 22, stored, (), {"kernel_shape": [2, 2], "strides": [2, 2]})
+    feeds = {f"x{i}": a for i, a in enumerate((x, indices, shape)) if i not in stored}
+    found = df.Session(load_bytes(data), devices=["cpu"]).run(feeds)["y0"]
+    expected = np.zeros(32, np.float32)
+    expected[indices.reshape(-1)] = x.reshape(-1)  # of the shape that the windows give, 4 x 4
+    np.testing.assert_array_equal(found, np.pad(expected.reshape(1, 2, 4, 4), [(0, 0), (0, 0), (0, 1), (0, 2)]))
