@@ -18,6 +18,7 @@ from .fold_affine import fold_affine
 from .fuse import fuse
 from .fuse_elementwise import fuse_elementwise
 from .transposed_matmul import swap_transposed_matmuls
+from .upcast import upcast
 
 Phase = Literal["differentiate", "simplify", "fold", "fuse"]
 """When a pass runs. ``differentiate``: on a model in training, before its gradients are built, but not with
@@ -66,6 +67,8 @@ class Pass:
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("dropout", "differentiate", lambda graph, at: remove_dropout(graph)),
+    # Before gradients are built: these are then computed in float32 too, and fused as those of float32 are.
+    Pass("upcast", "differentiate", lambda graph, at: upcast(graph, at.targets)),
     Pass("constant_folding", "differentiate", lambda graph, at: fold(graph, at.reference, at.mutable)),
     # What a fused op keeps for its gradient is less than what its parts would keep.
     Pass(
@@ -75,6 +78,7 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     Pass("dropout", "simplify", lambda graph, at: remove_dropout(graph)),
     Pass("dead_code", "simplify", lambda graph, at: eliminate_dead_code(graph)),
+    Pass("upcast", "simplify", lambda graph, at: upcast(graph, at.targets)),
     Pass("transposed_matmul", "simplify", lambda graph, at: swap_transposed_matmuls(graph)),
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),

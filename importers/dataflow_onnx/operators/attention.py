@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dataflow import Dim, Value, ops
+from dataflow import Dim, Value, float32, ops
 from dataflow.errors import ModelError
 from dataflow.plugin import Size
 
 from ..converters import Collector
 from ..dynamic_sizes import required, size_value
-from ..emit import along, iota, number, slice_axis
+from ..emit import along, cast_to, iota, number, slice_axis
 from ..importer import Importer
 from ..shape_eval import product
 from ..tensor import Tensor
@@ -176,11 +176,12 @@ def Attention(
         top = ops.reduce_max(bias, axes=(-1,), keepdims=1)
         closed = ops.equal(top, number(c.builder, -math.inf, top.type.dtype))
         scores = ops.where(closed, number(c.builder, 0.0, scores.type.dtype), scores)
-    if softmax_precision is not None:
-        scores = ops.cast(scores, to=dtype_of(softmax_precision))
+    precision = scores.type.dtype if softmax_precision is None else dtype_of(softmax_precision)
+    # Every device computes the softmax of 16 bits in float32: a cast to it would only keep fused kernels away.
+    if precision != float32 or scores.type.dtype.bits > 16:
+        scores = cast_to(scores, precision)
     weights = ops.softmax(scores, axis=-1)
-    if weights.type.dtype != raw.type.dtype:
-        weights = ops.cast(weights, to=raw.type.dtype)
+    weights = cast_to(weights, raw.type.dtype)
     if closed is not None:
         weights = ops.where(closed, number(c.builder, 0.0, weights.type.dtype), weights)
     y = ops.matmul(weights, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dataflow import Dim, Value, float32, ops
@@ -73,13 +73,10 @@ def LRN(c: Importer, x: T, *, size: int, alpha: float = 1e-4, beta: float = 0.75
     return ops.lrn(c.value(x), size=size, alpha=alpha, beta=beta, bias=bias)
 
 
-def _upcast(value: Value, stash_type: int, compute: Callable[[Value], Any]) -> Any:
-    """``compute`` in float32 where the file asks for it, the result in the operand's dtype."""
-    if stash_type not in (0, 1):
+def _check_stash_type(stash_type: int, *others: int) -> None:
+    """Statistics of 16-bit operands are computed in float32 by every device: no casts are needed for that."""
+    if stash_type not in (1, *others):
         raise ModelError(f"stash_type {stash_type} is not supported; expected 1, float32")
-    if value.type.dtype.nbytes(1) >= 4 or not stash_type:
-        return compute(value)
-    return ops.cast(compute(ops.cast(value, to=float32)), to=value.type.dtype)
 
 
 def normalized(c: Importer, x: T, scale: T, bias: T | None, axis: int, epsilon: float, center: int) -> list[Any]:
@@ -87,31 +84,28 @@ def normalized(c: Importer, x: T, scale: T, bias: T | None, axis: int, epsilon: 
     value, vectors = c.value(x), [None if t is None else c.weight(t) for t in (scale, bias)]
     at = axis_in(axis, value.type.rank)
     fits = all(v is None or v.type.shape == value.type.shape[at:] for v in vectors)
-    upcast = value if value.type.dtype.nbytes(1) >= 4 else ops.cast(value, to=float32)
-    given = [None if v is None or not fits else cast_to(v, upcast.type.dtype) for v in vectors]
-    y = ops.layer_norm(upcast, *given, axis=at, epsilon=epsilon, center=center)
+    given = [None if v is None or not fits else cast_to(v, value.type.dtype) for v in vectors]
+    y = ops.layer_norm(value, *given, axis=at, epsilon=epsilon, center=center)
     if not fits:  # they broadcast over the row
         factor, shift = vectors
         y = y if factor is None else ops.mul(y, within(cast_to(factor, y.type.dtype), y.type.shape))
         y = y if shift is None else ops.add(y, within(cast_to(shift, y.type.dtype), y.type.shape))
     wanted = [bool(name) for name in (*c.node.outputs[1:], "", "")][:2]
-    rest = statistics(upcast, at, epsilon) if any(wanted) else (None, None)
-    y = cast_to(y, value.type.dtype)
+    rest = statistics(value, at, epsilon) if any(wanted) else (None, None)
     return [y, *(v if w else None for v, w in zip(rest, wanted, strict=True))]
 
 
-def statistics(upcast: Value, at: int, epsilon: float) -> tuple[Value, Value]:
-    """The mean and inverse deviation of each row, as ops that have gradients: the op's own are for its gradient."""
+def statistics(value: Value, at: int, epsilon: float) -> tuple[Value, Value]:
+    """The mean and inverse deviation of each row, in float32 where the row has 16 bits.
+
+    As ops that have gradients: the op's own are for its gradient.
+    """
+    upcast = value if value.type.dtype.nbytes(1) >= 4 else ops.cast(value, to=float32)
     axes = tuple(range(at, upcast.type.rank))
     mean = ops.reduce_mean(upcast, axes=axes, keepdims=1)
     centered = ops.sub(upcast, mean)
     variance = ops.reduce_mean(ops.mul(centered, centered), axes=axes, keepdims=1)
     return mean, ops.reciprocal(ops.sqrt(ops.add(variance, epsilon)))
-
-
-def _check_stash_type(stash_type: int) -> None:
-    if stash_type != 1:
-        raise ModelError(f"stash_type {stash_type} is not supported; expected 1, float32")
 
 
 @operator("LayerNormalization", 17)
@@ -161,22 +155,19 @@ def InstanceNormalization(c: Importer, x: T, scale: T, bias: T, *, epsilon: floa
     learned = not _normalizes_groups(c, value, scale, bias)
     factor, shift = c.weight(scale, trainable=learned), c.weight(bias, trainable=learned)
 
-    def compute(upcast: Value) -> Any:
-        y = ops.layer_norm(upcast, axis=2, epsilon=epsilon)
-        return ops.add(ops.mul(y, per_channel(factor, y)), per_channel(shift, y))
-
     if value.type.rank < 3:
         raise ModelError(f"its input is {value.type}; expected (N, C, ...) with at least one more axis")
-    return _upcast(value, 1, compute)
+    y = ops.layer_norm(value, axis=2, epsilon=epsilon)
+    return ops.add(ops.mul(y, per_channel(factor, y)), per_channel(shift, y))
 
 
-def grouped(upcast: Value, groups: int, epsilon: float) -> Any:
+def grouped(value: Value, groups: int, epsilon: float) -> Any:
     """Normalized over groups of channels."""
-    n, channels, *rest = upcast.type.shape
+    n, channels, *rest = value.type.shape
     if groups < 1 or isinstance(channels, Dim) or channels % groups:
-        raise ModelError(f"num_groups is {groups} for {upcast.type}; expected a divisor of the number of channels")
-    flat = ops.reshape(upcast, shape=(n, groups, product([channels // groups, *rest])))
-    return ops.reshape(ops.layer_norm(flat, axis=2, epsilon=epsilon), shape=upcast.type.shape)
+        raise ModelError(f"num_groups is {groups} for {value.type}; expected a divisor of the number of channels")
+    flat = ops.reshape(value, shape=(n, groups, product([channels // groups, *rest])))
+    return ops.reshape(ops.layer_norm(flat, axis=2, epsilon=epsilon), shape=value.type.shape)
 
 
 @operator("GroupNormalization", 18)
@@ -184,19 +175,15 @@ def GroupNormalization_18(
     c: Importer, x: T, scale: T, bias: T, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Any:
     """With a scale and bias for each group."""
-    value, vectors = c.value(x), [c.weight(scale), c.weight(bias)]
-
-    def compute(upcast: Value) -> Any:
-        y = grouped(upcast, num_groups, epsilon)
-        each = int(y.type.shape[1]) // num_groups
-        expanded = []
-        for vector in vectors:
-            column = ops.reshape(cast_to(vector, y.type.dtype), shape=(num_groups, 1))
-            repeated = ops.broadcast_to(column, shape=(num_groups, each))
-            expanded.append(per_channel(ops.reshape(repeated, shape=(num_groups * each,)), y))
-        return ops.add(ops.mul(y, expanded[0]), expanded[1])
-
-    return _upcast(value, stash_type, compute)
+    _check_stash_type(stash_type, 0)
+    y = grouped(c.value(x), num_groups, epsilon)
+    each = int(y.type.shape[1]) // num_groups
+    expanded = []
+    for vector in (c.weight(scale), c.weight(bias)):
+        column = ops.reshape(cast_to(vector, y.type.dtype), shape=(num_groups, 1))
+        repeated = ops.broadcast_to(column, shape=(num_groups, each))
+        expanded.append(per_channel(ops.reshape(repeated, shape=(num_groups * each,)), y))
+    return ops.add(ops.mul(y, expanded[0]), expanded[1])
 
 
 @operator("GroupNormalization", 21)
@@ -204,13 +191,9 @@ def GroupNormalization(
     c: Importer, x: T, scale: T, bias: T, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Any:
     """With a scale and bias for each channel."""
-    value, factor, shift = c.value(x), c.weight(scale), c.weight(bias)
-
-    def compute(upcast: Value) -> Any:
-        y = grouped(upcast, num_groups, epsilon)
-        return ops.add(ops.mul(y, per_channel(factor, y)), per_channel(shift, y))
-
-    return _upcast(value, stash_type, compute)
+    _check_stash_type(stash_type, 0)
+    y = grouped(c.value(x), num_groups, epsilon)
+    return ops.add(ops.mul(y, per_channel(c.weight(scale), y)), per_channel(c.weight(bias), y))
 
 
 @operator("LpNormalization")

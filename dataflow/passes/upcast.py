@@ -1,0 +1,155 @@
+"""Graph -> Graph: nodes of float16 and bfloat16 that a device computes in float32 only stand between casts.
+
+Between two such nodes the value stays float32: it is rounded where it is an output or a state, where the model casts
+it, and where a node takes it as it is. ONNX Runtime rounds it after each node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ..errors import InputError
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node
+from ..ir.kernel import Targets
+from ..ir.op import Attribute
+from ..ir.rewrite import rewrite
+from ..ir.types import DType, TensorType, bfloat16, float16, float32
+from ..ir.value import Value
+from ..ops.cast import cast
+from .dead_code import eliminate_dead_code
+
+HALVES = frozenset({float16, bfloat16})
+
+
+def upcast(graph: Graph, targets: Targets) -> Graph:
+    """The graph with nodes in float32 for those of 16 bits that the device which would run them has no kernel for.
+
+    A node is computed as it is where a device takes that: most that only move elements are. These are moved as float32
+    where most of their elements are float32 already. Bodies are graphs of their own.
+
+    Args:
+        graph: bound.
+        targets: the devices and their kernels.
+    """
+    return eliminate_dead_code(_upcast(graph, targets)) if _has_halves(graph) else graph
+
+
+def _has_halves(graph: Graph) -> bool:
+    return any(value.type.dtype in HALVES for value in graph.values()) or any(
+        _has_halves(body) for node in graph.nodes for body in node.bodies
+    )
+
+
+def _upcast(graph: Graph, targets: Targets) -> Graph:
+    return rewrite(graph, _Upcast(targets).replace)
+
+
+class _Upcast:
+    """What is known of the new graph while it is built.
+
+    Attributes:
+        float32: values of 16 bits as float32.
+        computed: those of them that were computed in float32; the others are casts of the value.
+    """
+
+    def __init__(self, targets: Targets) -> None:
+        self.targets = targets
+        self.float32: dict[Value, Value] = {}
+        self.computed: set[Value] = set()
+
+    def replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        """What stands for the outputs of a node; None: the node as it is. See ``rewrite``."""
+        if node.bodies:
+            bodies = tuple(_upcast(body, self.targets) if _has_halves(body) else body for body in node.bodies)
+            return builder.again(dataclasses.replace(node, bodies=bodies), inputs).outputs
+        if not any(value is not None and value.type.dtype in HALVES for value in (*node.inputs, *node.outputs)):
+            return None
+        if node.op is cast:
+            return self.converted(builder, node, inputs[0])
+        wanted = _in_float32(node)
+        if wanted is None or not self.chooses(node, wanted, builder, inputs):
+            return None
+        return self.add(builder, node, wanted, inputs)
+
+    def converted(self, builder: GraphBuilder, node: Node, x: Value | None) -> Sequence[Value | None] | None:
+        """A cast of the model: to another float from what was computed; from a float of more bits it rounds."""
+        result = node.outputs[0]
+        assert x is not None and result is not None
+        exact = self.float32.get(x) if result.type.dtype.is_float else None
+        if exact is None:
+            return None
+        if result.type.dtype == float32:
+            return (exact,)
+        return builder.add(cast, (exact,), node.attributes, name=node.name, output_names=[result.name]).outputs
+
+    def chooses(self, node: Node, wanted: Node, builder: GraphBuilder, inputs: Sequence[Value | None]) -> bool:
+        """Whether a node is to be computed in float32."""
+        for device in self.targets.order(node):
+            kernels = self.targets.kernels[device].get(node.op.name, ())
+            as_float32 = node.op.view is not None or any(kernel.refuses(wanted) is None for kernel in kernels)
+            if node.op.view is not None or any(kernel.refuses(node) is None for kernel in kernels):
+                return as_float32 and self.is_mostly_float32(builder, inputs)
+            if as_float32 or node.op.decompose is not None:
+                return True
+        return False
+
+    def is_mostly_float32(self, builder: GraphBuilder, inputs: Sequence[Value | None]) -> bool:
+        """Whether fewer elements would be cast to compute in float32 than to compute in 16 bits."""
+        halves = {v for v in inputs if v is not None and v.type.dtype in HALVES}
+        computed = sum(v.type.elements for v in halves & self.computed)
+        others = (v for v in halves - self.float32.keys() if builder.initializer_of(v) is None)
+        return computed > sum(v.type.elements for v in others)
+
+    def add(
+        self, builder: GraphBuilder, node: Node, wanted: Node, inputs: Sequence[Value | None]
+    ) -> list[Value | None]:
+        """Adds a node in float32, with casts of its results, which dead code elimination removes where nobody reads."""
+        with builder.scope(node.name):
+            operands = [self.as_float32(v) for v in inputs]
+        names = [None if v is None or v.type.dtype in HALVES else v.name for v in node.outputs]
+        made = builder.add(node.op, operands, wanted.attributes, name=node.name, output_names=names)
+        return [self.rounded(builder, node, *pair) for pair in zip(node.outputs, made.outputs, strict=True)]
+
+    def rounded(self, builder: GraphBuilder, node: Node, old: Value | None, exact: Value | None) -> Value | None:
+        """A result as the model has it, by name and dtype."""
+        if old is None or exact is None or old.type == exact.type:
+            return exact
+        made = builder.add(cast, (exact,), {"to": old.type.dtype}, name=f"{node.name}/cast", output_names=[old.name])
+        (result,) = made.outputs
+        assert result is not None
+        self.float32[result] = exact
+        self.computed.add(result)
+        return result
+
+    def as_float32(self, value: Value | None) -> Value | None:
+        """A value of 16 bits as float32, once; another as it is."""
+        if value is None or value.type.dtype not in HALVES:
+            return value
+        found = self.float32.get(value)
+        if found is None:
+            found = self.float32[value] = cast(value, to=float32)
+        return found
+
+
+def _in_float32(node: Node) -> Node | None:
+    """The node with float32 for all 16-bit types; None where its op gives results of other types then."""
+    inputs = tuple(None if v is None else Value(v.name, _type(v.type), None) for v in node.inputs)
+    attributes: dict[str, Attribute] = {
+        key: float32 if isinstance(given, DType) and given in HALVES else given
+        for key, given in node.attributes.items()
+    }
+    try:
+        inferred = node.op.infer(*[None if v is None else v.type for v in inputs], **attributes)
+    except InputError:
+        return None
+    types = inferred if isinstance(inferred, tuple) else (inferred,)
+    if any(old is not None and new != _type(old.type) for old, new in zip(node.outputs, types, strict=False)):
+        return None
+    outputs = tuple(None if v is None else Value(v.name, _type(v.type), None) for v in node.outputs)
+    return dataclasses.replace(node, inputs=inputs, outputs=outputs, attributes=attributes)
+
+
+def _type(of: TensorType) -> TensorType:
+    return TensorType(float32, of.shape) if of.dtype in HALVES else of
