@@ -74,7 +74,7 @@ def LRN(c: Importer, x: T, *, size: int, alpha: float = 1e-4, beta: float = 0.75
 
 
 def _check_stash_type(stash_type: int, *others: int) -> None:
-    """Statistics of 16-bit operands are computed in float32 by every device: no casts are needed for that."""
+    """Statistics of 16 bits are computed in float32 by every device: no casts are needed for that."""
     if stash_type not in (1, *others):
         raise ModelError(f"stash_type {stash_type} is not supported; expected 1, float32")
 
@@ -84,14 +84,18 @@ def normalized(c: Importer, x: T, scale: T, bias: T | None, axis: int, epsilon: 
     value, vectors = c.value(x), [None if t is None else c.weight(t) for t in (scale, bias)]
     at = axis_in(axis, value.type.rank)
     fits = all(v is None or v.type.shape == value.type.shape[at:] for v in vectors)
-    given = [None if v is None or not fits else cast_to(v, value.type.dtype) for v in vectors]
-    y = ops.layer_norm(value, *given, axis=at, epsilon=epsilon, center=center)
+    # Every device computes 16 bits in float32: casts are needed for vectors that have more alone.
+    alike = all(v is None or v.type.dtype == value.type.dtype for v in vectors)
+    upcast = value if alike or value.type.dtype.nbytes(1) >= 4 else ops.cast(value, to=float32)
+    given = [None if v is None or not fits else cast_to(v, upcast.type.dtype) for v in vectors]
+    y = ops.layer_norm(upcast, *given, axis=at, epsilon=epsilon, center=center)
     if not fits:  # they broadcast over the row
         factor, shift = vectors
         y = y if factor is None else ops.mul(y, within(cast_to(factor, y.type.dtype), y.type.shape))
         y = y if shift is None else ops.add(y, within(cast_to(shift, y.type.dtype), y.type.shape))
     wanted = [bool(name) for name in (*c.node.outputs[1:], "", "")][:2]
     rest = statistics(value, at, epsilon) if any(wanted) else (None, None)
+    y = cast_to(y, value.type.dtype)
     return [y, *(v if w else None for v, w in zip(rest, wanted, strict=True))]
 
 
