@@ -38,6 +38,7 @@ ALLOWED: tuple[tuple[str, str, str, str], ...] = (
     ("flip", "flip", "plugins/dataflow_numpy/", "the function of numpy"),
     ("packed", "packed", "importers/dataflow_onnx/file/", "elements of less than a byte, as ONNX calls them"),
     ("packed", "packed_nbytes", "", "of elements of less than a byte, as ONNX calls them"),
+    ("packed", "is_packed_batching", "importers/dataflow_onnx/operators/microsoft/", "an attribute of onnxruntime's"),
     ("parts", "parts", "importers/dataflow_onnx/file/external.py", "the member of pathlib's Path"),
     ("store", r"\w+", "native/", "a write of registers or of an atomic: intrinsics, vec_store, atomic_store"),
     ("pack", r"\w+", "native/cpu/(gemm|conv|attention|recurrent)/", "BLIS's packing of the panels of a product"),

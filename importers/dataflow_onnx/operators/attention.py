@@ -115,8 +115,8 @@ def _mask(
     return found
 
 
-def _repeated(x: Value, times: int) -> Any:
-    """Each head ``times`` times, one after the other."""
+def repeated_heads(x: Value, times: int) -> Any:
+    """(batch, heads, rows, size) with each head ``times`` times, one after the other."""
     n, heads, *rest = x.type.shape
     repeated = ops.broadcast_to(ops.reshape(x, shape=(n, heads, 1, *rest)), shape=(n, heads, times, *rest))
     return ops.reshape(repeated, shape=(n, product([heads, times]), *rest))
@@ -158,7 +158,7 @@ def Attention(
     if any(isinstance(n, Dim) for n in (heads, shared, width)) or shared == 0 or heads % shared:
         raise ModelError(f"{heads} heads of queries of {width} don't fit {shared} of keys")
     if heads != shared:
-        key, value = _repeated(key, heads // shared), _repeated(value, heads // shared)
+        key, value = repeated_heads(key, heads // shared), repeated_heads(value, heads // shared)
     if scale is None and width == 0:
         raise ModelError("heads of queries and keys have no elements, and there is no scale")
     if scale is not None and scale < 0:
@@ -194,6 +194,31 @@ def Attention(
     return (y, *present, shown)[: max(1, len(c.node.outputs))]
 
 
+def rotated(value: Value, cos: Value, sin: Value, interleaved: int) -> Any:
+    """Pairs of elements (batch, heads, rows, size), the halves of a vector or neighbours, rotated by angles.
+
+    Args:
+        value: the vectors; elements behind as many as there are angles, twice, stay.
+        cos: the cosines (batch or 1, 1, rows, half).
+        sin: the sines.
+        interleaved: pairs are neighbours.
+    """
+    half, size = int(cos.type.shape[-1]), value.type.shape[-1]
+    rotary = 2 * half
+    if interleaved:
+        first, second = (slice_axis(value, -1, start, rotary, 2) for start in (0, 1))
+    else:
+        first, second = slice_axis(value, -1, 0, half), slice_axis(value, -1, half, rotary)
+    real = ops.sub(ops.mul(cos, first), ops.mul(sin, second))
+    imaginary = ops.add(ops.mul(sin, first), ops.mul(cos, second))
+    if interleaved:
+        pairs = [ops.reshape(v, shape=(*v.type.shape, 1)) for v in (real, imaginary)]
+        found = ops.reshape(ops.concat(*pairs, axis=-1), shape=(*value.type.shape[:3], rotary))
+    else:
+        found = ops.concat(real, imaginary, axis=-1)
+    return found if rotary == size else ops.concat(found, slice_axis(value, -1, rotary, size), axis=-1)
+
+
 @operator("RotaryEmbedding", 23)
 def RotaryEmbedding(
     c: Importer,
@@ -221,23 +246,7 @@ def RotaryEmbedding(
             raise ModelError(f"the cache for each position is {rows.type}; expected (batch, sequence, {rotary // 2})")
         tables.append(ops.reshape(rows, shape=(rows.type.shape[0], 1, *rows.type.shape[1:])))
     cos, sin = tables
-    if interleaved:
-        first, second = (slice_axis(value, -1, start, rotary, 2) for start in (0, 1))
-    else:
-        first, second = (
-            slice_axis(value, -1, 0, rotary // 2),
-            slice_axis(value, -1, rotary // 2, rotary),
-        )
-    real = ops.sub(ops.mul(cos, first), ops.mul(sin, second))
-    imaginary = ops.add(ops.mul(sin, first), ops.mul(cos, second))
-    if interleaved:
-        pairs = [ops.reshape(v, shape=(*v.type.shape, 1)) for v in (real, imaginary)]
-        joined = ops.concat(*pairs, axis=-1)
-        rotated = ops.reshape(joined, shape=(*value.type.shape[:3], rotary))
-    else:
-        rotated = ops.concat(real, imaginary, axis=-1)
-    if rotary < size:
-        rotated = ops.concat(rotated, slice_axis(value, -1, rotary, size), axis=-1)
+    y = rotated(value, cos, sin, interleaved)
     if given.type.rank == 4:
-        return rotated
-    return ops.reshape(ops.transpose(rotated, perm=(0, 2, 1, 3)), shape=given.type.shape)
+        return y
+    return ops.reshape(ops.transpose(y, perm=(0, 2, 1, 3)), shape=given.type.shape)

@@ -9,9 +9,12 @@ from ...converters import Collector
 from . import (
     activation,
     arithmetic,
+    attention,
     conv,
+    grouped_query,
     linalg,
     norm,
+    position,
     random,
     softmax,
 )
@@ -19,9 +22,12 @@ from . import (
 _FAMILIES = (
     activation,
     arithmetic,
+    attention,
     conv,
+    grouped_query,
     linalg,
     norm,
+    position,
     random,
     softmax,
 )
