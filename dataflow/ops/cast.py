@@ -8,10 +8,13 @@ from ..ir.types import DType, TensorType
 from ..ir.value import Value
 from .infer import need, operand
 
+ROUND_MODES = ("up", "down", "nearest")
 
-def _cast_infer(x: TensorType, *, to: DType) -> TensorType:
+
+def _cast_infer(x: TensorType, *, to: DType, saturate: bool, round_mode: str) -> TensorType:
     need(isinstance(to, DType), f"cast: to={to!r} is no dtype, e.g. df.float32")
     need(x.dtype.kind != "c" or to.kind in "cb", f"cast: {x} to {to} would lose the imaginary parts")
+    need(round_mode in ROUND_MODES, f"cast: round_mode={round_mode!r}; expected one of {', '.join(ROUND_MODES)}")
     return TensorType(to, x.shape)
 
 
@@ -24,10 +27,14 @@ cast: Op = Op(
     "cast",
     ("x",),
     _cast_infer,
-    attributes={"to": REQUIRED},
+    attributes={"to": REQUIRED, "saturate": True, "round_mode": "up"},
     gradient=_cast_gradient,
     cheap=True,
-    doc="x in another dtype; floats to integers towards zero, out of range to the nearest end, NaN to the lower one",
+    doc="x in another dtype; floats to integers towards zero, out of range to the nearest end, NaN to the lower one, "
+    "and to integers of 4 and 2 bits the low bits of what that gives in 32. To floats of 8 bits what is too large "
+    "becomes the largest number, with saturate=False infinity or NaN, as the dtype has them; to float8_e8m0fnu the "
+    "magnitude is rounded to a power of two by round_mode (up, down, or nearest with ties up), and with "
+    "saturate=False what is out of range and 0 become NaN",
 )
 
 OPS = (cast,)

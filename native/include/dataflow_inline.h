@@ -130,7 +130,7 @@ static inline const char *df_accepts_elements(const df_node *node) {
   return 0;
 }
 
-/* Bytes of one element; 0 for types of 4 and 2 bits and those that no kernel sees. */
+/* Bytes of one element: one where it has 4 or 2 bits; 0 for strings, which no kernel sees. */
 static inline int64_t df_item_bytes(int32_t dtype) {
   switch (dtype) {
   case DF_INT8:
@@ -141,6 +141,11 @@ static inline int64_t df_item_bytes(int32_t dtype) {
   case DF_FLOAT8E5M2:
   case DF_FLOAT8E5M2FNUZ:
   case DF_FLOAT8E8M0:
+  case DF_FLOAT4E2M1:
+  case DF_INT4:
+  case DF_UINT4:
+  case DF_INT2:
+  case DF_UINT2:
     return 1;
   case DF_FLOAT16:
   case DF_BFLOAT16:
@@ -161,17 +166,6 @@ static inline int64_t df_item_bytes(int32_t dtype) {
   default:
     return 0;
   }
-}
-
-/* accepts: refuses types of 4 and 2 bits. */
-static inline const char *df_accepts_byte_types(const df_node *node) {
-  for (int32_t i = 0; i < node->n_inputs; i++)
-    if (node->inputs[i].dtype != DF_NONE && !df_item_bytes(node->inputs[i].dtype))
-      return "elements of 4 or 2 bits are not supported";
-  for (int32_t i = 0; i < node->n_outputs; i++)
-    if (node->outputs[i].dtype != DF_NONE && !df_item_bytes(node->outputs[i].dtype))
-      return "elements of 4 or 2 bits are not supported";
-  return 0;
 }
 
 /* Elements that an axis of |in| elements spans with its padding, and what |out| windows of |kernel|

@@ -9,7 +9,7 @@
 /* clang-format off */
 enum { DF_MOD_FMOD };
 enum { DF_IS_INF_DETECT_NEGATIVE, DF_IS_INF_DETECT_POSITIVE };
-enum { DF_CAST_TO };
+enum { DF_CAST_TO, DF_CAST_SATURATE, DF_CAST_ROUND_MODE };
 enum { DF_LEAKY_RELU_ALPHA };
 enum { DF_ELU_ALPHA };
 enum { DF_SELU_ALPHA, DF_SELU_GAMMA };

@@ -74,7 +74,7 @@ static inline df_entries df_entries_by_coordinates(const df_call *call) {
 static inline const char *df_entries_accepts(const df_node *node) {
   if (node->inputs[0].rank > DF_ENTRY_AXES || node->inputs[1].rank > DF_ENTRY_AXES)
     return "an operand has too many axes";
-  return df_accepts_byte_types(node);
+  return 0;
 }
 
 /* Index |i| of all, as it is given: from the front or the back, not checked. */

@@ -19,7 +19,6 @@ from dataflow_onnx.operators import STANDARD
 
 # Cases of converted operators that are refused: pattern of names, why, and what the message says.
 REFUSED = [
-    (r"test_cast\w*(U?INT[24]|FLOAT4E2M1|FLOAT8|e8m0)\w*", "no kernels for these dtypes", "casting"),
     (r"test_training_dropout\w*", "dropout in training is the Trainer's", "training mode"),
     (r"test_wrap_pad", "no such padding", "mode 'wrap'"),
     (r"test_loop11", "a slice that begins at the number of the iteration", "depends on data"),

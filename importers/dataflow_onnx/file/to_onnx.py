@@ -17,7 +17,11 @@ from .reader import CODE_OF
 
 LOWEST_OPSET = 17
 IR_VERSION = 8  # of opset 17; newer opsets ask for more, see IR_OF
-IR_OF = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
+IR_OF = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13}
+_OPSET_OF_DTYPE = {
+    "float8_e4m3fn": 19, "float8_e4m3fnuz": 19, "float8_e5m2": 19, "float8_e5m2fnuz": 19, "int4": 21, "uint4": 21,
+    "float4_e2m1fn": 23, "float8_e8m0fnu": 24, "int2": 25, "uint2": 25,
+}  # fmt: skip
 
 _FAR = (1 << 63) - 1  # a start or an end that is clamped to the end of the axis
 
@@ -114,6 +118,8 @@ class _Builder:
         Raises:
             ModelError: an op has no ONNX form, with its attributes and sizes.
         """
+        newest = (_OPSET_OF_DTYPE.get(value.type.dtype.name, 0) for value in self.graph.values())
+        self.opset = max(self.opset, *newest)
         self.note_sizes(self.graph.inputs)
         for node in self.graph.nodes:
             try:
@@ -161,7 +167,9 @@ class _Builder:
             self.opset = max(self.opset, 20)
             add("Gelu", inputs, approximate=a["approximate"])
         elif name == "cast":
-            add("Cast", inputs, to=CODE_OF[a["to"]])
+            fit = {"saturate": 0} if not a["saturate"] and a["to"].name.startswith("float8") else {}
+            power = {"round_mode": a["round_mode"]} if a["to"].name == "float8_e8m0fnu" else {}
+            add("Cast", inputs, to=CODE_OF[a["to"]], **fit, **power)
         elif name == "reshape":
             shape, kept = self.reshaped(node, outputs[0])
             add("Reshape", [inputs[0], shape], **({"allowzero": 1} if kept else {}))

@@ -27,7 +27,7 @@ def dtype_of(number: int) -> DType:
     return dtype
 
 
-def _cast(c: Importer, x: T, dtype: Any) -> Any:
+def _cast(c: Importer, x: T, dtype: Any, saturate: int, round_mode: str) -> Any:
     if x.known is not None and dtype.is_int:
         numbers = np.asarray(
             np.frompyfunc(lambda n: n if isinstance(n, Dim) else int(n), 1, 1)(x.known.numbers), object
@@ -37,16 +37,16 @@ def _cast(c: Importer, x: T, dtype: Any) -> Any:
             return Known(numbers, dtype)
     source = x.type.dtype
     for end in (source, dtype):
-        if end is None or end.name == "string" or end.bits < 8 or end.name.startswith("float8"):
+        if end.kind == "s":
             raise ModelError(f"casting {source} to {dtype} is not supported")
-    return x if source == dtype else ops.cast(c.value(x), to=dtype)
+    return x if source == dtype else ops.cast(c.value(x), to=dtype, saturate=bool(saturate), round_mode=round_mode)
 
 
 @operator("Cast")
 def Cast(c: Importer, x: T, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
-    return _cast(c, x, dtype_of(to))
+    return _cast(c, x, dtype_of(to), saturate, round_mode)
 
 
 @operator("CastLike")
 def CastLike(c: Importer, x: T, like: T, *, saturate: int = 1, round_mode: str = "up") -> Any:
-    return _cast(c, x, like.type.dtype)
+    return _cast(c, x, like.type.dtype, saturate, round_mode)

@@ -1,10 +1,13 @@
-/* map/cast.c: y[i] = (type) x[i] between every float type of 16 bits and more, integers and bool.
+/* map/cast.c: y[i] = (type) x[i] between every type but the complex ones.
  *
  * Integers wrap, floats round to nearest and are rounded towards zero to integers; a float
- * outside of an integer's range gives the nearest end of the range (NaN the lower). The 16-bit
- * floats go through float.
+ * outside of an integer's range gives the nearest end of the range (NaN the lower). Floats of 16
+ * bits and fewer go through float, integers of 4 and 2 bits, which have a byte each, through those
+ * of 8, or of 32 where they come from floats: they keep the low bits.
  */
 #include "kernels/half.h"
+#include "kernels/small_float.h"
+#include "map/convert.h"
 #include "map/walk.h"
 
 #include <math.h>
@@ -103,7 +106,7 @@ DEFINE_FROM_INT(u32)
 DEFINE_FROM_INT(u64)
 #undef S
 
-/* From |source| to |target|; neither is a 16-bit float. */
+/* From |source| to |target|, both of which have loops above. */
 static void convert(void *out, int32_t target, const void *in, int32_t source, int64_t n) {
   switch (source) {
   case DF_FLOAT32:
@@ -138,58 +141,151 @@ static void convert(void *out, int32_t target, const void *in, int32_t source, i
   }
 }
 
-static inline int is_half(int32_t dtype) { return dtype == DF_FLOAT16 || dtype == DF_BFLOAT16; }
-
 /* Double to float so that rounding once more, to a shorter type, is right: what is lost to
- * truncation makes the last bit odd. */
+ * truncation makes the last bit odd. From 2^128 on it is infinity. */
 static void narrow_to_odd(float *out, const double *in, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     float nearest = (float)in[i];
     int32_t bits = df_bits(nearest);
     int beyond = fabs((double)nearest) > fabs(in[i]);
-    int inexact = (double)nearest != in[i] && in[i] == in[i];
+    int inexact = (double)nearest != in[i] && fabs(in[i]) < 0x1p128;
     out[i] = df_float(inexact ? (bits - beyond) | 1 : bits);
   }
+}
+
+/* ---- Types without loops of their own ------------------------------------------------------- */
+
+/* The type with loops that holds all numbers of |dtype|; itself where it has loops. */
+static int32_t carrier_of(int32_t dtype) {
+  switch (dtype) {
+  case DF_FLOAT16:
+  case DF_BFLOAT16:
+  case DF_FLOAT8E4M3FN:
+  case DF_FLOAT8E4M3FNUZ:
+  case DF_FLOAT8E5M2:
+  case DF_FLOAT8E5M2FNUZ:
+  case DF_FLOAT8E8M0:
+  case DF_FLOAT4E2M1:
+    return DF_FLOAT32;
+  case DF_INT4:
+  case DF_INT2:
+    return DF_INT8;
+  case DF_UINT4:
+  case DF_UINT2:
+    return DF_UINT8;
+  default:
+    return dtype;
+  }
+}
+
+/* Elements of a type without loops to its carrier. */
+static void load(void *out, const void *in, int32_t dtype, int64_t n) {
+  float *floats = out;
+  const uint16_t *halves = in;
+  const uint8_t *bytes = in;
+  uint8_t *whole = out;
+#define LOAD(to, expression)                                                                       \
+  for (int64_t i = 0; i < n; i++)                                                                  \
+    to[i] = expression;                                                                            \
+  break;
+#define LOAD_SMALL(dtype, name, ...)                                                               \
+  case dtype:                                                                                      \
+    LOAD(floats, df_from_small(bytes[i], __VA_ARGS__))
+  switch (dtype) {
+    DF_SMALL_FLOATS(LOAD_SMALL)
+  case DF_FLOAT16:
+    LOAD(floats, df_from_half(halves[i]))
+  case DF_BFLOAT16:
+    LOAD(floats, df_from_bfloat(halves[i]))
+  case DF_FLOAT8E8M0:
+    LOAD(floats, df_from_e8m0(bytes[i]))
+  case DF_INT4:
+    LOAD(whole, (uint8_t)(((bytes[i] & 15) ^ 8) - 8))
+  case DF_INT2:
+    LOAD(whole, (uint8_t)(((bytes[i] & 3) ^ 2) - 2))
+  case DF_UINT4:
+    LOAD(whole, bytes[i] & 15)
+  default: /* DF_UINT2 */
+    LOAD(whole, bytes[i] & 3)
+  }
+}
+
+/* Elements of a carrier, of integers in 32 bits, to a type without loops. */
+static void store(void *out, int32_t dtype, const void *in, int64_t n, df_fit fit) {
+  const float *floats = in;
+  const int32_t *whole = in;
+  uint16_t *halves = out;
+  uint8_t *bytes = out;
+#define STORE_SMALL(dtype, name, ...)                                                              \
+  case dtype:                                                                                      \
+    LOAD(bytes, df_to_small(floats[i], fit.saturate, __VA_ARGS__))
+  switch (dtype) {
+    DF_SMALL_FLOATS(STORE_SMALL)
+  case DF_FLOAT16:
+    LOAD(halves, df_to_half(floats[i]))
+  case DF_BFLOAT16:
+    LOAD(halves, df_to_bfloat(floats[i]))
+  case DF_FLOAT8E8M0:
+    LOAD(bytes, df_to_e8m0(floats[i], fit.saturate, fit.rounding))
+  case DF_INT4:
+  case DF_UINT4:
+    LOAD(bytes, (uint8_t)(whole[i] & 15))
+  default: /* DF_INT2, DF_UINT2 */
+    LOAD(bytes, (uint8_t)(whole[i] & 3))
+  }
+}
+
+void DF_NAME(df_convert)(void *out, int32_t target, const void *in, int32_t source, int64_t n,
+                         df_fit fit) {
+  const int32_t from = carrier_of(source);
+  const int32_t to = carrier_of(target) == DF_FLOAT32 ? DF_FLOAT32
+                     : carrier_of(target) == target   ? target
+                                                      : DF_INT32;
+  if (from == source && to == target) {
+    convert(out, target, in, source, n);
+    return;
+  }
+  const int64_t source_item = df_item_bytes(source), target_item = df_item_bytes(target);
+  float loaded[DF_CHUNK], converted[DF_CHUNK]; /* 32 bits: of integers too */
+  for (int64_t begin = 0; begin < n; begin += DF_CHUNK) {
+    const int64_t some = df_min(DF_CHUNK, n - begin);
+    const void *x = (const char *)in + begin * source_item;
+    void *y = (char *)out + begin * target_item;
+    if (from != source) {
+      void *own = to == target && from == to ? y : loaded;
+      load(own, x, source, some);
+      x = own;
+    }
+    if (from != to) {
+      void *own = to == target ? y : converted;
+      if (from == DF_FLOAT64 && to == DF_FLOAT32)
+        narrow_to_odd(own, x, some);
+      else
+        convert(own, to, x, from, some);
+      x = own;
+    }
+    if (to != target)
+      store(y, target, x, some, fit);
+  }
+}
+
+static int32_t rounding_of(const df_call *call) {
+  return df_attr_is(call, DF_CAST_ROUND_MODE, "up")     ? DF_ROUND_UP
+         : df_attr_is(call, DF_CAST_ROUND_MODE, "down") ? DF_ROUND_DOWN
+                                                        : DF_ROUND_NEAREST;
 }
 
 static void cast_rows(void *out, const void *const *in, const int64_t *step, int64_t n,
                       const df_call *call) {
   (void)step;
-  const int32_t source = call->inputs[0].dtype, target = call->outputs[0].dtype;
-  if (!is_half(source) && !is_half(target)) {
-    convert(out, target, in[0], source, n);
-    return;
-  }
-  const int64_t source_item = df_item_bytes(source), target_item = df_item_bytes(target);
-  float buffer[DF_CHUNK];
-  for (int64_t begin = 0; begin < n; begin += DF_CHUNK) {
-    const int64_t some = df_min(DF_CHUNK, n - begin);
-    const void *from = (const char *)in[0] + begin * source_item;
-    void *to = (char *)out + begin * target_item;
-    const uint16_t *from_bits = from;
-    uint16_t *to_bits = to;
-    if (source == DF_FLOAT16)
-      for (int64_t i = 0; i < some; i++)
-        buffer[i] = df_from_half(from_bits[i]);
-    else if (source == DF_BFLOAT16)
-      for (int64_t i = 0; i < some; i++)
-        buffer[i] = df_from_bfloat(from_bits[i]);
-    else if (source == DF_FLOAT64)
-      narrow_to_odd(buffer, from, some);
-    else
-      convert(buffer, DF_FLOAT32, from, source, some);
-    if (target == DF_FLOAT16)
-      for (int64_t i = 0; i < some; i++)
-        to_bits[i] = df_to_half(buffer[i]);
-    else if (target == DF_BFLOAT16)
-      for (int64_t i = 0; i < some; i++)
-        to_bits[i] = df_to_bfloat(buffer[i]);
-    else
-      convert(to, target, buffer, DF_FLOAT32, some);
-  }
+  const df_fit fit = {.saturate = df_attr_int(call, DF_CAST_SATURATE) != 0,
+                      .rounding = rounding_of(call)};
+  DF_NAME(df_convert)(out, call->outputs[0].dtype, in[0], call->inputs[0].dtype, n, fit);
 }
 
 static df_status cast_run(const df_call *call) { return df_map_run(call, 1, cast_rows); }
 
-#define TYPES "f32|f64|f16|bf16|i8|i16|i32|i64|u8|u16|u32|u64|bool"
+#define TYPES                                                                                      \
+  "f32|f64|f16|bf16|i8|i16|i32|i64|u8|u16|u32|u64|bool|f8e4m3fn|f8e4m3fnuz|f8e5m2|f8e5m2fnuz|"     \
+  "f8e8m0|f4e2m1|i4|u4|i2|u2"
 DF_KERNELS(cast) = {DF_KERNEL("cast", "any", "~" TYPES "->" TYPES, NULL, cast_run), NULL};

@@ -80,7 +80,7 @@ DF_ROWS_RUN(where, 3)
 
 static const char *where_accepts(const df_node *node) {
   int64_t bytes = df_item_bytes(node->outputs[0].dtype);
-  return bytes == 0 || bytes > 8 ? "elements must have 1, 2, 4 or 8 bytes" : NULL;
+  return bytes > 8 ? "elements must have 1, 2, 4 or 8 bytes" : NULL;
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* shape/gather.c: elements read and summed by index: gather, index_add, one_hot; and tensors made
  * from numbers alone: full, range. */
-#include "kernels/half.h"
+#include "map/convert.h"
 #include "map/walk.h"
 
 /* ---- Index tensors -------------------------------------------------------------------------- */
@@ -144,50 +144,16 @@ static df_status index_add_run(const df_call *call) {
 
 /* ---- Numbers as elements -------------------------------------------------------------------- */
 
-/* |d| rounded towards zero, held to the range; NaN gives the lower end. */
-static int64_t held(double d) {
-  const double low = (double)INT64_MIN, high = 0x1.fffffffffffffp62;
-  return !(d > low) ? INT64_MIN : d > high ? INT64_MAX : (int64_t)d;
-}
-
 /* The bytes of one element that holds a number: |d|, or |i| exactly when |integral|. */
 static void element_of(void *to, int32_t dtype, int integral, int64_t i, double d) {
-  const int64_t as_int = integral ? i : held(d);
-  const double as_float = integral ? (double)i : d;
-  switch (dtype) {
-  case DF_FLOAT32:
-    *(float *)to = (float)as_float;
-    break;
-  case DF_FLOAT64:
-    *(double *)to = as_float;
-    break;
-  case DF_FLOAT16:
-    *(uint16_t *)to = df_to_half((float)as_float);
-    break;
-  case DF_BFLOAT16:
-    *(uint16_t *)to = df_to_bfloat((float)as_float);
-    break;
-  case DF_BOOL:
-    *(uint8_t *)to = as_float != 0.0;
-    break;
-  case DF_INT8:
-  case DF_UINT8:
-    *(uint8_t *)to = (uint8_t)as_int;
-    break;
-  case DF_INT16:
-  case DF_UINT16:
-    *(uint16_t *)to = (uint16_t)as_int;
-    break;
-  case DF_INT32:
-  case DF_UINT32:
-    *(uint32_t *)to = (uint32_t)as_int;
-    break;
-  default:
-    *(uint64_t *)to = (uint64_t)as_int;
-  }
+  const df_fit fit = {.saturate = 1};
+  DF_NAME(df_convert)(to, dtype, integral ? (const void *)&i : &d,
+                      integral ? DF_INT64 : DF_FLOAT64, 1, fit);
 }
 
-#define NUMBERS "f32|f64|f16|bf16|i8|i16|i32|i64|u8|u16|u32|u64|bool"
+#define NUMBERS                                                                                    \
+  "f32|f64|f16|bf16|i8|i16|i32|i64|u8|u16|u32|u64|bool|f8e4m3fn|f8e4m3fnuz|f8e5m2|f8e5m2fnuz|"     \
+  "f8e8m0|f4e2m1|i4|u4|i2|u2"
 
 /* ---- one_hot(indices; depth, axis, dtype) -> y: 1 where the index along |axis| is |indices| - */
 
@@ -244,17 +210,27 @@ static df_status range_run(const df_call *call) {
   const number start = number_of(call, DF_RANGE_START), delta = number_of(call, DF_RANGE_DELTA);
   const int integral = start.integral && delta.integral;
   const int64_t item = df_item_bytes(y->dtype), n = df_elements(y);
-  for (int64_t i = 0; i < n; i++)
-    element_of((char *)y->data + i * item, y->dtype, integral,
-               (int64_t)((uint64_t)start.i + (uint64_t)i * (uint64_t)delta.i),
-               start.d + (double)i * delta.d);
+  const df_fit fit = {.saturate = 1};
+  int64_t whole[DF_CHUNK];
+  double floats[DF_CHUNK];
+  for (int64_t begin = 0; begin < n; begin += DF_CHUNK) {
+    const int64_t some = df_min(DF_CHUNK, n - begin);
+    for (int64_t i = 0; i < some; i++)
+      if (integral)
+        whole[i] = (int64_t)((uint64_t)start.i + (uint64_t)(begin + i) * (uint64_t)delta.i);
+      else
+        floats[i] = start.d + (double)(begin + i) * delta.d;
+    DF_NAME(df_convert)((char *)y->data + begin * item, y->dtype,
+                        integral ? (const void *)whole : floats, integral ? DF_INT64 : DF_FLOAT64,
+                        some, fit);
+  }
   return DF_OK;
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */
 
 DF_KERNELS(gather) = {
-    DF_KERNEL_IF("gather", "any", "any,i32|i64->any", NULL, df_accepts_byte_types, gather_run),
+    DF_KERNEL("gather", "any", "any,i32|i64->any", NULL, gather_run),
     DF_KERNEL("index_add", "f32", "i32|i64,f32->f32", NULL, index_add_run),
     DF_KERNEL("one_hot", "any", "i32|i64->" NUMBERS, NULL, one_hot_run),
     DF_KERNEL("full", "any", "->" NUMBERS, NULL, full_run),

@@ -217,7 +217,7 @@ static df_status pad_run(const df_call *call) {
 }
 
 DF_KERNELS(shape) = {
-    DF_KERNEL_IF("copy", "any", "~any->any", NULL, df_accepts_byte_types, copy_run),
-    DF_KERNEL_IF("concat", "any", "~any*->any", NULL, df_accepts_byte_types, concat_run),
-    DF_KERNEL_IF("slice_grad", "any", "~any->any", NULL, df_accepts_byte_types, slice_grad_run),
-    DF_KERNEL_IF("pad", "any", "any,any?->any", NULL, df_accepts_byte_types, pad_run), NULL};
+    DF_KERNEL("copy", "any", "~any->any", NULL, copy_run),
+    DF_KERNEL("concat", "any", "~any*->any", NULL, concat_run),
+    DF_KERNEL("slice_grad", "any", "~any->any", NULL, slice_grad_run),
+    DF_KERNEL("pad", "any", "any,any?->any", NULL, pad_run), NULL};

@@ -93,7 +93,7 @@ static df_status where_run(const df_call *call) {
 
 static const char *where_accepts(const df_node *node) {
   const int64_t bytes = df_item_bytes(node->outputs[0].dtype);
-  return bytes == 0 || bytes > 8 ? "elements must have 1, 2, 4 or 8 bytes" : df_accepts_rank(node);
+  return bytes > 8 ? "elements must have 1, 2, 4 or 8 bytes" : df_accepts_rank(node);
 }
 
 /* ---- clip(x, low?, high?) = min(max(x, low), high); a NaN wins, in x or a bound ------------- */

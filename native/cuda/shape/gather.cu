@@ -206,7 +206,7 @@ static df_status one_hot_run(const df_call *call) {
 #define RECORD(op, key, operands, accept, function)                                                \
   DF_CUDA_KERNEL(op, key, operands, nullptr, .accepts = accept, .run = function, .capturable = 1)
 static const df_kernel records[] = {
-    RECORD("gather", "any", "any,i32|i64->any", df_accepts_byte_types, gather_run),
+    RECORD("gather", "any", "any,i32|i64->any", nullptr, gather_run),
     RECORD("index_add", "f32", "i32|i64,f32->f32", nullptr, index_add_run),
     RECORD("one_hot", "any", "i32|i64->" DF_NUMBERS, nullptr, one_hot_run),
     RECORD("full", "any", "->" DF_NUMBERS, nullptr, full_run),
