@@ -62,8 +62,8 @@ DF_FN float df_from_e8m0(uint8_t code) {
   return df_float(code == 255 ? 0x7fc00000 : power);
 }
 
-/* The code of |x|'s magnitude; what is out of range gives the nearest end, or with |saturate| 0 NaN,
- * and so does 0. */
+/* The code of |x|'s magnitude; what is out of range gives the nearest end, or with |saturate| 0
+ * NaN, and so does 0. */
 DF_FN uint8_t df_to_e8m0(float x, int saturate, int rounding) {
   const int32_t magnitude = df_bits(x) & INT32_MAX;
   /* Denormal floats as normal ones of a lower exponent, which is negative then. */

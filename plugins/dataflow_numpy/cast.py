@@ -39,7 +39,8 @@ def _to_small(x: Array, to: DType, saturate: bool, round_mode: str) -> Array:
     if saturate:
         import ml_dtypes
 
-        limits: Any = ml_dtypes.finfo(to.numpy)
+        finfo: Any = ml_dtypes.finfo  # it isn't typed
+        limits = finfo(to.numpy)
         x = np.clip(x, np.float32(limits.min), np.float32(limits.max))
     return x.astype(to.numpy)
 

@@ -18,8 +18,8 @@ from .reader import CODE_OF
 LOWEST_OPSET = 17
 IR_VERSION = 8  # of opset 17; newer opsets ask for more, see IR_OF
 IR_OF = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13}
-_OPSET_OF_DTYPE = {
-    "float8_e4m3fn": 19, "float8_e4m3fnuz": 19, "float8_e5m2": 19, "float8_e5m2fnuz": 19, "int4": 21, "uint4": 21,
+_OPSET_OF_DTYPE = {  # in which operators that move elements take them too
+    "float8_e4m3fn": 21, "float8_e4m3fnuz": 21, "float8_e5m2": 21, "float8_e5m2fnuz": 21, "int4": 21, "uint4": 21,
     "float4_e2m1fn": 23, "float8_e8m0fnu": 24, "int2": 25, "uint2": 25,
 }  # fmt: skip
 
@@ -119,7 +119,7 @@ class _Builder:
             ModelError: an op has no ONNX form, with its attributes and sizes.
         """
         newest = (_OPSET_OF_DTYPE.get(value.type.dtype.name, 0) for value in self.graph.values())
-        self.opset = max(self.opset, *newest)
+        self.opset = max([self.opset, *newest])
         self.note_sizes(self.graph.inputs)
         for node in self.graph.nodes:
             try:

@@ -183,7 +183,7 @@ static void load(void *out, const void *in, int32_t dtype, int64_t n) {
   float *floats = out;
   const uint16_t *halves = in;
   const uint8_t *bytes = in;
-  uint8_t *whole = out;
+  uint8_t *integers = out;
 #define LOAD(to, expression)                                                                       \
   for (int64_t i = 0; i < n; i++)                                                                  \
     to[i] = expression;                                                                            \
@@ -200,20 +200,20 @@ static void load(void *out, const void *in, int32_t dtype, int64_t n) {
   case DF_FLOAT8E8M0:
     LOAD(floats, df_from_e8m0(bytes[i]))
   case DF_INT4:
-    LOAD(whole, (uint8_t)(((bytes[i] & 15) ^ 8) - 8))
+    LOAD(integers, (uint8_t)(((bytes[i] & 15) ^ 8) - 8))
   case DF_INT2:
-    LOAD(whole, (uint8_t)(((bytes[i] & 3) ^ 2) - 2))
+    LOAD(integers, (uint8_t)(((bytes[i] & 3) ^ 2) - 2))
   case DF_UINT4:
-    LOAD(whole, bytes[i] & 15)
+    LOAD(integers, bytes[i] & 15)
   default: /* DF_UINT2 */
-    LOAD(whole, bytes[i] & 3)
+    LOAD(integers, bytes[i] & 3)
   }
 }
 
 /* Elements of a carrier, of integers in 32 bits, to a type without loops. */
 static void store(void *out, int32_t dtype, const void *in, int64_t n, df_fit fit) {
   const float *floats = in;
-  const int32_t *whole = in;
+  const int32_t *integers = in;
   uint16_t *halves = out;
   uint8_t *bytes = out;
 #define STORE_SMALL(dtype, name, ...)                                                              \
@@ -229,9 +229,9 @@ static void store(void *out, int32_t dtype, const void *in, int64_t n, df_fit fi
     LOAD(bytes, df_to_e8m0(floats[i], fit.saturate, fit.rounding))
   case DF_INT4:
   case DF_UINT4:
-    LOAD(bytes, (uint8_t)(whole[i] & 15))
+    LOAD(bytes, (uint8_t)(integers[i] & 15))
   default: /* DF_INT2, DF_UINT2 */
-    LOAD(bytes, (uint8_t)(whole[i] & 3))
+    LOAD(bytes, (uint8_t)(integers[i] & 3))
   }
 }
 

@@ -147,8 +147,8 @@ static df_status index_add_run(const df_call *call) {
 /* The bytes of one element that holds a number: |d|, or |i| exactly when |integral|. */
 static void element_of(void *to, int32_t dtype, int integral, int64_t i, double d) {
   const df_fit fit = {.saturate = 1};
-  DF_NAME(df_convert)(to, dtype, integral ? (const void *)&i : &d,
-                      integral ? DF_INT64 : DF_FLOAT64, 1, fit);
+  DF_NAME(df_convert)(to, dtype, integral ? (const void *)&i : &d, integral ? DF_INT64 : DF_FLOAT64,
+                      1, fit);
 }
 
 #define NUMBERS                                                                                    \
@@ -211,28 +211,27 @@ static df_status range_run(const df_call *call) {
   const int integral = start.integral && delta.integral;
   const int64_t item = df_item_bytes(y->dtype), n = df_elements(y);
   const df_fit fit = {.saturate = 1};
-  int64_t whole[DF_CHUNK];
+  int64_t integers[DF_CHUNK];
   double floats[DF_CHUNK];
   for (int64_t begin = 0; begin < n; begin += DF_CHUNK) {
     const int64_t some = df_min(DF_CHUNK, n - begin);
     for (int64_t i = 0; i < some; i++)
       if (integral)
-        whole[i] = (int64_t)((uint64_t)start.i + (uint64_t)(begin + i) * (uint64_t)delta.i);
+        integers[i] = (int64_t)((uint64_t)start.i + (uint64_t)(begin + i) * (uint64_t)delta.i);
       else
         floats[i] = start.d + (double)(begin + i) * delta.d;
     DF_NAME(df_convert)((char *)y->data + begin * item, y->dtype,
-                        integral ? (const void *)whole : floats, integral ? DF_INT64 : DF_FLOAT64,
-                        some, fit);
+                        integral ? (const void *)integers : floats,
+                        integral ? DF_INT64 : DF_FLOAT64, some, fit);
   }
   return DF_OK;
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */
 
-DF_KERNELS(gather) = {
-    DF_KERNEL("gather", "any", "any,i32|i64->any", NULL, gather_run),
-    DF_KERNEL("index_add", "f32", "i32|i64,f32->f32", NULL, index_add_run),
-    DF_KERNEL("one_hot", "any", "i32|i64->" NUMBERS, NULL, one_hot_run),
-    DF_KERNEL("full", "any", "->" NUMBERS, NULL, full_run),
-    DF_KERNEL("range_", "any", "->" NUMBERS, NULL, range_run),
-    NULL};
+DF_KERNELS(gather) = {DF_KERNEL("gather", "any", "any,i32|i64->any", NULL, gather_run),
+                      DF_KERNEL("index_add", "f32", "i32|i64,f32->f32", NULL, index_add_run),
+                      DF_KERNEL("one_hot", "any", "i32|i64->" NUMBERS, NULL, one_hot_run),
+                      DF_KERNEL("full", "any", "->" NUMBERS, NULL, full_run),
+                      DF_KERNEL("range_", "any", "->" NUMBERS, NULL, range_run),
+                      NULL};

@@ -216,8 +216,7 @@ static df_status pad_run(const df_call *call) {
   return DF_OK;
 }
 
-DF_KERNELS(shape) = {
-    DF_KERNEL("copy", "any", "~any->any", NULL, copy_run),
-    DF_KERNEL("concat", "any", "~any*->any", NULL, concat_run),
-    DF_KERNEL("slice_grad", "any", "~any->any", NULL, slice_grad_run),
-    DF_KERNEL("pad", "any", "any,any?->any", NULL, pad_run), NULL};
+DF_KERNELS(shape) = {DF_KERNEL("copy", "any", "~any->any", NULL, copy_run),
+                     DF_KERNEL("concat", "any", "~any*->any", NULL, concat_run),
+                     DF_KERNEL("slice_grad", "any", "~any->any", NULL, slice_grad_run),
+                     DF_KERNEL("pad", "any", "any,any?->any", NULL, pad_run), NULL};

@@ -283,7 +283,8 @@ static df_status pad_run(const df_call *call) {
 /* ---- Records -------------------------------------------------------------------------------- */
 
 #define MOVES(op, operands, function)                                                              \
-  DF_CUDA_KERNEL(op, "any", operands, nullptr, .accepts = df_accepts_rank, .run = function, .capturable = 1)
+  DF_CUDA_KERNEL(op, "any", operands, nullptr, .accepts = df_accepts_rank, .run = function,        \
+                 .capturable = 1)
 static const df_kernel records[] = {
     MOVES("copy", "~any->any", copy_run), MOVES("concat", "~any*->any", concat_run),
     MOVES("slice_grad", "~any->any", slice_grad_run), MOVES("pad", "any,any?->any", pad_run)};

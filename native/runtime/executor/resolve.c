@@ -1,7 +1,6 @@
 /* executor/resolve.c: from operands (arena, offset) to the pointers of calls, once per prepared
  * segment. */
 #include "executor/resolve.h"
-#include "dataflow_inline.h"
 #include "executor/group.h"
 #include "host/internal.h"
 
@@ -53,6 +52,30 @@ void df_resolved_free(df_resolved *resolved) {
 
 /* ---- Where an operand lies ------------------------------------------------------------------ */
 
+/* Bytes of an element; those of 4 and 2 bits take one each. */
+static int64_t item_bytes(int32_t dtype) {
+  switch (dtype) {
+  case DF_FLOAT64:
+  case DF_INT64:
+  case DF_UINT64:
+  case DF_COMPLEX64:
+    return 8;
+  case DF_COMPLEX128:
+    return 16;
+  case DF_FLOAT32:
+  case DF_INT32:
+  case DF_UINT32:
+    return 4;
+  case DF_FLOAT16:
+  case DF_BFLOAT16:
+  case DF_INT16:
+  case DF_UINT16:
+    return 2;
+  default:
+    return 1;
+  }
+}
+
 static int is_empty(const df_operand *operand) {
   for (int32_t axis = 0; axis < operand->rank; axis++)
     if (operand->shape[axis] == 0)
@@ -67,7 +90,7 @@ static int64_t bytes_below(const df_operand *operand) {
   for (int32_t axis = 0; axis < operand->rank && operand->strides; axis++)
     if (operand->strides[axis] < 0)
       elements -= operand->strides[axis] * (operand->shape[axis] - 1);
-  return elements * df_item_bytes(operand->dtype);
+  return elements * item_bytes(operand->dtype);
 }
 
 static int64_t buffer_stride_of(const context *c, int64_t index) {
