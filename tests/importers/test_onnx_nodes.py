@@ -27,8 +27,6 @@ REFUSED = [
         "branches of other ranks, chosen by data",
         "branches give|no order",
     ),
-    (r"test_(de)?quantizelinear_(u?int[24]|float4e2m1)", "no kernels for these dtypes", "not supported"),
-    (r"test_quantizelinear_(e5m2|e4m3fn)", "no kernels for these dtypes", "not supported"),
     (r"test_range_\w*_expanded", "a loop that stacks, of computed length", "number of iterations depends on data"),
     (r"test_identity_(opt|sequence)", "sequences and optionals", "expected a tensor"),
 ]

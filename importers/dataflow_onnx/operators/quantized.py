@@ -1,9 +1,11 @@
-"""Converters of quantized operators: integers with a scale and a zero point, computed in floats that hold them."""
+"""Converters of quantized operators: numbers with a scale and a zero point, computed in floats that hold them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from dataflow import Dim, DType, Value, float32, float64, int32, ops, uint8
 from dataflow.errors import ModelError
@@ -27,7 +29,7 @@ def _broadcast(vector: Value, value: Value, axis: int, block: int) -> Any:
     shape, rank = vector.type.shape, value.type.rank
     if all(not isinstance(n, Dim) and n == 1 for n in shape):
         return ops.reshape(vector, shape=())
-    at = axis_in(axis, rank)
+    at = axis_in(0 if rank == 1 else axis, rank)
     if not block:
         if vector.type.rank != 1:
             raise ModelError(
@@ -35,8 +37,11 @@ def _broadcast(vector: Value, value: Value, axis: int, block: int) -> Any:
             )
         along = ops.reshape(vector, shape=tuple(shape[0] if i == at else 1 for i in range(rank)))
         return within(along, value.type.shape)
-    if vector.type.rank != rank:
-        raise ModelError(f"a scale or zero point is {vector.type} for {value.type}; expected one for each block")
+    if block < 0 or vector.type.rank != rank:
+        raise ModelError(
+            f"a scale or zero point is {vector.type} for {value.type} and block_size={block}; expected one for each "
+            "block of that many elements"
+        )
     opened = (*shape[: at + 1], 1, *shape[at + 1 :])
     repeated = (*shape[: at + 1], block, *shape[at + 1 :])
     flat = (*shape[:at], shape[at] * block, *shape[at + 1 :])
@@ -46,11 +51,11 @@ def _broadcast(vector: Value, value: Value, axis: int, block: int) -> Any:
     return within(slice_axis(found, at, 0, value.type.shape[at]), value.type.shape)
 
 
-def _bytes(dtype: DType) -> DType:
-    """Raises ModelError where elements are smaller than a byte; gives the type."""
-    if dtype.bits < 8:
-        raise ModelError(f"elements of type {dtype} are packed and not supported")
-    return dtype
+def _offset(c: Importer, zero: T | None, value: Value, axis: int, block: int) -> Any:
+    """A zero point, broadcast to the elements; None where it is zero everywhere."""
+    if zero is None or (zero.array is not None and not np.any(zero.array.astype(np.float32))):
+        return None
+    return _broadcast(c.value(zero), value, axis, block)
 
 
 @operator("DequantizeLinear", 10)
@@ -65,27 +70,39 @@ def DequantizeLinear(
     output_dtype: int = 0,
 ) -> Any:
     value, factor = c.value(x), c.value(scale)
-    _bytes(value.type.dtype)
     dtype = dtype_of(output_dtype) if output_dtype else factor.type.dtype
-    upcast = float32 if factor.type.dtype.nbytes(1) < 4 else factor.type.dtype
-    y = cast_to(value, upcast)
-    if zero_point is not None:
-        y = ops.sub(y, cast_to(_broadcast(c.value(zero_point), value, axis, block_size), upcast))
-    return cast_to(ops.mul(y, cast_to(_broadcast(factor, value, axis, block_size), upcast)), dtype)
+    if not dtype.is_float or dtype.bits < 16:
+        raise ModelError(f"the result would be {dtype}; give output_dtype, a float of 16 bits or more")
+    offset = _offset(c, zero_point, value, axis, block_size)
+    if offset is not None:  # exact: in floats it would be joined with the product, x * scale - offset * scale
+        exact = int32 if value.type.dtype.is_int else float32
+        value = ops.sub(cast_to(value, exact), cast_to(offset, exact))
+    return cast_to(
+        ops.mul(cast_to(value, float32), cast_to(_broadcast(factor, value, axis, block_size), float32)), dtype
+    )
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    """The least and the largest integer of a type."""
+    if dtype.kind == "u":
+        return 0, (1 << dtype.bits) - 1
+    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
 
 
 def _quantized(c: Importer, scaled: Value, zero: Value | None, dtype: DType) -> Any:
     """Rounded, moved by the zero point and kept in the type's range."""
-    if not _bytes(dtype).is_int:
-        raise ModelError(f"quantizing to {dtype} is not supported; only to integers")
     y = ops.round(scaled)
     if zero is not None:
         y = ops.add(y, cast_to(zero, y.type.dtype))
-    low, high = (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
-    if dtype.name.startswith("u"):
-        low, high = 0, (1 << dtype.bits) - 1
-    bounds = [number(c.builder, n, y.type.dtype) for n in (low, high)]
+    bounds = [number(c.builder, n, y.type.dtype) for n in _limits(dtype)]
     return ops.cast(ops.clip(y, *bounds), to=dtype)
+
+
+def _precision(value: DType, scale: DType, given: int) -> DType:
+    """The dtype whose rounding a division has: that of both operands, or float32 where they differ or are no floats."""
+    if given:
+        return dtype_of(given)
+    return scale if value == scale and scale.is_float else float32
 
 
 @operator("QuantizeLinear", 10)
@@ -102,11 +119,19 @@ def QuantizeLinear(
     saturate: int = 1,
 ) -> Any:
     value, factor = c.value(x), c.value(scale)
-    zero = None if zero_point is None else c.value(zero_point)
-    dtype = _bytes(zero.type.dtype if zero is not None else dtype_of(output_dtype) if output_dtype else uint8)
-    upcast = float64 if factor.type.dtype == float64 or value.type.dtype == float64 else float32
-    scaled = ops.div(cast_to(value, upcast), cast_to(_broadcast(factor, value, axis, block_size), upcast))
-    return _quantized(c, scaled, None if zero is None else _broadcast(zero, value, axis, block_size), dtype)
+    dtype = dtype_of(output_dtype) if output_dtype else uint8 if zero_point is None else zero_point.type.dtype
+    if zero_point is not None and zero_point.type.dtype != dtype:
+        raise ModelError(f"output_dtype is {dtype}, the zero point {zero_point.type}; expected one type")
+    rounded = _precision(value.type.dtype, factor.type.dtype, precision)
+    upcast = float64 if rounded == float64 else float32
+    operands = (cast_to(cast_to(v, rounded), upcast) for v in (value, _broadcast(factor, value, axis, block_size)))
+    scaled = cast_to(cast_to(ops.div(*operands), rounded), upcast)
+    offset = _offset(c, zero_point, value, axis, block_size)
+    if dtype.is_int:
+        return _quantized(c, scaled, offset, dtype)
+    if offset is not None:
+        scaled = ops.add(scaled, cast_to(offset, upcast))
+    return ops.cast(scaled, to=dtype, saturate=bool(saturate))
 
 
 @operator("DynamicQuantizeLinear", 11)
