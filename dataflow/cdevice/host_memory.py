@@ -148,14 +148,16 @@ def data_of(initializer: Initializer, into: Array | None = None) -> Array:
 
 
 def array_at(base: Any, size: int, operand: Operand) -> Array:
-    """An array over the memory at ``base``, of ``size`` bytes, where ``operand`` lies. Shares the memory.
+    """An array over the memory at ``base``, of ``size`` bytes, where ``operand`` lies; of strings, their numbers.
+
+    Shares the memory.
 
     Args:
         base: a ``void *``.
         size: bytes that may be addressed from there.
         operand: with an offset inside.
     """
-    dtype = operand.type.dtype.numpy
+    dtype = operand.type.dtype.in_memory
     shape = operand.type.sizes
     if operand.type.elements == 0:
         return np.empty(shape, dtype)

@@ -72,6 +72,8 @@ def checked_array(name: str, type_: TensorType, given: Any) -> Array:
         array = np.from_dlpack(given)
     else:
         array = np.asarray(given)
+    if wanted.kind == "s" and array.dtype.kind in "UT":
+        array = array.astype(object)
     if array.dtype != wanted.numpy:
         raise InputError(
             f"input {name!r}: expected {type_}, got dtype {array.dtype}; convert it with .astype(np.{wanted})"

@@ -17,6 +17,7 @@ from ..ir.types import Array
 from ..plugin.device import Backend, Buffer
 from .devices import Devices
 from .scratch import Scratch
+from .string_arguments import as_numbers, has_strings
 
 
 class Bound:
@@ -70,6 +71,7 @@ class Bound:
         self._cancel = ffi.new("int32_t *")
         self._calls = ffi.new("int64_t *")
         self._persistent = persistent  # kept alive
+        self._strings = has_strings(plan)
         items = [self._bind(item, table) for item in plan.items]
         self._complete = _Stage(plan, table, range(len(plan.arenas)), (arrange or in_sequence)(items))
         waits = [_BoundWait(devices.backends[device]) for device in sorted(plan.asynchronous)]
@@ -108,6 +110,15 @@ class Bound:
         """
         if self._devices.failed:
             raise DeviceError(f"a device failed before: {self._devices.failed}; make a new session")
+        if self._strings:
+            with as_numbers(inputs, outputs) as (given, made):
+                self._run_with(given, made, interruptible, stage)
+        else:
+            self._run_with(inputs, outputs, interruptible, stage)
+
+    def _run_with(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], interruptible: bool, stage: str | None
+    ) -> None:
         slots, chosen = self._slots, self._complete if stage is None else self._stages[stage]
         for index, name in chosen.inputs:
             slots[index] = address_of(inputs[name])

@@ -12,11 +12,12 @@ import numpy as np
 from ..cdevice.host_memory import array_at
 from ..errors import Cancelled, DataflowError, InputError
 from ..host.limits import limited
+from ..host.strings import numbers_of, strings_of
 from ..ir.graph import Node
 from ..ir.lowered import BaseTensor, LoweredNode
 from ..ir.op import Attribute
 from ..ir.operand import Operand
-from ..ir.plan import Segment
+from ..ir.plan import Segment, Step
 from ..ir.types import Array
 from ..plugin.device import Backend, BoundSegment, Device, Precision, PrepackRequest
 
@@ -82,7 +83,7 @@ class BoundCalls:
     def __init__(self, segment: Segment, arenas: Sequence[tuple[Any, int, int]]) -> None:
         self._arenas = arenas
         self._steps = [
-            (step, [self._fixed(o) for o in step.inputs], [self._fixed(o) for o in step.outputs])
+            (step, _code_of(step), [self._fixed(o) for o in step.inputs], [self._fixed(o) for o in step.outputs])
             for step in segment.steps
         ]
 
@@ -100,14 +101,13 @@ class BoundCalls:
             Cancelled: the cancel word was set.
             InputError: data that a kernel refuses; names the node.
         """
-        for step, inputs, outputs in self._steps:
+        for step, code, inputs, outputs in self._steps:
             if cancel and cancel[0]:
                 raise Cancelled(f"{step.node.describe()}: the run was cancelled before it")
-            assert step.kernel is not None
             calls[0] += 1
             read = [self._array(x, slots) for x in inputs]
             with limited(None, "the run", cancel or None):  # loops look at it too
-                results = call_kernel(step.kernel.code, step.node, read)
+                results = call_kernel(code, step.node, read)
             for target, result in zip(outputs, results, strict=False):
                 if target is not None:
                     self._array(target, slots)[...] = result
@@ -117,6 +117,24 @@ class BoundCalls:
             return operand
         _, size, slot = self._arenas[operand.arena]
         return array_at(slots[slot], size, operand)
+
+
+def _code_of(step: Step) -> Callable[..., Any]:
+    """The function of a step; where it reads or writes strings, one that takes and gives their numbers."""
+    assert step.kernel is not None
+    code: Callable[..., Any] = step.kernel.code
+    read = [o is not None and o.type.dtype.kind == "s" for o in step.inputs]
+    written = [o is not None and o.type.dtype.kind == "s" for o in step.outputs]
+    if not any(read) and not any(written):
+        return code
+
+    def with_numbers(attributes: Mapping[str, Attribute], *inputs: Any, **bodies: Any) -> tuple[Any, ...]:
+        given = [strings_of(x) if strings else x for x, strings in zip(inputs, read, strict=True)]
+        found = code(attributes, *given, **bodies)
+        results = found if isinstance(found, tuple) else (found,)
+        return tuple(numbers_of(y) if s else y for y, s in zip(results, written, strict=False))
+
+    return with_numbers
 
 
 def call_kernel(

@@ -14,6 +14,7 @@ import numpy as np
 from .._runtime import ffi
 from ..cdevice.host_memory import BufferSlice, Lent, array_at, can_lend, data_of
 from ..host.limits import Account
+from ..host.strings import numbers_of, strings_of
 from ..ir.graph import Initializer
 from ..ir.kernel import HOST
 from ..ir.lowered import Lowered
@@ -204,7 +205,8 @@ class Variables:
             return
         assert not isinstance(tensor.buffer, Lent), "a tensor that is borrowed can't be written"
         if tensor.memory == HOST:
-            self._array(tensor)[...] = array
+            strings = tensor.operand.type.dtype.kind == "s"
+            self._array(tensor)[...] = numbers_of(array, tensor.buffer) if strings else array
             return
         data = np.ascontiguousarray(array)  # must live until the device has read it
         backend = self._devices.backend_of(tensor.memory)
@@ -219,7 +221,8 @@ class Variables:
         """A copy of a tensor."""
         tensor = self._tensors[key]
         if tensor.operand.type.elements == 0 or tensor.memory == HOST:
-            return self._array(tensor).copy()
+            found = self._array(tensor)
+            return strings_of(found) if tensor.operand.type.dtype.kind == "s" else found.copy()
         array = np.empty(tensor.operand.type.sizes, tensor.operand.type.dtype.numpy)
         self._devices.backend_of(tensor.memory).read(array, tensor.buffer, 0)
         return array

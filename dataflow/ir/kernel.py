@@ -26,12 +26,14 @@ class OperandSpec:
         strided: any strides; otherwise contiguous.
         optional: may be absent.
         repeated: the last operand, any number of times.
+        strings: strings too where ``dtypes`` is None; a function then gets arrays of Python strings.
     """
 
     dtypes: frozenset[DType] | None = None
     strided: bool = False
     optional: bool = False
     repeated: bool = False
+    strings: bool = False
 
     def refuses(self, value: Value | None) -> str | None:
         """Why ``value`` can't stand here, or None."""
@@ -39,7 +41,7 @@ class OperandSpec:
             return None if self.optional else "an operand is absent"
         if self.dtypes is not None and value.type.dtype not in self.dtypes:
             return f"takes {'|'.join(sorted(d.short for d in self.dtypes))}, not {value.type.dtype.short}"
-        if value.type.dtype.kind == "s":
+        if value.type.dtype.kind == "s" and not self.strings:
             return "takes no strings"
         return None
 

@@ -24,7 +24,8 @@ class DType:
 
     Attributes:
         name: what users type, e.g. ``"float32"``.
-        bits: bits per element in a file; 4-bit and 2-bit types are packed there, and take a byte each in memory.
+        bits: bits per element in a file; 4-bit and 2-bit types are packed there, and take a byte each in memory. Of
+            strings, those of the number that stands for one in memory (``host.strings``).
         kind: ``f`` float, ``i`` signed, ``u`` unsigned, ``b`` bool, ``c`` complex, ``s`` string.
         code: number in the C contract (``DF_FLOAT32``, ...).
         short: name in kernel records (``"f32"``).
@@ -46,6 +47,11 @@ class DType:
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype; from ml_dtypes for the types that numpy lacks."""
         return _numpy_dtype(self.name)
+
+    @property
+    def in_memory(self) -> np.dtype[Any]:
+        """The numpy dtype of what lies in a device's memory: for strings that of their numbers, else ``numpy``."""
+        return np.dtype(np.uint64) if self.kind == "s" else _numpy_dtype(self.name)
 
     @property
     def is_float(self) -> bool:
@@ -109,7 +115,7 @@ int4 = DType("int4", 4, "i", 22, "i4")
 uint4 = DType("uint4", 4, "u", 23, "u4")
 int2 = DType("int2", 2, "i", 24, "i2")
 uint2 = DType("uint2", 2, "u", 25, "u2")
-string = DType("string", 0, "s", 26, "str")
+string = DType("string", 64, "s", 26, "str")
 
 DTYPES: tuple[DType, ...] = (
     float32, float64, float16, bfloat16, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool_,

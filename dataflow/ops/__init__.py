@@ -34,6 +34,8 @@ from .shape import OPS as SHAPE
 from .softmax import OPS as SOFTMAX
 from .softmax import softmax as softmax
 from .sort import OPS as SORT
+from .strings import OPS as STRINGS
+from .trees import OPS as TREES
 
 _FAMILIES = (
     ARITHMETIC,
@@ -59,6 +61,8 @@ _FAMILIES = (
     CONTROL_FLOW,
     FUSED,
     ATTENTION,
+    STRINGS,
+    TREES,
 )
 
 ALL: tuple[AnyOp, ...] = tuple(op for family in _FAMILIES for op in family)

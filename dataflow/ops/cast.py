@@ -13,6 +13,7 @@ ROUND_MODES = ("up", "down", "nearest")
 
 def _cast_infer(x: TensorType, *, to: DType, saturate: bool, round_mode: str) -> TensorType:
     need(isinstance(to, DType), f"cast: to={to!r} is no dtype, e.g. df.float32")
+    need("s" not in (x.dtype.kind, to.kind) or "c" not in (x.dtype.kind, to.kind), f"cast: {x} to {to} has no format")
     need(x.dtype.kind != "c" or to.kind in "cb", f"cast: {x} to {to} would lose the imaginary parts")
     need(round_mode in ROUND_MODES, f"cast: round_mode={round_mode!r}; expected one of {', '.join(ROUND_MODES)}")
     return TensorType(to, x.shape)
@@ -34,7 +35,7 @@ cast: Op = Op(
     "and to integers of 4 and 2 bits the low bits of what that gives in 32. To floats of 8 bits what is too large "
     "becomes the largest number, with saturate=False infinity or NaN, as the dtype has them; to float8_e8m0fnu the "
     "magnitude is rounded to a power of two by round_mode (up, down, or nearest with ties up), and with "
-    "saturate=False what is out of range and 0 become NaN",
+    "saturate=False what is out of range and 0 become NaN. Strings from and to decimal notation",
 )
 
 OPS = (cast,)

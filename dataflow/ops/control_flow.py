@@ -16,8 +16,8 @@ from ..ir.types import TensorType, bool_, int64
 from ..ir.value import Value
 from .arithmetic import add
 from .infer import need
-from .scan_gradient import scan_gradient
-from .subgraph import dtype_and_shape, inline, zeros
+from .rules.scan_gradient import scan_gradient
+from .rules.subgraph import dtype_and_shape, inline, zeros
 
 # ---- scan ---------------------------------------------------------------------------------------------
 

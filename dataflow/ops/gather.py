@@ -9,7 +9,7 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
 from ..ir.types import DType, TensorType, float32, int64
 from ..ir.value import Value
-from .infer import need, need_shape, normal_axis
+from .infer import need, need_shape, normal_axis, same_dtype
 
 
 def _need_indices(name: str, indices: TensorType) -> None:
@@ -36,6 +36,22 @@ gather: Op = Op(
     attributes={"axis": 0},
     gradient=_gather_gradient,
     doc="y[..., i, ...] = x[..., indices[i], ...]; negative indices count from the end; checked at run time",
+)
+
+
+def _find_infer(x: TensorType, keys: TensorType) -> TensorType:
+    need(keys.rank == 1, f"find: keys are {keys}; expected a list")
+    same_dtype("find", x, keys)
+    need(x.dtype.kind != "c", f"find: {x.dtype} has no order")
+    return TensorType(int64, x.shape)
+
+
+find: Op = Op(
+    "find",
+    ("x", "keys"),
+    _find_infer,
+    doc="the index in ``keys``, which ascend without equals, of each element of x; their number where none is equal; "
+    "NaN counts as equal to NaN and stands last",
 )
 
 
@@ -121,4 +137,4 @@ range_: Op = Op(
     doc="start, start + delta, ... before limit",
 )
 
-OPS = (gather, index_add, one_hot, full, range_)
+OPS = (gather, find, index_add, one_hot, full, range_)

@@ -21,7 +21,7 @@ from ..ir.value import Value
 from .arithmetic import add
 from .infer import alike, need, need_float, need_no_cotangent, product
 from .linalg import matmul, swapped
-from .recurrent_cells import gru_grad_steps, gru_steps, lstm_grad_steps, lstm_steps, rnn_grad_steps, rnn_steps
+from .rules.recurrent_cells import gru_grad_steps, gru_steps, lstm_grad_steps, lstm_steps, rnn_grad_steps, rnn_steps
 from .shape import reshape, slice_
 
 # ---- shapes -------------------------------------------------------------------------------------------

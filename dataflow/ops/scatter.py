@@ -13,8 +13,8 @@ from ..ir.value import Builder, Value
 from .gather import range_
 from .infer import alike, need, normal_axis, product
 from .logic import equal, where
+from .rules.subgraph import zeros
 from .shape import reshape
-from .subgraph import zeros
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 

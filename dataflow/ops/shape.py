@@ -15,7 +15,7 @@ from ..ir.value import Value
 from .gather import index_add
 from .infer import builder_for, need, need_shape, normal_axis, operand, product, varies
 from .logic import where
-from .subgraph import zeros
+from .rules.subgraph import zeros
 
 # ---- views --------------------------------------------------------------------------------------------
 

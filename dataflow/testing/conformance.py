@@ -225,7 +225,12 @@ _CANARY = 0xA5
 
 
 def _guarded(like: Array) -> tuple[Array, Array]:
-    """An array of the shape and dtype between guard bytes, and the memory of both, filled with the canary."""
+    """An array of the shape and dtype between guard bytes, and the memory of both, filled with the canary.
+
+    Strings lie between none: no kernel sees the memory of their arrays.
+    """
+    if like.dtype.hasobject:
+        return np.empty_like(like), np.full(2 * _GUARD, _CANARY, np.uint8)
     memory = np.full(like.nbytes + 2 * _GUARD, _CANARY, np.uint8)
     array = np.ndarray(like.shape, like.dtype, memory, _GUARD)
     return array, memory
@@ -233,6 +238,8 @@ def _guarded(like: Array) -> tuple[Array, Array]:
 
 def _unaligned(array: Array) -> Array:
     """A copy whose first element lies one element behind a 64-byte boundary."""
+    if array.dtype.hasobject:
+        return array.copy()
     size = array.itemsize
     memory = np.empty(array.nbytes + 128 + size, np.uint8)
     begin = -memory.ctypes.data % 64 + size
@@ -242,7 +249,9 @@ def _unaligned(array: Array) -> Array:
 
 
 def _largest(array: Array) -> float:
-    """The largest magnitude of finite elements; 0 without any."""
+    """The largest magnitude of finite elements; 0 without any, and of strings."""
+    if array.dtype.hasobject:
+        return 0.0
     sizes = np.abs(array.astype(np.float64))
     return float(sizes[np.isfinite(sizes)].max(initial=0.0))
 

@@ -99,7 +99,9 @@ class Layout:
 
 
 def _poison(dtype: np.dtype[Any]) -> Any:
-    """A value that makes the result wrong when a kernel reads it: NaN, the largest integer or True."""
+    """A value that makes the result wrong when a kernel reads it: NaN, the largest integer, True or a word."""
+    if dtype.hasobject:
+        return "poison"
     if dtype.kind in "fc":
         return np.nan
     return np.iinfo(dtype).max if dtype.kind in "iu" else 1

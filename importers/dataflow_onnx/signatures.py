@@ -42,9 +42,9 @@ _VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of
     **dict.fromkeys(
         [
             "allowzero", "antialias", "ceil_mode", "count_include_pad", "detect_negative", "detect_positive",
-            "exclude_outside", "exclusive", "fmod", "input_forget", "interleaved", "is_causal", "keepdims", "largest",
-            "layout", "linear_before_reset", "noop_with_empty_axes", "periodic", "reverse", "saturate",
-            "scan_input_directions", "scan_output_directions", "select_last_index", "sorted", "spatial",
+            "exclude_outside", "exclusive", "fmod", "input_forget", "interleaved", "is_case_sensitive", "is_causal",
+            "keepdims", "largest", "layout", "linear_before_reset", "noop_with_empty_axes", "periodic", "reverse",
+            "saturate", "scan_input_directions", "scan_output_directions", "select_last_index", "sorted", "spatial",
             "storage_order", "training_mode", "transA", "transB", "upper",
         ],
         _FLAG,
@@ -64,6 +64,9 @@ _VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of
     "SpaceToDepth.mode": ("DCR", "CRD"),
     "Pad.mode": ("constant", "reflect", "edge", "wrap"),
     "Resize.mode": ("nearest", "linear", "cubic"),
+    "case_change_action": ("NONE", "LOWER", "UPPER"),
+    "TfIdfVectorizer.mode": ("TF", "IDF", "TFIDF"),
+    "max_skip_count": range(1 << 10),
     "TensorScatter.mode": ("linear", "circular"),
     "NegativeLogLikelihoodLoss.reduction": _LOSSES,
     "SoftmaxCrossEntropyLoss.reduction": _LOSSES,

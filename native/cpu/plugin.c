@@ -44,6 +44,7 @@ enum { ALIGNMENT = 64 };
   X(fused_elementwise)                                                                             \
   X(fused_gemm)                                                                                    \
   X(gather)                                                                                        \
+  X(gather_find)                                                                                   \
   X(layer_norm)                                                                                    \
   X(linalg)                                                                                        \
   X(logic)                                                                                         \
@@ -59,7 +60,8 @@ enum { ALIGNMENT = 64 };
   X(scatter)                                                                                       \
   X(shape)                                                                                         \
   X(softmax)                                                                                       \
-  X(sort)
+  X(sort)                                                                                          \
+  X(trees)
 
 typedef const df_kernel *const *kernel_table;
 

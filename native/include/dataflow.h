@@ -43,7 +43,7 @@ enum {
   DF_UINT4 = 23,
   DF_INT2 = 24,
   DF_UINT2 = 25,
-  DF_STRING = 26 /* never in an arena, never seen by a C kernel */
+  DF_STRING = 26 /* in an arena 64-bit numbers of a table; never seen by a C kernel */
 };
 
 /* What went wrong. Every function that can fail returns one of these and fills a df_error. */

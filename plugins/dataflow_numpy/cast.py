@@ -10,6 +10,7 @@ from dataflow import DType
 from dataflow.plugin import dtype
 
 from .arrays import Array, Attributes, Code, upcast
+from .strings import numbers_of_strings, strings_of_numbers
 
 
 def _to_powers(x: Array, saturate: bool, round_mode: str) -> Array:
@@ -47,6 +48,10 @@ def _to_small(x: Array, to: DType, saturate: bool, round_mode: str) -> Array:
 
 def cast_array(x: Array, to: DType, saturate: bool = True, round_mode: str = "up") -> Array:
     """``x`` in another dtype, as the op ``cast`` defines it."""
+    if x.dtype == object:
+        return x if to.kind == "s" else cast_array(numbers_of_strings(x, to), to, saturate, round_mode)
+    if to.kind == "s":
+        return strings_of_numbers(upcast(x))
     is_float = dtype(x).is_float
     if is_float:
         x = upcast(x)

@@ -8,7 +8,7 @@ from dataflow.plugin import Kernel, OperandSpec, PythonDevice, Role
 
 from .kernels import KERNELS
 
-_ANY = OperandSpec(None, strided=True, optional=True, repeated=True)
+_ANY = OperandSpec(None, strided=True, optional=True, repeated=True, strings=True)
 
 
 class NumpyDevice(PythonDevice):

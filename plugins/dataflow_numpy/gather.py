@@ -12,6 +12,18 @@ def _gather(attributes: Attributes, x: Array, indices: Array) -> Array:
     return np.take(x, check_indices(indices, x.shape[axis], "gather"), axis=axis)
 
 
+def _find(attributes: Attributes, x: Array, keys: Array) -> Array:
+    if keys.dtype == object:
+        position = {key: index for index, key in enumerate(keys)}
+        return np.array([position.get(text, len(keys)) for text in x.reshape(-1)], np.int64).reshape(x.shape)
+    x, keys = upcast(x), upcast(keys)
+    found = np.searchsorted(keys, x).astype(np.int64)
+    if len(keys) == 0:
+        return found
+    at = keys[np.minimum(found, len(keys) - 1)]
+    return np.where((at == x) | ((at != at) & (x != x)), found, len(keys))
+
+
 def _index_add(attributes: Attributes, indices: Array, updates: Array) -> Array:
     size = attributes["size"]
     rank = updates.ndim - indices.ndim + 1
@@ -44,6 +56,7 @@ def _range(attributes: Attributes) -> Array:
 
 KERNELS: dict[str, Code] = {
     "gather": _gather,
+    "find": _find,
     "index_add": _index_add,
     "one_hot": _one_hot,
     "full": lambda attributes: np.full(attributes["shape"], attributes["value"], attributes["dtype"].numpy),

@@ -31,6 +31,8 @@ from . import (
     shape,
     softmax,
     sort,
+    strings,
+    trees,
 )
 from .arrays import Array, Code
 from .interpreter import interpret
@@ -64,6 +66,8 @@ TABLES: dict[str, dict[str, Code]] = {
     "control_flow": control_flow.kernels(_evaluate),
     "dynamic_shape": dynamic_shape.KERNELS,
     "fused": fused.KERNELS,
+    "strings": strings.KERNELS,
+    "trees": trees.KERNELS,
 }
 """The kernels of each family, by its name."""
 

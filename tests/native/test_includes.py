@@ -18,6 +18,7 @@ LAYERS = {
     "runtime": ("host", "planner", "executor"),
     "cpu": (
         "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "conv", "attention", "recurrent", "fused",
+        "trees",
     ),
     "cuda": ("map", "reduce", "shape", "norm", "gemm", "pool", "conv", "recurrent", "vendor"),
 }  # fmt: skip

@@ -27,6 +27,8 @@ from . import (
     shape,
     softmax,
     sort,
+    strings,
+    trees,
 )
 
 TABLES: dict[str, list[Sample]] = {
@@ -53,6 +55,8 @@ TABLES: dict[str, list[Sample]] = {
     "control_flow": control_flow.SAMPLES,
     "dynamic_shape": dynamic_shape.SAMPLES,
     "fused": fused.SAMPLES,
+    "strings": strings.SAMPLES,
+    "trees": trees.SAMPLES,
 }
 """The samples of each family, by its name."""
 

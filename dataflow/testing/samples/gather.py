@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ... import ops
-from ...ir.types import bool_, float32, float64, int32, int64
-from ..sample import Sample, i, x
+from ...ir.types import bool_, float32, float64, int32, int64, string
+from ..sample import Operand, Sample, i, x
 
 
 def _gathers() -> list[Sample]:
@@ -22,6 +24,14 @@ def _gathers() -> list[Sample]:
         Sample(ops.gather, (i(6, high=50), i(3, high=6)), {"axis": 0}),
         Sample(ops.gather, (x(1), i(1, high=1)), {}),
     ]
+    for dtype in (float32, float64, int32, int64):
+        keys = Operand((5,), dtype, value=[-7, -2, 0, 3, 9])
+        rows.append(Sample(ops.find, (i(4, 6, low=-8, high=10, dtype=dtype), keys)))
+        rows.append(Sample(ops.find, (i(3, high=2, dtype=dtype), Operand((0,), dtype, value=[]))))
+    nans = Operand((4,), float32, value=[np.nan, -0.0, 1.5, np.inf])
+    rows.append(Sample(ops.find, (nans, Operand((3,), float32, value=[0.0, 1.0, np.nan]))))
+    words = Operand((2, 2), string, value=[["b", "é"], ["", "c"]])
+    rows.append(Sample(ops.find, (words, Operand((3,), string, value=["", "b", "é"]))))
     for shape, axis in (((4,), -1), ((2, 3), 0), ((2, 3), 1), ((0,), -1)):
         rows.append(Sample(ops.one_hot, (i(*shape, low=-2, high=7),), {"depth": 6, "axis": axis}))
     rows += [Sample(ops.full, (), {"shape": s, "value": 2.5}) for s in ((), (0,), (3, 5), (70001,))]

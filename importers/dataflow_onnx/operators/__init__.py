@@ -29,6 +29,7 @@ from . import (
     shape,
     softmax,
     sort,
+    strings,
 )
 
 _FAMILIES = (
@@ -56,6 +57,7 @@ _FAMILIES = (
     shape,
     softmax,
     sort,
+    strings,
 )
 _COLLECTORS = (*(family.operator for family in _FAMILIES), *microsoft.COLLECTORS)
 STANDARD = Table(converter for collector in _COLLECTORS for converter in collector.converters)

@@ -36,9 +36,6 @@ def _cast(c: Importer, x: T, dtype: Any, saturate: int, round_mode: str) -> Any:
         if limits and all(isinstance(n, Dim) or limits.min <= n <= limits.max for n in numbers.reshape(-1)):
             return Known(numbers, dtype)
     source = x.type.dtype
-    for end in (source, dtype):
-        if end.kind == "s":
-            raise ModelError(f"casting {source} to {dtype} is not supported")
     return x if source == dtype else ops.cast(c.value(x), to=dtype, saturate=bool(saturate), round_mode=round_mode)
 
 

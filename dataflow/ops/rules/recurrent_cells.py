@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..ir.builder import GraphBuilder
-from ..ir.dims import Size
-from ..ir.types import int64
-from ..ir.value import Value
-from .activation import relu as positive
-from .activation import sigmoid
-from .arithmetic import add, copy, mul, sub, tanh
-from .cast import cast
-from .control_flow import scan
-from .gather import full, range_
-from .linalg import matmul, swapped
-from .logic import greater, less, where
-from .shape import concat, reshape, slice_
+from ...ir.builder import GraphBuilder
+from ...ir.dims import Size
+from ...ir.types import int64
+from ...ir.value import Value
+from ..activation import relu as positive
+from ..activation import sigmoid
+from ..arithmetic import add, copy, mul, sub, tanh
+from ..cast import cast
+from ..control_flow import scan
+from ..gather import full, range_
+from ..linalg import matmul, swapped
+from ..logic import greater, less, where
+from ..shape import concat, reshape, slice_
 
 Cell = Callable[[Any, Any, Any], tuple[Sequence[Value], Sequence[Value], Sequence[Value]]]
 """``cell(carries, rows, captures)``: carries for a sequence that has ended, for one that goes on, and what is

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ir.graph import Graph
-from ..ir.types import TensorType
-from ..ir.value import Builder, Value
-from .gather import full
+from ...ir.graph import Graph
+from ...ir.types import TensorType
+from ...ir.value import Builder, Value
+from ..gather import full
 
 
 def dtype_and_shape(type_: TensorType) -> tuple[Any, Any]:

@@ -6,17 +6,17 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..ir.builder import GraphBuilder
-from ..ir.dims import Size
-from ..ir.graph import Graph, Node
-from ..ir.op import Differentiate
-from ..ir.rewrite import rewrite
-from ..ir.types import TensorType
-from ..ir.value import Builder, Value
-from .arithmetic import add
-from .infer import builder_for, product
-from .linalg import matmul, swapped
-from .shape import reshape
+from ...ir.builder import GraphBuilder
+from ...ir.dims import Size
+from ...ir.graph import Graph, Node
+from ...ir.op import Differentiate
+from ...ir.rewrite import rewrite
+from ...ir.types import TensorType
+from ...ir.value import Builder, Value
+from ..arithmetic import add
+from ..infer import builder_for, product
+from ..linalg import matmul, swapped
+from ..shape import reshape
 from .subgraph import dtype_and_shape, inline, zeros
 
 

@@ -1,0 +1,82 @@
+"""Ops on strings; only the host's reference has kernels for them."""
+
+from __future__ import annotations
+
+from ..ir.dims import Size
+from ..ir.op import REQUIRED, Op
+from ..ir.types import TensorType, bool_, int64, string
+from .infer import broadcast_shape, need
+
+
+def _need_strings(name: str, *types: TensorType) -> None:
+    for type_ in types:
+        need(type_.dtype == string, f"{name}: expected strings, got {type_}")
+
+
+def _concat_infer(a: TensorType, b: TensorType) -> TensorType:
+    _need_strings("string_concat", a, b)
+    return TensorType(string, broadcast_shape("string_concat", a.shape, b.shape))
+
+
+string_concat: Op = Op("string_concat", ("a", "b"), _concat_infer, doc="a and behind it b, broadcast as in NumPy")
+
+
+def _case_infer(x: TensorType, *, case: str) -> TensorType:
+    _need_strings("string_case", x)
+    need(case in ("lower", "upper"), f"string_case: case is {case!r}; expected 'lower' or 'upper'")
+    return x
+
+
+string_case: Op = Op(
+    "string_case",
+    ("x",),
+    _case_infer,
+    attributes={"case": REQUIRED},
+    doc="x in lower or upper case, character by character; one whose other case is several characters stays",
+)
+
+
+def _split_count_infer(x: TensorType, *, delimiter: str, maxsplit: int) -> TensorType:
+    _need_strings("string_split_count", x)
+    return TensorType(int64, x.shape)
+
+
+string_split_count: Op = Op(
+    "string_split_count",
+    ("x",),
+    _split_count_infer,
+    attributes={"delimiter": "", "maxsplit": -1},
+    doc="how many substrings string_split finds in each element",
+)
+
+
+def _split_infer(x: TensorType, *, delimiter: str, maxsplit: int, count: Size) -> TensorType:
+    _need_strings("string_split", x)
+    return TensorType(string, (*x.shape, count))
+
+
+string_split: Op = Op(
+    "string_split",
+    ("x",),
+    _split_infer,
+    attributes={"delimiter": "", "maxsplit": -1, "count": REQUIRED},
+    doc="the substrings between delimiters, along a new last axis of ``count``, filled up with empty strings; after "
+    "``maxsplit`` splits the rest is one, -1 is no limit; without a delimiter runs of whitespace separate, and none is "
+    "kept at the ends; it is an error that an element has more than ``count``",
+)
+
+
+def _regex_infer(x: TensorType, *, pattern: str) -> TensorType:
+    _need_strings("regex_full_match", x)
+    return TensorType(bool_, x.shape)
+
+
+regex_full_match: Op = Op(
+    "regex_full_match",
+    ("x",),
+    _regex_infer,
+    attributes={"pattern": REQUIRED},
+    doc="whether all of an element matches ``pattern``, in Python's syntax of regular expressions",
+)
+
+OPS = (string_concat, string_case, string_split_count, string_split, regex_full_match)
