@@ -3,9 +3,9 @@
 #include "cpu.h"
 
 typedef struct along {
-  float *out;
+  void *out;
   int64_t *indices; /* topk */
-  const float *in;
+  const void *in;
   int64_t outer, size, inner;
   int64_t k;
   int exclusive, reverse, largest;
@@ -19,27 +19,32 @@ static along along_of(const df_call *call, const df_tensor *x, int64_t axis) {
                  .inner = df_product(x->shape, axis + 1, x->rank)};
 }
 
-/* ---- cumsum(x; axis, exclusive, reverse): sums in double ------------------------------------ */
+/* ---- cumsum(x; axis, exclusive, reverse) ---------------------------------------------------- */
 
-static void cumsum_task(void *context, int64_t index, int64_t count, int32_t worker) {
-  (void)worker;
-  const along *s = context;
-  int64_t unit, end;
-  df_task_range(index, count, s->outer * s->inner, 1, &unit, &end);
-  for (; unit < end; unit++) {
-    const int64_t base = unit / s->inner * s->size * s->inner + unit % s->inner;
-    double sum = 0.0;
-    for (int64_t i = 0; i < s->size; i++) {
-      const int64_t at = base + (s->reverse ? s->size - 1 - i : i) * s->inner;
-      const float x = s->in[at]; /* before out, which may be in, is written */
-      const double before = sum;
-      sum += (double)x;
-      s->out[at] = (float)(s->exclusive ? before : sum);
-    }
-  }
-}
+/* |total| is the type of the sum; x is read before |out|, which may be |in|, is written. */
+#define CUMSUM(name, type, total)                                                                  \
+  static void name##_task(void *context, int64_t index, int64_t count, int32_t worker) {           \
+    (void)worker;                                                                                  \
+    const along *s = context;                                                                      \
+    const type *in = s->in;                                                                        \
+    type *out = s->out;                                                                            \
+    int64_t unit, end;                                                                             \
+    df_task_range(index, count, s->outer * s->inner, 1, &unit, &end);                              \
+    for (; unit < end; unit++) {                                                                   \
+      const int64_t base = unit / s->inner * s->size * s->inner + unit % s->inner;                 \
+      total sum = 0;                                                                               \
+      for (int64_t i = 0; i < s->size; i++) {                                                      \
+        const int64_t at = base + (s->reverse ? s->size - 1 - i : i) * s->inner;                   \
+        const type x = in[at];                                                                     \
+        const total before = sum;                                                                  \
+        sum += (total)x;                                                                           \
+        out[at] = (type)(s->exclusive ? before : sum);                                             \
+      }                                                                                            \
+    }                                                                                              \
+  }                                                                                                \
+  static df_status name##_run(const df_call *call) { return cumsum_run(call, name##_task); }
 
-static df_status cumsum_run(const df_call *call) {
+static df_status cumsum_run(const df_call *call, df_task task) {
   const df_tensor *x = &call->inputs[0];
   const int64_t elements = df_elements(x);
   if (elements == 0)
@@ -47,10 +52,13 @@ static df_status cumsum_run(const df_call *call) {
   along s = along_of(call, x, df_axis(call, DF_CUMSUM_AXIS, x->rank));
   s.exclusive = df_attr_int(call, DF_CUMSUM_EXCLUSIVE) != 0;
   s.reverse = df_attr_int(call, DF_CUMSUM_REVERSE) != 0;
-  df_parallel(call, cumsum_task, &s,
-              df_min(s.outer * s.inner, df_task_count(call, elements, DF_GRAIN)));
+  df_parallel(call, task, &s, df_min(s.outer * s.inner, df_task_count(call, elements, DF_GRAIN)));
   return DF_OK;
 }
+
+CUMSUM(cumsum_f32, float, double)
+CUMSUM(cumsum_i32, int32_t, uint64_t)
+CUMSUM(cumsum_i64, int64_t, uint64_t)
 
 /* ---- topk(x; k, axis, largest, sorted) -> values, indices ----------------------------------- */
 
@@ -94,7 +102,7 @@ static void topk_task(void *context, int64_t index, int64_t count, int32_t worke
   int64_t unit, end;
   df_task_range(index, count, s->outer * s->inner, 1, &unit, &end);
   for (; unit < end; unit++) {
-    const float *x = s->in + unit / s->inner * s->size * s->inner + unit % s->inner;
+    const float *x = (const float *)s->in + unit / s->inner * s->size * s->inner + unit % s->inner;
     const int64_t out = unit / s->inner * k * s->inner + unit % s->inner;
     int64_t *indices = s->indices + out;
     for (int64_t i = 0; i < k; i++)
@@ -113,7 +121,7 @@ static void topk_task(void *context, int64_t index, int64_t count, int32_t worke
       sift(s, x, indices, stride, n, 0);
     }
     for (int64_t i = 0; i < k; i++)
-      s->out[out + i * stride] = x[AT(i) * s->inner];
+      ((float *)s->out)[out + i * stride] = x[AT(i) * s->inner];
   }
 }
 
@@ -131,5 +139,7 @@ static df_status topk_run(const df_call *call) {
   return DF_OK;
 }
 
-DF_KERNELS(sort) = {DF_KERNEL("cumsum", "f32", "f32->f32", "0<0", cumsum_run),
+DF_KERNELS(sort) = {DF_KERNEL("cumsum", "f32", "f32->f32", "0<0", cumsum_f32_run),
+                    DF_KERNEL("cumsum", "i32", "i32->i32", "0<0", cumsum_i32_run),
+                    DF_KERNEL("cumsum", "i64", "i64->i64", "0<0", cumsum_i64_run),
                     DF_KERNEL("topk", "f32", "f32->f32,i64", NULL, topk_run), NULL};

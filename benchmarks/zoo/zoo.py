@@ -1,0 +1,130 @@
+"""Measures every model of a folder, each in a process of its own, and writes the table of docs/models.md.
+
+A row that is there is not measured again, so that a run that was stopped goes on; ``--again`` measures it. Files that
+``export.py`` wrote come with what PyTorch computed; any other ``.onnx`` may lie beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results/zoo.json"
+PAGE = HERE.parents[1] / "docs/models.md"
+STAGES = ("run", "gradients", "steps", "time", "first")
+MARK = "## The zoo\n"
+INTRO = """
+`benchmarks/zoo/run.sh FOLDER` exports the models (random weights, nothing is downloaded), runs each on the CPU and writes
+this table. error: the largest difference from float64 as a multiple of onnxruntime's, over all bindings of named sizes;
+ratio, first: time of a run, and from the file to the first result, as a part of onnxruntime's; NumPy: nodes that run
+there; gradient: the largest deviation of a parameter's gradient from PyTorch's in float64; loss: after twenty steps as a
+part of the first; saved: the saved file's difference in onnxruntime.
+"""
+
+
+def measure(path: Path, stages: Sequence[str], seconds: float, memory: int, threads: int) -> dict[str, Any]:
+    """A row; stages that the limits ended are missing."""
+    command = [sys.executable, str(HERE / "measure.py"), str(path), *stages, "--threads", str(threads)]
+    row: dict[str, Any] = {"model": path.stem}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (memory, memory)))  # fmt: skip
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    out, err = process.communicate()
+    late = not timer.is_alive()
+    timer.cancel()
+    done = []
+    for line in out.splitlines():
+        if line.startswith("{"):
+            found = json.loads(line)
+            done.append(found.pop("stage"))
+            row |= found
+    if process.returncode:
+        at = next((stage for stage in ("load", *stages) if stage not in done), "end")
+        why = f"longer than {seconds:g} s" if late else f"exit {process.returncode}: {err.strip()[-300:]}"
+        row[f"{at}_failed"] = why
+    return row
+
+
+def models(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:
+    """The files whose names fit one of the patterns."""
+    for path in sorted(folder.glob("*.onnx")):
+        if any(fnmatch(path.stem, pattern) for pattern in patterns):
+            yield path
+
+
+def read(results: Path) -> dict[str, dict[str, Any]]:
+    """Rows by model; a later line of the file replaces an earlier one's entries."""
+    found: dict[str, dict[str, Any]] = {}
+    if results.exists():
+        for line in results.read_text().splitlines():
+            row = json.loads(line)
+            found[row["model"]] = row
+    return found
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """A row of the page."""
+    failed = next((f"{key.removesuffix('_failed')}: {text}" for key, text in row.items() if key.endswith("_failed")), "")
+    if not row.get("loads"):
+        failed = row.get("refusal", failed)
+    loss = row["last_loss"] / row["loss"] if row.get("loss") else None
+    cells = [row["model"], "yes" if row.get("loads") else "no", *(_short(row.get(k)) for k in (
+        "error_ratio", "ratio", "first_ratio", "numpy_nodes", "gradient_error")), _short(loss), _short(row.get("saved_error"))]  # fmt: skip
+    failed = " ".join(failed.split()).replace("|", "\\|")
+    return "| " + " | ".join([*cells, failed[:160]]) + " |"
+
+
+def _short(value: Any) -> str:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def write_page(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """The table in the place of the page's last section."""
+    text = PAGE.read_text().split(MARK)[0].rstrip()
+    head = "| model | loads | error | ratio | first | NumPy | gradient | loss | saved | what fails |"
+    table = "\n".join([head, "|" + " --- |" * head.count(" | ") + " --- |", *(line(r) for r in rows.values())])
+    PAGE.write_text(f"{text}\n\n{MARK}{INTRO}\n{table}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="*", default=["*"], metavar="GLOB", help="models, e.g. 'bert.*'")
+    parser.add_argument("--list", action="store_true", help="print their names and what is known of them")
+    parser.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--again", action="store_true", help="also rows that are there")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--seconds", type=float, default=300, help="the longest that a model may take")
+    parser.add_argument("--memory", type=float, default=8, help="the most GiB that it may take")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--page", action="store_true", help="write docs/models.md")
+    options = parser.parse_args()
+    rows = read(options.results)
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        os.environ.pop(name, None)
+    for path in models(options.folder, options.only):
+        if options.list:
+            print(line(rows.get(path.stem, {"model": path.stem})))
+        elif options.again or path.stem not in rows:
+            limit = int(options.memory * 2**30)
+            row = rows[path.stem] = rows.get(path.stem, {}) | measure(path, options.stages, options.seconds, limit, options.threads)
+            with options.results.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(line(row), flush=True)
+    if options.page:
+        write_page(dict(sorted(rows.items())))
+
+
+if __name__ == "__main__":
+    main()
