@@ -1,4 +1,4 @@
-"""The command line: ``dataflow run | finetune | inspect | plan | bench | devices | plugin test``.
+"""The command line: ``dataflow run | finetune | inspect | plan | bench | compare | devices | plugin test``.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a test failed, 2 the user's input, 3 device or
 memory, 130 interrupted.
@@ -20,6 +20,7 @@ from ..errors import DataflowError, DeviceError, InputError, ModelError
 from ..model import Model, save
 from ..version import VERSION
 from .bench import bench
+from .compare import compare
 from .options import (
     DEVICE,
     EXECUTION,
@@ -69,6 +70,7 @@ def commands() -> None:
 
 
 commands.add_command(bench)
+commands.add_command(compare)
 
 
 # ---- run ---------------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ def save(model: Model, path: str, **options: Any) -> None:
     Args:
         model: what to write.
         path: of the file; appears whole or not at all.
-        options: ``overwrite=True`` replaces an existing file.
+        options: ``overwrite=True`` replaces an existing file. ``inputs`` and ``outputs``: of an imported model, the
+            part between these values, see ``file.part.keep_part``.
     """
     from .file.writer import save_file
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from dataflow.errors import InputError, ModelError
 from dataflow.plugin import Model
 from dataflow.plugin import dtype as as_dtype
 
+from .part import keep_part
 from .reader import CODE_OF, external_bytes, inlined, read_bytes
 from .records import Array, Source
 from .saving import is_external, tensors, write_file, write_model
@@ -25,7 +27,14 @@ _DATA_FIELDS = (
 
 
 def save_file(
-    model: Model, path: str, *, overwrite: bool = False, opset: int | None = None, ir_version: int | None = None
+    model: Model,
+    path: str,
+    *,
+    overwrite: bool = False,
+    opset: int | None = None,
+    ir_version: int | None = None,
+    inputs: Mapping[str, TensorType] | None = None,
+    outputs: Sequence[str] | Literal["all"] | None = None,
 ) -> None:
     """Writes ``model`` and reads it back; the file appears whole or not at all.
 
@@ -35,9 +44,11 @@ def save_file(
         overwrite: replaces a file that exists.
         opset: of a model built by hand; the lowest that can express it by default.
         ir_version: of a model built by hand; the lowest that fits by default.
+        inputs: of an imported model: values that need not be computed; with ``outputs``, see ``keep_part``.
+        outputs: of an imported model: only what computes these values is written, or all values are outputs.
 
     Raises:
-        InputError: the file exists, or can't be written.
+        InputError: the file exists, or can't be written; there is no such value.
         ModelError: an op has no ONNX form.
     """
     target = Path(path)
@@ -46,14 +57,22 @@ def save_file(
     arrays = model.arrays()
     source = model.source if isinstance(model.source, Source) else None
     if source is None:
+        if inputs is not None or outputs is not None:
+            raise InputError(
+                "inputs= and outputs= are for imported models; give the part of one built by hand as a model"
+            )
         proto = build_proto(model, opset, ir_version)
     elif opset is not None or ir_version is not None:
         raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
     else:
         changed = patched(model, source)
-        if changed is None and _copied(source, target):
+        part = inputs is not None or outputs is not None
+        if changed is None and not part and _copied(source, target):
             return
         proto = changed if changed is not None else onnx.ModelProto.FromString(source.content.to_bytes())
+        if part:
+            chosen = [v.name for v in proto.graph.output] if outputs is None else outputs
+            keep_part(proto, inputs or {}, None if chosen == "all" else chosen)
 
     def data_of(tensor: TensorProto, initializer: bool) -> bytes:
         assert source is not None  # only an imported model begins with data in other files
