@@ -183,6 +183,7 @@ class Subject:
     def _batch(self) -> Arrays:
         return {**(self.feeds(0) or {}), "labels": self.known["target"]}
 
+
 STAGES: dict[str, Callable[[Subject], dict[str, Any]]] = {
     name: getattr(Subject, name) for name in ("run", "gradients", "steps", "time", "first")
 }

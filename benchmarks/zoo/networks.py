@@ -90,7 +90,9 @@ class Mixer(nn.Module):
         self.patches = nn.Conv2d(3, 64, 8, 8)
         self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(4))
         self.tokens = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(2))
-        self.channels = nn.ModuleList(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(2))
+        self.channels = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(2)
+        )
         self.last = nn.Linear(64, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -140,7 +142,9 @@ def _generator() -> nn.Module:
 
 
 def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(20, 64), nn.ELU(), nn.LayerNorm(64), nn.Linear(64, 64), nn.Softplus(), nn.Linear(64, 3))
+    return nn.Sequential(
+        nn.Linear(20, 64), nn.ELU(), nn.LayerNorm(64), nn.Linear(64, 64), nn.Softplus(), nn.Linear(64, 3)
+    )
 
 
 def architectures() -> list[Architecture]:
@@ -161,7 +165,7 @@ def architectures() -> list[Architecture]:
                      variants=("trace-fixed", "dynamo-fixed", "dynamo-named")),
         Architecture("mixer", Mixer, {"image": Input(("batch", 3, 32, 32))}, {"batch": 2}, batches),
         Architecture("translator", Translator, {"source": words, "target": Input(("batch", "written"), "ids")},
-                     {**TEXT, "written": 7}, tuple({**s, "written": n} for s, n in zip(OTHER_TEXT, (3, 9), strict=True))),
+                     {**TEXT, "written": 7}, ({**OTHER_TEXT[0], "written": 3}, {**OTHER_TEXT[1], "written": 9})),
         Architecture("waves", Waves, {"signal": Input(("batch", 1, "samples"))}, {"batch": 2, "samples": 200},
                      ({"batch": 1, "samples": 333}, {"batch": 3, "samples": 64})),
         Architecture("generator", _generator, {"noise": Input(("batch", 64, 1, 1))}, {"batch": 2}, batches),

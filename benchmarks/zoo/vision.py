@@ -22,7 +22,7 @@ CLASSIFIERS = {
 }  # fmt: skip
 BOTH = ("resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "googlenet", "swin_t", "swin_v2_t", "efficientnet_b0")
 SEGMENTERS = ("fcn_resnet50", "deeplabv3_mobilenet_v3_large", "deeplabv3_resnet50", "lraspp_mobilenet_v3_large")
-VIDEOS = ("r3d_18", "mc3_18", "s3d", "mvit_v1_b")
+VIDEOS = {"r3d_18": (8, 64), "mc3_18": (8, 64), "s3d": (16, 64), "mvit_v1_b": (16, 224)}  # frames, height and width
 DETECTORS = (
     "fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large",
     "keypointrcnn_resnet50_fpn",
@@ -52,6 +52,20 @@ def _detect(module: torch.nn.Module, image: torch.Tensor) -> Any:
     return module([image])
 
 
+def _video(name: str, time: int, size: int) -> Architecture:
+    clip = {"clip": Input(("batch", 3, time, size, size))}
+    make = partial(models.get_model, name, weights=None, num_classes=40)
+    return Architecture(name, make, clip, {"batch": 2}, BATCHES, variants=FEW)
+
+
+def _detector(name: str) -> Architecture:
+    make = partial(models.get_model, name, weights=None, weights_backbone=None)
+    planes = ({"height": 200, "width": 150}, {"height": 130, "width": 220})
+    image, start = {"image": Input((3, "height", "width"))}, {"height": 160, "width": 200}
+    variants = ("trace-fixed", "trace-named")
+    return Architecture(name, make, image, start, planes, call=_detect, variants=variants, trains=False)
+
+
 def architectures() -> list[Architecture]:
     """Those of this file."""
     found = []
@@ -61,19 +75,9 @@ def architectures() -> list[Architecture]:
         found.append(Architecture(name, partial(_classifier, name), image, {"batch": 2}, BATCHES, **options))
     plane = {"image": Input(("batch", 3, "height", "width"))}
     start = {"batch": 2, "height": 96, "width": 96}
-    for name in SEGMENTERS:
-        found.append(Architecture(name, partial(_segmenter, name), plane, start, PLANES, call=_first))
-    for name in VIDEOS:
-        size, time = (224, 16) if name == "mvit_v1_b" else (64, 16) if name == "s3d" else (64, 8)
-        clip = {"clip": Input(("batch", 3, time, size, size))}
-        make = partial(models.get_model, name, weights=None, num_classes=40)
-        found.append(Architecture(name, make, clip, {"batch": 2}, BATCHES, variants=FEW))
+    found += [Architecture(n, partial(_segmenter, n), plane, start, PLANES, call=_first) for n in SEGMENTERS]
+    found += [_video(name, time, size) for name, (time, size) in VIDEOS.items()]
     pair = {n: Input(("batch", 3, 128, 128)) for n in ("before", "after")}
     make = partial(models.get_model, "raft_small", weights=None)
     found.append(Architecture("raft_small", make, pair, {"batch": 2}, BATCHES, call=_flow))
-    for name in DETECTORS:
-        make = partial(models.get_model, name, weights=None, weights_backbone=None)
-        found.append(Architecture(name, make, {"image": Input((3, "height", "width"))}, {"height": 160, "width": 200},
-                                  ({"height": 200, "width": 150}, {"height": 130, "width": 220}), call=_detect,
-                                  variants=("trace-fixed", "trace-named"), trains=False))  # fmt: skip
-    return found
+    return found + [_detector(name) for name in DETECTORS]

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results/zoo.json"
+RESULTS = HERE.parent / "results/zoo.jsonl"
 PAGE = HERE.parents[1] / "docs/models.md"
 STAGES = ("run", "gradients", "steps", "time", "first")
 MARK = "## The zoo\n"
 INTRO = """
-`benchmarks/zoo/run.sh FOLDER` exports the models (random weights, nothing is downloaded), runs each on the CPU and writes
-this table. error: the largest difference from float64 as a multiple of onnxruntime's, over all bindings of named sizes;
-ratio, first: time of a run, and from the file to the first result, as a part of onnxruntime's; NumPy: nodes that run
-there; gradient: the largest deviation of a parameter's gradient from PyTorch's in float64; loss: after twenty steps as a
-part of the first; saved: the saved file's difference in onnxruntime.
+`benchmarks/zoo/run.sh FOLDER` exports the models (random weights, nothing is downloaded), runs each on the CPU and
+writes this table. error: the largest difference from float64 as a multiple of onnxruntime's, over all bindings of named
+sizes; ratio, first: time of a run, and from the file to the first result, as a part of onnxruntime's; NumPy: nodes that
+run there; gradient: the largest deviation of a parameter's gradient from PyTorch's in float64; loss: after twenty steps
+as a part of the first; saved: the saved file's difference in onnxruntime.
 """
 
 
@@ -75,14 +75,14 @@ def read(results: Path) -> dict[str, dict[str, Any]]:
 
 def line(row: Mapping[str, Any]) -> str:
     """A row of the page."""
-    failed = next((f"{key.removesuffix('_failed')}: {text}" for key, text in row.items() if key.endswith("_failed")), "")
-    if not row.get("loads"):
-        failed = row.get("refusal", failed)
-    loss = row["last_loss"] / row["loss"] if row.get("loss") else None
-    cells = [row["model"], "yes" if row.get("loads") else "no", *(_short(row.get(k)) for k in (
-        "error_ratio", "ratio", "first_ratio", "numpy_nodes", "gradient_error")), _short(loss), _short(row.get("saved_error"))]  # fmt: skip
-    failed = " ".join(failed.split()).replace("|", "\\|")
-    return "| " + " | ".join([*cells, failed[:160]]) + " |"
+    failed = [f"{key.removesuffix('_failed')}: {text}" for key, text in row.items() if key.endswith("_failed")]
+    if "refusal" in row and not row.get("loads"):
+        failed = [row["refusal"]]
+    cells = [row["model"], "yes" if row.get("loads") else "no"]
+    cells += [_short(row.get(k)) for k in ("error_ratio", "ratio", "first_ratio", "numpy_nodes", "gradient_error")]
+    cells += [_short(row["last_loss"] / row["loss"] if row.get("loss") else None), _short(row.get("saved_error"))]
+    cells.append(" ".join("; ".join(failed).split()).replace("|", "\\|")[:160])
+    return "| " + " | ".join(cells) + " |"
 
 
 def _short(value: Any) -> str:
@@ -118,7 +118,9 @@ def main() -> None:
             print(line(rows.get(path.stem, {"model": path.stem})))
         elif options.again or path.stem not in rows:
             limit = int(options.memory * 2**30)
-            row = rows[path.stem] = rows.get(path.stem, {}) | measure(path, options.stages, options.seconds, limit, options.threads)
+            row = measure(path, options.stages, options.seconds, limit, options.threads)
+            kept = {k: v for k, v in rows.get(path.stem, {}).items() if k != "refusal" and not k.endswith("_failed")}
+            row = rows[path.stem] = kept | row
             with options.results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(line(row), flush=True)

@@ -4,11 +4,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import dataflow as df
 from dataflow_onnx.file import saving
-from tests.support import RECORDINGS, recording
+from tests.support import RECORDINGS, onnx_model, recording
 
 NAMES = ["mlp", "mlp_script", "cnn", "cnn_script", "resnet", "resnet_script", "resnet_bn"]
 
@@ -173,6 +173,29 @@ def test_names_that_the_writer_makes_up_are_free(tmp_path):
     df.save(df.Model(g.build()), str(tmp_path / "m.onnx"))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert (run(tmp_path / "m.onnx", {"h.shape": x})["y"] == x.reshape(3, 2)).all()
+
+
+def test_a_second_name_of_a_stored_tensor_is_the_same_parameter(tmp_path):
+    """An exporter that finds two tensors equal keeps one and an Identity of it; the file can't hold two."""
+    random = np.random.default_rng(0)
+    w = random.standard_normal((4, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("Identity", ["w"], ["again"]),
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("MatMul", ["h", "again"], ["y"]),
+    ]
+    outputs = [(name, onnx.TensorProto.FLOAT, None) for name in ("y", "h")]
+    path, tuned = str(tmp_path / "m.onnx"), str(tmp_path / "tuned.onnx")
+    onnx.save(onnx_model(nodes, [("x", onnx.TensorProto.FLOAT, [3, 4])], outputs, [("w", w)]), path)
+    model = df.load(path)
+    x = random.standard_normal((3, 4)).astype(np.float32)
+    with df.Trainer(model, "mse", output="h", devices="cpu", tie=False) as trainer:
+        assert list(trainer.trainable) == ["w"]
+        trainer.step({"x": x, "labels": x})
+    df.save(model, tuned)
+    theirs = onnxruntime.InferenceSession(tuned).run(None, {"x": x})
+    for ours, array in zip(df.Session(model, "cpu").run(x).values(), theirs, strict=True):
+        np.testing.assert_allclose(ours, array, rtol=1e-5, atol=1e-6)
 
 
 def test_weights_made_by_nodes_become_stored_when_they_change(tmp_path):
