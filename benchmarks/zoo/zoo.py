@@ -36,8 +36,13 @@ def measure(path: Path, stages: Sequence[str], seconds: float, memory: int, thre
     """A row; stages that the limits ended are missing."""
     command = [sys.executable, str(HERE / "measure.py"), str(path), *stages, "--threads", str(threads)]
     row: dict[str, Any] = {"model": path.stem}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (memory, memory)))  # fmt: skip
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (memory, memory)),
+    )
     timer = threading.Timer(seconds, process.kill)
     timer.start()
     out, err = process.communicate()

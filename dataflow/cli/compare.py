@@ -56,7 +56,7 @@ def compare(
 
     Inputs that no --input gives are random, whole numbers one; a named dim is 1 unless --shape says otherwise. With -o
     the first node that differs is written as a model of its own, and its inputs beside it as npz. Exit code 1: some
-    node, or the model as a whole, differs.
+    node, or the complete model, differs.
     """
     from ..testing.compare import TOLERANCES, write_reproducer
     from ..testing.compare import compare as run
@@ -126,5 +126,5 @@ def _print(found: Comparison) -> None:
     if found.outputs:
         name, error = max(found.outputs.items(), key=lambda item: item[1])
         click.echo(
-            f"the model as a whole: error {error:.3g} at most, of {name!r}, the worst of {len(found.outputs)} results"
+            f"the complete model: error {error:.3g} at most, of {name!r}, the worst of {len(found.outputs)} results"
         )

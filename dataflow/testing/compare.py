@@ -37,10 +37,10 @@ class Difference:
     Attributes:
         node: what computes it.
         value: its name.
-        error: the largest difference as a part of the reference's largest value; infinite where shape, dtype or
+        error: the largest difference as a share of the reference's largest value; infinite where shape, dtype or
             what is finite differ.
         text: how it differs.
-        part: the nodes that compute it, from what the reference knows.
+        subgraph: the nodes that compute it, from what the reference knows.
         arguments: the reference's values that it was computed from, and the inputs of the model.
     """
 
@@ -48,7 +48,7 @@ class Difference:
     value: str
     error: float
     text: str
-    part: Graph = field(repr=False)
+    subgraph: Graph = field(repr=False)
     arguments: Mapping[str, Array] = field(repr=False)
 
 
@@ -61,7 +61,7 @@ class Comparison:
         compared: how many values.
         skipped: values of which there is nothing to compare with, with the reason.
         differences: of single nodes, in the order of the graph.
-        outputs: the error of each result of the whole model, run as usual.
+        outputs: the error of each result of the complete model, run as usual.
     """
 
     reference: str
@@ -86,7 +86,7 @@ def compare(
     tolerance: float | None = None,
     registry: Registry | None = None,
 ) -> Comparison:
-    """Runs a model node by node from the reference's values, then as a whole.
+    """Runs a model node by node from the reference's values, then in one run.
 
     Args:
         model: what is compared; with onnxruntime one of an ONNX file, whose nodes are then compared.
@@ -102,7 +102,7 @@ def compare(
     """
     arguments = checked_inputs(model.graph, inputs)
     graph = model.graph_with_data()
-    if not depends_on_data(graph):  # else the whole is the part that can be run
+    if not depends_on_data(graph):  # else only the complete graph can be run
         graph = bind(graph, sizes_of(graph, arguments))
     if training:
         if reference != "numpy":
@@ -114,15 +114,15 @@ def compare(
         known, version = None, "numpy"
     walk = _Walk(graph, devices, known, tolerance, registry)
     walk.run(arguments)
-    whole = Session(graph, devices, registry=registry).run(arguments)
-    outputs = {name: _error(array, walk.values[graph.outputs[name]]) for name, array in whole.items()}
+    complete = Session(graph, devices, registry=registry).run(arguments)
+    outputs = {name: _error(array, walk.values[graph.outputs[name]]) for name, array in complete.items()}
     return Comparison(version, walk.compared, walk.skipped, tuple(walk.differences), outputs)
 
 
 def _with_gradients(graph: Graph, model: Model, arguments: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
     """The graph with its gradients, and arguments with random cotangents."""
     if depends_on_data(graph):
-        raise InputError("training: the model has shapes that depend on data, which have no gradient as a whole")
+        raise InputError("training: the model has shapes that depend on data, which have no gradient in one run")
     stored = model.parameters
     wrt = [v for v in graph.inputs if v.type.dtype.is_float]
     wrt += [v for v in graph.initializers if v.name in stored and v.type.dtype.is_float]
@@ -159,7 +159,7 @@ def _of_onnxruntime(model: Model, arguments: Mapping[str, Array]) -> tuple[dict[
 
 
 class _Walk:
-    """Goes through a graph part by part.
+    """Goes through a graph, subgraph by subgraph.
 
     Attributes:
         values: the reference's, or ours where it has none.
@@ -185,39 +185,39 @@ class _Walk:
         """Fills everything, from the arguments on."""
         self._arguments = arguments
         self.values.update({value: arguments[value.name] for value in self._graph.inputs})
-        for part in parts(self._graph, by_origin=self._known is not None):
-            given = {value.name: self.values[value] for value in part.inputs}
-            found = Session(part, self._devices, registry=self._registry).run(given)
+        for subgraph in subgraphs(self._graph, by_origin=self._known is not None):
+            given = {value.name: self.values[value] for value in subgraph.inputs}
+            found = Session(subgraph, self._devices, registry=self._registry).run(given)
             expected: Mapping[str, Array] = (
-                Session(part, "numpy", fuse=False, registry=self._registry).run(given)
+                Session(subgraph, "numpy", fuse=False, registry=self._registry).run(given)
                 if self._known is None
                 else self._known
             )
-            random = any(node.op.effects == "random" for node in part.nodes) and self._known is not None
-            for name, value in part.outputs.items():
+            random = any(node.op.effects == "random" for node in subgraph.nodes) and self._known is not None
+            for name, value in subgraph.outputs.items():
                 self.values[value] = expected.get(name, found[name])
                 if random or name not in expected:
                     self.skipped[name] = "random" if random else "the reference doesn't have it"
                 else:
-                    self._look(part, given, name, found[name], expected[name])
+                    self._look(subgraph, given, name, found[name], expected[name])
 
-    def _look(self, part: Graph, given: Mapping[str, Array], name: str, found: Array, expected: Array) -> None:
+    def _look(self, subgraph: Graph, given: Mapping[str, Array], name: str, found: Array, expected: Array) -> None:
         self.compared += 1
         error = _error(found, expected)
         tolerance = self._tolerance or _tolerance(expected)
         if error <= tolerance:
             return
-        last = part.producers()[part.outputs[name]]
+        last = subgraph.producers()[subgraph.outputs[name]]
         text = _described(found, expected, tolerance)
         self.differences.append(
-            Difference(last.origin or last.describe(), name, error, text, part, {**self._arguments, **given})
+            Difference(last.origin or last.describe(), name, error, text, subgraph, {**self._arguments, **given})
         )
 
 
-def parts(graph: Graph, *, by_origin: bool) -> Iterator[Graph]:
-    """The graph in pieces that can be run one after the other: node by node, or all nodes of one origin together.
+def subgraphs(graph: Graph, *, by_origin: bool) -> Iterator[Graph]:
+    """The graph as subgraphs that can be run one after the other: node by node, or all nodes of one origin together.
 
-    Where shapes depend on data, the whole graph is the only part.
+    Where shapes depend on data, the complete graph is the only one.
     """
     if depends_on_data(graph):
         yield graph
@@ -227,10 +227,10 @@ def parts(graph: Graph, *, by_origin: bool) -> Iterator[Graph]:
     key = (lambda node: node.origin or node.name) if by_origin else (lambda node: node.name)
     for _, group in itertools.groupby(graph.nodes, key):
         nodes = tuple(group)
-        yield _part(graph, nodes, readers, results)
+        yield _subgraph(graph, nodes, readers, results)
 
 
-def _part(graph: Graph, nodes: tuple[Node, ...], readers: Mapping[Value, list[Node]], results: set[Value]) -> Graph:
+def _subgraph(graph: Graph, nodes: tuple[Node, ...], readers: Mapping[Value, list[Node]], results: set[Value]) -> Graph:
     """The graph of some nodes; its results are what is read elsewhere."""
     own = set(nodes)
     made = [v for node in nodes for v in node.outputs if v is not None]
@@ -265,14 +265,14 @@ def write_reproducer(model: Model, difference: Difference, path: str, *, overwri
 
 def _written(model: Model, difference: Difference, path: str) -> Model:
     """The reproducer, written and read again."""
-    types = {v.name: TensorType(v.type.dtype, difference.arguments[v.name].shape) for v in difference.part.inputs}
+    types = {v.name: TensorType(v.type.dtype, difference.arguments[v.name].shape) for v in difference.subgraph.inputs}
     if model.source is not None:
         try:
             save(model, path, overwrite=True, inputs=types, outputs=[difference.value])
             return load(path)
         except InputError:  # a value that the file doesn't have, of a gradient or within an operator
             pass
-    save(Model(difference.part), path, overwrite=True)
+    save(Model(difference.subgraph), path, overwrite=True)
     return load(path)
 
 
@@ -283,7 +283,7 @@ def _tolerance(array: Array) -> float:
 
 
 def _error(found: Any, expected: Any) -> float:
-    """The largest difference as a part of the largest expected value."""
+    """The largest difference as a share of the largest expected value."""
     a, b = np.asarray(found), np.asarray(expected)
     if a.dtype != b.dtype or a.shape != b.shape:
         return float("inf")

@@ -37,7 +37,7 @@ def save(model: Model, path: str, **options: Any) -> None:
         model: what to write.
         path: of the file; appears whole or not at all.
         options: ``overwrite=True`` replaces an existing file. ``inputs`` and ``outputs``: of an imported model, the
-            part between these values, see ``file.part.keep_part``.
+            subgraph between these values, see ``file.subgraph.keep_subgraph``.
     """
     from .file.writer import save_file
 

@@ -123,7 +123,7 @@ def test_gradients_are_compared_node_by_node(tmp_path):
     assert "no gradients" in refusal(df.InputError, compare, model, X, training=True)
 
 
-def test_shapes_that_depend_on_data_are_compared_as_a_whole(tmp_path):
+def test_shapes_that_depend_on_data_are_compared_in_one_run(tmp_path):
     nodes = [helper.make_node("NonZero", ["x"], ["found"]), helper.make_node("Transpose", ["found"], ["y"])]
     model = loaded(tmp_path, onnx_model(nodes, [("x", TensorProto.FLOAT, [3, 5])], [("y", TensorProto.INT64, None)]))
     found = compare(model, X, "cpu")
@@ -148,24 +148,26 @@ def test_the_command_says_what_differs_and_exits_with_one(tmp_path, monkeypatch,
     assert target.exists()
 
 
-def test_a_part_of_a_file_needs_only_what_it_reads(tmp_path):
+def test_a_subgraph_of_a_file_needs_only_what_it_reads(tmp_path):
     model = loaded(tmp_path, chain("Sigmoid", "Tanh", "Exp", "Neg"))
-    part = str(tmp_path / "part.onnx")
-    df.save(model, part, inputs={"v1": model.inputs["x"]}, outputs=["v3", "v2"])
-    kept = df.load(part)
+    found = str(tmp_path / "subgraph.onnx")
+    df.save(model, found, inputs={"v1": model.inputs["x"]}, outputs=["v3", "v2"])
+    kept = df.load(found)
     assert list(kept.inputs) == ["v1"]
     assert list(kept.outputs) == ["v3", "v2"]
     np.testing.assert_allclose(df.Session(kept, "cpu").run(X)["v3"], np.exp(np.tanh(X)), rtol=1e-5)
-    df.save(model, part, outputs="all", overwrite=True)
-    assert list(df.load(part).outputs) == ["v1", "v2", "v3", "y"]
-    assert "no value 'z'" in refusal(df.InputError, df.save, model, part, outputs=["z"], overwrite=True)
+    df.save(model, found, outputs="all", overwrite=True)
+    assert list(df.load(found).outputs) == ["v1", "v2", "v3", "y"]
+    assert "no value 'z'" in refusal(df.InputError, df.save, model, found, outputs=["z"], overwrite=True)
     graph, _ = graph_of(lambda g, x: ops.exp(x), X)
     assert "built by hand" in refusal(df.InputError, df.save, df.Model(graph), str(tmp_path / "b.onnx"), outputs="all")
 
 
-def test_a_part_keeps_what_bodies_read_of_the_graph_around_them(tmp_path):
+def test_a_subgraph_keeps_what_bodies_read_of_the_graph_around_them(tmp_path):
     model = df.load(str(TESTS / "models/branch.onnx"))
-    df.save(model, str(tmp_path / "part.onnx"), outputs=["y"])
-    part = df.load(str(tmp_path / "part.onnx"))
+    df.save(model, str(tmp_path / "subgraph.onnx"), outputs=["y"])
+    found = df.load(str(tmp_path / "subgraph.onnx"))
     for probe in probes("branch"):
-        np.testing.assert_array_equal(df.Session(part, "cpu").run(probe)["y"], df.Session(model, "cpu").run(probe)["y"])
+        np.testing.assert_array_equal(
+            df.Session(found, "cpu").run(probe)["y"], df.Session(model, "cpu").run(probe)["y"]
+        )

@@ -25,7 +25,7 @@ def _ordering() -> list[Sample]:
                 a = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
                 rows.append(Sample(ops.cumsum, (x(*shape),), a, gradient=checked))
     backwards = {"axis": 1, "exclusive": 1, "reverse": 1}
-    rows += [Sample(ops.cumsum, (i(3, 4, 5, dtype=whole, high=9),), backwards) for whole in (int32, int64)]
+    rows += [Sample(ops.cumsum, (i(3, 4, 5, dtype=dtype, high=9),), backwards) for dtype in (int32, int64)]
     kinds: tuple[tuple[tuple[int, ...], int, int, DType], ...] = (
         ((3, 7), -1, 3, float32), ((5, 2, 3), 0, 5, float32), ((4, 6), 1, 1, float32), ((4, 6), 1, 0, float32),
         ((1, 1), 0, 1, float32), ((30, 2000), 1, 40, float32), ((3, 7), 1, 4, int64),

@@ -15,10 +15,10 @@ from dataflow.errors import InputError, ModelError
 from dataflow.plugin import Model
 from dataflow.plugin import dtype as as_dtype
 
-from .part import keep_part
 from .reader import CODE_OF, external_bytes, inlined, read_bytes
 from .records import Array, Source
 from .saving import is_external, tensors, write_file, write_model
+from .subgraph import keep_subgraph
 from .to_onnx import build_proto
 
 _DATA_FIELDS = (
@@ -44,7 +44,7 @@ def save_file(
         overwrite: replaces a file that exists.
         opset: of a model built by hand; the lowest that can express it by default.
         ir_version: of a model built by hand; the lowest that fits by default.
-        inputs: of an imported model: values that need not be computed; with ``outputs``, see ``keep_part``.
+        inputs: of an imported model: values that need not be computed; with ``outputs``, see ``keep_subgraph``.
         outputs: of an imported model: only what computes these values is written, or all values are outputs.
 
     Raises:
@@ -59,20 +59,20 @@ def save_file(
     if source is None:
         if inputs is not None or outputs is not None:
             raise InputError(
-                "inputs= and outputs= are for imported models; give the part of one built by hand as a model"
+                "inputs= and outputs= are for imported models; of one built by hand, save the subgraph as a model"
             )
         proto = build_proto(model, opset, ir_version)
     elif opset is not None or ir_version is not None:
         raise InputError("opset= and ir_version= are for models built by hand; an imported model keeps its own")
     else:
         changed = patched(model, source)
-        part = inputs is not None or outputs is not None
-        if changed is None and not part and _copied(source, target):
+        reduced = inputs is not None or outputs is not None
+        if changed is None and not reduced and _copied(source, target):
             return
         proto = changed if changed is not None else onnx.ModelProto.FromString(source.content.to_bytes())
-        if part:
+        if reduced:
             chosen = [v.name for v in proto.graph.output] if outputs is None else outputs
-            keep_part(proto, inputs or {}, None if chosen == "all" else chosen)
+            keep_subgraph(proto, inputs or {}, None if chosen == "all" else chosen)
 
     def data_of(tensor: TensorProto, initializer: bool) -> bytes:
         assert source is not None  # only an imported model begins with data in other files

@@ -1,4 +1,4 @@
-"""A part of an ONNX file: what some of its values need, from others on."""
+"""A subgraph of an ONNX file: what some of its values need, from others on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataflow.errors import InputError
 from .reader import CODE_OF
 
 
-def keep_part(proto: Any, inputs: Mapping[str, TensorType], outputs: Sequence[str] | None) -> None:
+def keep_subgraph(proto: Any, inputs: Mapping[str, TensorType], outputs: Sequence[str] | None) -> None:
     """Reduces a model to the nodes between some of its values.
 
     Args:
