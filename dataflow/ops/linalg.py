@@ -6,14 +6,16 @@ from ..errors import InputError
 from ..ir.dims import Dim, Size
 from ..ir.graph import Node
 from ..ir.op import Op
-from ..ir.types import TensorType
+from ..ir.types import TensorType, bfloat16, float16, float32
 from ..ir.value import Value
+from .cast import cast
 from .infer import broadcast_shape, product, same_dtype
 from .shape import reshape, transpose
 
 
 def _matmul_infer(a: TensorType, b: TensorType) -> TensorType:
-    dtype = same_dtype("matmul", a, b)
+    upcast = a.dtype == float32 and b.dtype in (float16, bfloat16)
+    dtype = a.dtype if upcast else same_dtype("matmul", a, b)
     if a.rank < 2 or b.rank < 2:
         raise InputError(f"matmul: operands {a} and {b} need two axes or more; reshape vectors first")
     inner, other = a.shape[-1], b.shape[-2]
@@ -34,8 +36,13 @@ def _matmul_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
     if a.type.rank > 2 and b.type.rank == 2:  # one product over all rows instead of a sum of one per batch entry
         rows = product(a.type.shape[:-1])
         flat, dflat = (reshape(v, shape=(rows, v.type.shape[-1])) for v in (a, dy))
-        return matmul(dy, swapped(b)), matmul(swapped(flat), dflat)
-    return matmul(dy, swapped(b)), matmul(swapped(a), dy)
+        return matmul(dy, swapped(b)), _like(b, matmul(swapped(flat), dflat))
+    return matmul(dy, swapped(b)), _like(b, matmul(swapped(a), dy))
+
+
+def _like(x: Value, gradient: Value) -> Value:
+    """The gradient by x in its dtype."""
+    return gradient if gradient.type.dtype == x.type.dtype else cast(gradient, to=x.type.dtype)
 
 
 def _matmul_cost(node: Node) -> int:
@@ -51,7 +58,7 @@ matmul: Op = Op(
     _matmul_infer,
     gradient=_matmul_gradient,
     cost=_matmul_cost,
-    doc="y (..., M, N) = a (..., M, K) b (..., K, N); leading axes broadcast",
+    doc="y (..., M, N) = a (..., M, K) b (..., K, N); leading axes broadcast; b may have 16 bits where a is float32",
 )
 
 OPS = (matmul,)

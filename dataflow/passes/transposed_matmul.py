@@ -26,7 +26,7 @@ def swap_transposed_matmuls(graph: Graph) -> Graph:
         value = node.inputs[0] if node.op is transpose else None
         maker = makers.get(value) if value is not None else None
         alone = maker is not None and value not in kept and readers[value] == [node]  # type: ignore[index]
-        if alone and maker is not None and maker.op is matmul and _swaps_last_axes(node):
+        if alone and maker is not None and maker.op is matmul and _alike(maker) and _swaps_last_axes(node):
             swaps[node] = maker
     if not swaps:
         return graph
@@ -42,6 +42,11 @@ def swap_transposed_matmuls(graph: Graph) -> Graph:
         return None
 
     return eliminate_dead_code(rewrite(graph, replace))
+
+
+def _alike(product: Node) -> bool:
+    """True where the operands have one dtype: a second one of 16 bits can't be the first."""
+    return len({v.type.dtype for v in product.inputs if v is not None}) == 1
 
 
 def _swaps_last_axes(node: Node) -> bool:

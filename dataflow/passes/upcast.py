@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
-from ..ir.kernel import Targets
+from ..ir.kernel import Kernel, Targets
 from ..ir.op import Attribute
 from ..ir.rewrite import rewrite
 from ..ir.types import DType, TensorType, bfloat16, float16, float32
@@ -27,7 +27,8 @@ def upcast(graph: Graph, targets: Targets) -> Graph:
     """The graph with nodes in float32 for those of 16 bits that the device which would run them has no kernel for.
 
     A node is computed as it is where a device takes that: most that only move elements are. These are moved as float32
-    where most of their elements are float32 already. Bodies are graphs of their own.
+    where most of their elements are float32 already. A stored operand stays as it is where a kernel of float32 reads
+    it so, as products of matrices do. Bodies are graphs of their own.
 
     Args:
         graph: bound.
@@ -52,12 +53,14 @@ class _Upcast:
     Attributes:
         float32: values of 16 bits as float32.
         computed: those of them that were computed in float32; the others are casts of the value.
+        stored: initializers of 16 bits and views of them.
     """
 
     def __init__(self, targets: Targets) -> None:
         self.targets = targets
         self.float32: dict[Value, Value] = {}
         self.computed: set[Value] = set()
+        self.stored: set[Value] = set()
 
     def replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
         """What stands for the outputs of a node; None: the node as it is. See ``rewrite``."""
@@ -68,10 +71,14 @@ class _Upcast:
             return None
         if node.op is cast:
             return self.converted(builder, node, inputs[0])
-        wanted = _in_float32(node)
-        if wanted is None or not self.chooses(node, wanted, builder, inputs):
-            return None
-        return self.add(builder, node, wanted, inputs)
+        self.stored.update(v for v in inputs if v is not None and builder.initializer_of(v) is not None)
+        wanted = self.chosen(node, inputs)
+        if wanted is not None:
+            return self.add(builder, node, wanted, inputs)
+        made = builder.again(node, inputs).outputs
+        if node.op.view is not None and inputs[0] in self.stored:
+            self.stored.update(v for v in made if v is not None)
+        return made
 
     def converted(self, builder: GraphBuilder, node: Node, x: Value | None) -> Sequence[Value | None] | None:
         """A cast of the model: to another float from what was computed; from a float of more bits it rounds."""
@@ -84,30 +91,43 @@ class _Upcast:
             return (exact,)
         return builder.add(cast, (exact,), node.attributes, name=node.name, output_names=[result.name]).outputs
 
-    def chooses(self, node: Node, wanted: Node, builder: GraphBuilder, inputs: Sequence[Value | None]) -> bool:
-        """Whether a node is to be computed in float32."""
+    def chosen(self, node: Node, inputs: Sequence[Value | None]) -> Node | None:
+        """The node as it is to be computed in float32; None: as it is."""
+        wanted = _in_float32(node)
+        if wanted is None:
+            return None
         for device in self.targets.order(node):
             kernels = self.targets.kernels[device].get(node.op.name, ())
-            as_float32 = node.op.view is not None or any(kernel.refuses(wanted) is None for kernel in kernels)
-            if node.op.view is not None or any(kernel.refuses(node) is None for kernel in kernels):
-                return as_float32 and self.is_mostly_float32(builder, inputs)
+            as_float32 = node.op.view is not None or _takes(kernels, wanted)
+            if node.op.view is not None or _takes(kernels, node):
+                return wanted if as_float32 and self.is_mostly_float32(inputs) else None
             if as_float32 or node.op.decompose is not None:
-                return True
-        return False
+                return self.with_stored(kernels, node, inputs) or wanted
+        return None
 
-    def is_mostly_float32(self, builder: GraphBuilder, inputs: Sequence[Value | None]) -> bool:
+    def with_stored(self, kernels: Sequence[Kernel], node: Node, inputs: Sequence[Value | None]) -> Node | None:
+        """The node in float32 but for one stored operand that a kernel reads in 16 bits."""
+        for index, value in enumerate(inputs):
+            if value is None or value not in self.stored or value.type.dtype not in HALVES:
+                continue
+            if any(value.type.dtype in (k.input_spec(index).dtypes or ()) for k in kernels):
+                wanted = _in_float32(node, index)
+                if wanted is not None and _takes(kernels, wanted):
+                    return wanted
+        return None
+
+    def is_mostly_float32(self, inputs: Sequence[Value | None]) -> bool:
         """Whether fewer elements would be cast to compute in float32 than to compute in 16 bits."""
         halves = {v for v in inputs if v is not None and v.type.dtype in HALVES}
         computed = sum(v.type.elements for v in halves & self.computed)
-        others = (v for v in halves - self.float32.keys() if builder.initializer_of(v) is None)
-        return computed > sum(v.type.elements for v in others)
+        return computed > sum(v.type.elements for v in halves - self.float32.keys() - self.stored)
 
     def add(
         self, builder: GraphBuilder, node: Node, wanted: Node, inputs: Sequence[Value | None]
     ) -> list[Value | None]:
         """Adds a node in float32, with casts of its results, which dead code elimination removes where nobody reads."""
         with builder.scope(node.name):
-            operands = [self.as_float32(v) for v in inputs]
+            operands = [self.in_dtype(v, like) for v, like in zip(inputs, wanted.inputs, strict=True)]
         names = [None if v is None or v.type.dtype in HALVES else v.name for v in node.outputs]
         made = builder.add(node.op, operands, wanted.attributes, name=node.name, output_names=names)
         return [self.rounded(builder, node, *pair) for pair in zip(node.outputs, made.outputs, strict=True)]
@@ -123,9 +143,9 @@ class _Upcast:
         self.computed.add(result)
         return result
 
-    def as_float32(self, value: Value | None) -> Value | None:
-        """A value of 16 bits as float32, once; another as it is."""
-        if value is None or value.type.dtype not in HALVES:
+    def in_dtype(self, value: Value | None, like: Value | None) -> Value | None:
+        """A value in the dtype of another: as it is, or as float32, once."""
+        if value is None or like is None or value.type.dtype == like.type.dtype:
             return value
         found = self.float32.get(value)
         if found is None:
@@ -133,9 +153,21 @@ class _Upcast:
         return found
 
 
-def _in_float32(node: Node) -> Node | None:
-    """The node with float32 for all 16-bit types; None where its op gives results of other types then."""
-    inputs = tuple(None if v is None else Value(v.name, _type(v.type), None) for v in node.inputs)
+def _takes(kernels: Sequence[Kernel], node: Node) -> bool:
+    return any(kernel.refuses(node) is None for kernel in kernels)
+
+
+def _in_float32(node: Node, kept: int = -1) -> Node | None:
+    """The node with float32 for all 16-bit types but that of one operand; None where its op gives other results then.
+
+    Args:
+        node: any.
+        kept: index of the operand.
+    """
+    inputs = tuple(
+        None if v is None else Value(v.name, v.type if index == kept else _type(v.type), None)
+        for index, v in enumerate(node.inputs)
+    )
     attributes: dict[str, Attribute] = {
         key: float32 if isinstance(given, DType) and given in HALVES else given
         for key, given in node.attributes.items()

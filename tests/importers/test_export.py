@@ -130,6 +130,7 @@ OTHERWISE = {
     "all but the last": (("n", 2), lambda x: df.ops.slice(x, starts=(0, 0), stops=(N - 1, 2), steps=(1, 1))),
     "backwards": (("n", 2), lambda x: df.ops.slice(x, starts=(N - 1, 1), stops=(-1, -1), steps=(-1, -1))),
     "up to another size": (("n", "m"), lambda x: df.ops.slice(x, starts=(0, 0), stops=(M, M), steps=(1, 1))),
+    "product with 16 bits": (("n", 3), lambda x: df.ops.matmul(x, np.eye(3, 2, dtype=np.float16))),
     "before the first": ((3, 2), lambda x: df.ops.slice(x, starts=(-1, 0), stops=(-1, 2), steps=(-1, 1))),
 }
 

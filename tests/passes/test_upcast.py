@@ -95,6 +95,32 @@ def test_elements_are_moved_in_the_dtype_that_most_of_them_have():
     }
 
 
+@pytest.mark.parametrize("dtype", [df.float16, df.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [1, 30])
+def test_a_weight_of_a_product_stays_in_16_bits_and_its_sum_does_not(dtype, rows):
+    g = df.GraphBuilder()
+    data = {name: float16(*shape).astype(dtype.numpy) for name, shape in (("w", (70, 40)), ("tied", (20, 40)))}
+    w, tied = (g.parameter(name, array) for name, array in data.items())
+    y = ops.relu(ops.add(ops.matmul(g.input("x", dtype, (rows, 70)), w), g.parameter("bias", data["tied"][0])))
+    g.output("y", ops.matmul(y, ops.transpose(tied, perm=(1, 0))))
+    session, found = compiled(g.build())
+    assert found == ["cast", "matmul_bias_relu", "matmul", "cast"]
+    x = float16(rows, 70).astype(dtype.numpy)
+    upcast = {name: array.astype(np.float64) for name, array in {**data, "x": x}.items()}
+    exact = np.maximum(upcast["x"] @ upcast["w"] + upcast["tied"][0], 0) @ upcast["tied"].T
+    step = 2.0**-11 if dtype == df.float16 else 2.0**-8
+    np.testing.assert_allclose(session.run({"x": x})["y"].astype(np.float64), exact, 1.01 * step, 1e-4)
+
+
+def test_a_transpose_of_a_product_with_a_weight_of_16_bits_keeps_its_operands():
+    g = df.GraphBuilder()
+    y = ops.matmul(g.input("x", df.float16, (5, 7)), g.parameter("w", float16(7, 3)))
+    g.output("y", ops.relu(ops.transpose(y, perm=(1, 0))))
+    graph = g.build()
+    x = float16(5, 7)
+    np.testing.assert_allclose(compiled(graph)[0].run({"x": x})["y"], evaluate(graph, {"x": x})["y"], 2.0**-10)
+
+
 def test_a_device_with_kernels_for_16_bits_keeps_them():
     g = df.GraphBuilder()
     g.output("y", ops.relu(ops.add(g.input("x", df.float16, (3, 5)), 1.0)))

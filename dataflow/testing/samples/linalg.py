@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import ops
-from ...ir.types import float64
+from ...ir.types import bfloat16, float16, float64
 from ..sample import LONG_SUM, Sample, x
 
 
@@ -21,6 +21,19 @@ def _products() -> list[Sample]:
     return rows
 
 
+def _upcast() -> list[Sample]:
+    """A second operand of 16 bits: few rows and many, several blocks of steps, a batch."""
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+        ((1, 40), (40, 50)), ((4, 300), (300, 37)), ((17, 33), (33, 15)), ((0, 5), (5, 3)), ((3, 0), (0, 4)),
+        ((2, 3, 4), (2, 4, 5)), ((130, 70), (70, 140)), ((31, 800), (800, 130)),
+    )  # fmt: skip
+    return [
+        Sample(ops.matmul, (x(*a), x(*b, dtype=dtype)), tolerance=LONG_SUM)
+        for a, b in shapes
+        for dtype in (float16, bfloat16)
+    ]
+
+
 def _long() -> list[Sample]:
     """Few rows and many; sums long enough for several blocks."""
     rows = []
@@ -29,4 +42,4 @@ def _long() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _products() + _long()
+SAMPLES: list[Sample] = _products() + _upcast() + _long()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from dataflow import Dim, Graph, Node, Value
+from dataflow import Dim, DType, Graph, Node, Value
 from dataflow.errors import ModelError
 from dataflow.plugin import Model
 
@@ -151,6 +151,8 @@ class _Builder:
         add: Callable[..., None] = functools.partial(self.add, outputs=outputs, name=node.name)
         name, a = node.op.name, node.attributes
         first = node.inputs[0] if node.inputs else None
+        if name == "matmul" and first is not None:
+            inputs[1] = self.in_dtype(node.inputs[1], first.type.dtype)
         if name in _SAME:
             add(_SAME[name], inputs)
         elif first is not None and _does_nothing(node):
@@ -185,6 +187,15 @@ class _Builder:
             add(_REDUCE[name], [inputs[0], self.ints(f"{outputs[0]}.axes", a["axes"])], keepdims=a["keepdims"])
         else:
             raise ModelError("this op has no ONNX form yet; save only what inference needs")
+
+    def in_dtype(self, value: Value | None, dtype: DType) -> str:
+        """The name of a value in a dtype: ONNX's operators take operands of one."""
+        assert value is not None
+        if value.type.dtype == dtype:
+            return value.name
+        made = self.unique(f"{value.name}.cast")
+        self.add("Cast", [value.name], [made], to=CODE_OF[dtype])
+        return made
 
     # ---- sizes ----------------------------------------------------------------------------------------
 

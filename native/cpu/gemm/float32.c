@@ -45,7 +45,7 @@ typedef struct work {
   df_gemm gemm;
   int64_t height; /* rows of a panel of a; panels are about equal */
   form form;
-  const float *later; /* where b goes on behind its last step; null at the end */
+  const char *later; /* where b goes on behind its last step; null at the end */
   float *a, *b;
 } work;
 
@@ -65,9 +65,10 @@ static void pack_columns(const work *w, float *to, int64_t j, int64_t p, int64_t
   int64_t columns = df_min(DF_TILE_COLUMNS, g->n - j), width = panel_width(columns);
   if (p >= end)
     return; /* where there are no steps b may have no memory */
-  DF_ASSUME(g->b);
-  df_pack_panel(to + p * width, g->b + p * g->b_row + j * g->b_col, g->b_row, g->b_col, columns,
-                width, end - p);
+  const void *from = df_gemm_b(g, p * g->b_row + j * g->b_col);
+  DF_ASSUME(from);
+  DF_BY_DTYPE(df_gemm_b_dtype(g), df_pack_panel_from, to + p * width, from, g->b_row, g->b_col,
+              columns, width, end - p)
 }
 
 static void multiply_tile(const work *w, int64_t row, int64_t j, const float *a, const float *b,
@@ -108,6 +109,7 @@ static void pass_over_rows(const work *w) {
   int64_t panels = df_divide_up(g->m, w->height);
   int64_t panel = w->form == PACKED ? g->k * DF_TILE_ROWS : w->height * g->a_row;
   int64_t share = df_round_up(df_divide_up(g->k, panels), DF_LANES);
+  const int64_t item = df_item_bytes(df_gemm_b_dtype(g));
   float *strip = w->b, *other = w->b + g->k * DF_TILE_COLUMNS;
   const float *a = panel_of(w, w->a, 0);
   for (int64_t i = 1; i < panels; i++)
@@ -115,12 +117,13 @@ static void pass_over_rows(const work *w) {
   pack_columns(w, strip, 0, 0, g->k);
   for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS) {
     int64_t next = j + DF_TILE_COLUMNS;
-    const float *from = next < g->n ? g->b + next * g->b_col : w->later;
+    const char *from = next < g->n ? df_gemm_b(g, next * g->b_col) : w->later;
     for (int64_t i = 0; i < panels; i++) {
       int64_t p = df_min(g->k, i * share), end = df_min(g->k, p + share);
       df_gemm_ahead ahead = {0};
       if (from && p < end)
-        ahead = (df_gemm_ahead){from + p * g->b_row, g->b_col == 1 ? g->b_row : g->b_col};
+        ahead = (df_gemm_ahead){from + p * g->b_row * item,
+                                (g->b_col == 1 ? g->b_row : g->b_col) * item};
       multiply_tile(w, i * w->height, j, a + i * panel, strip, ahead);
       if (next < g->n)
         pack_columns(w, other, next, p, end);
@@ -199,7 +202,7 @@ void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *spl
       work w = {.gemm = df_gemm_columns(&task, from, df_min(by.n, task.n - from)),
                 .height = df_divide_up(task.m, df_divide_up(task.m, DF_TILE_ROWS)),
                 .form = form_of(&task),
-                .later = p + by.k < task.k ? task.b + (p + by.k) * task.b_row : NULL,
+                .later = p + by.k < task.k ? df_gemm_b(&task, (p + by.k) * task.b_row) : NULL,
                 .a = scratch,
                 .b = scratch + by.a};
       df_gemm_steps(&w.gemm, p, df_min(by.k, task.k - p));

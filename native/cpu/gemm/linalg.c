@@ -1,8 +1,10 @@
 /* gemm/linalg.c: c[..., i, j] = sum over p of a[..., i, p] * b[..., p, j].
  *
  * a: (..., M, K), b: (..., K, N) with any strides, leading axes broadcast; c: (..., M, N)
- * contiguous. 2 M N K operations on 4 (M K + K N + M N) bytes per product. */
+ * contiguous. 2 M N K operations on 4 (M K + K N + M N) bytes per product, and 2 K N less where b
+ * has 16 bits. */
 #include "gemm/linalg.h"
+#include "gemm/float32.h"
 #include "gemm/thin.h"
 
 /* Multiply-adds of the smallest task worth a thread's while. */
@@ -20,6 +22,7 @@ typedef struct product {
   int64_t m, n, k;
   int64_t batch; /* products after folding */
   int64_t a_row;
+  int32_t b_dtype;
 } product;
 
 static int64_t batch_of(const extent *x) { return df_product(x->shape, 0, x->rank - 2); }
@@ -48,8 +51,8 @@ static int64_t row_stride(const extent *x) {
 }
 
 /* Sizes of the product; a batch of a that meets one single b is a product with more rows. */
-static product make_product(extent a, extent b, extent c) {
-  product p = {.a = a, .b = b, .c = c};
+static product make_product(extent a, extent b, extent c, int32_t b_dtype) {
+  product p = {.a = a, .b = b, .c = c, .b_dtype = b_dtype};
   p.m = a.shape[a.rank - 2];
   p.k = a.shape[a.rank - 1];
   p.n = b.shape[b.rank - 1];
@@ -67,14 +70,14 @@ static product product_of_node(const df_node *node) {
   const df_operand *a = &node->inputs[0], *b = &node->inputs[1], *c = &node->outputs[0];
   return make_product((extent){a->shape, a->strides, a->rank},
                       (extent){b->shape, b->strides, b->rank},
-                      (extent){c->shape, c->strides, c->rank});
+                      (extent){c->shape, c->strides, c->rank}, b->dtype);
 }
 
 static product product_of_call(const df_call *call) {
   const df_tensor *a = &call->inputs[0], *b = &call->inputs[1], *c = &call->outputs[0];
   return make_product((extent){a->shape, a->strides, a->rank},
                       (extent){b->shape, b->strides, b->rank},
-                      (extent){c->shape, c->strides, c->rank});
+                      (extent){c->shape, c->strides, c->rank}, b->dtype);
 }
 
 static int is_thin(const product *p) {
@@ -83,7 +86,10 @@ static int is_thin(const product *p) {
                                 p->b.strides[p->b.rank - 1]);
 }
 
+/* AMX tiles are packed from float32. */
 static df_gemm_split split_of(const product *p, int32_t threads, int32_t precision) {
+  if (p->b_dtype != DF_FLOAT32)
+    return DF_NAME(df_gemm_float32_split)(p->m, p->n, p->k, p->batch, threads);
   return DF_NAME(df_gemm_split_for)(p->m, p->n, p->k, p->batch, threads, precision);
 }
 
@@ -120,7 +126,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
     int64_t matrix = at / tasks;
     if (matrix) {
       gemm.a += batch_offset(&matmul->p.a, &matmul->p.c, matrix);
-      gemm.b += batch_offset(&matmul->p.b, &matmul->p.c, matrix);
+      df_gemm_advance_b(&gemm, batch_offset(&matmul->p.b, &matmul->p.c, matrix));
       gemm.c += matrix * gemm.m * gemm.n;
     }
     DF_NAME(df_gemm_task)(&gemm, &matmul->split, at % tasks,
@@ -133,7 +139,9 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
   const product *p = &matmul.p;
   matmul.gemm = (df_gemm){.c = call->outputs[0].data,
                           .a = call->inputs[0].data,
-                          .b = call->inputs[1].data,
+                          .b = p->b_dtype == DF_FLOAT32 ? call->inputs[1].data : NULL,
+                          .b16 = p->b_dtype == DF_FLOAT32 ? NULL : call->inputs[1].data,
+                          .b16_dtype = p->b_dtype,
                           .m = p->m,
                           .n = p->n,
                           .k = p->k,
@@ -208,7 +216,7 @@ static df_status run_matmul(const df_call *call) { return DF_NAME(df_matmul_run)
 DF_KERNELS(linalg) = {&(const df_kernel){.struct_size = sizeof(df_kernel),
                                          .op = "matmul",
                                          .name = "matmul f32 " DF_TEXT(DF_ISA),
-                                         .operands = "~f32,~f32->f32",
+                                         .operands = "~f32,~f32|f16|bf16->f32",
                                          .accepts = DF_NAME(df_matmul_accepts),
                                          .prepare = DF_NAME(df_matmul_prepare),
                                          .run = run_matmul},

@@ -2,7 +2,8 @@
  *
  *   c[i][j] = relu(sum over p of a[i][p] * b[p][j] + row_bias[i] + column_bias[j] (+ c[i][j]))
  *
- * a: (m, k) and b: (k, n) with any strides, c: (m, n) with contiguous rows. */
+ * a: (m, k) and b: (k, n) with any strides, c: (m, n) with contiguous rows. b may have 16 bits: its
+ * elements become float32 where they are packed, or loaded by a product with few rows. */
 #ifndef DF_CPU_GEMM_PRODUCT_H
 #define DF_CPU_GEMM_PRODUCT_H
 
@@ -11,8 +12,8 @@
 /* What is read later, and fetched meanwhile into the second cache: every DF_AHEAD_STEPS steps of k
  * a row of DF_TILE_COLUMNS floats. */
 typedef struct df_gemm_ahead {
-  const float *next; /* null for nothing */
-  int64_t row;       /* floats from one row to the next */
+  const char *next; /* null for nothing */
+  int64_t row;      /* bytes from one row to the next */
 } df_gemm_ahead;
 
 /* What a tile does beside its sums: to them before they are stored, where a null bias is none, and
@@ -35,6 +36,8 @@ typedef struct df_gemm {
   float *c;
   const float *a;
   const float *b;
+  const uint16_t *b16; /* b in 16 bits, where it is that; else null */
+  int32_t b16_dtype;   /* DF_FLOAT16 or DF_BFLOAT16 */
   int64_t m, n, k;
   int64_t c_row; /* distance of two rows of c, in elements */
   int64_t a_row, a_col;
@@ -43,6 +46,23 @@ typedef struct df_gemm {
   const void
       *prepacked; /* what df_gemm_prepack made of all of b, which is not read then; may be null */
 } df_gemm;
+
+/* Element |at| of b. */
+static inline const void *df_gemm_b(const df_gemm *gemm, int64_t at) {
+  return gemm->b16 ? (const void *)(gemm->b16 + at) : gemm->b + at;
+}
+
+static inline int32_t df_gemm_b_dtype(const df_gemm *gemm) {
+  return gemm->b16 ? gemm->b16_dtype : DF_FLOAT32;
+}
+
+/* Makes element |at| of b its first one; b may have no memory. */
+static inline void df_gemm_advance_b(df_gemm *gemm, int64_t at) {
+  if (gemm->b16)
+    gemm->b16 += at;
+  else
+    gemm->b += at;
+}
 
 /* How a product is split into tasks: |down| x |across| of at most |rows| x |columns|. Depends on
  * sizes and on the number of threads only. */

@@ -8,7 +8,7 @@
 static inline df_gemm df_gemm_columns(const df_gemm *gemm, int64_t j, int64_t columns) {
   df_gemm split = *gemm;
   split.n = columns;
-  split.b += j * gemm->b_col;
+  df_gemm_advance_b(&split, j * gemm->b_col);
   split.c += j;
   if (split.epilogue.column_bias)
     split.epilogue.column_bias += j;
@@ -37,7 +37,7 @@ static inline void df_gemm_steps(df_gemm *gemm, int64_t p, int64_t k) {
     epilogue.accumulate |= p > 0;
   }
   gemm->a += p * gemm->a_col;
-  gemm->b += p * gemm->b_row;
+  df_gemm_advance_b(gemm, p * gemm->b_row);
   gemm->k = k;
   gemm->epilogue = epilogue;
 }

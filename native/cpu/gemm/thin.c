@@ -5,7 +5,7 @@
  * the rows do, it adds rows of b times elements of a. In both cases k goes in blocks whose sums are
  * added up on their own, so that rounding does not grow with k. */
 #include "gemm/thin.h"
-#include "simd/vector.h"
+#include "simd/half.h"
 
 enum {
   MOST_ROWS = 4,
@@ -29,7 +29,8 @@ static void store(const df_gemm *g, int64_t i, int64_t j, float sum) {
 }
 
 /* Columns [j, j + columns) of all rows, b_row == 1. */
-THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j) {
+THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j, int32_t dtype) {
+  const void *b = df_gemm_b(g, j * g->b_col);
   float total[MOST_ROWS][COLUMNS] = {{0}};
   for (int64_t begin = 0; begin < g->k; begin += K_BLOCK) {
     int64_t end = df_min(g->k, begin + K_BLOCK), p = begin;
@@ -45,8 +46,9 @@ THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j) {
         left[i] = count >= DF_LANES ? vec_load(from) : vec_load_partial(from, count);
       }
       for (int c = 0; c < columns; c++) {
-        const float *from = g->b + (j + c) * g->b_col + p;
-        df_vec right = count >= DF_LANES ? vec_load(from) : vec_load_partial(from, count);
+        const int64_t at = c * g->b_col + p;
+        df_vec right = count >= DF_LANES ? vec_load_from(b, at, dtype)
+                                         : vec_load_partial_from(b, at, count, dtype);
         for (int i = 0; i < rows; i++)
           sum[i][c] += left[i] * right;
       }
@@ -60,41 +62,43 @@ THIN_INLINE void dot(int rows, int columns, const df_gemm *g, int64_t j) {
       store(g, i, j + c, total[i][c]);
 }
 
-/* sums[j] += sum over four steps of a times b[step][j] */
-THIN_INLINE void add_steps(float *sums, const float *b, int64_t b_row, const float *a,
-                           int64_t a_col, int64_t steps, int64_t columns) {
+/* sums[j] += sum over four steps of a times b[step][j]; the first element of b is |at|. */
+THIN_INLINE void add_steps(float *sums, const void *b, int64_t at, int64_t b_row, const float *a,
+                           int64_t a_col, int64_t steps, int64_t columns, int32_t dtype) {
   df_vec left[4];
-  const float *from[4];
+  int64_t from[4];
   for (int s = 0; s < 4; s++) {
     left[s] = vec_splat(s < steps ? a[s * a_col] : 0.0f);
-    from[s] = b + (s < steps ? s : 0) * b_row;
+    from[s] = at + (s < steps ? s : 0) * b_row;
   }
   for (int64_t j = 0; j < columns; j += DF_LANES) {
     int64_t count = columns - j;
     df_vec sum = vec_load(sums + j);
     for (int s = 0; s < 4; s++)
       if (s < steps)
-        sum += left[s] *
-               (count >= DF_LANES ? vec_load(from[s] + j) : vec_load_partial(from[s] + j, count));
+        sum += left[s] * (count >= DF_LANES ? vec_load_from(b, from[s] + j, dtype)
+                                            : vec_load_partial_from(b, from[s] + j, count, dtype));
     vec_store(sums + j, sum);
   }
 }
 
 /* Columns [begin, begin + columns) of all rows, b_col == 1; a block of b stays in the second cache
  * for the rows. */
-static void add_rows(const df_gemm *g, int64_t begin, int64_t columns) {
+THIN_INLINE void add_rows(const df_gemm *g, int64_t begin, int64_t columns, int32_t dtype) {
+  const void *b = df_gemm_b(g, begin);
   float total[MOST_ROWS][WIDTH], sums[WIDTH];
   int64_t floats = df_divide_up(columns, DF_LANES) * DF_LANES;
   memset(total, 0, sizeof total);
   for (int64_t from = 0; from < g->k; from += K_STEPS)
     for (int64_t i = 0; i < g->m; i++) {
-      const float *a = g->a + i * g->a_row, *b = g->b + begin;
+      const float *a = g->a + i * g->a_row;
       int64_t end = df_min(g->k, from + K_STEPS), p = from;
       memset(sums, 0, (size_t)floats * sizeof(float));
       for (; p + 4 <= end; p += 4)
-        add_steps(sums, b + p * g->b_row, g->b_row, a + p * g->a_col, g->a_col, 4, columns);
+        add_steps(sums, b, p * g->b_row, g->b_row, a + p * g->a_col, g->a_col, 4, columns, dtype);
       if (p < end)
-        add_steps(sums, b + p * g->b_row, g->b_row, a + p * g->a_col, g->a_col, end - p, columns);
+        add_steps(sums, b, p * g->b_row, g->b_row, a + p * g->a_col, g->a_col, end - p, columns,
+                  dtype);
       for (int64_t j = 0; j < floats; j++)
         total[i][j] += sums[j];
     }
@@ -105,10 +109,10 @@ static void add_rows(const df_gemm *g, int64_t begin, int64_t columns) {
 
 /* ---- Tasks ---------------------------------------------------------------------------------- */
 
-static void dot_columns(const df_gemm *g, int64_t begin, int64_t end) {
+THIN_INLINE void dot_columns(const df_gemm *g, int64_t begin, int64_t end, int32_t dtype) {
 #define ROWS(rows, columns)                                                                        \
   case rows:                                                                                       \
-    dot(rows, columns, g, j);                                                                      \
+    dot(rows, columns, g, j, dtype);                                                               \
     break;
   int64_t j = begin;
   for (; j + COLUMNS <= end; j += COLUMNS)
@@ -122,11 +126,11 @@ static void dot_columns(const df_gemm *g, int64_t begin, int64_t end) {
 
 void DF_NAME(df_thin_columns)(const df_gemm *g, int64_t begin, int64_t end) {
   if (g->b_row == 1 && g->a_col == 1 && (g->b_col != 1 || g->n == 1)) {
-    dot_columns(g, begin, end);
+    DF_BY_DTYPE(df_gemm_b_dtype(g), dot_columns, g, begin, end)
     return;
   }
   for (int64_t j = begin; j < end; j += WIDTH)
-    add_rows(g, j, df_min(WIDTH, end - j));
+    DF_BY_DTYPE(df_gemm_b_dtype(g), add_rows, g, j, df_min(WIDTH, end - j))
 }
 
 static void run_task(void *context, int64_t index, int64_t count, int32_t worker) {

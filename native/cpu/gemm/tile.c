@@ -60,12 +60,12 @@ TILE_INLINE void tile(int rows, int vectors, int together, int strided, int64_t 
   FOR_EACH sum[i][j] = vec_zero();
   int64_t p = 0;
   if (epilogue->ahead.next) {
-    const float *next = epilogue->ahead.next;
+    const char *next = epilogue->ahead.next;
     for (; p + DF_AHEAD_STEPS <= k; p += DF_AHEAD_STEPS, next += epilogue->ahead.row) {
 #pragma GCC unroll 4
       for (int s = 0; s < DF_AHEAD_STEPS; s++, b += b_step) {
         if (s % (DF_AHEAD_STEPS / DF_TILE_VECTORS) == 0)
-          __builtin_prefetch(next + s / (DF_AHEAD_STEPS / DF_TILE_VECTORS) * DF_LANES, 0, 2);
+          __builtin_prefetch(next + s / (DF_AHEAD_STEPS / DF_TILE_VECTORS) * DF_LANES * 4, 0, 2);
         add_step(rows, vectors, together, &a, b, sum);
         next_step(together, &a);
       }
