@@ -19,7 +19,8 @@ WITHOUT = {
     "adamw_step", "square_sum", "random_uniform", "random_normal", "read_shape", "nonzero",
     # gradients of gradients: not declared
     "max_pool_grad", "batch_norm_train_grad", "layer_norm_grad", "lrn_grad", "softmax_grad", "log_softmax_grad",
-    "softmax_cross_entropy_grad", "lstm_grad", "gru_grad", "rnn_grad",
+    "softmax_cross_entropy_grad", "lstm_grad", "gru_grad", "rnn_grad", "grid_sample_grad_input",
+    "grid_sample_grad_grid",
     # refused with a reason, see test_control.py
     "loop",
 }  # fmt: skip

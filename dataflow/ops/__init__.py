@@ -18,6 +18,8 @@ from .dynamic_shape import OPS as DYNAMIC_SHAPE
 from .fused import OPS as FUSED
 from .gather import OPS as GATHER
 from .gather import gather as gather
+from .grid_sample import OPS as GRID_SAMPLE
+from .grid_sample import grid_sample as grid_sample
 from .linalg import OPS as LINALG
 from .logic import OPS as LOGIC
 from .loss import OPS as LOSS
@@ -58,6 +60,7 @@ _FAMILIES = (
     RANDOM,
     RECURRENT,
     RESIZE,
+    GRID_SAMPLE,
     CONTROL_FLOW,
     FUSED,
     ATTENTION,

@@ -89,7 +89,9 @@ _NAMES = {
     # what kernels and converters of some ops share with their declarations
     "REDUCTIONS": "ops.fused",
     "program_steps": "ops.fused",
+    "affine_positions": "ops.grid_sample",
     "coordinates_of": "ops.resize",
+    "tap_positions": "ops.grid_sample",
     "taps": "ops.resize",
     # the conformance kit
     "Sample": "testing.sample",

@@ -41,6 +41,8 @@ from ..ir.value import Value as Value
 from ..model import Model as Model
 from ..ops.fused import REDUCTIONS as REDUCTIONS
 from ..ops.fused import program_steps as program_steps
+from ..ops.grid_sample import affine_positions as affine_positions
+from ..ops.grid_sample import tap_positions as tap_positions
 from ..ops.resize import coordinates_of as coordinates_of
 from ..ops.resize import taps as taps
 from ..passes.pipeline import Context as Context

@@ -41,8 +41,9 @@ _LOSSES = ("none", "mean", "sum")
 _VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of lists, what each element may be
     **dict.fromkeys(
         [
-            "allowzero", "antialias", "ceil_mode", "count_include_pad", "detect_negative", "detect_positive",
-            "exclude_outside", "exclusive", "fmod", "input_forget", "interleaved", "is_case_sensitive", "is_causal",
+            "align_corners", "allowzero", "antialias", "ceil_mode", "count_include_pad", "detect_negative",
+            "detect_positive", "exclude_outside", "exclusive", "fmod", "input_forget", "interleaved",
+            "is_case_sensitive", "is_causal",
             "keepdims", "largest", "layout", "linear_before_reset", "noop_with_empty_axes", "periodic", "reverse",
             "saturate", "scan_input_directions", "scan_output_directions", "select_last_index", "sorted", "spatial",
             "storage_order", "training_mode", "transA", "transB", "upper",
@@ -50,7 +51,10 @@ _VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of
         _FLAG,
     ),
     **dict.fromkeys(
-        ["blocksize", "group", "hidden_size", "kv_num_heads", "num_groups", "num_scan_inputs", "p", "q_num_heads"],
+        [
+            "blocksize", "group", "hidden_size", "kv_num_heads", "num_groups", "num_scan_inputs", "offset_group", "p",
+            "q_num_heads",
+        ],
         _COUNT,
     ),
     **dict.fromkeys(["dilations", "kernel_shape", "strides"], _WINDOW),
@@ -62,6 +66,8 @@ _VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
     "DepthToSpace.mode": ("DCR", "CRD"),
     "SpaceToDepth.mode": ("DCR", "CRD"),
+    "GridSample.mode": ("linear", "nearest", "cubic", "bilinear", "bicubic"),
+    "padding_mode": ("zeros", "border", "reflection"),
     "Pad.mode": ("constant", "reflect", "edge", "wrap"),
     "Resize.mode": ("nearest", "linear", "cubic"),
     "case_change_action": ("NONE", "LOWER", "UPPER"),

@@ -45,6 +45,7 @@ enum { ALIGNMENT = 64 };
   X(fused_gemm)                                                                                    \
   X(gather)                                                                                        \
   X(gather_find)                                                                                   \
+  X(grid_sample)                                                                                   \
   X(layer_norm)                                                                                    \
   X(linalg)                                                                                        \
   X(logic)                                                                                         \

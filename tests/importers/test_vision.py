@@ -86,3 +86,37 @@ def test_unpooling_to_a_larger_shape(stored):
     expected = np.zeros(32, np.float32)
     expected[indices.reshape(-1)] = x.reshape(-1)  # of the shape that the windows give, 4 x 4
     np.testing.assert_array_equal(found, np.pad(expected.reshape(1, 2, 4, 4), [(0, 0), (0, 0), (0, 1), (0, 2)]))
+
+
+# ---- sampling -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize(("mode", "opset"), [("linear", 22), ("nearest", 22), ("cubic", 20), ("bicubic", 16)])
+def test_samples_at_a_grid(mode, opset, padding, corners):
+    grid = np.random.default_rng(0).uniform(-2.5, 2.5, (2, 4, 5, 2)).astype(np.float32)
+    how = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+    check("GridSample", [numbers(2, 3, 5, 6), grid], named=(0, 1), opset=opset, **how)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_samples_in_a_volume(mode):
+    grid = np.random.default_rng(0).uniform(-2, 2, (1, 2, 3, 4, 3)).astype(np.float32)
+    check("GridSample", [numbers(1, 2, 3, 4, 5), grid], named=(0, 1), mode=mode, padding_mode="reflection")
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("size", [(2, 1, 3, 4), (2, 3, 3, 2, 5)])
+def test_grids_of_affine_maps(size, corners):
+    theta = numbers(size[0], len(size) - 2, len(size) - 1)
+    for stored in ((1,), ()):
+        check("AffineGrid", [theta, np.array(size, np.int64)], opset=20, stored=stored, align_corners=corners)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_deformable_convolutions(masked):
+    inputs = [numbers(2, 4, 7, 6), numbers(6, 2, 3, 2), numbers(2, 24, 4, 5), numbers(6)]
+    inputs += [np.abs(numbers(2, 12, 4, 5))] if masked else []
+    more = {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 2], "group": 2, "offset_group": 2}
+    check("DeformConv", inputs, stored=(1, 3), named=(0, 2), **more)

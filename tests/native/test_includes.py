@@ -17,7 +17,7 @@ LAYERS = {
     "kernels": (),
     "runtime": ("host", "planner", "executor"),
     "cpu": (
-        "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "conv", "attention", "recurrent", "fused",
+        "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "vision", "conv", "attention", "recurrent", "fused",
         "trees",
     ),
     "cuda": ("map", "reduce", "shape", "norm", "gemm", "pool", "conv", "recurrent", "vendor"),
