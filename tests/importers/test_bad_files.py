@@ -124,6 +124,15 @@ def test_graphs_out_of_order(path):
     refused(path, model([node("Relu", ["x"], ["a"])]), "output 'y' is computed by no node")
 
 
+def test_nodes_that_read_the_results_of_later_ones_are_sorted(path):
+    nodes = [node("Neg", ["b"], ["y"]), node("Add", ["a", "x"], ["b"]), node("Relu", ["x"], ["a"])]
+    path.write_bytes(model(nodes).SerializeToString())
+    x = np.array([[-1, 2, 0, 3], [4, -5, 6, -7]], np.float32)
+    np.testing.assert_array_equal(df.load(str(path))(x)["y"], -(np.maximum(x, 0) + x))
+    df.save(df.load(str(path)), str(path.with_name("copy.onnx")))
+    assert path.with_name("copy.onnx").read_bytes() == path.read_bytes()
+
+
 def test_shapes_that_do_not_fit_name_the_node(path):
     w = numpy_helper.from_array(np.ones((5, 3), np.float32), "w")
     refused(path, model([node("MatMul", ["x", "w"], ["y"])], stored=[w]), "MatMul 'myMatMul', opset 17", "inner sizes")

@@ -20,6 +20,7 @@ from dataflow.plugin import DTYPES, MOST_AXES, Size
 
 from .external import ExternalData
 from .functions import check_functions
+from .node_order import sort_nodes
 from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord, plain_domain
 from .wire import content_of, read_content
 
@@ -173,6 +174,7 @@ class _Reader:
         if proto.sparse_initializer:
             raise self.fail(f"{where} has sparse initializers, which are not supported; make them dense")
         nodes = tuple(self.node(node, index) for index, node in enumerate(proto.node))
+        nodes = sort_nodes(nodes) if where == MAIN else nodes  # a body may read a name before it defines its own
         inputs: dict[str, TensorType | None] = {}
         for index, value in enumerate(proto.input):
             if self.name(f"input {index} of {where}", value.name) in inputs:
@@ -313,10 +315,7 @@ class _Reader:
             for name in node.inputs if where == MAIN else ():  # a body reads names of the graph around it too
                 if name and name not in known:
                     if name in made:
-                        raise self.fail(
-                            f"{node.describe()} reads {name!r} before it is computed: the nodes are not sorted, or the "
-                            "graph has a cycle"
-                        )
+                        raise self.fail(f"{node.describe()} reads {name!r} before it is computed: there is a cycle")
                     raise self.fail(f"{node.describe()} reads {name!r}, which nothing defines")
             for name in node.outputs:
                 if name and name in known:
