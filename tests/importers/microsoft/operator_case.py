@@ -46,6 +46,9 @@ class Case:
     tolerance: tuple = (1e-4, 1e-5)
     opset: int = 17
 
+    def __post_init__(self):
+        self.inputs = [None if x is None else np.asarray(x) for x in self.inputs]
+
     def __str__(self):
         shapes = "_".join("x".join(map(str, a.shape)) if a is not None else "-" for a in self.inputs)
         settings = "_".join(f"{key}{value}" for key, value in self.attributes.items())

@@ -1,0 +1,186 @@
+"""Converters of operators whose weights are quantized in blocks, with elements of fewer than 8 bits side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dataflow import Value, float32, int8, ops, uint8
+from dataflow.errors import ModelError
+from dataflow.plugin import Array
+
+from ...converters import Collector
+from ...emit import cast_to, number, slice_axis
+from ...importer import Importer
+from ...tensor import Tensor
+from ..linalg import MatMul
+
+T = Tensor
+operator = Collector("com.microsoft")
+
+
+def _elements(x: T, bits: int, what: str) -> Array:
+    """The elements of bytes that hold several, the lowest bits first, side by side along the last axis.
+
+    Raises:
+        ModelError: they are not stored, or the number of bits is none of 2, 4, 8.
+    """
+    if bits not in (2, 4, 8):
+        raise ModelError(f"bits is {bits}; expected 2, 4 or 8")
+    if x.array is not None and x.type.dtype.is_int and x.type.dtype.bits == bits < 8:
+        return x.array.astype(np.int8)
+    if x.array is None or x.array.dtype != np.uint8 or x.array.ndim < 1:
+        raise ModelError(f"{what} is {x.type}; expected a stored tensor of uint8")
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    split = (x.array[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return split.reshape(*x.array.shape[:-1], -1)
+
+
+def _dequantized(elements: Value, scales: Value, zeros: Value) -> Any:
+    """``(element - zero) * scale`` in float32, with a scale and zero for each block of the last axis.
+
+    Args:
+        elements: (..., blocks * block).
+        scales: (..., blocks).
+        zeros: (..., blocks), or one number.
+    """
+    *lead, size = elements.type.shape
+    count = scales.type.shape[-1]
+    blocks = ops.reshape(elements, shape=(*lead, count, size // count))
+    if zeros.type.rank:
+        zeros = ops.reshape(zeros, shape=(*lead, count, 1))
+    shifted = ops.sub(ops.cast(blocks, to=float32), cast_to(zeros, float32))
+    scaled = ops.mul(shifted, cast_to(ops.reshape(scales, shape=(*lead, count, 1)), float32))
+    return ops.reshape(scaled, shape=elements.type.shape)
+
+
+@operator("MatMulNBits")
+def MatMulNBits(
+    c: Importer,
+    a: T,
+    b: T,
+    scales: T,
+    zero_points: T | None = None,
+    g_idx: T | None = None,
+    bias: T | None = None,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    weight_prepacked: int = 0,
+) -> Any:
+    """The product with the transpose of a matrix (N, K) that is quantized in blocks along K."""
+    if g_idx is not None or weight_prepacked:
+        raise ModelError("g_idx and a layout of one device are not supported; expected blocks in order")
+    if block_size < 16 or block_size & (block_size - 1) or K < 1 or N < 1:
+        raise ModelError(
+            f"block_size is {block_size}, K {K}, N {N}; expected a power of 2 from 16 on, and sizes from 1 on"
+        )
+    count = -(-K // block_size)
+    elements = _elements(b, bits, "B")
+    if elements.size != N * count * block_size or c.value(scales).type.elements != N * count:
+        raise ModelError(f"B is {b.type} and its scales {c.value(scales).type}; expected {N} rows of {count} blocks")
+    weight = _dequantized(
+        c.builder.constant(np.ascontiguousarray(elements).reshape(N, count * block_size)),
+        ops.reshape(c.value(scales), shape=(N, count)),
+        _zero_points(c, zero_points, bits, N, count),
+    )
+    if count * block_size != K:
+        weight = slice_axis(weight, 1, 0, K)
+    weight = cast_to(ops.transpose(weight, perm=(1, 0)), c.value(a).type.dtype)
+    y = MatMul(c, a, Tensor(b.name, weight))
+    return y if bias is None else ops.add(y, c.weight(bias))
+
+
+def _zero_points(c: Importer, given: T | None, bits: int, rows: int, count: int) -> Any:
+    """One for each block, (rows, count); half of the range where none is given."""
+    if given is None:
+        return number(c.builder, 1 << (bits - 1), uint8)
+    if given.type.dtype != uint8:
+        stored = (
+            c.value(given) if given.type.dtype.bits >= 8 else c.builder.constant(_elements(given, bits, "zero_points"))
+        )
+        return ops.reshape(stored, shape=(rows, count))
+    each = -(-count * bits // 8) * (8 // bits)
+    elements = _elements(given, bits, "zero_points")
+    if elements.size != rows * each:
+        raise ModelError(f"zero_points is {given.type}; expected {rows} rows of {count} elements of {bits} bits")
+    return c.builder.constant(np.ascontiguousarray(elements.reshape(rows, each)[:, :count]))
+
+
+# Values of the codes, of the file bitsandbytes writes: FP4 and NF4 (arXiv:2305.14314, appendix E).
+_POSITIVE = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_FP4 = (*_POSITIVE, *(-v for v in _POSITIVE))
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+
+
+@operator("MatMulBnb4")
+def MatMulBnb4(
+    c: Importer,
+    a: T,
+    b: T,
+    absmax: T,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: int = 1,
+) -> Any:
+    """The product with a matrix (N, K), or its transpose, whose elements are codes of a table, scaled by blocks."""
+    if quant_type not in (0, 1) or block_size < 16 or K < 1 or N < 1:
+        raise ModelError(f"quant_type is {quant_type}, block_size {block_size}; expected 0 or 1, and 16 or more")
+    if b.array is None or b.array.dtype != np.uint8 or b.array.size != (N * K + 1) // 2:
+        raise ModelError(f"B is {b.type}; expected {(N * K + 1) // 2} stored bytes")
+    codes = np.stack([b.array.reshape(-1) >> 4, b.array.reshape(-1) & 15], -1).reshape(-1)[: N * K]
+    table = np.array(_NF4 if quant_type else _FP4, np.float32)
+    blocks = -(-N * K // block_size)
+    if c.value(absmax).type.elements != blocks:
+        raise ModelError(f"absmax is {c.value(absmax).type}; expected {blocks} elements")
+    rows = np.minimum(np.arange(N * K) // block_size, blocks - 1)
+    values = c.builder.constant(np.ascontiguousarray(table[codes]))
+    scale = ops.gather(ops.reshape(c.value(absmax), shape=(blocks,)), c.builder.constant(rows), axis=0)
+    weight = ops.reshape(ops.mul(values, cast_to(scale, float32)), shape=(N, K))
+    weight = cast_to(ops.transpose(weight, perm=(1, 0)) if transB else weight, c.value(a).type.dtype)
+    return MatMul(c, a, Tensor(b.name, weight))
+
+
+@operator("GatherBlockQuantized")
+def GatherBlockQuantized(
+    c: Importer,
+    data: T,
+    indices: T,
+    scales: T,
+    zero_points: T | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+) -> Any:
+    """Rows of a table (rows, size) that is quantized in blocks along the last axis."""
+    elements = _elements(data, bits, "data")
+    rank = elements.ndim
+    if rank != 2 or gather_axis % rank != 0 or quantize_axis % rank != 1 or block_size < 16:
+        axes = f"gather_axis {gather_axis}, quantize_axis {quantize_axis}, block_size {block_size}"
+        raise ModelError(f"data is {data.type}, {axes}; expected rows of a matrix, in blocks along the last axis")
+    rows, size = elements.shape
+    count, index, factors = -(-size // block_size), c.value(indices), c.value(scales)
+    if factors.type.shape != (rows, count):
+        raise ModelError(f"scales is {factors.type}; expected ({rows}, {count})")
+    padded = c.builder.constant(np.pad(elements, ((0, 0), (0, count * block_size - size))))
+    if zero_points is None and data.type.dtype != uint8:
+        zeros = number(c.builder, 0, int8)
+    else:
+        zeros = _zero_points(c, zero_points, bits, rows, count)
+    zeros = ops.gather(zeros, index, axis=0) if zeros.type.rank else zeros
+    chosen = _dequantized(ops.gather(padded, index, axis=0), ops.gather(factors, index, axis=0), zeros)
+    return cast_to(slice_axis(chosen, -1, 0, size), factors.type.dtype)
