@@ -56,8 +56,15 @@ def SimplifiedLayerNormalization(
 
 
 def _sum(c: Importer, x: T, skip: T, bias: T | None) -> Any:
-    total = ops.add(c.value(x), c.value(skip))
-    return total if bias is None else ops.add(total, c.weight(bias))
+    """The sum of both and a bias, which is added to the product of matrices among them, if one is: kernels fuse it."""
+    first, second = c.value(x), c.value(skip)
+    if bias is None:
+        return ops.add(first, second)
+    recent = reversed(c.builder.nodes())
+    maker = next((n for n in recent if first in n.outputs or second in n.outputs), None)
+    if maker is not None and maker.op is ops.matmul and second in maker.outputs:
+        return ops.add(first, ops.add(second, c.weight(bias)))
+    return ops.add(ops.add(first, c.weight(bias)), second)
 
 
 def _skip_norm(c: Importer, total: Value, scale: T, bias: T | None, epsilon: float, center: int) -> Any:
