@@ -17,6 +17,7 @@ from . import (
     norm,
     position,
     quantized,
+    quantized_products,
     random,
     softmax,
 )
@@ -32,6 +33,7 @@ _FAMILIES = (
     norm,
     position,
     quantized,
+    quantized_products,
     random,
     softmax,
 )
