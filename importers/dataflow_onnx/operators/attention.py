@@ -26,7 +26,7 @@ def heads_of(x: Value, heads: int | None, what: str) -> Any:
     if x.type.rank == 4:
         return x
     width = x.type.shape[-1]
-    if x.type.rank != 3 or not heads or isinstance(width, Dim) or width % heads:
+    if x.type.rank != 3 or not heads or heads < 1 or isinstance(width, Dim) or width % heads:
         raise ModelError(f"{what} is {x.type} with {heads} heads; expected (batch, sequence, heads * size), or 4 axes")
     shape = (*x.type.shape[:2], heads, width // heads)
     return ops.transpose(ops.reshape(x, shape=shape), perm=(0, 2, 1, 3))

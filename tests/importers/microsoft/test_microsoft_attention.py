@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+import dataflow as df
+from dataflow_onnx.loading import load_bytes
 from tests.importers.microsoft.operator_case import Case, check
 
 random = np.random.default_rng(1)
@@ -144,3 +146,29 @@ def test_gates_of_relative_biases_are_sums_of_halves():
     check(
         Case("GatedRelativePositionBias", [q, shift, relative, w, b, a], {"num_heads": N}, expected=lambda *_: expected)
     )
+
+
+X, W = f(B, S, 5), f(5, 3 * D)
+REFUSED = [
+    (Case("Attention", [X, W], {"num_heads": N, "do_rotary": 1}), "do_rotary"),
+    (Case("Attention", [X, W], {"num_heads": -N}), "heads"),
+    (Case("Attention", [X, W], {"num_heads": N, "qkv_hidden_sizes": [-D, 3 * D, D]}), "sizes of queries"),
+    (Case("Attention", [X, W, None, ints(1, 1, 1)], {"num_heads": N}), "the mask is"),
+    (Case("Attention", [X, W], {"num_heads": N, "past_present_share_buffer": 1}), "changed in place"),
+    (Case("MultiHeadAttention", [f(B, S, D)] * 3 + [f(3 * D + 1)], {"num_heads": N}), "expected 48 elements"),
+    (Case("MultiHeadAttention", [f(B, S, D), f(B, S, D)], {"num_heads": N}), "its operands are"),
+    (Case("RotaryEmbedding", [f(B, S, D), POSITIONS, *ANGLES], {"scale": 2.0}), "scale"),
+]
+
+
+@pytest.mark.parametrize(("case", "text"), REFUSED, ids=lambda v: None if isinstance(v, Case) else v)
+def test_what_is_not_supported_is_refused(case, text):
+    with pytest.raises(df.ModelError, match=text):
+        load_bytes(case.model().SerializeToString())
+
+
+def test_a_cache_of_another_length_is_refused_when_it_is_known():
+    case = grouped([2, 4], 4, 1)
+    case.inputs[6] = np.array(4, np.int32)
+    with pytest.raises(df.ModelError, match="expected 5, the keys of a cache that grows"):
+        load_bytes(case.model().SerializeToString())

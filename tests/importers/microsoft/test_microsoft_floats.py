@@ -197,6 +197,84 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.parametrize("case", [*ACTIVATIONS, *PRODUCTS, *NORMS, *CONVOLUTIONS], ids=str)
+SHAPES = [
+    Case("SampleOp", [f(2, 3)]),
+    Case("ExpandDims", [f(2, 3), np.array([-1], np.int32)], stored=(1,)),
+    Case("Pad", [f(2, 3), np.array([0, 1, 2, 0]), f(1)], stored=(1,), gradient=False),
+    Case("Trilu", [f(2, 4, 3), np.array(1)], {"upper": 0}, stored=(1,)),
+    Case("Range", [np.float32(1), np.float32(8), np.float32(2.5)], stored=(0, 1, 2), gradient=False),
+    Case("Range", [np.array(3), np.array(7)], stored=(0, 1), gradient=False, tolerance=(0, 0)),
+    Case("UnfoldTensor", [f(2, 7, 3)], {"dim": 1, "size": 3, "step": 2}),
+    Case("GatherND", [f(3, 4, 2), i(3, 2, 2)]),
+    Case("TorchEmbedding", [f(7, 3), i(7, 2, 2, dtype=np.int64)], expected=lambda w, ids: [w[ids]]),
+    Case(
+        "ImageScaler",
+        [f(2, 3, 4, 5)],
+        {"scale": 0.5, "bias": [1.0, 2.0, 3.0]},
+        domain="",
+        expected=lambda x: [x * 0.5 + np.arange(1, 4, dtype=np.float32)[:, None, None]],
+    ),
+    Case("Crop", [f(2, 3, 6, 7)], {"border": [1, 2, 3, 1]}, domain="", expected=lambda x: [x[:, :, 2:5, 1:4]]),
+    Case(
+        "Crop",
+        [f(1, 3, 6, 7)],
+        {"border": [1, 2, 0, 0], "scale": [3, 2]},
+        domain="",
+        expected=lambda x: [x[:, :, 2:5, 1:3]],
+    ),
+    Case(
+        "NhwcMaxPool",
+        [i(255, 2, 6, 5, 3, dtype=np.uint8)],
+        {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1]},
+        gradient=False,
+        tolerance=(0, 0),
+    ),
+]
+
+EXPERTS = {"k": 2, "normalize_routing_weights": 1}
+MIXTURES = [
+    Case("MoE", [f(6, 8), f(6, 4), f(4, 5, 8), f(4, 5), f(4, 8, 5), f(4, 8)], {"activation_type": "gelu"}),
+    Case("MoE", [f(2, 3, 8), f(6, 4), f(4, 5, 8), None, f(4, 8, 5)], {**EXPERTS, "activation_type": "silu"}),
+    Case(
+        "MoE",
+        [f(6, 8), f(6, 4), f(4, 10, 8), f(4, 10), f(4, 8, 5), f(4, 8)],
+        {
+            **EXPERTS,
+            "activation_type": "swiglu",
+            "swiglu_fusion": 1,
+            "activation_alpha": 1.7,
+            "activation_beta": 1.0,
+            "swiglu_limit": 7.0,
+        },
+    ),
+]
+
+
+def lstm(dirs, size, hidden, per_gate=False, kind=np.int8):
+    """Integers, scales and zero points of weights, and their operands."""
+    shape = (dirs, 4 * hidden) if per_gate else (dirs,)
+    integers = [random.integers(-127, 127, (dirs, n, 4 * hidden)).astype(kind) for n in (size, hidden)]
+    scales = [(abs(f(*shape)) * 0.002 + 0.002) for _ in integers]
+    zeros = [np.zeros(shape, kind) for _ in integers]
+    operands = [f(5, 2, size), *integers, f(dirs, 8 * hidden), None, f(dirs, 2, hidden), f(dirs, 2, hidden), None]
+    return [*operands, scales[0], zeros[0], scales[1], zeros[1]]
+
+
+RECURRENT = [
+    Case(
+        "DynamicQuantizeLSTM",
+        lstm(dirs, 3, 4, per_gate),
+        {"hidden_size": 4, "direction": direction},
+        outputs=3,
+        stored=(1, 2, 8, 9, 10, 11),
+        tolerance=(0, 0.02),  # onnxruntime rounds inputs and states to 8 bits
+    )
+    for dirs, per_gate, direction in [(1, False, "forward"), (2, True, "bidirectional")]
+]
+
+
+@pytest.mark.parametrize(
+    "case", [*ACTIVATIONS, *PRODUCTS, *NORMS, *CONVOLUTIONS, *SHAPES, *MIXTURES, *RECURRENT], ids=str
+)
 def test_operator(case):
     check(case)

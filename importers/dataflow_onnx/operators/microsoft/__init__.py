@@ -12,13 +12,18 @@ from . import (
     attention,
     block_quantized,
     conv,
+    gather,
     grouped_query,
     linalg,
+    mixture,
     norm,
+    pool,
     position,
     quantized,
     quantized_products,
     random,
+    recurrent,
+    shape,
     softmax,
 )
 
@@ -28,14 +33,23 @@ _FAMILIES = (
     attention,
     block_quantized,
     conv,
+    gather,
     grouped_query,
     linalg,
+    mixture,
     norm,
+    pool,
     position,
     quantized,
     quantized_products,
     random,
+    recurrent,
+    shape,
     softmax,
 )
-COLLECTORS: tuple[Collector, ...] = (*(family.operator for family in _FAMILIES), norm.unversioned)
+COLLECTORS: tuple[Collector, ...] = (
+    *(family.operator for family in _FAMILIES),
+    norm.unversioned,
+    shape.unversioned,
+)
 """Of the domain com.microsoft, and of what onnxruntime adds to ONNX's own domain."""

@@ -225,7 +225,7 @@ def self_attention(
     if projected.type.rank != 3 or isinstance(width, Dim):
         raise ModelError(f"the projection is {projected.type}; expected (batch, rows, size)")
     sizes = sizes or (width // 3,) * 3
-    if len(sizes) != 3 or sum(sizes) != width:
+    if len(sizes) != 3 or sum(sizes) != width or min(sizes) < 1:
         raise ModelError(f"the sizes of queries, keys and values are {tuple(sizes)}; expected a sum of {width}")
     ends = (0, sizes[0], sizes[0] + sizes[1], width)
     q, k, v = (
@@ -309,6 +309,8 @@ def _operands(
             if found[index].type.rank == 3:
                 found[index] = ops.add(found[index], slice_axis(vector, 0, start, start + size))
             start = start + size
+        if start != vector.type.shape[0]:
+            raise ModelError(f"the bias is {vector.type}; expected {start} elements, those of its operands")
     return tuple(heads_of(t, heads, "an operand") for t in found)
 
 

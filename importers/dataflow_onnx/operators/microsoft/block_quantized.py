@@ -13,6 +13,7 @@ from dataflow.plugin import Array
 from ...converters import Collector
 from ...emit import cast_to, number, slice_axis
 from ...importer import Importer
+from ...shape_eval import axis_in
 from ...tensor import Tensor
 from ..linalg import MatMul
 
@@ -169,14 +170,15 @@ def GatherBlockQuantized(
     """Rows of a table (rows, size) that is quantized in blocks along the last axis."""
     elements = _elements(data, bits, "data")
     rank = elements.ndim
-    if rank != 2 or gather_axis % rank != 0 or quantize_axis % rank != 1 or block_size < 16:
+    if rank != 2 or axis_in(gather_axis, 2) != 0 or axis_in(quantize_axis, 2) != 1 or block_size < 16:
         axes = f"gather_axis {gather_axis}, quantize_axis {quantize_axis}, block_size {block_size}"
         raise ModelError(f"data is {data.type}, {axes}; expected rows of a matrix, in blocks along the last axis")
     rows, size = elements.shape
     count, index, factors = -(-size // block_size), c.value(indices), c.value(scales)
+    block = min(block_size, size)
     if factors.type.shape != (rows, count):
         raise ModelError(f"scales is {factors.type}; expected ({rows}, {count})")
-    padded = c.builder.constant(np.pad(elements, ((0, 0), (0, count * block_size - size))))
+    padded = c.builder.constant(np.pad(elements, ((0, 0), (0, count * block - size))))
     if zero_points is None and data.type.dtype != uint8:
         zeros = number(c.builder, 0, int8)
     else:

@@ -16,6 +16,7 @@ from dataflow.errors import ModelError
 from ...converters import Collector
 from ...emit import cast_to
 from ...importer import Importer
+from ...shape_eval import axis_in
 from ...tensor import Tensor
 from ..pool import AveragePool
 from ..quantized import (
@@ -101,7 +102,7 @@ def QLinearSoftmax(
     value = DequantizeLinear(c, x, x_scale, x_zero)
     shape = value.type.shape
     if opset < 13:
-        value = reshaped(value, [*shape[: axis % len(shape)], -1])
+        value = reshaped(value, [*shape[: axis_in(axis, len(shape))], -1])
     y = ops.softmax(value, axis=axis if opset >= 13 else -1)
     return requantized(c, ops.reshape(y, shape=shape) if opset < 13 else y, y_scale, y_zero, x)
 

@@ -1,0 +1,106 @@
+"""The converter of mixtures of experts: every expert sees every token, and a gate weights the results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow import Dim, Value, float32, ops
+from dataflow.errors import ModelError
+
+from ...converters import Collector
+from ...emit import cast_to, number, slice_axis
+from ...importer import Importer
+from ...tensor import Tensor
+
+T = Tensor
+operator = Collector("com.microsoft")
+
+
+def _gate(c: Importer, router: Value, k: int, normalized: int) -> Any:
+    """Softmax of the router (tokens, experts); zeros but for the ``k`` largest, which may be made to add up to 1."""
+    experts = router.type.shape[-1]
+    if router.type.rank != 2 or isinstance(experts, Dim) or not 1 <= k <= experts:
+        raise ModelError(f"router_probs is {router.type}, k {k}; expected (tokens, experts) with k of them")
+    weights = ops.softmax(router, axis=-1)
+    _, chosen = ops.topk(router, k=k, axis=-1, largest=1)
+    hot = ops.one_hot(chosen, depth=experts, axis=-1, dtype=float32)
+    kept = ops.mul(weights, cast_to(ops.reduce_sum(hot, axes=(1,), keepdims=0), weights.type.dtype))
+    return ops.div(kept, ops.reduce_sum(kept, axes=(1,), keepdims=1)) if normalized else kept
+
+
+def _layer(c: Importer, x: Value, weights: T, bias: T | None) -> Any:
+    """The products with the transposes of (experts, out, in), (experts, tokens, out)."""
+    y = ops.matmul(x, ops.transpose(c.weight(weights), perm=(0, 2, 1)))
+    if bias is None:
+        return y
+    vectors = c.weight(bias)
+    experts, size = vectors.type.shape
+    return ops.add(y, ops.reshape(vectors, shape=(experts, 1, size)))
+
+
+def _swiglu(c: Importer, gate: Value, linear: Value, alpha: float, beta: float, limit: float | None) -> Any:
+    if limit is not None:
+        high, low = (number(c.builder, n, gate.type.dtype) for n in (limit, -limit))
+        gate, linear = ops.minimum(gate, high), ops.clip(linear, low, high)
+    return ops.mul(ops.mul(gate, ops.sigmoid(ops.mul(gate, alpha))), ops.add(linear, beta))
+
+
+@operator("MoE")
+def MoE(
+    c: Importer,
+    x: T,
+    router_probs: T,
+    fc1: T,
+    fc1_bias: T | None,
+    fc2: T,
+    fc2_bias: T | None = None,
+    fc3: T | None = None,
+    fc3_bias: T | None = None,
+    *,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    activation_type: str = "relu",
+    k: int = 1,
+    normalize_routing_weights: int = 0,
+    swiglu_fusion: int = 0,
+    swiglu_limit: float | None = None,
+    use_sparse_mixer: int = 0,
+) -> Any:
+    """Every expert computes every token, so the cost is that of all experts and not of ``k``."""
+    if use_sparse_mixer:
+        raise ModelError("use_sparse_mixer is not supported; expected 0")
+    given = c.value(x)
+    size = given.type.shape[-1]
+    gate = _gate(c, c.value(router_probs), k, normalize_routing_weights)
+    tokens, experts = gate.type.shape
+    rows = ops.reshape(given, shape=(1, tokens, size))
+    hidden = _layer(c, rows, fc1, fc1_bias)
+    if activation_type == "swiglu":
+        width = hidden.type.shape[-1]
+        if swiglu_fusion == 1:
+            first, second = (slice_axis(hidden, -1, start, width, 2) for start in (0, 1))
+        elif swiglu_fusion == 2:
+            first, second = slice_axis(hidden, -1, 0, width // 2), slice_axis(hidden, -1, width // 2, width)
+        elif fc3 is not None:
+            first, second = hidden, _layer(c, rows, fc3, fc3_bias)
+        else:
+            raise ModelError("swiglu_fusion is 0 and there is no third layer")
+        active = _swiglu(c, first, second, activation_alpha, activation_beta, swiglu_limit)
+    else:
+        active = _activated(hidden, activation_type)
+        active = active if fc3 is None else ops.mul(active, _layer(c, rows, fc3, fc3_bias))
+    found = _layer(c, active, fc2, fc2_bias)
+    weights = ops.reshape(ops.transpose(gate, perm=(1, 0)), shape=(experts, tokens, 1))
+    return ops.reshape(ops.reduce_sum(ops.mul(found, weights), axes=(0,), keepdims=0), shape=given.type.shape)
+
+
+def _activated(x: Value, name: str) -> Any:
+    if name == "relu":
+        return ops.relu(x)
+    if name == "gelu":
+        return ops.gelu(x, approximate="tanh")
+    if name == "silu":
+        return ops.mul(x, ops.sigmoid(x))
+    if name == "identity":
+        return x
+    raise ModelError(f"activation_type is {name!r}; expected relu, gelu, silu, swiglu or identity")
