@@ -16,11 +16,11 @@ CHECKED = [s for s in SAMPLES if s.gradient]
 WITHOUT = {
     "logical_not", "bitwise_not", "is_nan", "is_inf", "equal", "less", "less_equal", "greater", "greater_equal",
     "logical_and", "logical_or", "logical_xor", "argmax", "argmin", "one_hot", "full", "range_", "sgd_step",
-    "adamw_step", "square_sum", "random_uniform", "random_normal", "read_shape", "nonzero",
+    "adamw_step", "square_sum", "random_uniform", "random_normal", "read_shape", "nonzero", "non_max_suppression",
     # gradients of gradients: not declared
     "max_pool_grad", "batch_norm_train_grad", "layer_norm_grad", "lrn_grad", "softmax_grad", "log_softmax_grad",
     "softmax_cross_entropy_grad", "lstm_grad", "gru_grad", "rnn_grad", "grid_sample_grad_input",
-    "grid_sample_grad_grid",
+    "grid_sample_grad_grid", "roi_align_grad", "max_roi_pool_grad",
     # refused with a reason, see test_control.py
     "loop",
 }  # fmt: skip

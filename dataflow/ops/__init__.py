@@ -14,6 +14,7 @@ from .cast import cast as cast
 from .control_flow import OPS as CONTROL_FLOW
 from .conv import OPS as CONV
 from .conv import conv as conv
+from .detection import OPS as DETECTION
 from .dynamic_shape import OPS as DYNAMIC_SHAPE
 from .fused import OPS as FUSED
 from .gather import OPS as GATHER
@@ -61,6 +62,7 @@ _FAMILIES = (
     RECURRENT,
     RESIZE,
     GRID_SAMPLE,
+    DETECTION,
     CONTROL_FLOW,
     FUSED,
     ATTENTION,

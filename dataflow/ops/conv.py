@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from ..errors import InputError
 from ..ir.dims import Dim, Shape, Size
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import TensorType
+from ..ir.types import Array, TensorType
 from ..ir.value import Value
-from .infer import need, product, same_dtype
+from .infer import alike, builder_for, need, need_number, need_shape, product, same_dtype
 from .reduce import reduce_sum
 
 _ATTRIBUTES: dict[str, Any] = {"strides": REQUIRED, "pads": REQUIRED, "dilations": REQUIRED, "groups": 1}
@@ -180,4 +183,78 @@ conv_grad_weight: Op = Op(
     doc="the gradient of conv by w",
 )
 
-OPS = (conv, conv_grad_input, conv_grad_weight)
+# ---- windows back to an image -------------------------------------------------------------------------
+
+
+def _col2im_infer(
+    x: TensorType,
+    *,
+    image: Shape,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> TensorType:
+    spatial = len(image)
+    need_number("col2im", x)
+    need_shape("col2im", image)
+    need(x.rank == 3 and spatial >= 1, f"col2im: x is {x}, the image {tuple(image)}; expected (N, C taps, windows)")
+    lists = (("kernel", kernel, 1), ("strides", strides, 1), ("pads", pads, 2), ("dilations", dilations, 1))
+    check_window("col2im", spatial, *lists)
+    taps = product(tuple(kernel))
+    channels = x.shape[1] // taps
+    fits = isinstance(channels, Dim) or channels * taps == x.shape[1]
+    need(fits, f"col2im: x is {x}; expected a multiple of the {taps} taps of kernel {tuple(kernel)}")
+    counts = (
+        window_size(n, kernel[i], strides[i], pads[i] + pads[i + spatial], dilations[i]) for i, n in enumerate(image)
+    )
+    windows = (TensorType(x.dtype, (n,)) for n in (x.shape[2], product(tuple(counts))))
+    alike("col2im: the windows of x and of the image", *windows)
+    return TensorType(x.dtype, (x.shape[0], channels, *image))
+
+
+def col2im_elements(
+    image: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> Array:
+    """Per tap and window, (taps, windows), the flat element of the image; the number of elements for none."""
+    total, element, outside = 1, np.zeros((1, 1), np.int64), np.zeros((1, 1), bool)
+    for axis, size in enumerate(image):
+        count = window_size(size, kernel[axis], strides[axis], pads[axis] + pads[axis + len(image)], dilations[axis])
+        at = np.add.outer(np.arange(kernel[axis]) * dilations[axis], np.arange(int(count)) * strides[axis] - pads[axis])
+        element = (element[:, None, :, None] * size + at[None, :, None]).reshape(-1, element.shape[1] * int(count))
+        outside = (outside[:, None, :, None] | ((at < 0) | (at >= size))[None, :, None]).reshape(element.shape)
+        total *= size
+    return np.where(outside, total, element)
+
+
+def _col2im(x: Value, *, image: Shape, kernel: Sequence[int], **window: Sequence[int]) -> Value:
+    from .gather import index_add
+    from .shape import reshape, slice_
+
+    sizes = [int(n) for n in image]
+    elements = col2im_elements(sizes, kernel, **window)
+    N, C, _ = x.type.sizes
+    channels, total = C // len(elements), math.prod(sizes)
+    rows = reshape(x, shape=(N * channels, elements.size))
+    summed = index_add(builder_for(x).constant(elements.reshape(-1)), rows, size=total + 1, axis=1)
+    inside = slice_(summed, starts=(0, 0), stops=(N * channels, total), steps=(1, 1))
+    return reshape(inside, shape=(N, channels, *sizes))
+
+
+col2im: Op = Op(
+    "col2im",
+    ("x",),
+    _col2im_infer,
+    attributes={
+        "image": REQUIRED,
+        "kernel": REQUIRED,
+        "strides": REQUIRED,
+        "pads": REQUIRED,
+        "dilations": REQUIRED,
+    },
+    decompose=_col2im,
+    doc="(N, C, *image): each column of x (N, C taps, windows) added to the elements of its window; what a convolution "
+    "reads, summed back",
+)
+
+OPS = (conv, conv_grad_input, conv_grad_weight, col2im)

@@ -90,6 +90,7 @@ _NAMES = {
     "REDUCTIONS": "ops.fused",
     "program_steps": "ops.fused",
     "affine_positions": "ops.grid_sample",
+    "col2im_elements": "ops.conv",
     "coordinates_of": "ops.resize",
     "tap_positions": "ops.grid_sample",
     "taps": "ops.resize",

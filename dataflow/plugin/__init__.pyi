@@ -39,6 +39,7 @@ from ..ir.types import dtype as dtype
 from ..ir.value import Builder as Builder
 from ..ir.value import Value as Value
 from ..model import Model as Model
+from ..ops.conv import col2im_elements as col2im_elements
 from ..ops.fused import REDUCTIONS as REDUCTIONS
 from ..ops.fused import program_steps as program_steps
 from ..ops.grid_sample import affine_positions as affine_positions

@@ -39,6 +39,8 @@ enum { ALIGNMENT = 64 };
   X(conv)                                                                                          \
   X(conv_grad_input)                                                                               \
   X(conv_grad_weight)                                                                              \
+  X(detection_nms)                                                                                 \
+  X(detection_roi)                                                                                 \
   X(dynamic_shape)                                                                                 \
   X(fused_conv_pool)                                                                               \
   X(fused_elementwise)                                                                             \

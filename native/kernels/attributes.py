@@ -33,6 +33,8 @@ ALIKE = (
     ("lstm", "lstm_grad", "gru", "gru_grad", "rnn", "rnn_grad"),
     ("rnn", "rnn_grad"),
     ("resample", "resample_grad"),
+    ("roi_align", "roi_align_grad"),
+    ("max_roi_pool", "max_roi_pool_grad"),
     ("grid_sample", "grid_sample_grad_input", "grid_sample_grad_grid"),
     ("attention", "attention_grad"),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dataflow.plugin import col2im_elements
+
 from .arrays import Array, Attributes, Code, upcast
 from .windows import cropped, padded_input, positions, window_count
 
@@ -54,8 +56,19 @@ def _conv_grad_weight(attributes: Attributes, x: Array, dy: Array) -> Array:
     return dw.reshape(shape).astype(x.dtype)
 
 
+def _col2im(attributes: Attributes, x: Array) -> Array:
+    window = {key: attributes[key] for key in ("kernel", "strides", "pads", "dilations")}
+    elements = col2im_elements(attributes["image"], **window)
+    total = int(np.prod(attributes["image"]))
+    rows = upcast(x).reshape(x.shape[0] * (x.shape[1] // len(elements)), elements.size)
+    out = np.zeros((len(rows), total + 1), rows.dtype)
+    np.add.at(out, (np.arange(len(rows))[:, None], elements.reshape(1, -1)), rows)
+    return out[:, :total].reshape(x.shape[0], x.shape[1] // len(elements), *attributes["image"]).astype(x.dtype)
+
+
 KERNELS: dict[str, Code] = {
     "conv": conv,
     "conv_grad_input": _conv_grad_input,
     "conv_grad_weight": _conv_grad_weight,
+    "col2im": _col2im,
 }

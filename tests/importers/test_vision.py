@@ -120,3 +120,52 @@ def test_deformable_convolutions(masked):
     inputs += [np.abs(numbers(2, 12, 4, 5))] if masked else []
     more = {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 2], "group": 2, "offset_group": 2}
     check("DeformConv", inputs, stored=(1, 3), named=(0, 2), **more)
+
+
+# ---- detection ----------------------------------------------------------------------------------------
+
+
+def regions(count, size, seed=0):
+    random = np.random.default_rng(seed)
+    first = random.uniform(-0.1, 0.6, (count, 2)) * size
+    return np.concatenate([first, first + random.uniform(0.1, 0.6, (count, 2)) * size], axis=1).astype(np.float32)
+
+
+@pytest.mark.parametrize("ratio", [0, 2])
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel", None])
+def test_regions_in_bins(coordinates, mode, ratio):
+    how = {} if coordinates is None else {"coordinate_transformation_mode": coordinates}
+    how |= {"mode": mode, "sampling_ratio": ratio, "output_height": 2, "output_width": 3, "spatial_scale": 0.5}
+    inputs = [numbers(2, 3, 7, 9), regions(5, 16.0), np.array([0, 1, 1, 0, 1], np.int64)]
+    check("RoiAlign", inputs, named=(0, 1, 2), opset=16 if coordinates else 10, **how)
+
+
+def test_the_largest_of_regions_in_bins():
+    rois = np.concatenate([np.array([[0], [1], [1], [0], [1]]), regions(5, 16.0)], axis=1).astype(np.float32)
+    check("MaxRoiPool", [numbers(2, 3, 7, 9), rois], named=(0, 1), opset=21, pooled_shape=[2, 3], spatial_scale=0.5)
+
+
+def test_a_region_of_no_sample_is_refused():
+    inputs = [numbers(2, 3, 7, 9), regions(1, 16.0), np.array([2], np.int64)]
+    data = model("RoiAlign", inputs, 1, 16, (), (), {"output_height": 2, "output_width": 2})
+    for device in ("cpu", "numpy"):
+        with pytest.raises(df.DataflowError, match="region 0 is of sample 2; there are 2"):
+            df.Session(load_bytes(data), devices=[device]).run({f"x{i}": a for i, a in enumerate(inputs)})
+
+
+@pytest.mark.parametrize("center", [0, 1])
+@pytest.mark.parametrize("given", [1, 2, 3])
+def test_boxes_that_do_not_overlap(given, center):
+    random = np.random.default_rng(given)
+    boxes = random.uniform(0.2, 3, (2, 40, 4)).astype(np.float32)
+    scores = np.round(random.uniform(0, 1, (2, 3, 40)), 1).astype(np.float32)  # with equal ones
+    limits = [np.array([7], np.int64), np.array([0.3], np.float32), np.array([0.25], np.float32)][:given]
+    for stored in (tuple(range(2, 2 + given)), ()):
+        check("NonMaxSuppression", [boxes, scores, *limits], stored=stored, named=(0, 1), center_point_box=center)
+
+
+def test_windows_added_back_to_an_image():
+    sizes = [np.array(n, np.int64) for n in ([5, 6], [2, 3])]
+    window = {"strides": [2, 1], "pads": [1, 0, 0, 1], "dilations": [1, 2]}
+    check("Col2Im", [numbers(2, 12, 9), *sizes], stored=(1, 2), opset=18, **window)

@@ -67,4 +67,21 @@ def _convolutions() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _convolutions()
+def _windows() -> list[Sample]:
+    """Windows added back to an image."""
+    cases: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
+        ((2, 12, 12), {"image": (4, 5), "kernel": (2, 2)}),
+        ((1, 6, 9), {"image": (5, 6), "kernel": (2, 3), "strides": (2, 1), "pads": (1, 0, 0, 1), "dilations": (1, 2)}),
+        ((1, 4, 9), {"image": (18,), "kernel": (2,), "strides": (2,)}),
+        ((2, 8, 8), {"image": (3, 3, 3), "kernel": (2, 2, 2)}),
+        ((0, 4, 4), {"image": (3, 3), "kernel": (2, 2)}),
+    )
+    rows = []
+    for shape, given in cases:
+        n = len(given["kernel"])
+        window = {"strides": (1,) * n, "pads": (0,) * 2 * n, "dilations": (1,) * n, **given}
+        rows.append(Sample(ops.col2im, (x(*shape),), window, gradient=(0,) if shape[0] else ()))
+    return rows
+
+
+SAMPLES: list[Sample] = _convolutions() + _windows()

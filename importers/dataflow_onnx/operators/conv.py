@@ -118,3 +118,22 @@ def ConvTranspose(
     if bias is None:
         return y
     return ops.add(y, ops.reshape(c.weight(bias), shape=(1, shape[1], *(1,) * spatial)))
+
+
+@operator("Col2Im", 18)
+def Col2Im(
+    c: Importer,
+    x: T,
+    image_shape: T,
+    block_shape: T,
+    *,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    image, kernel = c.sizes(image_shape, "image_shape"), c.ints(block_shape, "block_shape")
+    ones = (1,) * len(kernel)
+    return ops.col2im(
+        c.value(x), image=tuple(image), kernel=kernel, strides=tuple(strides or ones),
+        pads=tuple(pads or (0,) * 2 * len(kernel)), dilations=tuple(dilations or ones),
+    )  # fmt: skip

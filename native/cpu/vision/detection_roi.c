@@ -1,0 +1,350 @@
+/* vision/detection_roi.c: regions of interest of x (N, C, H, W) in bins.
+ *
+ *   roi_align       y[r, c, bin] = mean of linear samples of x[batch[r], c] in the bin, or max: the
+ *                   largest product of an element and its weight
+ *   roi_align_grad  dx += dy by those weights, from zero
+ *   max_roi_pool    y[r, c, bin] = largest element of the bin, 0 where it has none; and its
+ * gradient
+ *
+ * Forward, a task is some rows of bins; elements and weights of a bin's samples serve all channels.
+ * Backward, a task is some channels of all regions, so that sums have the order of the regions. */
+#include "cpu.h"
+
+#include <math.h>
+
+enum {
+  SAMPLES = 256,          /* of a table; a bin with more has several */
+  MOST_SAMPLES = 1 << 15, /* of a bin along an axis, so that no region takes forever */
+};
+
+typedef struct pooling {
+  const float *x, *rois, *dy;
+  float *y; /* or dx */
+  const int64_t *batch;
+  int64_t samples, regions, channels, height, width;
+  int64_t rows, columns; /* of bins */
+  int64_t ratio;
+  float scale;
+  int is_align, half_pixel, max, backward;
+} pooling;
+
+/* ---- Samples of roi_align ------------------------------------------------------------------- */
+
+typedef struct bins {
+  float start[2], bin[2]; /* y, x: of the region, and the length of a bin */
+  int64_t count[2];       /* samples along a bin */
+} bins;
+
+typedef struct table {
+  int32_t element[SAMPLES][4];
+  float weight[SAMPLES][4];
+} table;
+
+static bins bins_of(const pooling *s, int64_t region) {
+  bins b;
+  for (int axis = 0; axis < 2; axis++) { /* a region is x1, y1, x2, y2 */
+    const float shift = s->half_pixel ? 0.5f : 0.0f;
+    const float first = s->rois[4 * region + 1 - axis] * s->scale - shift;
+    const float last = s->rois[4 * region + 3 - axis] * s->scale - shift;
+    const float n = (float)(axis ? s->columns : s->rows);
+    float length = last - first;
+    if (!s->half_pixel && !(length > 1.0f))
+      length = 1.0f;
+    b.start[axis] = first;
+    b.bin[axis] = length / n;
+    const float samples = ceilf(length / n);
+    b.count[axis] = s->ratio > 0             ? s->ratio
+                    : !(samples > 0.0f)      ? 0
+                    : samples > MOST_SAMPLES ? MOST_SAMPLES + 1
+                                             : (int64_t)samples;
+  }
+  return b;
+}
+
+/* The elements below and above a position of an axis, and the weight of the latter; 0 outside. */
+static int around(float at, int64_t size, int64_t *below, int64_t *above, float *weight) {
+  if (!(at >= -1.0f && at <= (float)size))
+    return 0;
+  at = at > 0.0f ? at : 0.0f;
+  *below = df_min((int64_t)at, size - 1);
+  *above = df_min(*below + 1, size - 1);
+  *weight = *below == size - 1 ? 0.0f : at - (float)*below;
+  return 1;
+}
+
+/* Samples [first, first + n) of the bin at |row| and |column|, in row-major order. */
+static void fill(const pooling *s, table *t, const bins *b, int64_t row, int64_t column,
+                 int64_t first, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t iy = (first + i) / b->count[1], ix = (first + i) % b->count[1];
+    const float y =
+        b->start[0] + (float)row * b->bin[0] + ((float)iy + 0.5f) * b->bin[0] / (float)b->count[0];
+    const float x = b->start[1] + (float)column * b->bin[1] +
+                    ((float)ix + 0.5f) * b->bin[1] / (float)b->count[1];
+    int64_t top = 0, bottom = 0, left = 0, right = 0;
+    float down = 0.0f, along = 0.0f;
+    const int inside =
+        around(y, s->height, &top, &bottom, &down) && around(x, s->width, &left, &right, &along);
+    const int64_t elements[4] = {top * s->width + left, top * s->width + right,
+                                 bottom * s->width + left, bottom * s->width + right};
+    const float weights[4] = {(1.0f - down) * (1.0f - along), (1.0f - down) * along,
+                              down * (1.0f - along), down * along};
+    for (int k = 0; k < 4; k++) {
+      t->element[i][k] = inside ? (int32_t)elements[k] : 0;
+      t->weight[i][k] = inside ? weights[k] : 0.0f;
+    }
+  }
+}
+
+/* Of the n samples of a table the sum of products, or the largest product and where it is. */
+static float pooled(const pooling *s, const table *t, const float *plane, int64_t n, float best,
+                    int64_t *at, float *weight) {
+  float sum = 0.0f;
+  for (int64_t i = 0; i < n; i++)
+    for (int k = 0; k < 4; k++) {
+      const float product = t->weight[i][k] * plane[t->element[i][k]];
+      if (!s->max) {
+        sum += product;
+      } else if (*at < 0 || product > best || (product != product && best == best)) {
+        best = product;
+        *at = t->element[i][k];
+        *weight = t->weight[i][k];
+      }
+    }
+  return s->max ? best : sum;
+}
+
+/* One bin of channels [begin, end), forward or backward. */
+static void align_bin(const pooling *s, const bins *b, int64_t region, int64_t row, int64_t column,
+                      int64_t begin, int64_t end) {
+  const int64_t total = b->count[0] * b->count[1], plane = s->height * s->width;
+  const int64_t sample = s->batch[region], bin_index = row * s->columns + column;
+  table t;
+  if (total <= SAMPLES)
+    fill(s, &t, b, row, column, 0, total);
+  for (int64_t c = begin; c < end; c++) {
+    const int64_t bin = (region * s->channels + c) * s->rows * s->columns + bin_index;
+    const int64_t first_element = (sample * s->channels + c) * plane;
+    float sum = 0.0f, weight = 0.0f;
+    int64_t at = -1;
+    for (int64_t first = 0; first < total; first += SAMPLES) {
+      const int64_t n = df_min(SAMPLES, total - first);
+      if (total > SAMPLES)
+        fill(s, &t, b, row, column, first, n);
+      if (!s->backward || s->max) {
+        const float found = pooled(s, &t, s->x + first_element, n, sum, &at, &weight);
+        sum = s->max ? found : sum + found;
+      } else {
+        const float share = s->dy[bin] / (float)total;
+        for (int64_t i = 0; i < n; i++)
+          for (int k = 0; k < 4; k++)
+            s->y[first_element + t.element[i][k]] += t.weight[i][k] * share;
+      }
+    }
+    if (!s->backward)
+      s->y[bin] = s->max || total == 0 ? sum : sum / (float)total;
+    else if (s->max && at >= 0)
+      s->y[first_element + at] += weight * s->dy[bin];
+  }
+}
+
+static void align_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const pooling *s = context;
+  int64_t at, end;
+  df_task_range(index, count, s->regions * s->rows, 1, &at, &end);
+  for (; at < end; at++) {
+    const bins b = bins_of(s, at / s->rows);
+    for (int64_t column = 0; column < s->columns; column++)
+      align_bin(s, &b, at / s->rows, at % s->rows, column, 0, s->channels);
+  }
+}
+
+/* ---- max_roi_pool --------------------------------------------------------------------------- */
+
+/* Elements [*begin, *end) of bin |number| of an axis. */
+static void span_of(const pooling *s, int64_t region, int axis, int64_t number, int64_t *begin,
+                    int64_t *end) {
+  const float first = roundf(s->rois[4 * region + 1 - axis] * s->scale);
+  const float last = roundf(s->rois[4 * region + 3 - axis] * s->scale);
+  const float n = (float)(axis ? s->columns : s->rows), size = (float)(axis ? s->width : s->height);
+  const float length = last - first + 1.0f, step = (length > 1.0f ? length : 1.0f) / n;
+  const float from = floorf((float)number * step) + first;
+  const float to = ceilf((float)(number + 1) * step) + first;
+  *begin = !(from > 0.0f) ? 0 : (int64_t)(from < size ? from : size);
+  *end = !(to > 0.0f) ? 0 : (int64_t)(to < size ? to : size);
+}
+
+static void max_bin(const pooling *s, int64_t region, int64_t row, int64_t column, int64_t begin,
+                    int64_t end) {
+  int64_t top, bottom, left, right;
+  span_of(s, region, 0, row, &top, &bottom);
+  span_of(s, region, 1, column, &left, &right);
+  for (int64_t c = begin; c < end; c++) {
+    const int64_t first = (s->batch[region] * s->channels + c) * s->height * s->width;
+    const int64_t bin = ((region * s->channels + c) * s->rows + row) * s->columns + column;
+    float best = 0.0f;
+    int64_t at = -1;
+    for (int64_t y = top; y < bottom; y++)
+      for (int64_t x = left; x < right; x++) {
+        const float read = s->x[first + y * s->width + x];
+        if (at < 0 || read > best || (read != read && best == best)) {
+          best = read;
+          at = y * s->width + x;
+        }
+      }
+    if (!s->backward)
+      s->y[bin] = best;
+    else if (at >= 0)
+      s->y[first + at] += s->dy[bin];
+  }
+}
+
+static void max_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const pooling *s = context;
+  int64_t at, end;
+  df_task_range(index, count, s->regions * s->rows, 1, &at, &end);
+  for (; at < end; at++)
+    for (int64_t column = 0; column < s->columns; column++)
+      max_bin(s, at / s->rows, at % s->rows, column, 0, s->channels);
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------ */
+
+static void backward_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)worker;
+  const pooling *s = context;
+  const int64_t plane = s->height * s->width;
+  int64_t begin, end;
+  df_task_range(index, count, s->channels, 1, &begin, &end);
+  for (int64_t n = 0; n < s->samples; n++)
+    memset(s->y + (n * s->channels + begin) * plane, 0,
+           (size_t)((end - begin) * plane) * sizeof *s->y);
+  for (int64_t region = 0; region < s->regions; region++) {
+    bins b;
+    if (s->is_align)
+      b = bins_of(s, region);
+    for (int64_t bin = 0; bin < s->rows * s->columns; bin++) {
+      const int64_t row = bin / s->columns, column = bin % s->columns;
+      if (s->is_align)
+        align_bin(s, &b, region, row, column, begin, end);
+      else
+        max_bin(s, region, row, column, begin, end);
+    }
+  }
+}
+
+/* ---- Calls ---------------------------------------------------------------------------------- */
+
+/* What all read: |x| has the shape of x, the regions are input |rois|, the samples the next; |size|
+ * and |scale| are indices of attributes. */
+static df_status pooling_of(const df_call *call, pooling *s, const df_tensor *x, int32_t rois,
+                            int32_t size, int32_t scale) {
+  const int64_t *bins = df_attr_ints(call, size, NULL);
+  *s = (pooling){.y = call->outputs[0].data,
+                 .rois = call->inputs[rois].data,
+                 .batch = call->inputs[rois + 1].data,
+                 .regions = call->inputs[rois].shape[0],
+                 .samples = x->shape[0],
+                 .channels = x->shape[1],
+                 .height = x->shape[2],
+                 .width = x->shape[3],
+                 .rows = bins[0],
+                 .columns = bins[1],
+                 .scale = (float)df_attr_float(call, scale)};
+  for (int64_t i = 0; i < s->regions; i++)
+    if (s->batch[i] < 0 || s->batch[i] >= s->samples)
+      return df_fail(call, DF_INVALID, "region %lld is of sample %lld; there are %lld",
+                     (long long)i, (long long)s->batch[i], (long long)s->samples);
+  return DF_OK;
+}
+
+/* Options of roi_align from attribute |first| on; refuses regions with too many samples. */
+static df_status options_of(const df_call *call, pooling *s, int32_t first) {
+  s->is_align = 1;
+  s->ratio = df_attr_int(call, first + DF_ROI_ALIGN_SAMPLING_RATIO);
+  s->max = df_attr_is(call, first + DF_ROI_ALIGN_MODE, "max");
+  s->half_pixel = df_attr_int(call, first + DF_ROI_ALIGN_HALF_PIXEL) != 0;
+  for (int64_t i = 0; i < s->regions; i++) {
+    const bins b = bins_of(s, i);
+    if (df_max(b.count[0], b.count[1]) > MOST_SAMPLES)
+      return df_fail(call, DF_INVALID,
+                     "region %lld has too many samples: a bin has more than %d along an axis",
+                     (long long)i, MOST_SAMPLES);
+  }
+  return DF_OK;
+}
+
+static df_status forward(const df_call *call, pooling *s, df_task task) {
+  const int64_t work = df_elements(&call->outputs[0]);
+  df_parallel(call, task, s,
+              df_min(s->regions * s->rows, df_task_count(call, work, DF_GRAIN / 32)));
+  return DF_OK;
+}
+
+static df_status backward(const df_call *call, pooling *s) {
+  s->backward = 1;
+  const int64_t work = df_elements(&call->inputs[0]);
+  df_parallel(call, backward_task, s,
+              df_min(s->channels, df_task_count(call, work, DF_GRAIN / 32)));
+  return DF_OK;
+}
+
+static df_status align_run(const df_call *call) {
+  const df_tensor *x = &call->inputs[0];
+  pooling s;
+  df_status status = pooling_of(call, &s, x, 1, DF_ROI_ALIGN_SIZE, DF_ROI_ALIGN_SPATIAL_SCALE);
+  if (status == DF_OK)
+    status = options_of(call, &s, DF_ROI_ALIGN_SIZE);
+  if (status != DF_OK)
+    return status;
+  s.x = x->data;
+  return forward(call, &s, align_task);
+}
+
+static df_status align_grad_run(const df_call *call) {
+  const df_tensor *dx = &call->outputs[0];
+  pooling s;
+  df_status status =
+      pooling_of(call, &s, dx, 1, DF_ROI_ALIGN_GRAD_SIZE, DF_ROI_ALIGN_GRAD_SPATIAL_SCALE);
+  if (status == DF_OK)
+    status = options_of(call, &s, DF_ROI_ALIGN_GRAD_SIZE);
+  if (status != DF_OK)
+    return status;
+  s.dy = call->inputs[0].data;
+  s.x = call->n_inputs > 3 ? call->inputs[3].data : NULL;
+  return backward(call, &s);
+}
+
+static df_status max_run(const df_call *call) {
+  const df_tensor *x = &call->inputs[0];
+  pooling s;
+  const df_status status =
+      pooling_of(call, &s, x, 1, DF_MAX_ROI_POOL_SIZE, DF_MAX_ROI_POOL_SPATIAL_SCALE);
+  if (status != DF_OK)
+    return status;
+  s.x = x->data;
+  return forward(call, &s, max_task);
+}
+
+static df_status max_grad_run(const df_call *call) {
+  const df_tensor *x = &call->inputs[1];
+  pooling s;
+  const df_status status =
+      pooling_of(call, &s, x, 2, DF_MAX_ROI_POOL_SIZE, DF_MAX_ROI_POOL_SPATIAL_SCALE);
+  if (status != DF_OK)
+    return status;
+  s.dy = call->inputs[0].data;
+  s.x = x->data;
+  return backward(call, &s);
+}
+
+DF_KERNELS(detection_roi) = {
+    DF_KERNEL_IF("roi_align", "f32", "f32,f32,i64->f32", NULL, df_accepts_elements, align_run),
+    DF_KERNEL_IF("roi_align_grad", "f32", "f32,f32,i64,f32?->f32", NULL, df_accepts_elements,
+                 align_grad_run),
+    DF_KERNEL_IF("max_roi_pool", "f32", "f32,f32,i64->f32", NULL, df_accepts_elements, max_run),
+    DF_KERNEL_IF("max_roi_pool_grad", "f32", "f32,f32,f32,i64->f32", NULL, df_accepts_elements,
+                 max_grad_run),
+    NULL};
