@@ -101,3 +101,22 @@ def test_parameters_of_16_bits_are_refused(dtype):
     with pytest.raises(df.InputError, match=rf"16 bits can't be trained: 'w' is {dtype}\[2, 2\].*export.*float32"):
         df.Trainer(model, "mse")
     assert model({"x": np.ones((1, 2), wanted.numpy)})["y"].tolist() == [[3.0, 3.0]]
+
+
+@pytest.mark.parametrize("dtype", [df.float16, df.bfloat16], ids=str)
+def test_layers_around_frozen_weights_of_16_bits_train_as_around_float32(dtype):
+    """The frozen product stays in 16 bits; what goes through it, also backward, is float32."""
+    random = np.random.default_rng(2)
+    weight = (random.standard_normal((6, 9)) / 3).astype(df.bfloat16.numpy)
+    first, last = (random.standard_normal(shape).astype(np.float32) for shape in ((4, 6), (9, 2)))
+    batch = {"x": random.standard_normal((8, 4)).astype(np.float32), "labels": np.arange(8) % 2}
+
+    def losses(dtype):
+        g = df.GraphBuilder()
+        x = df.ops.matmul(g.input("x", df.float32, (8, 4)), g.parameter("first", first))
+        h = df.ops.matmul(x, g.parameter("weight", weight.astype(dtype.numpy), trainable=False))
+        g.output("y", df.ops.matmul(df.ops.tanh(h), g.parameter("last", last)))
+        trainer = df.Trainer(df.Model(g.build()), "cross_entropy", df.optim.SGD(lr=0.1), devices=["cpu"])
+        return [trainer.step(batch) for _ in range(5)]
+
+    np.testing.assert_allclose(losses(dtype), losses(df.float32), 1e-6)
