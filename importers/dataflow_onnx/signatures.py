@@ -1,6 +1,7 @@
 """What operands and attributes a converter takes; checked before it is called, so that it meets nothing else.
 
 A converter declares them by its signature: operands by position, attributes by keyword, their kinds by annotation.
+An operand may be left out where it has a default, or where its annotation ends with ``| None``.
 ``_VALUES`` adds which values ONNX's own operators know, so that none is taken for another in silence.
 """
 

@@ -1,13 +1,14 @@
 """Attention, caches and positions of onnxruntime's domain."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
-from tests.importers.microsoft.operator_case import Case, check
+from tests.importers.microsoft.operator_case import Case, check, of_onnxruntime
 
 random = np.random.default_rng(1)
 B, S, N, H = 2, 3, 2, 8
@@ -87,12 +88,13 @@ def grouped(lengths, past, rows, kv=1, heads=2, merged=False, extra=(), **attrib
         operands = [np.concatenate(operands, -1), None, None]
     operands += [f(batch, kv, past, SIZE), f(batch, kv, past, SIZE)] if past else [None, None]
     total = past + rows
+    known = attributes.pop("known", True)
     operands += [np.array(lengths, np.int32) + rows - 1, np.array(total, np.int32), *extra]
     given = {"num_heads": heads, "kv_num_heads": kv, **attributes}
     named = ("batch", "rows")
     shapes = {i: (*named, operands[i].shape[2]) for i in range(3) if operands[i] is not None}
     shapes |= {i: ("batch", kv, "past", SIZE) for i in (3, 4) if past}
-    return Case("GroupQueryAttention", operands, given, outputs=3, stored=(6,), shapes=shapes)
+    return Case("GroupQueryAttention", operands, given, outputs=3, stored=(6,) * known, shapes=shapes)
 
 
 CACHES = [([0, 0], 0, 3), ([4, 4], 4, 1), ([2, 4], 4, 1), ([3], 3, 2)]
@@ -106,6 +108,11 @@ QUERIES = [
     grouped([0, 0], 0, 6, local_window_size=2),
     grouped([2, 4], 4, 1, softcap=0.7, scale=0.4),
     grouped([2, 4], 4, 1, smooth_softmax=1),
+    grouped([2, 4], 4, 1, known=False),
+    grouped([0, 0], 0, 3, known=False, do_rotary=1, extra=[*ROTATIONS, np.array([[2, 3, 4], [0, 1, 2]])]),
+    grouped([4, 4], 4, 1, do_rotary=1, extra=[*ROTATIONS, np.array([[2], [7]])]),
+    grouped([2, 4], 4, 1, extra=[None, None, None, f(2, 2, 1, 5)]),
+    grouped([0, 0], 0, 3, extra=[None, None, None, None, f(2)]),
 ]
 
 
@@ -146,6 +153,20 @@ def test_gates_of_relative_biases_are_sums_of_halves():
     check(
         Case("GatedRelativePositionBias", [q, shift, relative, w, b, a], {"num_heads": N}, expected=lambda *_: expected)
     )
+
+
+def test_norms_of_queries_and_keys_come_before_the_product():
+    plain, weights = grouped([0, 0], 0, 3), [f(SIZE), f(SIZE)]
+    heads = [x.reshape(*x.shape[:2], -1, SIZE) for x in plain.inputs[:2]]
+    normal = [
+        (x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-3) * w).reshape(y.shape).astype(np.float32)
+        for x, w, y in zip(heads, weights, plain.inputs, strict=False)
+    ]
+    before = replace(plain, inputs=[*normal, *plain.inputs[2:]])
+    expected = of_onnxruntime(before.model(), before.feeds())
+    inputs = [*plain.inputs, *[None] * 7, *weights]
+    attributes = {**plain.attributes, "qk_norm_epsilon": 1e-3}
+    check(replace(plain, inputs=inputs, attributes=attributes, expected=lambda *_: expected))
 
 
 X, W = f(B, S, 5), f(5, 3 * D)

@@ -33,8 +33,8 @@ def context(
     scale: float | None,
     softcap: float = 0.0,
     sink: Value | None = None,
-) -> tuple[Any, Any]:
-    """Attention of queries (batch, heads, rows, size) to keys and values.
+) -> Any:
+    """Attention of queries (batch, heads, rows, size) to keys and values, (batch, rows, heads * size of values).
 
     Args:
         c: the importer.
@@ -46,9 +46,6 @@ def context(
         softcap: scores are kept below it by a tanh; 0 leaves them.
         sink: a score of each head (heads,) that takes weight and gives nothing, or None.
 
-    Returns:
-        the result (batch, rows, heads * size of values), and the scores with the bias.
-
     Raises:
         ModelError: the size is not known, or 0.
     """
@@ -57,11 +54,11 @@ def context(
         scores = ops.mul(ops.tanh(ops.mul(scores, 1 / softcap)), softcap)
     scores = scores if bias is None else ops.add(scores, bias)
     if sink is None:
-        return joined(ops.matmul(ops.softmax(scores, axis=-1), v)), scores
+        return joined(ops.matmul(ops.softmax(scores, axis=-1), v))
     column = ops.reshape(sink, shape=(1, sink.type.shape[0], 1, 1))
     column = ops.broadcast_to(column, shape=(*scores.type.shape[:3], 1))
     weights = ops.softmax(ops.concat(scores, column, axis=-1), axis=-1)
-    return joined(ops.matmul(slice_axis(weights, -1, 0, scores.type.shape[-1]), v)), scores
+    return joined(ops.matmul(slice_axis(weights, -1, 0, scores.type.shape[-1]), v))
 
 
 def scale_of(q: Value, scale: float | None) -> float:
@@ -240,7 +237,7 @@ def self_attention(
         before = cache.type.shape[3]
         k, v = (ops.concat(_entry(cache, i), new, axis=2) for i, new in enumerate((k, v)))
     bias = masked(c, q, k, mask_index, mask_filter_value, attention_bias, before if unidirectional else None)
-    y, _ = context(c, q, k, v, bias, scale)
+    y = context(c, q, k, v, bias, scale)
     if len(c.node.outputs) < 2 or not c.node.outputs[1]:
         return y
     return y, ops.concat(*(ops.reshape(t, shape=(1, *t.type.shape)) for t in (k, v)), axis=0)
@@ -280,8 +277,7 @@ def MultiHeadAttention(
         k, v = ops.concat(c.value(past_key), k, axis=2), ops.concat(c.value(past_value), v, axis=2)
     causal = before if unidirectional else None
     mask = masked(c, q, k, key_padding_mask, mask_filter_value, attention_bias, causal)
-    y, scores = context(c, q, k, v, mask, scale)
-    return (y, k, v, scores)[: max(1, len(c.node.outputs))]
+    return (context(c, q, k, v, mask, scale), k, v)[: max(1, len(c.node.outputs))]
 
 
 def _operands(

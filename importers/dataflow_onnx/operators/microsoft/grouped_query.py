@@ -33,12 +33,14 @@ class _Rows:
         cached: how many keys of the cache are the row's, (batch, 1) of int64; the others are padding.
         positions: of the new tokens, (batch, rows) of int64.
         ends: how many keys there are with the new ones, (batch, 1, 1, 1) of int64.
+        first: whether these are the first tokens, a bool; None where they are.
         ragged: rows may have fewer cached keys than the cache holds.
     """
 
     cached: Value
     positions: Value
     ends: Value
+    first: Value | None
     ragged: bool
 
 
@@ -53,21 +55,34 @@ def _rows(c: Importer, seqlens_k: T, total_sequence_length: T, batch: Size, rows
     later = ops.maximum(ops.sub(lengths, new), zero)
     known = total_sequence_length.known
     if isinstance(past, int) and past == 0:
-        return _at(c, ops.mul(given, 0), new, batch, rows, ragged=False)
+        return _at(c, ops.mul(given, 0), new, batch, rows, None, ragged=False)
     if known is None:
         all_new = ops.reshape(cast_to(c.value(total_sequence_length), int64), shape=())
-        return _at(c, ops.where(ops.equal(all_new, new), zero, later), new, batch, rows, ragged=True)
+        first = ops.equal(all_new, new)
+        return _at(c, ops.where(first, zero, later), new, batch, rows, first, ragged=True)
     total = c.sizes(total_sequence_length, "total_sequence_length")[0]
     text = f"total_sequence_length is {total}; expected {past + rows}, the keys of a cache that grows"
     new = required(new, total, past + rows, text)
-    cached = ops.where(ops.equal(size_value(c, total), new), zero, later)
-    return _at(c, cached, new, batch, rows, ragged=batch != 1)
+    first = ops.equal(size_value(c, total), new)
+    return _at(c, ops.where(first, zero, later), new, batch, rows, first, ragged=batch != 1)
 
 
-def _at(c: Importer, cached: Value, new: Value, batch: Size, rows: Size, ragged: bool) -> _Rows:
+def _at(c: Importer, cached: Value, new: Value, batch: Size, rows: Size, first: Value | None, ragged: bool) -> _Rows:
     positions = ops.add(cached, ops.reshape(iota(c.builder, rows), shape=(1, rows)))
     ends = ops.add(cached, new)
-    return _Rows(cached, positions, ops.reshape(ends, shape=(batch, 1, 1, 1)), ragged)
+    return _Rows(cached, positions, ops.reshape(ends, shape=(batch, 1, 1, 1)), first, ragged)
+
+
+def _positions(c: Importer, rows: _Rows, given: T | None) -> Any:
+    """Those of the new tokens (batch, rows); of the first tokens only the first of all given ones counts."""
+    if given is None:
+        return rows.positions
+    ids = cast_to(c.value(given), int64)
+    if ids.type.rank != 2:
+        raise ModelError(f"position_ids is {ids.type}; expected (batch, rows)")
+    start = slice_axis(slice_axis(ids, 0, 0, 1), 1, 0, 1)
+    counted = ops.add(start, ops.sub(rows.positions, rows.cached))
+    return counted if rows.first is None else ops.where(rows.first, counted, ids)
 
 
 def _appended(c: Importer, cache: Value, new: Value, rows: _Rows) -> Any:
@@ -181,8 +196,7 @@ def GroupQueryAttention(
     if do_rotary:
         if cos_cache is None or sin_cache is None:
             raise ModelError("do_rotary needs cos_cache and sin_cache")
-        positions = rows.positions if position_ids is None else c.value(position_ids)
-        cos, sin = tables_at(c, (cos_cache, sin_cache), positions)
+        cos, sin = tables_at(c, (cos_cache, sin_cache), _positions(c, rows, position_ids))
         q, k = (rotated(t, cos, sin, rotary_interleaved) for t in (q, k))
     if past_key is not None and past_value is not None:
         k, v = _appended(c, c.value(past_key), k, rows), _appended(c, c.value(past_value), v, rows)
@@ -197,5 +211,5 @@ def GroupQueryAttention(
     sink = None if head_sink is None else c.weight(head_sink)
     if sink is None and smooth_softmax == 1:
         sink = full(c.builder, (num_heads,), 0.0, q.type.dtype)
-    y, _ = context(c, q, k, v, bias, scale, softcap, sink)
+    y = context(c, q, k, v, bias, scale, softcap, sink)
     return (y, *present)[: max(1, len(c.node.outputs))]
