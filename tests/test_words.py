@@ -40,6 +40,7 @@ ALLOWED: tuple[tuple[str, str, str, str], ...] = (
     ("packed", "packed_nbytes", "", "of elements of less than a byte, as ONNX calls them"),
     ("packed", "is_packed_batching", "importers/dataflow_onnx/operators/microsoft/", "an attribute of onnxruntime's"),
     ("parts", "parts", "importers/dataflow_onnx/file/external.py", "the member of pathlib's Path"),
+    ("roots", "tree_roots", "importers/dataflow_onnx/operators/ml/", "an attribute of ONNX"),
     ("store", r"\w+", "native/", "a write of registers or of an atomic: intrinsics, vec_store, atomic_store"),
     ("pack", r"\w+", "native/cpu/(gemm|conv|attention|recurrent)/", "BLIS's packing of the panels of a product"),
     ("packed", r"\w+", "native/cpu/(gemm|conv|attention|recurrent)/", "BLIS's packing of the panels of a product"),

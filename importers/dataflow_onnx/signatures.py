@@ -79,6 +79,14 @@ _VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of
     "case_change_action": ("NONE", "LOWER", "UPPER"),
     "TfIdfVectorizer.mode": ("TF", "IDF", "TFIDF"),
     "max_skip_count": range(1 << 10),
+    "post_transform": ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"),
+    "TreeEnsemble.post_transform": range(5),
+    "TreeEnsemble.aggregate_function": range(4),
+    "TreeEnsembleRegressor.aggregate_function": ("SUM", "AVERAGE", "MIN", "MAX"),
+    "kernel_type": ("LINEAR", "POLY", "RBF", "SIGMOID"),
+    "Normalizer.norm": ("MAX", "L1", "L2"),
+    "OneHotEncoder.zeros": _FLAG,
+    "n_targets": range(1, 1 << 31),
     "TensorScatter.mode": ("linear", "circular"),
     "NegativeLogLikelihoodLoss.reduction": _LOSSES,
     "SoftmaxCrossEntropyLoss.reduction": _LOSSES,
@@ -199,7 +207,7 @@ def _attribute(parameter: inspect.Parameter, converter: Converter) -> Attribute:
         )
     kind, element, text = _KINDS[short]
     values = _VALUES.get(f"{converter.operator}.{parameter.name}", _VALUES.get(parameter.name))
-    return Attribute(kind, element, text, None if plain_domain(converter.domain) else values)
+    return Attribute(kind, element, text, values if plain_domain(converter.domain) in ("", "ai.onnx.ml") else None)
 
 
 def _described(value: Any) -> str:

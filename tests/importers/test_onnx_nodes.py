@@ -134,12 +134,11 @@ UNCONVERTED = {("Scan", 8)}  # it has a batch axis, and no exporter wrote it
 
 
 def schemas():
-    """Every schema that holds in some opset from 7 on, of the operators with a converter."""
-    names = {name for domain, name in STANDARD.versions if domain == ""}
+    """Every schema that holds in some opset from 7 on, or in one of another domain, of operators with a converter."""
     for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain == "" and schema.name in names and not schema.deprecated:
-            version = max(7, schema.since_version)
-            held = onnx.defs.get_schema(schema.name, version, "").since_version == schema.since_version
+        if (schema.domain, schema.name) in STANDARD.versions and not schema.deprecated:
+            version = max(7, schema.since_version) if schema.domain == "" else schema.since_version
+            held = onnx.defs.get_schema(schema.name, version, schema.domain).since_version == schema.since_version
             if held and (schema.name, version) not in UNCONVERTED:
                 yield schema, version
 
@@ -148,7 +147,7 @@ def schemas():
     ("schema", "version"), list(schemas()), ids=lambda v: f"{v.name}" if hasattr(v, "name") else str(v)
 )
 def test_converters_take_what_the_schema_has(schema, version):
-    converter = STANDARD.find("", schema.name, version)
+    converter = STANDARD.find(schema.domain, schema.name, version)
     assert converter is not None
     parameters = list(inspect.signature(converter.function).parameters.values())[1:]
     named = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}

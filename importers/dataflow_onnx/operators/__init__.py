@@ -20,6 +20,7 @@ from . import (
     logic,
     loss,
     microsoft,
+    ml,
     norm,
     pool,
     quantized,
@@ -63,5 +64,5 @@ _FAMILIES = (
     sort,
     strings,
 )
-_COLLECTORS = (*(family.operator for family in _FAMILIES), *microsoft.COLLECTORS)
+_COLLECTORS = (*(family.operator for family in _FAMILIES), *microsoft.COLLECTORS, *ml.COLLECTORS)
 STANDARD = Table(converter for collector in _COLLECTORS for converter in collector.converters)

@@ -1,0 +1,313 @@
+"""Operators of ai.onnx.ml against ONNX Runtime, and files of trees that are none."""
+
+import itertools
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import dataflow as df
+from dataflow.passes.autodiff import vjp_graph
+from dataflow_numpy.evaluate import evaluate
+from dataflow_onnx.loading import load_bytes
+
+KINDS = {"O": TensorProto.STRING, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE, "i8": TensorProto.INT64}
+LABELS = (("y", TensorProto.INT64), ("z", TensorProto.FLOAT))
+WORDS = (("y", TensorProto.STRING), ("z", TensorProto.FLOAT))
+SCORE = (("z", TensorProto.FLOAT),)
+
+
+def serialized(op, feeds, outputs, version=3, **attributes):
+    kinds = [KINDS["O" if a.dtype.kind == "O" else a.dtype.str[1:]] for a in feeds.values()]
+    shapes = [(n, kind, (f"{n} rows", *a.shape[1:])) for kind, (n, a) in zip(kinds, feeds.items(), strict=True)]
+    node = helper.make_node(op, [*feeds], [name for name, _ in outputs], domain="ai.onnx.ml", **attributes)
+    inputs = [helper.make_tensor_value_info(*s) for s in shapes]
+    results = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs]
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", version)]
+    graph = helper.make_graph([node], "g", inputs, results)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def same(op, feeds, outputs, version=3, tolerance=1e-6, **attributes):
+    """Runs the operator here and in ONNX Runtime."""
+    feeds = feeds if isinstance(feeds, dict) else {"x": feeds}
+    data = serialized(op, feeds, outputs, version, **attributes)
+    expected = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, feeds)
+    found = df.Session(load_bytes(data)).run(feeds)
+    for (name, _), y in zip(outputs, expected, strict=True):
+        assert found[name].shape == y.shape and found[name].dtype == y.dtype
+        if y.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], y, rtol=tolerance, atol=tolerance)
+        else:
+            np.testing.assert_array_equal(found[name], y)
+    return found
+
+
+def refused(match, op, feeds=None, outputs=SCORE, version=3, **attributes):
+    feeds = {"x": np.zeros((1, 2), np.float32)} if feeds is None else feeds
+    with pytest.raises(df.ModelError, match=match):
+        load_bytes(serialized(op, feeds, outputs, version, **attributes))
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(5)
+
+
+def floats(random, *shape):
+    return random.standard_normal(shape).astype(np.float32)
+
+
+# ---- features -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["MAX", "L1", "L2"])
+def test_normalizer(norm, random):
+    x = np.concatenate([floats(random, 4, 3), np.zeros((1, 3), np.float32)])
+    same("Normalizer", x, SCORE, norm=norm)
+
+
+def test_scaler_imputer_binarizer_and_extractor(random):
+    x = floats(random, 4, 3)
+    same("Scaler", x, SCORE, scale=[2.0, 3.0, 0.5], offset=[1.0, -1.0, 0.25])
+    same("Scaler", np.arange(6).reshape(2, 3), SCORE, scale=[2.0], offset=[0.5])
+    same("Binarizer", x, SCORE, threshold=0.1)
+    x[1, 2] = x[3, 0] = np.nan
+    nan = float("nan")
+    same("Imputer", x, SCORE, imputed_value_floats=[1.0, 2.0, 3.0], replaced_value_float=nan)
+    same("Imputer", np.arange(6).reshape(2, 3), (("z", TensorProto.INT64),), imputed_value_int64s=[7],
+         replaced_value_int64=4)  # fmt: skip
+    feeds = {"x": x[:, ::-1].copy(), "i": np.array([2, 0, 0])}
+    same("ArrayFeatureExtractor", feeds, SCORE)
+    same("FeatureVectorizer", {"a": x[1:2], "b": floats(random, 1, 2)}, SCORE, inputdimensions=[3, 2])
+    refused("2 numbers for 3 features", "Scaler", {"x": x}, scale=[1.0, 2.0])
+    refused("no imputed values", "Imputer", {"x": x})
+
+
+@pytest.mark.parametrize("keys", ["floats", "int64s", "strings"])
+@pytest.mark.parametrize("values", ["floats", "int64s", "strings"])
+def test_label_encoder(keys, values):
+    of = {"floats": [2.5, float("nan"), -1.0], "int64s": [7, 3, 5], "strings": ["b", "é", ""]}
+    x = {"floats": np.array([[-1.0, 2.5, np.nan, 4.0]], np.float32), "int64s": np.array([[3, 4, 7, 5]])}
+    x["strings"] = np.array([["", "c", "b", "é"]], object)
+    kinds = {"floats": TensorProto.FLOAT, "int64s": TensorProto.INT64, "strings": TensorProto.STRING}
+    given = {f"keys_{keys}": of[keys], f"values_{values}": of[values][::-1]}
+    same("LabelEncoder", x[keys], (("y", kinds[values]),), 4, **given)  # of opset 2 ONNX Runtime finds no NaN
+    if (keys, values) == ("int64s", "floats"):
+        tensors = {"keys_tensor": np.array([7, 3, 5]), "values_tensor": np.array([1.5, 2.5, -1.0])}
+        tensors["default_tensor"] = np.array([9.0])
+        tensors = {name: numpy_helper.from_array(a, name) for name, a in tensors.items()}
+        same("LabelEncoder", x[keys], (("y", TensorProto.DOUBLE),), 4, **tensors)
+
+
+def test_encoders():
+    words, numbers = np.array([["b"], ["é"], ["x"]], object), np.array([[3], [9], [5]])
+    same("LabelEncoder", words, (("y", TensorProto.INT64),), 1, classes_strings=["é", "b"], default_int64=-3)
+    same("CategoryMapper", words, (("y", TensorProto.INT64),), 1, cats_strings=["é", "b"], cats_int64s=[9, 3])
+    same("CategoryMapper", numbers, (("y", TensorProto.STRING),), 1, cats_strings=["é", "b"], cats_int64s=[9, 3])
+    same("OneHotEncoder", words, SCORE, cats_strings=["é", "b"])
+    same("OneHotEncoder", numbers, SCORE, cats_int64s=[9, 3])
+    same("OneHotEncoder", numbers.astype(np.float32) + 0.5, SCORE, cats_int64s=[9, 3])
+    strict = load_bytes(serialized("OneHotEncoder", {"x": words}, SCORE, cats_strings=["é", "b"], zeros=0))
+    np.testing.assert_array_equal(df.Session(strict).run({"x": words[:2]})["z"].reshape(2, 2), [[0, 1], [1, 0]])
+    with pytest.raises(df.InputError, match="outside"):
+        df.Session(strict).run({"x": words})
+    refused("two values", "LabelEncoder", {"x": numbers}, SCORE, 2, keys_int64s=[1, 1], values_floats=[1.0, 2.0])
+    refused("one length", "LabelEncoder", {"x": numbers}, SCORE, 2, keys_int64s=[1, 2], values_floats=[1.0])
+    refused("one type", "LabelEncoder", {"x": words}, SCORE, 2, keys_int64s=[1], values_floats=[1.0])
+    refused("one of each", "LabelEncoder", {"x": words}, SCORE, 2, keys_int64s=[1], keys_strings=["a"])
+    refused("all of them different", "OneHotEncoder", {"x": words}, SCORE, cats_strings=["a", "a"])
+    refused("list of maps", "ZipMap", {"x": np.zeros((1, 2), np.float32)}, classlabels_int64s=[0, 1])
+
+
+# ---- linear models and support vectors ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
+def test_linear_classifiers(transform, random):
+    x = floats(random, 9, 4)
+    for classes, kind in ((2, "ints"), (3, "ints"), (3, "strings")):
+        names = [5, 2, 9][:classes] if kind == "ints" else ["b", "a", "c"]
+        of = {"coefficients": floats(random, classes * 4).tolist(), "intercepts": [0.1, 0.2, -0.3][:classes]}
+        of |= {f"classlabels_{kind}": names, "post_transform": transform}
+        same("LinearClassifier", x, LABELS if kind == "ints" else WORDS, 1, **of)
+        if classes == 3:
+            del of[f"classlabels_{kind}"]
+            same("LinearRegressor", x, SCORE, 1, targets=3, **of)
+    one = {"coefficients": floats(random, 4).tolist(), "intercepts": [0.1], "post_transform": transform}
+    if transform in ("NONE", "LOGISTIC"):
+        same("LinearClassifier", x, LABELS, 1, classlabels_ints=[4, 7], **one)
+    else:
+        refused("no agreed meaning", "LinearClassifier", {"x": x}, LABELS, 1, classlabels_ints=[4, 7], **one)
+
+
+def test_linear_models_that_do_not_fit_are_refused():
+    of = {"coefficients": [1.0, 2.0, 3.0], "intercepts": [0.0, 0.0], "classlabels_ints": [0, 1]}
+    refused("3 coefficients for 2", "LinearClassifier", outputs=LABELS, **of)
+    refused(
+        "2 labels for 3",
+        "LinearClassifier",
+        outputs=LABELS,
+        **of | {"intercepts": [0.0] * 3, "coefficients": [1.0] * 6},
+    )
+    refused("'post_transform' is 'SOFT'", "LinearRegressor", coefficients=[1.0, 2.0], post_transform="SOFT")
+
+
+def test_gradients_of_linear_models_flow(random):
+    data = serialized("LinearRegressor", {"x": floats(random, 3, 2)}, SCORE, 1, coefficients=[2.0, -3.0])
+    graph = load_bytes(data).graph
+    made = vjp_graph(graph, [*graph.inputs])
+    feeds = {v.name: floats(random, 3, 2) if v.name == "x" else np.ones((3, 1), np.float32) for v in made.inputs}
+    (dx,) = [a for a in evaluate(made, feeds).values() if a.shape == (3, 2)]
+    np.testing.assert_allclose(dx, [[2.0, -3.0]] * 3)
+
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+def test_support_vector_machines(kernel, random):
+    x = floats(random, 9, 3) * 2 + 5
+    for classes, probable in [(2, False), (4, False), *[(2, True), (3, True)] * (kernel == "RBF")]:
+        count, pairs = 4 * classes, classes * (classes - 1) // 2
+        of = {"support_vectors": (floats(random, count * 3) * 2 + 5).tolist(), "vectors_per_class": [4] * classes}
+        of |= {"coefficients": floats(random, count * (classes - 1)).tolist(), "rho": floats(random, pairs).tolist()}
+        of |= {"kernel_type": kernel, "kernel_params": [0.05, 0.5, 2.0], "classlabels_ints": [3, 1, 2, 7][:classes]}
+        if probable:
+            of |= {"prob_a": floats(random, pairs).tolist(), "prob_b": floats(random, pairs).tolist()}
+        same("SVMClassifier", x, LABELS, 1, 2e-5, **of)
+        if classes > 2:
+            same("SVMClassifier", x, LABELS, 1, 2e-5, post_transform="SOFTMAX", **of)
+    of = {"coefficients": floats(random, 5).tolist(), "support_vectors": floats(random, 15).tolist(), "n_supports": 5}
+    of |= {"kernel_type": kernel, "kernel_params": [0.05, 0.5, 2.0], "rho": [0.3]}
+    for one in (0, 1):
+        same("SVMRegressor", x, SCORE, 1, 2e-5, one_class=one, **of)
+
+
+def test_support_vector_machines_that_do_not_fit_are_refused():
+    of = {"support_vectors": [1.0] * 4, "vectors_per_class": [1, 1], "coefficients": [1.0, 2.0], "rho": [0.0]}
+    of |= {"classlabels_ints": [0, 1], "kernel_type": "LINEAR"}
+    refused("expected 1 x 2", "SVMClassifier", outputs=LABELS, **of | {"coefficients": [1.0]})
+    refused("2 support vectors", "SVMClassifier", outputs=LABELS, **of | {"support_vectors": [1.0] * 3})
+    refused("2 numbers where 1", "SVMClassifier", outputs=LABELS, **of | {"rho": [0.0, 0.0]})
+    refused("vectors of each", "SVMClassifier", outputs=LABELS, **of | {"vectors_per_class": [1, -1]})
+    refused("kernel_params", "SVMClassifier", outputs=LABELS, **of | {"kernel_type": "RBF"})
+
+
+# ---- trees --------------------------------------------------------------------------------------------
+
+MODES = ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"]
+
+
+def forest(random, trees, depth, features, ids, per_leaf, prefix, positive=False):
+    """Attributes of random trees, whose nodes stand in random order; with ``prefix`` of the entries of leaves."""
+    rows, entries = [], []
+
+    def grow(tree, level, counter):
+        node = next(counter)
+        if level == depth or (level and random.random() < 0.2):
+            rows.append((tree, node, 0, "LEAF", 0.0, 0, 0, 0))
+            for i in random.permutation(ids)[:per_leaf]:
+                weight = random.random() if positive else random.standard_normal()
+                entries.append((tree, node, int(i), float(np.float32(weight))))
+            return node
+        yes, no = grow(tree, level + 1, counter), grow(tree, level + 1, counter)
+        threshold = float(np.float32(np.round(random.standard_normal(), 1)))
+        rows.append((tree, node, int(random.integers(features)), str(random.choice(MODES)), threshold, yes, no,
+                     int(random.integers(2))))  # fmt: skip
+        return node
+
+    for tree in range(trees):
+        grow(tree, 0, itertools.count())
+    rows.sort(key=lambda row: row[:2])
+    names = ("treeids", "nodeids", "featureids", "modes", "values", "truenodeids", "falsenodeids",
+             "missing_value_tracks_true")  # fmt: skip
+    found = {f"nodes_{name}": list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    columns = zip(("treeids", "nodeids", "ids", "weights"), zip(*entries, strict=True), strict=True)
+    return found | {f"{prefix}_{name}": list(column) for name, column in columns}
+
+
+def rows_with_gaps(random, *shape):
+    x = np.round(floats(random, *shape), 1)
+    x[random.random(shape) < 0.1] = np.nan
+    return x
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+@pytest.mark.parametrize("targets", [1, 3])
+def test_tree_regressors(aggregate, targets, random):
+    of = forest(random, 7, 5, 4, range(targets), targets, "target")
+    of |= {"n_targets": targets, "aggregate_function": aggregate}
+    same("TreeEnsembleRegressor", rows_with_gaps(random, 40, 4), SCORE, **of)
+    base = floats(random, targets).tolist()
+    same("TreeEnsembleRegressor", rows_with_gaps(random, 40, 4).astype(np.float64), SCORE, base_values=base, **of)
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
+def test_tree_classifiers(transform, random):
+    x = rows_with_gaps(random, 40, 4)
+    of = forest(random, 6, 4, 4, range(3), 3, "class")
+    base = floats(random, 3).tolist()
+    for more in ({"classlabels_int64s": [4, 1, 2]}, {"classlabels_int64s": [4, 1, 2], "base_values": base}):
+        same("TreeEnsembleClassifier", x, LABELS, post_transform=transform, **of, **more)
+    same("TreeEnsembleClassifier", x, WORDS, post_transform=transform, classlabels_strings=["a", "c", "b"], **of)
+    for positive in (False, True):
+        of = forest(random, 6, 4, 4, [0], 1, "class", positive) | {"classlabels_int64s": [4, 1]}
+        if transform in ("NONE", "LOGISTIC"):
+            same("TreeEnsembleClassifier", x, LABELS, post_transform=transform, **of)
+            same("TreeEnsembleClassifier", x, LABELS, post_transform=transform, base_values=[0.2], **of)
+        else:
+            refused("no agreed meaning", "TreeEnsembleClassifier", {"x": x}, LABELS, post_transform=transform, **of)
+
+
+def test_doubles_of_trees_stay_doubles():
+    values = numpy_helper.from_array(np.array([1 + 1e-12, 0.0, 0.0]), "values")
+    weights = numpy_helper.from_array(np.array([1.0, 2.0]), "weights")
+    of = {"nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0] * 3, "n_targets": 1}
+    of |= {
+        "nodes_modes": ["BRANCH_LT", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+    }
+    of |= {"target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0]}
+    x = np.array([[1.0], [1 + 2e-12]])
+    found = same(
+        "TreeEnsembleRegressor", x, SCORE, nodes_values_as_tensor=values, target_weights_as_tensor=weights, **of
+    )
+    assert found["z"].tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"nodes_truenodeids": [0, 0, 0]}, "in a circle"), ({"nodes_truenodeids": [7, 0, 0]}, "leads to node 7"),
+        ({"nodes_truenodeids": [2, 0, 0]}, "first node"), ({"nodes_nodeids": [0, 1, 1]}, "one number"),
+        ({"nodes_featureids": [-1, 0, 0]}, "negative feature"), ({"target_ids": [0, 3]}, "target 3"),
+        ({"target_nodeids": [0, 2]}, "no leaf"), ({"nodes_modes": ["BRANCH_X", "LEAF", "LEAF"]}, "not known: BRANCH_X"),
+        ({"nodes_values": [0.0]}, "different lengths"), ({"target_weights": [1.0]}, "different lengths"),
+        ({"nodes_featureids": [1 << 40, 0, 0]}, "too large"),
+        ({"nodes_modes": ["BRANCH_LT"] * 2 + ["LEAF"], "nodes_truenodeids": [1, 0, 0],
+          "nodes_falsenodeids": [2, 2, 0]}, "first node"),
+    ],
+)  # fmt: skip
+def test_what_is_no_tree_is_refused(change, match):
+    of = {"nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0] * 3, "nodes_values": [0.0] * 3}
+    of |= {
+        "nodes_modes": ["BRANCH_LT", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+    }
+    of |= {"target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0]}
+    refused(match, "TreeEnsembleRegressor", n_targets=1, **of | change)
+
+
+def test_a_feature_that_rows_do_not_have_is_refused_at_run_time():
+    of = {"nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [9] * 3, "nodes_values": [0.0] * 3}
+    of |= {
+        "nodes_modes": ["BRANCH_LT", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+    }
+    of |= {"target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0]}
+    data = serialized("TreeEnsembleRegressor", {"x": np.zeros((1, 2), np.float32)}, SCORE, n_targets=1, **of)
+    for device in ("cpu", "numpy"):
+        with pytest.raises(df.InputError, match=r"node that is no node|feature lies outside"):
+            df.Session(load_bytes(data), devices=[device]).run({"x": np.zeros((1, 2), np.float32)})
