@@ -71,6 +71,7 @@ _NAMES = {
     "Segment": "ir.plan",
     "Step": "ir.plan",
     "Unavailable": "plugin.device",
+    "add_gradients": "passes.autodiff",
     "address_of": "cdevice.host_memory",
     "array_at": "cdevice.host_memory",
     # what is chosen by name in training; df.losses, df.optim and df.schedules have the core's

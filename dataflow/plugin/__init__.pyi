@@ -46,6 +46,7 @@ from ..ops.grid_sample import affine_positions as affine_positions
 from ..ops.grid_sample import tap_positions as tap_positions
 from ..ops.resize import coordinates_of as coordinates_of
 from ..ops.resize import taps as taps
+from ..passes.autodiff import add_gradients as add_gradients
 from ..passes.pipeline import Context as Context
 from ..passes.pipeline import Pass as Pass
 from ..testing.conformance import check_device as check_device

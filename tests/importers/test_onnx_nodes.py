@@ -50,8 +50,7 @@ def cases():
     for case in found:
         used = list(operators(inlined(case.model, "model")))
         known = all(v is not None and STANDARD.find(d, op, v) is not None for d, op, v in used)
-        old = any(d == "" and v is not None and v < 7 for d, _, v in used)
-        if used and known and not old and case.data_sets and not re.fullmatch(RANDOM, case.name):
+        if used and known and case.data_sets and not re.fullmatch(RANDOM, case.name):
             yield case
 
 

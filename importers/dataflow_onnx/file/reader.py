@@ -21,10 +21,11 @@ from dataflow.plugin import DTYPES, MOST_AXES, Size
 from .external import ExternalData
 from .functions import check_functions
 from .node_order import sort_nodes
+from .old_opsets import BEFORE_7, as_opset_7
 from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord, plain_domain
 from .wire import content_of, read_content
 
-OLDEST_OPSET = 7
+OLDEST_OPSET = 1
 MAIN = "the main graph"
 _ONNX_NAMES = {
     "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
@@ -89,13 +90,20 @@ def _records(content: Content, path: str) -> ModelRecord:
     opsets = {reader.text("the domain of an opset", plain_domain(o.domain)): int(o.version) for o in proto.opset_import}
     version = opsets.get("")
     if version is not None and version < OLDEST_OPSET:
-        raise ModelError(
-            f"{path}: opset {version}; dataflow reads opset {OLDEST_OPSET} and later: convert the file with "
-            "onnx.version_converter.convert_version"
-        )
+        raise ModelError(f"{path}: opset {version}; expected {OLDEST_OPSET} or later")
     graph = reader.graph(proto.graph, MAIN, large)
+    if version is not None and version < 7:
+        graph = _modern(graph, version, path)
+        opsets |= {"": 7, BEFORE_7: 1}
     folder, external = str(reader.external.folder), reader.external.used
     return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external)
+
+
+def _modern(graph: GraphRecord, version: int, path: str) -> GraphRecord:
+    try:
+        return as_opset_7(graph, version)
+    except ModelError as error:
+        raise ModelError(f"{path}: opset {version}: {error}") from None
 
 
 def inlined(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:

@@ -7,6 +7,7 @@ from . import (
     activation,
     arithmetic,
     attention,
+    before_7,
     cast,
     constant,
     control_flow,
@@ -33,6 +34,7 @@ from . import (
     softmax,
     sort,
     strings,
+    training,
 )
 
 _FAMILIES = (
@@ -64,5 +66,11 @@ _FAMILIES = (
     sort,
     strings,
 )
-_COLLECTORS = (*(family.operator for family in _FAMILIES), *microsoft.COLLECTORS, *ml.COLLECTORS)
+_COLLECTORS = (
+    *(family.operator for family in _FAMILIES),
+    *microsoft.COLLECTORS,
+    *ml.COLLECTORS,
+    *before_7.COLLECTORS,
+    *training.COLLECTORS,
+)
 STANDARD = Table(converter for collector in _COLLECTORS for converter in collector.converters)
