@@ -14,7 +14,8 @@ from .host import checks
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
-from .ir.graph import Graph
+from .ir.graph import Graph, with_data_of
+from .ir.specialize import Specialize, Wanted
 from .ir.types import Array, TensorType
 from .ir.value import Value
 from .plugin.registry import Registry, registry_of
@@ -76,6 +77,7 @@ class Model:
     Attributes:
         graph: immutable; ``arrays`` has the newest data of its initializers.
         source: what the format that loaded it keeps for saving; None for a model built by hand.
+        specialize: makes the graph anew where ``graph`` can't be bound to the sizes of inputs, or None.
         lock: held while a Trainer changes the weights, and while they are read together.
     """
 
@@ -85,9 +87,11 @@ class Model:
         *,
         aliases: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         source: object = None,
+        specialize: Specialize | None = None,
     ) -> None:
         self.graph = graph
         self.source = source
+        self.specialize = specialize
         self.aliases = MappingProxyType(dict(aliases))
         self.version = 0  # goes up with every change of data
         self.lock = threading.RLock()
@@ -140,14 +144,14 @@ class Model:
 
     def copy(self) -> Model:
         """An independent model with today's data."""
-        twin = Model(self.graph, aliases=self.aliases, source=self.source)
+        twin = Model(self.graph, aliases=self.aliases, source=self.source, specialize=self.specialize)
         with self.lock:
             twin._changed = {name: self._newest(name) for name in self._names_of_changes()}
         return twin
 
-    def with_graph(self, graph: Graph) -> Model:
+    def with_graph(self, graph: Graph, specialize: Specialize | None = None) -> Model:
         """A model of another graph with the same source; data of initializers that both have, alike in type, stays."""
-        twin = Model(graph, aliases=self.aliases, source=self.source)
+        twin = Model(graph, aliases=self.aliases, source=self.source, specialize=specialize)
         with self.lock:
             for name in self._names_of_changes():
                 value = twin._by_name.get(name)
@@ -221,6 +225,13 @@ class Model:
                 for value, data in self.graph.initializers.items()
             }
         return dataclasses.replace(self.graph, initializers=stored)
+
+    def specialized(self, types: Mapping[str, TensorType], values: Mapping[str, Array]) -> Graph | Wanted | None:
+        """The graph for inputs of these types, with today's data; see ``Specialize``. None where ``graph`` is all."""
+        if self.specialize is None:
+            return None
+        made = self.specialize(types, values)
+        return with_data_of(made, self.graph_with_data()) if isinstance(made, Graph) else made
 
 
 def load(path: str, *, registry: Registry | None = None, limits: Limits | None = None, **options: Any) -> Model:

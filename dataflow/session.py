@@ -5,30 +5,33 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from .engine import Engine
-from .errors import Cancelled, InputError, ModelError
+from .errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from .execute.arguments import check_result, checked_inputs, checked_shapes, sizes_of
 from .execute.execution import DeviceChoice, Execution
 from .execute.program import Program
 from .execute.report import AssignedNode, assigned_nodes, work_elsewhere
 from .host import checks
 from .host.fork import renew_in_child
+from .host.garbage_collection import collection_paused
 from .host.limits import Limits, limited
 from .host.numbers import integer
-from .ir.dims import Dim
-from .ir.graph import Graph, Node
+from .ir.graph import Graph
 from .ir.lowered import Lowered
 from .ir.plan import Plan
-from .ir.types import Array
+from .ir.specialize import Wanted
+from .ir.types import Array, TensorType
 from .passes.bind_shapes import bind, dims_of
 from .passes.dead_code import eliminate_dead_code
 from .passes.dynamic_regions import Region, depends_on_data, split
+from .passes.size_values import MOST_BYTES, Kernels, completed, take_sizes
 from .planning.algorithms import Algorithms
 from .plugin.device import Precision
 from .plugin.registry import Registry
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from .execute.profile import Profile
 
 log = logging.getLogger("dataflow")
+_MOST_SPECIAL = 64  # forms of inputs and values of which the graphs that were made for them alone are kept
 
 
 @runtime_checkable
@@ -50,6 +54,9 @@ class Weighted(Protocol):
     def graph_with_data(self) -> Graph:
         """The graph with today's data in its initializers."""
 
+    def specialized(self, types: Mapping[str, TensorType], values: Mapping[str, Array]) -> Graph | Wanted | None:
+        """The graph for inputs of these types, or None; see ``ir.specialize``."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
@@ -61,15 +68,34 @@ class _Fixed:
         """The graph."""
         return self.graph
 
+    def specialized(self, types: Mapping[str, TensorType], values: Mapping[str, Array]) -> Graph | Wanted | None:
+        """None: it has no other form."""
+        return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Loaded:
-    """What a session made of the weights of one moment; each call uses that of its begin."""
+    """What a session made of the weights of one moment; each call uses that of its begin.
+
+    Attributes:
+        depends: some of its sizes depend on data.
+        regions: by names of results.
+        form: of inputs and values that it was specialized for; empty: it is for all.
+    """
 
     graph: Graph
     engine: Engine
     depends: bool
     regions: dict[tuple[str, ...], tuple[Region, ...]]
+    form: tuple[Hashable, ...] = ()
+
+
+class _Unbound(Exception):
+    """The graph can't be bound to the sizes of inputs; the cause says why."""
+
+    def __init__(self, cause: InputError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class Session:
@@ -124,6 +150,7 @@ class Session:
         checks.text("fallback", fallback, ("warn", "error"))
         self._fallback, self._warned = fallback, False
         self._concurrency = integer("concurrency", concurrency)
+        self._special: OrderedDict[tuple[Hashable, ...], _Loaded | Wanted] = OrderedDict()
         engine = Engine(how, self.model.graph, plans=integer("plans", plans, 0), borrows=True)
         self._placement, self._devices = engine.placement, engine.devices
         self._lock, self._reloading = threading.Lock(), threading.Lock()
@@ -132,6 +159,7 @@ class Session:
 
     def _load(self, engine: Engine) -> _Loaded:
         graph = self.model.graph_with_data()
+        self._special = OrderedDict()
         return _Loaded(graph, engine, depends_on_data(graph), {})
 
     def _loaded(self) -> _Loaded:
@@ -199,6 +227,22 @@ class Session:
     def _run(self, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None) -> dict[str, Array]:
         loaded = self._loaded()
         arguments = checked_inputs(loaded.graph, inputs)
+        try:
+            return self._run_on(loaded, arguments, outputs, out)
+        except _Unbound as error:
+            special = self._specialized(loaded, arguments, error.cause)
+        try:
+            return self._run_on(special, arguments, outputs, out)
+        except _Unbound as error:
+            raise error.cause from None
+
+    def _run_on(
+        self,
+        loaded: _Loaded,
+        arguments: Mapping[str, Array],
+        outputs: Sequence[str] | None,
+        out: Mapping[str, Array] | None,
+    ) -> dict[str, Array]:
         if loaded.depends:
             return self._run_regions(loaded, arguments, outputs, out or {})
         program = self._program(loaded, arguments, outputs)
@@ -208,6 +252,68 @@ class Session:
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         return results
+
+    def _specialized(
+        self, loaded: _Loaded, arguments: Mapping[str, Array], cause: InputError, *, runs: bool = True
+    ) -> _Loaded:
+        """What the model is for these inputs, where its graph can't be bound to their sizes.
+
+        Args:
+            loaded: the model for all sizes.
+            arguments: inputs.
+            cause: why it can't.
+            runs: values that it wants to know are computed; the inputs have data.
+
+        Raises:
+            InputError: the model is nothing for these inputs either.
+        """
+        types = {v.name: TensorType(v.type.dtype, arguments[v.name].shape) for v in loaded.graph.inputs}
+        values: dict[str, Array] = {}
+        while True:
+            known = tuple((name, array.dtype.str, array.shape, array.tobytes()) for name, array in values.items())
+            form = (tuple(type_.shape for type_ in types.values()), known)
+            made = self._known_special(form)
+            if made is None:
+                graph = self._convert(types, values, cause)
+                made = graph if isinstance(graph, Wanted) else self._special_of(loaded, graph, form)
+                self._keep_special(form, made)
+            if isinstance(made, _Loaded):
+                return made
+            if not runs:
+                raise ModelError(f"{made.why}: it depends on data, so there is no plan before it runs")
+            before = self._special_of(loaded, made.graph, (*form, made.name))
+            found = self._run_on(before, arguments, None, None)[made.name]
+            if found.nbytes > MOST_BYTES:
+                raise InputError(f"{made.why}: it takes {found.nbytes} bytes; expected at most {MOST_BYTES}")
+            values[made.name] = found
+
+    def _convert(
+        self, types: Mapping[str, TensorType], values: Mapping[str, Array], cause: InputError
+    ) -> Graph | Wanted:
+        try:
+            made = collection_paused(lambda: self.model.specialized(types, values))
+        except (Cancelled, LimitExceeded, OutOfMemoryError):
+            raise
+        except DataflowError as error:
+            raise InputError(f"{cause}; made for these sizes alone it fails too: {error}") from None
+        if made is None:
+            raise cause
+        return made
+
+    def _special_of(self, loaded: _Loaded, graph: Graph, form: tuple[Hashable, ...]) -> _Loaded:
+        return _Loaded(graph, loaded.engine, depends_on_data(graph), {}, form)
+
+    def _known_special(self, form: tuple[Hashable, ...]) -> _Loaded | Wanted | None:
+        with self._lock:
+            if form in self._special:
+                self._special.move_to_end(form)
+            return self._special.get(form)
+
+    def _keep_special(self, form: tuple[Hashable, ...], made: _Loaded | Wanted) -> None:
+        with self._lock:
+            self._special[form] = made
+            while len(self._special) > _MOST_SPECIAL:
+                self._special.popitem(last=False)
 
     def _run_regions(
         self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array]
@@ -223,14 +329,16 @@ class Session:
             if name not in graph.outputs:
                 raise InputError(f"out: there is no output {name!r}; there are: {', '.join(graph.outputs)}")
             check_result(name, array)
+        kernels = loaded.engine.registry.reference_kernels
         sizes = sizes_of(loaded.graph, arguments)
         values = dict(arguments)
         for index, region in enumerate(regions):
+            sizes = _completed(loaded.graph, sizes, kernels)
             given = {v.name: values[v.name] for v in region.graph.inputs}
             needed = tuple((name, sizes[name]) for name in sorted(dims_of(region.graph)))
             shapes = tuple(np.shape(a) for a in given.values())
             make = functools.partial(self._region_for, loaded, region, given, sizes)
-            program = loaded.engine.program(("run",), (names, index, shapes, needed), make)
+            program = loaded.engine.program(("run",), (loaded.form, names, index, shapes, needed), make)
             results = program.results.arrays()
             try:
                 program.run(given, results)
@@ -238,7 +346,7 @@ class Session:
                 raise KeyboardInterrupt(str(error)) from None
             values.update(results)
             for node, value in region.reads:
-                _take_sizes(node, values[value.name], sizes)
+                take_sizes(node, values[value.name], sizes)
         found = {name: values[value.name] for name, value in graph.outputs.items()}
         for name in out:
             if out[name].dtype != found[name].dtype or out[name].shape != found[name].shape:
@@ -265,7 +373,7 @@ class Session:
         arguments = checked_inputs(loaded.graph, inputs)
         try:
             with limited(self._devices.account, "the profile"):
-                return profile_program(self._program(loaded, arguments, outputs), self._devices, arguments, rounds)
+                return profile_program(self._plannable(loaded, arguments, outputs), self._devices, arguments, rounds)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
 
@@ -283,14 +391,25 @@ class Session:
         """
         with limited(self._devices.account, "the plan"):
             loaded = self._loaded()
-            return self._program(loaded, checked_shapes(loaded.graph, inputs), outputs).plan
+            return self._plannable(loaded, checked_shapes(loaded.graph, inputs), outputs).plan
 
     def placement(self, inputs: Any = None) -> list[AssignedNode]:
         """Where each node runs for these inputs, and why not on an earlier device; inputs as in ``plan``."""
         with limited(self._devices.account, "the plan"):
             loaded = self._loaded()
-            lowered = self._program(loaded, checked_shapes(loaded.graph, inputs), None).lowered
+            lowered = self._plannable(loaded, checked_shapes(loaded.graph, inputs), None).lowered
         return list(assigned_nodes(lowered))
+
+    def _plannable(self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
+        """The program for these inputs, of which only the shapes are looked at."""
+        try:
+            return self._program(loaded, arguments, outputs)
+        except _Unbound as error:
+            special = self._specialized(loaded, arguments, error.cause, runs=False)
+        try:
+            return self._program(special, arguments, outputs)
+        except _Unbound as error:
+            raise error.cause from None
 
     def _program(self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
         if loaded.depends:
@@ -300,7 +419,7 @@ class Session:
                 "before it runs; session.plans has those of the runs so far"
             )
         names = () if outputs is None else checks.texts("outputs", outputs)
-        form = (names, tuple(a.shape for a in arguments.values()))
+        form = (loaded.form, names, tuple(a.shape for a in arguments.values()))
         return loaded.engine.program(("run",), form, lambda: self._compile(loaded, arguments, names))
 
     def _compile(self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
@@ -314,11 +433,16 @@ class Session:
         for value in region.graph.inputs:
             wanted, found = value.type.bind(sizes), given[value.name].shape
             if wanted.shape != found:
-                raise InputError(f"{value.name!r} has shape {found}; the nodes that read it were made for {wanted}")
+                text = f"{value.name!r} has shape {found}; the nodes that read it were made for {wanted}"
+                raise _Unbound(InputError(text))
         return self._build(loaded, region.graph, sizes)
 
     def _build(self, loaded: _Loaded, graph: Graph, sizes: Mapping[str, int]) -> Program:
-        return loaded.engine.build(bind(graph, sizes), judge=self._judge, cap=self._concurrency)
+        try:
+            bound = bind(graph, sizes, loaded.engine.registry.reference_kernels)
+        except InputError as error:
+            raise _Unbound(error) from error
+        return loaded.engine.build(bound, judge=self._judge, cap=self._concurrency)
 
     def _judge(self, lowered: Lowered) -> None:
         """Says, or refuses, when much of the work is not on a named device."""
@@ -333,13 +457,11 @@ class Session:
         log.warning(text)
 
 
-def _take_sizes(node: Node, array: Array, sizes: dict[str, int]) -> None:
-    """Enters the sizes that a tensor holds."""
-    for dim, number in zip(node.attributes["sizes"], array.reshape(-1), strict=True):
-        if number < 0:
-            raise InputError(f"{node.origin or node.describe()}: a size that depends on data is {int(number)}")
-        if isinstance(dim, Dim):
-            sizes[str(dim)] = int(number)
+def _completed(graph: Graph, sizes: Mapping[str, int], kernels: Kernels) -> dict[str, int]:
+    try:
+        return completed(graph, sizes, kernels)
+    except InputError as error:
+        raise _Unbound(error) from error
 
 
 def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:

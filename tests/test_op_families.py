@@ -40,7 +40,8 @@ def test_the_reference_has_a_file_per_family():
 
 def test_samples_have_a_file_per_family():
     found = {(family, s.op.name) for family, rows in samples.TABLES.items() for s in rows}
-    assert found == {(family, op) for op, family in FAMILY.items()}
+    without = {("dynamic_shape", "deferred")}  # it stands for nodes, and gives nothing
+    assert found == {(family, op) for op, family in FAMILY.items()} - without
 
 
 # ---- native files -------------------------------------------------------------------------------------

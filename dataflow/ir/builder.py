@@ -42,6 +42,8 @@ class GraphBuilder:
         self._inputs: list[Value] = []
         self._outputs: dict[str, Value] = {}
         self._nodes: list[Node] = []
+        self._producers: dict[Value, Node] = {}
+        self._indexed = 0  # nodes that are among the producers
         self._initializers: dict[Value, Initializer] = {}
         self._states: list[State] = []
         self._scalars: dict[tuple[DType, float, str], Value] = {}
@@ -259,6 +261,10 @@ class GraphBuilder:
         """The nodes so far."""
         return tuple(self._nodes)
 
+    def inputs(self) -> tuple[Value, ...]:
+        """The inputs so far."""
+        return tuple(self._inputs)
+
     def outputs(self) -> dict[str, Value]:
         """The outputs named so far."""
         return dict(self._outputs)
@@ -270,6 +276,13 @@ class GraphBuilder:
     def initializer_of(self, value: Value) -> Initializer | None:
         """The stored tensor that a value is, if it is one."""
         return self._initializers.get(value)
+
+    def producer(self, value: Value) -> Node | None:
+        """The node that computes a value, if one does."""
+        for node in self._nodes[self._indexed :]:
+            self._producers.update({v: node for v in node.outputs if v is not None})
+        self._indexed = len(self._nodes)
+        return self._producers.get(value)
 
     def build(self, stages: Mapping[str, frozenset[str]] = MappingProxyType({})) -> Graph:
         """The finished graph; the builder takes no more nodes afterwards.
@@ -310,6 +323,14 @@ class GraphBuilder:
     def unique(self, name: str) -> str:
         """``name``, with a number behind it when a value has it already; takes it."""
         return _unique(self._names, name, self._reserved)
+
+    def free_name(self, name: str) -> str:
+        """``name``, with a number behind it when a value has it already, or it is kept for one."""
+        found, count = name, 0
+        while found in self._names or found in self._reserved:
+            count += 1
+            found = f"{name}.{count}"
+        return found
 
     def reserve(self, names: Iterable[str]) -> None:
         """Keeps names for values that will be given them; those that the builder makes up avoid them."""

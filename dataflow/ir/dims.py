@@ -237,6 +237,37 @@ def broadcast_size(sizes: Iterable[Size]) -> Size:
     return named[0] if len(named) == 1 else Dim._from({(("broadcast", *named),): 1})
 
 
+def at_least(size: Size) -> int | None:
+    """A number below which ``size`` is for no sizes of its names, which are not negative; None where none is known."""
+    if not isinstance(size, Dim):
+        return size
+    total = 0
+    for monomial, factor in size._terms:
+        bounds = [_atom_at_least(atom) for atom in monomial]
+        if not monomial:
+            total += factor
+        elif factor < 0 or any(bound is None or bound < 0 for bound in bounds):
+            return None
+        else:
+            least = factor
+            for bound in bounds:
+                least *= bound or 0
+            total += least
+    return total
+
+
+def _atom_at_least(atom: Atom) -> int | None:
+    if isinstance(atom, str):
+        return 0
+    bounds = [at_least(term) for term in atom[1:]]
+    if atom[0] == "//":
+        numerator, divisor = bounds
+        return 0 if numerator is not None and numerator >= 0 and divisor is not None and divisor >= 0 else None
+    if atom[0] == "broadcast":
+        return 0
+    return None if None in bounds else min(bound for bound in bounds if bound is not None)
+
+
 _JOINED = {"min": least_size, "broadcast": broadcast_size}
 
 

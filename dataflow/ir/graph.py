@@ -6,6 +6,7 @@ stand in topological order. Values and nodes compare by identity.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -213,6 +214,13 @@ class Graph:
         import html
 
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def with_data_of(graph: Graph, other: Graph) -> Graph:
+    """``graph`` with the data and roles that initializers of the same name and type have in ``other``."""
+    data = {(v.name, v.type): stored for v, stored in other.initializers.items()}
+    stored = {v: data.get((v.name, v.type), own) for v, own in graph.initializers.items()}
+    return dataclasses.replace(graph, initializers=stored)
 
 
 def format_node(node: Node) -> str:

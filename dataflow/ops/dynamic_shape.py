@@ -1,11 +1,26 @@
-"""Ops around sizes that depend on data: reading a size off a tensor, and what has as many results as there are hits."""
+"""Ops between sizes and data: sizes as a tensor, a size read off a tensor, and as many results as there are hits."""
 
 from __future__ import annotations
 
 from ..ir.dims import Dim, Shape, Size
-from ..ir.op import REQUIRED, Op, View
-from ..ir.types import TensorType, int64
-from .infer import need
+from ..ir.op import REQUIRED, MultiOp, Op, View
+from ..ir.types import DType, TensorType, int64
+from .infer import need, product
+
+
+def _sizes_infer(*, values: Shape, shape: Shape, dtype: DType) -> TensorType:
+    need(dtype.kind in "iu", f"sizes: dtype {dtype}; expected integers")
+    need(product(shape) == len(values), f"sizes: {len(values)} sizes for shape {shape}")
+    return TensorType(dtype, tuple(shape))
+
+
+sizes: Op = Op(
+    "sizes",
+    (),
+    _sizes_infer,
+    attributes={"values": REQUIRED, "shape": REQUIRED, "dtype": int64},
+    doc="sizes as a tensor of ``shape``; binding makes a constant of it once their names are known",
+)
 
 
 def _read_shape_infer(x: TensorType, *, sizes: Shape) -> TensorType:
@@ -23,8 +38,8 @@ read_shape: Op = Op(
     gradient=lambda node, dy: None,
     cheap=True,
     view=lambda node, strides: View(0, strides),
-    doc="says that the named ``sizes`` are the elements of x; the graph is cut behind it, and what has these sizes is "
-    "planned once they are known. y is x",
+    doc="says that the named ``sizes`` are the elements of x, and what has these sizes is planned once they are known: "
+    "binding computes them where x depends on other sizes alone; else the graph is cut behind it. y is x",
 )
 
 
@@ -60,4 +75,14 @@ nonzero: Op = Op(
     "are, and another number of them is an error",
 )
 
-OPS = (read_shape, require, nonzero)
+deferred: MultiOp = MultiOp(
+    "deferred",
+    ("operands*",),
+    lambda *operands, dtypes, shapes, why: tuple(map(TensorType, dtypes, shapes)),
+    outputs=("results*",),
+    attributes={"dtypes": REQUIRED, "shapes": REQUIRED, "why": REQUIRED},
+    effects="host",
+    doc="stands for nodes that are made once all sizes, and the values that decide about shapes, are known",
+)
+
+OPS = (deferred, sizes, read_shape, require, nonzero)

@@ -2,47 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
 
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
-from ..ir.dims import Dim, bind_size
+from ..ir.dims import Dim
 from ..ir.graph import Graph, Node
-from ..ir.op import Attribute
 from ..ir.rewrite import rewrite
 from ..ir.value import Value
+from ..ops.control_flow import if_
+from ..ops.dynamic_shape import deferred, read_shape
+from ..ops.dynamic_shape import sizes as sizes_op
+from ..ops.rules.infer import operand
+from ..ops.rules.subgraph import inline
+from .size_values import Kernels, SizeValues, bound_attributes, completed
 
 
-def bind(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+def bind(graph: Graph, sizes: Mapping[str, int], kernels: Kernels = MappingProxyType({})) -> Graph:
     """The graph with every named dim replaced by its size, in types, attributes and bodies.
+
+    What depends on sizes alone and decides about shapes is computed: sizes that nodes compute, sizes as data, and the
+    conditions of branches, of which one is left.
+
+    Args:
+        graph: any.
+        sizes: by name.
+        kernels: the reference's, by op.
 
     Raises:
         InputError: with these sizes a node's shapes don't fit.
     """
     if not dims_of(graph):
-        return graph
+        waiting = next((node for node in graph.nodes if node.op is deferred), None)
+        if waiting is None:
+            return graph
+        raise InputError(str(waiting.attributes["why"]))
+    return _bound_graph(SizeValues.of(graph), completed(graph, sizes, kernels), kernels)
 
-    def copy(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> tuple[Value | None, ...]:
-        bodies = tuple(bind(body, sizes) for body in node.bodies)
+
+def _bound_graph(values: SizeValues, sizes: Mapping[str, int], kernels: Kernels) -> Graph:
+    def copy(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None]:
+        if node.op is deferred:
+            raise InputError(str(node.attributes["why"]))
+        if node.op is read_shape:  # its sizes are known
+            return inputs
+        if node.op is if_ and values.is_static(operand(node)):
+            condition = values.compute(operand(node), sizes, kernels)
+            if condition is not None:
+                branch = values.bodies(node)[0 if condition else 1]
+                return _taken(builder, node, _bound_graph(branch, sizes, kernels), inputs[1:], sizes)
+        bodies = tuple(_bound_graph(body, sizes, kernels) for body in values.bodies(node)) if node.bodies else ()
         names = [None if v is None else v.name for v in node.outputs]
-        try:
-            attributes = {key: _bound(value, sizes) for key, value in node.attributes.items()}
-        except InputError as error:  # a division by zero
-            raise InputError(f"{node.describe()}: {error}") from None
+        attributes = bound_attributes(node, sizes)
+        if node.op is sizes_op and not any(isinstance(size, Dim) for size in attributes["values"]):
+            array = np.array(attributes["values"], attributes["dtype"].numpy).reshape(attributes["shape"])
+            return [builder.initializer(names[0] or node.name, array)]
         try:
             made = builder.add(node.op, inputs, attributes, bodies=bodies, name=node.name, output_names=names)
         except InputError as error:
             raise InputError(f"{error}; {_listed(node, sizes)}") from None
-        for old, new in zip(node.outputs, made.outputs, strict=True):
-            # What reads it was made for the type that was inferred from names, attributes and regions among it.
-            if old is not None and new is not None and old.type.bind(sizes) != new.type:
-                raise InputError(
-                    f"{node.describe()}: its result {old.name!r} is {new.type}, where the graph expects {old.type}, "
-                    f"{old.type.bind(sizes)}; {_listed(node, sizes)}: give these sizes one name where they are equal"
-                )
+        _check_types(node, made.outputs, sizes)
         return made.outputs
 
-    return rewrite(graph, copy, input_type=lambda type_: type_.bind(sizes))
+    return rewrite(values.graph, copy, input_type=lambda type_: type_.bind(sizes))
+
+
+def _taken(
+    builder: GraphBuilder, node: Node, body: Graph, captures: Sequence[Value | None], sizes: Mapping[str, int]
+) -> list[Value]:
+    """The results of the branch that is taken, with its nodes in place of the node."""
+    new = inline(builder, body, [v for v in captures if v is not None])
+    made = [new[v] for v in body.outputs.values()]
+    _check_types(node, made, sizes)
+    for old, value in zip(node.outputs, made, strict=True):
+        if old is not None:
+            builder.rename(value, old.name)
+    return made
+
+
+def _check_types(node: Node, made: Sequence[Value | None], sizes: Mapping[str, int]) -> None:
+    """What reads a result was made for the type that was inferred from names, attributes and regions among it."""
+    for old, new in zip(node.outputs, made, strict=True):
+        if old is not None and new is not None and old.type.bind(sizes) != new.type:
+            raise InputError(
+                f"{node.describe()}: its result {old.name!r} is {new.type}, where the graph expects {old.type}, "
+                f"{old.type.bind(sizes)}; {_listed(node, sizes)}: give these sizes one name where they are equal"
+            )
 
 
 def _listed(node: Node, sizes: Mapping[str, int]) -> str:
@@ -68,9 +116,3 @@ def dims_of(graph: Graph) -> frozenset[str]:
                 if isinstance(item, Dim):
                     found |= item.names
     return frozenset(found)
-
-
-def _bound(attribute: Attribute, sizes: Mapping[str, int]) -> Attribute:
-    if isinstance(attribute, tuple):
-        return tuple(_bound(item, sizes) for item in attribute)
-    return bind_size(attribute, sizes) if isinstance(attribute, Dim) else attribute

@@ -16,6 +16,8 @@ from ..ir.graph import Graph, Node
 from ..ir.types import TensorType
 from ..ir.value import Value
 from ..ops.dynamic_shape import read_shape
+from ..ops.rules.infer import operand
+from .size_values import SizeValues, has_reads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,8 +34,17 @@ class Region:
 
 
 def depends_on_data(graph: Graph) -> bool:
-    """Whether some sizes are read off tensors."""
-    return any(node.op is read_shape and sizes_read(node) for node in graph.nodes)
+    """Whether some sizes are read off values that depend on data."""
+    return bool(_reads_of_data(graph))
+
+
+def _reads_of_data(graph: Graph, values: SizeValues | None = None) -> set[Node]:
+    """The nodes that read sizes off what depends on data; binding computes the others."""
+    if not has_reads(graph.nodes):
+        return set()
+    values = SizeValues.of(graph) if values is None else values
+    reads = [node for node in graph.nodes if node.op is read_shape and sizes_read(node)]
+    return {node for node in reads if not values.is_static(operand(node))}
 
 
 def sizes_read(node: Node) -> tuple[Dim, ...]:
@@ -43,6 +54,8 @@ def sizes_read(node: Node) -> tuple[Dim, ...]:
 
 def split(graph: Graph) -> tuple[Region, ...]:
     """The regions in the order in which they run; nodes that no result needs are left out."""
+    values = SizeValues.of(graph)
+    dynamic = _reads_of_data(graph, values)
     kept, levels = _needed(graph), dict.fromkeys((*graph.inputs, *graph.initializers), 0)
     known: dict[str, int] = {}  # level at which a size can be used
     nodes_at: dict[int, list[Node]] = {0: []}
@@ -52,15 +65,17 @@ def split(graph: Graph) -> tuple[Region, ...]:
             continue
         inputs = [v for v in node.inputs if v is not None]
         level = max([0, *(levels[v] for v in inputs), *(known.get(name, 0) for name in _names(node))])
-        if node.op is read_shape:
+        if node.op is read_shape and node not in dynamic:  # known with the sizes that it depends on
+            known.update({name: level for dim in sizes_read(node) for name in dim.names})
+        elif node.op is read_shape:
             reads.setdefault(level, []).append((node, inputs[0]))
             known.update({name: level + 1 for dim in sizes_read(node) for name in dim.names})
             nodes_at.setdefault(level + 1, [])
-            # As a view of its operand it stays; the names mean nothing to the region that it is in.
-            node = dataclasses.replace(node, attributes={"sizes": (0,) * len(node.attributes["sizes"])})
-        nodes_at.setdefault(level, []).append(node)
+        else:
+            nodes_at.setdefault(level, []).append(node)
         levels.update({v: level for v in node.outputs if v is not None})
     results = set(graph.outputs.values())
+    _repeat_static(graph, nodes_at, values, results)
     read = {v: level for level, nodes in nodes_at.items() for n in nodes for v in n.inputs if v is not None}
     for level, nodes in nodes_at.items():  # the last level that reads a value
         for node in nodes:
@@ -84,6 +99,20 @@ def split(graph: Graph) -> tuple[Region, ...]:
         region = Graph(inputs_of, outputs, tuple(nodes), stored, (), f"{graph.name}/{level}")
         regions.append(Region(region, tuple(reads.get(level, ()))))
     return tuple(regions)
+
+
+def _repeat_static(graph: Graph, nodes_at: dict[int, list[Node]], values: SizeValues, results: set[Value]) -> None:
+    """Gives each region the nodes itself whose results depend on sizes alone: binding computes them there."""
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    producers = {v: node for node in graph.nodes for v in node.outputs if v is not None and values.is_static(v)}
+    for level, nodes in nodes_at.items():
+        kept = [n for n in nodes if results & set(n.outputs) or not any(v in producers for v in n.outputs)]
+        pending, chosen = list(kept), set(kept)
+        while pending:
+            needed = {producers[v] for v in pending.pop().inputs if v is not None and v in producers} - chosen
+            chosen |= needed
+            pending += needed
+        nodes_at[level] = sorted(chosen, key=order.__getitem__)
 
 
 def without_data(graph: Graph, needed: Iterable[str]) -> Graph:

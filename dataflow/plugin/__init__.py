@@ -87,6 +87,16 @@ _NAMES = {
     # what a long computation asks so that it can be cancelled
     "limited": "host.limits",
     "poll": "host.limits",
+    # graphs of which some sizes are computed, or which are made for some inputs alone
+    "SizeValues": "passes.size_values",
+    "Specialize": "ir.specialize",
+    "Wanted": "ir.specialize",
+    "at_least": "ir.dims",
+    "bind": "passes.bind_shapes",
+    "default_registry": "plugin.registry",
+    "eliminate_dead_code": "passes.dead_code",
+    "has_reads": "passes.size_values",
+    "least_size": "ir.dims",
     # what kernels and converters of some ops share with their declarations
     "REDUCTIONS": "ops.fused",
     "program_steps": "ops.fused",

@@ -12,7 +12,9 @@ from ..host.limits import poll as poll
 from ..ir.builder import GraphBuilder as GraphBuilder
 from ..ir.dims import Dim as Dim
 from ..ir.dims import Size as Size
+from ..ir.dims import at_least as at_least
 from ..ir.dims import broadcast_size as broadcast_size
+from ..ir.dims import least_size as least_size
 from ..ir.graph import Graph as Graph
 from ..ir.graph import Initializer as Initializer
 from ..ir.graph import Node as Node
@@ -30,6 +32,8 @@ from ..ir.operand import Operand as Operand
 from ..ir.plan import Segment as Segment
 from ..ir.plan import Step as Step
 from ..ir.rewrite import rewrite as rewrite
+from ..ir.specialize import Specialize as Specialize
+from ..ir.specialize import Wanted as Wanted
 from ..ir.types import DTYPES as DTYPES
 from ..ir.types import MOST_AXES as MOST_AXES
 from ..ir.types import Array as Array
@@ -47,8 +51,12 @@ from ..ops.grid_sample import tap_positions as tap_positions
 from ..ops.resize import coordinates_of as coordinates_of
 from ..ops.resize import taps as taps
 from ..passes.autodiff import add_gradients as add_gradients
+from ..passes.bind_shapes import bind as bind
+from ..passes.dead_code import eliminate_dead_code as eliminate_dead_code
 from ..passes.pipeline import Context as Context
 from ..passes.pipeline import Pass as Pass
+from ..passes.size_values import SizeValues as SizeValues
+from ..passes.size_values import has_reads as has_reads
 from ..testing.conformance import check_device as check_device
 from ..testing.sample import Sample as Sample
 from ..train.callbacks import Callback as Callback
@@ -77,3 +85,4 @@ from .hookspecs import Named as Named
 from .hookspecs import Save as Save
 from .hookspecs import hookimpl as hookimpl
 from .registry import Registry as Registry
+from .registry import default_registry as default_registry

@@ -73,7 +73,7 @@ class Evaluator:
 
     def _compile(self) -> Programs:
         return Programs(
-            self.model.with_graph(self._graph),
+            self.model.with_graph(self._graph, self.model.specialize),
             self.objective,
             self.optimizer,
             self.trainable,

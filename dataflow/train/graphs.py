@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from ..errors import InputError
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
 from ..ops.random import KEY
 from ..passes.bind_shapes import bind
 from ..passes.dropout import with_dropout
+from ..passes.size_values import Kernels
 from .joint import (
     PENDING,
     VALUES,
@@ -35,6 +37,8 @@ class Graphs:
         clip_norm: the largest norm of the averaged gradient, or None.
         updates_statistics: batch norms use the batch's statistics in training, and update the running ones.
         drops: dropout nodes drop in training.
+        kernels: the reference's, by op.
+        specialize: gives the model's graph for inputs of given types where it can't be bound to their sizes.
 
     Attributes:
         statistics: names of the running statistics that training updates.
@@ -48,9 +52,12 @@ class Graphs:
         clip_norm: float | None,
         updates_statistics: bool,
         drops: bool,
+        kernels: Kernels,
+        specialize: Callable[[Mapping[str, TensorType]], Graph | None],
     ) -> None:
         self._graph, self._objective, self._optimizer = graph, objective, optimizer
         self._clip_norm, self._updates_statistics, self._drops = clip_norm, updates_statistics, drops
+        self._kernels, self._specialize = kernels, specialize
         self.statistics = tuple(s.name.removeprefix(PENDING) for s in self._in_training(graph, True).states)
 
     def training(self, sizes: Mapping[str, int], first: bool, values: Sequence[str] = ()) -> Graph:
@@ -61,7 +68,7 @@ class Graphs:
             first: for the first micro-batch of a logical batch; otherwise for later ones.
             values: names of outputs and inner values to return too, see ``with_values``.
         """
-        return bind(self._in_training(with_values(self._graph, values), first), sizes)
+        return self._in_training(with_values(self._bound(sizes), values), first)
 
     def joint(self, training: Graph, batch: Mapping[str, TensorType], wanted: Sequence[str], first: bool) -> Joint:
         """Forward and backward of what ``training`` made.
@@ -77,12 +84,12 @@ class Graphs:
 
     def evaluation(self, sizes: Mapping[str, int], batch: Mapping[str, TensorType]) -> Graph:
         """The terms of a batch in inference mode."""
-        bound, objective = bind(self._graph, sizes), self._objective.for_batch(batch)
+        bound, objective = self._bound(sizes), self._objective.for_batch(batch)
         return forward_graph(bound, objective.entries(_outputs(bound)), objective.build)
 
     def inference(self, sizes: Mapping[str, int]) -> Graph:
         """The model alone."""
-        return bind(self._graph, sizes)
+        return self._bound(sizes)
 
     def update(self, trained: Sequence[str]) -> Graph:
         """One update of these parameters, and of the statistics."""
@@ -90,6 +97,15 @@ class Graphs:
         statistics = {name: type_ for name, type_ in types.items() if name in set(self.statistics)}
         rule, ordered = self._optimizer, {name: types[name] for name in trained}
         return optimizer_graph(ordered, rule.slots, rule.build, rule.hyper_size, self._clip_norm, statistics)
+
+    def _bound(self, sizes: Mapping[str, int]) -> Graph:
+        try:
+            return bind(self._graph, sizes, self._kernels)
+        except InputError:
+            made = self._specialize({v.name: v.type.bind(sizes) for v in self._graph.inputs})
+            if made is None:
+                raise
+            return bind(made, {}, self._kernels)
 
     def _in_training(self, graph: Graph, first: bool) -> Graph:
         graph = with_batch_statistics(graph, first=first) if self._updates_statistics else graph

@@ -10,7 +10,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, ModelError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
@@ -129,6 +129,23 @@ class Objective:
                 self._seen.clear()
             found = self._seen[form] = target.labels.dtype.numpy
         return found
+
+    def on(self, graph: Graph) -> Graph:
+        """The model's graph, made for some inputs alone, with what the loss reads among its outputs.
+
+        Raises:
+            ModelError: the loss would read the result of an op whose input it wants.
+        """
+        own = graph.outputs
+        outputs = {name: own[name] if name in own else graph.find(v.name) for name, v in self._outputs.items()}
+        for entry in self._weighted_losses:
+            inner = _before(graph, outputs[entry.output], entry.loss.skips)
+            if inner is not None:
+                raise ModelError(
+                    f"the loss reads {entry.output!r}, the result of {inner[0]}, and wants the input of that: give "
+                    f"output={inner[1].name!r}"
+                )
+        return dataclasses.replace(graph, outputs=outputs)
 
     # ---- what it adds to the graph --------------------------------------------------------------------
 

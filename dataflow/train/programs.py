@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,7 +12,7 @@ import numpy as np
 
 from ..compile import to_differentiate
 from ..engine import Engine
-from ..errors import Cancelled, InputError
+from ..errors import Cancelled, InputError, ModelError
 from ..execute.arguments import checked_inputs, sizes_of
 from ..execute.execution import Execution
 from ..execute.profile import Profile, profile_program
@@ -21,7 +22,8 @@ from ..host.limits import limited
 from ..ir.graph import Graph
 from ..ir.kernel import HOST
 from ..ir.plan import Plan
-from ..ir.types import Array
+from ..ir.specialize import Wanted
+from ..ir.types import Array, TensorType
 from ..model import Model
 from ..passes.bind_shapes import dims_of
 from ..passes.dead_code import eliminate_dead_code
@@ -80,7 +82,16 @@ class Programs:
         self.engine = Engine(how, model.graph, plans=PLANS)
         self._scratch = Scratch(self.engine.devices)
         self._graph = tied(model.graph_with_data(), ties)
-        self._graphs = Graphs(self._graph, objective, optimizer, clip_norm, batch_norm == "update", dropout is not None)
+        self._graphs = Graphs(
+            self._graph,
+            objective,
+            optimizer,
+            clip_norm,
+            batch_norm == "update",
+            dropout is not None,
+            self.engine.registry.reference_kernels,
+            functools.partial(_specialized, model, objective, ties),
+        )
         statistics = self._graphs.statistics
         self._trained = Trained(self.engine, self._graph, optimizer.slots, trainable, statistics, ties)
         self._kept: _Kept | None = None
@@ -359,3 +370,17 @@ class Programs:
             program.run(arguments, results, interruptible=interruptible, stage=stage)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
+
+
+def _specialized(
+    model: Model, objective: Objective, ties: Mapping[str, Tie], types: Mapping[str, TensorType]
+) -> Graph | None:
+    """The model's graph for inputs of these types, with its ties; None where there is no other than the model's.
+
+    Raises:
+        ModelError: it depends on values of data.
+    """
+    made = model.specialized(types, {})
+    if isinstance(made, Wanted):
+        raise ModelError(f"{made.why}, which can't be trained through; choose a value before it with output=")
+    return None if made is None else tied(objective.on(made), ties)

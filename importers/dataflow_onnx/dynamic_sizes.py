@@ -10,7 +10,7 @@ import numpy as np
 from dataflow import Dim, Value, float64, int64, ops
 from dataflow.errors import ModelError
 
-from .emit import cast_to, full, iota, number
+from .emit import cast_to, iota, number
 from .importer import Importer
 from .shape_eval import axes_in, product
 from .tensor import Tensor
@@ -48,17 +48,16 @@ def within(operand: Value, shape: Sequence[Any]) -> Any:
 
 
 def size_value(c: Importer, size: Any) -> Any:
-    """A size as an int64 scalar of the graph; a named one is the length of a range."""
+    """A size as an int64 scalar of the graph."""
     if not isinstance(size, Dim):
         return number(c.builder, size, int64)
-    ones = full(c.builder, (size,), 1, int64)
-    return ops.reduce_sum(ones, axes=(0,), keepdims=0)
+    return c.builder.add(ops.sizes, (), {"values": (size,), "shape": ()}).outputs[0]
 
 
 def ends_of_data(c: Importer, x: T, starts: T, ends: T, axes: Any, steps: Any) -> tuple[list[Any], list[Any]]:
     """Starts and ends, of which some are computed: clamped to their axes by nodes, then read."""
     if any(step < 1 for step in steps or ()):
-        raise ModelError("it goes backwards, and its ends depend on data; that is not supported")
+        c.ask(starts if c.constant(starts) is None else ends, "an end of a slice that goes backwards,")
     chosen = axes_in(range(starts.type.elements) if axes is None else axes, len(x.type.shape))
     size = _vector(c, [x.type.shape[axis] for axis in chosen])
     zero, clamped = number(c.builder, 0, int64), []
@@ -76,8 +75,7 @@ def _vector(c: Importer, sizes: Sequence[Any]) -> Any:
     """Sizes as an int64 vector of the graph."""
     if not any(isinstance(n, Dim) for n in sizes):
         return c.builder.constant(np.array(sizes, np.int64))
-    rows = [ops.reshape(size_value(c, n), shape=(1,)) for n in sizes]
-    return rows[0] if len(rows) == 1 else ops.concat(*rows, axis=0)
+    return c.builder.add(ops.sizes, (), {"values": tuple(sizes), "shape": (len(sizes),)}).outputs[0]
 
 
 def target_of_data(c: Importer, value: Value, shape: T, allowzero: int) -> list[Any]:

@@ -8,22 +8,35 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn
 
 import numpy as np
 
-from dataflow import Dim, Graph, GraphBuilder, Value, ops
+from dataflow import Dim, Graph, GraphBuilder, TensorType, Value, ops
 from dataflow.errors import Cancelled, DataflowError, LimitExceeded, ModelError, OutOfMemoryError
-from dataflow.plugin import Converter, Initializer, poll
+from dataflow.plugin import Converter, Initializer, SizeValues, default_registry, poll
 from dataflow.plugin import dtype as as_dtype
 
 from .converters import Table, is_own, name_of
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
-from .shape_eval import MOST_KNOWN, Known, assumed_different, compute
+from .shape_eval import MOST_KNOWN, Known, compute
 from .signatures import arguments_of
 from .tensor import Tensor
+
+
+class Undetermined(ModelError):
+    """A node can't be converted before a value is known, which depends on sizes or data.
+
+    Attributes:
+        value: in the graph, or in that of a body.
+    """
+
+    def __init__(self, text: str, value: Value) -> None:
+        super().__init__(text)
+        self.value = value
 
 
 class Importer:
@@ -36,6 +49,8 @@ class Importer:
         opset: the version of its domain.
         around: of a body, the importer of the graph around it.
         freed: a batch size that is made free.
+        values: what is known of values that are computed, for one form of the inputs.
+        types: of the inputs, where the graph is made for these alone.
     """
 
     def __init__(
@@ -45,31 +60,34 @@ class Importer:
         table: Table,
         around: Importer | None = None,
         freed: Freed | None = None,
+        values: Mapping[str, Array] = MappingProxyType({}),
+        types: Mapping[str, TensorType] = MappingProxyType({}),
     ) -> None:
         self.record, self.path, self.table, self.around, self.freed = record, path, table, around, freed
+        self.values, self.types = values, types
+        self.scope: Importer | None = None  # of a body whose nodes stand among those of the graph around it
         self.builder = GraphBuilder(record.graph.name or "onnx")
         self.opset = 0
         self.node: NodeRecord
         self.tensors: dict[str, Tensor] = {}
         self.roles: dict[str, tuple[str, bool]] = {}
         self.claimed: set[Value] = set()  # values that have their name from the file
-        self.assumed: list[tuple[Any, Any]] = []  # pairs of named sizes that the graph assumes to differ
+        self._sizes_named: set[str] = set()  # names of sizes that are read
+        self._static: tuple[GraphBuilder, SizeValues] | None = None
 
     def run(self, graph: GraphRecord, nodes: Sequence[NodeRecord], outputs: Sequence[str]) -> None:
         """Converts nodes in order and names the outputs."""
         for name, type_ in graph.inputs.items():
             assert type_ is not None  # of the main graph
-            type_ = type_ if self.freed is None else self.freed.input(type_)
+            type_ = self.types.get(name, type_ if self.freed is None else self.freed.input(type_))
             self.tensors[name] = Tensor(name, self.builder.input(name, type_.dtype, type_.shape))
             self.claimed.add(self.value(self.tensors[name]))
+        self.builder.reserve([*graph.initializers, *(name for node in graph.nodes for name in node.outputs if name)])
         for name, array in graph.initializers.items():
             self.tensors[name] = self.stored(name, array)
         self.convert_all(nodes)
         for name in outputs:
             value = self.value(self.tensors[name])
-            for left, right in dict.fromkeys(self.assumed):
-                text = f"the graph was made for sizes {left} and {right} that differ: fix them when exporting"
-                value = ops.require(value, left=left, right=right, equal=0, text=text)
             self.builder.output(name, value)
 
     def convert_all(self, nodes: Sequence[NodeRecord]) -> None:
@@ -77,8 +95,10 @@ class Importer:
 
         Raises:
             ModelError: some can't be imported; lists them all, but not those that depend on them.
+            Undetermined: the others can, once a value is known.
         """
         problems: list[str] = []
+        waiting: Undetermined | None = None
         lost: set[str] = set()
         for node in nodes:
             if lost and not lost.isdisjoint(node.reads()):
@@ -86,15 +106,20 @@ class Importer:
                 continue
             try:
                 self.convert(node)
+            except Undetermined as error:
+                waiting = error if waiting is None else waiting
+                lost.update(node.outputs)
             except ModelError as error:
                 problems.append(str(error))
                 lost.update(node.outputs)
-                lost.discard("")
+            lost.discard("")
         if len(problems) > 1:
             texts = [text.removeprefix(f"{self.path}: ") for text in problems]
             raise ModelError(f"{self.path}: {len(texts)} nodes can't be imported:\n  " + "\n  ".join(texts))
         if problems:
             raise ModelError(problems[0])
+        if waiting is not None:
+            raise waiting
 
     def stored(self, name: str, array: Array) -> Tensor:
         """A tensor with data; a few integers are known as sizes too."""
@@ -121,6 +146,9 @@ class Importer:
             self.enter(node, inputs, results)
         except (Cancelled, LimitExceeded, MemoryError, OutOfMemoryError, RecursionError):
             raise  # not the node's alone
+        except Undetermined as error:
+            text = str(error).removeprefix(f"{self.path}: ")
+            raise Undetermined(f"{self.path}: {where}: {text}", error.value) from None
         except DataflowError as error:
             text = str(error).removeprefix(f"{self.path}: ")  # of a node in a body
             raise ModelError(f"{self.path}: {where}: {text}") from None
@@ -147,36 +175,70 @@ class Importer:
 
     def sizes_of(self, node: NodeRecord, inputs: Sequence[Tensor | None]) -> Sequence[Known] | None:
         """The result of a computation with sizes; None when some are not known, or the operator isn't one of them."""
-        if node.domain or any(t is not None and t.known is None for t in inputs):
+        unknown = not inputs or any(t is not None and t.known is None for t in inputs)
+        if node.domain or (unknown and not (node.op == "Concat" and self._follow(inputs))):
             return None
         operands = [None if t is None else t.known for t in inputs]
         try:
             found = compute(node.op, operands, node.attributes)
         except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError):
             return None  # its inputs don't fit: the converter says which
-        if found is not None:
-            self.outermost.assumed += assumed_different(node.op, operands)
         return None if found is None else (found,)
+
+    def _follow(self, inputs: Sequence[Tensor | None]) -> bool:
+        """Reads the sizes that nodes compute from others, where they are put beside known ones: those stay known."""
+        if all(t is None or t.known is None for t in inputs):
+            return False
+        unknown = [t for t in inputs if t is not None and t.known is None]
+        if not all(self._is_followed(t) for t in unknown):
+            return False
+        for tensor in unknown:
+            self.sizes(tensor, "sizes")
+        return True
+
+    def _is_followed(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a short list of integers that depend on sizes alone."""
+        type_ = tensor.type
+        listed = type_.dtype.name in ("int32", "int64") and type_.rank == 1 and type_.is_bound
+        return listed and type_.elements <= _FOLLOWED and self.static.is_static(self.value(tensor))
+
+    def inlined(self, record: GraphRecord, inputs: Sequence[Tensor | Value | Known] = ()) -> list[Tensor]:
+        """The outputs of a body, its nodes among those of this graph."""
+        inner = Importer(self.record, self.path, self.table, self.around, self.freed)
+        inner.builder, inner.scope, inner.roles, inner.claimed = self.builder, self, self.roles, self.claimed
+        inner.values, inner._sizes_named = self.outermost.values, self.outermost._sizes_named
+        inner.tensors = dict(self.tensors)
+        if len(record.inputs) != len(inputs):
+            raise ModelError(f"the body {record.name!r} has {len(record.inputs)} inputs; {len(inputs)} are given")
+        for name, array in record.initializers.items():
+            tensor = self.stored(name, array)
+            if not self.define(name, tensor):  # another one has the name, and is trained and saved under it
+                tensor = Tensor(name, self.builder.constant(array, name), None, tensor.known)
+            inner.tensors[name] = tensor
+        for name, given in zip(record.inputs, inputs, strict=True):
+            inner.tensors[name] = inner.named(name, given)
+        inner.convert_all(record.nodes)
+        return [inner.tensors[name] for name in record.outputs]
 
     @property
     def outermost(self) -> Importer:
         """The importer of the main graph."""
-        return self if self.around is None else self.around.outermost
+        around = self.around if self.scope is None else self.scope
+        return self if around is None else around.outermost
 
     def call(self, converter: Converter, inputs: list[Tensor | None], node: NodeRecord) -> Sequence[Any]:
         """The converter's results."""
         found = converter.function(self, *inputs, **node.attributes)
         return found if isinstance(found, tuple) else (found,)
 
-    def define(self, name: str, tensor: Tensor) -> None:
+    def define(self, name: str, tensor: Tensor) -> bool:
         """Adds a stored tensor of a body; converting the body again adds the same one again.
 
-        Raises:
-            ModelError: the name is taken.
+        Returns:
+            False where another tensor has the name.
         """
         known = self.tensors.setdefault(name, tensor)
-        if known is not tensor and (known.array is None or known.array is not tensor.array):
-            raise ModelError(f"{name!r} is defined twice: in a body and outside")
+        return known is tensor or (known.array is not None and known.array is tensor.array)
 
     def named(self, name: str, result: Value | Tensor | Known | Array) -> Tensor:
         """The tensor for an output of the file; a value that was made for it gets its name.
@@ -194,7 +256,7 @@ class Importer:
             given = type(result).__name__
             raise ModelError(f"its converter gives a {given}; expected a value, a tensor, an array or known sizes")
         if result not in self.claimed:  # else the operator passed an operand on
-            self.builder.rename(result, name)
+            self.builder.rename(result, name if self.scope is None else self.builder.free_name(name))
             self.claimed.add(result)
         return Tensor(name, result)
 
@@ -207,27 +269,44 @@ class Importer:
         if tensor.value is None:
             array = tensor.array
             if array is None:
-                array = self.numbers(tensor)
-                tensor.value = self.builder.constant(array, tensor.name)
+                tensor.value = self._sizes_as_data(tensor)
             else:
                 known = self.tensors.get(tensor.name)
                 if known is not None and known is not tensor and known.value is not None:
                     tensor.value = known.value
                 else:
-                    tensor.value = self.builder.initializer(tensor.name, array)
+                    name = tensor.name if self.scope is None else self.builder.free_name(tensor.name)
+                    tensor.value = self.builder.initializer(name, array)
             self.claimed.add(tensor.value)
         return tensor.value
 
-    def numbers(self, tensor: Tensor) -> Array:
-        """Known sizes as data."""
+    def _sizes_as_data(self, tensor: Tensor) -> Value:
+        """Known sizes as a value: a constant, or a node that binding makes one of."""
         assert tensor.known is not None
         numbers, dtype = tensor.known.numbers, tensor.known.dtype
-        if any(isinstance(n, Dim) for n in numbers.reshape(-1)):
-            raise ModelError(
-                f"{tensor.name!r} is computed from the size {numbers.tolist()} and used as data; "
-                "fix that size of the input when exporting"
-            )
-        return numbers.astype(dtype.numpy)
+        listed = list(numbers.reshape(-1))
+        if not any(isinstance(n, Dim) for n in listed):
+            return self.builder.constant(numbers.astype(dtype.numpy), tensor.name)
+        attributes = {"values": tuple(listed), "shape": numbers.shape, "dtype": dtype}
+        (value,) = self.builder.add(ops.sizes, (), attributes).outputs
+        assert value is not None
+        return value
+
+    def constant(self, tensor: Tensor) -> Array | None:
+        """The data of a tensor that is stored, or computed from stored ones alone; else None."""
+        if tensor.array is not None:
+            return tensor.array
+        if tensor.known is not None:
+            numbers = tensor.known.numbers
+            named = any(isinstance(n, Dim) for n in numbers.reshape(-1))
+            return None if named else numbers.astype(tensor.known.dtype.numpy)
+        given = self.outermost.values
+        if given and (array := given.get(self.outer_value(tensor).name)) is not None:
+            return array
+        value = self.value(tensor)
+        if not self.static.is_static(value):
+            return None
+        return self.static.compute(value, {}, default_registry().reference_kernels)
 
     def weight(self, tensor: Tensor, trainable: bool = True, role: str = "parameter", single: bool = True) -> Value:
         """The value of a tensor that, if stored, is a parameter; with ``single``, also when it has one element."""
@@ -237,7 +316,7 @@ class Importer:
         source = tensor if tensor.array is not None else tensor.stored
         if source is not None and source.array is not None and source.array.dtype.kind in "fV":
             array, name = source.array, self.value(source).name
-            if name in self.roles:
+            if name in self.roles or name != source.name:  # the file has it under another name, or several of them
                 return value
             if role == "statistic":
                 self.roles[name] = role, False
@@ -246,29 +325,62 @@ class Importer:
         return value
 
     def sizes(self, tensor: Tensor, what: str) -> list[Any]:
-        """The integers and dims of a tensor; those that depend on data get names, and are read while the model runs.
+        """The integers and dims of a tensor; those that are computed get names, and are read before what has them runs.
 
         Raises:
             ModelError: they depend on data, in a body.
         """
         if tensor.known is None:
-            tensor.known = self.read_sizes(tensor, what)
+            array = self.constant(tensor)
+            if array is not None and array.dtype.kind in "iu" and array.size <= MOST_KNOWN:
+                tensor.known = Known(array.astype(object), as_dtype(array))
+            else:
+                tensor.known = self.read_sizes(tensor, what)
         return list(tensor.known.numbers.reshape(-1))
+
+    def known_sizes(self, tensor: Tensor) -> list[Any] | None:
+        """The integers and dims of a tensor, where they are known without reading it while the model runs."""
+        if tensor.known is None and (self.constant(tensor) is None or tensor.type.dtype.kind not in "iu"):
+            return None
+        return self.sizes(tensor, "sizes")
 
     def read_sizes(self, tensor: Tensor, what: str) -> Known:
         """Named dims for the elements of a computed tensor, and a node that reads them."""
         value = self.value(tensor)
-        if self.around is not None:
+        if self.around is not None and not self.static.is_static(value):
             raise ModelError(f"{what} {tensor.name!r} depends on data, in a body; it must be known at load there")
-        if value.type.rank > 1 or not value.type.is_bound or value.type.dtype.name not in ("int32", "int64"):
-            raise ModelError(f"{what} {tensor.name!r} depends on data and is {value.type}; expected a list of sizes")
+        if value.type.rank == 1 and not value.type.is_bound:
+            self.ask(tensor, what)  # how many sizes there are
+        if value.type.rank > 1 or value.type.dtype.name not in ("int32", "int64"):
+            raise ModelError(f"{what} {tensor.name!r} is computed and {value.type}; expected a list of sizes")
         if value.type.elements > MOST_KNOWN:
-            text = f"{what} {tensor.name!r} depends on data and has {value.type.elements} elements; expected at most"
+            text = f"{what} {tensor.name!r} is computed and has {value.type.elements} elements; expected at most"
             raise ModelError(f"{text} {MOST_KNOWN}")
-        dims = [Dim(f"{tensor.name}.{i}") for i in range(value.type.elements)]
+        name = self.outermost.unique_size(tensor.name)
+        dims = [Dim(f"{name}.{i}") for i in range(value.type.elements)]
         self.builder.add(ops.read_shape, (value,), {"sizes": tuple(dims)})
         numbers = np.array(dims, object).reshape(value.type.sizes)
         return Known(numbers, value.type.dtype)
+
+    def outer_value(self, tensor: Tensor) -> Value:
+        """The value of a tensor; of one that a body captures, that of the graph around it."""
+        if tensor.outer is not None and self.around is not None:
+            return self.around.outer_value(tensor.outer)
+        return self.value(tensor)
+
+    def unique_size(self, name: str) -> str:
+        """``name``, with marks behind it where other sizes have it."""
+        while name in self._sizes_named:
+            name += "'"
+        self._sizes_named.add(name)
+        return name
+
+    @property
+    def static(self) -> SizeValues:
+        """What depends on sizes and stored tensors alone, so far."""
+        if self._static is None or self._static[0] is not self.builder:
+            self._static = self.builder, SizeValues.building(self.builder, _Captured(self))
+        return self._static[1]
 
     def count(self, value: Value, what: str) -> Dim:
         """A name for the only element of a computed value, a size."""
@@ -278,29 +390,47 @@ class Importer:
         return dim
 
     def ints(self, tensor: Tensor, what: str) -> tuple[int, ...]:
-        """As ``sizes``, for what must be integers at load.
+        """As ``sizes``, for what must be integers when a node is converted.
 
         Raises:
-            ModelError: one is named, or depends on data.
+            Undetermined: one depends on sizes or data.
         """
-        if tensor.known is None:
-            raise ModelError(f"{what} {tensor.name!r} depends on data; only numbers known at load are supported")
+        if tensor.known is None and self.constant(tensor) is None:
+            self.ask(tensor, what)
         found = self.sizes(tensor, what)
         if any(isinstance(n, Dim) for n in found):
-            raise ModelError(f"{what} {tensor.name!r} is {found}: it must not depend on a named size")
+            self.ask(tensor, what)
         return tuple(int(n) for n in found)
 
     def scalar(self, tensor: Tensor, what: str) -> float:
-        """A stored number, or a size.
+        """A number that is stored, computed from stored ones, or a size.
 
         Raises:
-            ModelError: it is computed.
+            Undetermined: it depends on sizes or data.
         """
         if tensor.known is not None and tensor.known.numbers.size == 1:
             return self.ints(tensor, what)[0]
-        if tensor.array is None or tensor.array.size != 1:
-            raise ModelError(f"{what} {tensor.name!r} must be a stored number")
-        return float(tensor.array.reshape(()))
+        array = self.constant(tensor)
+        if array is None:
+            self.ask(tensor, what)
+        if array.size != 1:
+            raise ModelError(f"{what} {tensor.name!r} is {tensor.type}; expected one number")
+        return float(array.reshape(()))
+
+    def numbers(self, tensor: Tensor, what: str) -> Array:
+        """The data of a tensor that must be known when its node is converted."""
+        array = self.constant(tensor)
+        if array is None:
+            self.ask(tensor, what)
+        return array
+
+    def ask(self, tensor: Tensor, what: str) -> NoReturn:
+        """Says that a node can't be converted before a tensor is known.
+
+        Raises:
+            Undetermined: always.
+        """
+        raise Undetermined(f"{what} {tensor.name!r} depends on sizes or data", self.outer_value(tensor))
 
     # ---- the end --------------------------------------------------------------------------------------
 
@@ -318,6 +448,26 @@ class Importer:
         return dataclasses.replace(graph, initializers=stored)
 
 
+class _Captured(Mapping[Value, "tuple[SizeValues, Value]"]):
+    """By input of a body, the value of the graph around it that it is."""
+
+    def __init__(self, inner: Importer) -> None:
+        self._inner = inner
+
+    def __getitem__(self, value: Value) -> tuple[SizeValues, Value]:
+        around, tensor = self._inner.around, self._inner.tensors.get(value.name)
+        if around is None or tensor is None or tensor.outer is None or tensor.value is not value:
+            raise KeyError(value)
+        return around.static, around.value(tensor.outer)
+
+    def __iter__(self) -> Iterator[Value]:
+        return (t.value for t in self._inner.tensors.values() if t.outer is not None and t.value is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+_FOLLOWED = 64  # elements of a list of sizes that is read
 _WORTH_A_SUM = 1 << 12  # elements: a sum reads them once, a check of each writes a mask too
 _SAME_DATA = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Identity", "Expand"}
 

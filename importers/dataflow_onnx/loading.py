@@ -6,15 +6,17 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 
+from dataflow import ops
 from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from dataflow.plugin import Converter, Model
 
 from .aliases import aliases_of
 from .converters import Table
+from .deferred import deferred_graph, specialized
 from .file.reader import read_bytes, read_file
 from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .free_batch import check_free, freed_of
-from .importer import Importer
+from .importer import Importer, Undetermined
 from .operators import STANDARD
 
 
@@ -75,13 +77,22 @@ def import_model(
     nodes = _needed(record.graph, outputs, path) if outputs is not None else record.graph.nodes
     _refuse_unknown(record, nodes, path, table)
     freed = freed_of(record.graph, path) if free_batch else None
+    names = outputs or record.graph.outputs
     importer = Importer(record, path, table, freed=freed)
-    importer.run(record.graph, nodes, outputs or record.graph.outputs)
-    graph = importer.finish()
+    specialize = functools.partial(specialized, record, path, table, nodes, names, freed)
+    try:
+        importer.run(record.graph, nodes, names)
+        graph = importer.finish()
+    except Undetermined as error:
+        graph = deferred_graph(record, importer, names, specialize, str(error))
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
     source = Source(record.content, record.folder, record.external, types, kept)
-    model = Model(graph, aliases=aliases_of(record.graph.nodes, importer.stored_names()), source=source)
+    aliases = aliases_of(record.graph.nodes, importer.stored_names())
+    complete = all(value.type.is_bound for value in graph.values()) and not any(
+        n.op is ops.deferred for n in graph.nodes
+    )
+    model = Model(graph, aliases=aliases, source=source, specialize=None if complete else specialize)
     if freed is not None:
         check_free(model, import_model(record, path, table, outputs), freed, path)
     return model

@@ -1,7 +1,8 @@
 """Computations with sizes: results of operators for integers and named dims that are known at load.
 
 ``Shape -> Gather -> Concat -> Reshape`` and the like are evaluated here, so that Reshape gets an attribute. A rule
-takes object arrays of ints, bools and Dims and gives one, or None: then the node is converted as usual.
+takes object arrays of ints, bools and Dims and gives one, or None: then the node is converted as usual, and computed
+once the sizes are known.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from dataflow import Dim, DType, bool_
-from dataflow.errors import ModelError
+from dataflow.errors import InputError, ModelError
+from dataflow.plugin import at_least, least_size
 
 from .file.records import Array
 
@@ -27,6 +29,10 @@ class Known:
 
     numbers: Array
     dtype: DType
+
+
+class _Open(Exception):
+    """What a rule is asked can't be said before the named sizes are known."""
 
 
 Rule = Callable[..., Any]
@@ -73,7 +79,10 @@ def compute(op: str, operands: Sequence[Known | None], attributes: Mapping[str, 
     if rule is None or not operands or operands[0] is None:
         return None
     given = [None if o is None else o.numbers for o in operands]
-    result = rule(*given, **attributes)
+    try:
+        result = rule(*given, **attributes)
+    except (_Open, InputError):  # of a size: it divides by zero, or its text grows too long
+        return None
     if result is None or result.size > MOST_KNOWN:
         return None
     dtype = bool_ if op in _BOOLEAN else operands[1 if op == "Where" else 0].dtype  # type: ignore[union-attr]
@@ -81,7 +90,7 @@ def compute(op: str, operands: Sequence[Known | None], attributes: Mapping[str, 
     for number in result.reshape(-1):
         if isinstance(number, Dim):
             if len(str(number)) > _MOST_TEXT:
-                raise ModelError("the expression for a size grows too long; fix the named sizes when exporting")
+                return None
         elif dtype.bits >= 64 and not low <= number < high:
             raise ModelError(f"the size {number} overflows 64 bits")
     return Known(_wrapped(result, dtype), dtype)
@@ -93,18 +102,6 @@ def _wrapped(numbers: Array, dtype: DType) -> Array:
         return numbers
     low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
     return filled_by(numbers, lambda n: n if isinstance(n, Dim) else (n - low) % (1 << dtype.bits) + low)
-
-
-def assumed_different(op: str, operands: Sequence[Known | None]) -> list[tuple[Any, Any]]:
-    """Pairs of named sizes that a comparison took to differ because they are not known yet."""
-    if op != "Equal" or len(operands) != 2 or any(o is None for o in operands):
-        return []
-    pairs = np.broadcast(*[o.numbers for o in operands if o is not None])
-    return [(a, b) for a, b in pairs if _open(a, b) and a != b and not (_negative(a) or _negative(b)) and _open(a - b)]
-
-
-def _negative(size: Any) -> bool:
-    return not _open(size) and size < 0
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:
@@ -122,22 +119,37 @@ def _open(*numbers: Any) -> bool:
     return any(isinstance(n, Dim) for n in numbers)
 
 
-def _compared(a: Any, b: Any, result: Callable[[int, int], bool]) -> bool:
-    if _open(a, b):
-        difference = a - b
-        if _open(difference):
-            raise ModelError(f"the sizes {a} and {b} are compared; fix them when exporting")
-        a, b = difference, 0
-    return bool(result(int(a), int(b)))
+def _is_less(a: Any, b: Any) -> bool:
+    """Whether a < b, where that holds, or doesn't, for all sizes."""
+    difference = b - a
+    least, most = at_least(difference), at_least(-difference)
+    if least is not None and least > 0:
+        return True
+    if most is not None and most >= 0:
+        return False
+    raise _Open
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    """Whether a == b, where that holds, or doesn't, for all sizes."""
+    if a == b:
+        return True
+    difference = b - a
+    bounds = at_least(difference), at_least(-difference)
+    if any(bound is not None and bound > 0 for bound in bounds):
+        return False
+    raise _Open
 
 
 def _quotient(a: Any, b: Any) -> Any:
     """Of integers, truncated towards zero as in C."""
     if not _open(b) and b == 0:
         raise ModelError("a size is divided by 0")
-    if _open(a, b):
-        return a // b
-    return abs(a) // abs(b) * (1 if (a >= 0) == (b >= 0) else -1)
+    if not _open(a, b):
+        return abs(a) // abs(b) * (1 if (a >= 0) == (b >= 0) else -1)
+    if any(bound is None or bound < 0 for bound in (at_least(a), at_least(b))):
+        raise _Open  # sizes are rounded down
+    return a // b
 
 
 def _remainder(a: Any, b: Any) -> Any:
@@ -147,12 +159,11 @@ def _remainder(a: Any, b: Any) -> Any:
     return a - a // b * b
 
 
-def _least(a: Any, b: Any) -> Any:
-    return a if _compared(a, b, lambda x, y: x <= y) else b
-
-
-def _largest(a: Any, b: Any) -> Any:
-    return a if _compared(a, b, lambda x, y: x >= y) else b
+def _absolute(a: Any) -> Any:
+    least = at_least(a)
+    if _open(a) and (least is None or least < 0):
+        raise _Open
+    return a if _open(a) else abs(a)
 
 
 def _elementwise(name: str, arity: int, function: Callable[..., Any]) -> None:
@@ -173,14 +184,14 @@ _elementwise("Mul", 2, lambda a, b: a * b)
 _elementwise("Div", 2, _quotient)
 _elementwise("Mod", 2, _remainder)
 _elementwise("Neg", 1, lambda a: -a)
-_elementwise("Abs", 1, lambda a: a if _open(a) else abs(a))
-_elementwise("Min", 2, _least)
-_elementwise("Max", 2, _largest)
-_elementwise("Equal", 2, lambda a, b: bool(a == b))
-_elementwise("Less", 2, lambda a, b: _compared(a, b, lambda x, y: x < y))
-_elementwise("LessOrEqual", 2, lambda a, b: _compared(a, b, lambda x, y: x <= y))
-_elementwise("Greater", 2, lambda a, b: _compared(a, b, lambda x, y: x > y))
-_elementwise("GreaterOrEqual", 2, lambda a, b: _compared(a, b, lambda x, y: x >= y))
+_elementwise("Abs", 1, _absolute)
+_elementwise("Min", 2, lambda a, b: least_size([a, b]))
+_elementwise("Max", 2, lambda a, b: a + b - least_size([a, b]))
+_elementwise("Equal", 2, _is_equal)
+_elementwise("Less", 2, _is_less)
+_elementwise("LessOrEqual", 2, lambda a, b: not _is_less(b, a))
+_elementwise("Greater", 2, lambda a, b: _is_less(b, a))
+_elementwise("GreaterOrEqual", 2, lambda a, b: not _is_less(a, b))
 _elementwise("And", 2, lambda a, b: bool(a and b))
 _elementwise("Or", 2, lambda a, b: bool(a or b))
 _elementwise("Xor", 2, lambda a, b: bool(a) != bool(b))

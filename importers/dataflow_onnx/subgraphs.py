@@ -68,8 +68,10 @@ class Body:
         if tensor.known is not None:
             self.inner.tensors[name] = tensor
             return
-        self.outer.define(name, tensor)
-        self._capture(name)
+        if self.outer.define(name, tensor):
+            self._capture(name)
+        else:  # another one has the name, and is trained and saved under it
+            self.inner.tensors[name] = Tensor(name, self.builder.constant(array, name))
 
     def _capture(self, name: str) -> None:
         if name in self.inner.tensors:
@@ -113,13 +115,3 @@ class Body:
         by_name = {value.name: value for value in built.inputs}
         own = [self.inputs[i] for i in (range(len(self.inputs)) if order is None else order)]
         return dataclasses.replace(built, inputs=(*own, *(by_name[name] for name in self.captured)))
-
-
-def inlined(outer: Importer, record: GraphRecord) -> list[Tensor]:
-    """The outputs of a body without inputs, its nodes in the graph around it."""
-    at, opset = outer.node, outer.opset
-    for name, array in record.initializers.items():
-        outer.define(name, outer.stored(name, array))
-    outer.convert_all(record.nodes)
-    outer.node, outer.opset = at, opset
-    return [outer.tensors[name] for name in record.outputs]

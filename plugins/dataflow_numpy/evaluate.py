@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from dataflow import Graph
+from dataflow.plugin import bind, default_registry, has_reads
 
 from .arrays import Array
 from .interpreter import interpret
@@ -24,4 +27,7 @@ def evaluate(graph: Graph, feeds: Mapping[str, Any], *, dtype: Any = None, state
     Raises:
         DataflowError: a kernel refuses its data; names the node.
     """
+    if has_reads(graph.nodes):  # what sizes they are is computed by nodes
+        shapes = [(dim, n) for v in graph.inputs for dim, n in zip(v.type.shape, np.shape(feeds[v.name]), strict=True)]
+        graph = bind(graph, {str(dim): n for dim, n in shapes}, default_registry().reference_kernels)
     return interpret(KERNELS, graph, feeds, dtype=dtype, states=states)

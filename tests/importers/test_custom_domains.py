@@ -15,7 +15,6 @@ from dataflow_onnx.converters import Collector
 from dataflow_onnx.file.records import GraphRecord
 from dataflow_onnx.importer import Importer
 from dataflow_onnx.shape_eval import Known
-from dataflow_onnx.subgraphs import inlined
 from dataflow_onnx.tensor import Tensor
 from tests import support
 from tests.support import onnx_model
@@ -61,7 +60,7 @@ def halves(c: Importer, x: Tensor) -> Known:
 @operator("Within")
 def within(c: Importer, *, body: GraphRecord) -> tuple[Tensor, ...]:
     """The results of a body."""
-    return tuple(inlined(c, body))
+    return tuple(c.inlined(body))
 
 
 @operator("Broken")

@@ -56,19 +56,18 @@ def test_nodes_that_do_not_fit():
     assert "sum" not in text
 
 
-def test_numbers_that_must_not_depend_on_data():
+def test_a_shape_of_several_axes():
     nodes = [
         node("Cast", ["x"], ["integers"], to=TensorProto.INT64),
-        node("ReduceMax", ["integers"], ["flat"], keepdims=0),
-        node("Unsqueeze", ["x", "flat"], ["r"], name="first"),
+        node("Expand", ["x", "integers"], ["r"], name="first"),
         node("ConstantOfShape", ["integers"], ["z"], name="second"),
         node("Concat", ["r", "z"], ["y"], axis=0),
     ]
     text = refusal(model(nodes))
     assert "2 nodes can't be imported" in text
-    assert "Unsqueeze 'first', opset 18" in text
+    assert "Expand 'first', opset 18" in text
     assert "ConstantOfShape 'second', opset 18" in text
-    assert text.count("depends on data") == 2
+    assert text.count("is computed and int64[batch, 4]; expected a list of sizes") == 2
 
 
 def growing(limit):

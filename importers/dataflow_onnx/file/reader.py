@@ -27,6 +27,8 @@ from .wire import content_of, read_content
 
 OLDEST_OPSET = 1
 MAIN = "the main graph"
+_ANY = -1  # a size that exporters write where they know none
+_UNNAMED = ("", "?")  # names of axes that stand for no name
 _ONNX_NAMES = {
     "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
     "FLOAT8E5M2": "float8_e5m2", "FLOAT8E5M2FNUZ": "float8_e5m2fnuz", "FLOAT8E8M0": "float8_e8m0fnu",
@@ -146,6 +148,18 @@ def _scope(proto: NodeProto) -> str:
     return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
 
 
+def _declared(value: onnx.ValueInfoProto) -> TensorType | None:
+    """The type that a file declares for an output, where it is complete."""
+    tensor = value.type.tensor_type
+    dtype = DTYPE_OF.get(tensor.elem_type)
+    dims = tensor.shape.dim
+    if dtype is None or not tensor.HasField("shape") or len(dims) > MOST_AXES:
+        return None
+    known = [int(dim.dim_value) if dim.HasField("dim_value") and 0 <= dim.dim_value < 1 << 40 else None for dim in dims]
+    shape = tuple(Dim(f"{value.name}.{axis}") if size is None else size for axis, size in enumerate(known))
+    return TensorType(dtype, shape)
+
+
 def _label(proto: NodeProto, index: int) -> str:
     """A node of the file as text for messages, before it is decoded."""
     return f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"
@@ -193,7 +207,9 @@ class _Reader:
         outputs = tuple(self.name(f"output {i} of {where}", value.name) for i, value in enumerate(proto.output))
         if not outputs:
             raise self.fail(f"{where} has no outputs")
-        record = GraphRecord(self.text(f"the name of {where}", proto.name), nodes, inputs, outputs, initializers)
+        declared = {value.name: type_ for value in proto.output if (type_ := _declared(value)) is not None}
+        title = self.text(f"the name of {where}", proto.name)
+        record = GraphRecord(title, nodes, inputs, outputs, initializers, declared)
         self.check_order(record, where)
         return record
 
@@ -213,13 +229,13 @@ class _Reader:
             raise self.fail(f"input {value.name!r} has {len(tensor.shape.dim)} axes; at most {MOST_AXES} are supported")
         shape: list[Size] = []
         for axis, dim in enumerate(tensor.shape.dim):
-            if dim.HasField("dim_value"):
+            if dim.HasField("dim_value") and dim.dim_value != _ANY:
                 if not 0 <= dim.dim_value < 1 << 40:
                     raise self.fail(f"input {value.name!r}: axis {axis} has size {dim.dim_value}")
                 shape.append(int(dim.dim_value))
             else:
                 given = self.text(f"input {value.name!r}: the name of axis {axis}", dim.dim_param)
-                shape.append(Dim(given or f"{value.name}_{axis}"))
+                shape.append(Dim(f"{value.name}_{axis}" if given in _UNNAMED else given))
         return TensorType(dtype, tuple(shape))
 
     def node(self, proto: NodeProto, index: int) -> NodeRecord:

@@ -58,6 +58,7 @@ class GraphRecord:
 
     Attributes:
         inputs: None where a body doesn't say the type.
+        declared: types of outputs, where they are given; the file may be wrong about them.
     """
 
     name: str
@@ -65,6 +66,7 @@ class GraphRecord:
     inputs: Mapping[str, TensorType | None]
     outputs: tuple[str, ...]
     initializers: Mapping[str, Array]
+    declared: Mapping[str, TensorType] = field(default_factory=dict)
 
 
 def free_names(graph: GraphRecord) -> tuple[str, ...]:

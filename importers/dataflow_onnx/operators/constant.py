@@ -73,7 +73,7 @@ def _end(c: Importer, tensor: T, what: str) -> Any:
 
 @operator("Range", 11)
 def Range(c: Importer, start: T, limit: T, delta: T, *, stash_type: int = 1) -> Any:
-    if any(t.known is None and t.array is None for t in (start, limit, delta)):
+    if any(t.known is None and c.constant(t) is None for t in (start, limit, delta)):
         return range_of_data(c, *(c.value(t) for t in (start, limit, delta)))
     first, last, step = _end(c, start, "start"), _end(c, limit, "limit"), c.scalar(delta, "delta")
     dtype = start.type.dtype

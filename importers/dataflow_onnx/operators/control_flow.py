@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow import Graph, TensorType, Value, bool_, int64, ops
+from dataflow import Dim, Graph, TensorType, Value, bool_, int64, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
 from ..emit import iota, number, slice_axis
 from ..file.records import GraphRecord
-from ..importer import Importer
-from ..shape_eval import Known, axis_in
-from ..subgraphs import Body, inlined
+from ..importer import Importer, Undetermined
+from ..shape_eval import Known, axis_in, filled
+from ..subgraphs import Body
 from ..tensor import Tensor
 
 T = Tensor
@@ -101,27 +101,46 @@ def _results(
 
 @operator("Loop")
 def Loop(c: Importer, limit: T | None = None, condition: T | None = None, *operands: T, body: GraphRecord) -> Any:
-    carries = [c.value(t) for t in operands]
-    rows = len(body.outputs) - 1 - len(carries)
-    if rows < 0 or len(body.inputs) != 2 + len(carries):
+    rows = len(body.outputs) - 1 - len(operands)
+    if rows < 0 or len(body.inputs) != 2 + len(operands):
         raise ModelError(
-            f"the body has {len(body.inputs)} inputs and {len(body.outputs)} results for {len(carries)} carried values"
+            f"the body has {len(body.inputs)} inputs and {len(body.outputs)} results for {len(operands)} carried values"
         )
+    try:
+        return _loop(c, limit, condition, operands, body, rows)
+    except ModelError as error:  # shapes that change from one iteration to the next, or decide about something else
+        if isinstance(error, Undetermined) and error.value.builder is c.builder:
+            raise
+        return _unrolled(c, limit, condition, operands, body, rows)
+
+
+def _loop(
+    c: Importer, limit: T | None, condition: T | None, operands: Sequence[T], body: GraphRecord, rows: int
+) -> Any:
+    """A loop as one node: the types of what it carries stay."""
+    carries = [c.value(t) for t in operands]
     types = [TensorType(int64, ()), *(v.type for v in carries)]
-    count = None if limit is None or limit.known is None else c.sizes(limit, "the number of iterations")[0]
+    count = None
+    if limit is not None and (limit.known is not None or c.static.is_static(c.value(limit))):
+        count = c.sizes(limit, "the number of iterations")[0]
     if isinstance(count, int):
         count = max(count, 0)
-    if count is not None and (condition is None or _is(condition, True)) and _stays_true(c, body, types):
+    always = condition is None or _is(c, condition, True)
+    if count is not None and always and _stays_true(c, body, types):
         inner = Body(c, body, types, always=1)
+        _check_carried(inner, carries)
         captures = _captures(c, inner)
         index = iota(c.builder, count)
         attributes = {"n_carries": len(carries), "n_xs": 1, "reverse": 0}
         graph = inner.graph(results=[*range(1, len(body.outputs))], order=[*range(1, len(types)), 0])
         found = _results(c, ops.scan, [*carries, index, *captures], attributes, [graph])
         return tuple(found[: len(carries) + rows])
-    if rows:
-        raise ModelError("its number of iterations depends on data and it stacks results; only one is supported")
+    if rows and not isinstance(count, int):
+        if limit is None:
+            raise ModelError("its number of iterations depends on data alone and it stacks results; expected a limit")
+        count = max(c.ints(limit, "the number of iterations")[0], 0)
     inner = Body(c, body, [types[0], TensorType(bool_, ()), *types[1:]])
+    _check_carried(inner, carries)
     captures = _captures(c, inner)
     most = count if isinstance(count, int) else (1 << 31) - 1
     first = c.value(limit) if limit is not None else number(c.builder, most, int64)
@@ -129,7 +148,54 @@ def Loop(c: Importer, limit: T | None = None, condition: T | None = None, *opera
     start = [ops.reshape(v, shape=()) if v.type.rank else v for v in (first, go)]
     attributes = {"n_carries": len(carries), "max_iterations": most}
     found = _results(c, ops.loop, [*start, *carries, *captures], attributes, [inner.graph()])
-    return tuple(found[1 : 1 + len(carries)])
+    stacked = found[1 + len(carries) : 1 + len(carries) + rows]
+    if stacked:
+        made = c.count(found[0], "number of iterations")
+        stacked = [slice_axis(row, 0, 0, made) for row in stacked]
+    return (*found[1 : 1 + len(carries)], *stacked)
+
+
+def _check_carried(inner: Body, carries: Sequence[Value]) -> None:
+    for given, result in zip(carries, inner.results[1:], strict=False):
+        if not _may_be(given.type, result.type):
+            raise ModelError(f"a carried value is {given.type}, and {result.type} after an iteration")
+
+
+_MOST_UNROLLED = 1 << 12  # iterations
+
+
+def _unrolled(
+    c: Importer, limit: T | None, condition: T | None, operands: Sequence[T], body: GraphRecord, rows: int
+) -> Any:
+    """A loop as the nodes of its iterations, which may differ in shapes; how many there are is known or asked for."""
+    count = None if limit is None else c.ints(limit, "the number of iterations")[0]
+    carried: list[Any] = list(operands)
+    stacked: list[list[Any]] = [[] for _ in range(rows)]
+    go = condition
+    index = 0
+    while (count is None or index < count) and (go is None or bool(c.numbers(go, "the condition").reshape(())[()])):
+        if index == _MOST_UNROLLED:
+            raise ModelError(f"it makes more than {_MOST_UNROLLED} iterations, whose shapes differ")
+        at, true = (Known(filled((), n), dtype) for n, dtype in ((index, int64), (True, bool_)))
+        go, *results = c.inlined(body, [at, true, *carried])
+        carried = results[: len(carried)]
+        for row, result in zip(stacked, results[len(carried) :], strict=True):
+            row.append(c.value(result))
+        index += 1
+    if rows and not index:
+        raise ModelError("it makes no iteration, so the shape of what it stacks is not known")
+    joined = []
+    for row in stacked:
+        ones = [ops.reshape(v, shape=(1, *v.type.shape)) for v in row]
+        joined.append(ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0))
+    return (*carried, *joined)
+
+
+def _may_be(a: TensorType, b: TensorType) -> bool:
+    """Whether two types can be one, once sizes are known."""
+    dims = zip(a.shape, b.shape, strict=False)
+    alike = all(m == n or isinstance(m, Dim) or isinstance(n, Dim) for m, n in dims)
+    return a.dtype == b.dtype and a.rank == b.rank and alike
 
 
 def _stays_true(c: Importer, body: GraphRecord, types: Sequence[TensorType]) -> bool:
@@ -147,13 +213,14 @@ def _stays_true(c: Importer, body: GraphRecord, types: Sequence[TensorType]) -> 
         return False
     arrays = {name: array for name, array in body.initializers.items() if name in wanted}
     condition = dataclasses.replace(body, nodes=tuple(reversed(kept)), outputs=body.outputs[:1], initializers=arrays)
-    return _is(Body(c, condition, types, always=1).results[0], True)
+    inner = Body(c, condition, types, always=1)
+    return _is(inner.inner, inner.results[0], True)
 
 
-def _is(tensor: Tensor, wanted: bool) -> bool:
+def _is(c: Importer, tensor: Tensor, wanted: bool) -> bool:
     """Whether a condition is known, and this."""
-    known: Known | None = tensor.known
-    return known is not None and known.numbers.size == 1 and bool(known.numbers.reshape(())[()]) is wanted
+    array = c.constant(tensor)
+    return array is not None and array.size == 1 and bool(array.reshape(())[()]) is wanted
 
 
 @operator("If")
@@ -164,9 +231,15 @@ def If(c: Importer, condition: T, *, then_branch: GraphRecord, else_branch: Grap
                 f"the branch {branch.name!r} has {len(branch.inputs)} inputs and {len(branch.outputs)} results; "
                 f"expected none, and {len(c.node.outputs)}"
             )
-    if condition.known is not None:
-        return tuple(inlined(c, then_branch if _is(condition, True) else else_branch))
-    yes, no = Body(c, then_branch, []), Body(c, else_branch, [])
+    known = c.constant(condition)
+    if known is not None:
+        return tuple(c.inlined(then_branch if known.reshape(())[()] else else_branch))
+    try:
+        yes, no = Body(c, then_branch, []), Body(c, else_branch, [])
+    except ModelError:  # one that isn't taken need not be possible
+        c.ask(condition, "the condition")
+    if not all(_may_be(a.type, b.type) for a, b in zip(yes.results, no.results, strict=True)):
+        c.ask(condition, "the condition")  # the branches give other types
     captures = _captures(c, yes, no)
     value = c.value(condition)
     if value.type.rank:

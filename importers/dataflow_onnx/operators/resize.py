@@ -38,9 +38,7 @@ def _numbers(c: Importer, tensor: T | None, what: str) -> list[float] | None:
     """Stored floats; None where the operand is left out or empty."""
     if tensor is None or 0 in tensor.type.shape:
         return None
-    if tensor.array is None:
-        raise ModelError(f"{what} {tensor.name!r} must be a stored number for each axis; give sizes instead")
-    return [float(n) for n in tensor.array.reshape(-1)]
+    return [float(n) for n in c.numbers(tensor, what).reshape(-1)]
 
 
 def _kept_ratio(
@@ -148,7 +146,8 @@ def Resize(
         for axis, factor in zip(chosen, factors, strict=True):
             full_scales[axis], wanted[axis] = factor, _scaled(shape[axis], factor)
     elif sizes is not None:
-        given = c.sizes(sizes, "sizes")
+        fixed = keep_aspect_ratio_policy != "stretch" or coordinate_transformation_mode == "tf_crop_and_resize"
+        given = c.ints(sizes, "sizes") if fixed else c.sizes(sizes, "sizes")
         if len(given) != len(chosen):
             raise ModelError(f"{len(given)} sizes for {len(chosen)} axes")
         for axis, size in zip(chosen, given, strict=True):

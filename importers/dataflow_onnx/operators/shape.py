@@ -38,7 +38,8 @@ def Size(c: Importer, x: T) -> Any:
 @operator("Reshape")
 def Reshape(c: Importer, x: T, shape: T, *, allowzero: int = 0) -> Any:
     value = c.value(x)
-    wanted = target_of_data(c, value, shape, allowzero) if shape.known is None else c.sizes(shape, "the shape")
+    wanted = c.known_sizes(shape)
+    wanted = target_of_data(c, value, shape, allowzero) if wanted is None else wanted
     if c.freed is not None:
         wanted = c.freed.reshaped(value.type.shape, wanted)
     return reshaped(value, wanted, bool(allowzero))
@@ -134,7 +135,8 @@ def Concat(c: Importer, *xs: T, axis: int) -> Any:
 
 @operator("Expand", 8)
 def Expand(c: Importer, x: T, shape: T) -> Any:
-    wanted = expansion_of_data(c, x, shape) if shape.known is None else c.sizes(shape, "the shape")
+    wanted = c.known_sizes(shape)
+    wanted = expansion_of_data(c, x, shape) if wanted is None else wanted
     # A learned token is given to every sample so; masks have two values.
     learned = x.array is not None and x.array.dtype.kind == "f" and len(np.unique(x.array.reshape(-1)[:4096])) > 2
     value = c.weight(x) if learned else c.value(x)
@@ -210,10 +212,10 @@ def Slice_1(c: Importer, x: T, *, starts: Sequence[int], ends: Sequence[int], ax
 def Slice(c: Importer, x: T, starts: T, ends: T, axes: T | None = None, steps: T | None = None) -> Any:
     chosen = None if axes is None else c.ints(axes, "axes")
     strides = None if steps is None else c.ints(steps, "steps")
-    if starts.known is None or ends.known is None:
+    begin, stop = c.known_sizes(starts), c.known_sizes(ends)
+    if begin is None or stop is None:
         begin, stop = ends_of_data(c, x, starts, ends, chosen, strides)
-        return _slice(c, x, begin, stop, chosen, strides)
-    return _slice(c, x, c.sizes(starts, "starts"), c.sizes(ends, "ends"), chosen, strides)
+    return _slice(c, x, begin, stop, chosen, strides)
 
 
 def _split(c: Importer, x: T, axis: int, sizes: Sequence[Any]) -> tuple[Any, ...]:

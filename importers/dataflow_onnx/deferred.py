@@ -1,0 +1,108 @@
+"""Models of which some nodes can only be converted once sizes, or values, are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dataflow import Dim, Graph, TensorType, ops
+from dataflow.errors import DataflowError, ModelError
+from dataflow.plugin import GraphBuilder, Specialize, Wanted, eliminate_dead_code
+
+from .converters import Table
+from .file.records import Array, ModelRecord, NodeRecord
+from .free_batch import Freed
+from .importer import Importer, Undetermined
+
+_TRIED = (2, 1, 4, 8, 16, 32, 64, 224)  # sizes for which a graph is made to see what it stores
+
+
+def specialized(
+    record: ModelRecord,
+    path: str,
+    table: Table,
+    nodes: Sequence[NodeRecord],
+    outputs: Sequence[str],
+    freed: Freed | None,
+    types: Mapping[str, TensorType],
+    values: Mapping[str, Array],
+) -> Graph | Wanted:
+    """The graph of a file for inputs of these types, or what must be known first; see ``Specialize``.
+
+    Args:
+        record: of the file.
+        path: for errors.
+        table: of converters.
+        nodes: those that the outputs need.
+        outputs: names.
+        freed: a batch size that was made free.
+        types: of the inputs, every size fixed.
+        values: computed ones that are known.
+
+    Raises:
+        ModelError: a node doesn't fit the inputs.
+    """
+    importer = Importer(record, path, table, freed=freed, values=values, types=types)
+    try:
+        importer.run(record.graph, nodes, outputs)
+    except Undetermined as error:
+        wanted, builder = error.value, importer.builder
+        if wanted.builder is not builder:
+            raise ModelError(f"{error}, in a body") from None
+        if wanted.name in values:
+            raise ModelError(f"{error}; it is known, and must be more than that") from None
+        builder.output(wanted.name, wanted)
+        return Wanted(eliminate_dead_code(importer.finish()), wanted.name, str(error))
+    return importer.finish()
+
+
+def deferred_graph(
+    record: ModelRecord, importer: Importer, outputs: Sequence[str], specialize: Specialize, why: str
+) -> Graph:
+    """A graph with the inputs, stored tensors and outputs of a model, but one node that stands for all of its nodes.
+
+    Args:
+        record: of the file.
+        importer: of an attempt to convert it for all sizes.
+        outputs: names.
+        specialize: makes the graph for given inputs.
+        why: the attempt failed.
+
+    Raises:
+        ModelError: the file doesn't say what rank an output has, and it can't be found.
+    """
+    inputs = {v.name: v.type for v in importer.builder.inputs()}
+    example = _example(inputs, specialize)
+    builder = GraphBuilder(record.graph.name or "onnx")
+    operands = [builder.input(name, t.dtype, t.shape) for name, t in inputs.items()]
+    if example is not None:
+        operands += [builder.keep(v.name, data) for v, data in example.initializers.items() if data.role != "constant"]
+    types = [_type(name, record, example, why) for name in outputs]
+    attributes = {"dtypes": tuple(t.dtype for t in types), "shapes": tuple(t.shape for t in types), "why": why}
+    made = builder.add(ops.deferred, operands, attributes, output_names=outputs).outputs
+    for name, value in zip(outputs, made, strict=True):
+        assert value is not None
+        builder.output(name, value)
+    return builder.finish()
+
+
+def _example(inputs: Mapping[str, TensorType], specialize: Specialize) -> Graph | None:
+    """The graph for some sizes, if there is one that needs no values."""
+    names = sorted({name for t in inputs.values() for n in t.shape if isinstance(n, Dim) for name in n.names})
+    for size in _TRIED if names else _TRIED[:1]:
+        try:
+            made = specialize({n: t.bind(dict.fromkeys(names, size)) for n, t in inputs.items()}, {})
+        except DataflowError:
+            continue
+        return made if isinstance(made, Graph) else None
+    return None
+
+
+def _type(name: str, record: ModelRecord, example: Graph | None, why: str) -> TensorType:
+    """The type of an output: what the file declares, or the rank that it has for some sizes."""
+    declared = record.graph.declared.get(name)
+    if declared is not None:
+        return declared
+    if example is None:
+        raise ModelError(f"{why}; and the output {name!r} has no type in the file")
+    found = example.outputs[name].type
+    return TensorType(found.dtype, tuple(Dim(f"{name}.{axis}") for axis in range(found.rank)))

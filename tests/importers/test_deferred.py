@@ -1,0 +1,170 @@
+"""Nodes that can only be converted once sizes or values are known: they are, when inputs arrive."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import dataflow as df
+from dataflow_onnx.loading import load_bytes
+from tests.support import onnx_model
+
+node = helper.make_node
+F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+W = np.arange(12, dtype=np.float32).reshape(4, 3) / 7
+
+
+def graph(name, nodes, outputs, inputs=()):
+    return helper.make_graph(nodes, name, list(inputs), [onnx.ValueInfoProto(name=n) for n in outputs])
+
+
+def model(nodes, inputs, outputs, stored=(), opset=18):
+    results = [helper.make_tensor_value_info(n, t, [None] * rank) for n, t, rank in outputs]
+    return onnx_model(nodes, inputs, results, list(stored), opset=opset, ir_version=9)
+
+
+def check(proto, feeds, **options):
+    """The same as ONNX's reference, on both devices."""
+    expected = ReferenceEvaluator(proto).run(None, feeds)
+    loaded = load_bytes(proto.SerializeToString())
+    for device in ("cpu", "numpy"):
+        found = df.Session(loaded, devices=[device], **options).run(feeds)
+        for info, array in zip(proto.graph.output, expected, strict=True):
+            assert found[info.name].shape == array.shape
+            np.testing.assert_allclose(found[info.name], array, rtol=1e-6)
+    return loaded
+
+
+def squeezed():
+    """What tracing makes of ``squeeze(0)``: a branch on a size whose results differ in rank."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["rows"]),
+        node("Equal", ["rows", "one"], ["single"]),
+        node("MatMul", ["x", "w"], ["h"]),
+        node(
+            "If", ["single"], ["y"],
+            then_branch=graph("then", [node("Squeeze", ["h", "axes"], ["t"])], ["t"]),
+            else_branch=graph("else", [node("Neg", ["h"], ["e"])], ["e"]),
+        ),
+        node("ReduceSum", ["y", "last"], ["z"], keepdims=0),
+    ]  # fmt: skip
+    stored = [("zero", np.array(0)), ("one", np.array(1)), ("axes", np.array([0])), ("last", np.array([-1])), ("w", W)]
+    return model(nodes, [("x", F, ("n", 4))], [("z", F, 1)], stored)
+
+
+def test_a_branch_on_a_size_is_taken_when_the_size_is_known():
+    proto = squeezed()
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    loaded = load_bytes(proto.SerializeToString())
+    session = df.Session(loaded, devices=["cpu"])
+    for rows in (3, 1, 2, 1):
+        x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+        expected = (-(x @ W) if rows > 1 else (x @ W)[0]).sum(-1)
+        np.testing.assert_allclose(session.run(x)["z"], expected, rtol=1e-5)
+    assert len(session.plans) == 3
+    assert session.plan((5, 4)).inputs["x"].type.sizes == (5, 4)
+
+
+def test_it_trains_by_the_sizes_of_each_batch():
+    loaded = load_bytes(squeezed().SerializeToString())
+    assert loaded.parameters["w"].trainable
+    target = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    with df.Trainer(loaded, loss="mse", optimizer="sgd", devices=["cpu"]) as trainer:
+        losses = [trainer.step({"x": target, "labels": target.sum(-1)}) for _ in range(8)]
+    assert losses[-1] < losses[0]
+    assert not np.array_equal(loaded.parameters["w"].array, W)
+    x = np.ones((2, 4), np.float32)
+    now = loaded.parameters["w"].array
+    np.testing.assert_allclose(df.Session(loaded, devices=["cpu"]).run(x)["z"], -(x @ now).sum(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [[0], [1], [0, 1], [-1]])
+def test_axes_that_are_fed(axes):
+    nodes = [node("Mul", ["x", "x"], ["s"]), node("ReduceSum", ["s", "axes"], ["y"], keepdims=1)]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    proto = model(nodes, [("x", F, ("n", "m")), ("axes", I, (len(axes),))], [("y", F, 2)])
+    check(proto, {"x": x, "axes": np.array(axes)})
+
+
+def test_values_that_are_computed_from_data_are_asked_for_one_after_the_other():
+    nodes = [
+        node("ReduceMax", ["k", "zero"], ["axis"], keepdims=1),
+        node("ReduceSum", ["x", "axis"], ["s"], keepdims=0),
+        node("ArgMax", ["s"], ["best"], axis=0, keepdims=1),
+        node("Unsqueeze", ["s", "best"], ["y"]),
+    ]
+    feeds = {"x": np.float32([[1, 5, 2], [4, 0, 9]]), "k": np.array([0, 0])}
+    proto = model(nodes, [("x", F, (2, 3)), ("k", I, (2,))], [("y", F, 2)], [("zero", np.array([0]))])
+    proto.graph.node[2].attribute[0].i = 0
+    feeds["x"][:, 2] -= 9  # the best is the second: an axis that there is
+    loaded = check(proto, feeds)
+    session = df.Session(loaded, devices=["cpu"])
+    first, again = session.run(feeds), session.run(feeds)
+    np.testing.assert_array_equal(first["y"], again["y"])
+    with pytest.raises(df.ModelError, match="depends on data"):
+        session.plan({"x": (2, 3), "k": (2,)})
+
+
+def test_a_loop_whose_value_grows_is_unrolled():
+    body = graph(
+        "grow",
+        [
+            node("Concat", ["v", "v"], ["w"], axis=0),
+            node("Shape", ["w"], ["size"]),
+            node("Gather", ["size", "zero"], ["rows"]),
+            node("Less", ["rows", "most"], ["go"]),
+        ],
+        ["go", "w"],
+        [onnx.ValueInfoProto(name=n) for n in ("i", "c", "v")],
+    )
+    nodes = [node("Loop", ["n", ""], ["y"], body=body)]
+    stored = [("zero", np.array(0)), ("most", np.array(10))]
+    proto = model(nodes, [("n", I, ()), ("x", F, ("k",))], [("y", F, 1)], stored)
+    proto.graph.node[0].input.append("x")
+    for rows, trips, expected in ((2, 9, 16), (3, 1, 6), (12, 5, 24)):
+        found = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(
+            {"n": np.array(trips), "x": np.ones(rows, np.float32)}
+        )
+        assert found["y"].shape == (expected,)
+
+
+def test_what_fails_for_these_sizes_too_says_so():
+    nodes = [node("ReduceSum", ["x", "axes"], ["y"], keepdims=1)]
+    proto = model(nodes, [("x", F, ("n", "m")), ("axes", I, (1,))], [("y", F, 2)])
+    session = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"])
+    with pytest.raises(df.InputError, match=r"ReduceSum 'y', opset 18.*axis 7"):
+        session.run({"x": np.ones((2, 3), np.float32), "axes": np.array([7])})
+
+
+def test_sizes_are_data_and_data_are_sizes():
+    """A causal mask, lengths by other arithmetic than sums and products, repetitions: nothing is a region."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["n"]),
+        node("Range", ["zero", "n", "one"], ["at"]),
+        node("Unsqueeze", ["at", "last"], ["rows"]),
+        node("GreaterOrEqual", ["rows", "at"], ["mask"]),
+        node("Where", ["mask", "x3", "low"], ["masked"]),
+        node("Cast", ["n"], ["f"], to=F),
+        node("Sqrt", ["f"], ["root"]),
+        node("Ceil", ["root"], ["up"]),
+        node("Cast", ["up"], ["times"], to=I),
+        node("Reshape", ["times", "flat"], ["list"]),
+        node("Tile", ["x", "repeats"], ["tiled"]),
+        node("Concat", ["list", "list"], ["repeats"], axis=0),
+    ]
+    order = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 11]
+    first = [node("Unsqueeze", ["x", "last"], ["x3"])]
+    stored = [("zero", np.array(0)), ("one", np.array(1)), ("last", np.array([1])), ("flat", np.array([-1]))]
+    stored.append(("low", np.float32(-1e9)))
+    inputs = [("x", F, ("b", "n"))]
+    outputs = [("tiled", F, 2), ("mask", B, 2)]
+    proto = model([*first, *(nodes[i] for i in order)], inputs, outputs, stored)
+    for shape in ((1, 1), (2, 5), (3, 4)):
+        loaded = check(proto, {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)})
+    session = df.Session(loaded, devices=["cpu"])
+    plan = session.plan((2, 7))
+    assert plan.outputs["tiled"].type.sizes == (6, 21)
+    assert not any(word in str(plan) for word in ("sizes", "read_shape", "range"))
