@@ -16,7 +16,7 @@ from ..ir.value import Value
 from ..ops.control_flow import if_
 from ..ops.dynamic_shape import deferred, read_shape
 from ..ops.dynamic_shape import sizes as sizes_op
-from ..ops.rules.infer import operand
+from ..ops.infer import operand
 from ..ops.rules.subgraph import inline
 from .size_values import Kernels, SizeValues, bound_attributes, completed
 

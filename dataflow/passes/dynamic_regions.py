@@ -16,7 +16,7 @@ from ..ir.graph import Graph, Node
 from ..ir.types import TensorType
 from ..ir.value import Value
 from ..ops.dynamic_shape import read_shape
-from ..ops.rules.infer import operand
+from ..ops.infer import operand
 from .size_values import SizeValues, has_reads
 
 

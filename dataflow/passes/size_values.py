@@ -18,7 +18,7 @@ from ..ir.types import Array
 from ..ir.value import Value
 from ..ops.control_flow import if_, loop, scan
 from ..ops.dynamic_shape import read_shape
-from ..ops.rules.infer import operand
+from ..ops.infer import operand
 
 Kernels = Mapping[str, tuple[Kernel, ...]]
 MOST_BYTES = 1 << 24  # of a value that sizes are read off, or that leads to one
