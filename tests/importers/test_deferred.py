@@ -123,9 +123,9 @@ def test_a_loop_whose_value_grows_is_unrolled():
     stored = [("zero", np.array(0)), ("most", np.array(10))]
     proto = model(nodes, [("n", I, ()), ("x", F, ("k",))], [("y", F, 1)], stored)
     proto.graph.node[0].input.append("x")
-    for rows, trips, expected in ((2, 9, 16), (3, 1, 6), (12, 5, 24)):
+    for rows, iterations, expected in ((2, 9, 16), (3, 1, 6), (12, 5, 24)):
         found = df.Session(load_bytes(proto.SerializeToString()), devices=["cpu"]).run(
-            {"n": np.array(trips), "x": np.ones(rows, np.float32)}
+            {"n": np.array(iterations), "x": np.ones(rows, np.float32)}
         )
         assert found["y"].shape == (expected,)
 
