@@ -47,7 +47,7 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
 
         sizes = sizes_of(graph, arguments)
         for name, value in graph.outputs.items():
-            given.setdefault(name, np.ones(value.type.bind(sizes).sizes, value.type.dtype.numpy))
+            given.setdefault(name, np.ones(value.type.bind(sizes).sizes, value.type.dtype.cotangent.numpy))
     names = [f"grad.{v.name}" for v in wrt if f"grad.{v.name}" in joint.outputs]
     results = session.run({**arguments, **{f"grad.{name}": array for name, array in given.items()}}, names)
     return {name.removeprefix("grad."): array for name, array in results.items()}

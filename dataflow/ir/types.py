@@ -59,6 +59,11 @@ class DType:
         return self.kind == "f"
 
     @property
+    def cotangent(self) -> DType:
+        """The dtype of gradients: float32 for floats of fewer than 16 bits, which hold no small ones and no signs."""
+        return float32 if self.is_float and self.bits < 16 else self
+
+    @property
     def is_int(self) -> bool:
         """True for signed and unsigned integers."""
         return self.kind in "iu"
@@ -191,6 +196,11 @@ class TensorType:
     def nbytes(self) -> int:
         """Bytes of a bound, contiguous tensor."""
         return self.dtype.nbytes(self.elements)
+
+    @property
+    def cotangent(self) -> TensorType:
+        """The type of its gradients."""
+        return TensorType(self.dtype.cotangent, self.shape)
 
     def bind(self, sizes: Mapping[str, int]) -> TensorType:
         """The type with named dims replaced by sizes."""

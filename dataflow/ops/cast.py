@@ -21,7 +21,9 @@ def _cast_infer(x: TensorType, *, to: DType, saturate: bool, round_mode: str) ->
 
 def _cast_gradient(node: Node, dy: Value) -> Value | None:
     source: DType = operand(node).type.dtype
-    return cast(dy, to=source) if source.is_float and dy.type.dtype.is_float else None
+    if not (source.is_float and dy.type.dtype.is_float):
+        return None
+    return dy if dy.type.dtype == source.cotangent else cast(dy, to=source.cotangent)
 
 
 cast: Op = Op(

@@ -27,7 +27,7 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
 
     Args:
         builder: has the forward nodes; the gradient's are added to it.
-        seeds: a cotangent for each value that is differentiated, of its type.
+        seeds: a cotangent for each value that is differentiated, of its type (``TensorType.cotangent``).
         wrt: what is differentiated by.
 
     Raises:
@@ -70,7 +70,7 @@ def add_gradients(builder: Builder, seeds: Mapping[Value, Value], wrt: Sequence[
                     continue
                 if cotangent.type.shape != value.type.shape:
                     cotangent = _summed(cotangent, value.type)
-                if cotangent.type != value.type:
+                if cotangent.type != value.type.cotangent:
                     raise GradientError(
                         f"{node.describe()}: its rule gave {cotangent.type} for {value.name!r}, which is {value.type}"
                     )
@@ -134,10 +134,10 @@ def _summed(cotangent: Value, wanted: TensorType) -> Value:
 
 
 def _any(builder: Builder, value: Value | None) -> Value | None:
-    """Some value of the same type."""
+    """Some value that could be a cotangent."""
     if value is None:
         return None
-    attributes = {"shape": value.type.shape, "value": 0.0, "dtype": value.type.dtype}
+    attributes = {"shape": value.type.shape, "value": 0.0, "dtype": value.type.dtype.cotangent}
     return builder.add(full, (), attributes).outputs[0]
 
 
@@ -171,9 +171,9 @@ def decompose_for_gradient(graph: Graph, wrt: Sequence[Value]) -> Graph:
 def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
     """The graph with its vector-Jacobian product.
 
-    Its inputs are the graph's and ``grad.<output>`` for each float output: a cotangent of its type. Its outputs are
-    the graph's and ``grad.<name>`` for each value of ``wrt``, inputs or initializers; zeros where no output
-    depends on it.
+    Its inputs are the graph's and ``grad.<output>`` for each float output: a cotangent of its type, but float32 for
+    floats of fewer than 16 bits. Its outputs are the graph's and ``grad.<name>`` for each value of ``wrt``, inputs or
+    initializers; zeros where no output depends on it.
 
     Raises:
         GradientError: an op between has no gradient, or a value of ``wrt`` is computed.
@@ -192,7 +192,7 @@ def vjp_graph(graph: Graph, wrt: Sequence[Value]) -> Graph:
     seeds: dict[Value, Value] = {}
     for name, old in graph.outputs.items():
         if old.type.dtype.is_float:
-            seed = builder.input(f"grad.{name}", old.type.dtype, old.type.shape)
+            seed = builder.input(f"grad.{name}", old.type.dtype.cotangent, old.type.shape)
             seeds[new[old]] = add(seeds[new[old]], seed) if new[old] in seeds else seed
         builder.output(name, new[old])
     found = add_gradients(builder, seeds, [by_name[n] for n in names])

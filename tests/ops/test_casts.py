@@ -136,3 +136,16 @@ def test_a_round_mode_that_is_none_is_refused():
     g = df.GraphBuilder("g")
     with pytest.raises(df.InputError, match="round_mode='even'; expected one of up, down, nearest"):
         df.ops.cast(g.input("x", df.float32, (2,)), to=POWERS, round_mode="even")
+
+
+@pytest.mark.parametrize("target", SMALL, ids=str)
+def test_gradients_pass_small_floats_in_float32(target):
+    g = df.GraphBuilder("g")
+    x, w = g.input("x", df.float32, (4,)), g.input("w", target, (2, 2))
+    g.output("y", df.ops.mul(df.ops.cast(df.ops.cast(x, to=target), to=df.float32), 3.0))
+    g.output("z", df.ops.transpose(w, perm=(1, 0)))
+    dy, dz = np.array([1e-6, -1e6, 0.3, -0.3], np.float32), np.array([[1, -2], [3e-9, 4]], np.float32)
+    feeds = {"x": np.ones(4, np.float32), "w": np.ones((2, 2), target.numpy)}
+    found = df.vjp(df.Model(g.build()), feeds, {"y": dy, "z": dz}, devices=["cpu"])
+    np.testing.assert_array_equal(found["x"], dy * np.float32(3))
+    np.testing.assert_array_equal(found["w"], dz.T)
