@@ -17,8 +17,8 @@ WITHOUT = {
     "logical_not", "bitwise_not", "is_nan", "is_inf", "equal", "less", "less_equal", "greater", "greater_equal",
     "logical_and", "logical_or", "logical_xor", "argmax", "argmin", "one_hot", "full", "range_", "sgd_step",
     "adamw_step", "square_sum", "random_uniform", "random_normal", "read_shape", "nonzero", "non_max_suppression",
-    "sizes", "deferred", "string_concat", "string_split", "string_split_count", "string_case", "regex_full_match", "find",
-    "tree_ensemble",
+    "sizes", "deferred", "string_concat", "string_split", "string_split_count", "string_case", "regex_full_match",
+    "find", "tree_ensemble", "bitcast",
     # gradients of gradients: not declared
     "max_pool_grad", "batch_norm_train_grad", "layer_norm_grad", "lrn_grad", "softmax_grad", "log_softmax_grad",
     "softmax_cross_entropy_grad", "lstm_grad", "gru_grad", "rnn_grad", "grid_sample_grad_input",

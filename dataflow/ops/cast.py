@@ -40,4 +40,22 @@ cast: Op = Op(
     "saturate=False what is out of range and 0 become NaN. Strings from and to decimal notation",
 )
 
-OPS = (cast,)
+
+def _bitcast_infer(x: TensorType, *, to: DType) -> TensorType:
+    need(isinstance(to, DType), f"bitcast: to={to!r} is no dtype, e.g. df.int32")
+    need(x.dtype.bits == to.bits > 0, f"bitcast: {x} has elements of {x.dtype.bits} bits, {to} of {to.bits}")
+    return TensorType(to, x.shape)
+
+
+bitcast: Op = Op(
+    "bitcast",
+    ("x",),
+    _bitcast_infer,
+    attributes={"to": REQUIRED},
+    gradient=lambda node, dy: None,
+    inplace=((0, 0),),
+    cheap=True,
+    doc="the bits of x read as another dtype with as many",
+)
+
+OPS = (cast, bitcast)

@@ -76,4 +76,5 @@ def _cast(attributes: Attributes, x: Array) -> Array:
 
 KERNELS: dict[str, Code] = {
     "cast": _cast,
+    "bitcast": lambda attributes, x: x.view(attributes["to"].numpy),
 }

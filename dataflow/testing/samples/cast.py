@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import ops
-from ...ir.types import bool_, float32, float64, int32, int64, string
+from ...ir.types import bfloat16, bool_, float4e2m1, float16, float32, float64, int4, int32, int64, string, uint8
 from ..sample import Operand, Sample, x
 
 
@@ -21,4 +21,9 @@ def _casts() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _casts()
+def _bitcasts() -> list[Sample]:
+    pairs = ((float32, int32), (int64, float64), (float16, bfloat16), (bool_, uint8), (int4, float4e2m1))
+    return [Sample(ops.bitcast, (Operand((3, 5), a, "range", 0, 2),), {"to": b}) for a, b in pairs]
+
+
+SAMPLES: list[Sample] = _casts() + _bitcasts()

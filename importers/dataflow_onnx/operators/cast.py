@@ -23,7 +23,7 @@ def dtype_of(number: int) -> DType:
     """The element type of that number."""
     dtype = DTYPE_OF.get(number)
     if dtype is None:
-        raise ModelError(f"casting to element type {number} is not supported")
+        raise ModelError(f"element type {number} is not known")
     return dtype
 
 
@@ -42,6 +42,11 @@ def _cast(c: Importer, x: T, dtype: Any, saturate: int, round_mode: str) -> Any:
 @operator("Cast")
 def Cast(c: Importer, x: T, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     return _cast(c, x, dtype_of(to), saturate, round_mode)
+
+
+@operator("BitCast", 26)
+def BitCast(c: Importer, x: T, *, to: int) -> Any:
+    return ops.bitcast(c.value(x), to=dtype_of(to))
 
 
 @operator("CastLike")

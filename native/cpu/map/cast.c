@@ -1,4 +1,4 @@
-/* map/cast.c: y[i] = (type) x[i] between every type but the complex ones.
+/* map/cast.c: cast: y[i] = (type) x[i] between every type but the complex ones; and bitcast.
  *
  * Integers wrap, floats round to nearest and are rounded towards zero to integers; a float
  * outside of an integer's range gives the nearest end of the range (NaN the lower). Floats of 16
@@ -285,7 +285,18 @@ static void cast_rows(void *out, const void *const *in, const int64_t *step, int
 
 static df_status cast_run(const df_call *call) { return df_map_run(call, 1, cast_rows); }
 
+/* y[i] has the bits of x[i]. */
+static void bitcast_rows(void *out, const void *const *in, const int64_t *step, int64_t n,
+                         const df_call *call) {
+  (void)step;
+  if (out != in[0])
+    memcpy(out, in[0], (size_t)(n * df_item_bytes(call->outputs[0].dtype)));
+}
+
+static df_status bitcast_run(const df_call *call) { return df_map_run(call, 1, bitcast_rows); }
+
 #define TYPES                                                                                      \
   "f32|f64|f16|bf16|i8|i16|i32|i64|u8|u16|u32|u64|bool|f8e4m3fn|f8e4m3fnuz|f8e5m2|f8e5m2fnuz|"     \
   "f8e8m0|f4e2m1|i4|u4|i2|u2"
-DF_KERNELS(cast) = {DF_KERNEL("cast", "any", "~" TYPES "->" TYPES, NULL, cast_run), NULL};
+DF_KERNELS(cast) = {DF_KERNEL("cast", "any", "~" TYPES "->" TYPES, NULL, cast_run),
+                    DF_KERNEL("bitcast", "any", "~any->any", "0<0", bitcast_run), NULL};
