@@ -58,7 +58,6 @@ IMAGES: dict[str, dict[str, Any]] = {
     },
     "mobilenet_v2": {},
     "mobilevit": {"image_size": 64, "hidden_sizes": [36, 48, 60], "neck_hidden_sizes": [8, 16, 24, 32, 40, 48, 64]},
-    "cvt": {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "depth": [1, 1, 2]},
     "focalnet": {
         "image_size": 64,
         "embed_dim": 24,
@@ -322,19 +321,5 @@ def architectures() -> list[Architecture]:
     found.append(_one("timesformer", partial(_base, "timesformer", **options), clip, batch, batches, _first_by_name))
     found.append(
         _one("vivit", partial(_base, "vivit", **options, tubelet_size=[2, 8, 8]), clip, batch, batches, _first_by_name)
-    )
-    options = {**COMMON, "vocab_size": 120, "max_position_embeddings": 64, "image_size": 64, "patch_size": 16}
-    seen = {"input_ids": Input(("batch", "sequence"), "ids", 120), **image}
-    sizes = tuple({**s, "sequence": n} for s, n in zip((batch, *batches), (12, 5, 20), strict=True))
-    found.append(
-        _one(
-            "vilt",
-            partial(_base, "vilt", **options),
-            seen,
-            sizes[0],
-            sizes[1:],
-            _first_by_name,
-            variants=("trace-fixed", "trace-named"),
-        )
     )
     return found

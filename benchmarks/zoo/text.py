@@ -54,17 +54,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "splinter": {},
     "rembert": {"input_embedding_size": 32, "output_embedding_size": 32},
     "roformer": {"embedding_size": 64},
-    "nystromformer": {"num_landmarks": 8, "segment_means_seq_len": 64},
     "eurobert": {},
     "xlnet": {"d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 128},
-    "funnel": {
-        "block_sizes": [1, 1],
-        "d_model": 64,
-        "n_head": 4,
-        "d_head": 16,
-        "d_inner": 128,
-        "num_decoder_layers": 1,
-    },
     "esm": {"mask_token_id": 4, "position_embedding_type": "rotary"},
     "ibert": {"quant_mode": False},
     "megatron-bert": {},
@@ -113,7 +104,7 @@ SEQ2SEQ: dict[str, dict[str, Any]] = {
     "pegasus": {},
     "marian": {},
     "m2m_100": {},
-    "prophetnet": {"num_encoder_layers": 1, "num_decoder_layers": 1},
+    "blenderbot-small": {},
 }
 HALVES = {
     "d_model": 64,
@@ -130,7 +121,6 @@ OWN_SIZES = (
     "gptj",
     "codegen",
     "xlnet",
-    "funnel",
     "distilbert",
     "bloom",
     "xglm",
@@ -141,16 +131,16 @@ OWN_SIZES = (
     "bart",
     "pegasus",
     "m2m_100",
-    "prophetnet",
+    "blenderbot-small",
 )
 
 
 def configuration(kind: str, more: dict[str, Any], common: dict[str, Any] = COMMON) -> Any:
     if kind in OWN_SIZES:  # names of COMMON that are read-only there
         names = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "max_position_embeddings")
-        names += ("hidden_size",) if kind in ("bloom", "prophetnet", "gpt_neo") else ()
+        names += ("hidden_size",) if kind in ("bloom", "gpt_neo") else ()
         common = {key: common[key] for key in names}
-        if kind in ("gpt2", "gptj", "codegen"):
+        if kind in ("gpt2", "gptj", "codegen", "xlnet"):
             del common["max_position_embeddings"]
     return AutoConfig.for_model(kind, **{**common, **more})
 
@@ -160,7 +150,8 @@ def _encoder(kind: str, more: dict[str, Any]) -> torch.nn.Module:
 
 
 def _decoder(kind: str, more: dict[str, Any]) -> torch.nn.Module:
-    return transformers.AutoModelForCausalLM.from_config(configuration(kind, more))
+    options = {"experts_implementation": "eager"} if kind in ("mixtral", "gpt_oss") else {}
+    return transformers.AutoModelForCausalLM.from_config(configuration(kind, more), **options)
 
 
 def _seq2seq(kind: str, more: dict[str, Any]) -> torch.nn.Module:
@@ -233,18 +224,14 @@ def architectures() -> list[Architecture]:
     found = []
     for kind, more in ENCODERS.items():
         alone = kind == "fnet"
-        sizes = {
-            "sizes": {"batch": 2, "sequence": 64},
-            "others": ({"batch": 1, "sequence": 64}, {"batch": 3, "sequence": 64}),
-        }
-        chosen: dict[str, Any] = sizes if kind == "nystromformer" else {"sizes": SIZES, "others": OTHERS}
         found.append(
             Architecture(
                 kind.replace("-", "_"),
                 partial(_encoder, kind, more),
                 {"input_ids": ids} if alone else both,
+                SIZES,
+                OTHERS,
                 call=_hidden_alone if alone else _hidden,
-                **chosen,
             )
         )
     for kind, more in DECODERS.items():
@@ -264,6 +251,7 @@ def architectures() -> list[Architecture]:
     others = tuple({**s, "written": n} for s, n in zip(OTHERS, (9, 1), strict=True))
     written = {**both, "decoder_input_ids": Input(("batch", "written"), "ids", WORDS)}
     found += [
-        Architecture(k, partial(_seq2seq, k, m), written, sizes, others, call=_translate) for k, m in SEQ2SEQ.items()
+        Architecture(k.replace("-", "_"), partial(_seq2seq, k, m), written, sizes, others, call=_translate)
+        for k, m in SEQ2SEQ.items()
     ]
     return found

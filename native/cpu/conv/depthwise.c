@@ -17,7 +17,8 @@
 enum {
   BUFFER = 1 << 14, /* floats: 64 KiB */
   MOST_TAPS = 128,
-  LEAST_BAND = 4 /* rows of results that a buffer must hold */
+  LEAST_BAND = 4, /* rows of results that a buffer must hold */
+  MOST_ROWS = 6   /* that are computed at once: as many sums as additions are in progress */
 };
 
 /* One axis: position o reads element o * stride - pad + t * dilation of a line of |in| elements
@@ -156,40 +157,71 @@ static void find_reads(reads *r, const planes *j, const float *weight, int64_t r
   }
 }
 
-/* A row of results: out[i] = relu(bias + add[i] + reads); |taps| and |stride| are constants at the
- * uses that matter. */
-static inline __attribute__((always_inline)) void do_row(int64_t taps, int64_t stride,
-                                                         const reads *r, const float *buffer,
-                                                         float *out, int64_t count, float bias,
-                                                         const float *add, int32_t relu) {
-  for (int64_t i = 0; i < count; i += DF_LANES) {
-    int64_t lanes = df_min(DF_LANES, count - i);
-    const float *from = buffer + i * stride;
-    df_vec sum = vec_splat(bias);
-    if (add)
-      sum += vec_load_partial(add + i, lanes);
-#pragma GCC unroll 9
-    for (int64_t t = 0; t < taps; t++)
-      sum += vec_load_steps(from + r->at[t], stride) * r->weight[t];
-    vec_store_partial(out + i, relu ? vec_relu(sum) : sum, lanes);
+/* |rows| rows of results that read alike, |line| floats apart: out[i] = relu(bias + add[i] +
+ * reads). A sum waits for itself, tap by tap, so those of several rows are in progress at once.
+ * |rows| and |stride| are constants at the uses. */
+static inline __attribute__((always_inline)) void do_block(int rows, int64_t stride, const reads *r,
+                                                           const float *buffer, int64_t line,
+                                                           float *out, int64_t width, float bias,
+                                                           const float *add, int32_t relu) {
+  for (int64_t i = 0; i < width; i += DF_LANES) {
+    int64_t lanes = df_min(DF_LANES, width - i);
+    df_vec sums[MOST_ROWS];
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++) {
+      sums[row] = vec_splat(bias);
+      if (add)
+        sums[row] += vec_load_partial(add + row * width + i, lanes);
+    }
+    for (int64_t t = 0; t < r->count; t++) {
+      const float *from = buffer + i * stride + r->at[t];
+      const float weight = r->weight[t];
+#pragma GCC unroll 6
+      for (int row = 0; row < rows; row++)
+        sums[row] += vec_load_steps(from + row * line, stride) * weight;
+    }
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++)
+      vec_store_partial(out + row * width + i, relu ? vec_relu(sums[row]) : sums[row], lanes);
   }
 }
 
-/* do_row for |rows| rows that read alike, |line| floats apart. */
+/* do_block for up to MOST_ROWS rows. */
+static inline __attribute__((always_inline)) void
+do_few(int64_t rows, int64_t stride, const reads *r, const float *buffer, int64_t line, float *out,
+       int64_t width, float bias, const float *add, int32_t relu) {
+  switch (rows) {
+#define CASE(n)                                                                                    \
+  case n:                                                                                          \
+    do_block(n, stride, r, buffer, line, out, width, bias, add, relu);                             \
+    break
+    CASE(1);
+    CASE(2);
+    CASE(3);
+    CASE(4);
+    CASE(5);
+    CASE(6);
+#undef CASE
+  }
+}
+
+/* The same for any number of rows. */
 static void do_rows(const planes *j, const reads *r, const float *buffer, float *out, int64_t rows,
                     float bias, const float *add, int32_t relu) {
   int64_t stride = j->s.across.stride, width = j->s.across.out;
   int64_t line = j->s.down.stride * j->s.line;
-  for (int64_t row = 0; row < rows; row++, buffer += line, out += width) {
-    const float *more = add ? add + row * width : NULL;
-    if (stride == 1 && r->count == 9)
-      do_row(9, 1, r, buffer, out, width, bias, more, relu);
-    else if (stride == 1)
-      do_row(r->count, 1, r, buffer, out, width, bias, more, relu);
+  for (int64_t left = df_divide_up(rows, MOST_ROWS); left > 0; left--) {
+    const int64_t count = df_divide_up(rows, left);
+    if (stride == 1)
+      do_few(count, 1, r, buffer, line, out, width, bias, add, relu);
     else if (stride == 2)
-      do_row(r->count, 2, r, buffer, out, width, bias, more, relu);
+      do_few(count, 2, r, buffer, line, out, width, bias, add, relu);
     else
-      do_row(r->count, stride, r, buffer, out, width, bias, more, relu);
+      do_few(count, stride, r, buffer, line, out, width, bias, add, relu);
+    rows -= count;
+    buffer += count * line;
+    out += count * width;
+    add = add ? add + count * width : NULL;
   }
 }
 
