@@ -21,7 +21,8 @@ typedef struct product {
   extent a, b, c;
   int64_t m, n, k;
   int64_t batch; /* products after folding */
-  int64_t a_row;
+  int64_t a_row, c_row;
+  int32_t row_axis; /* of c, from its end, that the rows of a product are along; mostly 2 */
   int32_t b_dtype;
 } product;
 
@@ -50,18 +51,37 @@ static int64_t row_stride(const extent *x) {
   return x->strides[x->rank - 2];
 }
 
-/* Sizes of the product; a batch of a that meets one single b is a product with more rows. */
+/* The axis of a but the last with most elements, from the end. */
+static int32_t longest_axis(const extent *a) {
+  int32_t found = 2;
+  for (int32_t back = 3; back <= a->rank; back++)
+    if (a->shape[a->rank - back] > a->shape[a->rank - found])
+      found = back;
+  return found;
+}
+
+/* Sizes of the product. A batch of a that meets one single b is a product with more rows; where
+ * their strides forbid it (a transposed view), rows are along the longest axis. */
 static product make_product(extent a, extent b, extent c, int32_t b_dtype) {
-  product p = {.a = a, .b = b, .c = c, .b_dtype = b_dtype};
+  product p = {.a = a, .b = b, .c = c, .row_axis = 2, .b_dtype = b_dtype};
   p.m = a.shape[a.rank - 2];
   p.k = a.shape[a.rank - 1];
   p.n = b.shape[b.rank - 1];
   p.a_row = a.strides[a.rank - 2];
+  p.c_row = p.n;
   p.batch = batch_of(&c);
-  if (p.batch > 1 && batch_of(&b) == 1 && batch_of(&a) == p.batch && rows_are_even(&a)) {
+  if (p.batch <= 1 || batch_of(&b) != 1 || batch_of(&a) != p.batch)
+    return p;
+  if (rows_are_even(&a)) {
     p.m *= p.batch;
     p.batch = 1;
     p.a_row = row_stride(&a);
+  } else {
+    p.row_axis = longest_axis(&a);
+    p.batch = p.batch * p.m / a.shape[a.rank - p.row_axis];
+    p.m = a.shape[a.rank - p.row_axis];
+    p.a_row = a.strides[a.rank - p.row_axis];
+    p.c_row = df_product(c.shape, c.rank - p.row_axis + 1, c.rank);
   }
   return p;
 }
@@ -93,10 +113,14 @@ static df_gemm_split split_of(const product *p, int32_t threads, int32_t precisi
   return DF_NAME(df_gemm_split_for)(p->m, p->n, p->k, p->batch, threads, precision);
 }
 
-/* Elements from the start of x to its matrix number |index| of the broadcast batch of c. */
-static int64_t batch_offset(const extent *x, const extent *c, int64_t index) {
+/* Elements from the start of x, an operand or c, to its matrix number |index|: of the axes of c but
+ * the last and that of the rows. */
+static int64_t batch_offset(const product *p, const extent *x, int64_t index) {
+  const extent *c = &p->c;
   int64_t offset = 0;
-  for (int32_t back = 3; back <= c->rank; back++) {
+  for (int32_t back = 2; back <= c->rank; back++) {
+    if (back == p->row_axis)
+      continue;
     int64_t size = c->shape[c->rank - back];
     if (back <= x->rank && x->shape[x->rank - back] != 1)
       offset += index % size * x->strides[x->rank - back];
@@ -125,9 +149,10 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
     df_gemm gemm = matmul->gemm;
     int64_t matrix = at / tasks;
     if (matrix) {
-      gemm.a += batch_offset(&matmul->p.a, &matmul->p.c, matrix);
-      df_gemm_advance_b(&gemm, batch_offset(&matmul->p.b, &matmul->p.c, matrix));
-      gemm.c += matrix * gemm.m * gemm.n;
+      gemm.a += batch_offset(&matmul->p, &matmul->p.a, matrix);
+      if (matmul->p.row_axis == 2) /* else b is one matrix */
+        df_gemm_advance_b(&gemm, batch_offset(&matmul->p, &matmul->p.b, matrix));
+      gemm.c += batch_offset(&matmul->p, &matmul->p.c, matrix);
     }
     DF_NAME(df_gemm_task)(&gemm, &matmul->split, at % tasks,
                           matmul->workspace + worker * matmul->split.scratch);
@@ -145,7 +170,7 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
                           .m = p->m,
                           .n = p->n,
                           .k = p->k,
-                          .c_row = p->n,
+                          .c_row = p->c_row,
                           .a_row = p->a_row,
                           .a_col = p->a.strides[p->a.rank - 1],
                           .b_row = p->b.strides[p->b.rank - 2],
@@ -197,7 +222,7 @@ df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_e
   const df_gemm_split split = split_of(&p, node->threads, node->precision);
   out->workspace = split.scratch * (int64_t)sizeof(float) * node->threads;
   const int64_t bytes = DF_NAME(df_gemm_prepack_bytes)(&split, p.n, p.k);
-  if (bytes && node->flags >> 1 & 1 && p.batch == 1) {
+  if (bytes && node->flags >> 1 & 1 && batch_of(&p.b) == 1) {
     out->n_prepacks = 1;
     out->replaced = 1 << 1;
     out->prepacks[0] = (df_prepack){.input = 1, .bytes = bytes, .prepack = prepack_weight};
