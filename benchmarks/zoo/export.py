@@ -150,7 +150,7 @@ def gradients(module: torch.nn.Module, given: list[torch.Tensor], first: np.ndar
     module.zero_grad()
     y = module(*given)[0]
     off = float(np.abs(y.detach().numpy() - first).max() / np.abs(first).max())
-    if off > 1e-4:
+    if off > 1e-3:
         raise ValueError(f"folding batch norms changes the result by {off:.2g}")
     loss = torch.nn.functional.mse_loss(y, torch.from_numpy(target).to(y.dtype))
     loss.backward()

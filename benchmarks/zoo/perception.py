@@ -180,7 +180,10 @@ def _depth(kind: str) -> torch.nn.Module:
             neck_hidden_sizes=[16, 16, 32, 32],
             fusion_hidden_size=16,
         )
-    return transformers.AutoModelForDepthEstimation.from_config(config)
+    module = transformers.AutoModelForDepthEstimation.from_config(config)
+    last = [layer for layer in module.modules() if isinstance(layer, torch.nn.Conv2d)][-1]
+    torch.nn.init.ones_(last.bias)  # else the last ReLU may give zeros only
+    return module
 
 
 def _wave(kind: str) -> torch.nn.Module:

@@ -22,7 +22,7 @@ CLASSIFIERS = {
 }  # fmt: skip
 BOTH = ("resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "googlenet", "swin_t", "swin_v2_t", "efficientnet_b0")
 SEGMENTERS = ("fcn_resnet50", "deeplabv3_mobilenet_v3_large", "deeplabv3_resnet50", "lraspp_mobilenet_v3_large")
-VIDEOS = {"r3d_18": (8, 64), "mc3_18": (8, 64), "s3d": (16, 64), "mvit_v1_b": (16, 224)}  # frames, height and width
+VIDEOS = {"r3d_18": (8, 64), "mc3_18": (8, 64), "s3d": (16, 224), "mvit_v1_b": (16, 224)}  # frames, height and width
 DETECTORS = (
     "fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large",
     "keypointrcnn_resnet50_fpn",
