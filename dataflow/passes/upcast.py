@@ -7,7 +7,9 @@ it, and where a node takes it as it is. ONNX Runtime rounds it after each node.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ..errors import InputError
 from ..ir.builder import GraphBuilder
@@ -87,9 +89,7 @@ class _Upcast:
         exact = self.float32.get(x) if result.type.dtype.is_float else None
         if exact is None:
             return None
-        if result.type.dtype == float32:
-            return (exact,)
-        return builder.add(cast, (exact,), node.attributes, name=node.name, output_names=[result.name]).outputs
+        return (exact,) if result.type.dtype == float32 else builder.again(node, (exact,)).outputs
 
     def chosen(self, node: Node, inputs: Sequence[Value | None]) -> Node | None:
         """The node as it is to be computed in float32; None: as it is."""
@@ -126,31 +126,50 @@ class _Upcast:
         self, builder: GraphBuilder, node: Node, wanted: Node, inputs: Sequence[Value | None]
     ) -> list[Value | None]:
         """Adds a node in float32, with casts of its results, which dead code elimination removes where nobody reads."""
-        with builder.scope(node.name):
-            operands = [self.in_dtype(v, like) for v, like in zip(inputs, wanted.inputs, strict=True)]
-        names = [None if v is None or v.type.dtype in HALVES else v.name for v in node.outputs]
-        made = builder.add(node.op, operands, wanted.attributes, name=node.name, output_names=names)
+        operands = [self.in_dtype(builder, node, v, like) for v, like in zip(inputs, wanted.inputs, strict=True)]
+        outputs = tuple(
+            new if old is None or new is None or new.type == old.type else _named(builder, old, new.type)
+            for old, new in zip(node.outputs, wanted.outputs, strict=True)
+        )
+        made = builder.again(dataclasses.replace(wanted, outputs=outputs), operands)
         return [self.rounded(builder, node, *pair) for pair in zip(node.outputs, made.outputs, strict=True)]
 
     def rounded(self, builder: GraphBuilder, node: Node, old: Value | None, exact: Value | None) -> Value | None:
         """A result as the model has it, by name and dtype."""
         if old is None or exact is None or old.type == exact.type:
             return exact
-        made = builder.add(cast, (exact,), {"to": old.type.dtype}, name=f"{node.name}/cast", output_names=[old.name])
-        (result,) = made.outputs
-        assert result is not None
+        result = _add_cast(builder, node, exact, old)
         self.float32[result] = exact
         self.computed.add(result)
         return result
 
-    def in_dtype(self, value: Value | None, like: Value | None) -> Value | None:
-        """A value in the dtype of another: as it is, or as float32, once."""
+    def in_dtype(self, builder: GraphBuilder, node: Node, value: Value | None, like: Value | None) -> Value | None:
+        """An operand of ``node`` in the dtype of another value: as it is, or as float32, once."""
         if value is None or like is None or value.type.dtype == like.type.dtype:
             return value
         found = self.float32.get(value)
         if found is None:
-            found = self.float32[value] = cast(value, to=float32)
+            found = self.float32[value] = _add_cast(builder, node, value, _named(builder, value, like.type))
         return found
+
+
+def _named(builder: GraphBuilder, value: Value, type_: TensorType) -> Value:
+    """The name and type of a value as float32."""
+    return Value(builder.free_name(f"{value.name}/float32"), type_, None)
+
+
+def _add_cast(builder: GraphBuilder, node: Node, x: Value, result: Value) -> Value:
+    """A cast beside ``node``, to the type of ``result`` and under its name."""
+    attributes = _attributes_of_cast(result.type.dtype)
+    new = Node(cast, f"{node.name}/cast", (x,), (result,), attributes, (), node.origin, node.pin)
+    (made,) = builder.again(new, (x,)).outputs
+    assert made is not None
+    return made
+
+
+@functools.cache
+def _attributes_of_cast(to: DType) -> Mapping[str, Attribute]:
+    return MappingProxyType(cast.complete({"to": to}))
 
 
 def _takes(kernels: Sequence[Kernel], node: Node) -> bool:

@@ -129,6 +129,15 @@ def test_a_device_with_kernels_for_16_bits_keeps_them():
     assert dtypes(graph, "cpu") == {"add": df.float32, "relu": df.float32}
 
 
+def test_names_that_the_pass_makes_up_are_free():
+    g = df.GraphBuilder()
+    y = ops.exp(g.input("x", df.float16, (3,)), name="y")
+    g.output("a", ops.neg(y, name="y/float32"))
+    g.output("b", ops.relu(y, name="x/float32"))
+    g.output("c", ops.abs(y, name="y/cast"))
+    assert dtypes(g.build(), "cpu") == dict.fromkeys(("exp", "neg", "relu", "abs"), df.float32)
+
+
 def test_bodies_are_upcast_too():
     body = df.GraphBuilder("body")
     carry, row = body.input("carry", df.float16, (3,)), body.input("row", df.float16, (3,))
