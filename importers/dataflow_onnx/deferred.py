@@ -56,7 +56,13 @@ def specialized(
 
 
 def deferred_graph(
-    record: ModelRecord, importer: Importer, outputs: Sequence[str], specialize: Specialize, why: str
+    record: ModelRecord,
+    importer: Importer,
+    outputs: Sequence[str],
+    specialize: Specialize,
+    why: ModelError,
+    *,
+    needs_example: bool = False,
 ) -> Graph:
     """A graph with the inputs, stored tensors and outputs of a model, but one node that stands for all of its nodes.
 
@@ -66,18 +72,21 @@ def deferred_graph(
         outputs: names.
         specialize: makes the graph for given inputs.
         why: the attempt failed.
+        needs_example: there must be sizes for which the model is a graph.
 
     Raises:
-        ModelError: the file doesn't say what rank an output has, and it can't be found.
+        ModelError: ``why``, or the file doesn't say what rank an output has, and it can't be found.
     """
     inputs = {v.name: v.type for v in importer.builder.inputs()}
     example = _example(inputs, specialize)
+    if example is None and needs_example:
+        raise why
     builder = GraphBuilder(record.graph.name or "onnx")
     operands = [builder.input(name, t.dtype, t.shape) for name, t in inputs.items()]
     if example is not None:
         operands += [builder.keep(v.name, data) for v, data in example.initializers.items() if data.role != "constant"]
-    types = [_type(name, record, example, why) for name in outputs]
-    attributes = {"dtypes": tuple(t.dtype for t in types), "shapes": tuple(t.shape for t in types), "why": why}
+    types = [_type(name, record, example, str(why)) for name in outputs]
+    attributes = {"dtypes": tuple(t.dtype for t in types), "shapes": tuple(t.shape for t in types), "why": str(why)}
     made = builder.add(ops.deferred, operands, attributes, output_names=outputs).outputs
     for name, value in zip(outputs, made, strict=True):
         assert value is not None

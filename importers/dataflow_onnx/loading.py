@@ -84,7 +84,11 @@ def import_model(
         importer.run(record.graph, nodes, names)
         graph = importer.finish()
     except Undetermined as error:
-        graph = deferred_graph(record, importer, names, specialize, str(error))
+        graph = deferred_graph(record, importer, names, specialize, error)
+    except ModelError as error:  # what can't be said for all sizes, or is no graph for some, may be one for others
+        if all(v.type.is_bound for v in importer.builder.inputs()):
+            raise
+        graph = deferred_graph(record, importer, names, specialize, error, needs_example=True)
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
     source = Source(record.content, record.folder, record.external, types, kept)
