@@ -166,12 +166,17 @@ def taps(
     what = f"the table of a resize from {size} to {result}"
     require_memory(8 * count * (2 * result + 6 * at_once), what)
     index, weight = np.empty((result, count), np.int64), np.ones((result, count))
+    # A scale of a file has the precision of float32. Where a coordinate chooses an element it is computed in that, too,
+    # as PyTorch and onnxruntime do: 3 / 0.6 is 5 for whoever wrote it, but less for the float32 next to 0.6 in float64.
+    given = mode == "nearest" and scale != result / size
+    real = np.float32 if given and coordinates != "half_pixel_symmetric" else np.float64
     for begin in range(0, result, BLOCK):
         poll(what)
         rows = slice(begin, min(begin + BLOCK, result))
-        at = coordinates_of(np.arange(rows.start, rows.stop, dtype=np.float64), size, result, scale, coordinates, *crop)
+        numbers = np.arange(rows.start, rows.stop, dtype=real)
+        at = coordinates_of(numbers, size, result, real(scale), coordinates, *crop)
         if mode == "nearest":
-            nearby = ROUNDINGS[nearest](at)[:, None]
+            nearby = ROUNDINGS[nearest](at.astype(np.float32 if given else real).astype(np.float64))[:, None]
         else:
             kernel = _triangle if mode == "linear" else _cubic(cubic_a)
             nearby = np.floor(at)[:, None] + np.arange(count)[None] - (count - 1) // 2

@@ -169,3 +169,15 @@ def test_windows_added_back_to_an_image():
     sizes = [np.array(n, np.int64) for n in ([5, 6], [2, 3])]
     window = {"strides": [2, 1], "pads": [1, 0, 0, 1], "dilations": [1, 2]}
     check("Col2Im", [numbers(2, 12, 9), *sizes], stored=(1, 2), opset=18, **window)
+
+
+# ---- resizing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "pytorch_half_pixel"])
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+@pytest.mark.parametrize("scale", [0.6, 1.7, 0.8])
+def test_the_nearest_element_by_a_scale_that_has_no_exact_number(scale, rounding, coordinates):
+    scales = np.array([1, 1, scale, scale], np.float32)
+    how = {"nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
+    check("Resize", [numbers(1, 1, 10, 23), np.zeros(0, np.float32), scales], stored=(1, 2), named=(), **how)
