@@ -30,8 +30,8 @@ MOST_SPATIAL = 3
 # ---- samples at a grid --------------------------------------------------------------------------------
 
 
-def _check(name: str, x: Shape, grid: TensorType, mode: str, padding: str, **_: Any) -> int:
-    """The number of spatial axes."""
+def _check(name: str, x: Shape, grid: TensorType, mode: str, padding: str, **_: Any) -> None:
+    """Raises InputError where a grid doesn't fit x of that shape, or an option isn't known."""
     spatial = len(x) - 2
     need(1 <= spatial <= MOST_SPATIAL, f"{name}: x has {len(x)} axes; expected 3 to {2 + MOST_SPATIAL}")
     need(mode in TAPS, f"{name}: mode {mode!r}; expected one of {', '.join(TAPS)}")
@@ -40,7 +40,6 @@ def _check(name: str, x: Shape, grid: TensorType, mode: str, padding: str, **_: 
     need(fits, f"{name}: the grid is {grid}; expected {spatial} numbers per position, behind the samples")
     alike(f"{name}: the samples of x and grid", *(TensorType(grid.dtype, s[:1]) for s in (x, grid.shape)))
     need(not any(not isinstance(n, Dim) and n == 0 for n in x[2:]), f"{name}: x has the shape {x}: no element to read")
-    return spatial
 
 
 def _infer(x: TensorType, grid: TensorType, **how: Any) -> TensorType:

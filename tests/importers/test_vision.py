@@ -181,3 +181,10 @@ def test_the_nearest_element_by_a_scale_that_has_no_exact_number(scale, rounding
     scales = np.array([1, 1, scale, scale], np.float32)
     how = {"nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
     check("Resize", [numbers(1, 1, 10, 23), np.zeros(0, np.float32), scales], stored=(1, 2), named=(), **how)
+
+
+@pytest.mark.parametrize("scale", [0.7, 1.1, 1.3, 0.1])
+def test_sizes_by_a_scale_that_has_no_exact_number(scale):
+    scales = np.array([1, 1, scale, scale], np.float32)
+    inputs = [numbers(1, 1, 10, 20), np.zeros(0, np.float32), scales]
+    check("Resize", inputs, stored=(1, 2), mode="linear", coordinate_transformation_mode="half_pixel")

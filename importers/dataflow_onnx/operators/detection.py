@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dataflow import DType, ops
+from dataflow import Dim, DType, ops
 from dataflow import int64 as int64_
 from dataflow.errors import ModelError
 
 from ..converters import Collector
 from ..emit import cast_to, number, slice_axis
 from ..importer import Importer
-from ..shape_eval import product
 from ..tensor import Tensor
 
 T = Tensor
@@ -83,15 +82,19 @@ def NonMaxSuppression(
     *,
     center_point_box: int = 0,
 ) -> Any:
-    """Room for all boxes that may stay; those that do are a size that depends on data."""
+    """Rows for all boxes that may stay; how many do is a size that depends on data."""
     value, of = c.value(boxes), c.value(scores)
     dtype = of.type.dtype
     most = _one(c, max_output_boxes_per_class, 0, int64_)
     overlap = _one(c, iou_threshold, 0.0, dtype)
     least = None if score_threshold is None else _one(c, score_threshold, 0.0, dtype)
-    rows = product(of.type.shape)
-    selected, count = ops.non_max_suppression(value, of, most, overlap, least, rows=rows, center=center_point_box)
-    return slice_axis(selected, 0, 0, c.count(count, "number of boxes"))
+    samples, classes, count = of.type.shape
+    limit = max_output_boxes_per_class
+    if limit is not None and limit.known is not None and not isinstance(count, Dim):
+        count = max(0, min(count, c.ints(limit, "max_output_boxes_per_class")[0]))
+    rows = samples * classes * count
+    selected, found = ops.non_max_suppression(value, of, most, overlap, least, rows=rows, center=center_point_box)
+    return slice_axis(selected, 0, 0, c.count(found, "number of boxes"))
 
 
 def _one(c: Importer, tensor: T | None, default: float, dtype: DType) -> Any:

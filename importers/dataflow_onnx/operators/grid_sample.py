@@ -15,26 +15,33 @@ from ..tensor import Tensor
 
 T = Tensor
 operator = Collector()
-_MODES = {"bilinear": "linear", "bicubic": "cubic"}  # names of opset 16
 
 
 @operator("GridSample", 16)
+def GridSample_16(
+    c: Importer, x: T, grid: T, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
+) -> Any:
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    return _sampled(c, x, grid, mode=names.get(mode, mode), padding=padding_mode, align_corners=align_corners)
+
+
+@operator("GridSample", 20)
 def GridSample(
     c: Importer, x: T, grid: T, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Any:
+    return _sampled(c, x, grid, mode=mode, padding=padding_mode, align_corners=align_corners)
+
+
+def _sampled(c: Importer, x: T, grid: T, **how: Any) -> Any:
     """Computed in the larger dtype; x of integers is read at its nearest elements."""
     value, at = c.value(x), c.value(grid)
     own = value.type.dtype
-    if not own.is_float and mode != "nearest":
+    if not own.is_float and how["mode"] != "nearest":
         raise ModelError(f"its input is {value.type}; only floats are interpolated")
     dtype = own
     if own != at.type.dtype:
         dtype = float64 if float64 in (own, at.type.dtype) or not own.is_float else float32
-    y = ops.grid_sample(
-        cast_to(value, dtype), cast_to(at, dtype), mode=_MODES.get(mode, mode), padding=padding_mode,
-        align_corners=align_corners,
-    )  # fmt: skip
-    return cast_to(y, own)
+    return cast_to(ops.grid_sample(cast_to(value, dtype), cast_to(at, dtype), **how), own)
 
 
 @operator("AffineGrid", 20)
