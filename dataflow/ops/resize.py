@@ -97,7 +97,7 @@ resample_grad: Op = Op(
 
 
 def coordinates_of(
-    at: Array, size: int, result: int, scale: float, how: str, begin: float = 0.0, end: float = 1.0
+    at: Array, size: int, result: int, scale: float | np.float32, how: str, begin: float = 0.0, end: float = 1.0
 ) -> Array:
     """Where in an axis of ``size`` elements the elements ``at`` of ``result`` ones lie, in float64."""
     if how == "align_corners":
