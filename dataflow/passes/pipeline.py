@@ -17,6 +17,7 @@ from .dropout import remove_dropout
 from .fold_affine import fold_affine
 from .fuse import fuse
 from .fuse_elementwise import fuse_elementwise
+from .padding_taps import drop_padding_taps
 from .transposed_matmul import swap_transposed_matmuls
 from .upcast import upcast
 
@@ -67,6 +68,7 @@ class Pass:
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("dropout", "differentiate", lambda graph, at: remove_dropout(graph)),
+    Pass("padding_taps", "differentiate", lambda graph, at: drop_padding_taps(graph)),
     # Before gradients are built: these are then computed in float32 too, and fused as those of float32 are.
     Pass("upcast", "differentiate", lambda graph, at: upcast(graph, at.targets)),
     Pass("constant_folding", "differentiate", lambda graph, at: fold(graph, at.reference, at.mutable)),
@@ -78,6 +80,7 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     Pass("dropout", "simplify", lambda graph, at: remove_dropout(graph)),
     Pass("dead_code", "simplify", lambda graph, at: eliminate_dead_code(graph)),
+    Pass("padding_taps", "simplify", lambda graph, at: drop_padding_taps(graph)),
     Pass("upcast", "simplify", lambda graph, at: upcast(graph, at.targets)),
     Pass("transposed_matmul", "simplify", lambda graph, at: swap_transposed_matmuls(graph)),
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),

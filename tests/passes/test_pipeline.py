@@ -23,7 +23,7 @@ def offer(name, before=(), after=(), phase="fold", plugin="p", run=lambda graph,
 
 def test_the_passes_of_the_core_are_in_their_order():
     assert arranged([]) == PIPELINE
-    assert names("simplify") == ["dropout", "dead_code", "upcast", "transposed_matmul"]
+    assert names("simplify") == ["dropout", "dead_code", "padding_taps", "upcast", "transposed_matmul"]
     assert names("fold") == ["constant_folding", "fold_affine"]
 
 
