@@ -63,7 +63,7 @@ from .version import VERSION
 
 __version__ = VERSION
 
-install_operators(lambda: importlib.import_module("dataflow.ops.overloads"))
+install_operators(lambda: importlib.import_module("dataflow.ops.rules.overloads"))
 
 # Submodules, and names that live in one: loaded at first use.
 _MODULES = ("losses", "ops", "optim", "schedules", "testing")

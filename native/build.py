@@ -61,6 +61,8 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 # AMX: its processors have AVX-512 too; only the files that use AMX tiles are compiled with these flags.
 AMX_FLAGS = (*ISA_FLAGS["avx512"], "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
+# VNNI, the dot products of bytes: files in folders named vnni have a copy of their own for each set that it extends.
+VNNI_FLAGS = {"avx512": "-mavx512vnni", "avx2": "-mavxvnni"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +117,23 @@ def cpu_library() -> Library:
     """``dataflow_cpu._cpu``: the plugin once, every kernel family once per instruction set.
 
     Files in folders named ``amx`` are compiled once, where the compiler knows AMX tiles; ``DF_AMX`` tells the plugin
-    and the files for AVX-512 that they are there.
+    and the files for AVX-512 that they are there. Those in folders named ``vnni`` are compiled for AVX-512 and AVX2
+    where the compiler knows these dot products, and ``DF_VNNI`` tells the files for those sets.
     """
     compiler = c_compiler()
     flags = (optimization(), *KERNEL_FLAGS, *WARNINGS, f"-I{INCLUDE}", f"-I{NATIVE}", f"-I{CPU}")
     x86_64 = platform.machine().lower() in ("x86_64", "amd64")
     amx = ("-DDF_AMX",) if x86_64 and sys.platform == "linux" and takes_flags(compiler, AMX_FLAGS) else ()
     isas = {isa: (*own, *(amx if isa == "avx512" else ())) for isa, own in ISA_FLAGS.items() if x86_64 or not own}
-    unit_isas = {"avx512": (*AMX_FLAGS, *amx)} if amx else {}
+    vnni = {isa: flag for isa, flag in VNNI_FLAGS.items() if isa in isas and takes_flags(compiler, (flag,))}
+    isas |= {isa: (*isas[isa], "-DDF_VNNI") for isa in vnni}
+    special = {
+        "amx": {"avx512": (*AMX_FLAGS, *amx)} if amx else {},
+        "vnni": {isa: (*isas[isa], flag) for isa, flag in vnni.items()},
+    }
     units = [Unit(CPU / "plugin.c", (*flags, *amx), "cpu/plugin")]
     for source in sorted(set(CPU.rglob("*.c")) - {CPU / "plugin.c"}):
-        for isa, own in (unit_isas if source.parent.name == "amx" else isas).items():
+        for isa, own in special.get(source.parent.name, isas).items():
             everywhere = (*flags, "-fvisibility=hidden", f"-DDF_ISA={isa}")
             units.append(Unit(source, (*everywhere, *own), f"{object_name(CPU, source)}-{isa}"))
     return Library("dataflow_cpu._cpu", "df_plugin_entry", tuple(units), compiler, ("-lm", *dl_flags()))

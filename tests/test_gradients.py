@@ -19,6 +19,7 @@ WITHOUT = {
     "adamw_step", "square_sum", "random_uniform", "random_normal", "read_shape", "nonzero", "non_max_suppression",
     "sizes", "deferred", "string_concat", "string_split", "string_split_count", "string_case", "regex_full_match",
     "find", "tree_ensemble", "bitcast",
+    "quantize", "dynamic_quantize", "matmul_integer", "conv_integer", "matmul_requantized", "conv_requantized",
     # gradients of gradients: not declared
     "max_pool_grad", "batch_norm_train_grad", "layer_norm_grad", "lrn_grad", "softmax_grad", "log_softmax_grad",
     "softmax_cross_entropy_grad", "lstm_grad", "gru_grad", "rnn_grad", "grid_sample_grad_input",

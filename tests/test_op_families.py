@@ -102,7 +102,6 @@ def test_kernels_stand_in_files_of_their_family(device, records):
 
 NO_FAMILY = {
     "einsum": "one operator that is a language of its own, planned as products, transposes and sums",
-    "quantized": "ops of the core have no quantized form: they are converted to ops of several families with scales",
     "constant": "tensors made of stored numbers, sizes or ranges: the importer mostly needs no op for them",
 }
 

@@ -53,17 +53,21 @@ class Pattern:
     op's attributes: ``Pattern(lambda x, w, b: relu(add(matmul(x, w), b)))``. One graph serves all types, so it must
     not ask for them. An attribute that it passes on, to a node or as an operand, is taken from where the graph is
     found (a scalar operand must be a constant there); everything else must be found as it is written. The operands
-    of commutative ops may be swapped. The graph has one result, and nothing else in it has a reader outside.
+    of commutative ops may be swapped. The graph has one result, and nothing else in it has a reader outside but
+    nodes of ``shared`` ops.
     What it computes is what the op computes, for all inputs that the op's ``infer`` takes.
 
     Attributes:
         build: ``build(*inputs, **constants)``: the result.
         attributes: ``attributes(**constants)``: the op's attributes by name, where they are not the constants
             themselves: its parameters name those that ``build`` is given.
+        shared: names of ops whose nodes may have readers outside, for which they then stay: what they compute is read
+            in several places and costs little.
     """
 
     build: Decompose
     attributes: Callable[..., Mapping[str, Attribute]] | None = None
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

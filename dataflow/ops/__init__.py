@@ -27,6 +27,7 @@ from .loss import OPS as LOSS
 from .norm import OPS as NORM
 from .optimizer import OPS as OPTIMIZER
 from .pool import OPS as POOL
+from .quantized import OPS as QUANTIZED
 from .random import OPS as RANDOM
 from .recurrent import OPS as RECURRENT
 from .reduce import OPS as REDUCE
@@ -53,6 +54,7 @@ _FAMILIES = (
     SORT,
     LINALG,
     CONV,
+    QUANTIZED,
     POOL,
     NORM,
     SOFTMAX,

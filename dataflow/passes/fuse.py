@@ -28,7 +28,8 @@ def fuse(
 ) -> Graph:
     """The graph with every pattern replaced that the device of its first node computes as one; most nodes first.
 
-    Inner values must have no other reader, and the nodes of a pattern must be of one stage.
+    Inner values must have no other reader, unless the pattern shares them, and the nodes of a pattern must be of one
+    stage. A shared node stays, perhaps without a reader.
 
     Args:
         graph: bound.
@@ -118,7 +119,7 @@ class _Matcher:
         """Whether only the pattern reads the results of an inner node, and it is the same through each of them."""
         readers, kept = self.search.readers, self.search.kept
         for index, value in enumerate(node.outputs):
-            if value is not None:
+            if value is not None and node.op.name not in self.shape.pattern.shared:
                 expected = step.readers[index] if index < len(step.readers) else 0
                 if value in kept or len(readers.get(value, ())) != expected:
                     return False
@@ -207,7 +208,8 @@ class _Search(Groups):
             if fit is None:
                 return False
             self.known[key] = fit
-        self.take(nodes, last, self.made(match.op, fit, inputs, last), first)
+        shared = match.shape.pattern.shared
+        self.take((n for n in nodes if n.op.name not in shared), last, self.made(match.op, fit, inputs, last), first)
         return True
 
     def fit(self, match: _Match, inputs: Sequence[Value | None], last: Node, first: Node) -> _Fit | None:

@@ -18,6 +18,8 @@ from .fold_affine import fold_affine
 from .fuse import fuse
 from .fuse_elementwise import fuse_elementwise
 from .padding_taps import drop_padding_taps
+from .quantized import OPS as INTEGER_OPS
+from .quantized import use_integers
 from .transposed_matmul import swap_transposed_matmuls
 from .upcast import upcast
 
@@ -66,6 +68,11 @@ class Pass:
     plugin: str = CORE
 
 
+def _of_floats(at: Context) -> list[AnyOp]:
+    """The ops but those that ``use_integers`` has found before constants were folded."""
+    return [op for op in at.ops.values() if op.name not in INTEGER_OPS]
+
+
 PIPELINE: tuple[Pass, ...] = (
     Pass("dropout", "differentiate", lambda graph, at: remove_dropout(graph)),
     Pass("padding_taps", "differentiate", lambda graph, at: drop_padding_taps(graph)),
@@ -83,9 +90,10 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("padding_taps", "simplify", lambda graph, at: drop_padding_taps(graph)),
     Pass("upcast", "simplify", lambda graph, at: upcast(graph, at.targets)),
     Pass("transposed_matmul", "simplify", lambda graph, at: swap_transposed_matmuls(graph)),
+    Pass("use_integers", "fold", lambda graph, at: use_integers(graph, at.targets, at.mutable)),
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),
-    Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.mutable)),
+    Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, _of_floats(at), at.mutable)),
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
 )
 

@@ -3,7 +3,8 @@
  * Compiled once, for any machine. The kernel files are compiled for several instruction sets; the
  * best one that processor and operating system support is chosen when the plugin is opened. The
  * environment variable DATAFLOW_CPU_ISA names another one. "amx" has the kernels of AVX-512, some
- * of which ask whether they may use AMX tiles.
+ * of which ask whether they may use AMX tiles. Kernels also ask whether they may use VNNI, the dot
+ * products of bytes; "avx512_base" and "avx2_base" are the sets without them.
  */
 #ifdef DF_AMX
 #define _GNU_SOURCE
@@ -55,6 +56,9 @@ enum { ALIGNMENT = 64 };
   X(lrn)                                                                                           \
   X(optimizer)                                                                                     \
   X(pool)                                                                                          \
+  X(quantized_conv)                                                                                \
+  X(quantized_linear)                                                                              \
+  X(quantized_matmul)                                                                              \
   X(random)                                                                                        \
   X(recurrent)                                                                                     \
   X(recurrent_grad)                                                                                \
@@ -102,16 +106,22 @@ static int avx512_runs(void) {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-#ifdef DF_AMX
-static int cpuid_bit(unsigned leaf, unsigned subleaf, int in_edx, int bit) {
-  unsigned a, b, c, d;
-  return __get_cpuid_count(leaf, subleaf, &a, &b, &c, &d) && (in_edx ? d : a) >> bit & 1;
+/* |reg|: 0 to 3 for eax, ebx, ecx and edx. */
+static int cpuid_bit(unsigned leaf, unsigned subleaf, int reg, int bit) {
+  unsigned regs[4];
+  return __get_cpuid_count(leaf, subleaf, &regs[0], &regs[1], &regs[2], &regs[3]) &&
+         (regs[reg] >> bit & 1);
 }
+
+static int avx512_vnni(void) { return cpuid_bit(7, 0, 2, 11); }
+static int avx2_vnni(void) { return cpuid_bit(7, 1, 0, 4); }
+
+#ifdef DF_AMX
 
 /* Also asks the operating system, once and for all threads, to save the tile registers. */
 static int amx_runs(void) {
   enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
-  const int there = cpuid_bit(7, 0, 1, 22) && cpuid_bit(7, 0, 1, 24) && cpuid_bit(7, 1, 0, 5);
+  const int there = cpuid_bit(7, 0, 3, 22) && cpuid_bit(7, 0, 3, 24) && cpuid_bit(7, 1, 0, 5);
   return avx512_runs() && there && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
 }
 #endif
@@ -121,18 +131,23 @@ typedef struct isa {
   const char *name;
   const kernel_table *tables;
   int (*runs)(void);
+  int (*vnni)(void); /* whether it has VNNI; null for no */
 } isa;
 
 static const isa isas[] = {
-/* best first */
+/* best first; those after "portable" are used where they are named */
 #ifdef DF_AMX
-    {"amx", avx512_tables, amx_runs},
+    {"amx", avx512_tables, amx_runs, avx512_vnni},
 #endif
 #ifdef __x86_64__
-    {"avx512", avx512_tables, avx512_runs},
-    {"avx2", avx2_tables, avx2_runs},
+    {"avx512", avx512_tables, avx512_runs, avx512_vnni},
+    {"avx2", avx2_tables, avx2_runs, avx2_vnni},
 #endif
-    {"portable", portable_tables, portable_runs},
+    {"portable", portable_tables, portable_runs, NULL},
+#ifdef __x86_64__
+    {"avx512_base", avx512_tables, avx512_runs, NULL},
+    {"avx2_base", avx2_tables, avx2_runs, NULL},
+#endif
 };
 enum { ISA_COUNT = sizeof isas / sizeof *isas };
 
@@ -181,21 +196,27 @@ static df_device device;
 static const df_device *const devices[] = {&device};
 static df_plugin plugin;
 static char version[64];
-static char unavailable[160];
+static char unavailable[192];
 
-static int amx_granted;
+static int amx_granted, vnni_granted;
 
 /* For gemm/amx/gemm.h: set before there is a kernel to ask. */
 HIDDEN int df_amx_granted(void);
 int df_amx_granted(void) { return amx_granted; }
 
+/* For quantized/tile.h, likewise. */
+HIDDEN int df_vnni_granted(void);
+int df_vnni_granted(void) { return vnni_granted; }
+
 /* The names of those that run here, with commas between. */
 static void list_isas(char *text, size_t size) {
+  const char *between = "";
   for (int i = 0; i < ISA_COUNT; i++)
     if (isas[i].runs()) {
-      const int length = snprintf(text, size, "%s%s", isas[i].name, i + 1 < ISA_COUNT ? ", " : "");
+      const int length = snprintf(text, size, "%s%s", between, isas[i].name);
       text += length;
       size -= (size_t)length;
+      between = ", ";
     }
 }
 
@@ -206,7 +227,7 @@ static const isa *choose_isa(void) {
   for (int i = 0; i < ISA_COUNT; i++)
     if ((any || !strcmp(wanted, isas[i].name)) && isas[i].runs())
       return &isas[i];
-  char names[64];
+  char names[80];
   list_isas(names, sizeof names);
   snprintf(unavailable, sizeof unavailable,
            "DATAFLOW_CPU_ISA=%.20s is not an instruction set of this machine; it has %s",
@@ -237,6 +258,7 @@ EXPORT const df_plugin *df_plugin_entry(const df_host *host) {
     return &plugin;
   const isa *chosen = choose_isa();
   amx_granted = chosen && !strcmp(chosen->name, "amx");
+  vnni_granted = chosen && chosen->vnni && chosen->vnni();
   device = (df_device){.struct_size = sizeof device,
                        .flags = DF_MEMORY_HOST | DF_BODIES,
                        .name = "cpu",

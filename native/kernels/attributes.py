@@ -23,6 +23,7 @@ ALIKE = (
     ("gather_elements", "scatter_elements"),
     ("gather_nd", "scatter_nd"),
     ("conv", "conv_relu", "conv_add_relu", "conv_relu_max_pool", "conv_grad_input", "conv_grad_weight"),
+    ("conv", "conv_integer", "conv_dequantized", "conv_requantized"),
     ("max_pool", "avg_pool", "avg_pool_grad", "conv_relu_max_pool"),
     ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad"),
     ("softmax_cross_entropy", "softmax_cross_entropy_grad"),

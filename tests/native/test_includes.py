@@ -17,8 +17,8 @@ LAYERS = {
     "kernels": (),
     "runtime": ("host", "planner", "executor"),
     "cpu": (
-        "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "vision", "conv", "attention", "recurrent", "fused",
-        "trees",
+        "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "vision", "conv", "quantized", "attention",
+        "recurrent", "fused", "trees",
     ),
     "cuda": ("map", "reduce", "shape", "norm", "gemm", "pool", "conv", "recurrent", "vendor"),
 }  # fmt: skip

@@ -24,16 +24,21 @@ def offer(name, before=(), after=(), phase="fold", plugin="p", run=lambda graph,
 def test_the_passes_of_the_core_are_in_their_order():
     assert arranged([]) == PIPELINE
     assert names("simplify") == ["dropout", "dead_code", "padding_taps", "upcast", "transposed_matmul"]
-    assert names("fold") == ["constant_folding", "fold_affine"]
+    assert names("fold") == ["use_integers", "constant_folding", "fold_affine"]
 
 
 def test_a_pass_runs_as_late_as_it_may():
-    assert names("fold", offer("own")) == ["constant_folding", "fold_affine", "own"]
-    assert names("fold", offer("own", before=["fold_affine"])) == ["constant_folding", "own", "fold_affine"]
-    assert names("fold", offer("own", before=["constant_folding"]))[0] == "own"
+    assert names("fold", offer("own")) == ["use_integers", "constant_folding", "fold_affine", "own"]
+    assert names("fold", offer("own", before=["fold_affine"])) == [
+        "use_integers",
+        "constant_folding",
+        "own",
+        "fold_affine",
+    ]
+    assert names("fold", offer("own", before=["use_integers"]))[0] == "own"
     assert names("fold", offer("own", after=["constant_folding"]))[-1] == "own"
     two = offer("one", after=["two"], before=["fold_affine"]), offer("two", plugin="q")
-    assert names("fold", *two) == ["constant_folding", "two", "one", "fold_affine"]
+    assert names("fold", *two) == ["use_integers", "constant_folding", "two", "one", "fold_affine"]
     assert names("fuse", *two) == names("fuse")
 
 
@@ -44,7 +49,7 @@ def refused(*offered):
 def test_what_can_not_be_ordered_names_the_plugin():
     assert refused(offer("own", before=["nothing"])) == (
         "pass 'own' of the plugin p refers to 'nothing'; passes of the phase 'fold' are: "
-        "constant_folding, fold_affine, own"
+        "use_integers, constant_folding, fold_affine, own"
     )
     circle = refused(offer("one", after=["two"]), offer("two", after=["one"], plugin="q"))
     assert circle.endswith("in a circle: pass 'one' of the plugin p, pass 'two' of the plugin q")

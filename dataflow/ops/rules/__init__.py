@@ -1,1 +1,1 @@
-"""Rules of ops that are graphs of their own: bodies, cells, and what several families build of them."""
+"""Rules of ops that are graphs of their own or shared: bodies, cells, operators of values, types of integers."""

@@ -1,4 +1,8 @@
-"""Converters of quantized operators: numbers with a scale and a zero point, computed in floats that hold them."""
+"""Converters of quantized operators: numbers with a scale and a zero point.
+
+What ops of the family quantized take becomes one of them; other types and scales by block are computed in floats that
+hold them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Dim, DType, Value, float32, float64, int32, ops, uint8
+from dataflow import Dim, DType, Value, float32, float64, int8, int16, int32, ops, uint8, uint16
 from dataflow.errors import ModelError
 
 from ..converters import Collector
 from ..dynamic_sizes import within
 from ..emit import cast_to, number, slice_axis
 from ..importer import Importer
-from ..shape_eval import axis_in, product
+from ..shape_eval import axis_in
 from ..tensor import Tensor
 from .cast import dtype_of
 from .conv import window_of
@@ -22,6 +26,8 @@ from .conv import window_of
 T = Tensor
 operator = Collector()
 _EXACT = 1 << 24  # float32 holds every integer up to here
+_BYTES = (int8, uint8)
+_STORED = (*_BYTES, int16, uint16)
 
 
 def _broadcast(vector: Value, value: Value, axis: int, block: int) -> Any:
@@ -58,6 +64,29 @@ def _offset(c: Importer, zero: T | None, value: Value, axis: int, block: int) ->
     return _broadcast(c.value(zero), value, axis, block)
 
 
+def _single(vector: Value) -> bool:
+    """Whether a scale or zero point is known to be one number."""
+    return all(not isinstance(n, Dim) and n == 1 for n in vector.type.shape)
+
+
+def _flat(vector: Value) -> Any:
+    """One number without axes; others as they are."""
+    return ops.reshape(vector, shape=()) if vector.type.rank and _single(vector) else vector
+
+
+def _pair(c: Importer, scale: Value, zero: Value | None, dtype: DType) -> tuple[Value, Value] | None:
+    """Scale and zero point as ops take them: one number each or vectors of equal length; None where they are else."""
+    one = _flat(scale)
+    if zero is None:
+        if one.type.rank == 1 and isinstance(one.type.shape[0], Dim):
+            return None
+        none = np.zeros([int(n) for n in one.type.shape], dtype.numpy)
+        return one, c.builder.constant(none)
+    origin = _flat(zero)
+    fits = one.type.rank <= 1 and one.type.shape == origin.type.shape
+    return (one, origin) if fits else None
+
+
 @operator("DequantizeLinear", 10)
 def DequantizeLinear(
     c: Importer,
@@ -70,6 +99,15 @@ def DequantizeLinear(
     output_dtype: int = 0,
 ) -> Any:
     value, factor = c.value(x), c.value(scale)
+    if (
+        value.type.dtype in (*_STORED, int32)
+        and factor.type.dtype == float32
+        and output_dtype in (0, 1)
+        and not block_size
+    ):
+        pair = _pair(c, factor, None if zero_point is None else c.value(zero_point), value.type.dtype)
+        if pair is not None:
+            return ops.dequantize(value, *pair, axis=axis_in(axis, value.type.rank) if pair[0].type.rank else 0)
     dtype = dtype_of(output_dtype) if output_dtype else factor.type.dtype
     if not dtype.is_float or dtype.bits < 16:
         raise ModelError(f"the result would be {dtype}; give output_dtype, a float of 16 bits or more")
@@ -122,6 +160,11 @@ def QuantizeLinear(
     dtype = dtype_of(output_dtype) if output_dtype else uint8 if zero_point is None else zero_point.type.dtype
     if zero_point is not None and zero_point.type.dtype != dtype:
         raise ModelError(f"output_dtype is {dtype}, the zero point {zero_point.type}; expected one type")
+    plain = dtype in _STORED and factor.type.dtype == float32 and value.type.dtype == float32
+    if plain and not block_size and precision in (0, 1):
+        pair = _pair(c, factor, None if zero_point is None else c.value(zero_point), dtype)
+        if pair is not None:
+            return ops.quantize(value, *pair, axis=axis_in(axis, value.type.rank) if pair[0].type.rank else 0)
     rounded = _precision(value.type.dtype, factor.type.dtype, precision)
     upcast = float64 if rounded == float64 else float32
     operands = (cast_to(cast_to(v, rounded), upcast) for v in (value, _broadcast(factor, value, axis, block_size)))
@@ -136,15 +179,7 @@ def QuantizeLinear(
 
 @operator("DynamicQuantizeLinear", 11)
 def DynamicQuantizeLinear(c: Importer, x: T) -> Any:
-    value = c.value(x)
-    axes = tuple(range(value.type.rank))
-    zero = number(c.builder, 0, float32)
-    high = ops.maximum(ops.reduce_max(value, axes=axes, keepdims=0), zero)
-    low = ops.minimum(ops.reduce_min(value, axes=axes, keepdims=0), zero)
-    span = ops.sub(high, low)
-    scale = ops.where(ops.equal(span, zero), number(c.builder, 1, float32), ops.div(span, 255.0))
-    point = _quantized(c, ops.neg(ops.div(low, scale)), None, uint8)
-    return _quantized(c, ops.div(value, scale), point, uint8), scale, point
+    return ops.dynamic_quantize(c.value(x))
 
 
 def _shifted(c: Importer, x: T, zero_point: T | None, dtype: DType, column: bool) -> Any:
@@ -163,43 +198,48 @@ def _exact(count: Any) -> DType:
     return float32 if not isinstance(count, Dim) and count * 255 * 255 < _EXACT else float64
 
 
+def _vector(c: Importer, zero: T | None) -> Any:
+    """A zero point as one number or a vector."""
+    return None if zero is None else _flat(c.value(zero))
+
+
 def _matmul(c: Importer, a: T, b: T, a_zero: T | None, b_zero: T | None) -> Any:
+    """Sums of products in int32."""
     if len(a.type.shape) < 2 or len(b.type.shape) < 2:
         raise ModelError(f"operands {a.type} and {b.type} need two axes or more")
+    zeros = [_vector(c, zero) for zero in (a_zero, b_zero)]
+    if all(zero is None or zero.type.rank <= 1 for zero in zeros):
+        return ops.matmul_integer(c.value(a), c.value(b), *zeros)
     dtype = _exact(a.type.shape[-1])
-    return ops.matmul(_shifted(c, a, a_zero, dtype, False), _shifted(c, b, b_zero, dtype, True))
+    y = ops.matmul(_shifted(c, a, a_zero, dtype, False), _shifted(c, b, b_zero, dtype, True))
+    return ops.cast(y, to=int32)
 
 
 @operator("MatMulInteger", 10)
 def MatMulInteger(c: Importer, a: T, b: T, a_zero: T | None = None, b_zero: T | None = None) -> Any:
-    return ops.cast(_matmul(c, a, b, a_zero, b_zero), to=int32)
+    return _matmul(c, a, b, a_zero, b_zero)
 
 
 def _rescaled(c: Importer, y: Value, scales: Sequence[Value], zero: Value) -> Any:
     """Sums of products by the two scales of their factors, in a third."""
-    a, b, result = (cast_to(s, y.type.dtype) for s in scales)
-    return _quantized(c, ops.div(ops.mul(y, ops.mul(a, b)), result), zero, zero.type.dtype)
+    a, b, result = scales
+    return _quantized(c, ops.mul(ops.cast(y, to=float32), ops.div(ops.mul(a, b), result)), zero, zero.type.dtype)
 
 
 @operator("QLinearMatMul", 10)
 def QLinearMatMul(c: Importer, a: T, a_scale: T, a_zero: T, b: T, b_scale: T, b_zero: T, y_scale: T, y_zero: T) -> Any:
+    left, right = (_flat(c.value(scale)) for scale in (a_scale, b_scale))
+    zeros = [_flat(c.value(zero)) for zero in (a_zero, b_zero)]
+    result = _flat(c.value(y_scale)), _flat(c.value(y_zero))
+    ones = (left, zeros[0], *result)
+    floats = all(s.type.dtype == float32 for s in (left, right, result[0]))
+    if floats and all(v.type.rank == 0 for v in ones) and right.type.rank <= 1 and zeros[1].type.rank <= 1:
+        return ops.matmul_requantized(c.value(a), left, zeros[0], c.value(b), right, zeros[1], *result)
     y = _matmul(c, a, b, a_zero, b_zero)
-    left = c.value(a_scale)
-    if left.type.rank == 1 and left.type.shape[0] != 1:
+    left, right, scale = (cast_to(s, float32) for s in (left, right, result[0]))
+    if left.type.rank == 1:
         left = ops.reshape(left, shape=(left.type.shape[0], 1))
-    return _rescaled(c, y, (left, c.value(b_scale), c.value(y_scale)), c.value(y_zero))
-
-
-def _convolved(c: Importer, x: T, w: T, x_zero: T | None, w_zero: T | None, group: int, **given: Any) -> Any:
-    kernel = w.type.shape[2:]
-    dtype = _exact(product(w.type.shape[1:]))
-    value, weight = (ops.cast(c.value(t), to=dtype) for t in (x, w))
-    if x_zero is not None:
-        value = ops.sub(value, ops.reshape(ops.cast(c.value(x_zero), to=dtype), shape=()))
-    if w_zero is not None:
-        weight = ops.sub(weight, _broadcast(ops.cast(c.value(w_zero), to=dtype), weight, 0, 0))
-    window = window_of(value.type.shape, [int(n) for n in kernel], **given)
-    return ops.conv(value, weight, **window, groups=group)
+    return _rescaled(c, y, (left, right, scale), result[1])
 
 
 @operator("ConvInteger", 10)
@@ -217,8 +257,10 @@ def ConvInteger(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    given = {"auto_pad": auto_pad, "dilations": dilations, "pads": pads, "strides": strides}
-    return ops.cast(_convolved(c, x, w, x_zero, w_zero, group, **given), to=int32)
+    given: Any = {"auto_pad": auto_pad, "dilations": dilations, "pads": pads, "strides": strides}
+    window = window_of(x.type.shape, [int(n) for n in w.type.shape[2:]], **given)
+    zeros = [_vector(c, zero) for zero in (x_zero, w_zero)]
+    return ops.conv_integer(c.value(x), c.value(w), *zeros, **window, groups=group)
 
 
 @operator("QLinearConv", 10)
@@ -241,9 +283,10 @@ def QLinearConv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    given = {"auto_pad": auto_pad, "dilations": dilations, "pads": pads, "strides": strides}
-    y = _convolved(c, x, w, x_zero, w_zero, group, **given)
-    if bias is not None:
-        y = ops.add(y, _broadcast(ops.cast(c.value(bias), to=y.type.dtype), y, 1, 0))
-    scales = (c.value(x_scale), _broadcast(c.value(w_scale), y, 1, 0), c.value(y_scale))
-    return _rescaled(c, y, scales, c.value(y_zero))
+    given: Any = {"auto_pad": auto_pad, "dilations": dilations, "pads": pads, "strides": strides}
+    window = window_of(x.type.shape, [int(n) for n in w.type.shape[2:]], **given)
+    left, right, result = (
+        (_flat(c.value(s)), _flat(c.value(z))) for s, z in ((x_scale, x_zero), (w_scale, w_zero), (y_scale, y_zero))
+    )
+    added = None if bias is None else c.value(bias)
+    return ops.conv_requantized(c.value(x), *left, c.value(w), *right, *result, added, **window, groups=group)

@@ -4,135 +4,44 @@
  * contiguous. 2 M N K operations on 4 (M K + K N + M N) bytes per product, and 2 K N less where b
  * has 16 bits. */
 #include "gemm/linalg.h"
+#include "gemm/batch.h"
 #include "gemm/float32.h"
 #include "gemm/thin.h"
 
 /* Multiply-adds of the smallest task worth a thread's while. */
 enum { GRAIN = 128 * 1024 };
 
-/* One operand or result without its dtype: what df_operand and df_tensor have in common. */
-typedef struct extent {
-  const int64_t *shape;
-  const int64_t *strides;
-  int32_t rank;
-} extent;
-
-typedef struct product {
-  extent a, b, c;
-  int64_t m, n, k;
-  int64_t batch; /* products after folding */
-  int64_t a_row, c_row;
-  int32_t row_axis; /* of c, from its end, that the rows of a product are along; mostly 2 */
-  int32_t b_dtype;
-} product;
-
-static int64_t batch_of(const extent *x) { return df_product(x->shape, 0, x->rank - 2); }
-
-/* True when all leading axes and the rows of x together are one axis of even stride. */
-static int rows_are_even(const extent *x) {
-  int64_t expected = 0;
-  int seen = 0;
-  for (int32_t axis = x->rank - 2; axis >= 0; axis--) {
-    if (x->shape[axis] == 1)
-      continue;
-    if (seen && x->strides[axis] != expected)
-      return 0;
-    seen = 1;
-    expected = x->strides[axis] * x->shape[axis];
-  }
-  return 1;
-}
-
-/* The stride of the innermost axis before the last that has more than one row. */
-static int64_t row_stride(const extent *x) {
-  for (int32_t axis = x->rank - 2; axis >= 0; axis--)
-    if (x->shape[axis] != 1)
-      return x->strides[axis];
-  return x->strides[x->rank - 2];
-}
-
-/* The axis of a but the last with most elements, from the end. */
-static int32_t longest_axis(const extent *a) {
-  int32_t found = 2;
-  for (int32_t back = 3; back <= a->rank; back++)
-    if (a->shape[a->rank - back] > a->shape[a->rank - found])
-      found = back;
-  return found;
-}
-
-/* Sizes of the product. A batch of a that meets one single b is a product with more rows; where
- * their strides forbid it (a transposed view), rows are along the longest axis. */
-static product make_product(extent a, extent b, extent c, int32_t b_dtype) {
-  product p = {.a = a, .b = b, .c = c, .row_axis = 2, .b_dtype = b_dtype};
-  p.m = a.shape[a.rank - 2];
-  p.k = a.shape[a.rank - 1];
-  p.n = b.shape[b.rank - 1];
-  p.a_row = a.strides[a.rank - 2];
-  p.c_row = p.n;
-  p.batch = batch_of(&c);
-  if (p.batch <= 1 || batch_of(&b) != 1 || batch_of(&a) != p.batch)
-    return p;
-  if (rows_are_even(&a)) {
-    p.m *= p.batch;
-    p.batch = 1;
-    p.a_row = row_stride(&a);
-  } else {
-    p.row_axis = longest_axis(&a);
-    p.batch = p.batch * p.m / a.shape[a.rank - p.row_axis];
-    p.m = a.shape[a.rank - p.row_axis];
-    p.a_row = a.strides[a.rank - p.row_axis];
-    p.c_row = df_product(c.shape, c.rank - p.row_axis + 1, c.rank);
-  }
-  return p;
-}
-
-static product product_of_node(const df_node *node) {
+static df_product_sizes product_of_node(const df_node *node) {
   const df_operand *a = &node->inputs[0], *b = &node->inputs[1], *c = &node->outputs[0];
-  return make_product((extent){a->shape, a->strides, a->rank},
-                      (extent){b->shape, b->strides, b->rank},
-                      (extent){c->shape, c->strides, c->rank}, b->dtype);
+  return df_product_sizes_of((df_extent){a->shape, a->strides, a->rank},
+                             (df_extent){b->shape, b->strides, b->rank},
+                             (df_extent){c->shape, c->strides, c->rank}, b->dtype);
 }
 
-static product product_of_call(const df_call *call) {
+static df_product_sizes product_of_call(const df_call *call) {
   const df_tensor *a = &call->inputs[0], *b = &call->inputs[1], *c = &call->outputs[0];
-  return make_product((extent){a->shape, a->strides, a->rank},
-                      (extent){b->shape, b->strides, b->rank},
-                      (extent){c->shape, c->strides, c->rank}, b->dtype);
+  return df_product_sizes_of((df_extent){a->shape, a->strides, a->rank},
+                             (df_extent){b->shape, b->strides, b->rank},
+                             (df_extent){c->shape, c->strides, c->rank}, b->dtype);
 }
 
-static int is_thin(const product *p) {
+static int is_thin(const df_product_sizes *p) {
   return p->batch == 1 &&
          DF_NAME(df_thin_takes)(p->m, p->a.strides[p->a.rank - 1], p->b.strides[p->b.rank - 2],
                                 p->b.strides[p->b.rank - 1]);
 }
 
 /* AMX tiles are packed from float32. */
-static df_gemm_split split_of(const product *p, int32_t threads, int32_t precision) {
+static df_gemm_split split_of(const df_product_sizes *p, int32_t threads, int32_t precision) {
   if (p->b_dtype != DF_FLOAT32)
     return DF_NAME(df_gemm_float32_split)(p->m, p->n, p->k, p->batch, threads);
   return DF_NAME(df_gemm_split_for)(p->m, p->n, p->k, p->batch, threads, precision);
 }
 
-/* Elements from the start of x, an operand or c, to its matrix number |index|: of the axes of c but
- * the last and that of the rows. */
-static int64_t batch_offset(const product *p, const extent *x, int64_t index) {
-  const extent *c = &p->c;
-  int64_t offset = 0;
-  for (int32_t back = 2; back <= c->rank; back++) {
-    if (back == p->row_axis)
-      continue;
-    int64_t size = c->shape[c->rank - back];
-    if (back <= x->rank && x->shape[x->rank - back] != 1)
-      offset += index % size * x->strides[x->rank - back];
-    index /= size;
-  }
-  return offset;
-}
-
 /* ---- Running -------------------------------------------------------------------------------- */
 
 typedef struct matmul_context {
-  product p;
+  df_product_sizes p;
   df_gemm gemm; /* of the first matrices */
   df_gemm_split split;
   int64_t group; /* tasks of the split done as one */
@@ -149,10 +58,10 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
     df_gemm gemm = matmul->gemm;
     int64_t matrix = at / tasks;
     if (matrix) {
-      gemm.a += batch_offset(&matmul->p, &matmul->p.a, matrix);
+      gemm.a += df_batch_offset(&matmul->p, &matmul->p.a, matrix);
       if (matmul->p.row_axis == 2) /* else b is one matrix */
-        df_gemm_advance_b(&gemm, batch_offset(&matmul->p, &matmul->p.b, matrix));
-      gemm.c += batch_offset(&matmul->p, &matmul->p.c, matrix);
+        df_gemm_advance_b(&gemm, df_batch_offset(&matmul->p, &matmul->p.b, matrix));
+      gemm.c += df_batch_offset(&matmul->p, &matmul->p.c, matrix);
     }
     DF_NAME(df_gemm_task)(&gemm, &matmul->split, at % tasks,
                           matmul->workspace + worker * matmul->split.scratch);
@@ -161,7 +70,7 @@ static void run_task(void *context, int64_t index, int64_t count, int32_t worker
 
 df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t relu) {
   matmul_context matmul = {.p = product_of_call(call), .workspace = call->workspace};
-  const product *p = &matmul.p;
+  const df_product_sizes *p = &matmul.p;
   matmul.gemm = (df_gemm){.c = call->outputs[0].data,
                           .a = call->inputs[0].data,
                           .b = p->b_dtype == DF_FLOAT32 ? call->inputs[1].data : NULL,
@@ -204,7 +113,7 @@ df_status DF_NAME(df_matmul_run)(const df_call *call, const float *bias, int32_t
 /* Prepacks input 1 where it is constant and one matrix. */
 static void prepack_weight(const df_node *node, void *state, const void *source, void *prepacked) {
   (void)state;
-  const product p = product_of_node(node);
+  const df_product_sizes p = product_of_node(node);
   const df_gemm gemm = {.b = source,
                         .n = p.n,
                         .k = p.k,
@@ -215,14 +124,14 @@ static void prepack_weight(const df_node *node, void *state, const void *source,
 
 df_status DF_NAME(df_matmul_prepare)(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  product p = product_of_node(node);
+  df_product_sizes p = product_of_node(node);
   if (is_thin(&p))
     return DF_OK;
   out->state = (void *)(intptr_t)node->precision; /* nothing to release */
   const df_gemm_split split = split_of(&p, node->threads, node->precision);
   out->workspace = split.scratch * (int64_t)sizeof(float) * node->threads;
   const int64_t bytes = DF_NAME(df_gemm_prepack_bytes)(&split, p.n, p.k);
-  if (bytes && node->flags >> 1 & 1 && batch_of(&p.b) == 1) {
+  if (bytes && node->flags >> 1 & 1 && df_batch_of(&p.b) == 1) {
     out->n_prepacks = 1;
     out->replaced = 1 << 1;
     out->prepacks[0] = (df_prepack){.input = 1, .bytes = bytes, .prepack = prepack_weight};

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..ir.dims import Dim, Size
-from ..ir.value import Value, ValueLike
-from .arithmetic import add, div, mul, neg, pow_, sub
-from .infer import normal_axis, product
-from .linalg import matmul
-from .reduce import reduce_mean, reduce_sum
-from .shape import reshape, slice_, transpose
+from ...errors import InputError
+from ...ir.dims import Dim, Size
+from ...ir.value import Value, ValueLike
+from ..arithmetic import add, div, mul, neg, pow_, sub
+from ..infer import normal_axis, product
+from ..linalg import matmul
+from ..reduce import reduce_mean, reduce_sum
+from ..shape import reshape, slice_, transpose
 
 _BINARY = {op.name: op for op in (add, sub, mul, div, pow_, matmul)}
 _REDUCTIONS = {op.name: op for op in (reduce_sum, reduce_mean)}

@@ -1,0 +1,93 @@
+"""Graph -> Graph: products of dequantized operands become products of the integers, where a device computes these.
+
+A model in QDQ form, as quantizers write it, has floats between ``dequantize`` and ``quantize`` everywhere. This runs
+before constants are folded, which would turn stored weights into floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node
+from ..ir.kernel import Targets
+from ..ir.rewrite import rewrite
+from ..ir.value import Value
+from ..ops import quantized
+from ..ops.quantized import dequantize, quantize
+from ..ops.shape import reshape, transpose
+from .dead_code import eliminate_dead_code
+from .fuse import fuse
+
+OPS = frozenset(op.name for op in quantized.OPS)
+
+
+def use_integers(graph: Graph, targets: Targets, mutable: Collection[str] = ()) -> Graph:
+    """The graph with patterns of quantized ops replaced; one with states, whose floats are trained, is left as it is.
+
+    Args:
+        graph: bound.
+        targets: the devices and their kernels.
+        mutable: names of initializers whose data may change.
+    """
+    if graph.states or not any(node.op.name in OPS for node in graph.nodes):
+        return graph
+    moved = rewrite(graph, _Mover(graph, mutable).replace)
+    return eliminate_dead_code(fuse(eliminate_dead_code(moved), targets, quantized.OPS, mutable))
+
+
+class _Mover:
+    """Moves ``dequantize`` behind nodes that only move elements, and removes it where ``quantize`` undoes it.
+
+    Attributes:
+        made: nodes of the new graph that dequantize, by their results.
+    """
+
+    def __init__(self, graph: Graph, mutable: Collection[str]) -> None:
+        self.made: dict[Value, tuple[Value, Value, Value, int]] = {}
+        self._stored = {v.name: d.array for v, d in graph.initializers.items() if v.name not in mutable}
+
+    def replace(self, builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        """See ``Replace``."""
+        x = inputs[0] if inputs else None
+        if node.op is dequantize:
+            y = builder.again(node, inputs).outputs[0]
+            assert y is not None and all(v is not None for v in inputs)
+            self.made[y] = (*inputs, node.attributes["axis"])
+            return (y,)
+        found = self.made.get(x) if x is not None else None
+        if found is None:
+            return None
+        integers, scale, zero, axis = found
+        if node.op is quantize:
+            same = self._same(scale, inputs[1]) and self._same(zero, inputs[2])
+            same = same and (scale.type.rank == 0 or node.attributes["axis"] == axis)
+            return (integers,) if same and self._is_positive(scale) else None
+        if node.op is transpose:
+            perm = node.attributes["perm"]
+            return (self._dequantized(transpose(integers, perm=perm), scale, zero, perm.index(axis % len(perm))),)
+        if node.op is reshape and scale.type.rank == 0:
+            return (self._dequantized(reshape(integers, **node.attributes), scale, zero, 0),)
+        return None
+
+    def _dequantized(self, x: Value, scale: Value, zero: Value, axis: int) -> Value:
+        along = axis if scale.type.rank else 0
+        y = dequantize(x, scale, zero, axis=along)
+        self.made[y] = x, scale, zero, along
+        return y
+
+    def _same(self, a: Value, b: Value | None) -> bool:
+        """Whether two values are one, or constants of one type with equal elements."""
+        if b is None or a.type != b.type:
+            return False
+        stored, other = self._stored.get(a.name), self._stored.get(b.name)
+        return a is b or (stored is not None and other is not None and np.array_equal(stored, other))
+
+    def _is_positive(self, scale: Value) -> bool:
+        """Whether a scale is a constant by which quantizing undoes dequantizing: not zero, and no subnormal number."""
+        stored = self._stored.get(scale.name)
+        return stored is not None and bool(
+            (stored > np.finfo(np.float32).tiny * 1024).all() and np.isfinite(stored).all()
+        )

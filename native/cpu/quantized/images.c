@@ -1,0 +1,103 @@
+/* quantized/images.c: see quantized/images.h. */
+#include "quantized/images.h"
+#include "conv/gather.h"
+#include "quantized/pack.h"
+
+df_byte_images DF_NAME(df_byte_images_of)(const df_conv *conv) {
+  df_byte_images c = {.conv = *conv, .padded = conv->window};
+  df_window *p = &c.padded;
+  p->in_size = 1;
+  for (int axis = 0; axis < DF_AXES; axis++) {
+    p->in[axis] = df_window_span(&conv->window, axis);
+    p->pad[axis] = p->pad_end[axis] = 0;
+    p->in_size = df_times(p->in_size, p->in[axis]);
+  }
+  c.fours = df_divide_up(conv->channels, DF_BYTE_STEP);
+  c.steps = c.fours * p->taps;
+  if (!df_conv_is_plain(&conv->window))
+    c.bytes = conv->batch * conv->groups * c.fours * p->in_size * DF_BYTE_STEP;
+  return c;
+}
+
+/* ---- Interleaving ---------------------------------------------------------------------------- */
+
+/* Writes |count| steps of padding of a four with |lanes| channels. */
+static void fill_padding(const df_byte_images *c, uint8_t *to, int64_t lanes, int64_t count) {
+  const uint32_t step = c->zero * (0x01010101u >> 8 * (DF_BYTE_STEP - lanes));
+  for (int64_t i = 0; i < count; i++)
+    memcpy(to + DF_BYTE_STEP * i, &step, sizeof step);
+}
+
+/* Four |index| of all images and groups, with padding around. */
+static void interleave_task(void *context, int64_t index, int64_t count, int32_t worker) {
+  (void)count, (void)worker;
+  const df_byte_images *c = context;
+  const df_conv *conv = &c->conv;
+  const df_window *in = &conv->window, *out = &c->padded;
+  const int64_t four = index % c->fours * DF_BYTE_STEP;
+  const int64_t lanes = df_min(DF_BYTE_STEP, conv->channels - four);
+  const uint8_t *x = c->x + (index / c->fours * conv->channels + four) * in->in_size;
+  uint8_t *to = c->interleaved + index * out->in_size * DF_BYTE_STEP;
+  const int64_t length = out->in[2], before = df_min(length, in->pad[2]);
+  const int64_t inside = df_min(in->in[2], length - before);
+  for (int64_t z = 0; z < out->in[0]; z++)
+    for (int64_t y = 0; y < out->in[1]; y++, to += length * DF_BYTE_STEP) {
+      const int64_t row = y - in->pad[1], slice = z - in->pad[0];
+      if (row < 0 || row >= in->in[1] || slice < 0 || slice >= in->in[0]) {
+        fill_padding(c, to, lanes, length);
+        continue;
+      }
+      const uint8_t *from[DF_BYTE_STEP] = {0};
+      for (int64_t lane = 0; lane < lanes; lane++)
+        from[lane] = x + lane * in->in_size + (slice * in->in[1] + row) * in->in[2];
+      fill_padding(c, to, lanes, before);
+      df_byte_interleave(to + before * DF_BYTE_STEP, from, lanes, inside, c->sign);
+      fill_padding(c, to + (before + inside) * DF_BYTE_STEP, lanes, length - before - inside);
+    }
+}
+
+/* ---- Panels of positions --------------------------------------------------------------------- */
+
+/* Positions [position, position + count) of a group of an image, |unit|, read by no taps but their
+ * own. */
+static void pack_plain(const df_byte_images *c, uint8_t *to, int64_t unit, int64_t position,
+                       int64_t count) {
+  const df_conv *conv = &c->conv;
+  const int64_t plane = conv->window.in_size, line = df_byte_line(count);
+  const uint8_t *x = c->x + unit * conv->channels * plane + position;
+  for (int64_t channel = 0; channel < conv->channels; channel += DF_BYTE_STEP, to += line) {
+    const int64_t lanes = df_min(DF_BYTE_STEP, conv->channels - channel);
+    const uint8_t *from[DF_BYTE_STEP] = {0};
+    for (int64_t lane = 0; lane < lanes; lane++)
+      from[lane] = x + (channel + lane) * plane;
+    df_byte_interleave(to, from, lanes, count, c->sign);
+    memset(to + count * DF_BYTE_STEP, 0, (size_t)(line - count * DF_BYTE_STEP));
+  }
+}
+
+/* The same for any window, of interleaved channels, which are read as floats of the same bits. */
+static void pack_window(const df_byte_images *c, uint8_t *to, int64_t unit, int64_t position,
+                        int64_t count) {
+  const int64_t line = df_byte_line(count);
+  const uint8_t *image = c->interleaved + unit * c->fours * c->padded.in_size * DF_BYTE_STEP;
+  int32_t offset[DF_MOST_TAPS];
+  df_tap_offsets(&c->padded, offset);
+  for (int64_t j = 0; j < line / DF_BYTE_LEAST_LINE; j++) {
+    df_lane_reads reads;
+    df_find_lane_reads(&reads, &c->padded, position + j * DF_LANES,
+                       df_min(DF_LANES, count - j * DF_LANES));
+    df_gather((float *)(void *)(to + j * DF_BYTE_LEAST_LINE), line / DF_BYTE_STEP, &reads,
+              &c->padded, offset, (const float *)(const void *)image, 0, c->steps);
+  }
+}
+
+void DF_NAME(df_byte_interleave_images)(const df_call *call, df_byte_images *images) {
+  const df_conv *conv = &images->conv;
+  if (images->bytes)
+    df_parallel(call, interleave_task, images, conv->batch * conv->groups * images->fours);
+}
+
+void DF_NAME(df_byte_pack_positions)(const df_byte_images *images, uint8_t *to, int64_t unit,
+                                     int64_t position, int64_t count) {
+  (images->bytes ? pack_window : pack_plain)(images, to, unit, position, count);
+}

@@ -1,0 +1,88 @@
+/* quantized/operands.h: the operands of products and convolutions by what they are.
+ *
+ *   ..._integer      left, right, left_zero?, right_zero?
+ *   ..._dequantized  left, left_scale, left_zero, right, right_scale, right_zero, bias?
+ *   ..._requantized  the same six, y_scale, y_zero, bias? */
+#ifndef DF_CPU_QUANTIZED_OPERANDS_H
+#define DF_CPU_QUANTIZED_OPERANDS_H
+
+#include "quantized/product.h"
+
+#include <math.h>
+
+typedef struct df_byte_operands {
+  df_byte_form form;
+  const df_tensor *left, *left_scale, *left_zero;
+  const df_tensor *right, *right_scale, *right_zero;
+  const df_tensor *y_scale, *y_zero;
+  const df_tensor *bias; /* null where there is none, as the zero points */
+} df_byte_operands;
+
+/* The index of the right operand. */
+static inline int32_t df_byte_right(df_byte_form form) { return form == DF_BYTE_SUMS ? 1 : 3; }
+
+static inline const df_tensor *df_byte_optional(const df_call *call, int32_t index) {
+  const int there = index < call->n_inputs && call->inputs[index].dtype != DF_NONE;
+  return there ? &call->inputs[index] : NULL;
+}
+
+static inline df_byte_operands df_byte_operands_of(const df_call *call, df_byte_form form) {
+  const df_tensor *in = call->inputs;
+  if (form == DF_BYTE_SUMS)
+    return (df_byte_operands){.form = form,
+                              .left = in,
+                              .right = in + 1,
+                              .left_zero = df_byte_optional(call, 2),
+                              .right_zero = df_byte_optional(call, 3)};
+  const int steps = form == DF_BYTE_STEPS;
+  return (df_byte_operands){.form = form,
+                            .left = in,
+                            .left_scale = in + 1,
+                            .left_zero = in + 2,
+                            .right = in + 3,
+                            .right_scale = in + 4,
+                            .right_zero = in + 5,
+                            .y_scale = steps ? in + 6 : NULL,
+                            .y_zero = steps ? in + 7 : NULL,
+                            .bias = df_byte_optional(call, steps ? 8 : 6)};
+}
+
+static inline float df_byte_float(const df_tensor *vector, int64_t index) {
+  return ((const float *)vector->data)[df_elements(vector) == 1 ? 0 : index];
+}
+
+/* Value of a sum of index |index| along the axis of the right scales. */
+static inline float df_byte_unit(const df_byte_operands *o, int64_t index) {
+  return df_byte_float(o->left_scale, 0) * df_byte_float(o->right_scale, index);
+}
+
+/* What a sum is multiplied by. */
+static inline float df_byte_scale(const df_byte_operands *o, int64_t index) {
+  const float unit = df_byte_unit(o, index);
+  return o->form == DF_BYTE_STEPS ? unit / df_byte_float(o->y_scale, 0) : unit;
+}
+
+/* What is added to a sum as an integer: a bias of int32, or one of floats rounded to units. */
+static inline int32_t df_byte_bias(const df_byte_operands *o, int64_t index) {
+  if (!o->bias || o->form != DF_BYTE_STEPS)
+    return 0;
+  if (o->bias->dtype == DF_INT32)
+    return ((const int32_t *)o->bias->data)[index];
+  const double units = rint((double)((const float *)o->bias->data)[index] / df_byte_unit(o, index));
+  return units >= 2147483647.0 ? INT32_MAX : units > -2147483648.0 ? (int32_t)units : INT32_MIN;
+}
+
+/* Form, result and limits; the arrays are left to the caller. */
+static inline df_byte_epilogue df_byte_epilogue_of(const df_byte_operands *o, void *out,
+                                                   int64_t out_row, int32_t relu) {
+  df_byte_epilogue e = {.form = o->form, .out = out, .out_row = out_row};
+  if (o->form == DF_BYTE_STEPS) {
+    const int is_unsigned = o->y_zero->dtype == DF_UINT8;
+    e.zero = is_unsigned ? *(const uint8_t *)o->y_zero->data : *(const int8_t *)o->y_zero->data;
+    e.least = relu ? e.zero : is_unsigned ? 0 : INT8_MIN;
+    e.most = is_unsigned ? UINT8_MAX : INT8_MAX;
+  }
+  return e;
+}
+
+#endif

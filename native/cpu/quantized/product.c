@@ -1,0 +1,148 @@
+/* quantized/product.c: tiles over packed operands, and the epilogue of each. */
+#include "quantized/product.h"
+
+typedef uint8_t bytes __attribute__((vector_size(DF_LANES)));
+
+static inline df_ivec load_ints(const int32_t *from) {
+  df_ivec value;
+  memcpy(&value, from, sizeof value);
+  return value;
+}
+
+static inline df_uvec load_wrapping(const int32_t *from) { return (df_uvec)load_ints(from); }
+
+static inline df_uvec splat_int(int32_t value) { return (df_uvec)(value - (df_ivec){0}); }
+
+/* Steps within the limits: those are small enough for a float that a number of 2^23 and more, whose
+ * last bit counts ones, rounds when it is added, half to even. Of a NaN the limits are left. */
+static inline df_ivec round_steps(df_vec steps, const df_byte_epilogue *e) {
+  const float rounder = 12582912.0f; /* 1.5 * 2^23 */
+  steps = vec_max(steps, vec_splat((float)(e->least - e->zero)));
+  const df_vec most = vec_splat((float)(e->most - e->zero));
+  const df_ivec above = steps > most;
+  steps = (df_vec)((above & (df_ivec)most) | (~above & (df_ivec)steps));
+  int32_t bits;
+  memcpy(&bits, &rounder, sizeof bits);
+  return (df_ivec)(steps + vec_splat(rounder)) - (bits - e->zero);
+}
+
+static inline void store(const df_byte_epilogue *e, df_ivec sum, int64_t i, int64_t j,
+                         int64_t count) {
+  const int64_t at = i * e->out_row + j;
+  if (e->form == DF_BYTE_SUMS) {
+    float *to = (float *)e->out + at;
+    if (count == DF_LANES)
+      vec_store(to, (df_vec)sum);
+    else
+      vec_store_partial(to, (df_vec)sum, count);
+    return;
+  }
+  df_vec value = __builtin_convertvector(sum, df_vec);
+  value *= e->row_scale ? vec_splat(e->row_scale[i]) : vec_load(e->column_scale + j);
+  if (e->form == DF_BYTE_FLOATS) {
+    float *to = (float *)e->out + at;
+    if (e->row_bias)
+      value += vec_splat(e->row_bias[i]);
+    if (e->column_bias)
+      value += vec_load(e->column_bias + j);
+    if (count == DF_LANES)
+      vec_store(to, value);
+    else
+      vec_store_partial(to, value, count);
+    return;
+  }
+  const bytes rounded = __builtin_convertvector(round_steps(value, e), bytes);
+  if (count == DF_LANES) {
+    memcpy((uint8_t *)e->out + at, &rounded, sizeof rounded);
+  } else {
+    for (int64_t lane = 0; lane < count; lane++)
+      ((uint8_t *)e->out)[at + lane] = rounded[lane];
+  }
+}
+
+void DF_NAME(df_byte_finish)(const df_byte_epilogue *epilogue, const int32_t *sums, int64_t row,
+                             int64_t rows, int64_t column, int64_t columns) {
+  const df_byte_epilogue e = *epilogue;
+  for (int64_t i = row; i < row + rows; i++, sums += DF_BYTE_COLUMNS)
+    for (int64_t j = 0; j < columns; j += DF_LANES) {
+      const int64_t at = column + j;
+      df_uvec sum = load_wrapping(sums + j);
+      if (e.row_add)
+        sum += splat_int(e.row_add[i]);
+      if (e.column_add)
+        sum += load_wrapping(e.column_add + at);
+      if (e.row_zero)
+        sum -= splat_int(e.row_zero[i]) * load_wrapping(e.column_sum + at);
+      if (e.column_zero)
+        sum -= splat_int(e.row_sum[i]) * load_wrapping(e.column_zero + at);
+      store(&e, (df_ivec)sum, i, at, df_min(DF_LANES, columns - j));
+    }
+}
+
+/* Panel |i| of rows by panel |j| of columns. */
+static void multiply_panels(const df_byte_product *p, const df_byte_tiles *tiles, int64_t i,
+                            int64_t j) {
+  _Alignas(64) int32_t sums[DF_BYTE_ROWS * DF_BYTE_COLUMNS];
+  const int64_t row = i * p->height, column = j * DF_BYTE_COLUMNS;
+  const int64_t rows = df_min(p->height, p->m - row);
+  const int64_t columns = df_min(DF_BYTE_COLUMNS, p->n - column);
+  const df_byte_tile_of tile = {.a = p->a + i * p->a_panel,
+                                .b = p->b + j * p->b_panel,
+                                .a_row = p->a_row,
+                                .a_step = p->a_step,
+                                .b_step = df_byte_line(columns),
+                                .steps = p->steps,
+                                .sums = sums};
+  DF_ASSUME(rows > 0 && rows <= DF_BYTE_ROWS);
+  (*tiles)[p->unsigned_columns][rows - 1][columns > DF_LANES](&tile);
+  DF_NAME(df_byte_finish)(&p->epilogue, sums, row, rows, column, columns);
+}
+
+void DF_NAME(df_byte_multiply)(const df_byte_product *product) {
+  const df_byte_tiles *tiles = df_byte_tiles_for();
+  const int64_t down = df_divide_up(product->m, product->height);
+  const int64_t across = df_byte_panels(product->n);
+  if (product->rows_outer) {
+    for (int64_t i = 0; i < down; i++)
+      for (int64_t j = 0; j < across; j++)
+        multiply_panels(product, tiles, i, j);
+  } else {
+    for (int64_t j = 0; j < across; j++)
+      for (int64_t i = 0; i < down; i++)
+        multiply_panels(product, tiles, i, j);
+  }
+}
+
+/* ---- Sums of operands ------------------------------------------------------------------------ */
+
+void DF_NAME(df_byte_column_sums)(int32_t *sums, const uint8_t *b, int64_t columns, int64_t steps,
+                                  int64_t panel, int32_t is_unsigned) {
+  static const uint8_t ones[DF_BYTE_STEP] = {1, 1, 1, 1};
+  _Alignas(64) int32_t found[DF_BYTE_COLUMNS];
+  for (int64_t j = 0; j < columns; j += DF_BYTE_COLUMNS, b += panel) {
+    const int64_t some = df_min(DF_BYTE_COLUMNS, columns - j);
+    const df_byte_tile_of tile = {
+        .a = ones, .b = b, .b_step = df_byte_line(some), .steps = steps, .sums = found};
+    (*df_byte_tiles_for())[is_unsigned][0][some > DF_LANES](&tile);
+    memcpy(sums + j, found, (size_t)some * sizeof *sums);
+  }
+}
+
+void DF_NAME(df_byte_row_sums)(int32_t *sums, const uint8_t *a, int64_t rows, int64_t steps,
+                               int64_t row, int32_t is_unsigned) {
+  uint8_t ones[DF_BYTE_LEAST_LINE];
+  _Alignas(64) int32_t found[DF_BYTE_ROWS * DF_BYTE_COLUMNS];
+  memset(ones, 1, sizeof ones);
+  for (int64_t i = 0; i < rows; i += DF_BYTE_ROWS) {
+    const int64_t some = df_min(DF_BYTE_ROWS, rows - i);
+    const df_byte_tile_of tile = {.a = a + i * row,
+                                  .b = ones,
+                                  .a_row = row,
+                                  .a_step = DF_BYTE_STEP,
+                                  .steps = steps,
+                                  .sums = found};
+    (*df_byte_tiles_for())[!is_unsigned][some - 1][0](&tile);
+    for (int64_t r = 0; r < some; r++)
+      sums[i + r] = found[r * DF_BYTE_COLUMNS];
+  }
+}

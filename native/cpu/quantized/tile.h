@@ -1,0 +1,59 @@
+/* quantized/tile.h: the innermost loop of products of bytes, with sums of 32 bits.
+ *
+ * Four steps of k are a step here: four bytes of a row or column together, of which one operand is
+ * unsigned and the other signed, as the dot products of VNNI take them. A tile of up to
+ * DF_BYTE_ROWS x DF_BYTE_VECTORS vectors of sums lives in registers; it ends in memory, where the
+ * epilogue finds it in the first cache. Nothing saturates, and sums wrap around. */
+#ifndef DF_CPU_QUANTIZED_TILE_H
+#define DF_CPU_QUANTIZED_TILE_H
+
+#include "cpu.h"
+#include "simd/vector.h"
+
+#if DF_LANES == 16
+#define DF_BYTE_ROWS 14
+#elif DF_LANES == 8
+#define DF_BYTE_ROWS 6
+#else
+#define DF_BYTE_ROWS 4
+#endif
+#define DF_BYTE_VECTORS 2
+
+enum {
+  DF_BYTE_STEP = 4,                              /* bytes of a row in a step */
+  DF_BYTE_COLUMNS = DF_BYTE_VECTORS * DF_LANES,  /* of a panel */
+  DF_BYTE_LINE = DF_BYTE_STEP * DF_BYTE_COLUMNS, /* bytes of a step of a panel of columns */
+  DF_BYTE_LEAST_LINE = DF_BYTE_STEP * DF_LANES   /* of a panel of one vector */
+};
+
+/* Step p of row i lies at a + i * a_row + p * a_step, step p of all columns at b + p * b_step;
+ * distances are bytes and may be 0. sums[i * DF_BYTE_COLUMNS + j] is overwritten. */
+typedef struct df_byte_tile_of {
+  const uint8_t *a;
+  const uint8_t *b;
+  int64_t a_row, a_step, b_step;
+  int64_t steps;
+  int32_t *sums;
+} df_byte_tile_of;
+
+typedef void (*df_byte_tile)(const df_byte_tile_of *tile);
+
+/* By which operand is unsigned (0: rows, 1: columns), rows less one, and vectors less one. */
+typedef df_byte_tile df_byte_tiles[2][DF_BYTE_ROWS][DF_BYTE_VECTORS];
+
+extern const df_byte_tiles DF_NAME(df_byte_tiles_base);
+#ifdef DF_VNNI
+extern const df_byte_tiles DF_NAME(df_byte_tiles_vnni);
+/* Whether the plugin may use VNNI; the same during all of a process. */
+__attribute__((visibility("hidden"))) int df_vnni_granted(void);
+#endif
+
+static inline const df_byte_tiles *df_byte_tiles_for(void) {
+#ifdef DF_VNNI
+  if (df_vnni_granted())
+    return &DF_NAME(df_byte_tiles_vnni);
+#endif
+  return &DF_NAME(df_byte_tiles_base);
+}
+
+#endif

@@ -1,0 +1,100 @@
+/* quantized/tile_loops.h: the tiles of quantized/tile.h, written once.
+ *
+ * Who includes this defines before it
+ *   DF_BYTE_TILES       the name of the table
+ *   DF_BYTE_TOGETHER    rows whose sums fit in registers beside the operands
+ *   unsigned_operand    a vector of unsigned bytes as the products read them, made by
+ *                       widen_unsigned; likewise signed_operand and widen_signed
+ *   add_products        sums with the products of an operand of each kind added */
+#include "quantized/tile.h"
+
+#define TILE_INLINE static inline __attribute__((always_inline))
+
+enum { ANCHORS = (DF_BYTE_ROWS + 2) / 3 };
+
+TILE_INLINE df_ivec load_line(const uint8_t *from) {
+  df_ivec value;
+  memcpy(&value, from, sizeof value);
+  return value;
+}
+
+TILE_INLINE df_ivec splat_step(const uint8_t *from) {
+  int32_t value;
+  memcpy(&value, from, sizeof value);
+  return value - (df_ivec){0};
+}
+
+/* |rows|, |vectors| and |unsigned_columns| are constants at every use: |sum| is registers. Rows are
+ * addressed from every third of them, so that few pointers move. */
+TILE_INLINE void sum_rows(int rows, int vectors, int unsigned_columns, const df_byte_tile_of *tile,
+                          const uint8_t *a, int32_t *sums) {
+  const uint8_t *anchor[ANCHORS], *b = tile->b;
+  const int64_t a_row = tile->a_row, a_step = tile->a_step, b_step = tile->b_step;
+  df_ivec sum[DF_BYTE_ROWS][DF_BYTE_VECTORS];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; i += 3)
+    anchor[i / 3] = a + i * a_row;
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; j++)
+      sum[i][j] = (df_ivec){0};
+  for (int64_t p = 0; p < tile->steps; p++, b += b_step) {
+    unsigned_operand right_unsigned[DF_BYTE_VECTORS];
+    signed_operand right_signed[DF_BYTE_VECTORS];
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; j++) {
+      const df_ivec line = load_line(b + j * DF_BYTE_LEAST_LINE);
+      if (unsigned_columns)
+        right_unsigned[j] = widen_unsigned(line);
+      else
+        right_signed[j] = widen_signed(line);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+      const df_ivec left = splat_step(anchor[i / 3] + i % 3 * a_row);
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; j++)
+        sum[i][j] = unsigned_columns
+                        ? add_products(sum[i][j], right_unsigned[j], widen_signed(left))
+                        : add_products(sum[i][j], widen_unsigned(left), right_signed[j]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i += 3)
+      anchor[i / 3] += a_step;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; j++)
+      memcpy(sums + i * DF_BYTE_COLUMNS + j * DF_LANES, &sum[i][j], sizeof(df_ivec));
+}
+
+TILE_INLINE void sum_tile(int rows, int vectors, int unsigned_columns,
+                          const df_byte_tile_of *tile) {
+  const int first = rows > DF_BYTE_TOGETHER ? DF_BYTE_TOGETHER : rows;
+  sum_rows(first, vectors, unsigned_columns, tile, tile->a, tile->sums);
+  if (rows > first)
+    sum_rows(rows - first, vectors, unsigned_columns, tile, tile->a + first * tile->a_row,
+             tile->sums + first * DF_BYTE_COLUMNS);
+}
+
+#define TILE(rows, vectors, side)                                                                  \
+  static void tile_##rows##_##vectors##_##side(const df_byte_tile_of *tile) {                      \
+    sum_tile(rows, vectors, side, tile);                                                           \
+  }
+#define TILES(rows) TILE(rows, 1, 0) TILE(rows, 2, 0) TILE(rows, 1, 1) TILE(rows, 2, 1)
+#define UNSIGNED_ROWS(rows) {tile_##rows##_1_0, tile_##rows##_2_0},
+#define UNSIGNED_COLUMNS(rows) {tile_##rows##_1_1, tile_##rows##_2_1},
+
+#if DF_BYTE_ROWS == 14
+#define FOR_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#elif DF_BYTE_ROWS == 6
+#define FOR_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#else
+#define FOR_ROWS(X) X(1) X(2) X(3) X(4)
+#endif
+
+FOR_ROWS(TILES)
+
+const df_byte_tiles DF_BYTE_TILES = {{FOR_ROWS(UNSIGNED_ROWS)}, {FOR_ROWS(UNSIGNED_COLUMNS)}};

@@ -1,0 +1,21 @@
+"""Products of bytes without the instructions for them: the sets that other tests name use these where they can."""
+
+import json
+
+import pytest
+
+from tests.support import python_on
+
+
+@pytest.mark.parametrize("isa", ["avx512_base", "avx2_base"])
+def test_sums_of_bytes_do_not_saturate_without_vnni(isa):
+    code = (
+        "import json\n"
+        "from dataflow.testing import check_device\n"
+        "from dataflow.testing.samples import TABLES\n"
+        "found = list(check_device('cpu', samples=TABLES['quantized'], complete=False))\n"
+        "bad = [str(o) for o in found if o.status != 'passed']\n"
+        "print(json.dumps([len(found) - len(bad), bad]))\n"
+    )
+    passed, bad = json.loads(python_on(isa, "-c", code))
+    assert bad == [] and passed > 1000
