@@ -1,12 +1,14 @@
-"""Comparisons, connectives and choices: elementwise, with operands that broadcast as in NumPy."""
+"""Comparisons, connectives, bits and choices: elementwise, with operands that broadcast as in NumPy."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..ir.op import Op
+from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, bool_
 from .infer import broadcast_shape, compare, logical, need, need_bool, need_real, same_dtype, scalar_like
+
+_EITHER = ((0, 0), (0, 1))
 
 
 def _comparison(name: str, doc: str, *, commutative: bool = False) -> Op:
@@ -32,13 +34,42 @@ def _bools(x: TensorType) -> TensorType:
     return x
 
 
-def _integers(x: TensorType) -> TensorType:
-    need(x.dtype.is_int, f"bitwise_not: expected integers, got {x}")
-    return x
-
-
 logical_not: Op = Op("logical_not", ("x",), _bools, inplace=((0, 0),), cheap=True, doc="y = not x, of bools")
-bitwise_not: Op = Op("bitwise_not", ("x",), _integers, inplace=((0, 0),), cheap=True, doc="y = ~x, of integers")
+
+# ---- bits ---------------------------------------------------------------------------------------------
+
+
+def _integers(name: str) -> Any:
+    def infer(*types: TensorType, **_: Any) -> TensorType:
+        for type_ in types:
+            need(type_.dtype.is_int, f"{name}: expected integers, got {type_}")
+        return TensorType(same_dtype(name, *types), broadcast_shape(name, *(type_.shape for type_ in types)))
+
+    return infer
+
+
+def _bits(name: str, doc: str) -> Op:
+    return Op(name, ("a", "b"), _integers(name), inplace=_EITHER, cheap=True, commutative=True, doc=doc)
+
+
+bitwise_not: Op = Op(
+    "bitwise_not", ("x",), _integers("bitwise_not"), inplace=((0, 0),), cheap=True, doc="y = ~x, of integers"
+)
+bitwise_and: Op = _bits("bitwise_and", "y = a & b, of integers")
+bitwise_or: Op = _bits("bitwise_or", "y = a | b, of integers")
+bitwise_xor: Op = _bits("bitwise_xor", "y = a ^ b, of integers")
+bit_shift: Op = Op(
+    "bit_shift",
+    ("a", "b"),
+    _integers("bit_shift"),
+    attributes={"left": REQUIRED},
+    inplace=_EITHER,
+    cheap=True,
+    doc="a with its bits moved by b, to the left or else to the right, where the sign is kept; by a negative b, and "
+    "from as many bits as a has on, nothing but the sign that moves in remains: 0, to the right of a negative a -1",
+)
+
+# ---- tests and choices --------------------------------------------------------------------------------
 
 
 def _flag(name: str) -> Any:
@@ -77,5 +108,5 @@ where: Op = Op(
 
 OPS = (
     equal, less, less_equal, greater, greater_equal, logical_and, logical_or, logical_xor, logical_not, bitwise_not,
-    is_nan, is_inf, where,
+    bitwise_and, bitwise_or, bitwise_xor, bit_shift, is_nan, is_inf, where,
 )  # fmt: skip

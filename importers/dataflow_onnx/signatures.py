@@ -63,6 +63,7 @@ _VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of
     "LRN.size": _COUNT,
     "approximate": ("none", "tanh"),
     "auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"),
+    "BitShift.direction": ("LEFT", "RIGHT"),
     "direction": ("forward", "reverse", "bidirectional"),
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
     "DepthToSpace.mode": ("DCR", "CRD"),

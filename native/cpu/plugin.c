@@ -33,6 +33,7 @@ enum { ALIGNMENT = 64 };
   X(activation)                                                                                    \
   X(arg_reduce)                                                                                    \
   X(arithmetic)                                                                                    \
+  X(arithmetic_integer)                                                                            \
   X(attention)                                                                                     \
   X(attention_grad)                                                                                \
   X(batch_norm)                                                                                    \
@@ -52,6 +53,7 @@ enum { ALIGNMENT = 64 };
   X(layer_norm)                                                                                    \
   X(linalg)                                                                                        \
   X(logic)                                                                                         \
+  X(logic_integer)                                                                                 \
   X(loss)                                                                                          \
   X(lrn)                                                                                           \
   X(optimizer)                                                                                     \

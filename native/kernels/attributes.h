@@ -8,6 +8,7 @@
 
 /* clang-format off */
 enum { DF_MOD_FMOD };
+enum { DF_BIT_SHIFT_LEFT };
 enum { DF_IS_INF_DETECT_NEGATIVE, DF_IS_INF_DETECT_POSITIVE };
 enum { DF_CAST_TO, DF_CAST_SATURATE, DF_CAST_ROUND_MODE };
 enum { DF_BITCAST_TO };

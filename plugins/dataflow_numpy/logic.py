@@ -1,4 +1,4 @@
-"""Reference of comparisons, logic, and choices by them."""
+"""Reference of comparisons, logic, bits, and choices by them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ def _is_inf(attributes: Attributes, x: Array) -> Array:
     return found
 
 
+def _bits(function: Callable[[Array, Array], Any]) -> Code:
+    return lambda attributes, a, b: np.asarray(function(a, b))
+
+
+def _bit_shift(attributes: Attributes, a: Array, b: Array) -> Array:
+    bits = 8 * a.dtype.itemsize
+    within = (b >= 0) & (b < bits)
+    by = np.where(within, b, 0).astype(a.dtype)
+    if attributes["left"]:
+        return np.where(within, np.left_shift(a, by), 0).astype(a.dtype)
+    return np.where(within, np.right_shift(a, by), -(a < 0).astype(np.int8)).astype(a.dtype)
+
+
 def _where(attributes: Attributes, condition: Array, x: Array, y: Array) -> Array:
     return np.where(condition, x, y)
 
@@ -31,6 +44,10 @@ def _where(attributes: Attributes, condition: Array, x: Array, y: Array) -> Arra
 KERNELS: dict[str, Code] = {
     "logical_not": lambda attributes, x: np.logical_not(x),
     "bitwise_not": lambda attributes, x: np.invert(x),
+    "bitwise_and": _bits(np.bitwise_and),
+    "bitwise_or": _bits(np.bitwise_or),
+    "bitwise_xor": _bits(np.bitwise_xor),
+    "bit_shift": _bit_shift,
     "is_nan": lambda attributes, x: np.isnan(upcast(x)),
     "is_inf": _is_inf,
     "equal": _compare(np.equal),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ... import ops
-from ...ir.types import bool_, float32, float64, int32, int64
+from ...ir.types import bool_, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from ..sample import PAIRS, SHAPES, Kind, Operand, Sample, at_every_shape, i, x
 
 
@@ -58,4 +60,21 @@ def _binary() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _unary() + _binary()
+def _integers() -> list[Sample]:
+    """Every integer type, at its ends too: results wrap around."""
+    rows = []
+    for d in (int8, int16, int32, int64, uint8, uint16, uint32, uint64):
+        least, most = np.iinfo(d.numpy).min, np.iinfo(d.numpy).max
+        a = Operand((8, 1), d, value=[least, least + 1, most, most - 1, 0, 1, 7, 100])
+        b = Operand((7,), d, value=[least, most, 0, 1, 2, 3, 5])
+        names = ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
+        rows += [Sample(getattr(ops, name), (a, b)) for name in names]
+        rows += [Sample(ops.mod, (a, b), {"fmod": fmod}) for fmod in (0, 1)]
+        low, high = Operand((), d, value=2), Operand((), d, value=90)
+        rows += [Sample(ops.clip, (a, *ends)) for ends in ((low, high), (low, None), (None, high))]
+        if d.kind == "i":
+            rows += [Sample(op, (a,)) for op in (ops.neg, ops.abs, ops.sign)]
+    return rows
+
+
+SAMPLES: list[Sample] = _unary() + _binary() + _integers()

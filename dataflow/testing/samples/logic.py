@@ -1,11 +1,11 @@
-"""Samples of comparisons, logic, and choices by them."""
+"""Samples of comparisons, logic, bits, and choices by them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ... import ops
-from ...ir.types import bool_, float32, int32, int64
+from ...ir.types import bool_, float32, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from ..sample import PAIRS, SHAPES, Operand, Sample, i, x
 
 
@@ -26,9 +26,29 @@ def _comparisons() -> list[Sample]:
             Sample(op, (i(*a, high=3, dtype=d), i(*b, high=3, dtype=d))) for a, b in PAIRS[:7] for d in (int64, int32)
         ]
         rows += [Sample(op, (x(*a), x(*b))) for a, b in PAIRS]
+    narrow = (int8, int16, uint8, uint16, uint32, uint64)
+    for name in ("equal", "less", "less_equal", "greater", "greater_equal"):
+        op = getattr(ops, name)
+        rows += [Sample(op, (i(5, 1, low=-(d.kind == "i"), high=3, dtype=d), i(7, high=3, dtype=d))) for d in narrow]
     for name in ("logical_and", "logical_or", "logical_xor"):
         rows += [Sample(getattr(ops, name), (Operand(a, bool_), Operand(b, bool_))) for a, b in PAIRS[:8]]
     rows += [Sample(ops.equal, (Operand((4, 3), bool_), Operand((3,), bool_)))]
+    return rows
+
+
+def _bits() -> list[Sample]:
+    rows = []
+    types = (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
+    for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+        rows += [Sample(getattr(ops, name), (i(*a, high=99), i(*b, high=99))) for a, b in PAIRS[:8]]
+        rows += [Sample(getattr(ops, name), (i(17, high=99, dtype=d), i(17, high=99, dtype=d))) for d in types]
+    for left in (0, 1):
+        for dtype in types:
+            low = -99 if dtype.kind == "i" else 0
+            by = Operand((5, 1), dtype, value=[0, 1, dtype.bits - 1, dtype.bits, -1 % (1 << dtype.bits - 1) | 64])
+            rows.append(Sample(ops.bit_shift, (i(3, 5, 7, low=low, high=99, dtype=dtype), by), {"left": left}))
+        by = i(17, low=-3, high=70)
+        rows.append(Sample(ops.bit_shift, (i(17, low=-99, high=99), by), {"left": left}))
     return rows
 
 
@@ -41,4 +61,4 @@ def _choices() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _flags() + _comparisons() + _choices()
+SAMPLES: list[Sample] = _flags() + _comparisons() + _bits() + _choices()

@@ -1,4 +1,4 @@
-"""Converters of comparisons, logic and choices between elements."""
+"""Converters of comparisons, logic, bits and choices between elements."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ binary(operator, "And", ops.logical_and)
 binary(operator, "Or", ops.logical_or)
 binary(operator, "Xor", ops.logical_xor)
 unary(operator, "BitwiseNot", ops.bitwise_not)
+binary(operator, "BitwiseAnd", ops.bitwise_and)
+binary(operator, "BitwiseOr", ops.bitwise_or)
+binary(operator, "BitwiseXor", ops.bitwise_xor)
 unary(operator, "IsNaN", ops.is_nan)
 unary(operator, "Not", ops.logical_not)
 
@@ -30,6 +33,11 @@ unary(operator, "Not", ops.logical_not)
 @operator("IsInf")
 def IsInf(c: Importer, x: T, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
     return ops.is_inf(c.value(x), detect_negative=detect_negative, detect_positive=detect_positive)
+
+
+@operator("BitShift", 11)
+def BitShift(c: Importer, a: T, b: T, *, direction: str) -> Any:
+    return ops.bit_shift(c.value(a), c.value(b), left=direction == "LEFT")
 
 
 @operator("Where")
