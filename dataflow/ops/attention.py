@@ -1,7 +1,7 @@
-"""Attention as one op: softmax(scale * q k' + mask) v.
+"""Attention as one op: softmax(scale * q k' + mask) v, and linear attention.
 
-Nobody writes it by hand: it is found where exporters left its parts; see lower/fuse.py. A device without a kernel for
-it runs these.
+The first nobody writes by hand: it is found where exporters left its parts; see lower/fuse.py. A device without a
+kernel for it runs these.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..ir.builder import GraphBuilder
 from ..ir.dims import Shape
 from ..ir.graph import Node
 from ..ir.op import MultiOp, Op, Pattern
 from ..ir.types import TensorType
 from ..ir.value import Value
 from .arithmetic import add, div, exp, log, mul, sub
-from .infer import broadcast_shape, need, need_float, same_dtype
+from .control_flow import scan
+from .infer import broadcast_shape, builder_for, need, need_float, operand, same_dtype
 from .linalg import matmul, swapped
 from .reduce import reduce_max, reduce_sum
 from .shape import reshape, transpose
@@ -223,4 +225,82 @@ attention_grad: MultiOp = MultiOp(
     "scores' leading axes, from a cotangent dy and both results of attention",
 )
 
-OPS = (attention, attention_grad)
+# ---- linear attention: a matrix per head that each token changes and reads --------------------------------
+
+
+def _linear_infer(
+    q: TensorType,
+    k: TensorType,
+    v: TensorType,
+    state: TensorType,
+    decay: TensorType | None = None,
+    beta: TensorType | None = None,
+) -> tuple[TensorType, TensorType]:
+    given = [t for t in (q, k, v, state, decay, beta) if t is not None]
+    need_float("linear_attention", *given)
+    dtype = same_dtype("linear_attention", *given)
+    ranks = (q.rank, k.rank, v.rank, state.rank) == (4, 3, 3, 3)
+    need(ranks, f"linear_attention: q is {q}, k {k}, v {v}, state {state}; expected 4, 3, 3 and 3 axes")
+    heads, length, size, width = *k.shape, v.shape[-1]
+    expected = [(q, (heads, q.shape[1], length, size)), (v, (heads, length, width)), (state, (heads, size, width))]
+    if decay is not None:
+        expected.append((decay, (heads, length, 1 if decay.shape[-1] == 1 else size)))
+    if beta is not None:
+        expected.append((beta, (heads, length, 1)))
+    for type_, shape in expected:
+        fits = TensorType(dtype, shape) == type_ or not type_.is_bound or not TensorType(dtype, shape).is_bound
+        need(fits, f"linear_attention: k is {k}, v {v}; an operand is {type_}, expected {TensorType(dtype, shape)}")
+    return TensorType(dtype, (heads, q.shape[1], length, width)), state
+
+
+def _token(q: Value, k: Value, v: Value, state: Value, decay: Value | None, beta: Value | None) -> tuple[Value, Value]:
+    """What a token makes of the state, and reads: q (heads, readers, size), the others (heads, size)."""
+    column, row = (*k.type.shape, 1), (k.type.shape[0], 1, k.type.shape[1])
+    if decay is not None:
+        state = mul(state, reshape(decay, shape=(*decay.type.shape, 1)))
+    update = reshape(v, shape=(v.type.shape[0], 1, v.type.shape[1]))
+    if beta is not None:
+        update = mul(sub(update, matmul(reshape(k, shape=row), state)), reshape(beta, shape=(*beta.type.shape, 1)))
+    state = add(state, matmul(reshape(k, shape=column), update))
+    return state, matmul(q, state)
+
+
+def _linear_decompose(
+    q: Value, k: Value, v: Value, state: Value, decay: Value | None = None, beta: Value | None = None
+) -> tuple[Value, Value]:
+    """A scan over the tokens, of which a gradient is known."""
+    rows = [transpose(q, perm=(2, 0, 1, 3))]
+    rows += [transpose(x, perm=(1, 0, 2)) for x in (k, v, decay, beta) if x is not None]
+    g = GraphBuilder("linear_attention")
+    carry = g.input("state", state.type.dtype, state.type.shape)
+    own: list[Any] = [g.input(f"row{i}", x.type.dtype, x.type.shape[1:]) for i, x in enumerate(rows)]
+    rest = own[3:]
+    factor = rest.pop(0) if decay is not None else None
+    new, y = _token(own[0], own[1], own[2], carry, factor, rest[0] if rest else None)
+    g.output("state", new)
+    g.output("y", y)
+    attributes = {"n_carries": 1, "n_xs": len(rows), "reverse": False}
+    final, stacked = builder_for(q).add(scan, (state, *rows), attributes, bodies=(g.build(),)).outputs[:2]
+    assert final is not None and stacked is not None
+    return transpose(stacked, perm=(1, 2, 0, 3)), final
+
+
+def _linear_cost(node: Node) -> int:
+    """The state is decayed, changed and read."""
+    q, v = operand(node).type, operand(node, 2).type
+    return q.elements * int(v.shape[-1]) * 2 + operand(node, 1).type.elements * int(v.shape[-1]) * 5
+
+
+linear_attention: MultiOp = MultiOp(
+    "linear_attention",
+    ("q", "k", "v", "state", "decay?", "beta?"),
+    _linear_infer,
+    outputs=("y", "last"),
+    decompose=_linear_decompose,
+    cost=_linear_cost,
+    doc="with S from ``state`` (heads, size, width), for each token t in order: S = decay_t S; S = S + k_t u_t', where "
+    "u_t = v_t, or beta_t (v_t - S' k_t); y_t = S' q_t. q is (heads, readers, length, size), k (heads, length, size), "
+    "v (heads, length, width), decay a factor per row of S or one for all, beta (heads, length, 1)",
+)
+
+OPS = (attention, attention_grad, linear_attention)

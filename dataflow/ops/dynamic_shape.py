@@ -85,4 +85,21 @@ deferred: MultiOp = MultiOp(
     doc="stands for nodes that are made once all sizes, and the values that decide about shapes, are known",
 )
 
-OPS = (deferred, sizes, read_shape, require, nonzero)
+
+def _unique_infer(x: TensorType, *, sorted: bool) -> tuple[TensorType, TensorType]:
+    need(x.rank == 2, f"unique: {x} is no matrix; expected a row per entry")
+    return TensorType(int64, x.shape[:1]), TensorType(int64, ())
+
+
+unique: MultiOp = MultiOp(
+    "unique",
+    ("x",),
+    _unique_infer,
+    outputs=("ids", "count"),
+    attributes={"sorted": True},
+    doc="ids (rows,): equal rows of x have one number, from 0 on, in the order of the rows (of their first elements, "
+    "of equal ones of the next; NaN is one value, and the largest), or else of their first occurrence; and how many "
+    "numbers there are",
+)
+
+OPS = (deferred, sizes, read_shape, require, nonzero, unique)

@@ -1,15 +1,18 @@
-"""Products of matrices."""
+"""Products of matrices, determinants, and the discrete Fourier transform."""
 
 from __future__ import annotations
+
+import math
 
 from ..errors import InputError
 from ..ir.dims import Dim, Size
 from ..ir.graph import Node
-from ..ir.op import Op
+from ..ir.op import REQUIRED, Op
 from ..ir.types import TensorType, bfloat16, float16, float32
 from ..ir.value import Value
+from .arithmetic import mul
 from .cast import cast
-from .infer import broadcast_shape, product, same_dtype
+from .infer import broadcast_shape, need, need_float, normal_axis, operand, product, same_dtype
 from .shape import reshape, transpose
 
 
@@ -61,4 +64,82 @@ matmul: Op = Op(
     doc="y (..., M, N) = a (..., M, K) b (..., K, N); leading axes broadcast; b may have 16 bits where a is float32",
 )
 
-OPS = (matmul,)
+
+def _square(name: str, x: TensorType) -> None:
+    need_float(name, x)
+    sizes = x.shape[-2:]
+    fits = len(sizes) == 2 and (sizes[0] == sizes[1] or any(isinstance(n, Dim) for n in sizes))
+    need(fits, f"{name}: expected square matrices along the last two axes, got {x}")
+
+
+def _det_infer(x: TensorType) -> TensorType:
+    _square("det", x)
+    return TensorType(x.dtype, x.shape[:-2])
+
+
+def _cofactor_infer(x: TensorType) -> TensorType:
+    _square("cofactor", x)
+    return x
+
+
+def _det_gradient(node: Node, dy: Value) -> Value:
+    """Of singular matrices too, which have cofactors and no inverse."""
+    return mul(cofactor(operand(node)), reshape(dy, shape=(*dy.type.shape, 1, 1)))
+
+
+def _det_cost(node: Node) -> int:
+    x = operand(node).type
+    return x.elements * int(x.shape[-1])
+
+
+det: Op = Op(
+    "det",
+    ("x",),
+    _det_infer,
+    gradient=_det_gradient,
+    cost=_det_cost,
+    doc="the determinant of each matrix of x (..., M, M)",
+)
+cofactor: Op = Op(
+    "cofactor",
+    ("x",),
+    _cofactor_infer,
+    cost=_det_cost,
+    doc="the cofactors of each matrix of x (..., M, M): the derivatives of its determinant by its elements",
+)
+
+# ---- the discrete Fourier transform: real and imaginary parts lie along the last axis -----------------------
+
+
+def _dft_infer(x: TensorType, *, axis: int, inverse: bool) -> TensorType:
+    need_float("dft", x)
+    at = normal_axis("dft", axis, x.rank)
+    pairs = at < x.rank - 1 and (x.shape[-1] == 2 or isinstance(x.shape[-1], Dim))
+    need(pairs, f"dft: axis {axis} of {x}; expected pairs along the last axis, and to transform another one")
+    return x
+
+
+def _dft_gradient(node: Node, dy: Value) -> Value:
+    """The adjoint of a sum with factors e^(-it) is that with e^(it)."""
+    return dft(dy, axis=node.attributes["axis"], inverse=not node.attributes["inverse"])
+
+
+def _dft_cost(node: Node) -> int:
+    """5 n log n for n points, as is usual (Frigo and Johnson 2005)."""
+    x = operand(node).type
+    points = int(x.shape[normal_axis("dft", node.attributes["axis"], x.rank)])
+    return int(2.5 * x.elements * math.log2(max(points, 2)))
+
+
+dft: Op = Op(
+    "dft",
+    ("x",),
+    _dft_infer,
+    attributes={"axis": REQUIRED, "inverse": False},
+    gradient=_dft_gradient,
+    cost=_dft_cost,
+    doc="y_k = the sum over j of x_j e^(-2 pi i j k / n) along axis, with n points; inverse: of e^(2 pi i j k / n), "
+    "which isn't divided by n. x (..., n, ..., 2) holds real and imaginary parts",
+)
+
+OPS = (matmul, det, cofactor, dft)

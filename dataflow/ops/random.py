@@ -1,7 +1,7 @@
 """Counter-based random numbers (Philox4x32-10, Salmon et al. 2011): the same on every device.
 
 The key is uint64[2]: seed and step. Element i of a node takes word i mod 4 of the block whose counter is
-(i // 4 low, i // 4 high, stream, step).
+(i // 4 low, i // 4 high, stream, step). One op has another generator, for files that mean its very numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from ..ir.dims import Shape
 from ..ir.graph import Node
 from ..ir.op import REQUIRED, Op
-from ..ir.types import DType, TensorType, float32, uint64
+from ..ir.types import DType, TensorType, float32, float64, uint64
 from ..ir.value import Value
 from .infer import need, need_float
 
@@ -50,6 +50,20 @@ random_normal: Op = Op(
 )
 
 
+def _mersenne_infer(*, shape: Shape, seed: int) -> TensorType:
+    need(0 <= seed < 1 << 32, f"mersenne_uniform: seed is {seed}; expected a number of 32 bits")
+    return TensorType(float64, tuple(shape))
+
+
+mersenne_uniform: Op = Op(
+    "mersenne_uniform",
+    (),
+    _mersenne_infer,
+    attributes={"shape": REQUIRED, "seed": REQUIRED},
+    doc="u from 53 bits of MT19937 (Matsumoto and Nishimura 1998), the numbers of numpy.random.RandomState(seed)",
+)
+
+
 def _dropout_infer(x: TensorType, key: TensorType | None = None, *, ratio: float, stream: int) -> TensorType:
     if key is not None:
         _need_key("dropout", key)
@@ -75,4 +89,4 @@ dropout: Op = Op(
     doc="x / (1 - ratio) where u >= ratio, else 0; without a key, as outside of training, x",
 )
 
-OPS = (random_uniform, random_normal, dropout)
+OPS = (random_uniform, random_normal, mersenne_uniform, dropout)

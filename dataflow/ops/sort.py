@@ -1,4 +1,4 @@
-"""Ops that go along an axis in order: running sums, and the largest or smallest elements."""
+"""Ops that go along an axis in order: running sums, recurrences, and the largest or smallest elements."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from ..ir.graph import Node
 from ..ir.op import REQUIRED, MultiOp, Op
 from ..ir.types import TensorType, int64
 from ..ir.value import Value
-from .infer import need, normal_axis
+from .arithmetic import mul
+from .infer import alike, need, need_number, normal_axis, operand, result
 from .scatter import scatter_elements, zeros_like
+from .shape import pad, slice_
 
 
 def _cumsum_infer(x: TensorType, *, axis: int, exclusive: bool, reverse: bool) -> TensorType:
@@ -24,6 +26,40 @@ cumsum: Op = Op(
     gradient=lambda node, dy: cumsum(dy, **{**node.attributes, "reverse": 1 - int(bool(node.attributes["reverse"]))}),
     inplace=((0, 0),),
     doc="the sum of all elements up to each one along axis; exclusive leaves it out, reverse begins at the end",
+)
+
+
+def _recurrence_infer(a: TensorType, b: TensorType, *, axis: int, reverse: bool) -> TensorType:
+    need_number("linear_recurrence", a, b)
+    normal_axis("linear_recurrence", axis, a.rank)
+    return alike("linear_recurrence", a, b)
+
+
+def _shifted(x: Value, axis: int, reverse: bool) -> Value:
+    """Each element replaced by the one before it along an axis, in the order of a recurrence; the first by 0."""
+    at, shape = normal_axis("linear_recurrence", axis, x.type.rank), x.type.shape
+    own = tuple(int(i == at) for i in range(x.type.rank))
+    none = (0,) * x.type.rank
+    starts, pads = (own, (*none, *own)) if reverse else (none, (*own, *none))
+    stops = tuple(size + start for size, start in zip(shape, starts, strict=True))
+    return slice_(pad(x, pads=pads), starts=starts, stops=stops, steps=(1,) * x.type.rank)
+
+
+def _recurrence_gradient(node: Node, dy: Value) -> tuple[Value, Value]:
+    """db_i = dy_i + a_(i+1) db_(i+1), a recurrence in the other order; da_i = db_i y_(i-1)."""
+    axis, reverse = node.attributes["axis"], bool(node.attributes["reverse"])
+    db = linear_recurrence(_shifted(operand(node), axis, not reverse), dy, axis=axis, reverse=not reverse)
+    return mul(db, _shifted(result(node), axis, reverse)), db
+
+
+linear_recurrence: Op = Op(
+    "linear_recurrence",
+    ("a", "b"),
+    _recurrence_infer,
+    attributes={"axis": REQUIRED, "reverse": False},
+    gradient=_recurrence_gradient,
+    inplace=((0, 0), (0, 1)),
+    doc="y_i = a_i y_(i-1) + b_i along axis, from y_0 = b_0 on, whatever a_0 is; reverse begins at the end",
 )
 
 
@@ -54,4 +90,4 @@ topk: MultiOp = MultiOp(
     doc="the k largest (or smallest) elements along axis in order, and where they are; of equal ones the first",
 )
 
-OPS = (cumsum, topk)
+OPS = (cumsum, linear_recurrence, topk)

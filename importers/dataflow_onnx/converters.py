@@ -54,11 +54,17 @@ class Collector:
         self.domain = domain
         self.converters: list[Converter] = []
 
-    def __call__(self, operator: str, since: int = 1) -> Callable[[Function], Function]:
-        """A decorator that adds its function and returns it as it is."""
+    def __call__(self, operator: str, since: int = 1, domain: str | None = None) -> Callable[[Function], Function]:
+        """A decorator that adds its function and returns it as it is.
+
+        Args:
+            operator: its name.
+            since: the first opset that has it like this.
+            domain: of the operator, where it isn't the collector's.
+        """
 
         def add(function: Function) -> Function:
-            self.converters.append(Converter(self.domain, operator, since, function))
+            self.converters.append(Converter(self.domain if domain is None else domain, operator, since, function))
             return function
 
         return add

@@ -61,6 +61,8 @@ _VALUES: Mapping[str, _Values] = {  # by "attribute" or "Operator.attribute"; of
     **dict.fromkeys(["dilations", "kernel_shape", "strides"], _WINDOW),
     "LpNormalization.p": (1, 2),
     "LRN.size": _COUNT,
+    "CausalConvWithState.activation": ("none", "silu", "swish"),
+    "LinearAttention.update_rule": ("linear", "gated", "delta", "gated_delta"),
     "approximate": ("none", "tanh"),
     "auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"),
     "BitShift.direction": ("LEFT", "RIGHT"),

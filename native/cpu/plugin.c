@@ -43,6 +43,7 @@ enum { ALIGNMENT = 64 };
   X(conv_grad_weight)                                                                              \
   X(detection_nms)                                                                                 \
   X(detection_roi)                                                                                 \
+  X(dft)                                                                                           \
   X(dynamic_shape)                                                                                 \
   X(fused_conv_pool)                                                                               \
   X(fused_elementwise)                                                                             \
@@ -52,6 +53,7 @@ enum { ALIGNMENT = 64 };
   X(grid_sample)                                                                                   \
   X(layer_norm)                                                                                    \
   X(linalg)                                                                                        \
+  X(linear_attention)                                                                              \
   X(logic)                                                                                         \
   X(logic_integer)                                                                                 \
   X(loss)                                                                                          \

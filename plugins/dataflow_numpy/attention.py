@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, Attributes, Code
+from .arrays import Array, Attributes, Code, upcast
 from .linalg import matmul
 
 
@@ -33,7 +33,30 @@ def _attention_grad(attributes: Attributes, *operands: Array) -> tuple[Array, ..
     return errors @ np.swapaxes(kt, -1, -2), np.swapaxes(errors, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ dy
 
 
+def _linear_attention(
+    attributes: Attributes,
+    q: Array,
+    k: Array,
+    v: Array,
+    state: Array,
+    decay: Array | None = None,
+    beta: Array | None = None,
+) -> tuple[Array, Array]:
+    keys, queries, s = upcast(k), upcast(q), upcast(state).copy()
+    y = np.zeros((*q.shape[:3], v.shape[-1]), s.dtype)
+    for t in range(k.shape[1]):
+        if decay is not None:
+            s *= upcast(decay)[:, t, :, None]
+        update = upcast(v)[:, t]
+        if beta is not None:
+            update = upcast(beta)[:, t] * (update - np.einsum("nk,nkv->nv", keys[:, t], s))
+        s += keys[:, t, :, None] * update[:, None, :]
+        y[:, :, t] = np.einsum("nrk,nkv->nrv", queries[:, :, t], s)
+    return y.astype(q.dtype), s.astype(state.dtype)
+
+
 KERNELS: dict[str, Code] = {
     "attention": _attention,
     "attention_grad": _attention_grad,
+    "linear_attention": _linear_attention,
 }

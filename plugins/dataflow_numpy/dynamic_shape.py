@@ -6,7 +6,7 @@ import numpy as np
 
 from dataflow.errors import InputError
 
-from .arrays import Array, Attributes, Code
+from .arrays import Array, Attributes, Code, upcast
 
 
 def _nonzero(attributes: Attributes, x: Array) -> Array:
@@ -24,10 +24,29 @@ def _deferred(attributes: Attributes, *operands: Array) -> Array:
     raise InputError(f"deferred: {attributes['why']}")
 
 
+def _unique(attributes: Attributes, x: Array) -> tuple[Array, Array]:
+    rows = upcast(x)
+    order = np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(len(rows))
+    before, after = rows[order[:-1]], rows[order[1:]]
+    equal = before == after
+    if rows.dtype.kind in "fc":
+        equal |= np.isnan(before) & np.isnan(after)
+    changes = np.concatenate([[False], ~equal.all(axis=1)]) if len(rows) else np.zeros(0, np.bool_)
+    ids = np.empty(len(rows), np.int64)
+    ids[order] = np.cumsum(changes)
+    count = int(changes.sum()) + bool(len(rows))
+    if not attributes["sorted"]:
+        first = np.full(count, len(rows))
+        np.minimum.at(first, ids, np.arange(len(rows)))
+        ids = np.argsort(np.argsort(first))[ids]
+    return ids, np.array(count, np.int64)
+
+
 KERNELS: dict[str, Code] = {
     "deferred": _deferred,
     "sizes": _sizes,
     "read_shape": lambda attributes, x: x.copy(),
     "require": lambda attributes, x: x.copy(),
     "nonzero": _nonzero,
+    "unique": _unique,
 }

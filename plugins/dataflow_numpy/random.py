@@ -1,4 +1,4 @@
-"""Reference of random ops: Philox4x32-10 (Salmon et al. 2011)."""
+"""Reference of random ops: Philox4x32-10 (Salmon et al. 2011), and one with NumPy's own generator of old."""
 
 from __future__ import annotations
 
@@ -80,6 +80,10 @@ def _random_normal(attributes: Attributes, key: Array) -> Array:
     return _shaped(attributes["mean"] + attributes["scale"] * z, attributes)
 
 
+def _mersenne_uniform(attributes: Attributes) -> Array:
+    return np.asarray(np.random.RandomState(attributes["seed"]).random_sample(attributes["shape"]))
+
+
 def _dropout(attributes: Attributes, x: Array, key: Array | None = None) -> Array:
     if key is None:
         return x.copy()
@@ -91,5 +95,6 @@ def _dropout(attributes: Attributes, x: Array, key: Array | None = None) -> Arra
 KERNELS: dict[str, Code] = {
     "random_uniform": _random_uniform,
     "random_normal": _random_normal,
+    "mersenne_uniform": _mersenne_uniform,
     "dropout": _dropout,
 }

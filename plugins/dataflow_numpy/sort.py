@@ -1,4 +1,4 @@
-"""Reference of running sums and of the largest elements."""
+"""Reference of running sums, recurrences and of the largest elements."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ def _cumsum(attributes: Attributes, x: Array) -> Array:
     return (np.flip(total, axis) if attributes["reverse"] else total).astype(x.dtype)
 
 
+def _linear_recurrence(attributes: Attributes, a: Array, b: Array) -> Array:
+    factors, terms = (np.moveaxis(upcast(v), attributes["axis"], 0) for v in (a, b))
+    y = terms.copy()
+    order = range(len(y) - 2, -1, -1) if attributes["reverse"] else range(1, len(y))
+    step = 1 if attributes["reverse"] else -1
+    for i in order:
+        y[i] += factors[i] * y[i + step]
+    return np.ascontiguousarray(np.moveaxis(y, 0, attributes["axis"])).astype(b.dtype)
+
+
 def _topk(attributes: Attributes, x: Array) -> tuple[Array, Array]:
     axis, k = attributes["axis"] % x.ndim, attributes["k"]
     if attributes["largest"]:  # from the end, the first of equals first: NaN counts as the largest
@@ -30,5 +40,6 @@ def _topk(attributes: Attributes, x: Array) -> tuple[Array, Array]:
 
 KERNELS: dict[str, Code] = {
     "cumsum": _cumsum,
+    "linear_recurrence": _linear_recurrence,
     "topk": _topk,
 }

@@ -19,11 +19,10 @@ from dataflow_onnx.operators import STANDARD
 
 # Cases of converted operators that are refused: pattern of names, why, and what the message says.
 REFUSED = [
-    (r"test_training_dropout\w*", "dropout in training is the Trainer's", "training mode"),
     (r"test_wrap_pad", "no such padding", "mode 'wrap'"),
     (r"test_identity_(opt|sequence)", "sequences and optionals", "expected a tensor"),
 ]
-RANDOM = r"test_bernoulli\w*_expanded"  # the expected values are of another generator
+RANDOM = r"test_bernoulli\w*"  # the expected values are of another generator
 MOST_STORED = 32  # elements of an input that is stored in the model where the importer must know it
 
 

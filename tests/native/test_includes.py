@@ -18,7 +18,7 @@ LAYERS = {
     "runtime": ("host", "planner", "executor"),
     "cpu": (
         "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "vision", "conv", "quantized", "attention",
-        "recurrent", "fused", "trees",
+        "recurrent", "linalg", "fused", "trees",
     ),
     "cuda": ("map", "reduce", "shape", "norm", "gemm", "pool", "conv", "recurrent", "vendor"),
 }  # fmt: skip

@@ -47,4 +47,21 @@ def _attention_grad() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _attention() + _attention_grad()
+def _linear() -> list[Sample]:
+    rows = []
+    shapes = ((2, 1, 3, 4, 5), (3, 2, 5, 3, 17), (1, 4, 1, 33, 40), (2, 1, 0, 3, 4), (4, 1, 70, 16, 16))
+    for heads, readers, length, size, width in shapes:
+        operands = (
+            x(heads, readers, length, size), x(heads, length, size, kind="unit"), x(heads, length, width),
+            x(heads, size, width),
+        )  # fmt: skip
+        factors = [x(heads, length, n, kind="unit") for n in (1, size)]
+        beta = x(heads, length, 1, kind="unit")
+        for more in ((), (factors[0],), (factors[1],), (None, beta), (factors[0], beta), (factors[1], beta)):
+            small = 0 < length < 5 and size < 9
+            checked = tuple(i for i, operand in enumerate((*operands, *more)) if isinstance(operand, Operand) and small)
+            rows.append(Sample(ops.linear_attention, (*operands, *more), gradient=checked))
+    return rows
+
+
+SAMPLES: list[Sample] = _attention() + _attention_grad() + _linear()

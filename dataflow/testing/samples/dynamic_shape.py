@@ -25,7 +25,13 @@ def _sizes() -> list[Sample]:
     ]
     hits = (np.arange(9001) * 7919 % 11 < 3).astype(np.int32)
     rows.append(Sample(ops.nonzero, (Operand(hits.shape, int32, value=hits),), {"count": int(hits.sum())}))
-    return rows
+    for value in ([[2, 1], [1, 3], [2, 1], [0, 9]], [[5], [5], [4], [6]], [[1, 2, 3]], np.zeros((3, 0))):
+        entries = np.asarray(value)
+        for dtype in (int64, float32):
+            rows += [Sample(ops.unique, (Operand(entries.shape, dtype, value=entries),), {"sorted": s}) for s in (0, 1)]
+    special = Operand((6, 1), float32, value=[np.nan, 1.0, np.nan, -0.0, 0.0, -np.inf])
+    rows += [Sample(ops.unique, (special,), {"sorted": s}) for s in (0, 1)]
+    return [*rows, Sample(ops.unique, (x(0, 3),))]
 
 
 SAMPLES: list[Sample] = _sizes()

@@ -1,10 +1,10 @@
-"""Samples of products of matrices."""
+"""Samples of products of matrices, determinants, and the discrete Fourier transform."""
 
 from __future__ import annotations
 
 from ... import ops
 from ...ir.types import bfloat16, float16, float64
-from ..sample import LONG_SUM, Sample, x
+from ..sample import LONG_SUM, Operand, Sample, x
 
 
 def _products() -> list[Sample]:
@@ -43,4 +43,31 @@ def _long() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _products() + _upcast() + _long()
+def _determinants() -> list[Sample]:
+    rows = []
+    for shape in ((1, 1), (2, 2), (3, 4, 4), (2, 3, 3, 3), (2, 6, 6), (0, 3, 3), (2, 0, 0)):
+        rows.append(Sample(ops.det, (x(*shape),), gradient=(0,) if 0 not in shape else ()))
+        rows.append(Sample(ops.cofactor, (x(*shape),)))
+    singular = Operand((3, 3), float64, value=[1, 2, 3, 2, 4, 6, 0, 1, 1])
+    rows += [Sample(ops.det, (singular,), gradient=(0,)), Sample(ops.cofactor, (singular,))]
+    return rows
+
+
+def _transforms() -> list[Sample]:
+    """Sizes of small factors, of large ones and primes; the axis at the front, in the middle and at the end."""
+    rows = []
+    shapes: tuple[tuple[tuple[int, ...], int], ...] = (
+        ((1, 2), 0), ((2, 3, 2), 0), ((2, 3, 2), 1), ((4, 5, 3, 2), -3), ((0, 3, 2), 1), ((3, 0, 2), 1),
+        ((2, 16, 2), 1), ((3, 60, 2), 1), ((2, 7 * 11, 2), 1), ((5, 101, 2), -2),
+        ((128, 9, 2), 0), ((2, 2 * 131, 2), 1), ((40, 400, 2), 1), ((1, 4096, 2), 1), ((1, 10007, 2), 1),
+    )  # fmt: skip
+    for shape, axis in shapes:
+        small = 0 not in shape and shape[0] * shape[1] < 64
+        for inverse in (0, 1):
+            a = {"axis": axis, "inverse": inverse}
+            rows.append(Sample(ops.dft, (x(*shape),), a, gradient=(0,) if small else ()))
+    rows.append(Sample(ops.dft, (x(3, 12, 2, dtype=float64),), {"axis": 1}))
+    return rows
+
+
+SAMPLES: list[Sample] = _products() + _upcast() + _long() + _determinants() + _transforms()

@@ -17,6 +17,7 @@ def _random() -> list[Sample]:
         rows.append(
             Sample(ops.dropout, (x(*shape), key), {"ratio": 0.3, "stream": 2}, gradient=(0,) if shape == (3, 5) else ())
         )
+    rows += [Sample(ops.mersenne_uniform, (), {"shape": shape, "seed": 7}) for shape in ((), (0,), (3, 5), (700,))]
     return rows
 
 

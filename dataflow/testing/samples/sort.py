@@ -1,9 +1,9 @@
-"""Samples of running sums and of the largest elements."""
+"""Samples of running sums, recurrences and of the largest elements."""
 
 from __future__ import annotations
 
 from ... import ops
-from ...ir.types import DType, float32, int32, int64
+from ...ir.types import DType, float32, float64, int32, int64
 from ..sample import LONG_SUM, Operand, Sample, i, x
 
 
@@ -51,4 +51,17 @@ def _long() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _ordering() + _long()
+def _recurrences() -> list[Sample]:
+    rows = []
+    for shape, axis in (((3, 5), 0), ((3, 5), 1), ((2, 3, 4), -2), ((1,), 0), ((0, 3), 1), ((3, 0), 1), ((300, 70), 0)):
+        checked = (0, 1) if 0 not in shape and len(shape) > 1 and shape[0] < 9 else ()
+        for reverse in (0, 1):
+            a = {"axis": axis, "reverse": reverse}
+            rows.append(Sample(ops.linear_recurrence, (x(*shape, kind="unit"), x(*shape)), a, gradient=checked))
+    for d in (float64, int32, int64):
+        operands = (Operand((3, 9), d, "range", -3, 4), Operand((3, 9), d, "range", -3, 4))
+        rows.append(Sample(ops.linear_recurrence, operands, {"axis": 1}))
+    return rows
+
+
+SAMPLES: list[Sample] = _ordering() + _long() + _recurrences()

@@ -1,4 +1,4 @@
-"""Converters of attention and rotary position embedding."""
+"""Converters of attention, linear attention and rotary position embedding."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from dataflow.errors import ModelError
 from dataflow.plugin import Size
 
 from ..converters import Collector
-from ..dynamic_sizes import required, size_value
-from ..emit import along, cast_to, iota, number, slice_axis
+from ..emit import cast_to, full, number, slice_axis
+from ..file.records import GraphRecord
 from ..importer import Importer
 from ..shape_eval import product
 from ..tensor import Tensor
+from .attention_mask import attention_mask
 from .cast import dtype_of
 
 T = Tensor
 operator = Collector()
+_PREVIEW = "ai.onnx.preview"
 
 
 def heads_of(x: Value, heads: int | None, what: str) -> Any:
@@ -32,94 +34,30 @@ def heads_of(x: Value, heads: int | None, what: str) -> Any:
     return ops.transpose(ops.reshape(x, shape=shape), perm=(0, 2, 1, 3))
 
 
-def _and(a: Any, b: Any) -> Any:
-    return b if a is None else ops.logical_and(a, b)
-
-
-def _pad_keys(c: Importer, mask: Value, total: Size) -> Any:
-    """A mask for the first keys, padded to all of them: the others are refused."""
-    *rest, last = mask.type.shape
-    missing = total - last
-    if (isinstance(missing, int) and missing == 0) or last == 1:
-        return mask
-    fill = number(c.builder, 0.0 if mask.type.dtype.name == "bool" else -math.inf, mask.type.dtype)
-    if isinstance(missing, int) and missing < 0:
-        raise ModelError(f"attn_mask is {mask.type}, there are {total} keys")
-    mask = required(mask, last, 1, f"attn_mask is {mask.type}: a last size that has a name must not be 1", equal=0)
-    tail = ops.broadcast_to(fill, shape=(*rest, missing))
-    return ops.concat(mask, tail, axis=-1)
-
-
-class _Mask:
-    """Who may attend to whom.
-
-    Attributes:
-        allowed: bool, or None; broadcasts over the scores.
-        added: of the scores' dtype, or None.
-        empty_rows: a query may have nothing to attend to.
-    """
-
-    def __init__(self) -> None:
-        self.allowed: Any = None
-        self.added: Any = None
-        self.empty_rows = False
-
-    def bias(self, c: Importer, like: Value) -> Any:
-        """What is added to the scores: -inf where attention is not allowed."""
-        if self.allowed is None:
-            return self.added
-        zero, never = number(c.builder, 0.0, like.type.dtype), number(c.builder, -math.inf, like.type.dtype)
-        closed = ops.where(self.allowed, zero, never)
-        return closed if self.added is None else ops.add(self.added, closed)
-
-
-def _mask(
-    c: Importer,
-    scores: Value,
-    given: Value | None,
-    past: Size | None,
-    lengths: Value | None,
-    is_causal: int,
-    window: tuple[int, int],
-) -> _Mask:
-    found = _Mask()
-    queries, keys = scores.type.shape[-2:]
-    if given is not None:
-        given = _pad_keys(c, given, keys)
-        found.empty_rows = True
-        if given.type.dtype.name == "bool":
-            found.allowed = given
-        else:
-            found.added = given
-    left, right = window
-    if is_causal or left >= 0 or right >= 0:
-        at: Any = along(iota(c.builder, queries), 0, 2)
-        if lengths is not None and past is None:  # (batch, 1, 1, 1): each row of the batch has its own offset
-            own = ops.reshape(lengths, shape=(lengths.type.shape[0], 1, 1, 1))
-            at = ops.add(at, ops.sub(own, size_value(c, queries)))
-            found.empty_rows = True
-        elif past is not None:
-            at = ops.add(at, size_value(c, past))
-        key = along(iota(c.builder, keys), 1, 2)
-        if is_causal:
-            found.allowed = _and(found.allowed, ops.less_equal(key, at))
-        if left >= 0:
-            found.allowed = _and(found.allowed, ops.less_equal(ops.sub(at, left), key))
-            found.empty_rows = True
-        if right >= 0:
-            found.allowed = _and(found.allowed, ops.less_equal(key, ops.add(at, right)))
-    if lengths is not None:
-        own = ops.reshape(lengths, shape=(lengths.type.shape[0], 1, 1, 1))
-        found.allowed = _and(found.allowed, ops.less(along(iota(c.builder, keys), 1, 2), own))
-        found.empty_rows = True
-    return found
-
-
 def repeated_heads(x: Value, times: int) -> Any:
     """(batch, heads, rows, size) with each head ``times`` times, one after the other."""
     n, heads, *rest = x.type.shape
     repeated = ops.broadcast_to(ops.reshape(x, shape=(n, heads, 1, *rest)), shape=(n, heads, times, *rest))
     return ops.reshape(repeated, shape=(n, product([heads, times]), *rest))
+
+
+def _for_each_query(query: Value, x: Value) -> Any:
+    """Keys or values with as many heads as there are of queries, each repeated for its group."""
+    heads, shared = query.type.shape[1], x.type.shape[1]
+    if isinstance(heads, Dim) or isinstance(shared, Dim) or shared == 0 or heads % shared:
+        raise ModelError(f"{heads} heads of queries don't fit {shared} of keys and values")
+    return x if heads == shared else repeated_heads(x, heads // shared)
+
+
+def _scores(query: Value, key: Value, scale: float | None) -> Any:
+    """Scaled products of queries and keys; each operand by the square root of the scale, as the operator is defined."""
+    width = query.type.shape[3]
+    if isinstance(width, Dim) or (scale is None and width == 0):
+        raise ModelError(f"queries are {query.type}: heads of {width} elements, and no scale")
+    if scale is not None and scale < 0:
+        raise ModelError(f"scale is {scale}; expected a number from 0 on")
+    half = math.sqrt(1 / math.sqrt(width) if scale is None else scale)
+    return ops.matmul(ops.mul(query, half), ops.transpose(ops.mul(key, half), perm=(0, 1, 3, 2)))
 
 
 @operator("Attention", 23)
@@ -154,21 +92,12 @@ def Attention(
         past = before.type.shape[2]
         key, value = ops.concat(before, key, axis=2), ops.concat(c.value(past_value), value, axis=2)
     present = (key, value)
-    heads, shared, width = query.type.shape[1], key.type.shape[1], query.type.shape[3]
-    if any(isinstance(n, Dim) for n in (heads, shared, width)) or shared == 0 or heads % shared:
-        raise ModelError(f"{heads} heads of queries of {width} don't fit {shared} of keys")
-    if heads != shared:
-        key, value = repeated_heads(key, heads // shared), repeated_heads(value, heads // shared)
-    if scale is None and width == 0:
-        raise ModelError("heads of queries and keys have no elements, and there is no scale")
-    if scale is not None and scale < 0:
-        raise ModelError(f"scale is {scale}; expected a number from 0 on")
-    half = math.sqrt(1 / math.sqrt(width) if scale is None else scale)
-    raw = ops.matmul(ops.mul(query, half), ops.transpose(ops.mul(key, half), perm=(0, 1, 3, 2)))
+    key, value = _for_each_query(query, key), _for_each_query(query, cast_to(value, query.type.dtype))
+    raw = _scores(query, key, scale)
     capped = ops.mul(ops.tanh(ops.mul(raw, 1 / softcap)), softcap) if softcap > 0 else raw
     given = None if attn_mask is None else c.value(attn_mask)
     lengths = None if nonpad_kv_seqlen is None else c.value(nonpad_kv_seqlen)
-    mask = _mask(c, capped, given, past, lengths, is_causal, (left_window_size, right_window_size))
+    mask = attention_mask(c, capped, given, past, lengths, is_causal, (left_window_size, right_window_size))
     bias = mask.bias(c, capped)
     biased = capped if bias is None else ops.add(capped, bias)
     scores, closed = biased, None
@@ -219,6 +148,41 @@ def rotated(value: Value, cos: Value, sin: Value, interleaved: int) -> Any:
     return found if rotary == size else ops.concat(found, slice_axis(value, -1, rotary, size), axis=-1)
 
 
+@operator("FlexAttention", 1, _PREVIEW)
+def FlexAttention(
+    c: Importer,
+    q: T,
+    k: T,
+    v: T,
+    *,
+    scale: float | None = None,
+    score_mod: GraphRecord | None = None,
+    prob_mod: GraphRecord | None = None,
+    softmax_precision: int | None = None,
+) -> Any:
+    query, key, value = (c.value(t) for t in (q, k, v))
+    if any(x.type.rank != 4 for x in (query, key, value)):
+        raise ModelError(f"Q is {query.type}, K {key.type}, V {value.type}; expected 4 axes each")
+    own = query.type.dtype
+    computed = dtype_of(softmax_precision) if softmax_precision is not None else own if own.bits > 16 else float32
+    scores = cast_to(_scores(query, _for_each_query(query, key), scale), computed)
+    if score_mod is not None:
+        scores = _modified(c, scores, score_mod)
+    weights = ops.softmax(scores, axis=-1)
+    if prob_mod is not None:
+        weights = _modified(c, weights, prob_mod)
+    return cast_to(ops.matmul(weights, cast_to(_for_each_query(query, value), computed)), own)
+
+
+def _modified(c: Importer, x: Value, body: GraphRecord) -> Any:
+    """What a graph of the file makes of a value: another of its type."""
+    results = [c.value(tensor) for tensor in c.inlined(body, [x])]
+    if len(results) != 1 or results[0].type != x.type:
+        given = ", ".join(str(y.type) for y in results)
+        raise ModelError(f"the body {body.name!r} gives {given or 'nothing'}; expected {x.type}")
+    return results[0]
+
+
 @operator("RotaryEmbedding", 23)
 def RotaryEmbedding(
     c: Importer,
@@ -250,3 +214,72 @@ def RotaryEmbedding(
     if given.type.rank == 4:
         return y
     return ops.reshape(ops.transpose(y, perm=(0, 2, 1, 3)), shape=given.type.shape)
+
+
+@operator("LinearAttention", 27)
+def LinearAttention(
+    c: Importer,
+    query: T,
+    key: T,
+    value: T,
+    past_state: T | None = None,
+    decay: T | None = None,
+    beta: T | None = None,
+    *,
+    q_num_heads: int,
+    kv_num_heads: int,
+    chunk_size: int = 64,
+    scale: float = 0.0,
+    update_rule: str = "gated_delta",
+) -> Any:
+    gated, corrected = update_rule.startswith("gated"), update_rule.endswith("delta")
+    if (decay is not None) != gated or (beta is not None) != corrected:
+        there = [name for name, t in (("decay", decay), ("beta", beta)) if t is not None]
+        raise ModelError(
+            f"update_rule is {update_rule!r}, which doesn't fit {' and '.join(there) or 'no decay or beta'}"
+        )
+    if q_num_heads % kv_num_heads:
+        raise ModelError(f"{q_num_heads} heads of queries don't fit {kv_num_heads} of keys")
+    q, k, v = (
+        heads_of(cast_to(c.value(t), float32), heads, name)
+        for t, heads, name in (
+            (query, q_num_heads, "query"),
+            (key, kv_num_heads, "key"),
+            (value, kv_num_heads, "value"),
+        )
+    )
+    batch, _, length, size = q.type.shape
+    if isinstance(size, Dim) or size == 0:
+        raise ModelError(f"query is {query.type}; expected heads of a fixed size")
+    width, groups = v.type.shape[3], product([batch, kv_num_heads])
+    if past_state is None:
+        state = full(c.builder, (groups, size, width), 0.0, float32)
+    else:
+        state = ops.reshape(cast_to(c.value(past_state), float32), shape=(groups, size, width))
+    factor = None if decay is None else ops.exp(_per_head(c, decay, kv_num_heads, groups, "decay"))
+    rate = None if beta is None else _per_head(c, beta, kv_num_heads, groups, "beta")
+    y, last = ops.linear_attention(
+        ops.mul(
+            ops.reshape(q, shape=(groups, q_num_heads // kv_num_heads, length, size)), scale or 1 / math.sqrt(size)
+        ),
+        ops.reshape(k, shape=(groups, length, size)),
+        ops.reshape(v, shape=(groups, length, width)),
+        state,
+        factor,
+        rate,
+    )
+    heads_first = ops.reshape(y, shape=(batch, q_num_heads, length, width))
+    joined = ops.reshape(
+        ops.transpose(heads_first, perm=(0, 2, 1, 3)), shape=(batch, length, product([q_num_heads, width]))
+    )
+    kept = ops.reshape(last, shape=(batch, kv_num_heads, size, width))
+    return cast_to(joined, query.type.dtype), cast_to(kept, (query if past_state is None else past_state).type.dtype)
+
+
+def _per_head(c: Importer, given: T, heads: int, groups: Any, what: str) -> Any:
+    """(batch, length, heads * n), or one number for all heads, as (batch * heads, length, n)."""
+    x = cast_to(c.value(given), float32)
+    if x.type.rank == 3 and x.type.shape[-1] == 1:
+        x = ops.broadcast_to(x, shape=(*x.type.shape[:2], heads))
+    split = heads_of(x, heads, what)
+    return ops.reshape(split, shape=(groups, *split.type.shape[2:]))

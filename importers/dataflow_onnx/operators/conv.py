@@ -9,6 +9,7 @@ from dataflow import Dim, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
+from ..emit import full, slice_axis
 from ..importer import Importer
 from ..tensor import Tensor
 
@@ -137,3 +138,32 @@ def Col2Im(
         c.value(x), image=tuple(image), kernel=kernel, strides=tuple(strides or ones),
         pads=tuple(pads or (0,) * 2 * len(kernel)), dilations=tuple(dilations or ones),
     )  # fmt: skip
+
+
+@operator("CausalConvWithState", 27)
+def CausalConvWithState(
+    c: Importer,
+    x: T,
+    w: T,
+    bias: T | None = None,
+    past_state: T | None = None,
+    *,
+    activation: str = "none",
+) -> Any:
+    value, weight = c.value(x), c.weight(w)
+    if value.type.rank != 3 or weight.type.rank != 3 or weight.type.shape[1] != 1:
+        raise ModelError(
+            f"input is {value.type}, weight {weight.type}; expected (batch, channels, length) and (channels, 1, size)"
+        )
+    batch, channels, length = value.type.shape
+    before = weight.type.sizes[2] - 1
+    if past_state is None:
+        past = full(c.builder, (batch, channels, before), 0.0, value.type.dtype)
+    else:
+        past = c.value(past_state)
+    extended = ops.concat(past, value, axis=2)
+    added = None if bias is None else c.weight(bias)
+    y = ops.conv(extended, weight, added, strides=(1,), pads=(0, 0), dilations=(1,), groups=weight.type.sizes[0])
+    if activation != "none":
+        y = ops.mul(y, ops.sigmoid(y))
+    return y, slice_axis(extended, 2, length, length + before)

@@ -8,6 +8,7 @@ from dataflow import Value, bool_, int64, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
+from ..emit import full, iota
 from ..importer import Importer
 from ..shape_eval import axis_in, product
 from ..tensor import Tensor
@@ -38,3 +39,22 @@ def Compress(c: Importer, x: T, condition: T, *, axis: int | None = None) -> Any
     found = _indices(c, chosen)
     count = found.type.shape[1]
     return ops.gather(value, ops.reshape(found, shape=(count,)), axis=axis_in(axis, value.type.rank))
+
+
+@operator("Unique", 11)
+def Unique(c: Importer, x: T, *, axis: int | None = None, sorted: int = 1) -> Any:
+    value = c.value(x)
+    if axis is None:
+        value, axis = ops.reshape(value, shape=(product(value.type.shape),)), 0
+    at = axis_in(axis, value.type.rank)
+    others = [i for i in range(value.type.rank) if i != at]
+    entries = value.type.shape[at]
+    width = product([value.type.shape[i] for i in others])
+    rows = ops.reshape(ops.transpose(value, perm=(at, *others)), shape=(entries, width))
+    ids, found = ops.unique(rows, sorted=sorted)
+    count = c.count(found, "number of entries that differ")
+    none = full(c.builder, (count,), 0, int64)
+    counts = ops.scatter_elements(none, ids, full(c.builder, (entries,), 1, int64), axis=0, reduction="add")
+    beyond = full(c.builder, (count,), 1 << 62, int64)
+    first = ops.scatter_elements(beyond, ids, iota(c.builder, entries), axis=0, reduction="min")
+    return (ops.gather(value, first, axis=at), first, ids, counts)[: len(c.node.outputs)]

@@ -2,8 +2,9 @@
  * powers of all that models use; any strides in, contiguous out, NumPy's broadcasting. */
 #include "kernels/binary.h"
 #include "map/loops.h"
+#include "simd/vmath.h"
 
-#include "kernels/unary.h"
+#include "kernels/unary.h" /* by the functions of simd/vmath.h */
 
 #define UNARY_I8(name, expression) DF_DEFINE_UNARY(name##_i8, int8_t, int8_t, expression)
 #define UNARY_I16(name, expression) DF_DEFINE_UNARY(name##_i16, int16_t, int16_t, expression)

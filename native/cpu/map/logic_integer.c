@@ -20,24 +20,24 @@ DF_BITS(BITS_64)
 
 /* |b| as a number without sign is beyond the bits where it is negative, too. U holds T's bits, and
  * shifts of it are as wide as it is. */
-#define DEFINE_SHIFT(type, T, U)                                                                   \
+#define DEFINE_SHIFT(type, T, U, sign)                                                             \
   DF_ROWS(bit_shift_##type) {                                                                      \
     enum { BITS = 8 * sizeof(T) };                                                                 \
     if (df_attr_int(call, DF_BIT_SHIFT_LEFT)) {                                                    \
       DF_LOOP_2(T, T, (U)b < BITS ? (U)a << ((U)b & (BITS - 1)) : 0)                               \
     } else {                                                                                       \
-      DF_LOOP_2(T, T, (U)b < BITS ? a >> ((U)b & (BITS - 1)) : -(a < 0))                           \
+      DF_LOOP_2(T, T, (U)b < BITS ? a >> ((U)b & (BITS - 1)) : (sign))                             \
     }                                                                                              \
   }                                                                                                \
   DF_ROWS_RUN(bit_shift_##type, 2)
-DEFINE_SHIFT(i8, int8_t, uint32_t)
-DEFINE_SHIFT(i16, int16_t, uint32_t)
-DEFINE_SHIFT(i32, int32_t, uint32_t)
-DEFINE_SHIFT(i64, int64_t, uint64_t)
-DEFINE_SHIFT(u8, uint8_t, uint32_t)
-DEFINE_SHIFT(u16, uint16_t, uint32_t)
-DEFINE_SHIFT(u32, uint32_t, uint32_t)
-DEFINE_SHIFT(u64, uint64_t, uint64_t)
+DEFINE_SHIFT(i8, int8_t, uint32_t, -(a < 0))
+DEFINE_SHIFT(i16, int16_t, uint32_t, -(a < 0))
+DEFINE_SHIFT(i32, int32_t, uint32_t, -(a < 0))
+DEFINE_SHIFT(i64, int64_t, uint64_t, -(a < 0))
+DEFINE_SHIFT(u8, uint8_t, uint32_t, 0)
+DEFINE_SHIFT(u16, uint16_t, uint32_t, 0)
+DEFINE_SHIFT(u32, uint32_t, uint32_t, 0)
+DEFINE_SHIFT(u64, uint64_t, uint64_t, 0)
 
 /* ---- Comparisons ---------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
-/* reduce/sort.c: running sums and the largest elements along an axis; x is seen as (outer, size,
- * inner). */
+/* reduce/sort.c: running sums, recurrences and the largest elements along an axis; x is seen as
+ * (outer, size, inner). */
 #include "cpu.h"
 
 typedef struct along {
@@ -59,6 +59,60 @@ static df_status cumsum_run(const df_call *call, df_task task) {
 CUMSUM(cumsum_f32, float, double)
 CUMSUM(cumsum_i32, int32_t, uint64_t)
 CUMSUM(cumsum_i64, int64_t, uint64_t)
+
+/* ---- linear_recurrence(a, b; axis, reverse): y_i = a_i y_(i-1) + b_i, from b_0 -------------- */
+
+typedef struct recurrence {
+  const void *a, *b;
+  void *y;
+  int64_t outer, size, inner;
+  int reverse;
+} recurrence;
+
+#define DEFINE_RECURRENCE(type, T, W)                                                              \
+  static void recurrence_##type##_task(void *context, int64_t index, int64_t count,                \
+                                       int32_t worker) {                                           \
+    (void)worker;                                                                                  \
+    const recurrence *r = context;                                                                 \
+    const T *a = r->a, *b = r->b;                                                                  \
+    T *y = r->y; /* may be a or b: an element is read before it is written */                      \
+    int64_t unit, end;                                                                             \
+    df_task_range(index, count, r->outer * r->inner, 1, &unit, &end);                              \
+    for (; unit < end; unit++) {                                                                   \
+      const int64_t base = unit / r->inner * r->size * r->inner + unit % r->inner;                 \
+      W before = 0;                                                                                \
+      for (int64_t i = 0; i < r->size; i++) {                                                      \
+        const int64_t at = base + (r->reverse ? r->size - 1 - i : i) * r->inner;                   \
+        before = i ? (W)a[at] * before + (W)b[at] : (W)b[at];                                      \
+        y[at] = (T)before;                                                                         \
+      }                                                                                            \
+    }                                                                                              \
+  }                                                                                                \
+  static df_status linear_recurrence_##type##_run(const df_call *call) {                           \
+    return recur(call, recurrence_##type##_task);                                                  \
+  }
+
+static df_status recur(const df_call *call, df_task task) {
+  const df_tensor *a = &call->inputs[0];
+  const int64_t elements = df_elements(a);
+  if (elements == 0)
+    return DF_OK;
+  const int64_t axis = df_axis(call, DF_LINEAR_RECURRENCE_AXIS, a->rank);
+  recurrence r = {.a = a->data,
+                  .b = call->inputs[1].data,
+                  .y = call->outputs[0].data,
+                  .outer = df_product(a->shape, 0, axis),
+                  .size = a->shape[axis],
+                  .inner = df_product(a->shape, axis + 1, a->rank),
+                  .reverse = df_attr_int(call, DF_LINEAR_RECURRENCE_REVERSE) != 0};
+  df_parallel(call, task, &r, df_min(r.outer * r.inner, df_task_count(call, elements, DF_GRAIN)));
+  return DF_OK;
+}
+
+DEFINE_RECURRENCE(f32, float, double)
+DEFINE_RECURRENCE(f64, double, double)
+DEFINE_RECURRENCE(i32, int32_t, uint32_t)
+DEFINE_RECURRENCE(i64, int64_t, uint64_t)
 
 /* ---- topk(x; k, axis, largest, sorted) -> values, indices ----------------------------------- */
 
@@ -139,7 +193,15 @@ static df_status topk_run(const df_call *call) {
   return DF_OK;
 }
 
-DF_KERNELS(sort) = {DF_KERNEL("cumsum", "f32", "f32->f32", "0<0", cumsum_f32_run),
+#define RECURRENCE(type)                                                                           \
+  DF_KERNEL("linear_recurrence", #type, #type "," #type "->" #type, "0<0,0<1",                     \
+            linear_recurrence_##type##_run)
+DF_KERNELS(sort) = {RECURRENCE(f32),
+                    RECURRENCE(f64),
+                    RECURRENCE(i32),
+                    RECURRENCE(i64),
+                    DF_KERNEL("cumsum", "f32", "f32->f32", "0<0", cumsum_f32_run),
                     DF_KERNEL("cumsum", "i32", "i32->i32", "0<0", cumsum_i32_run),
                     DF_KERNEL("cumsum", "i64", "i64->i64", "0<0", cumsum_i64_run),
-                    DF_KERNEL("topk", "f32", "f32->f32,i64", NULL, topk_run), NULL};
+                    DF_KERNEL("topk", "f32", "f32->f32,i64", NULL, topk_run),
+                    NULL};
