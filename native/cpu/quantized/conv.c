@@ -249,8 +249,10 @@ static void prepack_fourth(const df_node *node, void *state, const void *source,
 static df_status prepare(const df_node *node, df_prepared *out, df_byte_form form) {
   const int32_t right = df_byte_right(form);
   const df_conv conv = conv_of_node(node, form);
-  if (df_byte_depthwise_takes(&conv))
+  if (df_byte_depthwise_takes(&conv)) {
+    out->workspace = DF_NAME(df_byte_depthwise_layout_of)(&conv).bytes * node->threads;
     return DF_OK;
+  }
   const df_byte_images images = DF_NAME(df_byte_images_of)(&conv);
   const plan w = make_plan(&images, node->threads);
   out->workspace = w.workspace + w.scratch * node->threads;
