@@ -15,9 +15,10 @@ from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
 from .ir.graph import Graph, with_data_of
-from .ir.specialize import Specialize, Wanted
+from .ir.specialize import Form, Given, Listed, Specialize, Wanted
 from .ir.types import Array, TensorType
 from .ir.value import Value
+from .ops.dynamic_shape import forms_of
 from .plugin.registry import Registry, registry_of
 from .session import Session
 
@@ -125,6 +126,14 @@ class Model:
         return MappingProxyType({name: value.type for name, value in self.graph.outputs.items()})
 
     @property
+    def forms(self) -> Mapping[str, Form]:
+        """Inputs and outputs that are no tensors but sequences or optionals; what types they have there stands for it.
+
+        A session takes a list or tuple of arrays for a sequence, None for what is absent, and gives them so.
+        """
+        return MappingProxyType(forms_of(self.graph))
+
+    @property
     def parameters(self) -> Mapping[str, Parameter]:
         """Stored tensors that could be trained or updated: not constants that are no floats or have one element."""
         found = {}
@@ -226,12 +235,16 @@ class Model:
             }
         return dataclasses.replace(self.graph, initializers=stored)
 
-    def specialized(self, types: Mapping[str, TensorType], values: Mapping[str, Array]) -> Graph | Wanted | None:
+    def specialized(self, types: Mapping[str, Given], values: Mapping[str, Array]) -> Graph | Wanted | Listed | None:
         """The graph for inputs of these types, with today's data; see ``Specialize``. None where ``graph`` is all."""
         if self.specialize is None:
             return None
         made = self.specialize(types, values)
-        return with_data_of(made, self.graph_with_data()) if isinstance(made, Graph) else made
+        if isinstance(made, Wanted):
+            return made
+        graph = made if isinstance(made, Graph) else made.graph
+        newest = None if graph is None else with_data_of(graph, self.graph_with_data())
+        return newest if isinstance(made, Graph) else Listed(newest, made.lengths)
 
 
 def load(path: str, *, registry: Registry | None = None, limits: Limits | None = None, **options: Any) -> Model:

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +18,7 @@ from .execute.arguments import check_result, checked_inputs, checked_shapes, siz
 from .execute.execution import DeviceChoice, Execution
 from .execute.program import Program
 from .execute.report import AssignedNode, assigned_nodes, work_elsewhere
+from .execute.sequences import checked_arguments, flat_names, flattened, grouped, types_of
 from .host import checks
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
@@ -26,8 +27,9 @@ from .host.numbers import integer
 from .ir.graph import Graph
 from .ir.lowered import Lowered
 from .ir.plan import Plan
-from .ir.specialize import Wanted
-from .ir.types import Array, TensorType
+from .ir.specialize import Form, Given, Listed, Wanted
+from .ir.types import Array
+from .ops.dynamic_shape import forms_of
 from .passes.bind_shapes import bind, dims_of
 from .passes.dead_code import eliminate_dead_code
 from .passes.dynamic_regions import Region, depends_on_data, split
@@ -54,7 +56,7 @@ class Weighted(Protocol):
     def graph_with_data(self) -> Graph:
         """The graph with today's data in its initializers."""
 
-    def specialized(self, types: Mapping[str, TensorType], values: Mapping[str, Array]) -> Graph | Wanted | None:
+    def specialized(self, types: Mapping[str, Given], values: Mapping[str, Array]) -> Graph | Wanted | Listed | None:
         """The graph for inputs of these types, or None; see ``ir.specialize``."""
 
 
@@ -68,7 +70,7 @@ class _Fixed:
         """The graph."""
         return self.graph
 
-    def specialized(self, types: Mapping[str, TensorType], values: Mapping[str, Array]) -> Graph | Wanted | None:
+    def specialized(self, types: Mapping[str, Given], values: Mapping[str, Array]) -> Graph | Wanted | Listed | None:
         """None: it has no other form."""
         return None
 
@@ -81,6 +83,8 @@ class _Loaded:
         depends: some of its sizes depend on data.
         regions: by names of results.
         form: of inputs and values that it was specialized for; empty: it is for all.
+        forms: inputs and outputs that are no tensors.
+        lengths: of outputs that are sequences or absent, where it was specialized.
     """
 
     graph: Graph
@@ -88,6 +92,8 @@ class _Loaded:
     depends: bool
     regions: dict[tuple[str, ...], tuple[Region, ...]]
     form: tuple[Hashable, ...] = ()
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    lengths: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class _Unbound(Exception):
@@ -160,12 +166,24 @@ class Session:
     def _load(self, engine: Engine) -> _Loaded:
         graph = self.model.graph_with_data()
         self._special = OrderedDict()
-        return _Loaded(graph, engine, depends_on_data(graph), {})
+        return _Loaded(graph, engine, depends_on_data(graph), {}, forms=forms_of(graph))
 
     def _loaded(self) -> _Loaded:
         if self._now is None:
             raise ModelError("this Session is closed; make a new one")
         return self._now
+
+    def _plain(self) -> _Loaded:
+        """The model, of tensors alone.
+
+        Raises:
+            ModelError: it has sequences or optionals.
+        """
+        loaded = self._loaded()
+        if loaded.forms:
+            listed = ", ".join(f"{name!r} is a {form}" for name, form in loaded.forms.items())
+            raise ModelError(f"{listed}: there is no plan before it runs; session.plans has those of the runs so far")
+        return loaded
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -208,6 +226,8 @@ class Session:
     ) -> dict[str, Array]:
         """The outputs by name, in the model's order; the arrays belong to the caller.
 
+        Of a model with sequences or optionals, some are lists of arrays, or None; see ``Model.forms``.
+
         Args:
             inputs: a mapping from name to array, a tuple in order, or one array for a single input.
             outputs: names of results or of inner values; all outputs by default.
@@ -226,15 +246,34 @@ class Session:
 
     def _run(self, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None) -> dict[str, Array]:
         loaded = self._loaded()
+        if loaded.forms:
+            return self._run_lists(loaded, inputs, outputs, out)
         arguments = checked_inputs(loaded.graph, inputs)
         try:
             return self._run_on(loaded, arguments, outputs, out)
         except _Unbound as error:
-            special = self._specialized(loaded, arguments, error.cause)
+            special = self._specialized(loaded, types_of(loaded.graph, arguments), arguments, error.cause)
         try:
             return self._run_on(special, arguments, outputs, out)
         except _Unbound as error:
             raise error.cause from None
+
+    def _run_lists(
+        self, loaded: _Loaded, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None
+    ) -> dict[str, Any]:
+        """As ``run``, of a model with inputs or outputs that are no tensors: its graph is that of their lengths."""
+        if out:
+            raise InputError("out: a model with sequences or optionals gives new arrays; leave it out")
+        given = checked_arguments(loaded.graph, loaded.forms, inputs)
+        types, arguments = types_of(loaded.graph, given), flattened(given)
+        special = self._specialized(loaded, types, arguments, InputError("the model has sequences or optionals"))
+        names = tuple(loaded.graph.outputs) if outputs is None else checks.texts("outputs", outputs)
+        flat = flat_names(names, special.lengths)
+        try:
+            results = self._run_on(special, arguments, flat, None) if flat else {}
+        except _Unbound as error:
+            raise error.cause from None
+        return grouped(results, names, special.lengths)
 
     def _run_on(
         self,
@@ -254,28 +293,34 @@ class Session:
         return results
 
     def _specialized(
-        self, loaded: _Loaded, arguments: Mapping[str, Array], cause: InputError, *, runs: bool = True
+        self,
+        loaded: _Loaded,
+        types: Mapping[str, Given],
+        arguments: Mapping[str, Array],
+        cause: InputError,
+        *,
+        runs: bool = True,
     ) -> _Loaded:
         """What the model is for these inputs, where its graph can't be bound to their sizes.
 
         Args:
             loaded: the model for all sizes.
-            arguments: inputs.
+            types: of its inputs.
+            arguments: by names of inputs of the graph that is made.
             cause: why it can't.
             runs: values that it wants to know are computed; the inputs have data.
 
         Raises:
             InputError: the model is nothing for these inputs either.
         """
-        types = {v.name: TensorType(v.type.dtype, arguments[v.name].shape) for v in loaded.graph.inputs}
         values: dict[str, Array] = {}
         while True:
             known = tuple((name, array.dtype.str, array.shape, array.tobytes()) for name, array in values.items())
-            form = (tuple(type_.shape for type_ in types.values()), known)
+            form = (tuple(map(_shape, types.values())), known)
             made = self._known_special(form)
             if made is None:
-                graph = self._convert(types, values, cause)
-                made = graph if isinstance(graph, Wanted) else self._special_of(loaded, graph, form)
+                converted = self._convert(types, values, cause)
+                made = converted if isinstance(converted, Wanted) else self._special_of(loaded, converted, form)
                 self._keep_special(form, made)
             if isinstance(made, _Loaded):
                 return made
@@ -288,8 +333,8 @@ class Session:
             values[made.name] = found
 
     def _convert(
-        self, types: Mapping[str, TensorType], values: Mapping[str, Array], cause: InputError
-    ) -> Graph | Wanted:
+        self, types: Mapping[str, Given], values: Mapping[str, Array], cause: InputError
+    ) -> Graph | Wanted | Listed:
         try:
             made = collection_paused(lambda: self.model.specialized(types, values))
         except (Cancelled, LimitExceeded, OutOfMemoryError):
@@ -300,8 +345,13 @@ class Session:
             raise cause
         return made
 
-    def _special_of(self, loaded: _Loaded, graph: Graph, form: tuple[Hashable, ...]) -> _Loaded:
-        return _Loaded(graph, loaded.engine, depends_on_data(graph), {}, form)
+    def _special_of(self, loaded: _Loaded, made: Graph | Listed, form: tuple[Hashable, ...]) -> _Loaded:
+        if isinstance(made, Graph):
+            return _Loaded(made, loaded.engine, depends_on_data(made), {}, form)
+        if not loaded.forms:
+            raise InputError(f"for these inputs some outputs are no tensors: {', '.join(map(repr, made.lengths))}")
+        graph = loaded.graph if made.graph is None else made.graph  # of which nothing is wanted
+        return _Loaded(graph, loaded.engine, depends_on_data(graph), {}, form, lengths=made.lengths)
 
     def _known_special(self, form: tuple[Hashable, ...]) -> _Loaded | Wanted | None:
         with self._lock:
@@ -369,7 +419,7 @@ class Session:
         """
         from .execute.profile import profile_program
 
-        loaded = self._loaded()
+        loaded = self._plain()
         arguments = checked_inputs(loaded.graph, inputs)
         try:
             with limited(self._devices.account, "the profile"):
@@ -390,13 +440,13 @@ class Session:
             outputs: as in ``run``.
         """
         with limited(self._devices.account, "the plan"):
-            loaded = self._loaded()
+            loaded = self._plain()
             return self._plannable(loaded, checked_shapes(loaded.graph, inputs), outputs).plan
 
     def placement(self, inputs: Any = None) -> list[AssignedNode]:
         """Where each node runs for these inputs, and why not on an earlier device; inputs as in ``plan``."""
         with limited(self._devices.account, "the plan"):
-            loaded = self._loaded()
+            loaded = self._plain()
             lowered = self._plannable(loaded, checked_shapes(loaded.graph, inputs), None).lowered
         return list(assigned_nodes(lowered))
 
@@ -405,7 +455,8 @@ class Session:
         try:
             return self._program(loaded, arguments, outputs)
         except _Unbound as error:
-            special = self._specialized(loaded, arguments, error.cause, runs=False)
+            types = types_of(loaded.graph, arguments)
+            special = self._specialized(loaded, types, arguments, error.cause, runs=False)
         try:
             return self._program(special, arguments, outputs)
         except _Unbound as error:
@@ -455,6 +506,11 @@ class Session:
             raise ModelError(text + "; name the device, or leave out fallback='error'")
         self._warned = True
         log.warning(text)
+
+
+def _shape(given: Given) -> Hashable:
+    """The shapes of what is given for an input, as a key."""
+    return tuple(type_.shape for type_ in given) if isinstance(given, tuple) else getattr(given, "shape", None)
 
 
 def _completed(graph: Graph, sizes: Mapping[str, int], kernels: Kernels) -> dict[str, int]:

@@ -30,6 +30,16 @@ def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
     Raises:
         InputError: unknown and missing names (all at once), or a wrong dtype.
     """
+    named = named_inputs(graph, inputs)
+    return {v.name: checked_array(v.name, v.type, named[v.name]) for v in graph.inputs}
+
+
+def named_inputs(graph: Graph, inputs: Any) -> Mapping[str, Any]:
+    """What is given for each input, by name.
+
+    Raises:
+        InputError: unknown and missing names, all at once.
+    """
     declared = graph.inputs
     if inputs is None:
         inputs = {}
@@ -40,6 +50,7 @@ def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
             names = ", ".join(v.name for v in declared)
             raise InputError(f"got {len(given)} inputs, the model has {len(declared)}: {names}")
         inputs = {v.name: array for v, array in zip(declared, given, strict=True)}
+    named: Mapping[str, Any] = inputs
     missing = [v.name for v in declared if v.name not in inputs]
     if missing or len(inputs) != len(declared):
         known = {v.name for v in declared}
@@ -51,7 +62,7 @@ def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
         raise InputError(
             "; ".join(reasons) + f". The model's inputs: {', '.join(f'{v.name}: {v.type}' for v in declared)}"
         )
-    return {v.name: checked_array(v.name, v.type, inputs[v.name]) for v in declared}
+    return named
 
 
 def checked_array(name: str, type_: TensorType, given: Any) -> Array:
@@ -85,14 +96,19 @@ def checked_array(name: str, type_: TensorType, given: Any) -> Array:
 
 
 def sizes_of(graph: Graph, arguments: Mapping[str, Array]) -> dict[str, int]:
-    """The size of each named dim, from the shapes of the inputs.
+    """The size of each named dim, from the shapes of the inputs; see ``sizes_of_values``."""
+    return sizes_of_values(graph.inputs, arguments)
+
+
+def sizes_of_values(values: Sequence[Value], arguments: Mapping[str, Array]) -> dict[str, int]:
+    """The size of each named dim, from the shapes that are given for values.
 
     Raises:
         InputError: a shape doesn't fit its declaration or another input.
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
-    for value in graph.inputs:
+    for value in values:
         shape = arguments[value.name].shape
         if len(shape) != value.type.rank:
             raise _unfit(value, shape, f"rank {value.type.rank} is expected")
@@ -105,7 +121,7 @@ def sizes_of(graph: Graph, arguments: Mapping[str, Array]) -> dict[str, int]:
                     origin.setdefault(name, repr(value.name))
             elif dim != size:
                 raise _unfit(value, shape, f"axis {axis} must be {dim}")
-    for value in graph.inputs:  # what is computed from other sizes
+    for value in values:  # what is computed from other sizes
         bound = value.type.bind(sizes)
         if bound.is_bound and bound.sizes != arguments[value.name].shape:
             raise _unfit(value, arguments[value.name].shape, f"with {sizes} it must be {bound}")

@@ -6,8 +6,37 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from .dims import Dim
 from .graph import Graph
-from .types import Array, TensorType
+from .types import Array, DType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What an input or output of a model is: a sequence of tensors, what may be absent, or a tensor of unknown rank.
+
+    Attributes:
+        dtype: of the tensors.
+        sequence: it is a list of them.
+        optional: it may be None.
+    """
+
+    dtype: DType
+    sequence: bool
+    optional: bool
+
+    def __str__(self) -> str:
+        text = f"sequence of {self.dtype} tensors" if self.sequence else f"{self.dtype} tensor"
+        return f"optional {text}" if self.optional else text
+
+    def placeholder(self, name: str) -> TensorType:
+        """What stands for it in a graph that is made anew for each length."""
+        return TensorType(self.dtype, (Dim(f"{name}.length"),))
+
+
+def element_name(name: str, index: int) -> str:
+    """The name of an element of a sequence, in a graph that is made for its length."""
+    return f"{name}[{index}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +54,23 @@ class Wanted:
     why: str
 
 
-Specialize: TypeAlias = Callable[[Mapping[str, TensorType], Mapping[str, Array]], "Graph | Wanted"]
-"""``specialize(types, values)``: the model for inputs of these types, every size fixed. ``values`` are those that it
-wanted before. Raises ModelError where there is no such model."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """A model of which some outputs are sequences, or absent, for some inputs.
+
+    Attributes:
+        graph: gives the elements, under the names of ``element_name``; None where there is nothing to compute.
+        lengths: of these outputs; None where one is absent.
+    """
+
+    graph: Graph | None
+    lengths: Mapping[str, int | None]
+
+
+Given: TypeAlias = "TensorType | tuple[TensorType, ...] | None"
+"""The type of an input: of a tensor, of the elements of a sequence, or of what is absent."""
+
+Specialize: TypeAlias = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed"]
+"""``specialize(types, values)``: the model for inputs of these types, every size fixed; the elements of a sequence are
+inputs of the graph, with the names of ``element_name``. ``values`` are those that it wanted before. Raises ModelError
+where there is no such model."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ..ir.dims import Dim, Shape, Size
+from ..ir.graph import Graph
 from ..ir.op import REQUIRED, MultiOp, Op, View
+from ..ir.specialize import Form
 from ..ir.types import DType, TensorType, int64
 from .infer import need, product
 
@@ -78,12 +80,19 @@ nonzero: Op = Op(
 deferred: MultiOp = MultiOp(
     "deferred",
     ("operands*",),
-    lambda *operands, dtypes, shapes, why: tuple(map(TensorType, dtypes, shapes)),
+    lambda *operands, dtypes, shapes, why, forms: tuple(map(TensorType, dtypes, shapes)),
     outputs=("results*",),
-    attributes={"dtypes": REQUIRED, "shapes": REQUIRED, "why": REQUIRED},
+    attributes={"dtypes": REQUIRED, "shapes": REQUIRED, "why": REQUIRED, "forms": ()},
     effects="host",
-    doc="stands for nodes that are made once all sizes, and the values that decide about shapes, are known",
+    doc="stands for nodes that are made once all sizes, and the values that decide about shapes, are known; ``forms`` "
+    "are rows of the name of an input or output of the graph that is no tensor, and its ``Form``",
 )
+
+
+def forms_of(graph: Graph) -> dict[str, Form]:
+    """Inputs and outputs of a graph that are no tensors, where it stands for one that is made for each length."""
+    rows = (row for node in graph.nodes if node.op is deferred for row in node.attributes["forms"])
+    return {name: Form(*form) for name, *form in rows}
 
 
 def _unique_infer(x: TensorType, *, sorted: bool) -> tuple[TensorType, TensorType]:

@@ -32,8 +32,12 @@ from ..ir.operand import Operand as Operand
 from ..ir.plan import Segment as Segment
 from ..ir.plan import Step as Step
 from ..ir.rewrite import rewrite as rewrite
+from ..ir.specialize import Form as Form
+from ..ir.specialize import Given as Given
+from ..ir.specialize import Listed as Listed
 from ..ir.specialize import Specialize as Specialize
 from ..ir.specialize import Wanted as Wanted
+from ..ir.specialize import element_name as element_name
 from ..ir.types import DTYPES as DTYPES
 from ..ir.types import MOST_AXES as MOST_AXES
 from ..ir.types import Array as Array

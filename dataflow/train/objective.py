@@ -49,6 +49,9 @@ class Objective:
         chosen: Sequence[MetricChoice] | None = None,
         names: Names = CORE_ONLY,
     ) -> None:
+        if model.forms:
+            listed = ", ".join(f"{name!r} is a {form}" for name, form in model.forms.items())
+            raise ModelError(f"{listed}: a model with sequences or optionals can run, but not be trained")
         self._outputs = dict(model.graph.outputs)
         self._model = model.graph
         self._inputs = tuple(model.inputs)

@@ -22,7 +22,7 @@ from ..host.limits import limited
 from ..ir.graph import Graph
 from ..ir.kernel import HOST
 from ..ir.plan import Plan
-from ..ir.specialize import Wanted
+from ..ir.specialize import Listed, Wanted
 from ..ir.types import Array, TensorType
 from ..model import Model
 from ..passes.bind_shapes import dims_of
@@ -381,6 +381,7 @@ def _specialized(
         ModelError: it depends on values of data.
     """
     made = model.specialized(types, {})
+    assert not isinstance(made, Listed)  # a model of tensors
     if isinstance(made, Wanted):
         raise ModelError(f"{made.why}, which can't be trained through; choose a value before it with output=")
     return None if made is None else tied(objective.on(made), ties)

@@ -13,7 +13,7 @@ import dataflow as df
 from dataflow.errors import DataflowError, InputError
 from dataflow.plugin import dtype
 
-from .file.reader import CODE_OF
+from .file.value_types import CODE_OF
 from .loading import load_bytes
 
 _DEVICES = {DeviceType.CPU: "cpu", DeviceType.CUDA: "cuda"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dataflow import Dim, Graph, TensorType, ops
 from dataflow.errors import DataflowError, ModelError
-from dataflow.plugin import GraphBuilder, Specialize, Wanted, eliminate_dead_code
+from dataflow.plugin import Form, Given, GraphBuilder, Listed, Specialize, Wanted, element_name, eliminate_dead_code
 
 from .converters import Table
 from .file.records import Array, ModelRecord, NodeRecord
@@ -23,9 +23,9 @@ def specialized(
     nodes: Sequence[NodeRecord],
     outputs: Sequence[str],
     freed: Freed | None,
-    types: Mapping[str, TensorType],
+    types: Mapping[str, Given],
     values: Mapping[str, Array],
-) -> Graph | Wanted:
+) -> Graph | Wanted | Listed:
     """The graph of a file for inputs of these types, or what must be known first; see ``Specialize``.
 
     Args:
@@ -52,7 +52,9 @@ def specialized(
             raise ModelError(f"{error}; it is known, and must be more than that") from None
         builder.output(wanted.name, wanted)
         return Wanted(eliminate_dead_code(importer.finish()), wanted.name, str(error))
-    return importer.finish()
+    if not importer.lengths:
+        return importer.finish()
+    return Listed(importer.finish() if importer.builder.outputs() else None, importer.lengths)
 
 
 def deferred_graph(
@@ -78,15 +80,23 @@ def deferred_graph(
         ModelError: ``why``, or the file doesn't say what rank an output has, and it can't be found.
     """
     inputs = {v.name: v.type for v in importer.builder.inputs()}
-    example = _example(inputs, specialize)
+    declared = {name: form for name, form in record.graph.forms.items() if name in inputs or name in outputs}
+    example = None if any(name in declared for name in inputs) else _example(inputs, specialize)
     if example is None and needs_example:
         raise why
     builder = GraphBuilder(record.graph.name or "onnx")
     operands = [builder.input(name, t.dtype, t.shape) for name, t in inputs.items()]
     if example is not None:
-        operands += [builder.keep(v.name, data) for v, data in example.initializers.items() if data.role != "constant"]
-    types = [_type(name, record, example, str(why)) for name in outputs]
+        stored = {} if example.graph is None else example.graph.initializers
+        operands += [builder.keep(v.name, data) for v, data in stored.items() if data.role != "constant"]
+    types, forms = [], {name: form for name, form in declared.items() if name in inputs}
+    for name in outputs:
+        found = _type(name, record, example, str(why))
+        if isinstance(found, Form):
+            forms[name], found = found, found.placeholder(name)
+        types.append(found)
     attributes = {"dtypes": tuple(t.dtype for t in types), "shapes": tuple(t.shape for t in types), "why": str(why)}
+    attributes["forms"] = tuple((name, f.dtype, f.sequence, f.optional) for name, f in forms.items())
     made = builder.add(ops.deferred, operands, attributes, output_names=outputs).outputs
     for name, value in zip(outputs, made, strict=True):
         assert value is not None
@@ -94,7 +104,7 @@ def deferred_graph(
     return builder.finish()
 
 
-def _example(inputs: Mapping[str, TensorType], specialize: Specialize) -> Graph | None:
+def _example(inputs: Mapping[str, TensorType], specialize: Specialize) -> Listed | None:
     """The graph for some sizes, if there is one that needs no values."""
     names = sorted({name for t in inputs.values() for n in t.shape if isinstance(n, Dim) for name in n.names})
     for size in _TRIED if names else _TRIED[:1]:
@@ -102,16 +112,26 @@ def _example(inputs: Mapping[str, TensorType], specialize: Specialize) -> Graph 
             made = specialize({n: t.bind(dict.fromkeys(names, size)) for n, t in inputs.items()}, {})
         except DataflowError:
             continue
-        return made if isinstance(made, Graph) else None
+        if isinstance(made, Wanted):
+            return None
+        return Listed(made, {}) if isinstance(made, Graph) else made
     return None
 
 
-def _type(name: str, record: ModelRecord, example: Graph | None, why: str) -> TensorType:
-    """The type of an output: what the file declares, or the rank that it has for some sizes."""
-    declared = record.graph.declared.get(name)
+def _type(name: str, record: ModelRecord, example: Listed | None, why: str) -> TensorType | Form:
+    """The type of an output: what the file declares, or what it is for some sizes."""
+    declared, form = record.graph.declared.get(name), record.graph.forms.get(name)
     if declared is not None:
         return declared
-    if example is None:
-        raise ModelError(f"{why}; and the output {name!r} has no type in the file")
-    found = example.outputs[name].type
-    return TensorType(found.dtype, tuple(Dim(f"{name}.{axis}") for axis in range(found.rank)))
+    if form is not None and (form.sequence or form.optional):
+        return form
+    if example is not None and example.graph is not None:
+        outputs = example.graph.outputs
+        if name in outputs:
+            found = outputs[name].type
+            return TensorType(found.dtype, tuple(Dim(f"{name}.{axis}") for axis in range(found.rank)))
+        if example.lengths.get(name):
+            return Form(outputs[element_name(name, 0)].type.dtype, sequence=True, optional=False)
+    if form is not None:
+        return form
+    raise ModelError(f"{why}; and the output {name!r} has no type in the file")

@@ -16,7 +16,7 @@ import numpy as np
 
 from dataflow import Dim, Graph, GraphBuilder, TensorType, Value, ops
 from dataflow.errors import Cancelled, DataflowError, LimitExceeded, ModelError, OutOfMemoryError
-from dataflow.plugin import Converter, Initializer, SizeValues, default_registry, poll
+from dataflow.plugin import Converter, Given, Initializer, SizeValues, default_registry, element_name, poll
 from dataflow.plugin import dtype as as_dtype
 
 from .converters import Table, is_own, name_of
@@ -51,6 +51,7 @@ class Importer:
         freed: a batch size that is made free.
         values: what is known of values that are computed, for one form of the inputs.
         types: of the inputs, where the graph is made for these alone.
+        lengths: of outputs that are sequences; None of those that are absent.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Importer:
         around: Importer | None = None,
         freed: Freed | None = None,
         values: Mapping[str, Array] = MappingProxyType({}),
-        types: Mapping[str, TensorType] = MappingProxyType({}),
+        types: Mapping[str, Given] = MappingProxyType({}),
     ) -> None:
         self.record, self.path, self.table, self.around, self.freed = record, path, table, around, freed
         self.values, self.types = values, types
@@ -71,24 +72,49 @@ class Importer:
         self.node: NodeRecord
         self.tensors: dict[str, Tensor] = {}
         self.roles: dict[str, tuple[str, bool]] = {}
+        self.lengths: dict[str, int | None] = {}
         self.claimed: set[Value] = set()  # values that have their name from the file
         self._sizes_named: set[str] = set()  # names of sizes that are read
         self._static: tuple[GraphBuilder, SizeValues] | None = None
 
     def run(self, graph: GraphRecord, nodes: Sequence[NodeRecord], outputs: Sequence[str]) -> None:
         """Converts nodes in order and names the outputs."""
+        self.declare(graph)
+        self.convert_all(nodes)
+        for name in outputs:
+            self._output(name, self.tensors[name], graph)
+
+    def declare(self, graph: GraphRecord) -> None:
+        """Adds the inputs and stored tensors of the main graph."""
         for name, type_ in graph.inputs.items():
             assert type_ is not None  # of the main graph
-            type_ = self.types.get(name, type_ if self.freed is None else self.freed.input(type_))
-            self.tensors[name] = Tensor(name, self.builder.input(name, type_.dtype, type_.shape))
-            self.claimed.add(self.value(self.tensors[name]))
+            given = self.types.get(name, type_ if self.freed is None else self.freed.input(type_))
+            if given is None:
+                self.tensors[name] = Tensor(name)
+            elif isinstance(given, tuple):
+                fed = tuple(self._input(element_name(name, index), item) for index, item in enumerate(given))
+                self.tensors[name] = Tensor(name, elements=fed)
+            else:
+                self.tensors[name] = self._input(name, given)
         self.builder.reserve([*graph.initializers, *(name for node in graph.nodes for name in node.outputs if name)])
         for name, array in graph.initializers.items():
             self.tensors[name] = self.stored(name, array)
-        self.convert_all(nodes)
-        for name in outputs:
-            value = self.value(self.tensors[name])
-            self.builder.output(name, value)
+
+    def _input(self, name: str, type_: TensorType) -> Tensor:
+        value = self.builder.input(name, type_.dtype, type_.shape)
+        self.claimed.add(value)
+        return Tensor(name, value)
+
+    def _output(self, name: str, tensor: Tensor, graph: GraphRecord) -> None:
+        """Names an output; of a sequence, its elements."""
+        if tensor.elements is None and not tensor.is_absent:
+            self.builder.output(name, self.value(tensor))
+            return
+        if name in graph.declared:
+            raise ModelError(f"output {name!r} is declared as {graph.declared[name]}, but is no tensor")
+        self.lengths[name] = None if tensor.elements is None else len(tensor.elements)
+        for index, element in enumerate(tensor.elements or ()):
+            self.builder.output(element_name(name, index), self.value(element))
 
     def convert_all(self, nodes: Sequence[NodeRecord]) -> None:
         """Adds nodes to the graph.
@@ -240,21 +266,27 @@ class Importer:
         known = self.tensors.setdefault(name, tensor)
         return known is tensor or (known.array is not None and known.array is tensor.array)
 
-    def named(self, name: str, result: Value | Tensor | Known | Array) -> Tensor:
-        """The tensor for an output of the file; a value that was made for it gets its name.
+    def named(self, name: str, result: Value | Tensor | Known | Array | list[Any]) -> Tensor:
+        """The tensor for an output of the file; a value that was made for it gets its name. A list is a sequence.
 
         Raises:
             ModelError: it is none of what converters give.
         """
         if isinstance(result, Tensor):
-            return Tensor(name, result.value, result.array, result.known) if result.value is None else result
+            known = result.value is None
+            return Tensor(name, None, result.array, result.known, elements=result.elements) if known else result
+        if isinstance(result, list):
+            elements = [e if isinstance(e, Tensor) else self.named(f"{name}.{i}", e) for i, e in enumerate(result)]
+            for element in elements:
+                element.check()
+            return Tensor(name, elements=tuple(elements))
         if isinstance(result, Known):
             return Tensor(name, None, None, result)
         if isinstance(result, np.ndarray):
             return self.stored(name, result)
         if not isinstance(result, Value):
             given = type(result).__name__
-            raise ModelError(f"its converter gives a {given}; expected a value, a tensor, an array or known sizes")
+            raise ModelError(f"its converter gives a {given}; expected a value, tensor, array, known sizes or a list")
         if result not in self.claimed:  # else the operator passed an operand on
             self.builder.rename(result, name if self.scope is None else self.builder.free_name(name))
             self.claimed.add(result)
@@ -282,6 +314,7 @@ class Importer:
 
     def _sizes_as_data(self, tensor: Tensor) -> Value:
         """Known sizes as a value: a constant, or a node that binding makes one of."""
+        tensor.check()
         assert tensor.known is not None
         numbers, dtype = tensor.known.numbers, tensor.known.dtype
         listed = list(numbers.reshape(-1))

@@ -6,9 +6,9 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 
-from dataflow import ops
+from dataflow import Graph, ops
 from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
-from dataflow.plugin import Converter, Model
+from dataflow.plugin import Converter, Model, Specialize
 
 from .aliases import aliases_of
 from .converters import Table
@@ -80,15 +80,7 @@ def import_model(
     names = outputs or record.graph.outputs
     importer = Importer(record, path, table, freed=freed)
     specialize = functools.partial(specialized, record, path, table, nodes, names, freed)
-    try:
-        importer.run(record.graph, nodes, names)
-        graph = importer.finish()
-    except Undetermined as error:
-        graph = deferred_graph(record, importer, names, specialize, error)
-    except ModelError as error:  # what can't be said for all sizes, or is no graph for some, may be one for others
-        if all(v.type.is_bound for v in importer.builder.inputs()):
-            raise
-        graph = deferred_graph(record, importer, names, specialize, error, needs_example=True)
+    graph = _graph(importer, nodes, names, specialize)
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
     source = Source(record.content, record.folder, record.external, types, kept)
@@ -100,6 +92,32 @@ def import_model(
     if freed is not None:
         check_free(model, import_model(record, path, table, outputs), freed, path)
     return model
+
+
+def _graph(importer: Importer, nodes: Sequence[NodeRecord], outputs: Sequence[str], specialize: Specialize) -> Graph:
+    """The graph for all inputs, or one that stands for those that are made for given ones.
+
+    Raises:
+        ModelError: a node doesn't fit.
+    """
+    record = importer.record
+    defer = functools.partial(deferred_graph, record, importer, outputs, specialize)
+    forms = record.graph.forms
+    form = next((f"input {name!r} is a {forms[name]}" for name in record.graph.inputs if name in forms), None)
+    if form is not None:
+        importer.declare(record.graph)
+        return defer(ModelError(form))
+    try:
+        importer.run(record.graph, nodes, outputs)
+    except Undetermined as error:
+        return defer(error)
+    except ModelError as error:  # what can't be said for all sizes, or is no graph for some, may be one for others
+        if all(v.type.is_bound for v in importer.builder.inputs()):
+            raise
+        return defer(error, needs_example=True)
+    if importer.lengths:
+        return defer(ModelError(f"output {next(iter(importer.lengths))!r} is no tensor"))
+    return importer.finish()
 
 
 def _needed(graph: GraphRecord, outputs: Sequence[str], path: str) -> tuple[NodeRecord, ...]:

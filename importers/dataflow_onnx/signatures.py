@@ -21,6 +21,7 @@ from dataflow.plugin import Converter
 
 from .converters import name_of
 from .file.records import GraphRecord, plain_domain
+from .file.value_types import ValueType
 
 _KINDS: Mapping[str, tuple[type, type | None, str]] = {  # of the value, of its elements
     "int": (int, None, "an integer"),
@@ -31,6 +32,7 @@ _KINDS: Mapping[str, tuple[type, type | None, str]] = {  # of the value, of its 
     "Sequence[str]": (tuple, str, "strings"),
     "GraphRecord": (GraphRecord, None, "a graph"),
     "Array": (np.ndarray, None, "a tensor"),
+    "ValueType": (ValueType, None, "a type"),
 }
 _ANY = 1 << 30  # operands
 _Values = Sequence[Any]  # a range of integers or a tuple of choices

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dataflow import TensorType, Value
+from dataflow.errors import ModelError
 from dataflow.plugin import dtype as as_dtype
 
 from .file.records import Array
@@ -15,6 +16,9 @@ from .shape_eval import Known
 class Tensor:
     """A name of the file, with all that is known of it.
 
+    It may be a sequence of tensors, or the absence of an optional one, too: these are known when nodes are converted,
+    and have no value in the graph.
+
     Attributes:
         name: in the file.
         value: in the graph; None until somebody needs it.
@@ -22,6 +26,7 @@ class Tensor:
         known: integers and dims, where they are known at load.
         outer: in a body, the tensor of the graph around it that this is.
         stored: the tensor with data that this shows in another shape, order or dtype.
+        elements: of a sequence; None for all else.
     """
 
     name: str
@@ -30,6 +35,19 @@ class Tensor:
     known: Known | None = None
     outer: Tensor | None = None
     stored: Tensor | None = None
+    elements: tuple[Tensor, ...] | None = None
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether this is an optional without an element."""
+        return self.value is None and self.array is None and self.known is None and self.elements is None
+
+    def check(self) -> None:
+        """Raises ModelError where this is no tensor."""
+        if self.elements is not None:
+            raise ModelError(f"{self.name!r} is a sequence of {len(self.elements)} tensors; expected a tensor")
+        if self.is_absent:
+            raise ModelError(f"{self.name!r} is an optional without an element; expected a tensor")
 
     @property
     def type(self) -> TensorType:
@@ -38,5 +56,6 @@ class Tensor:
             return self.value.type
         if self.array is not None:
             return TensorType(as_dtype(self.array), self.array.shape)
+        self.check()
         assert self.known is not None
         return TensorType(self.known.dtype, self.known.numbers.shape)

@@ -7,8 +7,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow.plugin import DTYPES
-from dataflow_onnx.file.reader import CODE_OF
 from dataflow_onnx.file.to_onnx import IR_OF
+from dataflow_onnx.file.value_types import CODE_OF
 from dataflow_onnx.loading import load_bytes
 
 TYPES = [d for d in DTYPES if d.kind != "s"]

@@ -14,33 +14,20 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from dataflow import Dim, DType, TensorType
+from dataflow import DType, TensorType
 from dataflow.errors import ModelError
-from dataflow.plugin import DTYPES, MOST_AXES, Size
+from dataflow.plugin import MOST_AXES
 
 from .external import ExternalData
 from .functions import check_functions
 from .node_order import sort_nodes
 from .old_opsets import BEFORE_7, as_opset_7
 from .records import Array, Content, GraphRecord, ModelRecord, NodeRecord, plain_domain
+from .value_types import DTYPE_OF, ValueType, declared_type, form_of, form_of_output, type_in_body, type_of_input
 from .wire import content_of, read_content
 
 OLDEST_OPSET = 1
 MAIN = "the main graph"
-_ANY = -1  # a size that exporters write where they know none
-_UNNAMED = ("", "?")  # names of axes that stand for no name
-_ONNX_NAMES = {
-    "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
-    "FLOAT8E5M2": "float8_e5m2", "FLOAT8E5M2FNUZ": "float8_e5m2fnuz", "FLOAT8E8M0": "float8_e8m0fnu",
-    "FLOAT4E2M1": "float4_e2m1fn",
-}  # fmt: skip
-_BY_NAME = {d.name: d for d in DTYPES}
-DTYPE_OF: dict[int, DType] = {
-    number: _BY_NAME[_ONNX_NAMES.get(name, name.lower())]
-    for name, number in TensorProto.DataType.items()
-    if _ONNX_NAMES.get(name, name.lower()) in _BY_NAME
-}
-CODE_OF = {dtype: number for number, dtype in DTYPE_OF.items()}
 
 
 _PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
@@ -148,18 +135,6 @@ def _scope(proto: NodeProto) -> str:
     return ".".join(name.split("/")[1:-1]) if name.startswith("/") else ""
 
 
-def _declared(value: onnx.ValueInfoProto) -> TensorType | None:
-    """The type that a file declares for an output, where it is complete."""
-    tensor = value.type.tensor_type
-    dtype = DTYPE_OF.get(tensor.elem_type)
-    dims = tensor.shape.dim
-    if dtype is None or not tensor.HasField("shape") or len(dims) > MOST_AXES:
-        return None
-    known = [int(dim.dim_value) if dim.HasField("dim_value") and 0 <= dim.dim_value < 1 << 40 else None for dim in dims]
-    shape = tuple(Dim(f"{value.name}.{axis}") if size is None else size for axis, size in enumerate(known))
-    return TensorType(dtype, shape)
-
-
 def _label(proto: NodeProto, index: int) -> str:
     """A node of the file as text for messages, before it is decoded."""
     return f"node {index} ({proto.op_type} {proto.name or (proto.output[0] if proto.output else '')!r})"
@@ -202,41 +177,23 @@ class _Reader:
             if self.name(f"input {index} of {where}", value.name) in inputs:
                 raise self.fail(f"{where} has two inputs called {value.name!r}")
             if value.name not in initializers:
-                in_body = where != MAIN and not value.type.WhichOneof("value")  # it has the type of what it is given
-                inputs[value.name] = None if in_body else self.type(value, where, in_body=where != MAIN)
+                inputs[value.name] = self.type(value, where)
         outputs = tuple(self.name(f"output {i} of {where}", value.name) for i, value in enumerate(proto.output))
         if not outputs:
             raise self.fail(f"{where} has no outputs")
-        declared = {value.name: type_ for value in proto.output if (type_ := _declared(value)) is not None}
+        declared = {value.name: type_ for value in proto.output if (type_ := declared_type(value)) is not None}
+        forms = {value.name: form for value in proto.input if (form := form_of(value.type)) is not None}
+        forms |= {value.name: form for value in proto.output if (form := form_of_output(value.type)) is not None}
         title = self.text(f"the name of {where}", proto.name)
-        record = GraphRecord(title, nodes, inputs, outputs, initializers, declared)
+        record = GraphRecord(title, nodes, inputs, outputs, initializers, declared, forms)
         self.check_order(record, where)
         return record
 
-    def type(self, value: onnx.ValueInfoProto, where: str, in_body: bool = False) -> TensorType | None:
-        kind = value.type.WhichOneof("value")
-        if kind != "tensor_type":
-            raise self.fail(f"input {value.name!r} of {where} is a {kind or 'value without type'}; expected a tensor")
-        tensor = value.type.tensor_type
-        dtype = DTYPE_OF.get(tensor.elem_type)
-        if dtype is None:
-            raise self.fail(f"input {value.name!r} of {where} has element type {tensor.elem_type}, which is not known")
-        if in_body and not tensor.HasField("shape"):
-            return None
-        if not tensor.HasField("shape"):
-            raise self.fail(f"input {value.name!r} of {where} has no shape; give it one with named dims")
-        if len(tensor.shape.dim) > MOST_AXES:
-            raise self.fail(f"input {value.name!r} has {len(tensor.shape.dim)} axes; at most {MOST_AXES} are supported")
-        shape: list[Size] = []
-        for axis, dim in enumerate(tensor.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value != _ANY:
-                if not 0 <= dim.dim_value < 1 << 40:
-                    raise self.fail(f"input {value.name!r}: axis {axis} has size {dim.dim_value}")
-                shape.append(int(dim.dim_value))
-            else:
-                given = self.text(f"input {value.name!r}: the name of axis {axis}", dim.dim_param)
-                shape.append(Dim(f"{value.name}_{axis}" if given in _UNNAMED else given))
-        return TensorType(dtype, tuple(shape))
+    def type(self, value: onnx.ValueInfoProto, where: str) -> TensorType | None:
+        try:
+            return type_in_body(value) if where != MAIN else type_of_input(value)
+        except ModelError as error:
+            raise self.fail(f"input {value.name!r} of {where} {error}") from None
 
     def node(self, proto: NodeProto, index: int) -> NodeRecord:
         op, domain, name = proto.op_type, plain_domain(proto.domain), proto.name
@@ -263,12 +220,14 @@ class _Reader:
         raise self.fail(f"{label} has two attributes called {key!r}")
 
     def attribute(self, proto: AttributeProto, node: NodeProto, index: int) -> Any:
-        """A tensor or a graph."""
+        """A tensor, a graph or a type."""
         where = f"{_label(node, index)}, attribute {proto.name!r}"
         if proto.type == AttributeProto.TENSOR:
             return self.tensor(proto.t, where)
         if proto.type == AttributeProto.GRAPH:
             return self.graph(proto.g, f"the body in {where}")
+        if proto.type == AttributeProto.TYPE_PROTO:
+            return ValueType(form_of(proto.tp))
         raise self.fail(f"{where}: attributes of kind {proto.type} are not supported")
 
     # ---- tensors --------------------------------------------------------------------------------------

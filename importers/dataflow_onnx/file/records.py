@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dataflow import TensorType
+from dataflow.plugin import Form
 
 Array = np.ndarray[Any, Any]
 
@@ -59,6 +60,7 @@ class GraphRecord:
     Attributes:
         inputs: None where a body doesn't say the type.
         declared: types of outputs, where they are given; the file may be wrong about them.
+        forms: of inputs and outputs that are sequences or optionals, and of tensors whose rank isn't declared.
     """
 
     name: str
@@ -67,6 +69,7 @@ class GraphRecord:
     outputs: tuple[str, ...]
     initializers: Mapping[str, Array]
     declared: Mapping[str, TensorType] = field(default_factory=dict)
+    forms: Mapping[str, Form] = field(default_factory=dict)
 
 
 def free_names(graph: GraphRecord) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from dataflow import Dim, TensorType
 from dataflow.errors import InputError
 
-from .reader import CODE_OF
+from .value_types import CODE_OF
 
 
 def keep_subgraph(proto: Any, inputs: Mapping[str, TensorType], outputs: Sequence[str] | None) -> None:

@@ -13,7 +13,7 @@ from dataflow import Dim, DType, Graph, Node, Value
 from dataflow.errors import ModelError
 from dataflow.plugin import Model
 
-from .reader import CODE_OF
+from .value_types import CODE_OF
 
 LOWEST_OPSET = 17
 IR_VERSION = 8  # of opset 17; newer opsets ask for more, see IR_OF

@@ -15,11 +15,12 @@ from dataflow.errors import InputError, ModelError
 from dataflow.plugin import Model
 from dataflow.plugin import dtype as as_dtype
 
-from .reader import CODE_OF, external_bytes, inlined, read_bytes
+from .reader import external_bytes, inlined, read_bytes
 from .records import Array, Source
 from .saving import is_external, tensors, write_file, write_model
 from .subgraph import keep_subgraph
 from .to_onnx import build_proto
+from .value_types import CODE_OF
 
 _DATA_FIELDS = (
     "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data", "external_data",

@@ -10,7 +10,7 @@ from dataflow import Dim, DType, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
-from ..file.reader import DTYPE_OF
+from ..file.value_types import DTYPE_OF
 from ..importer import Importer
 from ..shape_eval import Known
 from ..tensor import Tensor

@@ -236,10 +236,11 @@ def If(c: Importer, condition: T, *, then_branch: GraphRecord, else_branch: Grap
         return tuple(c.inlined(then_branch if known.reshape(())[()] else else_branch))
     try:
         yes, no = Body(c, then_branch, []), Body(c, else_branch, [])
-    except ModelError:  # one that isn't taken need not be possible
+        alike = all(_may_be(a.type, b.type) for a, b in zip(yes.results, no.results, strict=True))
+    except ModelError:  # one that isn't taken need not be possible; a sequence is no value
+        alike = False
+    if not alike:
         c.ask(condition, "the condition")
-    if not all(_may_be(a.type, b.type) for a, b in zip(yes.results, no.results, strict=True)):
-        c.ask(condition, "the condition")  # the branches give other types
     captures = _captures(c, yes, no)
     value = c.value(condition)
     if value.type.rank:

@@ -1,0 +1,171 @@
+"""Converters of operators on sequences and optionals: lists of tensors, or nothing, that the importer alone knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dataflow import Dim, Value, bool_, int64, ops
+from dataflow.errors import ModelError
+
+from ..converters import Collector
+from ..emit import slice_axis
+from ..file.records import GraphRecord
+from ..file.value_types import ValueType
+from ..importer import Importer
+from ..shape_eval import Known, axis_in, filled
+from ..tensor import Tensor
+from .arithmetic import Identity
+
+T = Tensor
+operator = Collector()
+
+
+def _elements(sequence: T) -> tuple[T, ...]:
+    """Those of a sequence.
+
+    Raises:
+        ModelError: it is a tensor, or absent.
+    """
+    if sequence.elements is None:
+        what = "an optional without an element" if sequence.is_absent else f"a tensor, {sequence.type}"
+        raise ModelError(f"{sequence.name!r} is {what}; expected a sequence")
+    return sequence.elements
+
+
+def _made(c: Importer, elements: Sequence[T]) -> list[T]:
+    """A sequence, of tensors of one dtype.
+
+    Raises:
+        ModelError: their dtypes differ, or some are no tensors.
+    """
+    dtypes = list(dict.fromkeys(element.type.dtype for element in elements))
+    if len(dtypes) > 1:
+        raise ModelError(f"it puts {dtypes[0]} and {dtypes[1]} into one sequence; expected tensors of one dtype")
+    return [Identity(c, element) for element in elements]
+
+
+def _position(c: Importer, position: T, count: int, last: int) -> int:
+    """A position in a sequence of ``count`` elements, counted from the front."""
+    given = c.ints(position, "the position")
+    if len(given) != 1 or not -count <= given[0] <= last:
+        raise ModelError(f"the position is {list(given)}; expected one from {-count} to {last}")
+    return given[0] + count if given[0] < 0 else given[0]
+
+
+@operator("SequenceEmpty", 11)
+def SequenceEmpty(c: Importer, *, dtype: int = 1) -> Any:
+    return []
+
+
+@operator("SequenceConstruct", 11)
+def SequenceConstruct(c: Importer, *inputs: T) -> Any:
+    return _made(c, inputs)
+
+
+@operator("SequenceAt", 11)
+def SequenceAt(c: Importer, sequence: T, position: T) -> Any:
+    elements = _elements(sequence)
+    return elements[_position(c, position, len(elements), len(elements) - 1)]
+
+
+@operator("SequenceInsert", 11)
+def SequenceInsert(c: Importer, sequence: T, tensor: T, position: T | None = None) -> Any:
+    elements = list(_elements(sequence))
+    at = len(elements) if position is None else _position(c, position, len(elements), len(elements))
+    return _made(c, [*elements[:at], tensor, *elements[at:]])
+
+
+@operator("SequenceErase", 11)
+def SequenceErase(c: Importer, sequence: T, position: T | None = None) -> Any:
+    elements = list(_elements(sequence))
+    if not elements:
+        raise ModelError(f"the sequence {sequence.name!r} is empty")
+    at = -1 if position is None else _position(c, position, len(elements), len(elements) - 1)
+    del elements[at]
+    return elements
+
+
+@operator("SequenceLength", 11)
+def SequenceLength(c: Importer, sequence: T) -> Any:
+    return Known(filled((), len(_elements(sequence))), int64)
+
+
+@operator("ConcatFromSequence", 11)
+def ConcatFromSequence(c: Importer, sequence: T, *, axis: int, new_axis: int = 0) -> Any:
+    values = [c.value(element) for element in _elements(sequence)]
+    if not values:
+        raise ModelError(f"the sequence {sequence.name!r} is empty: the shape of its concatenation is not known")
+    rank = values[0].type.rank
+    if new_axis:
+        at = axis_in(axis, rank + 1)
+        values = [ops.reshape(v, shape=(*v.type.shape[:at], 1, *v.type.shape[at:])) for v in values]
+        rank += 1
+    return ops.concat(*values, axis=axis_in(axis, rank)) if len(values) > 1 else values[0]
+
+
+@operator("SplitToSequence", 11)
+def SplitToSequence(c: Importer, x: T, split: T | None = None, *, axis: int = 0, keepdims: int = 1) -> Any:
+    value = c.value(x)
+    at = axis_in(axis, value.type.rank)
+    size = value.type.shape[at]
+    if isinstance(size, Dim):
+        c.ask(x, "how many tensors there are in a split of")
+    rows = _rows(value, at, _split_sizes(c, split, size))
+    if split is None and not keepdims:
+        return [ops.reshape(row, shape=(*row.type.shape[:at], *row.type.shape[at + 1 :])) for row in rows]
+    return rows
+
+
+def _split_sizes(c: Importer, split: T | None, size: int) -> list[int]:
+    """The sizes of slices along an axis: as they are listed, or equal, but the last may be smaller."""
+    if split is None:
+        return [1] * size
+    given = list(c.ints(split, "split"))
+    if split.type.rank:
+        if min(given, default=0) < 0 or sum(given) != size:
+            raise ModelError(f"split {given} adds up to {sum(given)}; expected sizes of slices of {size}")
+        return given
+    if given[0] < 1:
+        raise ModelError(f"split is {given[0]}; expected a positive size")
+    return [min(given[0], size - start) for start in range(0, size, given[0])]
+
+
+def _rows(value: Value, axis: int, sizes: Sequence[int]) -> list[Any]:
+    """Slices of these sizes, one after the other."""
+    found, start = [], 0
+    for size in sizes:
+        found.append(slice_axis(value, axis, start, start + size))
+        start += size
+    return found
+
+
+@operator("SequenceMap", 17)
+def SequenceMap(c: Importer, sequence: T, *others: T, body: GraphRecord) -> Any:
+    count = len(_elements(sequence))
+    for other in others:
+        if other.elements is not None and len(other.elements) != count:
+            raise ModelError(f"its sequences have {count} and {len(other.elements)} elements; expected as many")
+    mapped: list[list[T]] = [[] for _ in body.outputs]
+    for index in range(count):
+        given = [t if t.elements is None else t.elements[index] for t in (sequence, *others)]
+        for results, result in zip(mapped, c.inlined(body, given), strict=True):
+            results.append(result)
+    return tuple(_made(c, results) for results in mapped)
+
+
+@operator("Optional", 15)
+def Optional(c: Importer, x: T | None = None, **attributes: ValueType) -> Any:
+    return Tensor(c.node.outputs[0]) if x is None else Identity(c, x)
+
+
+@operator("OptionalHasElement", 15)
+def OptionalHasElement(c: Importer, x: T | None = None) -> Any:
+    return Known(filled((), x is not None and not x.is_absent), bool_)
+
+
+@operator("OptionalGetElement", 15)
+def OptionalGetElement(c: Importer, x: T) -> Any:
+    if x.is_absent:
+        raise ModelError(f"the optional {x.name!r} has no element")
+    return Identity(c, x)
