@@ -12,6 +12,10 @@ from .file.records import Array
 from .shape_eval import Known
 
 
+class NotATensor(ModelError):
+    """A sequence, or nothing, stands where a tensor is expected."""
+
+
 @dataclass(slots=True)
 class Tensor:
     """A name of the file, with all that is known of it.
@@ -43,11 +47,11 @@ class Tensor:
         return self.value is None and self.array is None and self.known is None and self.elements is None
 
     def check(self) -> None:
-        """Raises ModelError where this is no tensor."""
+        """Raises NotATensor where this is none."""
         if self.elements is not None:
-            raise ModelError(f"{self.name!r} is a sequence of {len(self.elements)} tensors; expected a tensor")
+            raise NotATensor(f"{self.name!r} is a sequence of {len(self.elements)} tensors; expected a tensor")
         if self.is_absent:
-            raise ModelError(f"{self.name!r} is an optional without an element; expected a tensor")
+            raise NotATensor(f"{self.name!r} is an optional without an element; expected a tensor")
 
     @property
     def type(self) -> TensorType:

@@ -1,6 +1,6 @@
 """Sequences and optionals of tensors: lists and None as arguments and results, and inside of models."""
 
-import os
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,7 +16,7 @@ node = helper.make_node
 F, I, B, S = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
 tensor = helper.make_tensor_type_proto
 OF_FLOATS = helper.make_sequence_type_proto(tensor(F, None))
-SIMPLE = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data", "simple")
+SIMPLE = Path(onnx.__file__).parent / "backend/test/data/simple"
 
 
 def value(name, type_=None):
@@ -69,16 +69,15 @@ def arrays(*shapes, dtype=np.float32):
 
 @pytest.mark.parametrize("number", range(1, 9))
 def test_the_models_of_onnx(number):
-    folder = os.path.join(SIMPLE, f"test_sequence_model{number}")
-    proto = onnx.load(os.path.join(folder, "model.onnx"))
-    names = sorted(os.listdir(os.path.join(folder, "test_data_set_0")))
-    read = {n: onnx.load_tensor(os.path.join(folder, "test_data_set_0", n)) for n in names}
-    given = [numpy_helper.to_array(read[n]) for n in names if n.startswith("input")]
+    folder = SIMPLE / f"test_sequence_model{number}"
+    proto = onnx.load(folder / "model.onnx")
+    files = sorted(folder.glob("test_data_set_0/*.pb"))
+    read = {path.stem: numpy_helper.to_array(onnx.load_tensor(path)) for path in files}
+    given = [array for name, array in read.items() if name.startswith("input")]
     stored = {t.name for t in proto.graph.initializer}
     inputs = [v.name for v in proto.graph.input if v.name not in stored]
     found = load_bytes(proto.SerializeToString())(dict(zip(inputs, given, strict=False)))
-    (expected,) = [numpy_helper.to_array(read[n]) for n in names if n.startswith("output")]
-    np.testing.assert_array_equal(found[proto.graph.output[0].name], expected)
+    np.testing.assert_array_equal(found[proto.graph.output[0].name], read["output_0"])
 
 
 POSITIONS = {
@@ -137,7 +136,7 @@ def test_lengths_are_known_before_the_sequences_are():
 
 @pytest.mark.parametrize(
     ("split", "axis", "keepdims"),
-    [(None, 0, 1), (None, 1, 0), (None, -1, 1), (2, 0, 1), (4, 1, 0), ([1, 2, 2], 0, 1), ([0, 5], 0, 1), ([5], 0, 1)],
+    [(None, 0, 1), (None, 1, 0), (None, -1, 1), (2, 0, 1), (4, 1, 1), ([1, 2, 2], 0, 1), ([0, 5], 0, 1), ([5], 0, 1)],
 )
 def test_split(split, axis, keepdims):
     given = [] if split is None else ["split"]
@@ -149,6 +148,17 @@ def test_split(split, axis, keepdims):
     )
     loaded = check(proto, {"x": arrays((5, 6))[0]})
     assert str(loaded.forms["y"]) == "sequence of float32 tensors"
+
+
+def test_axes_are_kept_where_a_split_says_sizes():
+    proto = model(
+        [node("SplitToSequence", ["x", "split"], ["y"], keepdims=0)],
+        [("x", tensor(F, ["n", "m"]))],
+        [("y", OF_FLOATS)],
+        [("split", np.array(1))],
+    )
+    (x,) = arrays((3, 2))
+    same(load_bytes(proto.SerializeToString())(x)["y"], [x[:1], x[1:2], x[2:]])
 
 
 def test_a_split_whose_sizes_are_fed_and_don_t_fit():
@@ -217,6 +227,21 @@ def test_a_body_reads_a_sequence_of_the_graph_around_it():
     found = loaded({"x": x, "v0": np.zeros(2, np.float32)})
     same(found["y"], np.sum(x, axis=0))
     same(found["z"], np.stack(x))
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_scan_reads_a_sequence_of_the_graph_around_it(direction):
+    body = graph(
+        [node("SequenceAt", ["s", "i"], ["e"]), node("Add", ["e", "v"], ["w"]), node("Neg", ["w"], ["m"])],
+        [value("w", tensor(F, [2])), value("m", tensor(F, [2]))],
+        [value("v", tensor(F, [2])), value("i", tensor(I, []))],
+    )
+    scan = node("Scan", ["v0", "at"], ["y", "z"], body=body, num_scan_inputs=1, scan_input_directions=[direction])
+    nodes = [node("SplitToSequence", ["x"], ["s"], keepdims=0), scan]
+    inputs = [("x", tensor(F, ["n", 2])), ("v0", tensor(F, [2])), ("at", tensor(I, ["k"]))]
+    proto = model(nodes, inputs, [("y", tensor(F, None)), ("z", tensor(F, None))])
+    x, v0 = arrays((4, 2), (2,))
+    check(proto, {"x": x, "v0": v0, "at": np.array([2, 0, 3])})
 
 
 def chosen():
@@ -331,9 +356,9 @@ def test_what_such_a_model_has_not():
     t = np.ones((2, 3), np.float32)
     with pytest.raises(df.InputError, match="gives new arrays"):
         session.run({"x": [], "t": t}, out={"y": t})
-    with pytest.raises(df.ModelError, match="'x' is a sequence of float32 tensors.*no plan"):
+    with pytest.raises(df.ModelError, match=r"'x' is a sequence of float32 tensors.*no plan"):
         session.plan({"t": (2, 3)})
-    with pytest.raises(df.ModelError, match="'x' is a sequence.*not be trained"):
+    with pytest.raises(df.ModelError, match=r"'x' is a sequence.*not be trained"):
         df.Trainer(loaded, loss="mse", optimizer="sgd", devices=["cpu"])
 
 
@@ -367,7 +392,7 @@ def test_nodes_that_don_t_fit(nodes, message):
 )
 def test_inputs_of_other_kinds_are_refused(type_):
     proto = model([node("Identity", ["x"], ["y"])], [("x", type_)], [("y", OF_FLOATS)])
-    with pytest.raises(df.ModelError, match="input 'x' of the main graph is a .*expected a tensor, a sequence"):
+    with pytest.raises(df.ModelError, match=r"input 'x' of the main graph is a .*expected a tensor, a sequence"):
         load_bytes(proto.SerializeToString())
 
 

@@ -15,7 +15,7 @@ from ..file.records import GraphRecord
 from ..importer import Importer, Undetermined
 from ..shape_eval import Known, axis_in, filled
 from ..subgraphs import Body
-from ..tensor import Tensor
+from ..tensor import NotATensor, Tensor
 
 T = Tensor
 operator = Collector()
@@ -81,10 +81,17 @@ def Scan(
     reverse = int(all(forth))  # the op runs backwards itself, without a copy
     xs = [x if d == reverse else _reversed(x) for x, d in zip(xs, forth, strict=True)]
     row_types = [TensorType(x.type.dtype, x.type.shape[1:]) for x in xs]
-    inner = Body(c, body, [*(v.type for v in carries), *row_types])
-    captures = _captures(c, inner)
-    attributes = {"n_carries": carried, "n_xs": len(xs), "reverse": reverse}
-    results = _results(c, ops.scan, [*carries, *xs, *captures], attributes, [inner.graph()])
+    try:
+        inner = Body(c, body, [*(v.type for v in carries), *row_types])
+        captures = _captures(c, inner)
+        attributes = {"n_carries": carried, "n_xs": len(xs), "reverse": reverse}
+        results = _results(c, ops.scan, [*carries, *xs, *captures], attributes, [inner.graph()])
+    except (NotATensor, Undetermined) as error:  # it reads a sequence, or what it computes decides about shapes
+        if isinstance(error, Undetermined) and error.value.builder is c.builder:
+            raise
+        if isinstance(xs[0].type.shape[0], Dim):
+            c.ask(operands[carried], "the number of iterations over")
+        results = _unrolled_scan(c, carries, xs, body, reverse)
     targets = _axes(scan_output_axes, rows, "scan_output_axes")
     stacked = []
     for value, direction, axis in zip(results[carried : carried + rows], back, targets, strict=True):
@@ -182,13 +189,38 @@ def _unrolled(
         for row, result in zip(stacked, results[len(carried) :], strict=True):
             row.append(c.value(result))
         index += 1
-    if rows and not index:
+    return (*carried, *map(_stacked, stacked))
+
+
+def _unrolled_scan(
+    c: Importer, carries: Sequence[Value], xs: Sequence[Value], body: GraphRecord, reverse: int
+) -> list[Any]:
+    """The results of a scan as the nodes of its iterations."""
+    count = int(xs[0].type.shape[0])
+    if count > _MOST_UNROLLED:
+        raise ModelError(f"it makes {count} iterations, whose shapes differ; expected at most {_MOST_UNROLLED}")
+    carried: list[Any] = list(carries)
+    stacked: list[list[Any]] = [[] for _ in body.outputs[len(carried) :]]
+    for index in reversed(range(count)) if reverse else range(count):
+        rows = [ops.reshape(slice_axis(x, 0, index, index + 1), shape=x.type.shape[1:]) for x in xs]
+        results = c.inlined(body, [*carried, *rows])
+        carried = results[: len(carried)]
+        for row, result in zip(stacked, results[len(carried) :], strict=True):
+            row.insert(0 if reverse else len(row), c.value(result))
+    last = [c.value(result) for result in carried] if count else carries
+    return [*last, *map(_stacked, stacked)]
+
+
+def _stacked(rows: Sequence[Value]) -> Any:
+    """Results of iterations along a new first axis.
+
+    Raises:
+        ModelError: there are none.
+    """
+    if not rows:
         raise ModelError("it makes no iteration, so the shape of what it stacks is not known")
-    joined = []
-    for row in stacked:
-        ones = [ops.reshape(v, shape=(1, *v.type.shape)) for v in row]
-        joined.append(ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0))
-    return (*carried, *joined)
+    ones = [ops.reshape(row, shape=(1, *row.type.shape)) for row in rows]
+    return ones[0] if len(ones) == 1 else ops.concat(*ones, axis=0)
 
 
 def _may_be(a: TensorType, b: TensorType) -> bool:
