@@ -91,12 +91,14 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Runs MODEL once."""
+    """Runs MODEL once; the elements of a sequence y are written as y[0], y[1] and so on."""
+    from ..execute.sequences import flattened
     from ..session import Session
 
     loaded = read_model(model, batch, limits_of(options))
     arguments = read_arguments(loaded, inputs)
-    outputs = Session(loaded, **execution(options)).run(arguments)
+    results: Mapping[str, Any] = Session(loaded, **execution(options)).run(arguments)
+    outputs = flattened({n: tuple(given) if isinstance(given, list) else given for n, given in results.items()})
     if target is not None:
         _write_arrays(Path(target), outputs)
     summary = {name: _summary(array) for name, array in outputs.items()}
@@ -194,8 +196,8 @@ def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tup
     """Says what MODEL takes, gives and holds, and which device runs what."""
     loaded = read_model(model, batch)
     described: dict[str, Any] = {
-        "inputs": {name: str(type_) for name, type_ in loaded.inputs.items()},
-        "outputs": {name: str(type_) for name, type_ in loaded.outputs.items()},
+        "inputs": {name: str(loaded.forms.get(name, type_)) for name, type_ in loaded.inputs.items()},
+        "outputs": {name: str(loaded.forms.get(name, type_)) for name, type_ in loaded.outputs.items()},
         "parameters": [
             {
                 "name": name,

@@ -6,10 +6,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import dataflow as df
+from dataflow.cli.main import commands
 from dataflow_onnx.loading import load_bytes
 
 node = helper.make_node
@@ -410,3 +412,14 @@ def test_weights_in_a_sequence_are_parameters():
         trainer.step({"x": np.ones((1, 2), np.float32), "labels": np.zeros((1, 3), np.float32)})
     assert not np.array_equal(loaded.parameters["v"].array, w + 1)
     np.testing.assert_array_equal(loaded.parameters["w"].array, w)
+
+
+def test_the_command_line_says_what_sequences_are_and_writes_their_elements(tmp_path):
+    path, x, y = tmp_path / "model.onnx", tmp_path / "x.npy", tmp_path / "y.npz"
+    onnx.save(chosen(), path)
+    np.save(x, np.ones(2, np.float32))
+    done = CliRunner().invoke(commands, ["inspect", str(path)])
+    assert "y: sequence of float32 tensors" in done.output
+    done = CliRunner().invoke(commands, ["run", str(path), "--input", str(x), "--output", str(y)])
+    assert done.exit_code == 0, done.output
+    assert np.load(y).files == ["y[0]", "y[1]"]
