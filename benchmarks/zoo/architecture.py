@@ -111,7 +111,10 @@ def tensors(found: Any) -> list[torch.Tensor]:
 
 
 def prepared(module: torch.nn.Module, seed: int) -> torch.nn.Module:
-    """The module in inference, no two of its parameters alike and none of one value."""
+    """The module in inference, no two of its parameters alike and none of one value.
+
+    Matrices that begin small, for a long training, are scaled by their width: else gradients vanish on the way.
+    """
     generator = torch.Generator().manual_seed(seed)
     known: set[tuple[float, ...]] = set()
     with torch.no_grad():
@@ -120,6 +123,9 @@ def prepared(module: torch.nn.Module, seed: int) -> torch.nn.Module:
             if first in known or (parameter.numel() > 1 and bool((parameter == first[0]).all())):
                 parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
             known.add(first)
+            if parameter.dim() > 1 and parameter[0].numel() > 1:
+                wanted = parameter[0].numel() ** -0.5
+                parameter *= max(1.0, wanted / max(float(parameter.std()), 1e-6))
     return module.eval()
 
 

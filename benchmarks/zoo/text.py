@@ -232,6 +232,7 @@ def architectures() -> list[Architecture]:
                 SIZES,
                 OTHERS,
                 call=_hidden_alone if alone else _hidden,
+                trains=kind != "yoso",  # whose gradient is an estimate, not that of what it computes
             )
         )
     for kind, more in DECODERS.items():
@@ -244,6 +245,7 @@ def architectures() -> list[Architecture]:
                 SIZES,
                 OTHERS,
                 call=_logits_alone if alone else _logits,
+                trains=kind != "rwkv",  # of whose parameters the exporters store one minus them too
             )
         )
     found += [_cached(kind) for kind in CACHES]

@@ -7,6 +7,7 @@ A row that is there is not measured again, so that a run that was stopped goes o
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -22,13 +23,15 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results/zoo.jsonl"
 PAGE = HERE.parents[1] / "docs/models.md"
 STAGES = ("run", "gradients", "steps", "time", "first")
+FIGURES = ("error_ratio", "ratio", "first_ratio", "numpy_nodes", "gradient_error", "pytorch_gradient_error")
 MARK = "## The zoo\n"
 INTRO = """
 `benchmarks/zoo/run.sh FOLDER` exports the models (random weights, nothing is downloaded), runs each on the CPU and
-writes this table. error: the largest difference from float64 as a multiple of onnxruntime's, over all bindings of named
-sizes; ratio, first: time of a run, and from the file to the first result, as a part of onnxruntime's; NumPy: nodes that
-run there; gradient: the largest deviation of a parameter's gradient from PyTorch's in float64; loss: after twenty steps
-as a part of the first; saved: the saved file's difference in onnxruntime.
+writes this table: a line per architecture, with the worst of its variants (both exporters, fixed and named sizes).
+error: the largest difference from float64 as a multiple of onnxruntime's, over all bindings of named sizes; ratio,
+first: time of a run, and from the file to the first result, as a part of onnxruntime's; NumPy: nodes that run there;
+gradient: the largest deviation of a parameter's gradient from PyTorch's in float64, and PyTorch's own of that gradient
+in float32; loss: after twenty steps as a part of the first; saved: the saved file's difference in onnxruntime.
 """
 
 
@@ -81,10 +84,14 @@ def read(results: Path) -> dict[str, dict[str, Any]]:
 def line(row: Mapping[str, Any]) -> str:
     """A row of the page."""
     failed = [f"{key.removesuffix('_failed')}: {text}" for key, text in row.items() if key.endswith("_failed")]
-    if "refusal" in row and not row.get("loads"):
+    if "refusal" in row:
         failed = [row["refusal"]]
-    cells = [row["model"], "yes" if row.get("loads") else "no"]
-    cells += [_short(row.get(k)) for k in ("error_ratio", "ratio", "first_ratio", "numpy_nodes", "gradient_error")]
+    loads = row.get("loads")
+    cells = [row["model"], loads if isinstance(loads, str) else "yes" if loads else "no"]
+    cells += [
+        _short(row.get(k))
+        for k in ("error_ratio", "ratio", "first_ratio", "numpy_nodes", "gradient_error", "pytorch_gradient_error")
+    ]
     cells += [_short(row["last_loss"] / row["loss"] if row.get("loss") else None), _short(row.get("saved_error"))]
     cells.append(" ".join("; ".join(failed).split()).replace("|", "\\|")[:160])
     return "| " + " | ".join(cells) + " |"
@@ -94,11 +101,31 @@ def _short(value: Any) -> str:
     return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+def joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One row of an architecture's variants: the worst of each figure, and how many of them load."""
+    found: dict[str, Any] = {"model": rows[0]["model"].partition(".")[0]}
+    found["loads"] = f"{sum(bool(row.get('loads')) for row in rows)} of {len(rows)}"
+    for key in sorted({key for row in rows for key in row} - found.keys()):
+        values = [row[key] for row in rows if key in row and not (key == "refusal" and row.get("loads"))]
+        if not values:
+            continue
+        if key == "refusal" or key.endswith("_failed"):
+            found[key] = values[0]
+        elif all(isinstance(v, (int, float)) for v in values):
+            found[key] = max(values)
+    if "loss" in found:  # of the variant whose loss falls least
+        worst = max((row for row in rows if row.get("loss")), key=lambda row: row["last_loss"] / row["loss"])
+        found |= {"loss": worst["loss"], "last_loss": worst["last_loss"]}
+    return found
+
+
 def write_page(rows: Mapping[str, Mapping[str, Any]]) -> None:
     """The table in the place of the page's last section."""
     text = PAGE.read_text().split(MARK)[0].rstrip()
-    head = "| model | loads | error | ratio | first | NumPy | gradient | loss | saved | what fails |"
-    table = "\n".join([head, "|" + " --- |" * head.count(" | ") + " --- |", *(line(r) for r in rows.values())])
+    head = "| model | loads | error | ratio | first | NumPy | gradient | PyTorch's | loss | saved | what fails |"
+    groups = itertools.groupby(sorted(rows.values(), key=lambda r: r["model"]), lambda r: r["model"].partition(".")[0])
+    lines = [line(joined(list(group))) for _, group in groups]
+    table = "\n".join([head, "|" + " --- |" * head.count(" | ") + " --- |", *lines])
     PAGE.write_text(f"{text}\n\n{MARK}{INTRO}\n{table}\n")
 
 
