@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import ops
-from ...ir.types import float32, float64
+from ...ir.types import float32, float64, int8, int32, int64, uint8
 from ..sample import LONG_SUM, Operand, Sample, i, x
 
 
@@ -35,6 +35,18 @@ def _reduce() -> list[Sample]:
     rows += [
         Sample(getattr(ops, f"reduce_{n}"), (i(3, 5, low=-4, high=4),), {"axes": (1,)}) for n in ("sum", "max", "min")
     ]
+    for d in (int32, int64):  # products wrap around
+        rows += [Sample(ops.reduce_prod, (i(5, 40, low=-9, high=9, dtype=d),), {"axes": (a,)}) for a in (0, 1)]
+    for d in (int8, uint8):
+        low = -120 if d == int8 else 0
+        rows += [
+            Sample(op, (i(3, 4, low=low, high=120, dtype=d),), {"axes": (1,)})
+            for op in (ops.reduce_max, ops.reduce_min)
+        ]
+        rows += [Sample(op, (i(9, 70, high=120, dtype=d),), {"axes": (0,)}) for op in (ops.reduce_max, ops.reduce_min)]
+        rows += [
+            Sample(op, (i(9, 70, high=9, dtype=d),), {"axis": a}) for op in (ops.argmax, ops.argmin) for a in (0, 1)
+        ]
     for name in ("argmax", "argmin"):
         for shape, axis in (((3, 5), 1), ((3, 5), 0), ((17,), 0), ((2, 3, 33), 1), ((64, 10), 1), ((0, 4), 1)):
             rows += [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import ops
-from ...ir.types import int32, int64
+from ...ir.types import float64, int32, int64
 from ..sample import Operand, Sample, i, x
 
 
@@ -26,6 +26,13 @@ def _elements() -> list[Sample]:
     rows.append(Sample(ops.scatter_elements, (x(4, 3), distinct, x(2, 3)), {"axis": 0}, gradient=(0, 2)))
     rows.append(Sample(ops.gather_elements, (i(4, 3, high=9), distinct), {"axis": 0}))
     rows.append(Sample(ops.scatter_elements, (i(4, 3, high=9), distinct, i(2, 3, high=9)), {"axis": 0}))
+    for dtype in (float64, int32, int64):
+        numbers = (
+            Operand((4, 3), dtype, "range", -9, 9),
+            i(5, 3, low=-4, high=4),
+            Operand((5, 3), dtype, "range", -9, 9),
+        )
+        rows += [Sample(ops.scatter_elements, numbers, {"reduction": r}) for r in ("add", "mul", "max", "min")]
     return rows
 
 

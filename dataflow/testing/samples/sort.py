@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import ops
-from ...ir.types import DType, float32, float64, int32, int64
+from ...ir.types import DType, float32, float64, int8, int16, int32, int64, uint8
 from ..sample import LONG_SUM, Operand, Sample, i, x
 
 
@@ -35,6 +35,9 @@ def _ordering() -> list[Sample]:
         for largest in (0, 1):
             operand = x(*shape, kind="distinct") if dtype == float32 else i(*shape, high=5)
             rows.append(Sample(ops.topk, (operand,), {"k": k, "axis": axis, "largest": largest}, gradient=checked))
+    for d in (float64, int8, int16, int32, uint8):
+        rows += [Sample(ops.topk, (i(3, 9, high=7, dtype=d),), {"k": 4, "axis": 1, "largest": n}) for n in (0, 1)]
+    rows.append(Sample(ops.cumsum, (x(3, 9, dtype=float64),), {"axis": 1}))
     equal = Operand((2, 6), float32, value=[1, 3, 3, 0, 3, 1, 2, 2, 2, 2, 2, 2])
     rows += [Sample(ops.topk, (equal,), {"k": 4, "largest": largest}) for largest in (0, 1)]
     return rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow import Value, bool_, float32, ops
+from dataflow import Value, bool_, float32, float64, ops
 from dataflow.errors import ModelError
 
 from ..converters import Collector
@@ -20,6 +20,8 @@ operator = Collector()
 
 
 _OF_NOTHING = {"ReduceMax": -1, "ReduceMin": 1, "ReduceLogSumExp": -1}  # the sign of what ONNX gives
+
+_OF_FLOATS = ("ReduceMean", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")  # of integers: rounded towards zero
 
 
 def _of_nothing(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
@@ -42,6 +44,8 @@ def _reduced(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     over: dict[str, Any] = {"axes": tuple(axes), "keepdims": keepdims}
     if name in _OF_NOTHING and any(x.type.shape[a] == 0 for a in axes_in(axes, x.type.rank)):
         return _of_nothing(name, x, **over)
+    if x.type.dtype.is_int and name in _OF_FLOATS:
+        return ops.cast(_reduced(name, ops.cast(x, to=float64), **over), to=x.type.dtype)
     if name == "ReduceL1":
         return ops.reduce_sum(ops.abs(x), **over)
     if name == "ReduceL2":

@@ -119,6 +119,10 @@ DEFINE(argmax_i32, int32_t, DF_MAXIMUM, >, >=)
 DEFINE(argmin_i32, int32_t, DF_MINIMUM, <, <=)
 DEFINE(argmax_i64, int64_t, DF_MAXIMUM, >, >=)
 DEFINE(argmin_i64, int64_t, DF_MINIMUM, <, <=)
+DEFINE(argmax_i8, int8_t, DF_MAXIMUM, >, >=)
+DEFINE(argmin_i8, int8_t, DF_MINIMUM, <, <=)
+DEFINE(argmax_u8, uint8_t, DF_MAXIMUM, >, >=)
+DEFINE(argmin_u8, uint8_t, DF_MINIMUM, <, <=)
 
 DF_KERNELS(arg_reduce) = {DF_KERNEL("argmax", "f32", "f32->i64", NULL, argmax_f32_run),
                           DF_KERNEL("argmin", "f32", "f32->i64", NULL, argmin_f32_run),
@@ -128,4 +132,8 @@ DF_KERNELS(arg_reduce) = {DF_KERNEL("argmax", "f32", "f32->i64", NULL, argmax_f3
                           DF_KERNEL("argmin", "i32", "i32->i64", NULL, argmin_i32_run),
                           DF_KERNEL("argmax", "i64", "i64->i64", NULL, argmax_i64_run),
                           DF_KERNEL("argmin", "i64", "i64->i64", NULL, argmin_i64_run),
+                          DF_KERNEL("argmax", "i8", "i8->i64", NULL, argmax_i8_run),
+                          DF_KERNEL("argmin", "i8", "i8->i64", NULL, argmin_i8_run),
+                          DF_KERNEL("argmax", "u8", "u8->i64", NULL, argmax_u8_run),
+                          DF_KERNEL("argmin", "u8", "u8->i64", NULL, argmin_u8_run),
                           NULL};

@@ -18,6 +18,7 @@
 #define MIN_OF(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define SUM_OF(a, b) ((a) + (b))
 #define PROD_OF(a, b) ((a) * (b))
+#define PROD_INT(a, b) ((uint64_t)(a) * (uint64_t)(b)) /* wraps */
 
 /* |W| is the type to compute in: unsigned for integer sums, which wrap. |field| is f or i, |V| its
  * type. */
@@ -86,6 +87,12 @@ DEFINE_REDUCER(min_i32, int32_t, int32_t, i, int64_t, MIN_OF, INT32_MAX, , NULL)
 DEFINE_REDUCER(min_i64, int64_t, int64_t, i, int64_t, MIN_OF, INT64_MAX, , NULL)
 DEFINE_REDUCER(prod_f32, float, float, f, double, PROD_OF, 1.0f, , NULL)
 DEFINE_REDUCER(prod_f64, double, double, f, double, PROD_OF, 1.0, , NULL)
+DEFINE_REDUCER(prod_i32, int32_t, uint32_t, i, uint64_t, PROD_INT, 1, , NULL)
+DEFINE_REDUCER(prod_i64, int64_t, uint64_t, i, uint64_t, PROD_INT, 1, , NULL)
+DEFINE_REDUCER(max_i8, int8_t, int8_t, i, int64_t, MAX_OF, INT8_MIN, , NULL)
+DEFINE_REDUCER(max_u8, uint8_t, uint8_t, i, int64_t, MAX_OF, 0, , NULL)
+DEFINE_REDUCER(min_i8, int8_t, int8_t, i, int64_t, MIN_OF, INT8_MAX, , NULL)
+DEFINE_REDUCER(min_u8, uint8_t, uint8_t, i, int64_t, MIN_OF, UINT8_MAX, , NULL)
 
 /* ---- Running -------------------------------------------------------------------------------- */
 
@@ -175,7 +182,13 @@ int64_t DF_NAME(df_reduce_workspace)(const int64_t *shape, int32_t rank, int32_t
   X(min, i32)                                                                                      \
   X(min, i64)                                                                                      \
   X(prod, f32)                                                                                     \
-  X(prod, f64)
+  X(prod, f64)                                                                                     \
+  X(prod, i32)                                                                                     \
+  X(prod, i64)                                                                                     \
+  X(max, i8)                                                                                       \
+  X(max, u8)                                                                                       \
+  X(min, i8)                                                                                       \
+  X(min, u8)
 
 #define RUN_OF(op, type)                                                                           \
   static df_status reduce_##op##_##type(const df_call *call) { return reduce(call, &op##_##type); }

@@ -73,19 +73,50 @@ static df_status gather_nd_run(const df_call *call) {
 
 /* ---- Scatters ------------------------------------------------------------------------------- */
 
-/* y[j] = the update joined to it; each case a loop of its own, so that it becomes vector code. */
-#define JOIN_ROW(label, reduction)                                                                 \
-  label:                                                                                           \
-  for (int64_t j = 0; j < n; j++)                                                                  \
-    to[j] = df_scatter_join(to[j], from[j], reduction);                                            \
-  break;
+/* y[j] = the update joined to it; each case a loop of its own, so that it becomes vector code. W is
+ * the type to compute in: without sign for integers, which wrap. */
+#define DEFINE_JOIN(type, T, W)                                                                    \
+  static void join_##type(void *y, const void *updates, int64_t n, int32_t reduction) {            \
+    T *to = y;                                                                                     \
+    const T *from = updates;                                                                       \
+    switch (reduction) {                                                                           \
+    case DF_SCATTER_ADD:                                                                           \
+      for (int64_t j = 0; j < n; j++)                                                              \
+        to[j] = (T)((W)to[j] + (W)from[j]);                                                        \
+      break;                                                                                       \
+    case DF_SCATTER_MUL:                                                                           \
+      for (int64_t j = 0; j < n; j++)                                                              \
+        to[j] = (T)((W)to[j] * (W)from[j]);                                                        \
+      break;                                                                                       \
+    case DF_SCATTER_MAX:                                                                           \
+      for (int64_t j = 0; j < n; j++)                                                              \
+        to[j] = DF_MAXIMUM(to[j], from[j]);                                                        \
+      break;                                                                                       \
+    default:                                                                                       \
+      for (int64_t j = 0; j < n; j++)                                                              \
+        to[j] = DF_MINIMUM(to[j], from[j]);                                                        \
+    }                                                                                              \
+  }
+DEFINE_JOIN(f32, float, float)
+DEFINE_JOIN(f64, double, double)
+DEFINE_JOIN(i32, int32_t, uint32_t)
+DEFINE_JOIN(i64, int64_t, uint64_t)
 
-static void join_row(float *to, const float *from, int64_t n, int32_t reduction) {
-  switch (reduction) {
-    JOIN_ROW(case DF_SCATTER_ADD, DF_SCATTER_ADD)
-    JOIN_ROW(case DF_SCATTER_MUL, DF_SCATTER_MUL)
-    JOIN_ROW(case DF_SCATTER_MAX, DF_SCATTER_MAX)
-    JOIN_ROW(default, DF_SCATTER_MIN)
+typedef void (*join_rows)(void *y, const void *updates, int64_t n, int32_t reduction);
+
+/* Null for types whose elements are replaced alone. */
+static join_rows join_of(int32_t dtype) {
+  switch (dtype) {
+  case DF_FLOAT32:
+    return join_f32;
+  case DF_FLOAT64:
+    return join_f64;
+  case DF_INT32:
+    return join_i32;
+  case DF_INT64:
+    return join_i64;
+  default:
+    return NULL;
   }
 }
 
@@ -98,13 +129,14 @@ static df_status scatter(const df_call *call, const df_entries *e, const char *o
   if (y->data != data->data)
     memcpy(y->data, data->data, (size_t)(elements * item));
   const int32_t reduction = df_scatter_reduction(call->attributes, call->n_attributes);
+  const join_rows join = join_of(y->dtype);
   for (int64_t i = 0; i < e->count && e->row > 0; i++) {
     const int64_t at = offset_of(e, i);
     const char *from = (const char *)updates->data + i * e->row * item;
     if (reduction == DF_SCATTER_REPLACE)
       memcpy((char *)y->data + at * item, from, (size_t)(e->row * item));
     else
-      join_row((float *)y->data + at, (const float *)(const void *)from, e->row, reduction);
+      join((char *)y->data + at * item, from, e->row, reduction);
   }
   return DF_OK;
 }
@@ -122,9 +154,9 @@ static df_status scatter_nd_run(const df_call *call) {
 /* ---- Records -------------------------------------------------------------------------------- */
 
 static const char *accepts_scatter(const df_node *node) {
-  if (node->inputs[0].dtype != DF_FLOAT32 &&
+  if (!join_of(node->inputs[0].dtype) &&
       df_scatter_reduction(node->attributes, node->n_attributes) != DF_SCATTER_REPLACE)
-    return "only float32 elements are reduced";
+    return "only float32, float64, int32 and int64 elements are reduced";
   return df_entries_accepts(node);
 }
 
