@@ -25,7 +25,7 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
     """The graph with nodes of constant inputs replaced by their results.
 
     Views are not folded: they cost nothing. A node stays where an input is named in ``mutable`` (what is
-    trained or updated), where it has effects, where its result is larger than its inputs and ``LIMIT``, or where
+    trained or updated), where it has effects, where its result is larger than twice its inputs and ``LIMIT``, or where
     folding has become too much work: it is then computed at each run.
 
     Args:
@@ -76,7 +76,7 @@ class _Folding:
             return True
         size = sum(v.type.nbytes for v in node.outputs if v is not None)
         read = sum(v.type.nbytes for v in inputs)
-        if size > max(LIMIT, read) or size - read > self._growth or (work := _work(node)) > self._work:
+        if size > max(LIMIT, 2 * read) or size - read > self._growth or (work := _work(node)) > self._work:
             return False
         self._growth -= max(size - read, 0)
         self._work -= work

@@ -9,6 +9,7 @@ from dataflow.errors import DataflowError, ModelError
 from dataflow.plugin import Form, Given, GraphBuilder, Listed, Specialize, Wanted, element_name, eliminate_dead_code
 
 from .converters import Table
+from .file.reader import inferred_type
 from .file.records import Array, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .importer import Importer, Undetermined
@@ -132,6 +133,9 @@ def _type(name: str, record: ModelRecord, example: Listed | None, why: str) -> T
             return TensorType(found.dtype, tuple(Dim(f"{name}.{axis}") for axis in range(found.rank)))
         if example.lengths.get(name):
             return Form(outputs[element_name(name, 0)].type.dtype, sequence=True, optional=False)
+    found = inferred_type(name, record)
+    if found is not None:
+        return found
     if form is not None:
         return form
     raise ModelError(f"{why}; and the output {name!r} has no type in the file")

@@ -151,8 +151,11 @@ def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str,
             where += f", which is converted from opset {table.versions[domain, op][0].since} on"
         lines.append(f"  {domain or 'ai.onnx'}.{op}, {where}: {len(uses)} nodes, first {uses[0]}")
     text = f"{path}: these operators are not known:\n" + "\n".join(lines)
-    if any(domain == "com.microsoft" for domain, _ in missing):
-        text += "\nThe file was optimized by onnxruntime, or made for it alone; export the plain model instead"
+    if any(domain.startswith("com.microsoft") for domain, _ in missing):
+        text += (
+            "\nonnxruntime made the file for itself: what com.microsoft.nchwc holds is laid out for one processor (optimize "
+            "with ORT_ENABLE_EXTENDED at most), and the others have no converter; export the plain model instead"
+        )
     text += "\nA plugin can bring converters of operators (hook onnx_converters)"
     reachable = _importable(record, nodes, set(missing))
     if reachable:

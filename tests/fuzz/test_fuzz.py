@@ -11,7 +11,7 @@ import pytest
 
 import dataflow as df
 
-from . import files, gradients, graphs, plans
+from . import files, gradients, graphs, plans, sizes
 from .campaign import campaign
 from .comparing import wrong
 from .corpus import corpus
@@ -38,6 +38,14 @@ def test_random_graphs_are_right_on_every_device_and_with_every_option(block):
 def test_gradients_of_random_graphs_agree_with_differences():
     report = campaign("gradients", gradients.target, 3, range(20))
     assert report.cases == 20
+    assert not report.findings
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_models_that_compute_with_sizes_give_what_onnxruntime_gives(block):
+    report = campaign("sizes", sizes.target, 3, range(250 * block, 250 * block + 250))
+    assert report.cases == 250
+    assert report.counts["ran"] > 225
     assert not report.findings
 
 

@@ -18,9 +18,7 @@ from dataflow_onnx.loading import load_bytes
 from dataflow_onnx.operators import STANDARD
 
 # Cases of converted operators that are refused: pattern of names, why, and what the message says.
-REFUSED = [
-    (r"test_wrap_pad", "no such padding", "mode 'wrap'"),
-]
+REFUSED: list[tuple[str, str, str]] = []
 RANDOM = r"test_bernoulli\w*"  # the expected values are of another generator
 MOST_STORED = 32  # elements of an input that is stored in the model where the importer must know it
 

@@ -174,7 +174,7 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
             raise ModelError("a step is 0")
         begin[axis], stop[axis] = _clamped(start, end, stride, shape[axis])
         step[axis] = int(stride)
-    return ops.slice(c.value(x), starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
+    return ops.slice(c.weight(x), starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
 
 
 def _clamped(start: Any, end: Any, step: int, size: Any) -> tuple[Any, Any]:
@@ -277,8 +277,6 @@ def Pad(c: Importer, x: T, pads: T, value: T | None = None, axes: T | None = Non
     all_pads = [0] * (2 * rank)
     for index, axis in enumerate(chosen):
         all_pads[axis], all_pads[axis + rank] = given[index], given[index + len(chosen)]
-    if mode == "wrap":
-        raise ModelError("mode 'wrap' is not supported")
     fill = None if value is None else c.value(value)
     if fill is not None and fill.type.rank:
         fill = ops.reshape(fill, shape=())
