@@ -74,6 +74,7 @@ class Importer:
         self.roles: dict[str, tuple[str, bool]] = {}
         self.lengths: dict[str, int | None] = {}
         self.claimed: set[Value] = set()  # values that have their name from the file
+        self._of_file: frozenset[str] | None = None
         self._sizes_named: set[str] = set()  # names of sizes that are read
         self._static: tuple[GraphBuilder, SizeValues] | None = None
 
@@ -325,6 +326,12 @@ class Importer:
         assert value is not None
         return value
 
+    def is_of_file(self, name: str) -> bool:
+        """Whether a stored tensor is the same for all inputs: in a graph for some alone, others may depend on them."""
+        if self._of_file is None:
+            self._of_file = _stored_names(self.record.graph)
+        return not self.types or name in self._of_file
+
     def constant(self, tensor: Tensor) -> Array | None:
         """The data of a tensor that is stored, or computed from stored ones alone; else None."""
         if tensor.array is not None:
@@ -350,6 +357,8 @@ class Importer:
         if source is not None and source.array is not None and source.array.dtype.kind in "fV":
             array, name = source.array, self.value(source).name
             if name in self.roles or name != source.name:  # the file has it under another name, or several of them
+                return value
+            if not self.outermost.is_of_file(name):
                 return value
             if role == "statistic":
                 self.roles[name] = role, False
@@ -479,6 +488,12 @@ class Importer:
             role, trainable = self.roles.get(value.name, ("constant", False))
             stored[value] = Initializer(data.array, role, trainable)  # type: ignore[arg-type]
         return dataclasses.replace(graph, initializers=stored)
+
+
+def _stored_names(graph: GraphRecord) -> frozenset[str]:
+    """Names of what a graph of the file and its bodies store: initializers and constants."""
+    found = {*graph.initializers, *(n for node in graph.nodes if node.op == "Constant" for n in node.outputs)}
+    return frozenset(found.union(*(_stored_names(body) for node in graph.nodes for body in node.bodies)))
 
 
 class _Captured(Mapping[Value, "tuple[SizeValues, Value]"]):

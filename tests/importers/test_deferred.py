@@ -168,3 +168,23 @@ def test_sizes_are_data_and_data_are_sizes():
     plan = session.plan((2, 7))
     assert plan.outputs["tiled"].type.sizes == (6, 21)
     assert not any(word in str(plan) for word in ("sizes", "read_shape", "range"))
+
+
+def test_a_tensor_that_is_filled_for_some_sizes_is_no_weight():
+    """One program's constants were found under the name of another's, which was made for other sizes."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("ConstantOfShape", ["shape"], ["filled"], value=onnx.numpy_helper.from_array(np.float32([0.25]))),
+        node("Slice", ["filled", "zero", "many"], ["part"]),
+        node("Add", ["part", "filled"], ["sum"]),
+        node("ReduceSum", ["x", "axes"], ["y"], keepdims=1),
+    ]
+    stored = [("zero", np.array([0])), ("many", np.array([99]))]
+    inputs = [("x", F, ("n", "m")), ("axes", I, (1,))]
+    proto = model(nodes, inputs, [("sum", F, 2), ("y", F, 2)], stored)
+    loaded = load_bytes(proto.SerializeToString())
+    assert not loaded.parameters
+    session = df.Session(loaded, devices=["cpu"])
+    for shape in ((2, 2), (4, 4), (3, 5)):
+        found = session.run({"x": np.ones(shape, np.float32), "axes": np.array([1])})
+        np.testing.assert_array_equal(found["sum"], np.full(shape, 0.5, np.float32))
