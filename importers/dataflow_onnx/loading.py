@@ -154,7 +154,8 @@ def _refuse_unknown(record: ModelRecord, nodes: Sequence[NodeRecord], path: str,
     if any(domain.startswith("com.microsoft") for domain, _ in missing):
         text += (
             "\nonnxruntime made the file for itself: what com.microsoft.nchwc holds is laid out for one processor "
-            "(optimize with ORT_ENABLE_EXTENDED at most), and the others have no converter; export the plain model instead"
+            "(optimize with ORT_ENABLE_EXTENDED at most), and the others have no converter; export the plain model "
+            "instead"
         )
     text += "\nA plugin can bring converters of operators (hook onnx_converters)"
     reachable = _importable(record, nodes, set(missing))
