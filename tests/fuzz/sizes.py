@@ -122,11 +122,11 @@ def reshape(model: Model, x: str, shapes: Shapes) -> None:
         return
     at = model.random.randrange(len(shapes[0]) - 1)
     shape = model.add("Shape", [x])
-    parts = [model.add("Gather", [shape, model.constant(i)]) for i in range(len(shapes[0]))]
-    joined = model.add("Mul", [parts[at], parts[at + 1]])
+    axes = [model.add("Gather", [shape, model.constant(i)]) for i in range(len(shapes[0]))]
+    joined = model.add("Mul", [axes[at], axes[at + 1]])
     if model.random.random() < 0.5 and all(all(s) for s in shapes):
         joined = model.constant(-1)
-    shape = model.vector([*parts[:at], joined, *parts[at + 2 :]])
+    shape = model.vector([*axes[:at], joined, *axes[at + 2 :]])
     found = model.add("Reshape", [x, shape], allowzero=int(joined not in model.stored))
     model.keep(found, [(*s[:at], s[at] * s[at + 1], *s[at + 2 :]) for s in shapes])
 
@@ -143,7 +143,7 @@ def expand(model: Model, x: str, shapes: Shapes) -> None:
         model.keep(found, [(v, *s) for v, s in zip(values, shapes, strict=True)])
 
 
-def cut(model: Model, x: str, shapes: Shapes) -> None:
+def slice_(model: Model, x: str, shapes: Shapes) -> None:
     axis, first, last = _axis(model, shapes), model.number(-9, 9), model.number(-9, 9)
     if axis is None or first is None or last is None:
         return
@@ -178,7 +178,7 @@ def pad(model: Model, x: str, shapes: Shapes) -> None:
         model.keep(found, [(*s[:axis], n, *s[axis + 1 :]) for s, n in zip(shapes, sizes, strict=True)])
 
 
-def positions(model: Model, x: str, shapes: Shapes) -> None:
+def indices(model: Model, x: str, shapes: Shapes) -> None:
     """A range as long as the last axis, added to it."""
     if shapes[0]:
         length = model.add("Gather", [model.add("Shape", [x]), model.constant(-1)])
@@ -276,7 +276,7 @@ def change(model: Model, x: str, shapes: Shapes) -> None:
 
 
 STEPS = (
-    read_size, read_size, compute_size, compute_size, compute_size, reshape, expand, cut, tile, pad, positions, branch,
+    read_size, read_size, compute_size, compute_size, compute_size, reshape, expand, slice_, tile, pad, indices, branch,
     combine, combine, combine, reduce, move, join, multiply, fill, change,
 )  # fmt: skip
 
