@@ -133,9 +133,9 @@ def _type(name: str, record: ModelRecord, example: Listed | None, why: str) -> T
             return TensorType(found.dtype, tuple(Dim(f"{name}.{axis}") for axis in range(found.rank)))
         if example.lengths.get(name):
             return Form(outputs[element_name(name, 0)].type.dtype, sequence=True, optional=False)
-    found = inferred_type(name, record)
-    if found is not None:
-        return found
+    inferred = inferred_type(name, record)
+    if inferred is not None:
+        return inferred
     if form is not None:
         return form
     raise ModelError(f"{why}; and the output {name!r} has no type in the file")
