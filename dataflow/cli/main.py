@@ -209,6 +209,7 @@ def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tup
             for name, p in loaded.parameters.items()
         ],
         "ops": dict(Counter(node.op.name for node in loaded.graph.nodes).most_common()),
+        "deferred": next((n.attributes["why"] for n in loaded.graph.nodes if n.op.name == "deferred"), None),
     }
     try:
         described |= _placement(loaded, shapes, devices)
@@ -250,6 +251,8 @@ def _print_inspection(described: Mapping[str, Any]) -> None:
         aliases = f"  ({', '.join(p['aliases'])})" if p["aliases"] else ""
         click.echo(f"  {p['name']}: {p['type']}, {kind}{aliases}")
     click.echo("ops: " + ", ".join(f"{count} {name}" for name, count in described["ops"].items()))
+    if described["deferred"]:
+        click.echo(f"converted for each form of the inputs, since: {described['deferred']}")
     if "devices" not in described:
         click.echo(f"devices: not known: {described['placement_unknown']}")
         return

@@ -67,6 +67,19 @@ def test_a_branch_on_a_size_is_taken_when_the_size_is_known():
     assert session.plan((5, 4)).inputs["x"].type.sizes == (5, 4)
 
 
+def test_inspect_says_why_a_model_is_converted_for_its_inputs(tmp_path):
+    from click.testing import CliRunner
+
+    from dataflow.cli.main import commands
+
+    path = tmp_path / "squeezed.onnx"
+    path.write_bytes(squeezed().SerializeToString())
+    result = CliRunner().invoke(commands, ["inspect", str(path)])
+    assert result.exit_code == 0
+    assert "since: " in result.output
+    assert "If 'y', opset 18: the condition 'single' depends on sizes or data" in result.output
+
+
 def test_it_trains_by_the_sizes_of_each_batch():
     loaded = load_bytes(squeezed().SerializeToString())
     assert loaded.parameters["w"].trainable
