@@ -202,6 +202,8 @@ do_few(int64_t rows, int64_t stride, const reads *r, const float *buffer, int64_
     CASE(5);
     CASE(6);
 #undef CASE
+  default:
+    break;
   }
 }
 

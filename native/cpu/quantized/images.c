@@ -80,7 +80,7 @@ static void pack_window(const df_byte_images *c, uint8_t *to, int64_t unit, int6
                         int64_t count) {
   const int64_t line = df_byte_line(count);
   const uint8_t *image = c->interleaved + unit * c->fours * c->padded.in_size * DF_BYTE_STEP;
-  int32_t offset[DF_MOST_TAPS];
+  int32_t offset[DF_MOST_TAPS] = {0}; /* as many are set as are read, which the window knows */
   df_tap_offsets(&c->padded, offset);
   for (int64_t j = 0; j < line / DF_BYTE_LEAST_LINE; j++) {
     df_lane_reads reads;

@@ -55,11 +55,11 @@ static int fulfills(int32_t mode, double value, double threshold) {
       const double weight = ((const T *)e->weights)[i];                                            \
       if (target < 0 || target >= e->n_targets)                                                    \
         return "a target that does not exist";                                                     \
-      if (!seen[target])                                                                           \
-        scores[target] = weight;                                                                   \
-      else if (e->how == SUM)                                                                      \
-        scores[target] += weight;                                                                  \
-      else if (e->how == MINIMUM ? weight < scores[target] : weight > scores[target])              \
+      const double old = scores[target];                                                           \
+      const int first = !seen[target];                                                             \
+      if (!first && e->how == SUM)                                                                 \
+        scores[target] = old + weight;                                                             \
+      else if (first || (e->how == MINIMUM ? weight < old : weight > old))                         \
         scores[target] = weight;                                                                   \
       seen[target] = 1;                                                                            \
     }                                                                                              \
@@ -99,6 +99,7 @@ WALK(double)
     const T *x = e->x->data;                                                                       \
     const int64_t n = (end - begin) * e->n_targets;                                                \
     memset(seen, 0, (size_t)n);                                                                    \
+    memset(scores, 0, (size_t)n * sizeof *scores);                                                 \
     for (int64_t tree = 0; tree < e->n_trees; tree++)                                              \
       for (int64_t row = begin; row < end; row++) {                                                \
         const int64_t leaf = walk_##T(e, x + row * e->n_features, e->starts[tree]);                \

@@ -9,6 +9,7 @@
  * Forward, a task is some rows of bins; elements and weights of a bin's samples serve all channels.
  * Backward, a task is some channels of all regions, so that sums have the order of the regions. */
 #include "vision/detection_roi.h"
+#include "assume.h"
 
 /* ---- roi_align ------------------------------------------------------------------------------ */
 
@@ -144,6 +145,7 @@ static void backward_task(void *context, int64_t index, int64_t count, int32_t w
 static df_status pooling_of(const df_call *call, pooling *s, const df_tensor *x, int32_t rois,
                             int32_t size, int32_t scale) {
   const int64_t *bins = df_attr_ints(call, size, NULL);
+  DF_ASSUME(bins); /* two, as the op's shape rule has it */
   *s = (pooling){.y = call->outputs[0].data,
                  .rois = call->inputs[rois].data,
                  .batch = call->inputs[rois + 1].data,
