@@ -58,6 +58,7 @@ def split(graph: Graph) -> tuple[Region, ...]:
     dynamic = _reads_of_data(graph, values)
     kept, levels = _needed(graph), dict.fromkeys((*graph.inputs, *graph.initializers), 0)
     known: dict[str, int] = {}  # level at which a size can be used
+    visible = {*graph.outputs.values(), *(v for node in graph.nodes for v in node.inputs if v is not None)}
     nodes_at: dict[int, list[Node]] = {0: []}
     reads: dict[int, list[tuple[Node, Value]]] = {}
     for node in graph.nodes:
@@ -71,7 +72,9 @@ def split(graph: Graph) -> tuple[Region, ...]:
             reads.setdefault(level, []).append((node, inputs[0]))
             known.update({name: level + 1 for dim in sizes_read(node) for name in dim.names})
             nodes_at.setdefault(level + 1, [])
-        else:
+        if node.op is not read_shape or not visible.isdisjoint(node.outputs):
+            if node.op is read_shape:  # it is its operand; the names mean nothing to the region that it is in
+                node = dataclasses.replace(node, attributes={"sizes": (0,) * len(node.attributes["sizes"])})
             nodes_at.setdefault(level, []).append(node)
         levels.update({v: level for v in node.outputs if v is not None})
     results = set(graph.outputs.values())
@@ -103,7 +106,7 @@ def split(graph: Graph) -> tuple[Region, ...]:
 
 def _repeat_static(graph: Graph, nodes_at: dict[int, list[Node]], values: SizeValues, results: set[Value]) -> None:
     """Gives each region the nodes itself whose results depend on sizes alone: binding computes them there."""
-    order = {node: index for index, node in enumerate(graph.nodes)}
+    order = {v: index for index, node in enumerate(graph.nodes) for v in node.outputs if v is not None}
     producers = {v: node for node in graph.nodes for v in node.outputs if v is not None and values.is_static(v)}
     for level, nodes in nodes_at.items():
         kept = [n for n in nodes if results & set(n.outputs) or not any(v in producers for v in n.outputs)]
@@ -112,7 +115,7 @@ def _repeat_static(graph: Graph, nodes_at: dict[int, list[Node]], values: SizeVa
             needed = {producers[v] for v in pending.pop().inputs if v is not None and v in producers} - chosen
             chosen |= needed
             pending += needed
-        nodes_at[level] = sorted(chosen, key=order.__getitem__)
+        nodes_at[level] = sorted(chosen, key=lambda node: min(order[v] for v in node.outputs if v is not None))
 
 
 def without_data(graph: Graph, needed: Iterable[str]) -> Graph:
