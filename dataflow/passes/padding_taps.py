@@ -29,7 +29,7 @@ def drop_padding_taps(graph: Graph) -> Graph:
         kept = ranges.get(node)
         if kept is None or _is_complete(node, kept):
             return None
-        x, w, bias = inputs
+        x, w, *rest = inputs
         assert x is not None
         assert w is not None
         rank, sizes = len(kept), w.type.sizes
@@ -38,7 +38,7 @@ def drop_padding_taps(graph: Graph) -> Graph:
         pads, dilations = node.attributes["pads"], node.attributes["dilations"]
         before = [pads[i] - kept[i][0] * dilations[i] for i in range(rank)]
         after = [pads[rank + i] - (sizes[2 + i] - kept[i][1]) * dilations[i] for i in range(rank)]
-        return (conv(x, weight, bias, **{**node.attributes, "pads": (*before, *after)}, name=node.name),)
+        return (conv(x, weight, *rest, **{**node.attributes, "pads": (*before, *after)}, name=node.name),)
 
     return rewrite(graph, replace)
 

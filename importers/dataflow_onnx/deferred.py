@@ -14,7 +14,7 @@ from .file.records import Array, ModelRecord, NodeRecord
 from .free_batch import Freed
 from .importer import Importer, Undetermined
 
-_TRIED = (2, 1, 4, 8, 16, 32, 64, 224)  # sizes for which a graph is made to see what it stores
+_TRIED = (2, 1, 4, 8, 16, 32, 64, 256)  # sizes for which a graph is made to see what it stores
 
 
 def specialized(

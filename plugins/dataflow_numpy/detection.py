@@ -72,7 +72,7 @@ def _bins(
 
 
 def _roi_align(attributes: Attributes, x: Array, rois: Array, batch: Array) -> Array:
-    planes = upcast(x).reshape(*x.shape[:2], -1)
+    planes = upcast(x).reshape(*x.shape[:2], x.shape[2] * x.shape[3])
     y = np.zeros((len(rois), x.shape[1], *attributes["size"]), planes.dtype)
     for number, sample in enumerate(_samples(batch, len(x), "roi_align")):
         for (row, column), elements, weights in _bins(attributes, upcast(rois)[number], *x.shape[2:]):
@@ -110,6 +110,8 @@ def _rounded(numbers: Array) -> Array:
 
 def _windows(attributes: Attributes, roi: Array, height: int, width: int) -> Iterator[tuple[int, int, slice, slice]]:
     """Per bin its index and the elements of the map."""
+    if not np.isfinite(roi).all():
+        raise InputError(f"max_roi_pool: a region is {roi.tolist()}; expected finite numbers")
     left, top, right, bottom = _rounded(roi * roi.dtype.type(attributes["spatial_scale"]))
     rows, columns = attributes["size"]
     spans = []

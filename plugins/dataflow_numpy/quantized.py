@@ -42,7 +42,7 @@ def _dequantize(attributes: Attributes, x: Array, scale: Array, zero: Array) -> 
 
 def _dynamic(attributes: Attributes, x: Array) -> tuple[Array, Array, Array]:
     x = x.astype(np.float32)  # the zero point is one of float32
-    high, low = np.float32(max(x.max(), 0)), np.float32(min(x.min(), 0))
+    high, low = np.float32(x.max(initial=0)), np.float32(x.min(initial=0))
     span = high - low
     scale = np.asarray(np.float32(1) if span == 0 else span / np.float32(255))
     zero = np.asarray(np.clip(np.rint(-(low / scale)), 0, 255).astype(np.uint8))

@@ -83,7 +83,7 @@ def evaluate_noisy(
                         )
                     if absolute:
                         array = array + error * np.abs(array[np.isfinite(array)]).max(initial=0)
-                    first = inputs[0]
+                    first = inputs[0] if inputs else None
                     if node.op.name in DIFFERENCES and first is not None and first.shape == array.shape:
                         array = array + error * first
                     if value is not None and value.type.dtype.is_float:  # its range counts too

@@ -76,7 +76,7 @@ def given(name, kind):
         AttributeProto.STRING: "ab->ba",
     }
     plain |= {AttributeProto.FLOATS: [1.0] * 4, AttributeProto.STRINGS: ["Tanh"], AttributeProto.GRAPH: BODY}
-    return attribute(name, kind, plain[kind])
+    return attribute(name, kind, "TF" if name == "mode" else plain[kind])
 
 
 def load(op, opset, count, attributes, shape, stored):

@@ -55,7 +55,13 @@ def small_samples() -> dict[str, list[Sample]]:
     for sample in SAMPLES:
         shapes = [o.shape for o in sample.inputs if o is not None]
         key = (sample.op.name, len(shapes), max(map(len, shapes), default=0))
-        if not sample.bodies and sum(int(np.prod(s)) for s in shapes) < 20000 and not any(0 in s for s in shapes):
+        text = any(o is not None and o.dtype.kind == "s" for o in sample.inputs)
+        if (
+            not sample.bodies
+            and not text
+            and sum(int(np.prod(s)) for s in shapes) < 20000
+            and not any(0 in s for s in shapes)
+        ):
             found.setdefault(key, sample)
     by_op: dict[str, list[Sample]] = {}
     for (op, *_), sample in found.items():
@@ -86,7 +92,10 @@ def test_empty_operands_give_what_the_reference_gives(op: str) -> None:
             expected, found = (result(graph, device, feeds) for device in ("numpy", "cpu"))
             assert (found is None) == (expected is None), empty.name
             for name, array in (expected or {}).items():
-                np.testing.assert_allclose(found[name], array, 1e-4, 1e-4, err_msg=empty.name)
+                if array.dtype.kind == "O":
+                    assert found[name].tolist() == array.tolist()
+                else:
+                    np.testing.assert_allclose(found[name], array, 1e-4, 1e-4, err_msg=empty.name)
 
 
 # ---- windows ------------------------------------------------------------------------------------------

@@ -13,7 +13,12 @@ from tests.support import DevicePlugin
 
 CORE = Path(df.__file__).parent
 # Names of packages, not of devices: of what a checkpoint was made with, and of what safetensors shall return.
-PACKAGES = {("train/loop.py", "numpy"), ("train/checkpoint.py", "numpy")}
+PACKAGES = {
+    ("train/loop.py", "numpy"),
+    ("train/checkpoint.py", "numpy"),
+    ("cli/compare.py", "numpy"),  # the reference that compare names
+    ("testing/compare.py", "numpy"),
+}
 
 
 @pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE)))

@@ -133,13 +133,16 @@ def Concat(c: Importer, *xs: T, axis: int) -> Any:
     return ops.concat(*values, axis=axis) if len(values) > 1 else xs[0]
 
 
+def _is_learned(x: T) -> bool:
+    """Whether a stored tensor looks like a token or a table of positions: masks have two values."""
+    return x.array is not None and x.array.dtype.kind == "f" and len(np.unique(x.array.reshape(-1)[:4096])) > 2
+
+
 @operator("Expand", 8)
 def Expand(c: Importer, x: T, shape: T) -> Any:
     wanted = c.known_sizes(shape)
     wanted = expansion_of_data(c, x, shape) if wanted is None else wanted
-    # A learned token is given to every sample so; masks have two values.
-    learned = x.array is not None and x.array.dtype.kind == "f" and len(np.unique(x.array.reshape(-1)[:4096])) > 2
-    value = c.weight(x) if learned else c.value(x)
+    value = c.weight(x) if _is_learned(x) else c.value(x)
     own: list[Any] = list(value.type.shape)
     if c.freed is not None:
         wanted = c.freed.expanded(wanted, len(own))
@@ -174,7 +177,8 @@ def _slice(c: Importer, x: T, starts: Sequence[Any], ends: Sequence[Any], axes: 
             raise ModelError("a step is 0")
         begin[axis], stop[axis] = _clamped(start, end, stride, shape[axis])
         step[axis] = int(stride)
-    return ops.slice(c.weight(x), starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
+    value = c.weight(x) if _is_learned(x) else c.value(x)
+    return ops.slice(value, starts=tuple(begin), stops=tuple(stop), steps=tuple(step))
 
 
 def _clamped(start: Any, end: Any, step: int, size: Any) -> tuple[Any, Any]:
