@@ -41,10 +41,12 @@ enum { ALIGNMENT = 64 };
   X(conv)                                                                                          \
   X(conv_grad_input)                                                                               \
   X(conv_grad_weight)                                                                              \
+  X(det)                                                                                           \
   X(detection_nms)                                                                                 \
   X(detection_roi)                                                                                 \
   X(dft)                                                                                           \
   X(dynamic_shape)                                                                                 \
+  X(dynamic_shape_unique)                                                                          \
   X(fused_conv_pool)                                                                               \
   X(fused_elementwise)                                                                             \
   X(fused_gemm)                                                                                    \
@@ -64,6 +66,7 @@ enum { ALIGNMENT = 64 };
   X(quantized_linear)                                                                              \
   X(quantized_matmul)                                                                              \
   X(random)                                                                                        \
+  X(random_mersenne)                                                                               \
   X(recurrent)                                                                                     \
   X(recurrent_grad)                                                                                \
   X(reduce)                                                                                        \

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ... import ops
-from ...ir.types import bool_, float32, int32, int64
-from ..sample import Operand, Sample, x
+from ...ir.types import bool_, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from ..sample import Operand, Sample, i, x
 
 
 def _sizes() -> list[Sample]:
@@ -29,6 +29,9 @@ def _sizes() -> list[Sample]:
         entries = np.asarray(value)
         for dtype in (int64, float32):
             rows += [Sample(ops.unique, (Operand(entries.shape, dtype, value=entries),), {"sorted": s}) for s in (0, 1)]
+    for dtype in (float64, int8, int16, int32, uint8, uint16, uint32, uint64, bool_):
+        rows.append(Sample(ops.unique, (Operand((9, 2), dtype, "range", 0, 3),)))
+    rows += [Sample(ops.unique, (i(700, 2, high=20),), {"sorted": s}) for s in (0, 1)]
     special = Operand((6, 1), float32, value=[np.nan, 1.0, np.nan, -0.0, 0.0, -np.inf])
     rows += [Sample(ops.unique, (special,), {"sorted": s}) for s in (0, 1)]
     return [*rows, Sample(ops.unique, (x(0, 3),))]
