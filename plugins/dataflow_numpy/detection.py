@@ -74,7 +74,7 @@ def _bins(
 def _roi_align(attributes: Attributes, x: Array, rois: Array, batch: Array) -> Array:
     planes = upcast(x).reshape(*x.shape[:2], x.shape[2] * x.shape[3])
     y = np.zeros((len(rois), x.shape[1], *attributes["size"]), planes.dtype)
-    for number, sample in enumerate(_samples(batch, len(x), "roi_align")):
+    for number, sample in enumerate(_samples(batch, len(x), "roi_align") if planes.size else ()):
         for (row, column), elements, weights in _bins(attributes, upcast(rois)[number], *x.shape[2:]):
             read = planes[sample][:, elements] * weights
             if read.size:
