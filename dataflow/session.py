@@ -6,9 +6,9 @@ import functools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, limited
 from .host.numbers import integer
-from .ir.graph import Graph
+from .ir.graph import Graph, with_data_of
 from .ir.lowered import Lowered
 from .ir.plan import Plan
 from .ir.specialize import Form, Given, Listed, Wanted
@@ -41,6 +41,7 @@ from .plugin.registry import Registry
 if TYPE_CHECKING:
     from .execute.profile import Profile
 
+_T = TypeVar("_T")
 log = logging.getLogger("dataflow")
 _MOST_SPECIAL = 64  # forms of inputs and values of which the graphs that were made for them alone are kept
 
@@ -85,6 +86,8 @@ class _Loaded:
         form: of inputs and values that it was specialized for; empty: it is for all.
         forms: inputs and outputs that are no tensors.
         lengths: of outputs that are sequences or absent, where it was specialized.
+        special: the same for some inputs and values alone, or what must be known first, the least recently used first.
+        unbound: by shapes of inputs, why the graph can't be bound to them.
     """
 
     graph: Graph
@@ -94,6 +97,8 @@ class _Loaded:
     form: tuple[Hashable, ...] = ()
     forms: Mapping[str, Form] = field(default_factory=dict)
     lengths: Mapping[str, int | None] = field(default_factory=dict)
+    special: OrderedDict[tuple[Hashable, ...], _Loaded | Wanted] = field(default_factory=OrderedDict)
+    unbound: dict[Hashable, InputError] = field(default_factory=dict)
 
 
 class _Unbound(Exception):
@@ -156,7 +161,6 @@ class Session:
         checks.text("fallback", fallback, ("warn", "error"))
         self._fallback, self._warned = fallback, False
         self._concurrency = integer("concurrency", concurrency)
-        self._special: OrderedDict[tuple[Hashable, ...], _Loaded | Wanted] = OrderedDict()
         engine = Engine(how, self.model.graph, plans=integer("plans", plans, 0), borrows=True)
         self._placement, self._devices = engine.placement, engine.devices
         self._lock, self._reloading = threading.Lock(), threading.Lock()
@@ -165,7 +169,6 @@ class Session:
 
     def _load(self, engine: Engine) -> _Loaded:
         graph = self.model.graph_with_data()
-        self._special = OrderedDict()
         return _Loaded(graph, engine, depends_on_data(graph), {}, forms=forms_of(graph))
 
     def _loaded(self) -> _Loaded:
@@ -249,12 +252,29 @@ class Session:
         if loaded.forms:
             return self._run_lists(loaded, inputs, outputs, out)
         arguments = checked_inputs(loaded.graph, inputs)
+        return self._bound(loaded, arguments, lambda form: self._run_on(form, arguments, outputs, out))
+
+    def _bound(
+        self, loaded: _Loaded, arguments: Mapping[str, Array], use: Callable[[_Loaded], _T], *, runs: bool = True
+    ) -> _T:
+        """What ``use`` gives for the model, or for the model made for these inputs, where it can't be bound to them.
+
+        Args:
+            loaded: the model for all sizes.
+            arguments: inputs.
+            use: raises ``_Unbound`` where the graph can't be bound to their sizes.
+            runs: see ``_specialized``.
+        """
+        # Most models can be bound to any sizes: they don't pay for the others.
+        cause = loaded.unbound.get(_shapes(types_of(loaded.graph, arguments))) if loaded.unbound else None
+        if cause is None:
+            try:
+                return use(loaded)
+            except _Unbound as error:
+                cause = error.cause
+        special = self._specialized(loaded, types_of(loaded.graph, arguments), arguments, cause, runs=runs)
         try:
-            return self._run_on(loaded, arguments, outputs, out)
-        except _Unbound as error:
-            special = self._specialized(loaded, types_of(loaded.graph, arguments), arguments, error.cause)
-        try:
-            return self._run_on(special, arguments, outputs, out)
+            return use(special)
         except _Unbound as error:
             raise error.cause from None
 
@@ -316,12 +336,12 @@ class Session:
         values: dict[str, Array] = {}
         while True:
             known = tuple((name, array.dtype.str, array.shape, array.tobytes()) for name, array in values.items())
-            form = (tuple(map(_shape, types.values())), known)
-            made = self._known_special(form)
+            form = (_shapes(types), known)
+            made = self._known_special(loaded, form)
             if made is None:
                 converted = self._convert(types, values, cause)
                 made = converted if isinstance(converted, Wanted) else self._special_of(loaded, converted, form)
-                self._keep_special(form, made)
+                self._keep_special(loaded, form, made, cause)
             if isinstance(made, _Loaded):
                 return made
             if not runs:
@@ -347,23 +367,30 @@ class Session:
 
     def _special_of(self, loaded: _Loaded, made: Graph | Listed, form: tuple[Hashable, ...]) -> _Loaded:
         if isinstance(made, Graph):
-            return _Loaded(made, loaded.engine, depends_on_data(made), {}, form)
+            graph = with_data_of(made, loaded.graph)  # of the moment at which the session took it
+            return _Loaded(graph, loaded.engine, depends_on_data(graph), {}, form)
         if not loaded.forms:
             raise InputError(f"for these inputs some outputs are no tensors: {', '.join(map(repr, made.lengths))}")
-        graph = loaded.graph if made.graph is None else made.graph  # of which nothing is wanted
+        # Where there is nothing to compute, nothing is wanted of the graph.
+        graph = loaded.graph if made.graph is None else with_data_of(made.graph, loaded.graph)
         return _Loaded(graph, loaded.engine, depends_on_data(graph), {}, form, lengths=made.lengths)
 
-    def _known_special(self, form: tuple[Hashable, ...]) -> _Loaded | Wanted | None:
+    def _known_special(self, loaded: _Loaded, form: tuple[Hashable, ...]) -> _Loaded | Wanted | None:
         with self._lock:
-            if form in self._special:
-                self._special.move_to_end(form)
-            return self._special.get(form)
+            if form in loaded.special:
+                loaded.special.move_to_end(form)
+            return loaded.special.get(form)
 
-    def _keep_special(self, form: tuple[Hashable, ...], made: _Loaded | Wanted) -> None:
+    def _keep_special(
+        self, loaded: _Loaded, form: tuple[Hashable, ...], made: _Loaded | Wanted, cause: InputError
+    ) -> None:
         with self._lock:
-            self._special[form] = made
-            while len(self._special) > _MOST_SPECIAL:
-                self._special.popitem(last=False)
+            loaded.special[form] = made
+            while len(loaded.special) > _MOST_SPECIAL:
+                loaded.special.popitem(last=False)
+            loaded.unbound[form[0]] = cause
+            while len(loaded.unbound) > _MOST_SPECIAL:
+                del loaded.unbound[next(iter(loaded.unbound))]
 
     def _run_regions(
         self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array]
@@ -452,15 +479,7 @@ class Session:
 
     def _plannable(self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
         """The program for these inputs, of which only the shapes are looked at."""
-        try:
-            return self._program(loaded, arguments, outputs)
-        except _Unbound as error:
-            types = types_of(loaded.graph, arguments)
-            special = self._specialized(loaded, types, arguments, error.cause, runs=False)
-        try:
-            return self._program(special, arguments, outputs)
-        except _Unbound as error:
-            raise error.cause from None
+        return self._bound(loaded, arguments, lambda form: self._program(form, arguments, outputs), runs=False)
 
     def _program(self, loaded: _Loaded, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
         if loaded.depends:
@@ -508,9 +527,12 @@ class Session:
         log.warning(text)
 
 
-def _shape(given: Given) -> Hashable:
-    """The shapes of what is given for an input, as a key."""
-    return tuple(type_.shape for type_ in given) if isinstance(given, tuple) else getattr(given, "shape", None)
+def _shapes(types: Mapping[str, Given]) -> Hashable:
+    """The shapes of what is given for each input, as a key."""
+    return tuple(
+        tuple(type_.shape for type_ in given) if isinstance(given, tuple) else getattr(given, "shape", None)
+        for given in types.values()
+    )
 
 
 def _completed(graph: Graph, sizes: Mapping[str, int], kernels: Kernels) -> dict[str, int]:

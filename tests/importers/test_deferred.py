@@ -201,3 +201,19 @@ def test_a_tensor_that_is_filled_for_some_sizes_is_no_weight():
     for shape in ((2, 2), (4, 4), (3, 5)):
         found = session.run({"x": np.ones(shape, np.float32), "axes": np.array([1])})
         np.testing.assert_array_equal(found["sum"], np.full(shape, 0.5, np.float32))
+
+
+def test_a_session_keeps_the_weights_of_its_moment_whenever_it_meets_a_size(monkeypatch):
+    """Graphs for some inputs were kept across ``reload``, and made with the weights of the day they were asked for."""
+    loaded = load_bytes(squeezed().SerializeToString())
+    session = df.Session(loaded, devices=["cpu"])
+    x = {rows: np.ones((rows, 4), np.float32) for rows in (2, 3)}
+    sums = {rows: -(array @ W).sum(-1) for rows, array in x.items()}
+    np.testing.assert_allclose(session.run(x[2])["z"], sums[2], rtol=1e-5)
+    loaded.parameters["w"].set(2 * W)
+    np.testing.assert_allclose(session.run(x[3])["z"], sums[3], rtol=1e-5)
+    session.reload()
+    for rows in (2, 3):
+        np.testing.assert_allclose(session.run(x[rows])["z"], 2 * sums[rows], rtol=1e-5)
+    monkeypatch.setattr("dataflow.session.bind", lambda *_: pytest.fail("it was bound before"))
+    session.run(x[2])  # sizes that it has seen cost no attempt
