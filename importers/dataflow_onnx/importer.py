@@ -372,19 +372,20 @@ class Importer:
         Raises:
             ModelError: they depend on data, in a body.
         """
-        if tensor.known is None:
-            array = self.constant(tensor)
-            if array is not None and array.dtype.kind in "iu" and array.size <= MOST_KNOWN:
-                tensor.known = Known(array.astype(object), as_dtype(array))
-            else:
-                tensor.known = self.read_sizes(tensor, what)
-        return list(tensor.known.numbers.reshape(-1))
+        found = self.known_sizes(tensor)
+        if found is None:
+            tensor.known = self.read_sizes(tensor, what)
+            found = list(tensor.known.numbers.reshape(-1))
+        return found
 
     def known_sizes(self, tensor: Tensor) -> list[Any] | None:
         """The integers and dims of a tensor, where they are known without reading it while the model runs."""
-        if tensor.known is None and (self.constant(tensor) is None or tensor.type.dtype.kind not in "iu"):
-            return None
-        return self.sizes(tensor, "sizes")
+        if tensor.known is None:
+            array = self.constant(tensor)
+            if array is None or array.dtype.kind not in "iu" or array.size > MOST_KNOWN:
+                return None
+            tensor.known = Known(array.astype(object), as_dtype(array))
+        return list(tensor.known.numbers.reshape(-1))
 
     def read_sizes(self, tensor: Tensor, what: str) -> Known:
         """Named dims for the elements of a computed tensor, and a node that reads them."""

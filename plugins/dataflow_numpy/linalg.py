@@ -29,7 +29,7 @@ def _cofactor(attributes: Attributes, x: Array) -> Array:
 
 def _cofactors(a: Array) -> Array:
     rows = len(a)
-    if rows > _FEW and np.linalg.cond(a) < 1e8:
+    if rows > _FEW and np.isfinite(a).all() and np.linalg.cond(a) < 1e8:
         return np.linalg.det(a) * np.linalg.inv(a).T
     found = np.empty_like(a)
     for i, j in np.ndindex(a.shape):

@@ -10,10 +10,9 @@ from tests.support import python_on
 
 # What the cpu device leaves to others: views are no steps, these nodes are run by the host.
 HOST_DRIVEN = {"if_", "loop"}
-# Binding makes constants of these; strings are the host's; and these few have no kernel in C yet.
+# Binding makes constants of these, and strings are the host's.
 BEFORE = {"deferred", "sizes"}
 STRINGS = {"regex_full_match", "string_case", "string_concat", "string_split", "string_split_count"}
-LACKING = {"cofactor", "det", "mersenne_uniform", "unique"}
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
@@ -31,7 +30,7 @@ def test_every_kernel_agrees_with_the_reference(isa):
     assert found["passed"] > 3000
     views = {op.name for op in df.ops.ALL if op.view is not None}
     composite = {op.name for op in df.ops.ALL if op.decompose is not None}
-    needed = {op.name for op in df.ops.ALL} - views - composite - HOST_DRIVEN - BEFORE - STRINGS - LACKING
+    needed = {op.name for op in df.ops.ALL} - views - composite - HOST_DRIVEN - BEFORE - STRINGS
     assert needed <= set(found["claimed"])
 
 

@@ -275,25 +275,11 @@ static const char *accepts(const df_node *node, df_byte_form form) {
   return conv.window.taps > DF_MOST_TAPS ? "the kernel has too many taps" : NULL;
 }
 
-#define RECORD(op_, form, operands_, relu)                                                         \
-  static const char *accepts_##op_(const df_node *node) { return accepts(node, form); }            \
-  static df_status prepare_##op_(const df_node *node, df_prepared *out, df_error *error) {         \
-    (void)error;                                                                                   \
-    return prepare(node, out, form);                                                               \
-  }                                                                                                \
-  static df_status run_##op_(const df_call *call) { return run(call, form, relu); }                \
-  static const df_kernel kernel_##op_ = {.struct_size = sizeof(df_kernel),                         \
-                                         .op = #op_,                                               \
-                                         .name = #op_ " " DF_TEXT(DF_ISA),                         \
-                                         .operands = operands_,                                    \
-                                         .accepts = accepts_##op_,                                 \
-                                         .prepare = prepare_##op_,                                 \
-                                         .run = run_##op_}
-
-RECORD(conv_integer, DF_BYTE_SUMS, "u8|i8,u8|i8,u8|i8?,u8|i8?->i32", 0);
-RECORD(conv_dequantized, DF_BYTE_FLOATS, "u8|i8,f32,u8|i8,u8|i8,f32,u8|i8,f32?->f32", 0);
-RECORD(conv_requantized, DF_BYTE_STEPS, "u8|i8,f32,u8|i8,u8|i8,f32,u8|i8,f32,u8|i8,f32|i32?->u8|i8",
-       df_attr_int(call, DF_CONV_REQUANTIZED_RELU) != 0);
+DF_BYTE_KERNEL(conv_integer, DF_BYTE_SUMS, "u8|i8,u8|i8,u8|i8?,u8|i8?->i32", 0);
+DF_BYTE_KERNEL(conv_dequantized, DF_BYTE_FLOATS, "u8|i8,f32,u8|i8,u8|i8,f32,u8|i8,f32?->f32", 0);
+DF_BYTE_KERNEL(conv_requantized, DF_BYTE_STEPS,
+               "u8|i8,f32,u8|i8,u8|i8,f32,u8|i8,f32,u8|i8,f32|i32?->u8|i8",
+               df_attr_int(call, DF_CONV_REQUANTIZED_RELU) != 0);
 
 DF_KERNELS(quantized_conv) = {&kernel_conv_integer, &kernel_conv_dequantized,
                               &kernel_conv_requantized, NULL};

@@ -153,12 +153,24 @@ static df_status run_dequantize(const df_call *call) {
 
 /* ---- The range ------------------------------------------------------------------------------- */
 
-/* Largest and smallest element of each task, 0 among them. */
+/* Largest element of each task, and of the negated ones; 0 among both. */
 typedef struct ranges {
   const float *x;
   int64_t total;
   float *high, *low;
 } ranges;
+
+/* The larger one; a NaN wins. */
+static float larger(float a, float b) { return a != a || b <= a ? a : b; }
+
+static float largest(df_vec value) {
+  float lanes[DF_LANES];
+  vec_store(lanes, value);
+  float most = lanes[0];
+  for (int i = 1; i < DF_LANES; i++)
+    most = larger(most, lanes[i]);
+  return most;
+}
 
 static void range_task(void *context, int64_t index, int64_t count, int32_t worker) {
   (void)worker;
@@ -172,20 +184,20 @@ static void range_task(void *context, int64_t index, int64_t count, int32_t work
   for (; at + CHAINS * DF_LANES <= end; at += CHAINS * DF_LANES)
     for (int i = 0; i < CHAINS; i++) {
       const df_vec x = vec_load(r->x + at + i * DF_LANES);
-      high[i] = vec_max(x, high[i]);
-      low[i] = vec_max(-x, low[i]);
+      high[i] = vec_larger(x, high[i]);
+      low[i] = vec_larger(-x, low[i]);
     }
   for (; at < end; at += DF_LANES) {
     const df_vec x = vec_load_partial(r->x + at, df_min(DF_LANES, end - at));
-    high[0] = vec_max(x, high[0]);
-    low[0] = vec_max(-x, low[0]);
+    high[0] = vec_larger(x, high[0]);
+    low[0] = vec_larger(-x, low[0]);
   }
   for (int i = 1; i < CHAINS; i++) {
-    high[0] = vec_max(high[i], high[0]);
-    low[0] = vec_max(low[i], low[0]);
+    high[0] = vec_larger(high[i], high[0]);
+    low[0] = vec_larger(low[i], low[0]);
   }
-  r->high[index] = vec_largest(high[0]);
-  r->low[index] = -vec_largest(low[0]);
+  r->high[index] = largest(high[0]);
+  r->low[index] = largest(low[0]);
 }
 
 static int64_t range_tasks(int32_t threads, int64_t total) {
@@ -201,12 +213,12 @@ static df_status run_dynamic(const df_call *call) {
   df_parallel(call, range_task, &r, count);
   float high = 0.0f, low = 0.0f;
   for (int64_t i = 0; i < count; i++) {
-    high = r.high[i] > high ? r.high[i] : high;
-    low = r.low[i] < low ? r.low[i] : low;
+    high = larger(high, r.high[i]);
+    low = larger(low, r.low[i]);
   }
-  const float span = high - low;
+  const float span = high + low;
   *scale = span == 0.0f ? 1.0f : span / 255.0f;
-  const float origin = rintf(-(low / *scale));
+  const float origin = rintf(low / *scale);
   *zero = (uint8_t)(origin > 0.0f ? origin < 255.0f ? origin : 255.0f : 0.0f);
   linear l = {.out = call->outputs[0].data,
               .in = x->data,

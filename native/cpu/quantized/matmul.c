@@ -252,26 +252,12 @@ static const char *accepts(const df_node *node, df_byte_form form) {
              : NULL;
 }
 
-#define RECORD(op_, form, operands_, relu)                                                         \
-  static const char *accepts_##op_(const df_node *node) { return accepts(node, form); }            \
-  static df_status prepare_##op_(const df_node *node, df_prepared *out, df_error *error) {         \
-    (void)error;                                                                                   \
-    return prepare(node, out, form);                                                               \
-  }                                                                                                \
-  static df_status run_##op_(const df_call *call) { return run(call, form, relu); }                \
-  static const df_kernel kernel_##op_ = {.struct_size = sizeof(df_kernel),                         \
-                                         .op = #op_,                                               \
-                                         .name = #op_ " " DF_TEXT(DF_ISA),                         \
-                                         .operands = operands_,                                    \
-                                         .accepts = accepts_##op_,                                 \
-                                         .prepare = prepare_##op_,                                 \
-                                         .run = run_##op_}
-
-RECORD(matmul_integer, DF_BYTE_SUMS, "~u8|i8,~u8|i8,u8|i8?,u8|i8?->i32", 0);
-RECORD(matmul_dequantized, DF_BYTE_FLOATS, "~u8|i8,f32,u8|i8,~u8|i8,f32,u8|i8,f32?->f32", 0);
-RECORD(matmul_requantized, DF_BYTE_STEPS,
-       "~u8|i8,f32,u8|i8,~u8|i8,f32,u8|i8,f32,u8|i8,f32|i32?->u8|i8",
-       df_attr_int(call, DF_MATMUL_REQUANTIZED_RELU) != 0);
+DF_BYTE_KERNEL(matmul_integer, DF_BYTE_SUMS, "~u8|i8,~u8|i8,u8|i8?,u8|i8?->i32", 0);
+DF_BYTE_KERNEL(matmul_dequantized, DF_BYTE_FLOATS, "~u8|i8,f32,u8|i8,~u8|i8,f32,u8|i8,f32?->f32",
+               0);
+DF_BYTE_KERNEL(matmul_requantized, DF_BYTE_STEPS,
+               "~u8|i8,f32,u8|i8,~u8|i8,f32,u8|i8,f32,u8|i8,f32|i32?->u8|i8",
+               df_attr_int(call, DF_MATMUL_REQUANTIZED_RELU) != 0);
 
 DF_KERNELS(quantized_matmul) = {&kernel_matmul_integer, &kernel_matmul_dequantized,
                                 &kernel_matmul_requantized, NULL};

@@ -85,4 +85,20 @@ static inline df_byte_epilogue df_byte_epilogue_of(const df_byte_operands *o, vo
   return e;
 }
 
+/* The kernel of an op by the functions |accepts|, |prepare| and |run| of the file that it is in. */
+#define DF_BYTE_KERNEL(op_, form, operands_, relu)                                                 \
+  static const char *accepts_##op_(const df_node *node) { return accepts(node, form); }            \
+  static df_status prepare_##op_(const df_node *node, df_prepared *out, df_error *error) {         \
+    (void)error;                                                                                   \
+    return prepare(node, out, form);                                                               \
+  }                                                                                                \
+  static df_status run_##op_(const df_call *call) { return run(call, form, relu); }                \
+  static const df_kernel kernel_##op_ = {.struct_size = sizeof(df_kernel),                         \
+                                         .op = #op_,                                               \
+                                         .name = #op_ " " DF_TEXT(DF_ISA),                         \
+                                         .operands = operands_,                                    \
+                                         .accepts = accepts_##op_,                                 \
+                                         .prepare = prepare_##op_,                                 \
+                                         .run = run_##op_}
+
 #endif
