@@ -18,7 +18,7 @@ from ..ops.dynamic_shape import deferred, read_shape
 from ..ops.dynamic_shape import sizes as sizes_op
 from ..ops.infer import operand
 from ..ops.rules.subgraph import inline
-from .size_values import Kernels, SizeValues, bound_attributes, completed
+from .size_values import Kernels, SizeValues, bound_attributes, completed, static_reads
 
 
 def bind(graph: Graph, sizes: Mapping[str, int], kernels: Kernels = MappingProxyType({})) -> Graph:
@@ -40,7 +40,7 @@ def bind(graph: Graph, sizes: Mapping[str, int], kernels: Kernels = MappingProxy
         if waiting is None:
             return graph
         raise InputError(str(waiting.attributes["why"]))
-    return _bound_graph(SizeValues.of(graph), completed(graph, sizes, kernels), kernels)
+    return _bound_graph(SizeValues.of(graph), completed(static_reads(graph), sizes, kernels), kernels)
 
 
 def _bound_graph(values: SizeValues, sizes: Mapping[str, int], kernels: Kernels) -> Graph:

@@ -198,11 +198,16 @@ class _Computing:
         return [np.asarray(r, v.type.dtype.numpy) for r, v in zip(found, node.outputs, strict=False) if v is not None]
 
 
-def completed(graph: Graph, sizes: Mapping[str, int], kernels: Kernels) -> dict[str, int]:
+def static_reads(graph: Graph) -> tuple[tuple[SizeValues, Node], ...]:
+    """The nodes of a graph that read sizes off values that depend on sizes alone; see ``SizeValues.reads``."""
+    return tuple(SizeValues.of(graph).reads()) if has_reads(graph.nodes) else ()
+
+
+def completed(reads: Iterable[tuple[SizeValues, Node]], sizes: Mapping[str, int], kernels: Kernels) -> dict[str, int]:
     """``sizes`` with those that nodes compute from them.
 
     Args:
-        graph: with named dims.
+        reads: of a graph, see ``static_reads``.
         sizes: by name; perhaps not all that the graph has.
         kernels: the reference's, by op.
 
@@ -210,7 +215,7 @@ def completed(graph: Graph, sizes: Mapping[str, int], kernels: Kernels) -> dict[
         InputError: a size is negative, or can't be computed.
     """
     found = dict(sizes)
-    for values, node in SizeValues.of(graph).reads() if has_reads(graph.nodes) else ():
+    for values, node in reads:
         if any(isinstance(dim, Dim) and str(dim) not in found for dim in node.attributes["sizes"]):
             array = values.compute(operand(node), found, kernels)
             if array is not None:

@@ -215,5 +215,5 @@ def test_a_session_keeps_the_weights_of_its_moment_whenever_it_meets_a_size(monk
     session.reload()
     for rows in (2, 3):
         np.testing.assert_allclose(session.run(x[rows])["z"], 2 * sums[rows], rtol=1e-5)
-    monkeypatch.setattr("dataflow.session.bind", lambda *_: pytest.fail("it was bound before"))
+    monkeypatch.setattr("dataflow.loaded.bind", lambda *_: pytest.fail("it was bound before"))
     session.run(x[2])  # sizes that it has seen cost no attempt

@@ -1,0 +1,334 @@
+"""A model with the weights of one moment: compiled and run for all sizes, by regions, or for some inputs alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .engine import Engine
+from .errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
+from .execute.arguments import check_result, sizes_of
+from .execute.program import Program
+from .execute.sequences import types_of
+from .host import checks
+from .host.fork import renew_in_child
+from .host.garbage_collection import collection_paused
+from .ir.graph import Graph, with_data_of
+from .ir.lowered import Lowered
+from .ir.specialize import Given, Listed, Wanted
+from .ir.types import Array
+from .ops.dynamic_shape import forms_of
+from .passes.bind_shapes import bind, dims_of
+from .passes.dead_code import eliminate_dead_code
+from .passes.dynamic_regions import Region, depends_on_data, split
+from .passes.size_values import MOST_BYTES, completed, static_reads, take_sizes
+
+Convert = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed | None"]
+"""The graph for inputs of given types alone, see ``ir.specialize``; None where the model has no other than its own."""
+_T = TypeVar("_T")
+_MOST_SPECIAL = 64  # forms of inputs and values of which the graphs that were made for them alone are kept
+
+
+class Unbound(Exception):
+    """A graph can't be bound to the sizes of inputs; the cause says why."""
+
+    def __init__(self, cause: InputError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Loaded:
+    """What a session made of the weights of one moment; each call uses that of its begin.
+
+    Safe to use from several threads.
+
+    Args:
+        graph: with the weights.
+        engine: compiles it.
+        convert: makes the graph for some inputs alone.
+        judge: sees the placement of the nodes and may refuse it.
+        cap: the most runs of one program at one time.
+        form: of inputs and values that it was made for alone; empty: it is for all.
+        lengths: of outputs that are sequences, or None of those that are absent, where it was made for some inputs.
+
+    Attributes:
+        forms: inputs and outputs that are no tensors.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        engine: Engine,
+        convert: Convert,
+        judge: Callable[[Lowered], None],
+        cap: int,
+        form: tuple[Hashable, ...] = (),
+        lengths: Mapping[str, int | None] = MappingProxyType({}),
+    ) -> None:
+        self.graph, self.engine, self.lengths, self.forms = graph, engine, lengths, forms_of(graph)
+        self._convert, self._judge, self._cap, self._form = convert, judge, cap, form
+        self._depends, self._reads = depends_on_data(graph), static_reads(graph)
+        self._regions: dict[tuple[str, ...], tuple[Region, ...]] = {}
+        # The same for some inputs and values alone, or what must be known first; the least recently used first.
+        self._special: OrderedDict[tuple[Hashable, ...], Loaded | Wanted] = OrderedDict()
+        self._unbound: dict[Hashable, InputError] = {}  # by shapes of inputs, why the graph can't be bound to them
+        self._lock = threading.Lock()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """In a forked child: a new lock."""
+        self._lock = threading.Lock()
+
+    # ---- for any inputs -------------------------------------------------------------------------------
+
+    def run(
+        self, arguments: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        """The outputs by name; see ``Session.run``.
+
+        Args:
+            arguments: of the model's inputs, checked but for their shapes.
+            outputs: names of results or of inner values; None: all outputs.
+            out: arrays to write into, by output name.
+
+        Raises:
+            InputError: the model takes no such inputs, or a kernel refuses their data.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        return self._where_bound(arguments, lambda loaded: loaded._run(arguments, outputs, out))
+
+    def program(self, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
+        """The program for these inputs, of which only the shapes are looked at.
+
+        Raises:
+            ModelError: shapes depend on data, so that there is no plan before it runs.
+        """
+        return self._where_bound(arguments, lambda loaded: loaded._program(arguments, outputs), runs=False)
+
+    def run_special(
+        self, types: Mapping[str, Given], arguments: Mapping[str, Array], names: Callable[[Loaded], Sequence[str]]
+    ) -> tuple[dict[str, Array], Loaded]:
+        """The outputs of the model that is made for inputs of these types, and that model.
+
+        Args:
+            types: of the inputs, which may be sequences or absent.
+            arguments: of its inputs: the elements of sequences are inputs of their own.
+            names: of the results, by that model.
+        """
+        special = self._specialized(types, arguments, InputError("the model has sequences or optionals"))
+        wanted = names(special)
+        try:
+            return (special._run(arguments, wanted, None) if wanted else {}), special
+        except Unbound as error:
+            raise error.cause from None
+
+    def _where_bound(self, arguments: Mapping[str, Array], use: Callable[[Loaded], _T], *, runs: bool = True) -> _T:
+        """What ``use`` gives for the model, or for the model made for these inputs, where it can't be bound to them.
+
+        Args:
+            arguments: inputs.
+            use: raises ``Unbound`` where the graph can't be bound to their sizes.
+            runs: see ``_specialized``.
+        """
+        # Most models can be bound to any sizes: they don't pay for the others.
+        cause = self._unbound.get(_shapes(types_of(self.graph, arguments))) if self._unbound else None
+        if cause is None:
+            try:
+                return use(self)
+            except Unbound as error:
+                cause = error.cause
+        special = self._specialized(types_of(self.graph, arguments), arguments, cause, runs=runs)
+        try:
+            return use(special)
+        except Unbound as error:
+            raise error.cause from None
+
+    # ---- for some inputs alone ------------------------------------------------------------------------
+
+    def _specialized(
+        self, types: Mapping[str, Given], arguments: Mapping[str, Array], cause: InputError, *, runs: bool = True
+    ) -> Loaded:
+        """What the model is for these inputs, where its graph can't be bound to their sizes.
+
+        Args:
+            types: of its inputs.
+            arguments: by names of inputs of the graph that is made.
+            cause: why it can't.
+            runs: values that it wants to know are computed; the inputs have data.
+
+        Raises:
+            InputError: the model is nothing for these inputs either.
+        """
+        values: dict[str, Array] = {}
+        while True:
+            known = tuple((name, array.dtype.str, array.shape, array.tobytes()) for name, array in values.items())
+            form = (_shapes(types), known)
+            made = self._kept(form)
+            if made is None:
+                converted = self._converted(types, values, cause)
+                made = converted if isinstance(converted, Wanted) else self._made(converted, form)
+                self._keep(form, made, cause)
+            if isinstance(made, Loaded):
+                return made
+            if not runs:
+                raise ModelError(f"{made.why}: it depends on data, so there is no plan before it runs")
+            found = self._made(made.graph, (*form, made.name))._run(arguments, None, None)[made.name]
+            if found.nbytes > MOST_BYTES:
+                raise InputError(f"{made.why}: it takes {found.nbytes} bytes; expected at most {MOST_BYTES}")
+            values[made.name] = found
+
+    def _converted(
+        self, types: Mapping[str, Given], values: Mapping[str, Array], cause: InputError
+    ) -> Graph | Wanted | Listed:
+        try:
+            made = collection_paused(lambda: self._convert(types, values))
+        except (Cancelled, LimitExceeded, OutOfMemoryError):
+            raise
+        except DataflowError as error:
+            raise InputError(f"{cause}; made for these sizes alone it fails too: {error}") from None
+        if made is None:
+            raise cause
+        return made
+
+    def _made(self, made: Graph | Listed, form: tuple[Hashable, ...]) -> Loaded:
+        """The same of a graph for some inputs, with the weights of this moment."""
+        lengths: Mapping[str, int | None] = {}
+        graph: Graph | None
+        if isinstance(made, Graph):
+            graph = made
+        elif self.forms:
+            graph, lengths = made.graph, made.lengths
+        else:
+            raise InputError(f"for these inputs some outputs are no tensors: {', '.join(map(repr, made.lengths))}")
+        # Where there is nothing to compute, nothing is wanted of the graph.
+        graph = self.graph if graph is None else with_data_of(graph, self.graph)
+        return Loaded(graph, self.engine, self._convert, self._judge, self._cap, form, lengths)
+
+    def _kept(self, form: tuple[Hashable, ...]) -> Loaded | Wanted | None:
+        with self._lock:
+            if form in self._special:
+                self._special.move_to_end(form)
+            return self._special.get(form)
+
+    def _keep(self, form: tuple[Hashable, ...], made: Loaded | Wanted, cause: InputError) -> None:
+        with self._lock:
+            self._special[form] = made
+            while len(self._special) > _MOST_SPECIAL:
+                self._special.popitem(last=False)
+            self._unbound[form[0]] = cause
+            while len(self._unbound) > _MOST_SPECIAL:
+                del self._unbound[next(iter(self._unbound))]
+
+    # ---- one graph ------------------------------------------------------------------------------------
+
+    def _run(
+        self, arguments: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        """As ``run``; raises Unbound where the graph can't be bound to the sizes."""
+        if self._depends:
+            return self._run_regions(arguments, outputs, out or {})
+        program = self._program(arguments, outputs)
+        results = program.results.arrays(out, arguments)
+        _call(program, arguments, results)
+        return results
+
+    def _run_regions(
+        self, arguments: Mapping[str, Array], outputs: Sequence[str] | None, out: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The same, where sizes are read off tensors: region by region, each planned when its sizes are known."""
+        names = tuple(outputs) if outputs is not None else ()
+        graph = self.graph if not names else _with_outputs(self.graph, names)
+        with self._lock:
+            regions = self._regions.get(names)
+            if regions is None:
+                regions = self._regions[names] = split(graph)
+        for name, array in out.items():
+            if name not in graph.outputs:
+                raise InputError(f"out: there is no output {name!r}; there are: {', '.join(graph.outputs)}")
+            check_result(name, array)
+        sizes = sizes_of(self.graph, arguments)
+        values = dict(arguments)
+        for index, region in enumerate(regions):
+            sizes = self._completed(sizes)
+            given = {v.name: values[v.name] for v in region.graph.inputs}
+            needed = tuple((name, sizes[name]) for name in sorted(dims_of(region.graph)))
+            shapes = tuple(np.shape(a) for a in given.values())
+            make = functools.partial(self._region_for, region, given, sizes)
+            program = self.engine.program(("run",), (self._form, names, index, shapes, needed), make)
+            results = program.results.arrays()
+            _call(program, given, results)
+            values.update(results)
+            for node, value in region.reads:
+                take_sizes(node, values[value.name], sizes)
+        found = {name: values[value.name] for name, value in graph.outputs.items()}
+        for name in out:
+            if out[name].dtype != found[name].dtype or out[name].shape != found[name].shape:
+                raise InputError(f"out[{name!r}]: expected {found[name].dtype}{list(found[name].shape)}")
+            out[name][...] = found[name]
+            found[name] = out[name]
+        return found
+
+    def _completed(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        try:
+            return completed(self._reads, sizes, self.engine.registry.reference_kernels)
+        except InputError as error:
+            raise Unbound(error) from error
+
+    def _program(self, arguments: Mapping[str, Array], outputs: Sequence[str] | None) -> Program:
+        if self._depends:
+            node = next(n for n in self.graph.nodes if n.op.name == "read_shape")
+            raise ModelError(
+                f"{node.origin or node.describe()}: what follows has a shape that depends on data, so it has no plan "
+                "before it runs; session.plans has those of the runs so far"
+            )
+        names = () if outputs is None else checks.texts("outputs", outputs)
+        form = (self._form, names, tuple(a.shape for a in arguments.values()))
+        return self.engine.program(("run",), form, lambda: self._compile(arguments, names))
+
+    def _compile(self, arguments: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
+        graph = self.graph if not outputs else eliminate_dead_code(_with_outputs(self.graph, outputs))
+        return self._build(graph, sizes_of(self.graph, arguments))
+
+    def _region_for(self, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]) -> Program:
+        """The program of a region, for what the regions before it gave."""
+        for value in region.graph.inputs:
+            wanted, found = value.type.bind(sizes), given[value.name].shape
+            if wanted.shape != found:
+                text = f"{value.name!r} has shape {found}; the nodes that read it were made for {wanted}"
+                raise Unbound(InputError(text))
+        return self._build(region.graph, sizes)
+
+    def _build(self, graph: Graph, sizes: Mapping[str, int]) -> Program:
+        try:
+            bound = bind(graph, sizes, self.engine.registry.reference_kernels)
+        except InputError as error:
+            raise Unbound(error) from error
+        return self.engine.build(bound, judge=self._judge, cap=self._cap)
+
+
+def _call(program: Program, arguments: Mapping[str, Array], results: Mapping[str, Array]) -> None:
+    try:
+        program.run(arguments, results)
+    except Cancelled as error:
+        raise KeyboardInterrupt(str(error)) from None
+
+
+def _shapes(types: Mapping[str, Given]) -> Hashable:
+    """The shapes of what is given for each input, as a key."""
+    return tuple(
+        tuple(type_.shape for type_ in given) if isinstance(given, tuple) else getattr(given, "shape", None)
+        for given in types.values()
+    )
+
+
+def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph with these results: its own outputs or any value by name."""
+    chosen: dict[str, Any] = {n: graph.outputs[n] if n in graph.outputs else graph.find(n) for n in names}
+    return dataclasses.replace(graph, outputs=chosen)
