@@ -19,9 +19,21 @@ Evaluate = Callable[[Graph, Mapping[str, Array], Any], dict[str, Array]]
 
 def _run(evaluate: Evaluate, body: Graph, operands: Sequence[Array]) -> list[Array]:
     feeds = {value.name: array for value, array in zip(body.inputs, operands, strict=True)}
-    doubled = any(a.dtype == np.float64 != v.type.dtype.numpy for a, v in zip(operands, body.inputs, strict=True))
-    results = evaluate(body, feeds, np.float64 if doubled else None)
+    results = evaluate(body, feeds, np.float64 if _is_doubled(body, operands) else None)
     return [results[name] for name in body.outputs]
+
+
+def _is_doubled(body: Graph, operands: Sequence[Array]) -> bool:
+    """Whether floats are computed in float64 where the body has others."""
+    return any(a.dtype == np.float64 != v.type.dtype.numpy for a, v in zip(operands, body.inputs, strict=True))
+
+
+def _rows(body: Graph, operands: Sequence[Array], count: int, first: int) -> list[Array]:
+    """Zeros for ``count`` rows of each result of a body from ``first`` on."""
+    doubled = _is_doubled(body, operands)
+    types = [v.type for v in body.outputs.values()][first:]
+    dtypes = [np.float64 if doubled and t.dtype.numpy.kind == "f" else t.dtype.numpy for t in types]
+    return [np.zeros((count, *t.sizes), dtype) for t, dtype in zip(types, dtypes, strict=True)]
 
 
 def _scan(evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: tuple[Graph, ...]) -> tuple[Array, ...]:
@@ -30,10 +42,7 @@ def _scan(evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: 
     carries = list(operands[:n_carries])
     xs, captures = operands[n_carries : n_carries + n_xs], operands[n_carries + n_xs :]
     iterations = len(xs[0])
-    types = [v.type for v in body.outputs.values()][n_carries:]
-    rows = [np.empty((iterations, *t.sizes), t.dtype.numpy) for t in types]
-    if carries and types and all(a.dtype == np.float64 for a in carries):
-        rows = [r.astype(np.float64) if r.dtype.kind == "f" else r for r in rows]
+    rows = _rows(body, operands, iterations, n_carries)
     saved = [np.empty((iterations, *c.shape), c.dtype) for c in carries]
     for iteration in reversed(range(iterations)) if attributes["reverse"] else range(iterations):
         for kept, carry in zip(saved, carries, strict=True):
@@ -56,8 +65,7 @@ def _loop(evaluate: Evaluate, attributes: Attributes, *operands: Array, bodies: 
     n_carries, limit = attributes["n_carries"], attributes["max_iterations"]
     wanted, condition = int(operands[0]), bool(operands[1])
     carries, captures = list(operands[2 : 2 + n_carries]), operands[2 + n_carries :]
-    types = [v.type for v in body.outputs.values()][1 + n_carries :]
-    rows = [np.zeros((limit, *t.sizes), t.dtype.numpy) for t in types]
+    rows = _rows(body, operands, limit, 1 + n_carries)
     iteration = 0
     while iteration < wanted and condition:
         if iteration >= limit:

@@ -41,7 +41,8 @@ ON_THE_CPU = {
     "bitcast", "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "cofactor", "cumprod", "det", "dequantize",
     "dft", "dynamic_quantize", "find", "grid_sample", "grid_sample_grad_grid", "grid_sample_grad_input",
     "linear_recurrence",
-    "max_roi_pool", "max_roi_pool_grad", "non_max_suppression", "quantize", "roi_align", "roi_align_grad",
+    "max_roi_pool", "max_roi_pool_grad", "mersenne_uniform", "non_max_suppression", "quantize", "roi_align",
+    "roi_align_grad",
     "tree_ensemble",
     "unique",
 }  # fmt: skip

@@ -325,3 +325,14 @@ def test_names_that_a_pass_makes_up_avoid_those_of_the_graph():
     found = decompose_for_gradient(graph, graph.inputs)
     assert {"mul/mul", "mul/tanh"} <= {v.name for v in found.values()}
     assert len(found.nodes) > len(graph.nodes)
+
+
+def test_the_reference_computes_rows_in_double_precision_without_carried_values():
+    """They were rounded to float32, so that a small step along a direction changed nothing."""
+    body = df.GraphBuilder("body")
+    body.output("row", df.ops.mul(body.input("x", df.float32, (3,)), 1.0))
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (2, 3))
+    g.output("y", g.add(df.ops.scan, (x,), {"n_carries": 0, "n_xs": 1}, bodies=(body.build(),)).outputs[0])
+    given = np.full((2, 3), 1 + 1e-12)
+    np.testing.assert_array_equal(evaluate(g.build(), {"x": given}, dtype=np.float64)["y"], given)
