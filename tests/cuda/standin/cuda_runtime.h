@@ -1,6 +1,6 @@
 /* cuda_runtime.h: a stand-in for the CUDA runtime's header, so that CUDA sources compile as plain
  * C++ and run on a CPU. It declares what the project's sources use and nothing else; names,
- * arguments and meaning are those of the real header, the bodies are in standin.cpp.
+ * arguments and meaning are those of the real header, the bodies are in the files beside it.
  *
  * Threads of a block are fibers that change at barriers, so that a kernel that waits for its
  * neighbours works as on a card. The host can't touch device memory: it faults as an address of a
@@ -167,9 +167,12 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorNoDevice = 100,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorIllegalAddress = 700,
+  cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719,
-  cudaErrorStreamCaptureUnsupported = 900
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost = 0,
@@ -191,7 +194,20 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEnableDefault = 0 };
+enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1
+};
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+};
 
 typedef struct standin_stream *cudaStream_t;
 typedef struct standin_event *cudaEvent_t;
@@ -214,6 +230,10 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int other);
 cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned flags);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult *result);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *address);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *address);
@@ -251,6 +271,7 @@ void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cud
 template <typename... P, typename... A>
 static inline void standin_launch(const char *name, dim3 grid, dim3 block, size_t shared,
                                   cudaStream_t stream, void (*kernel)(P...), A... arguments) {
+  static_assert((sizeof(std::decay_t<P>) + ... + 0) <= 32764, "a kernel's parameters have 32 KB");
   standin_enqueue(
       name, grid, block, shared, stream,
       [kernel, ... held = static_cast<std::decay_t<P>>(arguments)] { kernel(held...); });

@@ -1,0 +1,81 @@
+/* standin.h: what the files of the stand-in runtime share. */
+#ifndef STANDIN_H
+#define STANDIN_H
+#include "cuda_runtime.h"
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+extern std::recursive_mutex standin_lock;
+typedef std::lock_guard<std::recursive_mutex> guard;
+
+[[noreturn]] void die(const char *text, const char *what);
+size_t environment(const char *name, size_t otherwise);
+
+/* ---- Blocks: standin.cpp -------------------------------------------------------------------- */
+
+/* Runs |body| once per thread of each block of the grid. */
+void run_grid(const char *name, dim3 grid, dim3 block, size_t shared,
+              const std::function<void()> &body);
+
+/* ---- Cards and their memory: card.cpp ------------------------------------------------------- */
+
+enum { MODULE = 256 << 10, GRAPH = 64 << 10 }; /* bytes that a kernel's code and a graph take */
+
+struct card {
+  char *base;
+  size_t top, used, total;
+  size_t taken;                    /* by modules and graphs, which no caller allocated */
+  std::map<size_t, size_t> blocks; /* offset to bytes of what is allocated */
+  int capability;                  /* 10 * major + minor */
+  int open_depth;                  /* while it isn't 0 the memory can be touched */
+  bool context;                    /* somebody worked with it */
+  std::set<int> peers;             /* whose memory it may read and write */
+  std::set<std::string> loaded;    /* kernels */
+};
+std::vector<card> &all_cards();
+/* The card of the calling thread, which gets a context. */
+int current_card();
+/* The card whose memory this is, or -1. */
+int card_of(const void *address);
+bool is_pinned(const void *address);
+/* Takes memory of a card for something that nobody allocated, or says that there is none. */
+bool take_memory(int number, size_t bytes);
+
+/* While it lives the memory of a card can be touched, and that of its peers. */
+struct opened {
+  std::vector<int> numbers;
+  explicit opened(int number);
+  ~opened();
+  opened(const opened &) = delete;
+};
+
+/* Notes the failure for cudaGetLastError. */
+cudaError_t fail(cudaError_t error);
+extern cudaError_t sticky; /* a failure on the card stays until a test clears it */
+
+/* ---- What tests plan: control.cpp ----------------------------------------------------------- */
+
+enum failure {
+  FAIL_NOTHING = 0,
+  FAIL_LAUNCH = 1,
+  FAIL_KERNEL = 2,
+  FAIL_ALLOCATION = 3,
+  FAIL_BEGIN = 4,
+  FAIL_END = 5,
+  FAIL_INSTANTIATE = 6
+};
+bool fails_now(failure kind, const char *name);
+void note_launch(const char *name);
+void note_graph_launch();
+
+/* ---- Streams: stream.cpp -------------------------------------------------------------------- */
+
+/* Ends the test when the calling thread captures a stream: |what| isn't allowed then. */
+void forbid_in_capture(const char *what);
+
+#endif

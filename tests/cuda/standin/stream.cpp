@@ -1,0 +1,265 @@
+/* stream.cpp: streams, events, graphs, launches and copies.
+ *
+ * What is put into a stream waits there until somebody synchronizes, as late as a card might begin:
+ * a host that forgets to wait reads old data. Streams and events belong to a card; what a real
+ * runtime refuses since the card is another one, or only says in its documentation, is refused. */
+#include "standin.h"
+
+#include <cstring>
+#include <deque>
+#include <memory>
+
+typedef std::function<void()> work;
+
+struct standin_graph {
+  std::vector<work> nodes;
+  int card;
+};
+struct standin_stream {
+  std::deque<work> queue;
+  std::unique_ptr<standin_graph> capturing;
+  int card;
+};
+struct standin_event {
+  cudaStream_t stream = nullptr;
+  int card = 0;
+  bool pending = false;
+};
+
+namespace {
+
+thread_local cudaStream_t captured; /* by the calling thread */
+
+void put(cudaStream_t stream, work what) {
+  if (!stream)
+    die("the default stream is not for plugins", "give a stream");
+  if (captured && captured != stream)
+    die("not allowed in a thread that captures", "work for another stream");
+  if (stream->capturing)
+    stream->capturing->nodes.push_back(std::move(what));
+  else
+    stream->queue.push_back(std::move(what));
+}
+
+/* Works off the stream while |more| says so. */
+template <typename F> void work_off(cudaStream_t stream, F more) {
+  opened memory(stream->card);
+  while (!stream->queue.empty() && more()) {
+    work next = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    if (!sticky)
+      next();
+  }
+}
+
+/* What kernels and graphs want: the stream of the card that the thread has chosen. */
+bool is_of_card(cudaStream_t stream) { return !stream || stream->card == current_card(); }
+
+bool is_launchable(dim3 grid, dim3 block, size_t shared) {
+  const unsigned long long threads = (unsigned long long)block.x * block.y * block.z;
+  return threads > 0 && threads <= 1024 && block.z <= 64 && grid.x > 0 && grid.y > 0 &&
+         grid.z > 0 && grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 &&
+         shared <= 227 * 1024;
+}
+
+} // namespace
+
+void forbid_in_capture(const char *what) {
+  if (captured)
+    die("not allowed in a thread that captures", what);
+}
+
+/* ---- Launches ------------------------------------------------------------------------------- */
+
+void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                     std::function<void()> thread) {
+  guard g(standin_lock);
+  if (!is_launchable(grid, block, shared) || fails_now(FAIL_LAUNCH, name)) {
+    fail(cudaErrorInvalidConfiguration);
+    return;
+  }
+  if (!is_of_card(stream)) {
+    fail(cudaErrorInvalidResourceHandle);
+    return;
+  }
+  card &own = all_cards()[(size_t)current_card()];
+  if (!own.loaded.count(name)) { /* code comes to the card when it is first launched */
+    if (!take_memory(current_card(), MODULE)) {
+      fail(cudaErrorMemoryAllocation);
+      return;
+    }
+    own.loaded.insert(name);
+  }
+  note_launch(name);
+  std::string held(name);
+  put(stream, [held, grid, block, shared, thread = std::move(thread)] {
+    if (fails_now(FAIL_KERNEL, held.c_str()))
+      sticky = cudaErrorIllegalAddress;
+    else
+      run_grid(held.c_str(), grid, block, shared, thread);
+  });
+}
+
+/* ---- Copies --------------------------------------------------------------------------------- */
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  guard g(standin_lock);
+  if (sticky)
+    return fail(sticky);
+  const int source = card_of(from), target = card_of(to);
+  const bool pageable = (source < 0 && !is_pinned(from)) || (target < 0 && !is_pinned(to));
+  if (pageable)
+    forbid_in_capture("a copy of memory that isn't pinned");
+  if (kind == cudaMemcpyHostToDevice && !is_pinned(from)) {
+    auto staged =
+        std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
+    put(stream, [=] { memcpy(to, staged->data(), bytes); });
+    return cudaSuccess;
+  }
+  put(stream, [=] {
+    opened one(source), other(target); /* a copy needs no access from card to card */
+    memmove(to, from, bytes);
+  });
+  if (kind == cudaMemcpyDeviceToHost && !is_pinned(to))
+    return cudaStreamSynchronize(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+  guard g(standin_lock);
+  if (sticky)
+    return fail(sticky);
+  if (!is_of_card(stream))
+    return fail(cudaErrorInvalidResourceHandle);
+  put(stream, [=] { memset(to, value, bytes); });
+  return cudaSuccess;
+}
+
+/* ---- Streams -------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
+  guard g(standin_lock);
+  *out = new standin_stream{{}, {}, current_card()};
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  guard g(standin_lock);
+  work_off(stream, [] { return true; });
+  delete stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  guard g(standin_lock);
+  forbid_in_capture("waiting for a stream");
+  if (stream->capturing)
+    return fail(cudaErrorStreamCaptureUnsupported);
+  work_off(stream, [] { return true; });
+  return sticky;
+}
+
+/* ---- Graphs --------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  guard g(standin_lock);
+  if (stream->capturing || fails_now(FAIL_BEGIN, ""))
+    return fail(cudaErrorStreamCaptureUnsupported);
+  stream->capturing = std::make_unique<standin_graph>(standin_graph{{}, stream->card});
+  captured = stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+  guard g(standin_lock);
+  captured = nullptr;
+  *graph = stream->capturing.release();
+  if (!*graph)
+    return fail(cudaErrorInvalidValue);
+  if (!fails_now(FAIL_END, ""))
+    return cudaSuccess;
+  delete *graph;
+  *graph = nullptr;
+  return fail(cudaErrorStreamCaptureInvalidated);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) {
+  guard g(standin_lock);
+  if (!graph)
+    return fail(cudaErrorInvalidValue);
+  if (fails_now(FAIL_INSTANTIATE, "") || !take_memory(graph->card, GRAPH))
+    return fail(cudaErrorMemoryAllocation);
+  *out = new standin_graph(*graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  guard g(standin_lock);
+  if (sticky)
+    return fail(sticky);
+  if (!is_of_card(stream))
+    return fail(cudaErrorInvalidResourceHandle);
+  note_graph_launch();
+  put(stream, [graph] {
+    for (const work &node : graph->nodes)
+      if (!sticky)
+        node();
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  guard g(standin_lock);
+  all_cards()[(size_t)graph->card].taken -= GRAPH;
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+/* ---- Events --------------------------------------------------------------------------------- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
+  guard g(standin_lock);
+  *out = new standin_event();
+  (*out)->card = current_card();
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  guard g(standin_lock);
+  if (event->pending)
+    cudaEventSynchronize(event);
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  guard g(standin_lock);
+  if (event->card != stream->card)
+    return fail(cudaErrorInvalidResourceHandle);
+  event->stream = stream;
+  event->pending = true;
+  put(stream, [event] { event->pending = false; });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  guard g(standin_lock);
+  forbid_in_capture("waiting for an event");
+  if (event->pending)
+    work_off(event->stream, [event] { return event->pending && !sticky; });
+  return sticky;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  guard g(standin_lock);
+  if (event->pending)
+    put(stream,
+        [event] { work_off(event->stream, [event] { return event->pending && !sticky; }); });
+  return cudaSuccess;
+}
