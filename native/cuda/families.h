@@ -7,6 +7,8 @@
   X(activation)                                                                                    \
   X(arg_reduce)                                                                                    \
   X(arithmetic)                                                                                    \
+  X(attention)                                                                                     \
+  X(attention_grad)                                                                                \
   X(batch_norm)                                                                                    \
   X(cast)                                                                                          \
   X(conv)                                                                                          \

@@ -20,7 +20,7 @@ LAYERS = {
         "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "vision", "conv", "quantized", "attention",
         "recurrent", "linalg", "fused", "trees",
     ),
-    "cuda": ("map", "reduce", "shape", "norm", "gemm", "pool", "conv", "recurrent", "vendor"),
+    "cuda": ("map", "reduce", "shape", "norm", "gemm", "pool", "conv", "attention", "recurrent", "vendor"),
 }  # fmt: skip
 # What a part of native/ includes besides its own files.
 BELOW = {

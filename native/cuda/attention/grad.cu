@@ -1,0 +1,238 @@
+/* attention/grad.cu: the gradients of y = softmax(scale * q kt + mask) v, from y and the logarithm
+ * of the sum of e^scores, so that no scores were kept.
+ *
+ * Per batch entry, with the weights p recomputed tile by tile:
+ *   p[i][j] = e^(scale * (q kt)[i][j] + mask[i][j] - logsum[i])
+ *   ds = scale * p * (dy v' - delta), delta[i] = sum over c of dy[i][c] y[i][c]
+ *   dq = ds k, dk = ds' q, dv = p' dy
+ *
+ * One kernel has a tile of queries and passes over the keys, for dq and delta; another a tile of
+ * keys and passes over the queries, for dk and dv. Each recomputes p and dy v', which costs two of
+ * seven products; in exchange every sum has one owner and one order, so the same inputs give the
+ * same bits, and nothing of the size of the scores is written. (Dao et al., "FlashAttention", 2022,
+ * adds dq from all blocks of keys by atomics.) */
+#include "attention/tile.h"
+
+enum { DY, Y, LOGSUM, Q, KT, V, MASK }; /* operands of attention_grad, in order */
+enum { DOWN = 4, ROWS = DOWN * DF_ATTENTION_DOWN, RESIDENT = 2 };
+
+/* What each head is padded to, and the rows of a tile of those that a block passes over. */
+template <int HEAD_, int PASSING_> struct tiles {
+  static constexpr int HEAD = HEAD_, PASSING = PASSING_;
+  static constexpr int COLUMNS = HEAD / DF_ATTENTION_ACROSS;
+  static constexpr int PITCH = HEAD + DF_ATTENTION_GAP;
+  static constexpr int WEIGHTS_PITCH = PASSING + DF_ATTENTION_WEIGHTS_GAP;
+  static constexpr int FLOATS = 2 * (ROWS + PASSING) * PITCH + ROWS * WEIGHTS_PITCH;
+};
+typedef tiles<64, 64> small;
+typedef tiles<128, 32> large;
+
+struct gradients {
+  float *dq, *dk, *dv;
+  const float *logsum;
+  float *delta; /* of all queries; the kernel of queries fills it */
+};
+
+/* Rows [first, first + ROWS) of a result of |width| columns, as far as there are |rows|. */
+template <int COLUMNS>
+static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[DOWN][COLUMNS],
+                                                int32_t first, int32_t rows, int32_t width) {
+  const int across = df_attention_across();
+  const bool fours = width % 4 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0;
+#pragma unroll
+  for (int i = 0; i < DOWN; i++) {
+    const int64_t row = first + df_attention_down() + i * DF_ATTENTION_DOWN;
+    if (row >= rows)
+      continue;
+#pragma unroll
+    for (int g = 0; g < COLUMNS; g += 4) {
+      const int column = g * DF_ATTENTION_ACROSS + across * 4;
+      float *at = to + row * width + column;
+      if (fours && column < width)
+        *reinterpret_cast<float4 *>(at) =
+            make_float4(sums[i][g], sums[i][g + 1], sums[i][g + 2], sums[i][g + 3]);
+#pragma unroll
+      for (int f = 0; f < 4; f++)
+        if (!fours && column + f < width)
+          at[f] = sums[i][g + f];
+    }
+  }
+}
+
+/* Writes weights for a product with them, by threads of the same warp. */
+template <int PITCH, int ACROSS>
+static __device__ __forceinline__ void put_weights(float *to,
+                                                   const float (&weights)[DOWN][ACROSS]) {
+  to += df_attention_down() * PITCH + df_attention_across();
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < DOWN; i++)
+#pragma unroll
+    for (int j = 0; j < ACROSS; j++)
+      to[i * DF_ATTENTION_DOWN * PITCH + j * DF_ATTENTION_ACROSS] = weights[i][j];
+  __syncwarp();
+}
+
+/* A block per tile of keys (KEYS) or of queries of a batch entry. Rows are those of its tile,
+ * columns those that it passes over. */
+template <typename T, bool KEYS>
+__global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
+    attend_grad(const __grid_constant__ df_attention p, const __grid_constant__ gradients g) {
+  constexpr int ACROSS = T::PASSING / DF_ATTENTION_ACROSS, PITCH = T::PITCH;
+  DF_SHARED(float, own); /* q and dy, or k and v, of the tile */
+  float *own_2 = own + ROWS * PITCH, *passing = own_2 + ROWS * PITCH;
+  float *passing_2 = passing + T::PASSING * PITCH, *weights = passing_2 + T::PASSING * PITCH;
+  const int down = df_attention_down(), across = df_attention_across();
+  const int32_t rows = KEYS ? p.n : p.m, columns = KEYS ? p.m : p.n;
+  const uint32_t blocks = static_cast<uint32_t>((rows + ROWS - 1) / ROWS);
+  const int64_t entry = blockIdx.x / blocks;
+  const int32_t first = static_cast<int32_t>(blockIdx.x % blocks) * ROWS;
+  const float *logsum = g.logsum + entry * p.m;
+  float *delta = g.delta + entry * p.m;
+  df_attention_matrix in[DF_ATTENTION_OPERANDS];
+  p.entry(entry, in);
+  const df_attention_matrix &q = in[DF_ATTENTION_Q], &k = in[DF_ATTENTION_K];
+  const df_attention_matrix &v = in[DF_ATTENTION_V], &dy = in[DF_ATTENTION_DY];
+  const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
+  const int d = (p.d + 3) / 4 * 4, e = (p.e + 3) / 4 * 4;
+
+  df_attention_load<ROWS, T::HEAD>(own, KEYS ? k : q, first, rows);
+  df_attention_load<ROWS, T::HEAD>(own_2, KEYS ? v : dy, first, rows);
+  float row_sum[DOWN] = {}, row_delta[DOWN] = {}; /* of queries */
+  if constexpr (!KEYS) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < DOWN; i++) {
+      const int32_t row = first + down + i * DF_ATTENTION_DOWN;
+      if (row < rows) {
+        const float *y = in[DF_ATTENTION_Y].at + row * in[DF_ATTENTION_Y].row;
+        const float *cotangent = own_2 + (down + i * DF_ATTENTION_DOWN) * PITCH;
+        for (int c = across; c < p.e; c += DF_ATTENTION_ACROSS)
+          row_delta[i] = fmaf(cotangent[c], y[c * in[DF_ATTENTION_Y].column], row_delta[i]);
+        row_sum[i] = logsum[row];
+      }
+      row_delta[i] = df_attention_join(row_delta[i], df_add{});
+      if (row < rows && across == 0)
+        delta[row] = row_delta[i];
+    }
+  }
+
+  float sums[DOWN][T::COLUMNS] = {}, sums_2[KEYS ? DOWN : 1][T::COLUMNS] = {};
+  for (int32_t tile = 0; tile < columns; tile += T::PASSING) {
+    df_attention_load<T::PASSING, T::HEAD>(passing, KEYS ? q : k, tile, columns);
+    df_attention_load<T::PASSING, T::HEAD>(passing_2, KEYS ? dy : v, tile, columns);
+    float column_sum[ACROSS], column_delta[ACROSS];
+#pragma unroll
+    for (int j = 0; j < ACROSS; j++) {
+      const int32_t column = tile + across + j * DF_ATTENTION_ACROSS;
+      column_sum[j] = KEYS && column < columns ? logsum[column] : 0.0f;
+      column_delta[j] = KEYS && column < columns ? delta[column] : 0.0f;
+    }
+    __syncthreads();
+    float s[DOWN][ACROSS] = {}, ds[DOWN][ACROSS] = {};
+    df_product_rows<DOWN, ACROSS, PITCH>(s, own + down * PITCH, passing + across * PITCH, d);
+    df_product_rows<DOWN, ACROSS, PITCH>(ds, own_2 + down * PITCH, passing_2 + across * PITCH, e);
+#pragma unroll
+    for (int i = 0; i < DOWN; i++) {
+      const int32_t row = first + down + i * DF_ATTENTION_DOWN;
+#pragma unroll
+      for (int j = 0; j < ACROSS; j++) {
+        const int32_t column = tile + across + j * DF_ATTENTION_ACROSS;
+        const bool there = row < rows && column < columns;
+        const float added =
+            there && masked
+                ? mask.at[(KEYS ? column : row) * mask.row + (KEYS ? row : column) * mask.column]
+                : 0.0f;
+        const float base = KEYS ? column_sum[j] : row_sum[i];
+        const float mean = KEYS ? column_delta[j] : row_delta[i];
+        s[i][j] = there ? expf(fmaf(s[i][j], p.scale, added) - base) : 0.0f;
+        ds[i][j] = there ? s[i][j] * (ds[i][j] - mean) * p.scale : 0.0f;
+      }
+    }
+    const float *left = weights + down * T::WEIGHTS_PITCH;
+    if constexpr (KEYS) {
+      put_weights<T::WEIGHTS_PITCH>(weights, s);
+      df_product_columns<DOWN, T::COLUMNS, T::PASSING, T::WEIGHTS_PITCH, PITCH>(
+          sums_2, left, passing_2 + across * 4);
+    }
+    put_weights<T::WEIGHTS_PITCH>(weights, ds);
+    df_product_columns<DOWN, T::COLUMNS, T::PASSING, T::WEIGHTS_PITCH, PITCH>(sums, left,
+                                                                              passing + across * 4);
+    __syncthreads();
+  }
+  put_rows(KEYS ? g.dk + entry * p.n * p.d : g.dq + entry * p.m * p.d, sums, first, rows, p.d);
+  if constexpr (KEYS)
+    put_rows(g.dv + entry * p.n * p.e, sums_2, first, rows, p.e);
+}
+
+/* ---- Running -------------------------------------------------------------------------------- */
+
+template <typename T, bool KEYS>
+static df_status launch(const df_call *call, const df_attention &p, const gradients &g,
+                        int64_t batch) {
+  constexpr int BYTES = T::FLOATS * static_cast<int>(sizeof(float));
+  const int64_t blocks = df_divide_up(KEYS ? p.n : p.m, ROWS) * batch;
+  if (blocks == 0)
+    return DF_OK;
+  const df_status status = df_attention_allow(call, attend_grad<T, KEYS>, blocks, BYTES);
+  if (status)
+    return status;
+  return DF_LAUNCH(call, (attend_grad<T, KEYS>), static_cast<unsigned>(blocks),
+                   DF_ATTENTION_THREADS, BYTES, p, g);
+}
+
+template <typename T>
+static df_status launch_both(const df_call *call, const df_attention &p, const gradients &g,
+                             int64_t batch) {
+  const df_status status = launch<T, false>(call, p, g, batch);
+  return status ? status : launch<T, true>(call, p, g, batch);
+}
+
+/* (batch, rows, heads, size) with heads before rows; |axes| holds shape and strides. */
+static df_tensor transposed_heads(const df_tensor &x, int64_t (&axes)[2][4]) {
+  static const int32_t order[] = {0, 2, 1, 3};
+  df_tensor out = x;
+  for (int32_t i = 0; i < 4; i++) {
+    axes[0][i] = x.shape[order[i]];
+    axes[1][i] = x.strides[order[i]];
+  }
+  out.shape = axes[0];
+  out.strides = axes[1];
+  return out;
+}
+
+static df_status run(const df_call *call) {
+  const df_tensor *in = call->inputs;
+  const bool masked = call->n_inputs > MASK && in[MASK].dtype != DF_NONE;
+  df_tensor dy = in[DY], y = in[Y];
+  int64_t axes[2][2][4];
+  if (df_attr_int(call, DF_ATTENTION_TRANSPOSED)) {
+    dy = transposed_heads(dy, axes[0]);
+    y = transposed_heads(y, axes[1]);
+  }
+  const int32_t n_lead = dy.rank - 2;
+  const df_attention p =
+      df_attention_of({&in[Q], &in[KT], &in[V], masked ? &in[MASK] : nullptr, &dy, &y}, dy.shape,
+                      n_lead, df_attr_float(call, DF_ATTENTION_SCALE));
+  const int64_t batch = df_product(dy.shape, 0, n_lead);
+  const gradients g{df_out<float>(call, 0), df_out<float>(call, 1), df_out<float>(call, 2),
+                    df_in<const float>(call, LOGSUM), static_cast<float *>(call->workspace)};
+  return df_max(p.d, p.e) > small::HEAD ? launch_both<large>(call, p, g, batch)
+                                        : launch_both<small>(call, p, g, batch);
+}
+
+/* Workspace for delta. */
+static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
+  out->workspace = df_operand_elements(&node->inputs[LOGSUM]) * static_cast<int64_t>(sizeof(float));
+  return DF_OK;
+}
+
+static const char *accepts(const df_node *node) {
+  return df_attention_accepts(node, &node->inputs[Q], &node->inputs[KT], &node->inputs[V]);
+}
+
+static const df_kernel records[] = {
+    DF_CUDA_KERNEL("attention_grad", "f32", "~f32,~f32,f32,~f32,~f32,~f32,~f32?->f32,f32,f32",
+                   nullptr, .accepts = accepts, .prepare = prepare, .run = run, .capturable = 1)};
+DF_CUDA_FAMILY(attention_grad, records);

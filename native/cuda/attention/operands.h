@@ -1,0 +1,124 @@
+/* attention/operands.h: sizes and operands of attention and its gradient, as their kernels see
+ * them.
+ *
+ * Per batch entry: s = scale * q kt + mask, p = softmax(s) along rows, y = p v, with q (m, d),
+ * kt (d, n), v (n, e), mask that broadcasts to (m, n). k is the transpose of kt: a row per key. */
+#ifndef DF_CUDA_ATTENTION_OPERANDS_H
+#define DF_CUDA_ATTENTION_OPERANDS_H
+#include "map/map.h"
+
+/* Operands that batch entries have matrices of. */
+enum {
+  DF_ATTENTION_Q,
+  DF_ATTENTION_K,
+  DF_ATTENTION_V,
+  DF_ATTENTION_MASK,
+  DF_ATTENTION_DY,
+  DF_ATTENTION_Y,
+  DF_ATTENTION_OPERANDS
+};
+enum { DF_ATTENTION_MOST_HEAD = 128 /* of d and e: tiles have complete rows of them */ };
+
+/* The matrices of an operand: that of batch entry 0, and the strides, 0 along an axis of size 1. */
+struct df_attention_matrix {
+  const float *at; /* null where the operand is absent */
+  int64_t row, column;
+  int32_t width; /* elements of a row */
+  bool fours;    /* that lie side by side in aligned groups of four */
+};
+
+/* What a kernel gets. */
+struct df_attention {
+  int32_t m, n, d, e;
+  float scale;
+  df_attention_matrix matrices[DF_ATTENTION_OPERANDS];
+  df_walk<DF_ATTENTION_OPERANDS> walk; /* over the batch */
+
+  /* The matrices of entry |index| of the batch. */
+  __device__ __forceinline__ void entry(int64_t index,
+                                        df_attention_matrix (&own)[DF_ATTENTION_OPERANDS]) const {
+    int64_t offset[DF_ATTENTION_OPERANDS];
+    walk.offsets(index, offset);
+#pragma unroll
+    for (int i = 0; i < DF_ATTENTION_OPERANDS; i++) {
+      own[i] = matrices[i];
+      own[i].at += offset[i];
+    }
+  }
+};
+
+/* The last two axes of |x| as a matrix, or their transpose. */
+static inline df_attention_matrix df_attention_matrix_of(const df_tensor &x, bool transposed) {
+  const int32_t axis[2] = {x.rank - (transposed ? 1 : 2), x.rank - (transposed ? 2 : 1)};
+  int64_t stride[2] = {0, 0}, size[2] = {1, 1};
+  for (int side = 0; side < 2; side++) {
+    if (axis[side] < 0)
+      continue;
+    size[side] = x.shape[axis[side]];
+    stride[side] = size[side] == 1 ? 0 : x.strides[axis[side]];
+  }
+  df_attention_matrix out{static_cast<const float *>(x.data), stride[0], stride[1],
+                          static_cast<int32_t>(size[1]), false};
+  out.fours = stride[1] == 1 && size[1] % 4 == 0 && stride[0] % 4 == 0 && df_is_aligned<4>(out.at);
+  return out;
+}
+
+/* From operands by the numbers above, null where they are absent, with heads before rows. |lead| is
+ * the shape of the batch; it has no more axes than can be walked over. */
+static inline df_attention
+df_attention_of(const df_tensor *const (&operands)[DF_ATTENTION_OPERANDS], const int64_t *lead,
+                int32_t n_lead, double scale) {
+  df_attention out{};
+  df_tensor outer[DF_ATTENTION_OPERANDS] = {};
+  const df_tensor *walked[DF_ATTENTION_OPERANDS];
+  for (int i = 0; i < DF_ATTENTION_OPERANDS; i++) {
+    walked[i] = &outer[i];
+    if (!operands[i])
+      continue;
+    outer[i] = *operands[i];
+    outer[i].rank = static_cast<int32_t>(df_max(0, outer[i].rank - 2));
+    out.matrices[i] = df_attention_matrix_of(*operands[i], i == DF_ATTENTION_K);
+  }
+  df_walk_plan(&out.walk, lead, n_lead, walked);
+  for (int i = 0; i < DF_ATTENTION_OPERANDS; i++)
+    for (int32_t axis = 0; axis < out.walk.rank; axis++)
+      out.matrices[i].fours = out.matrices[i].fours && out.walk.strides[i][axis] % 4 == 0;
+  const df_tensor *q = operands[DF_ATTENTION_Q], *v = operands[DF_ATTENTION_V];
+  out.m = static_cast<int32_t>(q->shape[q->rank - 2]);
+  out.d = static_cast<int32_t>(q->shape[q->rank - 1]);
+  out.n = static_cast<int32_t>(v->shape[v->rank - 2]);
+  out.e = static_cast<int32_t>(v->shape[v->rank - 1]);
+  out.scale = static_cast<float>(scale);
+  return out;
+}
+
+/* Null when the kernels take q, kt and v, else why not. */
+static inline const char *df_attention_accepts(const df_node *node, const df_operand *q,
+                                               const df_operand *kt, const df_operand *v) {
+  const char *reason = df_accepts_rank(node);
+  if (reason)
+    return reason;
+  if (q->shape[q->rank - 1] > DF_ATTENTION_MOST_HEAD ||
+      v->shape[v->rank - 1] > DF_ATTENTION_MOST_HEAD)
+    return "heads are larger than 128";
+  if (q->shape[q->rank - 2] > INT32_MAX / 2 || kt->shape[kt->rank - 1] > INT32_MAX / 2)
+    return "there are more than 2^30 rows or keys";
+  return nullptr;
+}
+
+/* Lets |kernel| have |bytes| of dynamic shared memory, which may be more than 48 KiB, if so many
+ * blocks can be launched. */
+template <typename F>
+static inline df_status df_attention_allow(const df_call *call, F *kernel, int64_t blocks,
+                                           int bytes) {
+  if (blocks > INT32_MAX)
+    return df_fail(call, DF_UNSUPPORTED, "attention of %lld tiles is too large",
+                   static_cast<long long>(blocks));
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  return status ? df_fail(call, DF_DEVICE, "attention: %d bytes of shared memory: %s", bytes,
+                          cudaGetErrorString(status))
+                : df_status(DF_OK);
+}
+
+#endif

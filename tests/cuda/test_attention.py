@@ -1,0 +1,138 @@
+"""Attention that never writes its scores: sizes at which its kernels differ, what isn't finite, and where plans take
+it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow import ops
+from dataflow.testing import Sample, check_device
+from dataflow.testing.sample import Operand
+from dataflow_numpy.evaluate import evaluate
+from tests.support import ops_of
+
+
+def x(*shape):
+    return Operand(shape)
+
+
+def attention(batch, m, n, d, e, mask=None, **attributes):
+    operands = (x(batch, m, d), x(batch, d, n), x(batch, n, e), *([x(*mask)] if mask else []))
+    return Sample(ops.attention, operands, {"scale": d**-0.5, **attributes})
+
+
+def gradient(batch, m, n, d, e, mask=None):
+    sums = Operand((batch, m), kind="range", low=4, high=9)
+    operands = (x(batch, m, e), x(batch, m, e), sums, x(batch, m, d), x(batch, d, n), x(batch, n, e))
+    return Sample(ops.attention_grad, (*operands, *([x(*mask)] if mask else [])), {"scale": d**-0.5})
+
+
+SAMPLES = {
+    "tall tiles": attention(264, 128, 70, 4, 8),
+    "few rows, keys in splits": attention(2, 3, 700, 20, 12, (3, 700)),
+    "keys in splits that don't end with them": attention(1, 70, 333, 8, 7),
+    "large heads": attention(2, 70, 40, 100, 128, (1, 40)),
+    "large heads, few rows, keys in splits": attention(1, 5, 400, 128, 70),
+    "gradients of several tiles": gradient(2, 150, 140, 20, 36, (150, 140)),
+    "gradients of large heads": gradient(1, 70, 75, 100, 128, (70, 1)),
+}
+
+
+@pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
+def test_sizes_at_which_kernels_differ(sample, cuda):
+    outcomes = list(check_device("cuda", registry=cuda, samples=[sample], complete=False, variants=("plain", "mixed")))
+    assert outcomes
+    assert not [o for o in outcomes if o.status != "passed"]
+
+
+def attending(shapes, scale=0.5):
+    """A graph of attention with both results, and its inputs."""
+    random = np.random.default_rng(3)
+    g = df.GraphBuilder()
+    given = [g.input(name, df.float32, shape) for name, shape in zip(("q", "kt", "v", "mask"), shapes, strict=True)]
+    for name, value in zip(("y", "logsum"), g.add(ops.attention, given, {"scale": scale}).outputs, strict=True):
+        g.output(name, value)
+    return g.build(), {v.name: random.standard_normal(v.type.sizes).astype(np.float32) for v in given}
+
+
+@pytest.mark.parametrize(("m", "n"), [(20, 7), (20, 150), (7, 600)])  # one tile, several, splits
+def test_closed_rows_infinities_and_nan_are_as_in_the_reference(m, n, cuda):
+    graph, feeds = attending([(m, 4), (4, n), (n, 5), (m, n)])
+    mask = feeds["mask"]
+    mask[1] = -np.inf  # a closed row
+    mask[2] = np.inf
+    mask[3, n // 2] = np.nan
+    mask[4] = np.float32(-3e38)
+    mask[5, : n - 1] = -np.inf  # all but one
+    mask[6, n - 1] = 3e38
+    mask[0, : n // 2] = -np.inf
+    session = df.Session(graph, devices=["cuda"], registry=cuda)
+    assert ops_of(session.plan()) == ["attention"]
+    for large in (False, True):
+        if large:
+            feeds["v"] = np.full((n, 5), 3e38, np.float32)  # their mean is finite
+            feeds["v"][0, 1] = np.inf
+        expected = evaluate(graph, feeds, dtype=np.float64)
+        for name, found in session.run(feeds).items():
+            with np.errstate(over="ignore"):
+                reference = expected[name].astype(np.float32)
+            np.testing.assert_array_equal(np.isnan(found), np.isnan(reference), name)
+            fine = ~np.isnan(reference) & ~(np.abs(reference) > 3.3e38)
+            np.testing.assert_allclose(found[fine], reference[fine], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_heads_that_fit_in_no_tile_are_computed_in_smaller_ops(cuda):
+    graph, feeds = attending([(9, 130), (130, 7), (7, 129), (9, 7)])
+    session = df.Session(graph, devices=["cuda"], registry=cuda)
+    assert "attention" not in ops_of(session.plan())
+    expected = evaluate(graph, feeds, dtype=np.float64)
+    for name, found in session.run(feeds).items():
+        np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-5)
+
+
+HEADS, ROWS, WIDTH = 2, 20, 24
+
+
+def network():
+    """Attention of several heads between products, over a causal mask."""
+    random = np.random.default_rng(4)
+    g = df.GraphBuilder()
+    given = g.input("x", df.float32, ("batch", ROWS, WIDTH))
+
+    def dense(value, name, width=WIDTH):
+        weight = g.parameter(name, (random.standard_normal((WIDTH, width)) * 0.3).astype(np.float32))
+        return ops.matmul(value, weight)
+
+    def heads(value):
+        split = ops.reshape(value, shape=(*value.shape[:2], HEADS, WIDTH // HEADS))
+        return ops.transpose(split, perm=(0, 2, 1, 3))
+
+    q, k, v = (heads(dense(given, name)) for name in ("query", "key", "value"))
+    scores = ops.div(ops.matmul(q, ops.transpose(k, perm=(0, 1, 3, 2))), 3.0)
+    mask = g.constant(np.where(np.tri(ROWS) > 0, 0, np.finfo(np.float32).min).astype(np.float32), "mask")
+    y = ops.matmul(ops.softmax(ops.add(scores, mask), axis=-1), v)
+    y = ops.reshape(ops.transpose(y, perm=(0, 2, 1, 3)), shape=(given.shape[0], ROWS, WIDTH))
+    g.output("y", dense(ops.reduce_mean(ops.tanh(dense(y, "out")), axes=(1,), keepdims=0), "classes", 5))
+    return g.build()
+
+
+def test_a_network_runs_and_trains_through_it(cuda):
+    graph = network()
+    random = np.random.default_rng(5)
+    data = {"x": random.standard_normal((3, ROWS, WIDTH)).astype(np.float32), "labels": np.arange(3)}
+    results = {}
+    for device in ("cpu", "cuda"):
+        model = df.Model(graph)
+        session = df.Session(model, devices=[device], registry=cuda)
+        assert "attention" in ops_of(session.plan({"x": data["x"].shape}))
+        y = session.run({"x": data["x"]})["y"]
+        with df.Trainer(model, optimizer=df.optim.SGD(lr=0.5), devices=[device], metrics=[], registry=cuda) as trainer:
+            losses = [trainer.step(data) for _ in range(4)]
+            (plan,) = (p for name, p in trainer.programs.plans().items() if name.startswith("joint"))
+            assert {"attention", "attention_grad"} <= {*ops_of(plan)}
+            assert "softmax" not in ops_of(plan)
+        results[device] = [y, losses, *(p.array for p in model.parameters.values())]
+    for found, expected in zip(results["cuda"], results["cpu"], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
