@@ -17,6 +17,7 @@ from report import write
 
 import dataflow as df
 from dataflow.ir.value import Value
+from dataflow.ops.fused import program
 from dataflow.plugin.registry import default_registry
 
 GOAL = 0.85  # of the copy's bandwidth
@@ -69,6 +70,51 @@ def stepped(g: df.GraphBuilder, x: Value, count: int) -> Value:
     return df.ops.add(df.ops.add(p, m), v)
 
 
+Step = tuple[str | int, ...]
+HALF, ONE, CUBIC, FACTOR = (np.float32(value) for value in (0.5, 1.0, 0.044715, np.sqrt(2 / np.pi)))
+# Inputs behind x, and steps; the last one is what a program computes.
+PROGRAMS: dict[str, tuple[tuple[np.float32, ...], tuple[Step, ...]]] = {
+    "4 steps": ((HALF, CUBIC, ONE), (("mul", 0, 1), ("add", 4, 2), ("maximum", 5, 0), ("sub", 6, 3))),
+    "gelu by erf": (
+        (np.float32(np.sqrt(0.5)), ONE, HALF),
+        (("mul", 0, 1), ("erf", 4), ("add", 5, 2), ("mul", 6, 0), ("mul", 7, 3)),
+    ),
+    "gelu by tanh": (
+        (CUBIC, FACTOR, ONE, HALF),
+        (("mul", 0, 0), ("mul", 5, 0), ("mul", 6, 1), ("add", 0, 7), ("mul", 8, 2), ("tanh", 9), ("add", 10, 3),
+         ("mul", 0, 11), ("mul", 12, 4)),
+    ),
+    "12 steps": ((HALF,), tuple(("sub" if index % 2 else "mul", index + 1 if index else 0, 1) for index in range(12))),
+}  # fmt: skip
+
+
+def programs(columns: int) -> dict[str, tuple[Chain, float]]:
+    """Chains of ``fused_elementwise``, like ``cases``."""
+
+    def computed(name: str) -> Callable[[Value], Value]:
+        inputs, steps = PROGRAMS[name]
+        return lambda x: df.ops.fused_elementwise(x, *inputs, program=program(*steps))
+
+    ones = np.ones(columns, np.float32)
+    bias, masked = program(("add", 0, 1), ("add", 3, 2)), program(("relu_grad", 0, 1), ("mul", 3, 2))
+    found: dict[str, tuple[Chain, float]] = {
+        "program, bias and residual": (added(lambda y, x: df.ops.fused_elementwise(y, ones, x, program=bias)), 3),
+        "program, slope and scale": (added(lambda y, x: df.ops.fused_elementwise(y, x, ones, program=masked)), 3),
+        "program, sum of squares of rows": (summed, 1),
+    }
+    return {**found, **{f"program, {name}": (repeated(computed(name)), 2.0) for name in PROGRAMS}}
+
+
+def summed(g: df.GraphBuilder, x: Value, count: int) -> Value:
+    """Programs with a reduction over rows of one value side by side; their sum is small work."""
+    squares = program(("sub", 0, 1), ("mul", 2, 2), ("reduce_sum", 3))
+    sums = [df.ops.fused_elementwise(x, HALF, program=squares, trailing=1, keepdims=True) for _ in range(count)]
+    total = sums[0]
+    for one in sums[1:]:
+        total = df.ops.add(total, one)
+    return total
+
+
 def cases(rows: int, columns: int) -> dict[str, tuple[Chain, float]]:
     """Chains, and how many times the operand's bytes one link moves."""
     shape = (columns,)
@@ -88,6 +134,7 @@ def cases(rows: int, columns: int) -> dict[str, tuple[Chain, float]]:
         "softmax": (repeated(lambda x: df.ops.softmax(x, axis=-1)), 2),
         "layer norm": (repeated(normed), 2),
         "adamw": (stepped, 7),
+        **programs(columns),
     }
 
 

@@ -15,6 +15,7 @@
   X(cublaslt)                                                                                      \
   X(cudnn)                                                                                         \
   X(dynamic_shape)                                                                                 \
+  X(fused_elementwise)                                                                             \
   X(gather)                                                                                        \
   X(layer_norm)                                                                                    \
   X(linalg)                                                                                        \

@@ -8,6 +8,18 @@
 
 #include <math.h>
 
+/* Functions of the C library of which each needs much code. */
+#define DF_LIBRARY_F32(X)                                                                          \
+  X(tan, tanf(x))                                                                                  \
+  X(asin, asinf(x))                                                                                \
+  X(acos, acosf(x))                                                                                \
+  X(atan, atanf(x))                                                                                \
+  X(sinh, sinhf(x))                                                                                \
+  X(cosh, coshf(x))                                                                                \
+  X(asinh, asinhf(x))                                                                              \
+  X(acosh, acoshf(x))                                                                              \
+  X(atanh, atanhf(x))
+
 #define DF_ARITHMETIC_F32(X)                                                                       \
   X(abs, fabsf(x))                                                                                 \
   X(neg, -x)                                                                                       \
@@ -15,16 +27,7 @@
   X(log, df_log(x))                                                                                \
   X(sqrt, sqrtf(x))                                                                                \
   X(reciprocal, 1.0f / x)                                                                          \
-  X(tan, tanf(x))                                                                                  \
-  X(asin, asinf(x))                                                                                \
-  X(acos, acosf(x))                                                                                \
-  X(atan, atanf(x))                                                                                \
-  X(sinh, sinhf(x))                                                                                \
-  X(cosh, coshf(x))                                                                                \
   X(tanh, df_tanh(x))                                                                              \
-  X(asinh, asinhf(x))                                                                              \
-  X(acosh, acoshf(x))                                                                              \
-  X(atanh, atanhf(x))                                                                              \
   X(erf, df_erf(x))                                                                                \
   X(floor, floorf(x))                                                                              \
   X(ceil, ceilf(x))                                                                                \
@@ -59,7 +62,7 @@
   X(sigmoid, 1.0 / (1.0 + exp(-x)))                                                                \
   X(relu, x < 0.0 ? 0.0 : x)
 
-#define DF_UNARY_F32(X) DF_ARITHMETIC_F32(X) DF_ACTIVATION_F32(X)
+#define DF_UNARY_F32(X) DF_ARITHMETIC_F32(X) DF_LIBRARY_F32(X) DF_ACTIVATION_F32(X)
 #define DF_UNARY_F64(X) DF_ARITHMETIC_F64(X) DF_ACTIVATION_F64(X)
 
 /* Negation goes through unsigned numbers: the least integer stays what it is, as in NumPy.

@@ -20,7 +20,9 @@ LAYERS = {
         "simd", "map", "reduce", "shape", "norm", "gemm", "pool", "vision", "conv", "quantized", "attention",
         "recurrent", "linalg", "fused", "trees",
     ),
-    "cuda": ("map", "reduce", "shape", "norm", "gemm", "pool", "conv", "attention", "recurrent", "vendor"),
+    "cuda": (
+        "map", "reduce", "shape", "norm", "gemm", "pool", "conv", "attention", "recurrent", "fused", "vendor",
+    ),
 }  # fmt: skip
 # What a part of native/ includes besides its own files.
 BELOW = {

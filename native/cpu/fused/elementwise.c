@@ -2,16 +2,15 @@
  *
  * add_relu: z = max(x + y, 0) with NumPy broadcasting; a NaN stays.
  *
- * fused_elementwise: a program of such ops. Its attribute has for each step the number of the op
- * (DF_STEP_abs, ...) and its operands: numbers of inputs, and behind them of earlier steps; the
- * result is the last step's. A block of elements goes through all steps while it is in the first
- * cache, by the loops that the ops have of their own, so the bits are those of the ops one by one.
- * Each op saves a read and a write of its result.
+ * fused_elementwise: a program of such ops, see kernels/program.h. A block of elements goes through
+ * all steps while it is in the first cache, by the loops that the ops have of their own, so the
+ * bits are those of the ops one by one. Each op saves a read and a write of its result.
  *
  * The last step may be a reduction over trailing axes. What it reads is then computed run by run
  * where reduce/reduce.c needs it, and is never in memory: 4 bytes less to write and to read per
  * element.
  */
+#include "kernels/program.h"
 #include "map/walk.h"
 #include "reduce/reduce.h"
 
@@ -46,22 +45,13 @@ static df_status add_relu_run(const df_call *call) { return df_map_run(call, 2, 
 
 /* ---- Programs ------------------------------------------------------------------------------- */
 
-enum {
-  MOST_STEPS = 12,
-  BLOCK = 512 /* elements: the results of all steps are 24 KiB */
-};
+enum { BLOCK = 512 }; /* elements: the results of all steps are 24 KiB */
 
 typedef struct program {
-  int32_t inputs, steps;
-  int32_t trailing;  /* axes that are reduced at the end; 0 for none */
-  int64_t reduction; /* its op */
-  int32_t rank;      /* of what the steps compute */
+  df_program steps;
+  df_rows rows[DF_PROGRAM_STEPS];
+  int32_t rank; /* of what the steps compute */
   int64_t shape[DF_WALK_RANK];
-  struct {
-    df_rows rows;
-    int32_t operand[2];
-    int32_t arity;
-  } step[MOST_STEPS];
 } program;
 
 /* The loop of an op, null when it has none here. */
@@ -74,36 +64,9 @@ static const df_step_rows *find(int64_t code) {
   return NULL;
 }
 
-/* Reads the program up to its end. Returns why it can't be done, or null. */
-static const char *parse(program *p, const df_node *node) {
-  *p = (program){.inputs = node->n_inputs};
-  const int64_t trailing = df_attr_int(node, DF_FUSED_ELEMENTWISE_TRAILING);
-  int32_t count;
-  const int64_t *code = df_attr_ints(node, DF_FUSED_ELEMENTWISE_PROGRAM, &count);
-  for (int32_t at = 0; at < count; p->steps++) {
-    if (p->steps == MOST_STEPS)
-      return "the program has too many steps";
-    const int64_t op = code[at++];
-    const df_step_rows *loop = find(op);
-    if (!loop) {
-      const int last = p->steps > 0 && at + 1 == count && code[at] == p->inputs + p->steps - 1;
-      if (trailing <= 0 || !last || !DF_NAME(df_reduces)(op))
-        return "the program has an op that can't be a part of one";
-      p->trailing = (int32_t)trailing;
-      p->reduction = op;
-      return NULL;
-    }
-    p->step[p->steps].rows = loop->rows;
-    p->step[p->steps].arity = loop->arity;
-    for (int32_t i = 0; i < loop->arity; i++, at++) {
-      if (at >= count || code[at] < 0 || code[at] >= p->inputs + p->steps)
-        return "a step of the program reads what is not there";
-      p->step[p->steps].operand[i] = (int32_t)code[at];
-    }
-  }
-  if (trailing > 0)
-    return "it ends with no reduction";
-  return p->steps ? NULL : "the program is empty";
+static int32_t arity_of(int64_t code) {
+  const df_step_rows *loop = find(code);
+  return loop ? loop->arity : 0;
 }
 
 /* A step whose operands each are one element has one element as its result: it is computed with the
@@ -111,10 +74,11 @@ static const char *parse(program *p, const df_node *node) {
 static void program_rows(void *out, const void *const *in, const int64_t *step, int64_t n,
                          const df_call *call) {
   static const int64_t together[2] = {1, 1};
-  const program *p = call->state;
+  const program *state = call->state;
+  const df_program *p = &state->steps;
   const int32_t last = p->steps - 1;
-  _Alignas(64) float results[MOST_STEPS][BLOCK];
-  int64_t result_step[MOST_STEPS] = {0};
+  _Alignas(64) float results[DF_PROGRAM_STEPS][BLOCK];
+  int64_t result_step[DF_PROGRAM_STEPS] = {0};
   for (int64_t begin = 0; begin < n; begin += BLOCK) {
     const int64_t count = df_min(BLOCK, n - begin);
     for (int32_t s = 0; s <= last; s++) {
@@ -129,42 +93,28 @@ static void program_rows(void *out, const void *const *in, const int64_t *step, 
       float *to = s == last ? (float *)out + begin : results[s];
       result_step[s] = steps[0] || steps[1];
       if (result_step[s]) {
-        p->step[s].rows(to, from, steps, count, call);
+        state->rows[s](to, from, steps, count, call);
         continue;
       }
       if (begin == 0 || s == last)
-        p->step[s].rows(to, from, together, 1, call);
+        state->rows[s](to, from, together, 1, call);
       for (int64_t i = 1; s == last && i < count; i++)
         to[i] = to[0];
     }
   }
 }
 
-/* The shape to which the inputs broadcast. */
-static void find_shape(program *p, const df_node *node) {
-  for (int32_t i = 0; i < node->n_inputs; i++)
-    p->rank = (int32_t)df_max(p->rank, node->inputs[i].rank);
-  for (int32_t axis = 0; axis < p->rank; axis++) {
-    p->shape[axis] = 1;
-    for (int32_t i = 0; i < node->n_inputs; i++) {
-      const int32_t own = axis - (p->rank - node->inputs[i].rank);
-      if (own >= 0 && node->inputs[i].shape[own] != 1)
-        p->shape[axis] = node->inputs[i].shape[own];
-    }
-  }
-}
-
 static const char *accepts(const df_node *node, int reduces) {
-  program p;
-  if (node->n_inputs < 1 || node->n_inputs > DF_WALK_INPUTS)
-    return "it has too many inputs, or none";
-  const char *reason = parse(&p, node);
+  df_program p;
+  const char *reason = df_program_read(&p, node, arity_of);
   if (reason)
     return reason;
   if (!reduces)
     return p.trailing ? "it ends with a reduction" : NULL;
   if (!p.trailing)
     return "it doesn't end with a reduction";
+  if (!DF_NAME(df_reduces)(p.reduction))
+    return "its last op is no reduction";
   for (int32_t i = 0; i < node->n_inputs; i++)
     if (node->inputs[i].rank > DF_WALK_RANK)
       return "an operand has too many axes";
@@ -177,14 +127,16 @@ static const char *accepts_reduction(const df_node *node) { return accepts(node,
 
 static df_status prepare_program(const df_node *node, df_prepared *out, df_error *error) {
   (void)error;
-  program *p = malloc(sizeof *p);
+  program *p = calloc(1, sizeof *p);
   if (!p)
     return DF_OUT_OF_MEMORY;
-  (void)parse(p, node); /* accepts has done it before */
+  (void)df_program_read(&p->steps, node, arity_of); /* accepts has done it before */
+  for (int32_t s = 0; s < p->steps.steps; s++)
+    p->rows[s] = find(p->steps.step[s].code)->rows;
   out->state = p;
-  if (p->trailing) {
-    find_shape(p, node);
-    out->workspace = DF_NAME(df_reduce_workspace)(p->shape, p->rank, p->trailing);
+  if (p->steps.trailing) {
+    p->rank = df_program_shape(node, p->shape);
+    out->workspace = DF_NAME(df_reduce_workspace)(p->shape, p->rank, p->steps.trailing);
   }
   return DF_OK;
 }
@@ -204,8 +156,8 @@ static df_status run_reduction(const df_call *call) {
   const program *p = call->state;
   df_walk walk;
   df_map map = df_map_make(call, call->n_inputs, program_rows, p->shape, p->rank, &walk);
-  const df_source source = {fetch, &map, p->shape, p->rank, p->trailing};
-  return DF_NAME(df_reduce_source)(call, p->reduction, &source);
+  const df_source source = {fetch, &map, p->shape, p->rank, p->steps.trailing};
+  return DF_NAME(df_reduce_source)(call, p->steps.reduction, &source);
 }
 
 DF_KERNELS(fused_elementwise) = {

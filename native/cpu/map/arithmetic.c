@@ -18,6 +18,7 @@
 #define BINARY_I32(name, expression) DF_DEFINE_BINARY(name##_i32, int32_t, int32_t, expression)
 #define BINARY_I64(name, expression) DF_DEFINE_BINARY(name##_i64, int64_t, int64_t, expression)
 DF_ARITHMETIC_F32(UNARY_F32)
+DF_LIBRARY_F32(UNARY_F32)
 DF_ARITHMETIC_F64(UNARY_F64)
 DF_BINARY_FLOAT(BINARY_F32)
 DF_BINARY_FLOAT(BINARY_F64)
@@ -131,7 +132,7 @@ DEFINE_CLIP(i64, int64_t, INT64_MIN, INT64_MAX)
 #define STEP_2(name, expression) {DF_STEP_##name, 2, name##_f32_rows},
 /* clang-format off */
 const df_step_rows DF_NAME(df_arithmetic_steps)[] = {
-    DF_ARITHMETIC_F32(STEP_1) STEP_1(sin, ) STEP_1(cos, ) DF_BINARY_FLOAT(STEP_2) {0}};
+    DF_ARITHMETIC_F32(STEP_1) DF_LIBRARY_F32(STEP_1) STEP_1(sin, ) STEP_1(cos, ) DF_BINARY_FLOAT(STEP_2) {0}};
 /* clang-format on */
 
 /* ---- Records -------------------------------------------------------------------------------- */
@@ -149,7 +150,7 @@ const df_step_rows DF_NAME(df_arithmetic_steps)[] = {
 
 /* clang-format off */
 DF_KERNELS(arithmetic) = {
-    DF_ARITHMETIC_F32(RECORD_1_F32) DF_ARITHMETIC_F64(RECORD_1_F64)
+    DF_ARITHMETIC_F32(RECORD_1_F32) DF_LIBRARY_F32(RECORD_1_F32) DF_ARITHMETIC_F64(RECORD_1_F64)
     DF_UNARY_INT(RECORD_1_I32) DF_UNARY_INT(RECORD_1_I64)
     DF_SAME_1(sin, f32) DF_SAME_1(cos, f32)
     DF_BINARY_FLOAT(RECORD_2_F32) DF_BINARY_FLOAT(RECORD_2_F64)

@@ -1,0 +1,197 @@
+/* fused/elementwise.cu: fused_elementwise, programs of elementwise ops in one pass over memory:
+ * each input is read once, the result is written once; a reduction at the end is computed in the
+ * order of reduce/reduce.h, and what it reads is never in memory. */
+#include "fused/program.h"
+#include "reduce/reduce.h"
+
+#include <new>
+
+/* What follows from the node alone. */
+struct prepared_program {
+  df_program program;
+  df_fused fused;
+  int32_t rank;
+  int64_t shape[DF_WALK_RANK]; /* of what the steps compute */
+};
+
+/* ---- A result per element ------------------------------------------------------------------- */
+
+__global__ void __launch_bounds__(DF_BLOCK, 4)
+    compute_program(float *out, int64_t n, const __grid_constant__ df_fused f) {
+  DF_SHARED(float, shared);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x * DF_FUSED_ELEMENTS;
+  const int64_t threads = blockDim.x;
+  const df_fused_span span = f.vector ? df_fused_span{first + threadIdx.x * DF_FUSED_VECTOR,
+                                                      threads * DF_FUSED_VECTOR, n, DF_FUSED_VECTOR}
+                                      : df_fused_span{first + threadIdx.x, threads, n, 1};
+  float *own = shared + threadIdx.x * DF_FUSED_VECTOR, *numbers = df_fused_numbers(f, shared);
+  df_fused_load_numbers(f, numbers);
+  df_fused_load(f, span, own);
+  float v[DF_FUSED_ELEMENTS] = {};
+  df_fused_run(f, own, numbers, v);
+#pragma unroll
+  for (int e = 0; e < DF_FUSED_ELEMENTS; e += DF_FUSED_VECTOR) {
+    if (f.vector && span.index(e) + DF_FUSED_VECTOR <= n) {
+      *reinterpret_cast<float4 *>(out + span.index(e)) = float4{v[e], v[e + 1], v[e + 2], v[e + 3]};
+      continue;
+    }
+#pragma unroll
+    for (int k = e; k < e + DF_FUSED_VECTOR; k++)
+      if (span.index(k) < n)
+        out[span.index(k)] = v[k];
+  }
+}
+
+/* The most threads whose slots fit into the shared memory that every card gives. */
+static unsigned threads_of(const df_fused &f) {
+  unsigned threads = DF_BLOCK;
+  while (df_fused_bytes(f, threads) > DF_FUSED_SHARED)
+    threads /= 2;
+  return threads;
+}
+
+static df_status run_program(const df_call *call) {
+  df_fused f = static_cast<const prepared_program *>(call->state)->fused;
+  const df_tensor *to = &call->outputs[0];
+  float *out = df_out<float>(call, 0);
+  const int64_t n = df_elements(to);
+  if (n == 0)
+    return DF_OK;
+  const df_status status =
+      df_fused_bind(&f, call, to->shape, to->rank, df_is_aligned<DF_FUSED_VECTOR>(out));
+  if (status)
+    return status;
+  const unsigned threads = threads_of(f);
+  return DF_LAUNCH(call, compute_program, df_blocks(n, threads * DF_FUSED_ELEMENTS), threads,
+                   static_cast<size_t>(df_fused_bytes(f, threads)), out, n, f);
+}
+
+/* ---- A reduction at the end ----------------------------------------------------------------- */
+
+/* The rows of what the steps compute, for df_reduce_rows. */
+struct computed {
+  df_fused f;
+
+  /* Elements begin + V lane, ... of [begin, end) in the order of rows in memory: a round's are
+   * joined in float, these results in Op::W. */
+  template <typename Op>
+  __device__ typename Op::W join(const df_reduction &p, int64_t output, int64_t begin, int64_t end,
+                                 int lane) const {
+    using W = typename Op::W;
+    DF_SHARED(float, shared);
+    float *own = shared + threadIdx.x * DF_FUSED_VECTOR, *numbers = df_fused_numbers(f, shared);
+    df_fused_load_numbers(f, numbers);
+    const int together = p.vector ? DF_FUSED_VECTOR : 1;
+    const int64_t apart = static_cast<int64_t>(p.group) * together, row = output * p.count;
+    const int round = DF_REDUCE_ROUND * together; /* elements, a power of two */
+    const Op op;
+    W total = static_cast<W>(Op::first);
+    float few = Op::first;
+    int joined = 0;
+    for (int64_t i = begin + lane * together; i < end || (joined & (round - 1)) != 0;
+         i += DF_FUSED_ELEMENTS / together * apart) {
+      float v[DF_FUSED_ELEMENTS] = {};
+      const df_fused_span span{row + i, apart, row + end, together};
+      if (i < end) {
+        df_fused_load(f, span, own);
+        df_fused_run(f, own, numbers, v);
+      }
+#pragma unroll
+      for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {
+        few = op(few, span.index(e) < span.end ? v[e] : Op::first);
+        if ((++joined & (round - 1)) == 0) {
+          total = op(total, static_cast<W>(few));
+          few = Op::first;
+        }
+      }
+    }
+    return total;
+  }
+};
+
+static df_reduction reduction_of(const prepared_program &state) {
+  int64_t strides[DF_WALK_RANK], axes[DF_WALK_RANK], behind = 1;
+  for (int32_t axis = state.rank - 1; axis >= 0; behind *= state.shape[axis--])
+    strides[axis] = behind;
+  for (int32_t i = 0; i < state.program.trailing; i++)
+    axes[i] = state.rank - 1 - i;
+  df_reduction p = df_reduction_of(state.shape, strides, state.rank, axes, state.program.trailing);
+  p.vector = df_reduce_vectors(p, nullptr, DF_FUSED_VECTOR);
+  p.mean = state.program.reduction == DF_STEP_reduce_mean;
+  return p;
+}
+
+static df_status run_reduction(const df_call *call) {
+  const prepared_program &state = *static_cast<const prepared_program *>(call->state);
+  computed source{state.fused};
+  const df_reduction p = reduction_of(state);
+  if (p.outputs == 0)
+    return DF_OK;
+  const df_status status = df_fused_bind(&source.f, call, state.shape, state.rank, p.vector != 0);
+  if (status)
+    return status;
+  const size_t shared = static_cast<size_t>(df_fused_bytes(source.f, DF_BLOCK));
+  switch (state.program.reduction) {
+  case DF_STEP_reduce_max:
+    return df_reduce_by_rows<df_max_of<float>>(call, source, shared, p);
+  case DF_STEP_reduce_min:
+    return df_reduce_by_rows<df_min_of<float>>(call, source, shared, p);
+  case DF_STEP_reduce_prod:
+    return df_reduce_by_rows<df_prod_of<float, float, double>>(call, source, shared, p);
+  default:
+    return df_reduce_by_rows<df_sum_of<float, float, double>>(call, source, shared, p);
+  }
+}
+
+/* ---- Records -------------------------------------------------------------------------------- */
+
+static const char *accepts_program(const df_node *node) {
+  prepared_program state{};
+  const char *reason = df_fused_read(node, &state.program, &state.fused);
+  if (reason)
+    return reason;
+  return state.program.trailing ? "it ends with a reduction" : nullptr;
+}
+
+static const char *accepts_reduction(const df_node *node) {
+  prepared_program state{};
+  const char *reason = df_fused_read(node, &state.program, &state.fused);
+  if (reason)
+    return reason;
+  switch (state.program.reduction) {
+  case DF_STEP_reduce_sum:
+  case DF_STEP_reduce_mean:
+  case DF_STEP_reduce_max:
+  case DF_STEP_reduce_min:
+  case DF_STEP_reduce_prod:
+    break;
+  default:
+    return "it doesn't end with a reduction";
+  }
+  return df_fused_bytes(state.fused, DF_BLOCK) > DF_FUSED_SHARED
+             ? "too many values are read by later steps for a block that reduces"
+             : nullptr;
+}
+
+static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
+  prepared_program *state = new (std::nothrow) prepared_program{};
+  if (!state)
+    return DF_OUT_OF_MEMORY;
+  df_fused_read(node, &state->program, &state->fused); /* accepts has done it before */
+  state->rank = df_program_shape(node, state->shape);
+  out->state = state;
+  if (state->program.trailing)
+    out->workspace = df_reduce_workspace(reduction_of(*state));
+  return DF_OK;
+}
+
+static void release(void *state) { delete static_cast<prepared_program *>(state); }
+
+static const df_kernel records[] = {
+    DF_CUDA_KERNEL("fused_elementwise", "f32", "~f32*->f32", "0<0,0<1,0<2,0<3,0<4,0<5",
+                   .accepts = accepts_program, .prepare = prepare, .run = run_program,
+                   .release = release, .capturable = 1),
+    DF_CUDA_KERNEL("fused_elementwise", "and reduction f32", "~f32*->f32", nullptr,
+                   .accepts = accepts_reduction, .prepare = prepare, .run = run_reduction,
+                   .release = release, .capturable = 1)};
+DF_CUDA_FAMILY(fused_elementwise, records);
