@@ -17,6 +17,7 @@ from ..ir.types import TensorType, contiguous_strides
 from ..plugin.device import Precision, Role
 from .abi import CData, Tables, member, text_of
 from .backend import CBackend
+from .log import log_to_python
 
 
 def devices_of(path: str | Path, role: Role = "accelerator") -> list[CDevice]:
@@ -40,6 +41,7 @@ def kernels_of(path: str | Path) -> list[Kernel]:
 
 
 def _opened(path: str | Path) -> CData:
+    log_to_python()
     error = ffi.new("df_error *")
     plugin = lib.df_library_open(str(path).encode(), error)
     if plugin == ffi.NULL:

@@ -1,6 +1,6 @@
 /* segment.cu: segments on a stream. The host's executor launches the kernels. The first run is
  * plain, so that the driver loads what it needs; the second one is captured, and from then on one
- * call replays the graph. */
+ * call replays the graph. Where a capture fails the session goes on without graphs. */
 #include "queue.h"
 
 #include <new>
@@ -42,7 +42,7 @@ df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepare
   if (!p)
     return df_cuda_fail(queue, cudaErrorMemoryAllocation, "preparing a segment", error);
   p->segment = segment;
-  p->capturable = queue->capture && is_capturable(segment);
+  p->capturable = is_capturable(segment);
   cudaError_t status = cudaSetDevice(queue->card->ordinal);
   if (!status)
     status = cudaMalloc(reinterpret_cast<void **>(&p->fault), sizeof *p->fault);
@@ -93,7 +93,7 @@ static df_status put(df_queue *queue, df_prepared_segment *p, const df_run *run,
   return status;
 }
 
-/* Records the segment; without a graph at the end it goes on being put kernel by kernel. */
+/* Makes a graph of the segment. */
 static df_status record(df_queue *queue, df_prepared_segment *p, const df_run *run,
                         df_error *error) {
   cudaGraph_t graph = nullptr;
@@ -114,6 +114,20 @@ static df_status record(df_queue *queue, df_prepared_segment *p, const df_run *r
   return status;
 }
 
+/* Makes a graph of the segment, or says why this session goes on without graphs: nothing ran, so
+ * the kernels can still be launched one by one. A card that failed will say so again. */
+static void try_record(df_queue *queue, df_prepared_segment *p, const df_run *run) {
+  df_error reason{};
+  if (!record(queue, p, run, &reason))
+    return;
+  queue->capture = false;
+  queue->broken = cudaSuccess;
+  char text[sizeof reason.text + 80];
+  snprintf(text, sizeof text, "a CUDA graph can't be made, so kernels are launched one by one: %s",
+           reason.text);
+  df_cuda_host->log(30, text);
+}
+
 df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_run *run,
                             df_error *error) {
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
@@ -121,10 +135,9 @@ df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_ru
     return df_cuda_fail(queue, queue->broken, "the card failed before; make a new session", error);
   df_status status =
       df_cuda_fail(queue, cudaSetDevice(queue->card->ordinal), "choosing the card", error);
-  const bool captured = p->capturable && p->runs > 0;
-  if (!status && captured && !p->graph)
-    status = record(queue, p, run, error);
-  if (!status && captured)
+  if (!status && p->capturable && queue->capture && p->runs > 0 && !p->graph)
+    try_record(queue, p, run);
+  if (!status && p->graph)
     status =
         df_cuda_fail(queue, cudaGraphLaunch(p->graph, queue->stream), "replaying a segment", error);
   else if (!status)

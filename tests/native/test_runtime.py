@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dataflow._runtime import ffi, lib
+from dataflow.cdevice.log import log_to_python
 
 HERE = Path(__file__).parent
 
@@ -291,6 +292,7 @@ def test_the_log_reaches_python(device):
     finally:
         lib.df_set_log(ffi.NULL)
     assert segment.run() == lib.DF_OK
+    log_to_python()
     assert logged == [(30, b"from a kernel")]
     segment.close()
 
