@@ -32,15 +32,15 @@ static std::vector<const df_kernel *> gather_kernels() {
 static df_status cuda_alloc(void *self, int64_t bytes, df_buffer *out, df_error *error) {
   df_queue *queue = static_cast<df_queue *>(self);
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  df_on_card card(queue->card);
   void *base = nullptr;
-  cudaError_t status = cudaSetDevice(queue->card->ordinal);
+  cudaError_t status = card.status;
   if (!status)
     status = bytes < 0 ? cudaErrorInvalidValue
                        : cudaMalloc(&base, static_cast<size_t>(bytes ? bytes : 1));
   if (status) {
     char what[64];
     snprintf(what, sizeof what, "allocating %lld bytes", static_cast<long long>(bytes));
-    cudaGetLastError(); /* an allocation that fails leaves the card usable */
     return df_cuda_fail(queue, status, what, error);
   }
   *out = df_buffer{base, bytes, base};
@@ -50,7 +50,7 @@ static df_status cuda_alloc(void *self, int64_t bytes, df_buffer *out, df_error 
 static void cuda_free(void *self, df_buffer *buffer) {
   df_queue *queue = static_cast<df_queue *>(self);
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
-  cudaSetDevice(queue->card->ordinal);
+  df_on_card card(queue->card);
   cudaFree(buffer->owner);
   *buffer = df_buffer{};
 }
@@ -90,8 +90,9 @@ static void cuda_close(void *opened) { df_queue_close(static_cast<df_queue *>(op
 static df_status cuda_memory(void *self, int64_t *available, int64_t *total, df_error *error) {
   df_queue *queue = static_cast<df_queue *>(self);
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  df_on_card card(queue->card);
   size_t left = 0, all = 0;
-  cudaError_t status = cudaSetDevice(queue->card->ordinal);
+  cudaError_t status = card.status;
   if (!status)
     status = cudaMemGetInfo(&left, &all);
   *available = static_cast<int64_t>(left);

@@ -23,11 +23,10 @@ df_status df_cuda_fail(df_queue *queue, cudaError_t status, const char *what, df
   return code;
 }
 
-/* Refuses work on a card that failed, with the reason it failed for. */
-static df_status enter(df_queue *queue, df_error *error) {
+df_status df_queue_ready(df_queue *queue, const df_on_card &card, df_error *error) {
   if (queue->broken != cudaSuccess)
     return df_cuda_fail(queue, queue->broken, "the card failed before; make a new session", error);
-  return df_cuda_fail(queue, cudaSetDevice(queue->card->ordinal), "choosing the card", error);
+  return df_cuda_fail(queue, card.status, "choosing the card", error);
 }
 
 /* Lets cards copy from each other's memory without the host, where their topology allows it. */
@@ -47,7 +46,8 @@ df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_er
     return DF_OUT_OF_MEMORY;
   queue->card = card;
   queue->capture = capture;
-  cudaError_t status = cudaSetDevice(card->ordinal);
+  df_on_card own(card);
+  cudaError_t status = own.status;
   if (!status)
     status = cudaStreamCreateWithFlags(&queue->stream, cudaStreamNonBlocking);
   if (!status)
@@ -69,7 +69,7 @@ df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_er
 }
 
 void df_queue_close(df_queue *queue) {
-  cudaSetDevice(queue->card->ordinal);
+  df_on_card card(queue->card);
   if (queue->stream) {
     cudaStreamSynchronize(queue->stream);
     cudaStreamDestroy(queue->stream);
@@ -147,9 +147,10 @@ static cudaError_t copy_down(df_queue *queue, char *to, const char *from, size_t
 
 df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
-  df_status entered = enter(queue, error);
-  if (entered)
-    return entered;
+  df_on_card card(queue->card);
+  df_status ready = df_queue_ready(queue, card, error);
+  if (ready)
+    return ready;
   if (copy->bytes < 0 || copy->to_offset < 0 || copy->from_offset < 0)
     return df_cuda_fail(queue, cudaErrorInvalidValue, "a copy of negative size or offset", error);
   char *to = static_cast<char *>(copy->to) + copy->to_offset;
@@ -166,8 +167,8 @@ df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
 }
 
 /* What a kernel noted, in words. */
-static df_status tell_fault(df_queue *queue, df_prepared_segment *segment, df_error *error) {
-  const df_fault fault = *df_segment_fault(segment);
+static df_status tell_fault(df_queue *queue, df_prepared_segment *segment, const df_fault &fault,
+                            df_error *error) {
   queue->failed = segment;
   if (error) {
     error->code = fault.code;
@@ -181,16 +182,19 @@ static df_status tell_fault(df_queue *queue, df_prepared_segment *segment, df_er
 
 df_status df_queue_sync(df_queue *queue, df_error *error) {
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  df_on_card card(queue->card);
   queue->failed = nullptr;
-  df_status status = enter(queue, error);
+  df_status status = df_queue_ready(queue, card, error);
   if (!status)
     status = df_cuda_fail(queue, arrive(queue), "waiting for the card", error);
-  df_prepared_segment *faulty = nullptr;
-  for (df_prepared_segment *segment : queue->ran)
-    if (!faulty && df_segment_fault(segment)->code)
-      faulty = segment;
+  const df_status waited = status;
+  for (df_prepared_segment *segment : queue->ran) {
+    if (waited)
+      break;
+    const df_fault fault = df_segment_take_fault(queue, segment);
+    if (fault.code && !status)
+      status = tell_fault(queue, segment, fault, error);
+  }
   queue->ran.clear();
-  if (!status && faulty)
-    status = tell_fault(queue, faulty, error);
   return status;
 }

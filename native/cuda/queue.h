@@ -2,17 +2,11 @@
  * the faults of the segments that ran. */
 #ifndef DF_CUDA_QUEUE_H
 #define DF_CUDA_QUEUE_H
+#include "card.h"
 #include "dataflow_cuda.h"
 
 #include <mutex>
 #include <vector>
-
-/* A card as the plugin found it; lives as long as the process. */
-struct df_card {
-  int ordinal;
-  int processors; /* multiprocessors */
-  char name[128];
-};
 
 struct df_prepared_segment;
 
@@ -47,6 +41,9 @@ struct df_queue {
 /* Fills |error| with "cuda:0 (H200): what: reason" and returns the status that fits. */
 df_status df_cuda_fail(df_queue *queue, cudaError_t status, const char *what, df_error *error);
 
+/* Refuses work on a card that failed, with the reason it failed for, or that can't be chosen. */
+df_status df_queue_ready(df_queue *queue, const df_on_card &card, df_error *error);
+
 df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_error *error);
 void df_queue_close(df_queue *queue);
 df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error);
@@ -60,8 +57,9 @@ df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepare
 df_status df_segment_launch(df_queue *queue, df_prepared_segment *prepared, const df_run *run,
                             df_error *error);
 void df_segment_close(df_queue *queue, df_prepared_segment *prepared);
-/* The fault that came down with the segment's last run; its code is 0 when there was none. */
-const df_fault *df_segment_fault(const df_prepared_segment *prepared);
+/* The first fault of the segment's runs since the last call, when they are done; its code is 0 when
+ * there was none. */
+df_fault df_segment_take_fault(df_queue *queue, df_prepared_segment *prepared);
 const char *df_segment_kernel(const df_prepared_segment *prepared, int32_t step);
 
 /* The host's table, from df_plugin_entry. */

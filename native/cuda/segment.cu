@@ -4,24 +4,27 @@
 #include "queue.h"
 
 #include <new>
+#include <vector>
 
 struct df_prepared_segment {
   void *host; /* the executor's */
   const df_segment *segment;
   cudaGraphExec_t graph;
-  df_fault *fault; /* on the card */
-  df_fault *down;  /* pinned: the fault of the last run */
+  df_fault *fault; /* on the card: the first one since it was last told */
+  df_fault *down;  /* pinned: what of it has come down */
   int64_t calls;   /* of kernels in one run */
   int32_t runs;
   bool capturable;
+  std::vector<int32_t> slots; /* that its operands lie in */
+  std::vector<void *> seen;   /* their addresses in the last run; what a graph was made for */
 };
 
-/* Says in |down| that there is no fault, as the card does at the begin of each run. */
-static cudaError_t begin_run(df_queue *queue, df_prepared_segment *p) {
+static cudaError_t clear_fault(df_queue *queue, df_prepared_segment *p) {
+  *p->down = df_fault{};
   return cudaMemsetAsync(p->fault, 0, sizeof *p->fault, queue->stream);
 }
 
-static cudaError_t end_run(df_queue *queue, df_prepared_segment *p) {
+static cudaError_t bring_fault_down(df_queue *queue, df_prepared_segment *p) {
   return cudaMemcpyAsync(p->down, p->fault, sizeof *p->fault, cudaMemcpyDeviceToHost,
                          queue->stream);
 }
@@ -35,6 +38,17 @@ static bool is_capturable(const df_segment *segment) {
   return true;
 }
 
+static void gather_slots(const df_segment *segment, std::vector<int32_t> *out) {
+  for (int32_t i = 0; i < segment->n_operands; i++) {
+    const int32_t arena = segment->operands[i].arena;
+    if (arena >= 0 && arena < segment->n_arenas && segment->arenas[arena].slot >= 0)
+      out->push_back(segment->arenas[arena].slot);
+  }
+  for (int32_t i = 0; i < segment->n_steps; i++)
+    if (segment->steps[i].body)
+      gather_slots(&segment->steps[i].body->segment, out);
+}
+
 df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepared_segment **out,
                           df_error *error) {
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
@@ -43,16 +57,18 @@ df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepare
     return df_cuda_fail(queue, cudaErrorMemoryAllocation, "preparing a segment", error);
   p->segment = segment;
   p->capturable = is_capturable(segment);
-  cudaError_t status = cudaSetDevice(queue->card->ordinal);
+  gather_slots(segment, &p->slots);
+  df_on_card card(queue->card);
+  cudaError_t status = card.status;
   if (!status)
     status = cudaMalloc(reinterpret_cast<void **>(&p->fault), sizeof *p->fault);
   if (!status)
     status = cudaMallocHost(reinterpret_cast<void **>(&p->down), sizeof *p->down);
+  if (!status)
+    status = clear_fault(queue, p);
   df_status code = df_cuda_fail(queue, status, "preparing a segment", error);
-  if (!code) {
-    *p->down = df_fault{};
+  if (!code)
     code = df_cuda_host->segment_prepare(queue, segment, &p->host, error);
-  }
   if (code) {
     df_segment_close(queue, p);
     return code;
@@ -63,7 +79,7 @@ df_status df_segment_open(df_queue *queue, const df_segment *segment, df_prepare
 
 void df_segment_close(df_queue *queue, df_prepared_segment *p) {
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
-  cudaSetDevice(queue->card->ordinal);
+  df_on_card card(queue->card);
   cudaStreamSynchronize(queue->stream); /* it may still be running */
   for (size_t i = 0; i < queue->ran.size(); i++)
     if (queue->ran[i] == p)
@@ -85,11 +101,9 @@ static df_status put(df_queue *queue, df_prepared_segment *p, const df_run *run,
   own.fault = p->fault;
   own.calls = &p->calls;
   p->calls = 0;
-  df_status status = df_cuda_fail(queue, begin_run(queue, p), "beginning a segment", error);
+  df_status status = df_cuda_host->segment_run(queue, p->host, &own, error);
   if (!status)
-    status = df_cuda_host->segment_run(queue, p->host, &own, error);
-  if (!status)
-    status = df_cuda_fail(queue, end_run(queue, p), "ending a segment", error);
+    status = df_cuda_fail(queue, bring_fault_down(queue, p), "ending a segment", error);
   return status;
 }
 
@@ -128,14 +142,28 @@ static void try_record(df_queue *queue, df_prepared_segment *p, const df_run *ru
   df_cuda_host->log(30, text);
 }
 
+/* Whether the slots have the addresses of the run before; a graph for other ones goes. */
+static bool is_in_place(df_prepared_segment *p, const df_run *run) {
+  std::vector<void *> now;
+  now.reserve(p->slots.size());
+  for (int32_t slot : p->slots)
+    now.push_back(slot < run->n_slots ? run->slots[slot] : nullptr);
+  if (now == p->seen)
+    return true;
+  p->seen = now;
+  if (p->graph)
+    cudaGraphExecDestroy(p->graph); /* the card keeps what it still works with */
+  p->graph = nullptr;
+  return false;
+}
+
 df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_run *run,
                             df_error *error) {
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
-  if (queue->broken != cudaSuccess)
-    return df_cuda_fail(queue, queue->broken, "the card failed before; make a new session", error);
-  df_status status =
-      df_cuda_fail(queue, cudaSetDevice(queue->card->ordinal), "choosing the card", error);
-  if (!status && p->capturable && queue->capture && p->runs > 0 && !p->graph)
+  df_on_card card(queue->card);
+  df_status status = df_queue_ready(queue, card, error);
+  const bool captures = p->capturable && queue->capture && p->runs > 0;
+  if (!status && is_in_place(p, run) && captures && !p->graph)
     try_record(queue, p, run);
   if (!status && p->graph)
     status =
@@ -151,7 +179,12 @@ df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_ru
   return DF_OK;
 }
 
-const df_fault *df_segment_fault(const df_prepared_segment *p) { return p->down; }
+df_fault df_segment_take_fault(df_queue *queue, df_prepared_segment *p) {
+  const df_fault found = *p->down;
+  if (found.code)
+    clear_fault(queue, p);
+  return found;
+}
 
 const char *df_segment_kernel(const df_prepared_segment *p, int32_t step) {
   if (step < 0 || step >= p->segment->n_steps || !p->segment->steps[step].kernel)

@@ -53,47 +53,55 @@ class StandIn:
 
     Attributes:
         path: the library.
-        runtime: its functions.
     """
 
     def __init__(self, path):
         self.path = path
-        self.runtime = ctypes.CDLL(str(path))
+        self._library = ctypes.CDLL(str(path))
         names = ("launches", "graph_launches", "allocated", "contexts", "peers")
         for name in (f"standin_{name}" for name in names):
-            getattr(self.runtime, name).restype = ctypes.c_longlong
+            getattr(self._library, name).restype = ctypes.c_longlong
 
     def fail(self, what, name="", skip=0):
         """Lets the next launch, kernel, allocation, ... fail, after ``skip`` that succeed; "" undoes all."""
         kinds = ("", "launch", "kernel", "allocation", "begin", "end", "instantiate")
-        self.runtime.standin_fail(kinds.index(what), name.encode(), skip)
+        self._library.standin_fail(kinds.index(what), name.encode(), skip)
 
     def was_launched(self, kernel):
-        return bool(self.runtime.standin_was_launched(kernel.encode()))
+        return bool(self._library.standin_was_launched(kernel.encode()))
 
     def reverse(self, on):
         """Lets the threads of a block begin with the last one: finds barriers that are missing."""
-        self.runtime.standin_reverse(int(on))
+        self._library.standin_reverse(int(on))
 
     @property
     def launches(self):
-        return self.runtime.standin_launches()
+        return self._library.standin_launches()
 
     @property
     def graph_launches(self):
-        return self.runtime.standin_graph_launches()
+        return self._library.standin_graph_launches()
 
     def allocated(self, card=0):
-        return self.runtime.standin_allocated(card)
+        return self._library.standin_allocated(card)
+
+    def choose(self, card):
+        """Makes ``card`` the calling thread's, as another library may; one that doesn't exist leaves an error."""
+        self._library.standin_choose(card)
+
+    @property
+    def chosen(self):
+        """The calling thread's card."""
+        return self._library.standin_chosen()
 
     @property
     def contexts(self):
         """Cards that somebody worked with, as bits."""
-        return self.runtime.standin_contexts()
+        return self._library.standin_contexts()
 
     def peers(self, card):
         """Cards whose memory ``card`` may touch, as bits."""
-        return self.runtime.standin_peers(card)
+        return self._library.standin_peers(card)
 
 
 @pytest.fixture(scope="session")

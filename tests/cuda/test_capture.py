@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
+from dataflow._runtime import ffi
 
 DEVICES = ["cuda", "cpu"]
 
@@ -52,3 +53,88 @@ def test_a_card_that_fails_while_it_captures_is_said(standin, standin_registry):
             session.run(x)
     finally:
         standin.fail("")
+
+
+# ---- what a captured graph depends on -----------------------------------------------------------------
+
+
+class Gather:
+    """gather(table, indices) as a segment by itself, its operands in one buffer that each run names."""
+
+    def __init__(self, registry):
+        g = df.GraphBuilder()
+        table, indices = g.input("table", df.float32, (4, 3)), g.input("indices", df.int64, (2,))
+        g.output("y", df.ops.gather(table, indices, axis=0))
+        self._session = df.Session(df.Model(g.build()), devices=["cuda"], registry=registry)
+        plan = self._session.plan()
+        (segment,) = plan.segments
+        (step,) = segment.steps
+        self._table, self._indices, self._y = (o.offset for o in (*step.inputs, *step.outputs))
+        self.backend = registry.devices["cuda"].open({})
+        arenas = [(None, arena.bytes, 0 if arena.kind == "arena" else -1) for arena in plan.arenas]
+        self._bytes = next(arena.bytes for arena in plan.arenas if arena.kind == "arena")
+        self._bound = self.backend.bind(segment, arenas, 1)
+
+    def place(self, values):
+        """A buffer with this table."""
+        buffer = self.backend.alloc(self._bytes)
+        self.backend.write(buffer, self._table, values)
+        return buffer
+
+    def run(self, buffer, *indices):
+        self.backend.write(buffer, self._indices, np.array(indices))
+        self._bound.run(ffi.new("void *[]", [buffer.base]), 1, ffi.NULL, ffi.NULL)
+
+    def result(self, buffer):
+        found = np.empty((2, 3), np.float32)
+        self.backend.read(found, buffer, self._y)
+        return found
+
+
+VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def test_a_graph_is_made_again_when_its_operands_lie_elsewhere(cuda):
+    gather = Gather(cuda)
+    buffers = [gather.place(VALUES), gather.place(100 + VALUES)]
+    for which in (0, 0, 0, 1, 1, 1, 0, 1, 0):  # launched, captured, replayed, ...
+        gather.run(buffers[which], which, 3)
+        np.testing.assert_array_equal(gather.result(buffers[which]), 100 * which + VALUES[[which, 3]])
+
+
+def test_a_fault_survives_the_runs_that_follow_it(cuda):
+    gather = Gather(cuda)
+    buffer = gather.place(VALUES)
+    for good in range(3):
+        gather.run(buffer, 1, 7 + good)
+        gather.run(buffer, 1, 2)
+        gather.run(buffer, 1, 20)
+        with pytest.raises(df.InputError, match=rf": {7 + good} is out of range for"):
+            gather.backend.sync()
+        gather.run(buffer, 1, 2)
+        gather.backend.sync()  # it is told once
+        np.testing.assert_array_equal(gather.result(buffer), VALUES[[1, 2]])
+
+
+# ---- errors of others ---------------------------------------------------------------------------------
+
+
+def test_an_error_that_was_told_is_not_blamed_on_the_next_launch(standin, standin_registry):
+    x = np.zeros(7, np.float32)
+    session = df.Session(elementwise(7), devices=DEVICES, registry=standin_registry)
+    other = df.Session(elementwise(7), devices=DEVICES, registry=standin_registry)
+    session.run(x)
+    standin.fail("allocation", skip=1)  # the arena, then what a segment needs of its own
+    try:
+        with pytest.raises(df.OutOfMemoryError, match="preparing a segment"):
+            other.run(x)
+        np.testing.assert_array_equal(session.run(x)["y"], np.ones(7))
+    finally:
+        standin.fail("")
+
+
+def test_an_error_of_somebody_else_is_not_blamed_on_the_next_launch(standin, standin_registry):
+    session = df.Session(elementwise(7), devices=DEVICES, registry=standin_registry)
+    for _ in range(3):
+        standin.choose(99)
+        np.testing.assert_array_equal(session.run(np.zeros(7, np.float32))["y"], np.ones(7))

@@ -54,6 +54,13 @@ int standin_was_launched(const char *name) {
 long long standin_launches() { return launches; }
 long long standin_graph_launches() { return graph_launches; }
 long long standin_allocated(int number) { return (long long)all_cards()[(size_t)number].used; }
+/* What another library does in the calling thread: cudaSetDevice and cudaGetDevice. */
+void standin_choose(int number) { cudaSetDevice(number); }
+int standin_chosen() {
+  int number = -1;
+  cudaGetDevice(&number);
+  return number;
+}
 /* Cards with a context, as bits. */
 long long standin_contexts() {
   guard g(standin_lock);

@@ -12,7 +12,7 @@
 typedef std::function<void()> work;
 
 struct standin_graph {
-  std::vector<work> nodes;
+  std::shared_ptr<std::vector<work>> nodes; /* a launch keeps them when the graph is destroyed */
   int card;
 };
 struct standin_stream {
@@ -36,7 +36,7 @@ void put(cudaStream_t stream, work what) {
   if (captured && captured != stream)
     die("not allowed in a thread that captures", "work for another stream");
   if (stream->capturing)
-    stream->capturing->nodes.push_back(std::move(what));
+    stream->capturing->nodes->push_back(std::move(what));
   else
     stream->queue.push_back(std::move(what));
 }
@@ -166,7 +166,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   guard g(standin_lock);
   if (stream->capturing || fails_now(FAIL_BEGIN, ""))
     return fail(cudaErrorStreamCaptureUnsupported);
-  stream->capturing = std::make_unique<standin_graph>(standin_graph{{}, stream->card});
+  stream->capturing = std::make_unique<standin_graph>(
+      standin_graph{std::make_shared<std::vector<work>>(), stream->card});
   captured = stream;
   return cudaSuccess;
 }
@@ -201,8 +202,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   if (!is_of_card(stream))
     return fail(cudaErrorInvalidResourceHandle);
   note_graph_launch();
-  put(stream, [graph] {
-    for (const work &node : graph->nodes)
+  put(stream, [nodes = graph->nodes] {
+    for (const work &node : *nodes)
       if (!sticky)
         node();
   });
