@@ -99,6 +99,35 @@ def test_one_launch_steps_all_parameters(standin, standin_registry):
         assert standin.launches - before == len(segment.steps) - len(stepped) + 1
 
 
+def test_a_hundred_parameters_are_stepped_by_one_launch(standin, standin_registry):
+    random = np.random.default_rng(0)
+    shift = [random.standard_normal(5).astype(np.float32) for _ in range(100)]
+
+    def trained(devices, count):
+        g = df.GraphBuilder()
+        y = g.input("x", df.float32, (2, 5))
+        for index, array in enumerate(shift):
+            y = df.ops.add(y, g.parameter(f"shift{index}", array))
+        g.output("logits", y)
+        model = df.Model(g.build())
+        with df.Trainer(model, metrics=[], devices=devices, registry=standin_registry) as trainer:
+            feeds = {"x": np.ones((2, 5), np.float32), "labels": np.array([1, 4])}
+            trainer.step(feeds)
+            before = standin.launches
+            trainer.programs.update(np.array([1e-3, 0.0, 0.1, 0.1], np.float32), np.float32(1))  # records
+            launches = standin.launches - before
+            if count:
+                (segment,) = trainer.programs.plans()["optimizer"].segments
+                stepped = [s for s in segment.steps if s.node.op.name == "adamw_step"]
+                assert len(stepped) == len(shift)
+                assert launches == len(segment.steps) - len(stepped) + 1
+        return {name: p.array for name, p in model.parameters.items()}
+
+    expected = trained(["cpu"], False)
+    for name, array in trained(DEVICES, True).items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-6)
+
+
 # ---- faults and failures ------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@
  * may overwrite their inputs.
  *
  * Many parameters are one launch: a table of their addresses and sizes is the kernel's parameter.
+ * There are two sizes of it, since a launch copies all of it.
  * Blocks of CHUNK elements are numbered through, and a block finds its parameter in the table. An
  * element of sgd reads 2 or 3 numbers and writes 1 or 2, one of adamw reads 4 and writes 3.
  */
@@ -15,7 +16,8 @@
 enum {
   CHUNK = DF_BLOCK * 8, /* elements of a block */
   SQUARED = CHUNK * 4,  /* elements of a block that sums their squares, at least */
-  MOST_PARAMETERS = 36  /* of a table: a kernel's parameters have 4 KB */
+  FEW = 36,             /* parameters of a table of 4 KB */
+  MANY = 292            /* of one of 32 KB, the most that CUDA 12.1 and later give a kernel */
 };
 
 struct parameter {
@@ -29,12 +31,13 @@ struct parameter {
   int16_t vector; /* 16 bytes at a time */
 };
 
-struct table {
+template <int MOST> struct table {
   int32_t count;
   int32_t reserved;
-  parameter parameters[MOST_PARAMETERS];
+  parameter parameters[MOST];
 };
-static_assert(sizeof(table) <= 4096, "a kernel's parameters have 4 KB");
+static_assert(sizeof(table<FEW>) <= 4096, "a kernel's parameters have 4 KB");
+static_assert(sizeof(table<MANY>) <= 32764, "a kernel's parameters have 32 KB");
 
 struct sgd {
   df_sgd rule;
@@ -105,8 +108,8 @@ static __device__ __forceinline__ void walk_chunk(const parameter &p, int64_t be
   }
 }
 
-template <typename Step>
-__global__ void __launch_bounds__(DF_BLOCK) step_many(const __grid_constant__ table t) {
+template <typename Step, int MOST>
+__global__ void __launch_bounds__(DF_BLOCK) step_many(const __grid_constant__ table<MOST> t) {
   int low = 0, high = t.count - 1; /* the first whose end lies behind this block */
   while (low < high) {
     const int middle = (low + high) / 2;
@@ -166,22 +169,23 @@ static df_status describe(const df_call *call, parameter *p, const adamw *) {
   return DF_OK;
 }
 
-template <typename Step> static df_status launch(const df_call *call, table *t) {
+template <typename Step, int MOST> static df_status launch(const df_call *call, table<MOST> *t) {
   if (t->count == 0)
     return DF_OK;
   const unsigned blocks = df_blocks(t->parameters[t->count - 1].end, 1);
-  const df_status status = DF_LAUNCH(call, (step_many<Step>), blocks, DF_BLOCK, 0, *t);
+  const df_status status = DF_LAUNCH(call, (step_many<Step, MOST>), blocks, DF_BLOCK, 0, *t);
   t->count = 0;
   return status;
 }
 
-template <typename Step> static df_status run_many(const df_call *const *calls, int64_t count) {
-  table t{};
+template <typename Step, int MOST>
+static df_status run_by_tables(const df_call *const *calls, int64_t count) {
+  table<MOST> t{};
   for (int64_t i = 0; i < count; i++) {
     parameter p{};
     p.count = df_elements(&calls[i]->inputs[0]);
     df_status status = describe(calls[i], &p, static_cast<const Step *>(nullptr));
-    if (!status && t.count == MOST_PARAMETERS)
+    if (!status && t.count == MOST)
       status = launch<Step>(calls[i], &t);
     if (status)
       return status;
@@ -192,6 +196,11 @@ template <typename Step> static df_status run_many(const df_call *const *calls, 
     t.parameters[t.count++] = p;
   }
   return launch<Step>(calls[0], &t);
+}
+
+template <typename Step> static df_status run_many(const df_call *const *calls, int64_t count) {
+  return count <= FEW ? run_by_tables<Step, FEW>(calls, count)
+                      : run_by_tables<Step, MANY>(calls, count);
 }
 
 template <typename Step> static df_status run(const df_call *call) {
