@@ -3,11 +3,16 @@
 #define DF_CUDA_CARD_H
 #include <cuda_runtime.h>
 
+/* The least compute capability that the kernels are made for: TF32, bfloat16, asynchronous copies.
+ */
+enum { DF_LEAST_MAJOR = 8 };
+
 /* A card as the plugin found it; lives as long as the process. */
 struct df_card {
   int ordinal;
   int processors; /* multiprocessors */
   char name[128];
+  char unavailable[160]; /* why it can't be used, or empty */
 };
 
 /* Makes |card| the calling thread's while it lives; then the thread has again what it had before,

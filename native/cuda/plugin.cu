@@ -136,10 +136,13 @@ static df_device device_of(const found_plugin &found, df_card *card) {
   device.failed = cuda_failed;
   device.self = card;
   device.ordinal = card ? card->ordinal : 0;
+  device.unavailable = !card                  ? found.unavailable
+                       : card->unavailable[0] ? card->unavailable
+                                              : nullptr;
   return device;
 }
 
-/* Why no card can be used, or an empty text. */
+/* Fills found.unavailable where there is no card at all. */
 static void find_cards(found_plugin &found) {
   int count = 0, driver = 0;
   cudaError_t status = cudaGetDeviceCount(&count);
@@ -163,6 +166,10 @@ static void find_cards(found_plugin &found) {
     card.ordinal = i;
     card.processors = properties.multiProcessorCount;
     snprintf(card.name, sizeof card.name, "%.127s", properties.name);
+    if (properties.major < DF_LEAST_MAJOR)
+      snprintf(card.unavailable, sizeof card.unavailable,
+               "%.80s has compute capability %d.%d; at least %d.0 is needed", card.name,
+               properties.major, properties.minor, int(DF_LEAST_MAJOR));
     found.cards.push_back(card);
   }
 }
@@ -173,10 +180,8 @@ static void fill(found_plugin &found, const df_host *host) {
   find_cards(found);
   for (df_card &card : found.cards)
     found.devices.push_back(device_of(found, &card));
-  if (found.devices.empty()) {
+  if (found.devices.empty())
     found.devices.push_back(device_of(found, nullptr));
-    found.devices[0].unavailable = found.unavailable;
-  }
   for (const df_device &device : found.devices)
     found.table.push_back(&device);
   snprintf(found.version, sizeof found.version, "0.1.0");

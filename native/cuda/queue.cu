@@ -29,17 +29,6 @@ df_status df_queue_ready(df_queue *queue, const df_on_card &card, df_error *erro
   return df_cuda_fail(queue, card.status, "choosing the card", error);
 }
 
-/* Lets cards copy from each other's memory without the host, where their topology allows it. */
-static void reach_others(int own) {
-  int count = 0, can = 0;
-  if (cudaGetDeviceCount(&count))
-    return;
-  for (int other = 0; other < count; other++)
-    if (other != own && !cudaDeviceCanAccessPeer(&can, own, other) && can)
-      cudaDeviceEnablePeerAccess(other, 0);
-  cudaGetLastError(); /* it was enabled before */
-}
-
 df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_error *error) {
   df_queue *queue = new (std::nothrow) df_queue{};
   if (!queue)
@@ -50,8 +39,6 @@ df_status df_queue_open(const df_card *card, bool capture, df_queue **out, df_er
   cudaError_t status = own.status;
   if (!status)
     status = cudaStreamCreateWithFlags(&queue->stream, cudaStreamNonBlocking);
-  if (!status)
-    reach_others(card->ordinal);
   for (int i = 0; i < 2 && !status; i++) {
     status = cudaMallocHost(reinterpret_cast<void **>(&queue->staging[i]), DF_STAGING);
     if (!status)
@@ -145,6 +132,22 @@ static cudaError_t copy_down(df_queue *queue, char *to, const char *from, size_t
   return status;
 }
 
+/* Lets the queue's card read the memory of the one that has |from| without the host, where their
+ * topology allows it; a copy works without it too. At the first copy, since it makes a context. */
+static void reach(df_queue *queue, const void *from) {
+  cudaPointerAttributes found{};
+  const int own = queue->card->ordinal;
+  if (cudaPointerGetAttributes(&found, from) || found.type != cudaMemoryTypeDevice ||
+      found.device == own || found.device < 0 || found.device >= 64 ||
+      queue->reached >> found.device & 1)
+    return;
+  queue->reached |= uint64_t{1} << found.device;
+  int can = 0;
+  if (!cudaDeviceCanAccessPeer(&can, own, found.device) && can)
+    cudaDeviceEnablePeerAccess(found.device, 0);
+  cudaGetLastError(); /* it was enabled before */
+}
+
 df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
   df_on_card card(queue->card);
@@ -161,8 +164,10 @@ df_status df_queue_copy(df_queue *queue, const df_copy *copy, df_error *error) {
     status = copy_up(queue, to, from, bytes);
   else if (copy->direction == DF_COPY_TO_HOST)
     status = copy_down(queue, to, from, bytes);
-  else
+  else {
+    reach(queue, from);
     status = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue->stream);
+  }
   return df_cuda_fail(queue, status, "copying", error);
 }
 

@@ -23,6 +23,7 @@ enum { DF_STAGING = 4 << 20 };
 struct df_queue {
   const df_card *card;
   std::recursive_mutex lock;
+  uint64_t reached; /* cards, as bits, whose memory copies read without the host where they can */
   cudaStream_t stream;
   bool capture; /* segments as CUDA graphs */
   char *staging[2];

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -28,3 +32,62 @@ def test_the_callers_card_stays_chosen(card, standin, standin_registry):
             assert standin.chosen == card
     finally:
         standin.choose(0)
+
+
+# ---- in processes of their own: what a card has stays as long as the process -----------------------------
+
+
+BEGIN = """
+import ctypes, sys
+import numpy as np
+import dataflow as df
+from dataflow.plugin.registry import load
+registry = load()
+standin = ctypes.CDLL(sys.argv[1])
+def run(*devices, pin=None):
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (3,))
+    y = df.ops.relu(x)
+    g.output("y", df.ops.add(y, y))
+    session = df.Session(df.Model(g.build()), devices=[*devices, "cpu"], registry=registry, pin=pin or {})
+    for _ in range(3):
+        np.testing.assert_array_equal(session.run(np.ones(3, np.float32))["y"], 2)
+"""
+
+
+def script(standin, text, **environment):
+    """What a script prints that has two cards of the stand-in."""
+    given = {"DATAFLOW_CUDA_LIBRARY": str(standin.path), "STANDIN_DEVICES": "2", "DATAFLOW_CUBLASLT": "",
+             "DATAFLOW_CUDNN": "", **environment}  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", BEGIN + text, str(standin.path)], env={**os.environ, **given},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_session_makes_a_context_on_its_own_card_alone(standin):
+    text = """
+run("cuda:1")
+print(standin.standin_contexts(), standin.standin_peers(0), standin.standin_peers(1))
+"""
+    assert script(standin, text) == ["2", "0", "0"]
+
+
+def test_cards_reach_each_other_from_the_first_copy_between_them_on(standin):
+    text = """
+run("cuda", "cuda:1", pin={"relu": "cuda:1"})
+print(standin.standin_contexts(), standin.standin_peers(0), standin.standin_peers(1))
+run("cuda", "cuda:1", pin={"add": "cuda:1"})  # the other way, and again
+run("cuda", "cuda:1", pin={"add": "cuda:1"})
+print(standin.standin_peers(0), standin.standin_peers(1))
+"""
+    assert script(standin, text) == ["3", "2", "0", "2", "1"]
+
+
+def test_a_card_that_is_too_old_says_so_and_the_others_work(standin):
+    text = """
+print(registry.devices["cuda"].unavailable.replace(" ", "_"), registry.devices["cuda:1"].unavailable)
+run("cuda:1")
+"""
+    found = script(standin, text, STANDIN_CAPABILITY="75,80")
+    assert found == ["stand-in_has_compute_capability_7.5;_at_least_8.0_is_needed", "None"]
