@@ -9,7 +9,7 @@
 df_status df_cuda_fail(df_queue *queue, cudaError_t status, const char *what, df_error *error) {
   if (status == cudaSuccess)
     return DF_OK;
-  cudaGetLastError(); /* it is told here, and not to be taken for one of the next launch */
+  cudaGetLastError(); /* it is reported here, and not to be taken for one of the next launch */
   const df_status code =
       status == cudaErrorMemoryAllocation ? df_status(DF_OUT_OF_MEMORY) : df_status(DF_DEVICE);
   if (code == DF_DEVICE && queue->broken == cudaSuccess)

@@ -10,7 +10,7 @@ struct df_prepared_segment {
   void *host; /* the executor's */
   const df_segment *segment;
   cudaGraphExec_t graph;
-  df_fault *fault; /* on the card: the first one since it was last told */
+  df_fault *fault; /* on the card: the first one since one was last reported */
   df_fault *down;  /* pinned: what of it has come down */
   int64_t calls;   /* of kernels in one run */
   int32_t runs;
@@ -24,7 +24,7 @@ static cudaError_t clear_fault(df_queue *queue, df_prepared_segment *p) {
   return cudaMemsetAsync(p->fault, 0, sizeof *p->fault, queue->stream);
 }
 
-static cudaError_t bring_fault_down(df_queue *queue, df_prepared_segment *p) {
+static cudaError_t copy_fault_down(df_queue *queue, df_prepared_segment *p) {
   return cudaMemcpyAsync(p->down, p->fault, sizeof *p->fault, cudaMemcpyDeviceToHost,
                          queue->stream);
 }
@@ -103,7 +103,7 @@ static df_status put(df_queue *queue, df_prepared_segment *p, const df_run *run,
   p->calls = 0;
   df_status status = df_cuda_host->segment_run(queue, p->host, &own, error);
   if (!status)
-    status = df_cuda_fail(queue, bring_fault_down(queue, p), "ending a segment", error);
+    status = df_cuda_fail(queue, copy_fault_down(queue, p), "ending a segment", error);
   return status;
 }
 
@@ -143,7 +143,7 @@ static void try_record(df_queue *queue, df_prepared_segment *p, const df_run *ru
 }
 
 /* Whether the slots have the addresses of the run before; a graph for other ones goes. */
-static bool is_in_place(df_prepared_segment *p, const df_run *run) {
+static bool has_same_slots(df_prepared_segment *p, const df_run *run) {
   std::vector<void *> now;
   now.reserve(p->slots.size());
   for (int32_t slot : p->slots)
@@ -163,7 +163,7 @@ df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_ru
   df_on_card card(queue->card);
   df_status status = df_queue_ready(queue, card, error);
   const bool captures = p->capturable && queue->capture && p->runs > 0;
-  if (!status && is_in_place(p, run) && captures && !p->graph)
+  if (!status && has_same_slots(p, run) && captures && !p->graph)
     try_record(queue, p, run);
   if (!status && p->graph)
     status =

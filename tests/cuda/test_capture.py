@@ -75,7 +75,7 @@ class Gather:
         self._bytes = next(arena.bytes for arena in plan.arenas if arena.kind == "arena")
         self._bound = self.backend.bind(segment, arenas, 1)
 
-    def place(self, values):
+    def buffer_with(self, values):
         """A buffer with this table."""
         buffer = self.backend.alloc(self._bytes)
         self.backend.write(buffer, self._table, values)
@@ -96,7 +96,7 @@ VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 def test_a_graph_is_made_again_when_its_operands_lie_elsewhere(cuda):
     gather = Gather(cuda)
-    buffers = [gather.place(VALUES), gather.place(100 + VALUES)]
+    buffers = [gather.buffer_with(VALUES), gather.buffer_with(100 + VALUES)]
     for which in (0, 0, 0, 1, 1, 1, 0, 1, 0):  # launched, captured, replayed, ...
         gather.run(buffers[which], which, 3)
         np.testing.assert_array_equal(gather.result(buffers[which]), 100 * which + VALUES[[which, 3]])
@@ -104,7 +104,7 @@ def test_a_graph_is_made_again_when_its_operands_lie_elsewhere(cuda):
 
 def test_a_fault_survives_the_runs_that_follow_it(cuda):
     gather = Gather(cuda)
-    buffer = gather.place(VALUES)
+    buffer = gather.buffer_with(VALUES)
     for good in range(3):
         gather.run(buffer, 1, 7 + good)
         gather.run(buffer, 1, 2)
@@ -112,14 +112,14 @@ def test_a_fault_survives_the_runs_that_follow_it(cuda):
         with pytest.raises(df.InputError, match=rf": {7 + good} is out of range for"):
             gather.backend.sync()
         gather.run(buffer, 1, 2)
-        gather.backend.sync()  # it is told once
+        gather.backend.sync()  # it is reported once
         np.testing.assert_array_equal(gather.result(buffer), VALUES[[1, 2]])
 
 
 # ---- errors of others ---------------------------------------------------------------------------------
 
 
-def test_an_error_that_was_told_is_not_blamed_on_the_next_launch(standin, standin_registry):
+def test_an_error_that_was_reported_is_not_blamed_on_the_next_launch(standin, standin_registry):
     x = np.zeros(7, np.float32)
     session = df.Session(elementwise(7), devices=DEVICES, registry=standin_registry)
     other = df.Session(elementwise(7), devices=DEVICES, registry=standin_registry)

@@ -77,7 +77,7 @@ def test_cards_reach_each_other_from_the_first_copy_between_them_on(standin):
     text = """
 run("cuda", "cuda:1", pin={"relu": "cuda:1"})
 print(standin.standin_contexts(), standin.standin_peers(0), standin.standin_peers(1))
-run("cuda", "cuda:1", pin={"add": "cuda:1"})  # the other way, and again
+run("cuda", "cuda:1", pin={"add": "cuda:1"})  # in the other direction, and again
 run("cuda", "cuda:1", pin={"add": "cuda:1"})
 print(standin.standin_peers(0), standin.standin_peers(1))
 """
