@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
 
 from .compile import Compiled, compile_graph
 from .execute.execution import Execution, choose_devices, open_devices
 from .execute.program import Program
 from .execute.scratch import Scratch
+from .execute.series import SeriesProgram, can_move
 from .execute.variables import Variables
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
@@ -19,6 +20,7 @@ from .ir.graph import Graph
 from .ir.lowered import Lowered
 from .ir.types import Array
 from .planning.budget import check_budget
+from .planning.series import series_of
 from .plugin.registry import registry_of
 
 Key = tuple[tuple[Hashable, ...], Hashable]  # kind of program, and what it was made for
@@ -74,6 +76,15 @@ class Engine:
         """Those that are kept, the least recently used first."""
         with self._lock:
             return MappingProxyType(dict(self._programs))
+
+    def find(self, kind: tuple[Hashable, ...], form: Hashable) -> Program | None:
+        """The program of a kind for ``form``, where it is kept."""
+        programs, key = self._programs, (kind, form)
+        with self._lock:
+            program = programs.get(key)
+            if program is not None:
+                programs.move_to_end(key)
+        return program
 
     def program(self, kind: tuple[Hashable, ...], form: Hashable, make: Callable[[], Program]) -> Program:
         """The program of a kind for ``form``; ``make`` makes it where it isn't kept."""
@@ -141,6 +152,39 @@ class Engine:
         check_budget(plan, self.devices.available(), present, reserved, self.devices.account)
         self.variables.require(plan, lowered, made.initial, newest)
         return Program(plan, lowered, self.devices, self.variables, cap, scratch)
+
+    @property
+    def makes_series(self) -> bool:
+        """Whether it keeps programs, and kernels choose their algorithms themselves: those of a series choose anew."""
+        return self._plans > 0 and self._how.algorithms.free
+
+    def build_series(
+        self, graphs: Sequence[Graph], count: int, *, judge: Callable[[Lowered], None], cap: int
+    ) -> SeriesProgram | str:
+        """The program of a series of plans, or why there is none.
+
+        Args:
+            graphs: bound to the sizes of the first plan, of the second, and of the one ``count`` steps from the first.
+            count: at least two.
+            judge: see ``build``.
+            cap: likewise.
+
+        Raises:
+            ModelError: no device takes a node.
+            OutOfMemoryError: a memory can't hold the last plan.
+            LimitExceeded: the limits don't allow it.
+        """
+        first, second, made = (self.compile(graph) for graph in graphs)
+        if not can_move(made.plan, self.devices):
+            return "a device cannot move from plan to plan"
+        series = series_of(first.plan, second.plan, made.plan, count)
+        if isinstance(series, str):
+            return series
+        judge(made.lowered)
+        present = self.variables.keys | self.variables.lent(made.plan, made.initial)
+        check_budget(made.plan, self.devices.available(), present, {}, self.devices.account)
+        self.variables.require(made.plan, made.lowered, made.initial, lambda name: None)
+        return SeriesProgram(series, made.lowered, self.devices, self.variables, cap)
 
     def forget_programs(self) -> None:
         """Drops all programs; none may be running."""

@@ -29,6 +29,7 @@ from .passes.bind_shapes import bind, dims_of
 from .passes.dead_code import eliminate_dead_code
 from .passes.dynamic_regions import Region, depends_on_data, split
 from .passes.size_values import MOST_BYTES, completed, static_reads, take_sizes
+from .series import RunSeries
 
 Convert = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed | None"]
 """The graph for inputs of given types alone, see ``ir.specialize``; None where the model has no other than its own."""
@@ -79,6 +80,8 @@ class Loaded:
         # The same for some inputs and values alone, or what must be known first; the least recently used first.
         self._special: OrderedDict[tuple[Hashable, ...], Loaded | Wanted] = OrderedDict()
         self._unbound: dict[Hashable, InputError] = {}  # by shapes of inputs, why the graph can't be bound to them
+        grows = any(not value.type.is_bound for value in graph.inputs)
+        self._series = RunSeries(graph, engine, judge, cap, form, _computing) if grows else None
         self._lock = threading.Lock()
         renew_in_child(self)
 
@@ -234,7 +237,14 @@ class Loaded:
         """As ``run``; raises Unbound where the graph can't be bound to the sizes."""
         if self._depends:
             return self._run_regions(arguments, outputs, out or {})
-        program = self._program(arguments, outputs)
+        names = () if outputs is None else checks.texts("outputs", outputs)
+        shapes = tuple(a.shape for a in arguments.values())
+        program = self.engine.find(("run",), (self._form, names, shapes))
+        if program is None:
+            found = None if self._series is None else self._series.run(names, arguments, out)
+            if found is not None:
+                return found
+            program = self._program(arguments, outputs)
         results = program.results.arrays(out, arguments)
         _call(program, arguments, results)
         return results
@@ -293,8 +303,7 @@ class Loaded:
         return self.engine.program(("run",), form, lambda: self._compile(arguments, names))
 
     def _compile(self, arguments: Mapping[str, Array], outputs: tuple[str, ...]) -> Program:
-        graph = self.graph if not outputs else eliminate_dead_code(_with_outputs(self.graph, outputs))
-        return self._build(graph, sizes_of(self.graph, arguments))
+        return self._build(_computing(self.graph, outputs), sizes_of(self.graph, arguments))
 
     def _region_for(self, region: Region, given: Mapping[str, Array], sizes: Mapping[str, int]) -> Program:
         """The program of a region, for what the regions before it gave."""
@@ -326,6 +335,11 @@ def _shapes(types: Mapping[str, Given]) -> Hashable:
         tuple(type_.shape for type_ in given) if isinstance(given, tuple) else getattr(given, "shape", None)
         for given in types.values()
     )
+
+
+def _computing(graph: Graph, names: tuple[str, ...]) -> Graph:
+    """The graph that computes these results alone; all where none is named."""
+    return graph if not names else eliminate_dead_code(_with_outputs(graph, names))
 
 
 def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:

@@ -10,7 +10,7 @@ import numpy as np
 from .._runtime import ffi, lib
 from ..ir.op import Attribute
 from ..ir.operand import BodyKind, Operand
-from ..ir.types import DType
+from ..ir.types import Array, DType
 
 CData = Any
 
@@ -38,35 +38,68 @@ def text_of(chars: CData) -> str:
     return "" if chars == ffi.NULL else ffi.string(chars).decode(errors="replace")
 
 
-class Tables:
-    """Makes C structures and keeps what they point to alive. One per plan."""
+_CHUNK = 1 << 14  # numbers
 
-    def __init__(self) -> None:
+
+class Tables:
+    """Makes C structures and keeps what they point to alive. One per plan.
+
+    Args:
+        shared: equal lists, and those of equal attributes, are made once. Otherwise each has its own memory, in the
+            order in which they are made, so that tables of plans that are alike can be compared number by number.
+
+    Attributes:
+        numbers: where numbers that may differ between such plans lie, as arrays of int64; empty where lists are shared.
+    """
+
+    def __init__(self, *, shared: bool = True) -> None:
+        self._shared = shared
         self._lists: dict[tuple[int, ...], CData] = {}
         self._attributes: dict[tuple[Attribute, ...], tuple[CData, int]] = {}
         self._keep: list[Any] = []
         self._rows: dict[int, tuple[int, ...]] = {}
         self._addresses: dict[tuple[int, ...], int] = {}
+        self._chunk, self._left = np.zeros(0, np.int64), 0  # for lists that have their own memory, and what is free
+        self.numbers: list[Array] = []
 
     def ints(self, numbers: Sequence[int]) -> CData:
         """A lasting ``int64_t[]`` with these numbers."""
         key = tuple(numbers)
+        if not self._shared:
+            return ffi.cast("int64_t *", self._own(key))
         found = self._lists.get(key)
         if found is None:
             found = self._lists[key] = ffi.new("int64_t[]", key or (0,))
         return found
+
+    def _own(self, numbers: tuple[int, ...]) -> int:
+        """The address of a list that has its own memory."""
+        if self._left < len(numbers):
+            self._left = max(_CHUNK, len(numbers))
+            self._chunk = np.zeros(self._left, np.int64)
+            self.numbers.append(self._chunk)
+        begin = len(self._chunk) - self._left
+        self._chunk[begin : begin + len(numbers)] = numbers
+        self._left -= len(numbers)
+        return int(self._chunk.ctypes.data) + 8 * begin
 
     def attributes(self, values: Mapping[str, Attribute]) -> tuple[CData, int]:
         """A lasting ``df_attribute[]`` in the order of ``values``, and its length."""
         if not values:
             return ffi.NULL, 0
         key = tuple((type(v).__name__, v) for v in values.values())
-        found = self._attributes.get(key)
+        found = self._attributes.get(key) if self._shared else None
         if found is None:
             table = ffi.new("df_attribute[]", len(values))
             for entry, value in zip(table, values.values(), strict=True):
                 self._attribute(entry, value)
-            found = self._attributes[key] = (table, len(values))
+            found = (table, len(values))
+            if self._shared:
+                self._attributes[key] = found
+            else:
+                self._keep.append(table)
+                rows = np.frombuffer(ffi.buffer(table), np.int64).reshape(len(values), -1)
+                self.numbers.append(rows[:, ffi.offsetof("df_attribute", "i") // 8])
         return found
 
     def _attribute(self, entry: CData, value: Attribute) -> None:
@@ -94,13 +127,15 @@ class Tables:
         known = self._rows
         rows = []
         for operand in given:
-            row = known.get(id(operand))
+            row = known.get(id(operand)) if self._shared else None
             if row is None:
                 row = known[id(operand)] = self._row(operand)
                 self._keep.append(operand)  # so that its id stays its own
             rows.append(row)
         table = np.array(rows or [self._row(None)], _OPERAND)
         self._keep.append(table)
+        if not self._shared:
+            self.numbers += [table[name] for name in ("offset", "bytes", "iteration_stride", "origin")]
         return ffi.cast("df_operand *", table.ctypes.data)
 
     def _row(self, operand: Operand | None) -> tuple[int, ...]:
@@ -126,6 +161,8 @@ class Tables:
     def address(self, numbers: Sequence[int]) -> int:
         """The address of a lasting list of numbers."""
         key = tuple(numbers)
+        if not self._shared:
+            return self._own(key)
         found = self._addresses.get(key)
         if found is None:
             found = self._addresses[key] = int(ffi.cast("intptr_t", self.ints(key)))

@@ -13,14 +13,15 @@ from ..errors import DeviceError
 from ..host.weak import WeakList
 from ..ir.types import Array
 from ..plugin.device import Precision, PrepackRequest
-from .abi import BODY_KINDS, CData, Tables, member, text_of
+from .abi import CData, Tables, member, text_of
 from .host_memory import address_of
+from .segment_tables import SegmentTables
 from .sequence import CopyItem, NativeItems
 from .status import raise_error
 
 if TYPE_CHECKING:
     from ..ir.lowered import BaseTensor, LoweredNode, Storage
-    from ..ir.plan import Body, Segment, Step
+    from ..ir.plan import Segment
 
 PRECISIONS: Mapping[str, int] = {
     "float32": lib.DF_EXACT,
@@ -121,7 +122,7 @@ class CBackend:
 
     def __init__(self, device: CData, name: str, values: CData, precision: Precision) -> None:
         self.device = device
-        self._precision = PRECISIONS[precision]
+        self.precision = PRECISIONS[precision]
         self.name = name
         self.held, error = _held(), ffi.new("df_error *")
         raise_error(lib.df_hold_device(device, values, self.held, error), error, f"device {name!r}")
@@ -238,7 +239,7 @@ class CBackend:
             inputs = [None if s is None else s.operand() for s in node.inputs]
             outputs = [None if s is None else s.operand() for s in node.outputs]
             tables.node(described[index], inputs, outputs, node.node.attributes, threads)
-            described[index].precision = self._precision
+            described[index].precision = self.precision
             described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
         made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
         error = ffi.new("df_error *")
@@ -285,57 +286,17 @@ class BoundCSegment:
         threads: int,
     ) -> None:
         self._backend, self._segment = backend, segment
-        table = ffi.new("df_arena[]", max(len(arenas), 1))
-        for entry, (buffer, size, slot) in zip(table, arenas, strict=False):
-            entry.bytes, entry.slot = size, slot
-            entry.base = ffi.NULL if buffer is None else buffer.base
-        native = ffi.new("df_segment *")
-        tables = Tables()
-        self._keep: list[Any] = [tables, table, native, [b for b, _, _ in arenas]]
-        self._fill(native, segment.steps, tables, table, len(arenas), threads)
-        self._held, self._error = _held(), ffi.new("df_error *")
-        self.check(lib.df_hold_segment(backend.held, native, self._held, self._error), self._error)
-        self.prepared = int(ffi.cast("intptr_t", self._held.prepared))
+        self._error = ffi.new("df_error *")
+        self._tables = SegmentTables(segment.steps, arenas, threads)
+        self._hold()
         backend.segments.add(self)
 
-    def _fill(
-        self, into: CData, planned: Sequence[Step], tables: Tables, arenas: CData, count: int, threads: int
-    ) -> list[tuple[int, int]]:
-        """Fills a ``df_segment`` with steps; returns index and stride of each double-buffered operand."""
-        steps = ffi.new("df_step[]", max(len(planned), 1))
-        listed = [o for step in planned for o in (*step.inputs, *step.outputs, step.workspace, *step.prepacks)]
-        operands = tables.operands(listed)
-        self._keep += [steps, listed]
-        at = 0
-        for entry, step in zip(steps, planned, strict=False):
-            entry.first_operand = at
-            entry.n_inputs, entry.n_outputs = len(step.inputs), len(step.outputs)
-            if step.body is not None:
-                entry.body = self._body(step.body, tables, arenas, count, threads)
-            else:
-                assert step.kernel is not None
-                entry.kernel, entry.state = step.kernel.code, step.prepared.state
-                entry.attributes, entry.n_attributes = tables.attributes(step.node.attributes)
-                entry.n_prepacks = len(step.prepacks)
-            at += len(step.inputs) + len(step.outputs) + 1 + len(step.prepacks)
-        buffer_strides = [
-            (index, o.buffer_stride) for index, o in enumerate(listed) if o is not None and o.buffer_stride
-        ]
-        into.struct_size, into.n_steps, into.n_operands = ffi.sizeof("df_segment"), len(planned), at
-        into.n_arenas, into.steps, into.operands, into.arenas = count, steps, operands, arenas
-        into.threads = threads
-        return buffer_strides
-
-    def _body(self, body: Body, tables: Tables, arenas: CData, count: int, threads: int) -> CData:
-        native = ffi.new("df_body *")
-        buffer_strides = self._fill(ffi.addressof(native, "segment"), body.steps, tables, arenas, count, threads)
-        moved = ffi.new("df_buffer_stride[]", max(len(buffer_strides), 1))
-        for entry, (operand, distance) in zip(moved, buffer_strides, strict=False):
-            entry.operand, entry.distance = operand, distance
-        native.iterations, native.n_buffer_strides, native.buffer_strides = body.iterations, len(buffer_strides), moved
-        native.kind, native.when = BODY_KINDS[body.kind], body.when
-        self._keep += [native, moved]
-        return native
+    def _hold(self) -> None:
+        """Lets the device prepare what the tables say."""
+        self._held = _held()
+        native = self._tables.native
+        self.check(lib.df_hold_segment(self._backend.held, native, self._held, self._error), self._error)
+        self.prepared = int(ffi.cast("intptr_t", self._held.prepared))
 
     def run(self, slots: CData, count: int, cancel: CData, calls: CData) -> None:
         """Runs the steps; ``slots`` is a ``void *[]`` with an address per slot."""

@@ -96,11 +96,11 @@ def checked_array(name: str, type_: TensorType, given: Any) -> Array:
 
 
 def sizes_of(graph: Graph, arguments: Mapping[str, Array]) -> dict[str, int]:
-    """The size of each named dim, from the shapes of the inputs; see ``sizes_of_values``."""
-    return sizes_of_values(graph.inputs, arguments)
+    """The size of each named dim, from the inputs; see ``sizes_of_shapes``."""
+    return sizes_of_shapes(graph.inputs, [arguments[value.name].shape for value in graph.inputs])
 
 
-def sizes_of_values(values: Sequence[Value], arguments: Mapping[str, Array]) -> dict[str, int]:
+def sizes_of_shapes(values: Sequence[Value], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
     """The size of each named dim, from the shapes that are given for values.
 
     Raises:
@@ -108,8 +108,7 @@ def sizes_of_values(values: Sequence[Value], arguments: Mapping[str, Array]) -> 
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
-    for value in values:
-        shape = arguments[value.name].shape
+    for value, shape in zip(values, shapes, strict=True):
         if len(shape) != value.type.rank:
             raise _unfit(value, shape, f"rank {value.type.rank} is expected")
         for axis, (dim, size) in enumerate(zip(value.type.shape, shape, strict=True)):
@@ -121,10 +120,10 @@ def sizes_of_values(values: Sequence[Value], arguments: Mapping[str, Array]) -> 
                     origin.setdefault(name, repr(value.name))
             elif dim != size:
                 raise _unfit(value, shape, f"axis {axis} must be {dim}")
-    for value in values:  # what is computed from other sizes
+    for value, shape in zip(values, shapes, strict=True):  # what is computed from other sizes
         bound = value.type.bind(sizes)
-        if bound.is_bound and bound.sizes != arguments[value.name].shape:
-            raise _unfit(value, arguments[value.name].shape, f"with {sizes} it must be {bound}")
+        if bound.is_bound and bound.sizes != shape:
+            raise _unfit(value, shape, f"with {sizes} it must be {bound}")
     return sizes
 
 
@@ -201,14 +200,14 @@ class Results:
     """The results of a plan, whose forms and bytes are looked up once.
 
     Args:
-        outputs: where each lies.
+        outputs: the type of each.
     """
 
     __slots__ = ("_bytes", "_forms")
 
-    def __init__(self, outputs: Mapping[str, Operand]) -> None:
-        self._forms = [(name, o.type.dtype.numpy, o.type.sizes, o.type) for name, o in outputs.items()]
-        self._bytes = sum(operand.type.nbytes for operand in outputs.values())
+    def __init__(self, outputs: Mapping[str, TensorType]) -> None:
+        self._forms = [(name, type_.dtype.numpy, type_.sizes, type_) for name, type_ in outputs.items()]
+        self._bytes = sum(type_.nbytes for type_ in outputs.values())
 
     def arrays(
         self, out: Mapping[str, Array] | None = None, arguments: Mapping[str, Array] = MappingProxyType({})

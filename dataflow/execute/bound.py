@@ -72,7 +72,7 @@ class Bound:
         self._calls = ffi.new("int64_t *")
         self._persistent = persistent  # kept alive
         self._strings = has_strings(plan)
-        items = [self._bind(item, table) for item in plan.items]
+        items = self._bind_items(table)
         self._complete = _Stage(plan, table, range(len(plan.arenas)), (arrange or in_sequence)(items))
         waits = [_BoundWait(devices.backends[device]) for device in sorted(plan.asynchronous)]
         self._stages = {
@@ -162,13 +162,21 @@ class Bound:
         """Makes the run that is in progress end with Cancelled; from any thread."""
         self._cancel[0] = 1
 
+    def _bind_items(self, table: Sequence[tuple[Any, int, int]]) -> list[Any]:
+        """The items of the plan with addresses."""
+        return [self._bind(item, table) for item in self.plan.items]
+
+    def _arenas_of(self, device: str, table: Sequence[tuple[Any, int, int]]) -> list[tuple[Any, int, int]]:
+        """The arenas that a device sees: those in its own memory."""
+        memory = self._devices.memories[device]
+        return [
+            entry if arena.memory == memory else (None, 0, -1)
+            for arena, entry in zip(self.plan.arenas, table, strict=True)
+        ]
+
     def _bind(self, item: Item, table: Sequence[tuple[Any, int, int]]) -> Any:
         if isinstance(item, Segment):
-            memory = self._devices.memories[item.device]
-            own = [
-                entry if arena.memory == memory else (None, 0, -1)  # a device sees its own memory only
-                for arena, entry in zip(self.plan.arenas, table, strict=True)
-            ]
+            own = self._arenas_of(item.device, table)
             return self._devices.backends[item.device].bind(item, own, self._devices.threads)
         if isinstance(item, Wait):
             return _BoundWait(self._devices.backends[item.device])

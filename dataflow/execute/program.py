@@ -57,7 +57,10 @@ class Program:
         self._scratch = scratch
         self._devices = devices
         # From now on: constants may be forgotten while a run of this plan is still to begin.
-        self.arguments, self.results = Arguments(plan.inputs), Results(plan.outputs)
+        self.arguments, self.results = (
+            Arguments(plan.inputs),
+            Results({name: o.type for name, o in plan.outputs.items()}),
+        )
         self.persistent = {a.name: variables.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
         self._cap = cap
         self._seats: list[_Seat] = []
@@ -114,8 +117,11 @@ class Program:
                 seat.bound = None
                 seat.generation = scratch.generation
         if seat.bound is None:
-            seat.bound = collection_paused(lambda: Bound(self.plan, self._devices, self.persistent, scratch))
+            seat.bound = collection_paused(self._make_bound)
         return seat.bound
+
+    def _make_bound(self) -> Bound:
+        return Bound(self.plan, self._devices, self.persistent, self._scratch)
 
     def renew(self) -> None:
         """In a forked child: a Bound that another thread was running is not used again."""

@@ -11,7 +11,7 @@ from ..ir.graph import Graph
 from ..ir.specialize import Form, Given, element_name
 from ..ir.types import Array, TensorType
 from ..ir.value import Value
-from .arguments import checked_array, named_inputs, sizes_of_values
+from .arguments import checked_array, named_inputs, sizes_of_shapes
 
 Argument: TypeAlias = "Array | tuple[Array, ...] | None"
 
@@ -30,7 +30,7 @@ def checked_arguments(graph: Graph, forms: Mapping[str, Form], inputs: Any) -> d
     given = named_inputs(graph, inputs)
     found = {v.name: _checked(v, forms.get(v.name), given[v.name]) for v in graph.inputs}
     plain = [v for v in graph.inputs if v.name not in forms]
-    sizes_of_values(plain, flattened({v.name: found[v.name] for v in plain}))
+    sizes_of_shapes(plain, [a.shape for a in flattened({v.name: found[v.name] for v in plain}).values()])
     return found
 
 

@@ -69,6 +69,13 @@ class Dim:
                             found |= term.names
         return frozenset(found)
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the expression is a sum of names with factors, and of a number."""
+        return all(
+            len(monomial) == 0 or (len(monomial) == 1 and isinstance(monomial[0], str)) for monomial, _ in self._terms
+        )
+
     def bind(self, sizes: Mapping[str, int]) -> Size:
         """The expression with names replaced by sizes; an int when all are given.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from ..ir.builder import GraphBuilder
 from ..ir.dims import Dim
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
+from ..ir.types import Array
 from ..ir.value import Value
 from ..ops.control_flow import if_
 from ..ops.dynamic_shape import deferred, read_shape
@@ -21,7 +23,12 @@ from ..ops.rules.subgraph import inline
 from .size_values import Kernels, SizeValues, bound_attributes, completed, static_reads
 
 
-def bind(graph: Graph, sizes: Mapping[str, int], kernels: Kernels = MappingProxyType({})) -> Graph:
+def bind(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    kernels: Kernels = MappingProxyType({}),
+    fed: Collection[str] = (),
+) -> Graph:
     """The graph with every named dim replaced by its size, in types, attributes and bodies.
 
     What depends on sizes alone and decides about shapes is computed: sizes that nodes compute, sizes as data, and the
@@ -31,6 +38,7 @@ def bind(graph: Graph, sizes: Mapping[str, int], kernels: Kernels = MappingProxy
         graph: any.
         sizes: by name.
         kernels: the reference's, by op.
+        fed: names of sizes that are fed where they are data: a node of ``sizes`` with one of them becomes an input.
 
     Raises:
         InputError: with these sizes a node's shapes don't fit.
@@ -40,10 +48,12 @@ def bind(graph: Graph, sizes: Mapping[str, int], kernels: Kernels = MappingProxy
         if waiting is None:
             return graph
         raise InputError(str(waiting.attributes["why"]))
-    return _bound_graph(SizeValues.of(graph), completed(static_reads(graph), sizes, kernels), kernels)
+    return _bound_graph(SizeValues.of(graph), completed(static_reads(graph), sizes, kernels), kernels, frozenset(fed))
 
 
-def _bound_graph(values: SizeValues, sizes: Mapping[str, int], kernels: Kernels) -> Graph:
+def _bound_graph(
+    values: SizeValues, sizes: Mapping[str, int], kernels: Kernels, fed: frozenset[str] = frozenset()
+) -> Graph:
     def copy(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None]:
         if node.op is deferred:
             raise InputError(str(node.attributes["why"]))
@@ -58,8 +68,9 @@ def _bound_graph(values: SizeValues, sizes: Mapping[str, int], kernels: Kernels)
         names = [None if v is None else v.name for v in node.outputs]
         attributes = bound_attributes(node, sizes)
         if node.op is sizes_op and not any(isinstance(size, Dim) for size in attributes["values"]):
-            array = np.array(attributes["values"], attributes["dtype"].numpy).reshape(attributes["shape"])
-            return [builder.initializer(names[0] or node.name, array)]
+            if has_names(node, fed):
+                return [builder.input(names[0] or node.name, attributes["dtype"], attributes["shape"])]
+            return [builder.initializer(names[0] or node.name, _array_of(attributes))]
         try:
             made = builder.add(node.op, inputs, attributes, bodies=bodies, name=node.name, output_names=names)
         except InputError as error:
@@ -68,6 +79,23 @@ def _bound_graph(values: SizeValues, sizes: Mapping[str, int], kernels: Kernels)
         return made.outputs
 
     return rewrite(values.graph, copy, input_type=lambda type_: type_.bind(sizes))
+
+
+def array_of_sizes(node: Node, sizes: Mapping[str, int]) -> Array:
+    """The result of a node of ``sizes``."""
+    return _array_of(bound_attributes(node, sizes))
+
+
+def _array_of(attributes: Mapping[str, Any]) -> Array:
+    return np.array(attributes["values"], attributes["dtype"].numpy).reshape(attributes["shape"])
+
+
+def has_names(node: Node, names: Collection[str]) -> bool:
+    """Whether an attribute of a node, or of one in its bodies, has a size with one of these names."""
+    listed = (item for a in node.attributes.values() for item in (a if isinstance(a, tuple) else (a,)))
+    return any(isinstance(item, Dim) and not item.names.isdisjoint(names) for item in listed) or any(
+        not dims_of(body).isdisjoint(names) for body in node.bodies
+    )
 
 
 def _taken(

@@ -62,6 +62,11 @@ class Algorithms:
         self._lock = threading.Lock()
 
     @property
+    def free(self) -> bool:
+        """Whether every kernel uses what it finds best itself."""
+        return self.file is None and not self.avoid and not self._adopted
+
+    @property
     def used(self) -> dict[str, str]:
         """The name of the algorithm by description of the node, for the nodes of the plans so far."""
         with self._lock:

@@ -1,0 +1,136 @@
+"""A segment of a series of plans on a C device: it moves from plan to plan by changing numbers in its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._runtime import ffi, lib
+from ..ir.series import NotInSeries
+from ..ir.types import Array
+from .abi import CData, Tables
+from .backend import BoundCSegment, CBackend
+from .segment_tables import FilledSteps, SegmentTables
+
+if TYPE_CHECKING:
+    from ..ir.plan import Segment
+
+# Fields of df_prepared and df_prepack in words of 8 bytes; the first word holds struct_size and n_prepacks.
+_WORDS = ffi.sizeof("df_prepared") // 8
+_WORKSPACE, _STATE, _PREPACKS, _REPLACED = (
+    ffi.offsetof("df_prepared", name) // 8 for name in ("workspace", "state", "prepacks", "replaced")
+)
+_PREPACK_WORDS, _PREPACK_BYTES = ffi.sizeof("df_prepack") // 8, ffi.offsetof("df_prepack", "bytes") // 8
+_STEP_STATE = ffi.offsetof("df_step", "state") // 8
+
+
+class SeriesCSegment(BoundCSegment):
+    """A segment of a series; the kernels answer anew for the sizes of each plan.
+
+    Args:
+        backend: the device.
+        first: of the first plan.
+        last: of the last.
+        count: how many steps it is from the first.
+        arenas: per arena of the last plan: buffer or None, bytes, number of the slot or -1.
+        threads: the session's.
+        constants: arenas of constants on the host.
+    """
+
+    def __init__(
+        self,
+        backend: CBackend,
+        first: Segment,
+        last: Segment,
+        count: int,
+        arenas: Sequence[tuple[Any, int, int]],
+        threads: int,
+        constants: frozenset[int],
+    ) -> None:
+        self._backend, self._segment, self._error = backend, last, ffi.new("df_error *")
+        own, other = Tables(shared=False), Tables(shared=False)
+        self._tables = SegmentTables(last.steps, arenas, threads, own)
+        SegmentTables(first.steps, arenas, threads, other)
+        self._changes = [
+            (numbers, positions, begin[positions], (numbers[positions] - begin[positions]) // count)
+            for numbers, begin in zip(own.numbers, other.numbers, strict=True)
+            if len(positions := np.flatnonzero(numbers != begin))
+        ]
+        self._describe(threads, constants)
+        self._prepare()
+        self._expected = self._answers & self._mask
+        self._hold()
+        backend.segments.add(self)
+
+    def _describe(self, threads: int, constants: frozenset[int]) -> None:
+        """The nodes as kernels see them when they prepare: their operands and attributes are those of the steps."""
+        found = [
+            (filled, index) for filled in self._tables.filled for index, s in enumerate(filled.planned) if not s.body
+        ]
+        self._count = len(found)
+        self._kernels = ffi.new("df_kernel *[]", max(self._count, 1))
+        self._nodes = ffi.new("df_node[]", max(self._count, 1))
+        self._reserved = np.zeros(self._count, np.int64)  # bytes of workspace
+        # What must be as it was planned: which prepacked copies are asked for, and the size of those that are made.
+        self._mask = np.zeros((self._count, _WORDS), np.int64)
+        self._mask[:, [0, _REPLACED]] = -1
+        for number, (filled, index) in enumerate(found):
+            step, entry, node = filled.planned[index], filled.steps[index], self._nodes[number]
+            assert step.kernel is not None
+            self._kernels[number] = step.kernel.code
+            self._reserved[number] = 0 if step.workspace is None else step.workspace.bytes
+            node.struct_size, node.threads = ffi.sizeof("df_node"), threads
+            node.n_inputs, node.n_outputs, node.n_attributes = entry.n_inputs, entry.n_outputs, entry.n_attributes
+            node.inputs = filled.operands + entry.first_operand
+            node.outputs = node.inputs + entry.n_inputs
+            node.attributes, node.precision = entry.attributes, self._backend.precision
+            for bit, operand in enumerate(step.inputs[:31]):
+                if operand is not None and operand.arena in constants:
+                    node.flags |= 0 if operand.iteration_stride or operand.buffer_stride else 1 << bit
+            for which in range(len(step.prepared.prepacks)):
+                word = _PREPACKS + which * _PREPACK_WORDS
+                self._mask[number, word] = -1
+                if step.prepacks and step.prepacks[which] is not None:
+                    self._mask[number, word + _PREPACK_BYTES] = -1
+        self._states = [_states_of(filled) for filled in self._tables.filled]
+
+    def _prepare(self) -> None:
+        """Asks the kernels for what the tables say."""
+        made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
+        error, count = self._error, self._count
+        if lib.df_prepare_set(count, self._kernels, self._nodes, made, error):
+            raise NotInSeries(ffi.string(error.text).decode(errors="replace"))
+        words = np.frombuffer(ffi.buffer(made.prepared, max(count, 1) * 8 * _WORDS), np.int64)
+        self._answers: Array = words.reshape(-1, _WORDS)[:count]
+        self._made: CData = made
+        at = 0
+        for states, steps in self._states:
+            states[steps] = self._answers[at : at + len(steps), _STATE]
+            at += len(steps)
+
+    def move(self, t: int) -> None:
+        """Becomes the segment of plan ``t``; the one before must not be running.
+
+        Raises:
+            NotInSeries: a kernel doesn't take the sizes, or wants more memory or other prepacked copies.
+        """
+        before = self._made, self._held  # the segment that is prepared uses these states
+        for numbers, positions, begin, step in self._changes:
+            numbers[positions] = begin + t * step
+        refused = lib.df_first_refused(self._count, self._kernels, self._nodes)
+        if refused < self._count:
+            raise NotInSeries(f"a kernel does not take the sizes of number {t}")
+        self._prepare()
+        other = ((self._answers & self._mask) != self._expected).any()
+        if other or (self._answers[:, _WORKSPACE] > self._reserved).any():
+            raise NotInSeries(f"a kernel wants other memory for the sizes of number {t}")
+        self._hold()
+        del before
+
+
+def _states_of(filled: FilledSteps) -> tuple[Array, list[int]]:
+    """The states in a table of steps, and which are of kernels."""
+    words = np.frombuffer(ffi.buffer(filled.steps), np.int64).reshape(-1, ffi.sizeof("df_step") // 8)
+    return words[:, _STEP_STATE], [index for index, step in enumerate(filled.planned) if not step.body]

@@ -1,0 +1,111 @@
+"""A series of plans that can run: bound to memory once, it moves from plan to plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..cdevice.backend import CBackend
+from ..cdevice.series import SeriesCSegment
+from ..ir.kernel import HOST
+from ..ir.lowered import Lowered
+from ..ir.plan import Plan, Segment, Transfer
+from ..ir.series import Series
+from ..ir.types import Array, TensorType
+from ..plugin.device import Buffer
+from .arguments import Results
+from .bound import Bound, in_sequence
+from .devices import Devices
+from .program import Program
+from .variables import Variables
+
+
+def can_move(plan: Plan, devices: Devices) -> bool:
+    """Whether a series of such plans can run: in segments of devices that move from plan to plan, without ranges."""
+    segments = [item for item in plan.items if isinstance(item, Segment)]
+    return not plan.ranges and all(isinstance(devices.backends[item.device], CBackend) for item in segments)
+
+
+class SeriesBound(Bound):
+    """A series with addresses.
+
+    Args:
+        series: what runs.
+        devices: the open devices.
+        persistent: memory that outlives a run, by the name of its arena.
+    """
+
+    def __init__(self, series: Series, devices: Devices, persistent: Mapping[str, Buffer]) -> None:
+        self._series = series
+        self._at = -1  # the plan that it can run now
+        super().__init__(series.plan, devices, persistent)
+
+    def _bind_items(self, table: Sequence[tuple[Any, int, int]]) -> list[Any]:
+        self._table = table
+        constant = {"weights", "source"}
+        arenas = self.plan.arenas
+        constants = frozenset(i for i, a in enumerate(arenas) if a.kind in constant and a.memory == HOST)
+        self._items: list[Any] = []
+        for first, last in zip(self._series.first.items, self.plan.items, strict=True):
+            if isinstance(first, Segment) and isinstance(last, Segment):
+                backend = self._devices.backends[last.device]
+                assert isinstance(backend, CBackend)
+                own = self._arenas_of(last.device, table)
+                count, threads = self._series.count, self._devices.threads
+                self._items.append(SeriesCSegment(backend, first, last, count, own, threads, constants))
+            else:
+                self._items.append(self._bind(last, table))
+        return self._items
+
+    def move(self, t: int) -> None:
+        """Becomes plan ``t``.
+
+        Raises:
+            NotInSeries: it is not like the others, and has to be planned for itself.
+        """
+        if t == self._at:
+            return
+        self._at = -1
+        for index, (first, last) in enumerate(zip(self._series.first.items, self.plan.items, strict=True)):
+            if isinstance(first, Transfer) and isinstance(last, Transfer):
+                self._items[index] = self._bind(self._series.transfer(first, last, t), self._table)
+            elif isinstance(last, Segment):
+                self._items[index].move(t)
+        self._complete.items = in_sequence(self._items)
+        self._at = t
+
+
+class SeriesProgram(Program):
+    """The programs of a series, of which one runs at a time per seat; see ``Program``."""
+
+    def __init__(self, series: Series, lowered: Lowered, devices: Devices, variables: Variables, cap: int) -> None:
+        super().__init__(series.plan, lowered, devices, variables, cap)
+        self._series = series
+        firsts = series.first.outputs
+        self._outputs = [(name, firsts[name].type, last.type) for name, last in series.plan.outputs.items()]
+
+    def results_at(self, t: int) -> Results:
+        """Makes the arrays of the outputs of plan ``t``."""
+        numbers = self._series.numbers
+        return Results(
+            {
+                name: last if first is last else TensorType(last.dtype, numbers(first.sizes, last.sizes, t))
+                for name, first, last in self._outputs
+            }
+        )
+
+    def run_at(self, t: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+        """Runs plan ``t``; see ``Bound.run``.
+
+        Raises:
+            NotInSeries: see ``SeriesBound.move``.
+        """
+        seat = self._seat()
+        with seat.lock:
+            bound = self._bind(seat)
+            assert isinstance(bound, SeriesBound)
+            bound.move(t)
+            bound.run(inputs, outputs)
+
+    def _make_bound(self) -> Bound:
+        return SeriesBound(self._series, self._devices, self.persistent)

@@ -1,0 +1,146 @@
+"""Three plans -> Series: whether plans for growing sizes are alike but for numbers that change in equal steps.
+
+What decides about a plan are comparisons of sizes: which are equal, which is the larger, which divide. Sizes that are
+equal in two plans of a series are equal in all, a comparison that holds in the first and the last holds between them,
+and what divides two numbers that follow on each other divides any. So three plans say how those between are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..ir.op import Attribute
+from ..ir.operand import Operand
+from ..ir.plan import Item, Plan, Segment, Step, Transfer
+from ..ir.series import Series
+from .verify import PlanViolation, check_plan
+
+
+def series_of(first: Plan, second: Plan, last: Plan, count: int) -> Series | str:
+    """The series of three plans, or why they are none.
+
+    Args:
+        first: for any sizes.
+        second: for sizes that are a step from them.
+        last: for sizes that are ``count`` steps from the first.
+        count: at least two.
+    """
+    read = [_Numbers(plan) for plan in (first, second, last)]
+    for other in read[1:]:
+        different = next((a for a, b in zip(read[0].alike, other.alike, strict=False) if a != b), None)
+        if different is not None or len(other.alike) != len(read[0].alike):
+            return f"the plans differ in more than numbers: {different}"
+    a, b, c = (np.array(one.numbers, np.int64) for one in read)
+    if len(a) != len(b) or len(a) != len(c) or ((c - a) != count * (b - a)).any():
+        return "a number does not change in equal steps"
+    moved = _moved(first, last)
+    try:
+        check_plan(moved)
+    except PlanViolation as error:
+        return f"the first plan does not fit in the memory of the last: {error}"
+    return Series(moved, last, count)
+
+
+class _Numbers:
+    """A plan as the numbers that may change in a series, and what may not, both in a fixed order."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.alike: list[Any] = [(arena.name, arena.memory, arena.kind) for arena in plan.arenas]
+        self.numbers: list[int] = []
+        self._free = [arena.kind == "arena" for arena in plan.arenas]
+        for operands in (plan.inputs, plan.outputs):
+            for name, operand in operands.items():
+                self.alike.append(name)
+                self._operand(operand)
+        self.alike += [*plan.stored.items(), *((n, p.operand, p.source) for n, p in plan.prepacks.items())]
+        self.alike += [*plan.kept.items(), *plan.ranges]
+        for item in plan.items:
+            self._item(item)
+
+    def _item(self, item: Item) -> None:
+        self.alike.append(type(item).__name__)
+        if isinstance(item, Segment):
+            self.alike += [item.device, len(item.steps)]
+            for step in item.steps:
+                self._step(step)
+        elif isinstance(item, Transfer):
+            self.alike += [item.from_device, item.to_device]
+            self._operand(item.source)
+            self._operand(item.target)
+        else:
+            self.alike.append(item.device)
+
+    def _step(self, step: Step) -> None:
+        self.alike += [step.kernel, step.node.op, len(step.inputs), len(step.outputs), step.workspace is None]
+        self.alike.append(step.prepacks)
+        for operand in (*step.inputs, *step.outputs):
+            self._operand(operand)
+        self._attributes(step.node.attributes if step.kernel is not None else MappingProxyType({}))
+        if step.prepared is not None:
+            requests = step.prepared.prepacks
+            made = [None if not step.prepacks else prepack for prepack in step.prepacks or requests]
+            for request, prepack in zip(requests, made, strict=True):
+                self.alike.append((request.input, request.kind, request.bytes if prepack else None))
+        if step.body is not None:
+            body = step.body
+            self.alike += [body.iterations, body.kind, body.when, len(body.steps)]
+            for inner in body.steps:
+                self._step(inner)
+
+    def _operand(self, operand: Operand | None) -> None:
+        if operand is None:
+            self.alike.append(None)
+            return
+        # Where a base tensor lies in scratch memory is the last plan's to say.
+        start = 0 if self._free[operand.arena] else operand.offset - operand.origin
+        type_ = operand.type
+        self.alike.append((operand.arena, start, operand.value, operand.buffer_stride, type_.dtype, type_.rank))
+        self.numbers += [*type_.sizes, *operand.strides, operand.origin, operand.iteration_stride, operand.bytes]
+
+    def _attributes(self, attributes: Mapping[str, Attribute]) -> None:
+        for name, value in attributes.items():
+            several = value if isinstance(value, tuple) else (value,)
+            if all(type(number) is int for number in several):
+                self.alike.append((name, len(several)))
+                self.numbers += several
+            else:
+                self.alike.append((name, repr(value)))
+
+
+def _moved(plan: Plan, last: Plan) -> Plan:
+    """The plan with the offsets of the last one."""
+
+    def operand(mine: Operand | None, other: Operand | None) -> Operand | None:
+        if mine is None or other is None:
+            return mine
+        return replace(mine, offset=other.offset - other.origin + mine.origin)
+
+    def several(mine: tuple[Operand | None, ...], other: tuple[Operand | None, ...]) -> tuple[Operand | None, ...]:
+        return tuple(operand(a, b) for a, b in zip(mine, other, strict=True))
+
+    def step(mine: Step, other: Step) -> Step:
+        body = mine.body
+        if body is not None and other.body is not None:
+            inner = tuple(step(a, b) for a, b in zip(body.steps, other.body.steps, strict=True))
+            body = replace(body, steps=inner)
+        inputs, outputs = several(mine.inputs, other.inputs), several(mine.outputs, other.outputs)
+        return replace(mine, inputs=inputs, outputs=outputs, workspace=other.workspace, body=body)
+
+    def item(mine: Item, other: Item) -> Item:
+        if isinstance(mine, Segment) and isinstance(other, Segment):
+            return replace(mine, steps=tuple(step(a, b) for a, b in zip(mine.steps, other.steps, strict=True)))
+        if isinstance(mine, Transfer) and isinstance(other, Transfer):
+            source, target = operand(mine.source, other.source), operand(mine.target, other.target)
+            assert source is not None and target is not None
+            return replace(mine, source=source, target=target)
+        return mine
+
+    slots = ("input", "output")
+    arenas = tuple(a if a.kind in slots else b for a, b in zip(plan.arenas, last.arenas, strict=True))
+    items = tuple(item(a, b) for a, b in zip(plan.items, last.items, strict=True))
+    return replace(plan, items=items, arenas=arenas)

@@ -1,0 +1,288 @@
+"""Runs whose sizes grow in equal steps, like those of a decoder with a cache: a series of plans made at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .engine import Engine
+from .errors import Cancelled, DataflowError, InputError
+from .execute.arguments import sizes_of_shapes
+from .execute.series import SeriesProgram
+from .host.fork import renew_in_child
+from .ir.dims import Dim, bind_size
+from .ir.graph import Graph, Node
+from .ir.lowered import Lowered
+from .ir.series import NotInSeries
+from .ir.types import Array
+from .ops.control_flow import if_
+from .ops.dynamic_shape import deferred, read_shape, require
+from .ops.dynamic_shape import sizes as sizes_op
+from .ops.infer import operand
+from .passes.bind_shapes import array_of_sizes, bind, dims_of, has_names
+from .passes.size_values import SizeValues
+
+log = logging.getLogger("dataflow")
+
+Shapes = tuple[tuple[int, ...], ...]
+"""Of all inputs, in the model's order."""
+_LEAST = 64  # steps that a series goes on from the sizes for which it is made; at least so far that they double
+_FIRST_WAIT = 4  # runs after a series could not be made
+_LOWEST = 2  # the smallest of the growing sizes: to an op 0 and 1 may be special
+
+
+class _NoSeries(DataflowError):
+    """For some sizes there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Shapes that grow in equal steps: ``start + t * step``, for ``t`` from 0 to ``count``."""
+
+    start: Shapes
+    step: Shapes
+    count: int
+
+    def at(self, t: int) -> Shapes:
+        """The shapes of number ``t``."""
+        return tuple(
+            tuple([a + t * b for a, b in zip(shape, step, strict=True)]) if any(step) else shape
+            for shape, step in zip(self.start, self.step, strict=True)
+        )
+
+    def number(self, shapes: Shapes) -> int | None:
+        """The ``t`` of shapes, which may be beyond the ends; None where they are not on the line."""
+        which, axis = next((i, step.index(max(step))) for i, step in enumerate(self.step) if any(step))
+        if len(shapes[which]) != len(self.step[which]):
+            return None
+        t, rest = divmod(shapes[which][axis] - self.start[which][axis], self.step[which][axis])
+        return t if not rest and self.at(t) == shapes else None
+
+    def around(self, t: int) -> Line:
+        """The line from its lowest sizes to twice those of number ``t`` or beyond."""
+        growing = [
+            (size, step)
+            for shape, by in zip(self.at(t), self.step, strict=True)
+            for size, step in zip(shape, by, strict=True)
+            if step
+        ]
+        down = max(0, min((size - _LOWEST) // step for size, step in growing))
+        up = max(_LEAST, max(size // step for size, step in growing))
+        return Line(self.at(t - down), self.step, down + up)
+
+
+def step_between(before: Shapes, after: Shapes) -> Shapes | None:
+    """By how much each size grew; None where one shrank, a rank changed, or none grew."""
+    if tuple(map(len, before)) != tuple(map(len, after)):
+        return None
+    step = tuple(tuple([b - a for a, b in zip(x, y, strict=True)]) for x, y in zip(before, after, strict=True))
+    numbers = [n for by in step for n in by]
+    return step if min(numbers, default=0) >= 0 and any(numbers) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A series of which the programs are kept by the engine.
+
+    Attributes:
+        line: of its shapes.
+        form: the engine's name for it.
+        sizes: of the first, by name; ``step``: by how much each grows.
+        fed: nodes of sizes by the name of the input that they have become.
+    """
+
+    line: Line
+    form: Hashable
+    sizes: Mapping[str, int]
+    step: Mapping[str, int]
+    fed: Mapping[str, Node]
+
+    def sizes_at(self, t: int) -> dict[str, int]:
+        return {name: size + t * self.step[name] for name, size in self.sizes.items()}
+
+
+class RunSeries:
+    """The series of a graph: found from how the sizes of runs grow, made where a third run follows two others.
+
+    Safe to use from several threads.
+
+    Args:
+        graph: with the weights, its shapes known when sizes are.
+        engine: compiles and keeps them.
+        judge: sees the placement of the nodes and may refuse it.
+        cap: the most runs of one series at one time.
+        form: what else tells its programs from others of the engine.
+        computing: gives the graph that computes the outputs of some names.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        engine: Engine,
+        judge: Callable[[Lowered], None],
+        cap: int,
+        form: Hashable,
+        computing: Callable[[Graph, tuple[str, ...]], Graph],
+    ) -> None:
+        self._graph, self._engine, self._judge, self._cap, self._form = graph, engine, judge, cap, form
+        self._computing = computing
+        self._last: dict[tuple[str, ...], tuple[Shapes, Shapes | None]] = {}  # by outputs: shapes, and their step
+        self._found: dict[tuple[str, ...], list[_Found]] = {}
+        self._vain: dict[tuple[tuple[str, ...], Shapes], tuple[int, int]] = {}  # by outputs and step, see ``_waits``
+        self._lock = threading.Lock()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """In a forked child: a new lock."""
+        self._lock = threading.Lock()
+
+    def run(
+        self, names: tuple[str, ...], arguments: Mapping[str, Array], out: Mapping[str, Array] | None
+    ) -> dict[str, Array] | None:
+        """The outputs by name; see ``Session.run``. None where these sizes have to be planned for themselves.
+
+        Args:
+            names: of the outputs; empty: all.
+            arguments: in the order of the model's inputs.
+            out: arrays to write into, by output name.
+        """
+        member = self._member(names, tuple(a.shape for a in arguments.values()))
+        return None if member is None else member.run(arguments, out)
+
+    def _member(self, names: tuple[str, ...], shapes: Shapes) -> _Member | None:
+        """The program of a series for inputs of these shapes; None where there is none, and is to be none yet."""
+        for found in self._found.get(names, ()):
+            t = found.line.number(shapes)
+            if t is None:
+                continue
+            if 0 <= t <= found.line.count:
+                program = self._engine.find(("run",), found.form)
+                if isinstance(program, SeriesProgram):
+                    return _Member(program, t, found)
+            return self._make(names, found.line.around(t), shapes)
+        with self._lock:
+            before, step = self._last.get(names, ((), None))
+            by = step_between(before, shapes)
+            self._last[names] = (shapes, by)
+        if by is None or by != step:
+            return None
+        return self._make(names, Line(shapes, by, 0).around(0), shapes)
+
+    def _make(self, names: tuple[str, ...], line: Line, shapes: Shapes) -> _Member | None:
+        if not self._engine.makes_series or self._waits(names, line.step):
+            return None
+        t = line.number(shapes)
+        assert t is not None
+        # Where the lowest sizes are special in this graph, those of now on are not.
+        for chosen in dict.fromkeys((line, Line(shapes, line.step, line.count - t))):
+            try:
+                found, program = self._made(names, chosen)
+            except _NoSeries as why:
+                log.debug("no series of plans for %s: %s", shapes, why)
+                continue
+            with self._lock:
+                kept = [f for f in self._found.get(names, ()) if f.line.number(shapes) is None]
+                self._found[names] = [found, *kept][:8]
+            self._vain.pop((names, line.step), None)
+            number = chosen.number(shapes)
+            assert number is not None
+            return _Member(program, number, found)
+        _, waited = self._vain.get((names, line.step), (0, _FIRST_WAIT // 2))
+        self._vain[names, line.step] = (2 * waited, 2 * waited)
+        return None
+
+    def _waits(self, names: tuple[str, ...], step: Shapes) -> bool:
+        """Whether there was no series lately: some sizes are special, and after twice as many runs they may not be."""
+        left, waited = self._vain.get((names, step), (0, 0))
+        if left:
+            self._vain[names, step] = (left - 1, waited)
+        return left > 0
+
+    def _made(self, names: tuple[str, ...], line: Line) -> tuple[_Found, SeriesProgram]:
+        count, graph = line.count, self._computing(self._graph, names)
+        try:
+            first, second, last = (sizes_of_shapes(self._graph.inputs, line.at(t)) for t in (0, 1, count))
+            step = {name: second[name] - size for name, size in first.items()}
+            grown = frozenset(name for name, by in step.items() if by)
+            nodes = [node for node in graph.nodes if node.op is sizes_op and has_names(node, grown)]
+            fed = {value.name: node for node in nodes for value in node.outputs if value is not None}
+            form = (self._form, names, "series", line.start, line.step, count)
+            found = _Found(line, form, first, step, fed)
+            self._check(graph, grown, found)
+
+            def make() -> SeriesProgram:
+                kernels = self._engine.registry.reference_kernels
+                bound = [bind(graph, sizes, kernels, grown) for sizes in (first, second, last)]
+                made = self._engine.build_series(bound, count, judge=self._judge, cap=self._cap)
+                if isinstance(made, str):
+                    raise _NoSeries(made)
+                return made
+
+            program = self._engine.program(("run",), form, make)
+        except InputError as error:
+            raise _NoSeries(str(error)) from error
+        assert isinstance(program, SeriesProgram)
+        return found, program
+
+    def _check(self, graph: Graph, grown: frozenset[str], found: _Found) -> None:
+        """Raises _NoSeries where sizes decide about more than shapes, or shapes don't grow in equal steps."""
+        for node in graph.nodes:
+            if node.op in (deferred, read_shape) or any(not dims_of(body).isdisjoint(grown) for body in node.bodies):
+                raise _NoSeries(f"{node.describe()} depends on sizes")
+        uneven = {dim for dim in _dims(graph) if not dim.is_linear and not dim.names.isdisjoint(grown)}
+        required = [node for node in graph.nodes if node.op is require and has_names(node, grown)]
+        values = SizeValues.of(graph)
+        branches = [operand(node) for node in graph.nodes if node.op is if_ and values.is_static(operand(node))]
+        if not uneven and not required and not branches:
+            return
+        kernels = self._engine.registry.reference_kernels
+        seen: list[list[Any]] = []
+        for t in range(found.line.count + 1):
+            sizes = found.sizes_at(t)
+            for node in required:
+                left, right = (bind_size(node.attributes[side], sizes) for side in ("left", "right"))
+                if (left == right) != bool(node.attributes["equal"]):
+                    raise _NoSeries(f"with {sizes}, {node.attributes['text']}")
+            taken = [None if c is None else bool(c) for c in (values.compute(v, sizes, kernels) for v in branches)]
+            seen.append([*(bind_size(dim, sizes) for dim in uneven), taken])
+        for t, now in enumerate(seen):
+            even = all(c - a == t * (b - a) for a, b, c in zip(seen[0][:-1], seen[1][:-1], now[:-1], strict=True))
+            if not even or now[-1] != seen[0][-1]:
+                raise _NoSeries(f"a size does not grow in equal steps up to {found.sizes_at(t)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One plan of a series, ready to run."""
+
+    program: SeriesProgram
+    number: int
+    found: _Found
+
+    def run(self, arguments: Mapping[str, Array], out: Mapping[str, Array] | None) -> dict[str, Array] | None:
+        """See ``RunSeries.run``."""
+        results = self.program.results_at(self.number).arrays(out, arguments)
+        fed = self.found.fed
+        if fed:
+            sizes = self.found.sizes_at(self.number)
+            arguments = {**arguments, **{name: array_of_sizes(node, sizes) for name, node in fed.items()}}
+        try:
+            self.program.run_at(self.number, arguments, results)
+        except NotInSeries as why:
+            log.debug("%s", why)
+            return None
+        except Cancelled as error:
+            raise KeyboardInterrupt(str(error)) from None
+        return results
+
+
+def _dims(graph: Graph) -> Iterator[Dim]:
+    """The sizes with names that the types and attributes of a graph have, but for sizes that are data."""
+    nodes = [node for node in graph.nodes if node.op is not sizes_op]
+    shapes: list[Sequence[Any]] = [value.type.shape for value in graph.values()]
+    shapes += [a if isinstance(a, tuple) else (a,) for node in nodes for a in node.attributes.values()]
+    for shape in shapes:
+        yield from (item for item in shape if isinstance(item, Dim))
