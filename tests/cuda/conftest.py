@@ -109,7 +109,16 @@ def standin():
     """The library, built like the plugin, but by the C++ compiler; two cards of 4 GiB."""
     build = builder()
     compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
-    flags = ("-x", "c++", f"-I{build.INCLUDE}", f"-I{build.NATIVE}", f"-I{build.CUDA}", f"-I{HERE / 'standin'}")
+    small_strips = ("-DDF_STRIP_BYTES=4096", "-DDF_STRIP_ELEMENTS=256", "-DDF_STRIP_DEPTH=8")
+    flags = (
+        "-x",
+        "c++",
+        *small_strips,
+        f"-I{build.INCLUDE}",
+        f"-I{build.NATIVE}",
+        f"-I{build.CUDA}",
+        f"-I{HERE / 'standin'}",
+    )
     units = tuple(
         build.Unit(path, flags, f"standin/{build.object_name(folder, path)}")
         for folder, pattern in ((build.CUDA, "*.cu"), (HERE / "standin", "*.cpp"))

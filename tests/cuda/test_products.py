@@ -207,6 +207,46 @@ def test_products_are_as_precise_as_is_asked(precision, bits, vendor):
     np.testing.assert_array_equal(found, replayed)
 
 
+# Which matrix has rows that are no multiple of 16 bytes: a (m, k), b (k, n); factors may be transposed views.
+UNEVEN = {
+    "the result": ((70, 24), (24, 37), (False, True)),
+    "the result, all rows in one strip": ((9, 24), (24, 43), (False, True)),
+    "the first factor": ((70, 37), (37, 24), (False, False)),
+    "the first factor, transposed": ((37, 70), (70, 24), (True, False)),
+    "the second factor, transposed": ((24, 37), (37, 72), (True, True)),
+}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("a", "b", "transposed"), UNEVEN.values(), ids=UNEVEN)
+def test_uneven_rows_go_to_the_library_in_strips(a, b, transposed, bias, vendor):
+    registry, standin = vendor
+    random = np.random.default_rng(3)
+    values = [random.standard_normal(shape).astype(np.float32) for shape in (a, b)]
+    g = df.GraphBuilder()
+    factors, feeds = [], {}
+    for name, value, transpose in zip("ab", values, transposed, strict=True):
+        feeds[name] = value.T.copy() if transpose else value
+        factor = g.input(name, float32, feeds[name].shape)
+        factors.append(ops.transpose(factor, perm=(1, 0)) if transpose else factor)
+    row = random.standard_normal(b[1]).astype(np.float32)
+    g.output("y", ops.matmul_bias_relu(*factors, g.constant(row)) if bias else ops.matmul(*factors))
+    feeds = {
+        name: (value.T.copy() if transpose else value)
+        for name, value, transpose in zip("ab", values, transposed, strict=True)
+    }
+    exact = values[0].astype(np.float64) @ values[1]
+    exact = np.maximum(exact + row, 0) if bias else exact
+    session = df.Session(df.Model(g.build()), devices=["cuda"], registry=registry, precision="tf32", fold=False)
+    before = standin.launches
+    session.run(feeds)
+    in_strips = not bias or b[1] % 4 != 0  # bias and relu come after the last sum, so sums are not cut
+    assert (standin.launches - before > 2) == in_strips
+    for _ in range(2):  # the last one replays a graph
+        (y,) = session.run(feeds).values()
+        np.testing.assert_allclose(y, exact, atol=3e-2)
+
+
 def test_an_algorithm_works_on_a_card_that_it_was_not_chosen_for(vendor):
     """What prepares a kernel need not know the card on which it will run."""
     registry, library = vendor

@@ -4,7 +4,9 @@
 #include "gemm/linalg.h"
 #include "vendor/cublaslt_api.h"
 #include "vendor/library.h"
+#include "vendor/strips.h"
 
+#include <algorithm>
 #include <new>
 
 enum {
@@ -166,7 +168,7 @@ int describe(const df_gemm &g, const problem &p, int32_t precision, const void *
                              second_stride);
   if (!status)
     status = describe_matrix(&out->result, static_cast<uint64_t>(p.n), static_cast<uint64_t>(p.m),
-                             p.n, count, result_stride);
+                             g.c_row, count, result_stride);
   return status;
 }
 
@@ -207,12 +209,15 @@ choice choose(handle own, described *d, uint32_t alignment, size_t workspace) {
   return out;
 }
 
-/* What prepare found for the card that it ran on. */
+/* What prepare found for the card that it ran on. |workspace| is the library's and our kernel's; a
+ * strip is staged behind it. */
 struct product_state {
   int card;
   int32_t precision;
   size_t workspace;
   choice aligned, unaligned;
+  df_strips strips;
+  choice strip, last_strip, rest;
 };
 
 /* The address of a bias that has this alignment, for a choice before there is one. */
@@ -227,6 +232,33 @@ choice choose_for(const df_gemm &g, const problem &p, int32_t precision, uint32_
   if (!own || describe(g, p, precision, some_address(alignment), &d))
     return choice{};
   return choose(own, &d, alignment, workspace);
+}
+
+/* Whether all matrices that the library is given but those of |except| begin at 16 bytes. */
+bool is_aligned_beside(const df_gemm &g, df_gemm_matrix except) {
+  return (except == DF_A || df_is_aligned<4>(g.a)) && (except == DF_B || df_is_aligned<4>(g.b)) &&
+         (except == DF_C || df_is_aligned<4>(g.c)) && df_is_aligned<4>(g.end.column_bias);
+}
+
+/* The library's choices for the strips of a product, or none: float32 by its own arithmetic gains
+ * nothing by them. */
+void choose_strips(const df_gemm &g, int32_t precision, product_state *state) {
+  if (precision != DF_TF32 && precision != DF_BF16)
+    return;
+  const df_strips s = df_strips_of(g);
+  auto choice_of = [&](const df_gemm &block, uint32_t alignment) {
+    problem p;
+    return problem_of(block, &p) ? choose_for(block, p, precision, alignment, WORKSPACE) : choice{};
+  };
+  if (!s.count)
+    return;
+  const df_gemm rest = df_strips_rest(g, s);
+  const bool all_even = rest.m * rest.n * rest.k == 0;
+  state->strip = choice_of(df_strip_of(g, s, 0, nullptr), ALIGNED);
+  state->last_strip = choice_of(df_strip_of(g, s, s.count - 1, nullptr), ALIGNED);
+  state->rest = all_even ? state->strip : choice_of(rest, UNALIGNED);
+  if (state->strip.found && state->last_strip.found && state->rest.found)
+    state->strips = s;
 }
 
 /* What the plan gives: BIAS is input 2. */
@@ -248,11 +280,14 @@ df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   if (problem_of(g, &p)) {
     state->unaligned = choose_for(g, p, node->precision, UNALIGNED, WORKSPACE);
     state->aligned = choose_for(g, p, node->precision, ALIGNED, WORKSPACE);
+    choose_strips(g, node->precision, state);
   }
   df_gemm_plan(&g);
   state->workspace = std::max({state->unaligned.workspace, state->aligned.workspace,
-                               static_cast<size_t>(df_gemm_workspace(&g))});
-  out->workspace = static_cast<int64_t>(state->workspace);
+                               state->strip.workspace, state->last_strip.workspace,
+                               state->rest.workspace, static_cast<size_t>(df_gemm_workspace(&g))});
+  state->workspace = (state->workspace + 255) / 256 * 256;
+  out->workspace = static_cast<int64_t>(state->workspace) + df_strips_bytes(state->strips);
   out->state = state;
   return DF_OK;
 }
@@ -282,21 +317,51 @@ void find_launch(const df_gemm &g, const problem &p, int64_t launch, df_gemm *ou
   }
 }
 
+/* c = products + beta c. */
 df_status launch_all(const df_call *call, const df_gemm &g, const problem &p,
-                     const product_state &state, const choice &chosen) {
-  const float one = 1.0f, zero = 0.0f;
+                     const product_state &state, const choice &chosen, float beta) {
+  const float one = 1.0f;
   described d;
   handle own = handle_of_card();
   int status = own ? describe(g, p, state.precision, g.end.column_bias, &d) : int(NOT_INITIALIZED);
   for (int64_t i = 0; i < p.launches && !status; i++) {
     df_gemm at;
     find_launch(g, p, i, &at);
-    status = lt().cublasLtMatmul(own, &d.product, &one, at.b, &d.first, at.a, &d.second, &zero,
+    status = lt().cublasLtMatmul(own, &d.product, &one, at.b, &d.first, at.a, &d.second, &beta,
                                  at.c, &d.result, at.c, &d.result, &chosen.algo, call->workspace,
                                  state.workspace, static_cast<cudaStream_t>(call->stream));
   }
   return status ? df_fail(call, DF_DEVICE, "cuBLASLt: %s", lt().cublasLtGetStatusString(status))
                 : df_status(DF_OK);
+}
+
+/* The product of strip |i|, or of the rest, which is the last one; nothing where that is empty. */
+df_status launch_block(const df_call *call, const df_gemm &block, const product_state &state,
+                       int64_t i) {
+  const df_strips &s = state.strips;
+  problem p;
+  if (block.m * block.n * block.k == 0)
+    return DF_OK;
+  if (!problem_of(block, &p))
+    return df_fail(call, DF_DEVICE, "a strip of a product has no stride of 1");
+  const choice &chosen = i == s.count       ? state.rest
+                         : i == s.count - 1 ? state.last_strip
+                                            : state.strip;
+  return launch_all(call, block, p, state, chosen, df_strip_adds(s, i) ? 1.0f : 0.0f);
+}
+
+df_status launch_strips(const df_call *call, const df_gemm &g, const product_state &state) {
+  const df_strips &s = state.strips;
+  float *stage = reinterpret_cast<float *>(static_cast<char *>(call->workspace) + state.workspace);
+  df_status status = DF_OK;
+  for (int64_t i = 0; i < s.count && !status; i++) {
+    status = df_strip_load(call, g, s, i, stage);
+    if (!status)
+      status = launch_block(call, df_strip_of(g, s, i, stage), state, i);
+    if (!status)
+      status = df_strip_store(call, g, s, i, stage);
+  }
+  return status ? status : launch_block(call, df_strips_rest(g, s), state, s.count);
 }
 
 /* An algorithm of another card is chosen again, within the workspace that there is. */
@@ -305,6 +370,9 @@ template <bool BIAS, bool RELU> df_status run(const df_call *call) {
   df_gemm g = with_end<BIAS, RELU>(df_matmul_of_call(call), df_in<const float>(call, 2));
   problem p;
   choice chosen{};
+  if (state.strips.count && df_vendor_card() == state.card &&
+      is_aligned_beside(g, state.strips.staged))
+    return launch_strips(call, g, state);
   if (problem_of(g, &p)) {
     const bool aligned = is_aligned(g, p);
     chosen = aligned && state.aligned.found ? state.aligned : state.unaligned;
@@ -312,7 +380,7 @@ template <bool BIAS, bool RELU> df_status run(const df_call *call) {
       chosen = choose_for(g, p, state.precision, aligned ? ALIGNED : UNALIGNED, state.workspace);
   }
   if (chosen.found)
-    return launch_all(call, g, p, state, chosen);
+    return launch_all(call, g, p, state, chosen, 0.0f);
   df_gemm_plan(&g);
   return df_gemm_run(call, &g, call->workspace);
 }

@@ -129,7 +129,8 @@ double rounded(float x, int bits) {
   return x;
 }
 
-void multiply(const problem &p, const float *a, const float *b, float *d) {
+/* d = a b + beta d. */
+void multiply(const problem &p, const float *a, const float *b, float beta, float *d) {
   const int bits = p.product.compute == COMPUTE_32F_FAST_TF32   ? 10
                    : p.product.compute == COMPUTE_32F_FAST_16BF ? 7
                                                                 : 23;
@@ -148,7 +149,8 @@ void multiply(const problem &p, const float *a, const float *b, float *d) {
           sum += bias[i];
         if (p.product.epilogue & EPILOGUE_RELU)
           sum = sum < 0 ? 0 : sum;
-        d[s * p.d.stride + i + j * p.d.ld] = static_cast<float>(sum);
+        float *out = &d[s * p.d.stride + i + j * p.d.ld];
+        *out = static_cast<float>(beta != 0 ? sum + beta * *out : sum);
       }
 }
 
@@ -297,9 +299,10 @@ int cublasLtMatmul(handle h, description *product, const void *alpha, const void
   int status = read_problem(product, la, lb, lc, ld, &p);
   if (status)
     return status;
-  if (!chosen || chosen->problem != number_of(p) || !alpha || !beta || !a || !b || !c || !d ||
-      *static_cast<const float *>(alpha) != 1.0f || *static_cast<const float *>(beta) != 0.0f)
+  if (!chosen || chosen->problem != number_of(p) || !alpha || !beta || !a || !b || !c || c != d ||
+      *static_cast<const float *>(alpha) != 1.0f)
     return INVALID_VALUE;
+  const float factor = *static_cast<const float *>(beta); /* of what d has */
   if ((p.product.epilogue & EPILOGUE_BIAS) &&
       (!p.product.bias || !is_at(p.product.bias, chosen->alignment[0])))
     return INVALID_VALUE;
@@ -310,7 +313,7 @@ int cublasLtMatmul(handle h, description *product, const void *alpha, const void
   const size_t used = chosen->workspace;
   standin_enqueue("cublasLtMatmul", 1, 1, 0, stream, [=] {
     memset(workspace, 0x5a, used); /* as a product in parts would */
-    multiply(p, static_cast<const float *>(a), static_cast<const float *>(b),
+    multiply(p, static_cast<const float *>(a), static_cast<const float *>(b), factor,
              static_cast<float *>(d));
   });
   return cudaGetLastError() ? int(EXECUTION_FAILED) : int(SUCCESS);
