@@ -67,31 +67,44 @@ static df_status gather_run(const df_call *call) {
 
 /* ---- index_add(indices, updates; size, axis) -> y ----------------------------------------------
  * y[o, k, :] = sum of updates[o, i, :] over all i with indices[i] = k, in the order of i: the bits
- * do not depend on timing. A block makes one row of y: its threads look at as many indices at a
- * time as they are, and add the rows that are found one after another. It reads all indices once
- * per row of y, from the cache, and every update once. */
+ * do not depend on timing. The first entry that names a row is found for each row; the block of
+ * that entry looks at the entries behind it, as many at a time as it has threads, and adds the
+ * rows of those that name the same. The other blocks end at once; rows that nobody names are 0. */
 
 enum { ADD_ITEMS = 4 }; /* elements of a row in a thread's registers */
 
+/* The row that entry |i| names, or -1. */
+static __device__ __forceinline__ int64_t row_of(const indexing &g, int64_t i) {
+  const int64_t index = index_at(g.indices, g.dtype, i);
+  return index >= -g.size && index < g.size ? (index < 0 ? index + g.size : index) : -1;
+}
+
+__global__ void __launch_bounds__(DF_BLOCK) index_add_find(unsigned long long *first, indexing g) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= g.count)
+    return;
+  const int64_t row = row_of(g, i);
+  if (row < 0)
+    df_fault_note(g.fault, g.step, index_at(g.indices, g.dtype, i), g.size);
+  else
+    atomicMin(&first[row], static_cast<unsigned long long>(i));
+}
+
 __global__ void __launch_bounds__(DF_BLOCK)
-    index_add_rows(float *y, const float *updates, indexing g, int64_t chunks) {
+    index_add_rows(float *y, const float *updates, const unsigned long long *first, indexing g,
+                   int64_t chunks) {
   __shared__ int found[DF_BLOCK];
   __shared__ int counts[DF_BLOCK / DF_WARP];
-  const int64_t row = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
-  const int64_t outer = row / g.size, k = row % g.size;
+  const int64_t chunk = blockIdx.x % chunks, entry = blockIdx.x / chunks % g.count;
+  const int64_t outer = blockIdx.x / chunks / g.count, k = row_of(g, entry);
+  if (k < 0 || first[k] != static_cast<unsigned long long>(entry))
+    return;
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const int lane = thread % DF_WARP, warp = thread / DF_WARP;
-  const int64_t first = chunk * threads * ADD_ITEMS + thread;
+  const int64_t column = chunk * threads * ADD_ITEMS + thread;
   float sum[ADD_ITEMS] = {};
-  for (int64_t begin = 0; begin < g.count; begin += threads) {
-    bool hit = false;
-    if (begin + thread < g.count) {
-      const int64_t index = index_at(g.indices, g.dtype, begin + thread);
-      const bool inside = index >= -g.size && index < g.size;
-      if (!inside && blockIdx.x == 0)
-        df_fault_note(g.fault, g.step, index, g.size);
-      hit = inside && (index < 0 ? index + g.size : index) == k;
-    }
+  for (int64_t begin = entry; begin < g.count; begin += threads) {
+    const bool hit = begin + thread < g.count && row_of(g, begin + thread) == k;
     const unsigned votes = __ballot_sync(0xffffffffu, hit);
     if (lane == 0)
       counts[warp] = __popc(votes);
@@ -104,19 +117,28 @@ __global__ void __launch_bounds__(DF_BLOCK)
     if (hit)
       found[before + __popc(votes & ((1u << lane) - 1))] = thread;
     __syncthreads();
+#pragma unroll 4 /* rows that are added in order are loaded together */
     for (int f = 0; f < total; f++) {
       const float *from = updates + (outer * g.count + begin + found[f]) * g.inner;
 #pragma unroll
       for (int j = 0; j < ADD_ITEMS; j++)
-        if (first + j * threads < g.inner)
-          sum[j] += from[first + j * threads];
+        if (column + j * threads < g.inner)
+          sum[j] += from[column + j * threads];
     }
     __syncthreads();
   }
 #pragma unroll
   for (int j = 0; j < ADD_ITEMS; j++)
-    if (first + j * threads < g.inner)
-      y[row * g.inner + first + j * threads] = sum[j];
+    if (column + j * threads < g.inner)
+      y[(outer * g.size + k) * g.inner + column + j * threads] = sum[j];
+}
+
+/* A number per row of y. */
+static df_status index_add_prepare(const df_node *node, df_prepared *out, df_error *) {
+  const df_operand *y = &node->outputs[0];
+  out->workspace = y->shape[df_axis(node, DF_INDEX_ADD_AXIS, y->rank)] *
+                   static_cast<int64_t>(sizeof(unsigned long long));
+  return DF_OK;
 }
 
 static df_status index_add_run(const df_call *call) {
@@ -127,13 +149,26 @@ static df_status index_add_run(const df_call *call) {
     return g.size || !g.count
                ? df_status(DF_OK)
                : df_fail(call, DF_INVALID, "index_add: y has no elements for updates");
+  const cudaStream_t stream = static_cast<cudaStream_t>(call->stream);
+  auto *first = static_cast<unsigned long long *>(call->workspace);
+  cudaError_t cleared =
+      cudaMemsetAsync(y->data, 0, static_cast<size_t>(df_elements(y)) * sizeof(float), stream);
+  if (!cleared)
+    cleared = cudaMemsetAsync(first, 0xff, static_cast<size_t>(g.size) * sizeof *first, stream);
+  if (cleared)
+    return df_fail(call, DF_DEVICE, "clearing: %s", cudaGetErrorString(cleared));
+  if (g.count == 0)
+    return DF_OK;
+  const df_status status =
+      DF_LAUNCH(call, index_add_find, df_blocks(g.count, DF_BLOCK), DF_BLOCK, 0, first, g);
   const int64_t wanted = df_divide_up(df_divide_up(g.inner, ADD_ITEMS), DF_WARP) * DF_WARP;
   /* Short rows still look at 128 indices at a time. */
   const int64_t threads = df_min(df_max(wanted, 4 * DF_WARP), DF_BLOCK);
   const int64_t chunks = df_divide_up(g.inner, threads * ADD_ITEMS);
-  return DF_LAUNCH(call, index_add_rows, df_blocks(g.outer * g.size * chunks, 1),
-                   static_cast<unsigned>(threads), 0, df_out<float>(call, 0),
-                   df_in<const float>(call, 1), g, chunks);
+  return status ? status
+                : DF_LAUNCH(call, index_add_rows, df_blocks(g.outer * g.count * chunks, 1),
+                            static_cast<unsigned>(threads), 0, df_out<float>(call, 0),
+                            df_in<const float>(call, 1), first, g, chunks);
 }
 
 /* ---- Numbers as elements -------------------------------------------------------------------- */
@@ -207,7 +242,8 @@ static df_status one_hot_run(const df_call *call) {
   DF_CUDA_KERNEL(op, key, operands, nullptr, .accepts = accept, .run = function, .capturable = 1)
 static const df_kernel records[] = {
     RECORD("gather", "any", "any,i32|i64->any", nullptr, gather_run),
-    RECORD("index_add", "f32", "i32|i64,f32->f32", nullptr, index_add_run),
+    DF_CUDA_KERNEL("index_add", "f32", "i32|i64,f32->f32", nullptr, .prepare = index_add_prepare,
+                   .run = index_add_run, .capturable = 1),
     RECORD("one_hot", "any", "i32|i64->" DF_NUMBERS, nullptr, one_hot_run),
     RECORD("full", "any", "->" DF_NUMBERS, nullptr, full_run),
     RECORD("range_", "any", "->" DF_NUMBERS, nullptr, range_run)};
