@@ -92,6 +92,54 @@ def test_heads_that_fit_in_no_tile_are_computed_in_smaller_ops(cuda):
         np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-5)
 
 
+# batch, rows, keys, sizes of a head, mask; the third has tiles of 128 rows
+TENSORS = {
+    "one tile": (2, 20, 30, 16, 24, None),
+    "several tiles, transposed operands": (2, 75, 130, 36, 19, (75, 130)),
+    "tall tiles": (264, 128, 20, 8, 4, (1, 20)),
+    "large heads": (1, 70, 75, 100, 128, (70, 1)),
+    "large heads, keys in splits": (1, 17, 150, 72, 65, (17, 150)),
+}
+
+
+@pytest.mark.parametrize(("precision", "error"), [("tf32", 2e-3), ("bf16", 1.5e-2)])
+@pytest.mark.parametrize("case", TENSORS.values(), ids=TENSORS)
+def test_lower_precision_is_taken_where_it_is_allowed(case, precision, error, cuda):
+    """Relative to the largest of each result; gradients too."""
+    batch, m, n, d, e, mask = case
+    random = np.random.default_rng(6)
+    g = df.GraphBuilder()
+    q, v, dy = (g.input(name, df.float32, (batch, *s)) for name, s in (("q", (m, d)), ("v", (n, e)), ("dy", (m, e))))
+    if n > 100 > m:  # a view of rows of keys
+        kt = ops.transpose(g.input("k", df.float32, (batch, n, d)), perm=(0, 2, 1))
+    else:
+        kt = g.input("kt", df.float32, (batch, d, n))
+    added = [g.input("mask", df.float32, mask)] if mask else []
+    node = g.add(ops.attention, (q, kt, v, *added), {"scale": d**-0.5})
+    y, logsum = node.outputs
+    g.output("y", y)
+    g.output("logsum", logsum)
+    if batch < 100:
+        found = ops.attention_grad(dy, y, logsum, q, kt, v, *added, scale=d**-0.5)
+        for name, value in zip(("dq", "dk", "dv"), found, strict=True):
+            g.output(name, value)
+    graph = g.build()
+    feeds = {x.name: random.standard_normal(x.type.sizes).astype(np.float32) for x in graph.inputs}
+    if mask:
+        feeds["mask"][0, : mask[1] - 1] = -np.inf  # perhaps all keys but one
+    expected = evaluate(graph, feeds, dtype=np.float64)
+    session = df.Session(graph, devices=["cuda"], registry=cuda, precision=precision)
+    first = session.run(feeds)
+    exact = df.Session(graph, devices=["cuda"], registry=cuda).run(feeds)
+    for name, array in expected.items():
+        most = np.abs(array[np.isfinite(array)]).max()
+        assert np.abs(first[name] - array).max() <= error * most, name
+        assert np.abs(exact[name] - array).max() <= 1e-5 * most, name
+        assert not np.array_equal(first[name], exact[name]), name
+    for name, array in session.run(feeds).items():
+        np.testing.assert_array_equal(array, first[name])
+
+
 HEADS, ROWS, WIDTH = 2, 20, 24
 
 

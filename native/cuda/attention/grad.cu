@@ -11,6 +11,7 @@
  * seven products; in exchange every sum has one owner and one order, so the same inputs give the
  * same bits, and nothing of the size of the scores is written. (Dao et al., "FlashAttention", 2022,
  * adds dq from all blocks of keys by atomics.) */
+#include "attention/tensor.h"
 #include "attention/tile.h"
 
 enum { DY, Y, LOGSUM, Q, KT, V, MASK }; /* operands of attention_grad, in order */
@@ -26,12 +27,6 @@ template <int HEAD_, int PASSING_> struct tiles {
 };
 typedef tiles<64, 64> small;
 typedef tiles<128, 32> large;
-
-struct gradients {
-  float *dq, *dk, *dv;
-  const float *logsum;
-  float *delta; /* of all queries; the kernel of queries fills it */
-};
 
 /* Rows [first, first + ROWS) of a result of |width| columns, as far as there are |rows|. */
 template <int COLUMNS>
@@ -77,7 +72,8 @@ static __device__ __forceinline__ void put_weights(float *to,
  * columns those that it passes over. */
 template <typename T, bool KEYS>
 __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
-    attend_grad(const __grid_constant__ df_attention p, const __grid_constant__ gradients g) {
+    attend_grad(const __grid_constant__ df_attention p,
+                const __grid_constant__ df_attention_gradients g) {
   constexpr int ACROSS = T::PASSING / DF_ATTENTION_ACROSS, PITCH = T::PITCH;
   DF_SHARED(float, own); /* q and dy, or k and v, of the tile */
   float *own_2 = own + ROWS * PITCH, *passing = own_2 + ROWS * PITCH;
@@ -169,7 +165,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
 /* ---- Running -------------------------------------------------------------------------------- */
 
 template <typename T, bool KEYS>
-static df_status launch(const df_call *call, const df_attention &p, const gradients &g,
+static df_status launch(const df_call *call, const df_attention &p, const df_attention_gradients &g,
                         int64_t batch) {
   constexpr int BYTES = T::FLOATS * static_cast<int>(sizeof(float));
   const int64_t blocks = df_divide_up(KEYS ? p.n : p.m, ROWS) * batch;
@@ -183,8 +179,8 @@ static df_status launch(const df_call *call, const df_attention &p, const gradie
 }
 
 template <typename T>
-static df_status launch_both(const df_call *call, const df_attention &p, const gradients &g,
-                             int64_t batch) {
+static df_status launch_both(const df_call *call, const df_attention &p,
+                             const df_attention_gradients &g, int64_t batch) {
   const df_status status = launch<T, false>(call, p, g, batch);
   return status ? status : launch<T, true>(call, p, g, batch);
 }
@@ -216,8 +212,12 @@ static df_status run(const df_call *call) {
       df_attention_of({&in[Q], &in[KT], &in[V], masked ? &in[MASK] : nullptr, &dy, &y}, dy.shape,
                       n_lead, df_attr_float(call, DF_ATTENTION_SCALE));
   const int64_t batch = df_product(dy.shape, 0, n_lead);
-  const gradients g{df_out<float>(call, 0), df_out<float>(call, 1), df_out<float>(call, 2),
-                    df_in<const float>(call, LOGSUM), static_cast<float *>(call->workspace)};
+  const df_attention_gradients g{df_out<float>(call, 0), df_out<float>(call, 1),
+                                 df_out<float>(call, 2), df_in<const float>(call, LOGSUM),
+                                 static_cast<float *>(call->workspace)};
+  const int32_t precision = static_cast<int32_t>(reinterpret_cast<intptr_t>(call->state));
+  if (df_attention_has_format(precision))
+    return df_attention_tensor_grad_run(call, p, g, batch, precision);
   return df_max(p.d, p.e) > small::HEAD ? launch_both<large>(call, p, g, batch)
                                         : launch_both<small>(call, p, g, batch);
 }
@@ -225,6 +225,7 @@ static df_status run(const df_call *call) {
 /* Workspace for delta. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   out->workspace = df_operand_elements(&node->inputs[LOGSUM]) * static_cast<int64_t>(sizeof(float));
+  out->state = reinterpret_cast<void *>(intptr_t(node->precision)); /* nothing to release */
   return DF_OK;
 }
 

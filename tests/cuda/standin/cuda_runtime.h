@@ -138,6 +138,7 @@ template <typename T> static inline T atomicCAS(T *at, T expected, T value) {
 
 template <typename T> static inline T __ldg(const T *at) { return *at; }
 static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+#define __expf(x) std::exp(x) /* a name of the C library's */
 static inline float __fdividef(float x, float y) { return x / y; }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
   return (unsigned)((uint64_t)a * b >> 32);
@@ -157,6 +158,18 @@ static inline float __int_as_float(int bits) {
   return x;
 }
 static inline float __uint_as_float(unsigned bits) { return __int_as_float((int)bits); }
+
+/* What kernels have as assembler: c (16, 8) += a (16, 8 per_word) b, with |per_word| numbers in a
+ * word, one TF32 or two bfloat16; and what becomes of floats for it. */
+void standin_mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, int per_word);
+static inline unsigned standin_tf32(float x) { /* ties away from zero */
+  const unsigned bits = __float_as_uint(x);
+  return x != x ? 0x7fffffffu : (bits + 0x1000u) & 0xffffe000u;
+}
+static inline unsigned standin_bf16(float x) { /* ties to even */
+  const unsigned bits = __float_as_uint(x);
+  return x != x ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
 
 /* ---- The runtime ---------------------------------------------------------------------------- */
 

@@ -1,0 +1,143 @@
+/* attention/tensor.cu: attention on tensor cores, see attention/attention.cu. Operands of both
+ * products are rounded once, when their tiles are written to shared memory, the weights when they
+ * become words; scores, sums and results are float32. */
+#include "attention/fragments.h"
+#include "attention/tensor.h"
+
+enum { RESIDENT = 2 };
+
+/* The number format, what each head is padded to, and a warp's rows by 16. */
+template <typename F_, int HEAD_, int TALL_> struct tiles {
+  typedef F_ F;
+  static constexpr int HEAD = HEAD_, TALL = TALL_, KEYS = 64;
+  static constexpr int ROWS = TALL * DF_FRAGMENT_ROWS * DF_FRAGMENT_WARPS;
+  static constexpr int ACROSS = KEYS / DF_FRAGMENT_COLUMNS, COLUMNS = HEAD / DF_FRAGMENT_COLUMNS;
+  typedef df_fragment_tile<F, ROWS, HEAD> q_tile;
+  typedef df_fragment_tile<F, KEYS, HEAD> tile;
+  static constexpr int V_WORDS = tile::SAME ? tile::ROW_WORDS : tile::COLUMN_WORDS;
+  static constexpr int WORDS = q_tile::ROW_WORDS + tile::ROW_WORDS + V_WORDS;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
+    attend_by_fragments(const __grid_constant__ df_attention p,
+                        const __grid_constant__ df_attention_results r) {
+  typedef typename T::F F;
+  typedef typename T::tile tile;
+  DF_SHARED(uint32_t, q);
+  uint32_t *k = q + T::q_tile::ROW_WORDS, *v = k + tile::ROW_WORDS;
+  const int warp = static_cast<int>(threadIdx.x) / DF_WARP * T::TALL * DF_FRAGMENT_ROWS;
+  const int group = df_fragment_group(), pair = df_fragment_in_group() * 2;
+  const df_attention_results::task task = r.of(blockIdx.x, p.n);
+  const int32_t first = task.tile * T::ROWS;
+  df_attention_matrix in[DF_ATTENTION_OPERANDS];
+  p.entry(task.entry, in);
+  const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
+  const int words = df_fragment_words<F>(p.d);
+
+  float y[T::TALL][T::COLUMNS][4] = {};
+  df_attention_state state[T::TALL][2];
+#pragma unroll
+  for (int i = 0; i < T::TALL; i++)
+    for (int half = 0; half < 2; half++)
+      state[i][half].clear();
+  df_fragment_load<F, T::ROWS, T::HEAD>(q, nullptr, in[DF_ATTENTION_Q], first, p.m);
+  for (int32_t from = task.begin; from < task.end; from += T::KEYS) {
+    df_fragment_load<F, T::KEYS, T::HEAD>(k, nullptr, in[DF_ATTENTION_K], from, task.end);
+    df_fragment_load<F, T::KEYS, T::HEAD>(tile::SAME ? v : nullptr, tile::SAME ? nullptr : v,
+                                          in[DF_ATTENTION_V], from, task.end);
+    __syncthreads();
+    float s[T::TALL][T::ACROSS][4] = {};
+    df_fragment_rows<F, tile::ROW_PITCH>(s, q + warp * tile::ROW_PITCH, k, words);
+#pragma unroll
+    for (int i = 0; i < T::TALL; i++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const int32_t row = first + warp + i * DF_FRAGMENT_ROWS + half * 8 + group;
+        float largest = -INFINITY, total = 0.0f;
+#pragma unroll
+        for (int j = 0; j < T::ACROSS; j++) {
+          const int32_t key = from + j * DF_FRAGMENT_COLUMNS + pair;
+          float *score = &s[i][j][half * 2];
+          const float2 added =
+              masked ? df_attention_pair(mask, row, key, p.m, task.end) : make_float2(0.0f, 0.0f);
+          score[0] = key < task.end ? fmaf(score[0], p.scale, added.x) : -INFINITY;
+          score[1] = key + 1 < task.end ? fmaf(score[1], p.scale, added.y) : -INFINITY;
+          largest = fmaxf(largest, fmaxf(score[0], score[1]));
+        }
+        const float base = state[i][half].begin(df_fragment_join(largest, df_attention_larger{}));
+#pragma unroll
+        for (int j = 0; j < T::ACROSS; j++)
+#pragma unroll
+          for (int c = half * 2; c < half * 2 + 2; c++) {
+            s[i][j][c] = __expf(s[i][j][c] - base);
+            total += s[i][j][c];
+          }
+        const float2 factor = state[i][half].end(df_fragment_join(total, df_add{}));
+#pragma unroll
+        for (int c = half * 2; c < half * 2 + 2; c++) {
+#pragma unroll
+          for (int j = 0; j < T::ACROSS; j++)
+            s[i][j][c] *= factor.x;
+#pragma unroll
+          for (int j = 0; j < T::COLUMNS; j++)
+            y[i][j][c] *= factor.y;
+        }
+      }
+    df_fragment_columns<F, tile::COLUMN_PITCH>(y, s, v);
+    __syncthreads();
+  }
+
+#pragma unroll
+  for (int i = 0; i < T::TALL; i++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int32_t row = first + warp + i * DF_FRAGMENT_ROWS + half * 8 + group;
+      if (row >= p.m)
+        continue;
+      float closed;
+      float *to = r.end_row(task, state[i][half], p, row, pair == 0, &closed);
+#pragma unroll
+      for (int j = 0; j < T::COLUMNS; j++) {
+        const int column = j * DF_FRAGMENT_COLUMNS + pair;
+        const float *result = &y[i][j][half * 2];
+        if (r.fours && column < p.e)
+          *reinterpret_cast<float2 *>(to + column) =
+              make_float2(result[0] + closed, result[1] + closed);
+#pragma unroll
+        for (int f = 0; f < 2; f++)
+          if (!r.fours && column + f < p.e)
+            to[column + f] = result[f] + closed;
+      }
+    }
+}
+
+/* ---- Running -------------------------------------------------------------------------------- */
+
+template <typename T>
+static df_status launch(const df_call *call, const df_attention &p, const df_attention_results &r,
+                        int64_t blocks) {
+  constexpr int BYTES = T::WORDS * static_cast<int>(sizeof(uint32_t));
+  const df_status status = df_attention_allow(call, attend_by_fragments<T>, blocks, BYTES);
+  if (status)
+    return status;
+  return DF_LAUNCH(call, (attend_by_fragments<T>), static_cast<unsigned>(blocks),
+                   DF_FRAGMENT_THREADS, BYTES, p, r);
+}
+
+template <typename F>
+static df_status launch_format(const df_call *call, const df_attention &p,
+                               const df_attention_results &r, int32_t rows, int64_t blocks) {
+  if (rows == DF_ATTENTION_TENSOR_TALL_ROWS)
+    return launch<tiles<F, 64, 2>>(call, p, r, blocks);
+  return df_max(p.d, p.e) > 64 ? launch<tiles<F, 128, 1>>(call, p, r, blocks)
+                               : launch<tiles<F, 64, 1>>(call, p, r, blocks);
+}
+
+df_status df_attention_tensor_run(const df_call *call, const df_attention &p,
+                                  const df_attention_results &r, int32_t rows, int64_t blocks,
+                                  int32_t precision) {
+  return precision == DF_BF16 ? launch_format<df_bf16>(call, p, r, rows, blocks)
+                              : launch_format<df_tf32>(call, p, r, rows, blocks);
+}

@@ -1,0 +1,37 @@
+/* tensor.cpp: the instructions of tensor cores, a warp at a time. Operands are read as a card reads
+ * them; sums are exact but for one rounding of each result, where a card rounds more often. */
+#include "cuda_runtime.h"
+
+namespace {
+
+struct fragment {
+  unsigned a[4], b[2];
+};
+fragment fragments[1024 / 32][32];
+
+/* Element |index| of a word: one float of which 10 bits of mantissa count, or two bfloat16. */
+double element(unsigned word, int index, int per_word) {
+  return (double)__uint_as_float(per_word == 1 ? word & 0xffffe000u
+                                 : index == 0  ? word << 16
+                                               : word & 0xffff0000u);
+}
+
+} // namespace
+
+void standin_mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, int per_word) {
+  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  fragment(&warp)[32] = fragments[thread / 32];
+  const int lane = standin_lane(), row = lane / 4;
+  warp[lane] = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  __syncwarp();
+  for (int i = 0; i < 4; i++) {
+    const int column = lane % 4 * 2 + i % 2;
+    double sum = c[i];
+    for (int k = 0; k < 8; k++) /* words along the sum */
+      for (int e = 0; e < per_word; e++)
+        sum += element(warp[row * 4 + k % 4].a[i / 2 + k / 4 * 2], e, per_word) *
+               element(warp[column * 4 + k % 4].b[k / 4], e, per_word);
+    c[i] = (float)sum;
+  }
+  __syncwarp();
+}
