@@ -84,6 +84,7 @@ _NAMES = {
     "Session": "session",
     "StepTime": "execute.profile",
     "Trainer": "train.trainer",
+    "cache_state": "state",
     "empty": "cdevice.host_memory",
     "kernels_of": "cdevice.library",
     "load": "model",

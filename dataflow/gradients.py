@@ -29,7 +29,7 @@ def vjp(model: Model, inputs: Any, cotangents: Mapping[str, Array] | None = None
     import numpy as np
 
     checks.instance("model", model, Model)
-    arguments = checked_inputs(model.graph, inputs)
+    arguments = checked_inputs(model.graph.inputs, inputs)
     graph = model.graph_with_data()
     parameters = model.parameters
     wrt = [v for v in (*graph.inputs, *graph.initializers) if v.type.dtype.is_float]

@@ -27,6 +27,7 @@ from .loaded import Loaded
 from .planning.algorithms import Algorithms
 from .plugin.device import Precision
 from .plugin.registry import Registry
+from .state import SessionState
 
 if TYPE_CHECKING:
     from .execute.profile import Profile
@@ -87,9 +88,13 @@ class Session:
             name, run if the device takes them.
         registry: of plugins; the installed ones by default.
         limits: the most memory and time that the model may take; for models that are not trusted. See ``Limits``.
+        state: outputs that are inputs of the next run, like a decoder's cache: ``{"present.0.key": "past.0.key"}``.
+            They are neither given to ``run`` nor returned by it, unless ``outputs`` names them. ``cache_state`` finds
+            those of usual names. Before the first run they are zeros, as large as the other inputs say, or empty. Runs
+            wait for each other.
 
     Raises:
-        InputError: an unknown device, option or precision.
+        InputError: an unknown device, option or precision; state that the model hasn't, or whose types don't agree.
         DeviceError: a named device is unavailable.
     """
 
@@ -109,6 +114,7 @@ class Session:
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
         limits: Limits | None = None,
+        state: Mapping[str, str] | None = None,
     ) -> None:
         self.model: Weighted = _Fixed(model) if isinstance(model, Graph) else _checked(model)
         algorithms = Algorithms() if algorithms is None else algorithms
@@ -120,6 +126,8 @@ class Session:
         self._judge = _Judge(fallback, engine.placement)
         self._reloading = threading.Lock()
         self._now: Loaded | None = self._load(engine)
+        self._state = None if state is None else SessionState(self._plain().graph, state)
+        self._running = threading.Lock()  # of runs with state
         renew_in_child(self)
 
     def _load(self, engine: Engine) -> Loaded:
@@ -169,8 +177,8 @@ class Session:
         self.close()
 
     def renew(self) -> None:
-        """In a forked child: a new lock."""
-        self._reloading = threading.Lock()
+        """In a forked child: new locks."""
+        self._reloading, self._running = threading.Lock(), threading.Lock()
 
     # ---- running --------------------------------------------------------------------------------------
 
@@ -203,9 +211,56 @@ class Session:
 
     def _run(self, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None) -> dict[str, Array]:
         loaded = self._loaded()
+        if self._state is not None:
+            return self._run_state(loaded, self._state, inputs, outputs, out)
         if loaded.forms:
             return self._run_lists(loaded, inputs, outputs, out)
-        return loaded.run(checked_inputs(loaded.graph, inputs), outputs, out)
+        return loaded.run(checked_inputs(loaded.graph.inputs, inputs), outputs, out)
+
+    def _run_state(
+        self,
+        loaded: Loaded,
+        state: SessionState,
+        inputs: Any,
+        outputs: Sequence[str] | None,
+        out: Mapping[str, Array] | None,
+    ) -> dict[str, Array]:
+        """As ``run``, with state: it changes when a run is done."""
+        state.refuse(inputs, out)
+        given = checked_inputs(state.fed, inputs)
+        wanted = None if outputs is None else checks.texts("outputs", outputs)
+        with self._running:
+            names = None if wanted is None else (*wanted, *(n for n in state.outputs if n not in wanted))
+            results = loaded.run(state.arguments(given), names, out)
+            state.keep(results)
+        if wanted is None:
+            return {name: array for name, array in results.items() if name not in state.outputs}
+        return {name: results[name].copy() if name in state.outputs else results[name] for name in wanted}
+
+    @property
+    def state(self) -> Mapping[str, Array]:
+        """Copies of what the runs so far left for the next, by the name of the input; empty before the first.
+
+        Raises:
+            ModelError: the session has none.
+        """
+        with self._running:
+            return self._kept_state().read()
+
+    def reset(self, values: Mapping[str, Array] | None = None) -> None:
+        """Forgets the state that runs left: the next begins anew, or with ``values``, by the name of the input.
+
+        Raises:
+            ModelError: the session has no state.
+            InputError: an input that is no state, or an array of another dtype, rank or size than it declares.
+        """
+        with self._running:
+            self._kept_state().reset({} if values is None else checks.mapping("reset", values))
+
+    def _kept_state(self) -> SessionState:
+        if self._state is None:
+            raise ModelError("this Session has no state; name it: Session(model, state={output: input})")
+        return self._state
 
     def _run_lists(
         self, loaded: Loaded, inputs: Any, outputs: Sequence[str] | None, out: Mapping[str, Array] | None
@@ -234,7 +289,7 @@ class Session:
         from .execute.profile import profile_program
 
         loaded = self._plain()
-        arguments = checked_inputs(loaded.graph, inputs)
+        arguments = checked_inputs(loaded.graph.inputs, inputs)
         try:
             with limited(self._devices.account, "the profile"):
                 return profile_program(loaded.program(arguments, outputs), self._devices, arguments, rounds)

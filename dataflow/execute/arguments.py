@@ -20,27 +20,26 @@ from ..ir.types import MOST_AXES, MOST_BYTES, Array, TensorType
 from ..ir.value import Value
 
 
-def checked_inputs(graph: Graph, inputs: Any) -> dict[str, Array]:
-    """Contiguous, aligned arrays of the declared dtypes, one per graph input, in order; shapes are not looked at.
+def checked_inputs(declared: Sequence[Value], inputs: Any) -> dict[str, Array]:
+    """Contiguous, aligned arrays of the declared dtypes, one per input, in order; shapes are not looked at.
 
     Args:
-        graph: declares the inputs.
+        declared: the inputs.
         inputs: a mapping, a tuple or list of arrays in order, or one array where there is one input.
 
     Raises:
         InputError: unknown and missing names (all at once), or a wrong dtype.
     """
-    named = named_inputs(graph, inputs)
-    return {v.name: checked_array(v.name, v.type, named[v.name]) for v in graph.inputs}
+    named = named_inputs(declared, inputs)
+    return {v.name: checked_array(v.name, v.type, named[v.name]) for v in declared}
 
 
-def named_inputs(graph: Graph, inputs: Any) -> Mapping[str, Any]:
+def named_inputs(declared: Sequence[Value], inputs: Any) -> Mapping[str, Any]:
     """What is given for each input, by name.
 
     Raises:
         InputError: unknown and missing names, all at once.
     """
-    declared = graph.inputs
     if inputs is None:
         inputs = {}
     if not isinstance(inputs, Mapping):

@@ -27,7 +27,7 @@ def checked_arguments(graph: Graph, forms: Mapping[str, Form], inputs: Any) -> d
     Raises:
         InputError: unknown and missing names, another form, a wrong dtype, or a tensor of another shape.
     """
-    given = named_inputs(graph, inputs)
+    given = named_inputs(graph.inputs, inputs)
     found = {v.name: _checked(v, forms.get(v.name), given[v.name]) for v in graph.inputs}
     plain = [v for v in graph.inputs if v.name not in forms]
     sizes_of_shapes(plain, [a.shape for a in flattened({v.name: found[v.name] for v in plain}).values()])

@@ -100,7 +100,7 @@ def compare(
     Raises:
         InputError: inputs don't fit, or the reference can't be used.
     """
-    arguments = checked_inputs(model.graph, inputs)
+    arguments = checked_inputs(model.graph.inputs, inputs)
     graph = model.graph_with_data()
     if not depends_on_data(graph):  # else only the complete graph can be run
         graph = bind(graph, sizes_of(graph, arguments))

@@ -228,7 +228,7 @@ class Programs:
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs with the newest weights, in inference mode."""
-        arguments = checked_inputs(self._graph, inputs)
+        arguments = checked_inputs(self._graph.inputs, inputs)
         with limited(self.engine.devices.account, "the prediction"):
             program = self._program(("predict",), arguments, self._graphs.inference)
             return self._run(program, arguments)

@@ -1,0 +1,153 @@
+"""State of a session: outputs of a run that are inputs of the next, like the cache of a decoder."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from .errors import InputError
+from .execute.arguments import checked_array, sizes_of_shapes
+from .host import checks
+from .ir.dims import Dim, bind_size
+from .ir.graph import Graph
+from .ir.types import Array, TensorType
+
+_PAST = re.compile(r"past_key_values?|past")
+_PRESENT = re.compile(r"present_key_values?|present")
+
+
+def cache_state(model: Any) -> dict[str, str]:
+    """The outputs of a decoder that are its cache, each with the input that takes it at the next token.
+
+    An input ``past_key_values.0.key``, ``past.0.key`` or ``past_0`` is paired with the output ``present.0.key``, or
+    ``present_0``: the names differ in their begin alone. The result is meant for ``Session(model, state=...)``.
+
+    Args:
+        model: has ``inputs`` and ``outputs`` by name.
+
+    Raises:
+        InputError: no input has such a name, or one has no output.
+    """
+    inputs: Mapping[str, TensorType] = model.inputs
+    outputs: Mapping[str, TensorType] = model.outputs
+    present = {_PRESENT.sub("", name, count=1): name for name in outputs if _PRESENT.match(name)}
+    past = {name: present.get(_PAST.sub("", name, count=1)) for name in inputs if _PAST.match(name)}
+    # Sizes and flags have such names too: an input that is no tensor of floats needs no output.
+    past = {name: output for name, output in past.items() if output is not None or inputs[name].rank > 2}
+    alone = [name for name, output in past.items() if output is None]
+    if not past or alone:
+        what = f"no output goes with the inputs {', '.join(alone)}" if past else "no input is named past..."
+        raise InputError(
+            f"the cache is not found by names: {what}; expected inputs like 'past_key_values.0.key' and outputs like "
+            f"'present.0.key'. The inputs: {', '.join(inputs)}; the outputs: {', '.join(outputs)}. Pair them yourself: "
+            "state={output: input}"
+        )
+    return {output: name for name, output in past.items() if output is not None}
+
+
+class SessionState:
+    """What runs of a session leave for the next, by the name of the input.
+
+    One run at a time may use it.
+
+    Args:
+        graph: the model's.
+        pairs: outputs, and the inputs that they become.
+
+    Raises:
+        InputError: there is no such output or input, an input is named twice, or the types of a pair can't agree.
+    """
+
+    def __init__(self, graph: Graph, pairs: Mapping[str, str]) -> None:
+        self._inputs = {value.name: value for value in graph.inputs}
+        self._pairs = {output: _checked(graph, output, name) for output, name in checks.mapping("state", pairs).items()}
+        twice = [name for name in self._pairs.values() if [*self._pairs.values()].count(name) > 1]
+        if twice:
+            raise InputError(f"state: several outputs become the input {twice[0]!r}; it takes one")
+        self._names = frozenset(self._pairs.values())
+        self.fed = tuple(value for value in graph.inputs if value.name not in self._names)
+        self._arrays: dict[str, Array] = {}
+
+    @property
+    def outputs(self) -> Collection[str]:
+        """Names of the outputs that become inputs."""
+        return self._pairs.keys()
+
+    def refuse(self, given: Any, out: Mapping[str, Array] | None) -> None:
+        """Raises InputError where an input is given that is state, or an array for an output that is."""
+        written = [name for name in out or () if name in self._pairs]
+        if written:
+            raise InputError(f"out: the session keeps {written[0]!r} as state; read it by session.state")
+        listed = [name for name in given if name in self._names] if isinstance(given, Mapping) else []
+        if listed:
+            raise InputError(
+                f"{', '.join(map(repr, listed))}: the session keeps this as state; leave it out, or set it by "
+                "session.reset({name: array})"
+            )
+
+    def arguments(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        """All inputs in the model's order: those that are given, and the state.
+
+        State that no run has left yet is zero. A size of it that an input which is given has too is as large as there;
+        others are 0: no token is in the cache.
+        """
+        missing = self._names - self._arrays.keys()
+        sizes = sizes_of_shapes(self.fed, [given[value.name].shape for value in self.fed]) if missing else {}
+        begin = {name: _zeros(self._inputs[name].type, sizes) for name in missing}
+        found = {**given, **self._arrays, **begin}
+        return {name: found[name] for name in self._inputs}
+
+    def keep(self, results: Mapping[str, Array]) -> None:
+        """Takes the outputs of a run."""
+        self._arrays = {name: results[output] for output, name in self._pairs.items()}
+
+    def read(self) -> Mapping[str, Array]:
+        """Copies by the name of the input; empty before the first run."""
+        return MappingProxyType({name: array.copy() for name, array in self._arrays.items()})
+
+    def reset(self, values: Mapping[str, Any]) -> None:
+        """Forgets what runs left, and begins with ``values``.
+
+        Raises:
+            InputError: an input that is no state, or another dtype, rank or size than it declares.
+        """
+        unknown = [name for name in values if name not in self._names]
+        if unknown:
+            raise InputError(f"reset: {unknown[0]!r} is no state; the state: {', '.join(sorted(self._names))}")
+        given = [self._inputs[name] for name in values]
+        arrays = {value.name: checked_array(value.name, value.type, values[value.name]).copy() for value in given}
+        sizes_of_shapes(given, [array.shape for array in arrays.values()])
+        self._arrays = arrays
+
+
+def _zeros(type_: TensorType, sizes: Mapping[str, int]) -> Array:
+    """State before the first run."""
+    shape = []
+    for dim in type_.shape:
+        bound = bind_size(dim, sizes)
+        shape.append(bind_size(bound, dict.fromkeys(bound.names, 0)) if isinstance(bound, Dim) else bound)
+    return np.zeros([int(size) if not isinstance(size, Dim) else 0 for size in shape], type_.dtype.numpy)
+
+
+def _checked(graph: Graph, output: str, name: str) -> str:
+    """The name of the input that an output becomes, both of which there are, and whose types can agree."""
+    inputs = {value.name: value.type for value in graph.inputs}
+    for what, wanted, known in (("output", output, graph.outputs), ("input", name, inputs)):
+        if wanted not in known:
+            raise InputError(f"state: the model has no {what} {checks.shown(wanted)}{_nearest(wanted, known)}")
+    before, after = inputs[name], graph.outputs[output].type
+    fixed = [(a, b) for a, b in zip(before.shape, after.shape, strict=False) if type(a) is type(b) is int]
+    if before.dtype != after.dtype or before.rank != after.rank or any(a != b for a, b in fixed):
+        raise InputError(f"state: the output {output!r} is {after}; the input {name!r}, which it becomes, is {before}")
+    return name
+
+
+def _nearest(wanted: object, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(str(wanted), names, 1)
+    return f"; do you mean {near[0]!r}?" if near else f"; it has: {', '.join(names)}"

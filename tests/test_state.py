@@ -1,0 +1,177 @@
+"""State of a session: what a run leaves for the next."""
+
+import numpy as np
+import onnx
+import pytest
+
+import dataflow as df
+from tests.decoders import inputs, text_of
+
+STATE = {"present": "past"}
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("state") / "decoder.onnx"
+    onnx.save(onnx.parser.parse_model(text_of("all")), path)
+    return df.load(path)
+
+
+@pytest.fixture(params=["cpu", "numpy", "remote"])
+def devices(request, remote):
+    return {"devices": [request.param] if request.param != "remote" else ["remote", "cpu"], "registry": remote}
+
+
+def tokens(lengths, batch=1):
+    """Inputs but the cache of runs of so many tokens."""
+    rng = np.random.default_rng(sum(lengths))
+    past = 0
+    for new in lengths:
+        mask = (rng.random((batch, past + new)) < 0.8).astype(np.int64)
+        yield {"x": rng.standard_normal((batch, new, 8), np.float32), "mask": mask}
+        past += new
+
+
+def with_cache(session, runs, past):
+    """The results where the caller gives the cache."""
+    for fed in runs:
+        found = session.run({**fed, "past": past})
+        past = found["present"]
+        yield found
+
+
+@pytest.mark.parametrize(("batch", "lengths"), [(1, [5] + [1] * 20), (2, [3, 1, 1, 1, 1, 4, 1, 1]), (1, [1] * 9)])
+def test_the_cache_is_kept(decoder, devices, batch, lengths):
+    session, other = df.Session(decoder, state=STATE, **devices), df.Session(decoder, **devices)
+    for _ in range(2):
+        runs = list(tokens(lengths, batch))
+        expected = list(with_cache(other, runs, np.zeros((batch, 2, 0, 4), np.float32)))
+        for number, fed in enumerate(runs):
+            found = session.run(fed)
+            assert list(found) == ["y"]
+            np.testing.assert_array_equal(found["y"], expected[number]["y"], f"run {number}")
+        np.testing.assert_array_equal(session.state["past"], expected[-1]["present"])
+        session.reset()
+        assert not session.state
+
+
+def test_a_token_is_not_planned(decoder):
+    session = df.Session(decoder, ["cpu"], state=STATE)
+    for fed in tokens([4] + [1] * 50):
+        session.run(fed)
+    assert len(session.plans) == 4  # of the prompt, of two tokens, and of all others
+
+
+def test_state_is_read_and_set(decoder, devices):
+    session = df.Session(decoder, state=STATE, **devices)
+    runs = list(tokens([4, 1, 1, 1]))
+    for fed in runs[:2]:
+        session.run(fed)
+    saved = session.state
+    assert saved["past"].shape == (1, 2, 5, 4)
+    ends = []
+    for _ in range(2):
+        session.run(runs[2])
+        ends.append(session.run(runs[3], outputs=["present", "y"]))
+        np.testing.assert_array_equal(ends[-1]["present"], session.state["past"])
+        ends[-1]["present"][...] = 7  # the caller's own
+        session.reset(saved)
+    np.testing.assert_array_equal(ends[0]["y"], ends[1]["y"])
+    assert list(ends[0]) == ["present", "y"]
+
+
+def test_sessions_have_their_own_state_and_a_run_that_fails_changes_none(decoder):
+    one, two = (df.Session(decoder, ["cpu"], state=STATE) for _ in range(2))
+    runs = list(tokens([3, 1, 1]))
+    for fed in runs:
+        one.run(fed)
+    assert not two.state
+    before = one.state["past"]
+    with pytest.raises(df.InputError, match=r"mask|total"):
+        one.run({"x": runs[2]["x"], "mask": np.ones((2, 1), np.int64)})
+    one.reload()
+    np.testing.assert_array_equal(one.state["past"], before)
+    one.run({"x": runs[2]["x"], "mask": np.ones((1, 6), np.int64)})
+    assert one.state["past"].shape == (1, 2, 6, 4)
+
+
+def test_state_of_a_fixed_size_begins_with_zeros(devices):
+    g = df.GraphBuilder()
+    x, h = g.input("x", df.float32, ("batch", 3)), g.input("h", df.float32, ("batch", 3))
+    after = df.ops.tanh(df.ops.add(x, df.ops.mul(h, 0.5)))
+    g.output("after", after)
+    g.output("y", df.ops.mul(after, 2.0))
+    session = df.Session(df.Model(g.build()), state={"after": "h"}, **devices)
+    for batch in (2, 1):
+        expected = np.zeros((batch, 3), np.float32)
+        for step in range(5):
+            given = np.full((batch, 3), step, np.float32)
+            expected = np.tanh(given + expected / 2)
+            np.testing.assert_allclose(session.run(given)["y"], 2 * expected, rtol=1e-5)
+        if batch == 2:
+            with pytest.raises(df.InputError, match="batch"):
+                session.run(np.zeros((1, 3), np.float32))
+        session.reset()
+
+
+def test_what_does_not_fit_is_refused(decoder):
+    for state, text in (
+        ({"presnt": "past"}, "no output 'presnt'; do you mean 'present'"),
+        ({"present": "pasts"}, "no input 'pasts'; do you mean 'past'"),
+        ({"y": "past"}, r"'y' is float32\[batch, new, 8\]; the input 'past', which it becomes, is"),
+        ({"present": "mask"}, "'mask', which it becomes, is int64"),
+        ({"present": 3}, "no input 3"),
+    ):
+        with pytest.raises(df.InputError, match=text):
+            df.Session(decoder, ["cpu"], state=state)
+    with pytest.raises(df.InputError, match="state is"):
+        df.Session(decoder, ["cpu"], state=[("present", "past")])
+    twice = {"present.0": "past.0", "present.1": "past.0"}
+    with pytest.raises(df.InputError, match=r"several outputs become the input 'past.0'"):
+        df.Session(named(["past.0"], ["present.0", "present.1"]), ["cpu"], state=twice)
+    session, fed = df.Session(decoder, ["cpu"], state=STATE), inputs(4)
+    with pytest.raises(df.InputError, match=r"'past': the session keeps this as state; .* session.reset"):
+        session.run(fed)
+    with pytest.raises(df.InputError, match=r"read it by session.state"):
+        session.run({"x": fed["x"], "mask": fed["mask"]}, out={"present": fed["past"]})
+    for values, text in (
+        ({"x": fed["x"]}, "'x' is no state; the state: past"),
+        ({"past": fed["past"].astype(np.float64)}, r"astype\(np.float32\)"),
+        ({"past": fed["past"][0]}, "rank 4 is expected"),
+        ({"past": fed["past"][:, :1]}, "axis 1 must be 2"),
+    ):
+        with pytest.raises(df.InputError, match=text):
+            session.reset(values)
+    for call in (lambda s: s.state, lambda s: s.reset()):
+        with pytest.raises(df.ModelError, match="has no state"):
+            call(df.Session(decoder, ["cpu"]))
+
+
+def named(inputs_, outputs):
+    g = df.GraphBuilder()
+    values = [g.input(name, df.float32, ("batch", 2, "past", 4)) for name in inputs_]
+    for name in outputs:
+        g.output(name, df.ops.relu(values[0]))
+    return df.Model(g.build())
+
+
+@pytest.mark.parametrize(
+    ("inputs_", "outputs"),
+    [
+        (["past_key_values.0.key", "past_key_values.0.value"], ["present.0.key", "present.0.value"]),
+        (["past_key_values.0.decoder.key"], ["present.0.decoder.key"]),
+        (["past.1.key"], ["present.1.key"]),
+        (["past_0", "past_1"], ["present_0", "present_1"]),
+        (["past_key_self_0", "past_value_self_0"], ["present_key_self_0", "present_value_self_0"]),
+        (["past_key_values_0_key"], ["present_key_values_0_key"]),
+    ],
+)
+def test_a_cache_is_found_by_its_names(inputs_, outputs):
+    assert df.cache_state(named(["x", *inputs_], ["y", *outputs])) == dict(zip(outputs, inputs_, strict=True))
+
+
+def test_a_cache_without_usual_names_is_refused():
+    with pytest.raises(df.InputError, match=r"no output goes with the inputs past.1.key; expected .* Pair them"):
+        df.cache_state(named(["past.0.key", "past.1.key"], ["present.0.key"]))
+    with pytest.raises(df.InputError, match=r"no input is named past"):
+        df.cache_state(named(["x"], ["present.0.key"]))
