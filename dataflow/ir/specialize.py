@@ -72,5 +72,6 @@ Given: TypeAlias = "TensorType | tuple[TensorType, ...] | None"
 
 Specialize: TypeAlias = Callable[[Mapping[str, Given], Mapping[str, Array]], "Graph | Wanted | Listed"]
 """``specialize(types, values)``: the model for inputs of these types, every size fixed; the elements of a sequence are
-inputs of the graph, with the names of ``element_name``. ``values`` are those that it wanted before. Raises ModelError
-where there is no such model."""
+inputs of the graph, with the names of ``element_name``. ``values`` are those that it wanted before. Stored tensors have
+the names that they have in the graph for all inputs, and get their newest data by it; those that were computed for
+these inputs alone have others. Raises ModelError where there is no such model."""

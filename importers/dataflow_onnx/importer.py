@@ -26,6 +26,8 @@ from .shape_eval import MOST_KNOWN, Known, compute
 from .signatures import arguments_of
 from .tensor import Tensor
 
+COMPUTED = "computed"  # behind the names of tensors that were computed for some inputs alone
+
 
 class Undetermined(ModelError):
     """A node can't be converted before a value is known, which depends on sizes or data.
@@ -482,7 +484,10 @@ class Importer:
         return [name for name, tensor in self.tensors.items() if tensor.array is not None]
 
     def finish(self) -> Graph:
-        """The graph, with the roles of its stored tensors."""
+        """The graph, with the roles of its stored tensors; see ``Specialize`` for their names."""
+        for value in self.builder.initializers():
+            if not self.is_of_file(value.name):
+                self.builder.rename(value, self.builder.free_name(f"{value.name}:{COMPUTED}"))
         graph = self.builder.finish()
         stored: dict[Value, Initializer] = {}
         for value, data in graph.initializers.items():

@@ -217,3 +217,19 @@ def test_a_session_keeps_the_weights_of_its_moment_whenever_it_meets_a_size(monk
         np.testing.assert_allclose(session.run(x[rows])["z"], 2 * sums[rows], rtol=1e-5)
     monkeypatch.setattr("dataflow.loaded.bind", lambda *_: pytest.fail("it was bound before"))
     session.run(x[2])  # sizes that it has seen cost no attempt
+
+
+def test_what_was_computed_for_all_sizes_is_computed_again_for_those_of_the_inputs():
+    """A constant of the graph for all sizes, named alike, stood for that of the graph for some: wrong values."""
+    nodes = [
+        node("Shape", ["x"], ["begin"]),
+        node("Add", ["begin", "one"], ["end"]),
+        node("Slice", ["x", "begin", "end", "zero"], ["beyond"]),  # of no elements, but of 1 for sizes that fit
+        node("Shape", ["beyond"], ["shape"]),
+        node("Less", ["index", "shape"], ["mask"]),
+        node("Where", ["mask", "index", "many"], ["y"]),
+    ]
+    stored = [("zero", np.array([0])), ("one", np.array([1])), ("index", np.arange(3)), ("many", np.array(9))]
+    proto = model(nodes, [("x", F, ("n",))], [("y", I, 1)], stored)
+    for size in (2, 3):
+        check(proto, {"x": np.ones(size, np.float32)})
