@@ -68,10 +68,8 @@ def test_gradient(sample):
 def extra(sample, name):
     """True for an extra output: it is for backward, and has no gradient of its own."""
     (node,) = sample.build().nodes
-    return (
-        node.op.output_names(node)[int(name[1:])].startswith("+")
-        or (node.op.name == "scan" and int(name[1:]) >= len(node.outputs) - node.attributes["n_carries"])
-        or (node.op.name == "batch_norm_train" and name in ("y1", "y2"))
+    return node.op.output_names(node)[int(name[1:])].startswith("+") or (
+        node.op.name == "scan" and int(name[1:]) >= len(node.outputs) - node.attributes["n_carries"]
     )
 
 
@@ -178,3 +176,30 @@ def test_what_is_kept_for_backward_has_no_gradient_and_says_so(name):
     graph = dataclasses.replace(graph, outputs={kept: graph.outputs[kept]})
     with pytest.raises(df.GradientError, match=f"{name}.*extra output"):
         vjp_graph(graph, [v for v in graph.inputs if int(v.name[1:]) in sample.gradient])
+
+
+@pytest.mark.parametrize("name", ["y1", "y2"])
+def test_running_statistics_alone_have_a_gradient(name):
+    sample = next(s for s in CHECKED if s.op is df.ops.batch_norm_train)
+    graph = sample.build()
+    graph = dataclasses.replace(graph, outputs={name: graph.outputs[name]})
+    feeds = {n: a.astype(np.float64) for n, a in sample.feeds().items()}
+    seed = np.random.default_rng(1).standard_normal(graph.outputs[name].type.sizes)
+    found = evaluate(vjp_graph(graph, graph.inputs), {**feeds, f"grad.{name}": seed}, dtype=np.float64)
+    x = feeds["x0"]
+    slope = np.full(x.shape, 0.2) if name == "y1" else 0.4 * (x - x.mean((0, 2, 3), keepdims=True))
+    np.testing.assert_allclose(found["grad.x0"], slope * seed[:, None, None] / (x.size / 3), rtol=1e-6)
+    np.testing.assert_allclose(found["grad.x3" if name == "y1" else "grad.x4"], 0.8 * seed, rtol=1e-6)
+    assert not found["grad.x1"].any() and not found["grad.x2"].any()
+
+
+@pytest.mark.parametrize("name", ["elu", "celu", "gelu", "mish", "softsign"])
+def test_where_branches_meet_smoothly_the_gradient_is_that_of_both(name):
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (3,))
+    g.output("y", getattr(df.ops, name)(x))
+    graph = g.build()
+    seed = np.array([1.0, -2.0, 3.0])
+    found = evaluate(vjp_graph(graph, [x]), {"x": np.array([0.0, -0.0, 0.0]), "grad.y": seed}, dtype=np.float64)
+    slope = {"gelu": 0.5, "mish": 0.6}.get(name, 1.0)
+    np.testing.assert_allclose(found["grad.x"], slope * seed, rtol=1e-12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ..ir.graph import Node
 from ..ir.op import Decompose, Op
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .arithmetic import abs_, add, clip, div, erf, exp, minimum, mul, sub, tanh, unary
+from .arithmetic import abs_, add, clip, div, erf, exp, mul, sub, tanh, unary
 from .infer import (
     alike,
     broadcast_shape,
@@ -83,6 +84,15 @@ def _positive(x: Value) -> Value:
     return less(scalar_like(x, 0.0), x)
 
 
+def _positive_or(x: Value, other: Callable[[Value], Value]) -> Value:
+    """Where x is positive x, else what ``other`` makes of it; positive elements are 0 to ``other``.
+
+    An exponential of those might overflow, and its gradient would be NaN. A minimum has half of the gradient at 0.
+    """
+    positive = _positive(x)
+    return where(positive, x, other(where(positive, scalar_like(x, 0.0), x)))
+
+
 def _celu_infer(x: TensorType, *, alpha: float) -> TensorType:
     need(alpha != 0.0, "celu: alpha is 0; x / alpha is not defined")
     result = floats_alike("celu")(x)
@@ -107,17 +117,16 @@ leaky_relu: Op = _composite(
     alpha=0.01,
 )
 
-# e^min(x, 0): the branch that isn't taken must not overflow, its gradient would be nan.
 elu: Op = _composite(
     "elu",
-    lambda x, *, alpha: where(_positive(x), x, mul(sub(exp(minimum(x, 0.0)), 1.0), alpha)),
+    lambda x, *, alpha: _positive_or(x, lambda z: mul(sub(exp(z), 1.0), alpha)),
     "y = x where x > 0, else alpha (e^x - 1)",
     alpha=1.0,
 )
 
 selu: Op = _composite(
     "selu",
-    lambda x, *, alpha, gamma: mul(where(_positive(x), x, mul(sub(exp(minimum(x, 0.0)), 1.0), alpha)), gamma),
+    lambda x, *, alpha, gamma: mul(_positive_or(x, lambda z: mul(sub(exp(z), 1.0), alpha)), gamma),
     "y = gamma (x where x > 0, else alpha (e^x - 1))",
     alpha=1.67326319217681884765625,
     gamma=1.05070102214813232421875,
@@ -126,7 +135,7 @@ selu: Op = _composite(
 celu: Op = dataclasses.replace(
     _composite(
         "celu",
-        lambda x, *, alpha: where(_positive(x), x, mul(_expm1(mul(minimum(x, 0.0), 1.0 / alpha), alpha > 0), alpha)),
+        lambda x, *, alpha: _positive_or(x, lambda z: mul(_expm1(mul(z, 1.0 / alpha), alpha > 0), alpha)),
         "y = x where x > 0, else alpha (e^(x/alpha) - 1)",
         alpha=1.0,
     ),

@@ -12,9 +12,9 @@ from ..ir.types import TensorType
 from ..ir.value import Value
 from .arithmetic import add, mul, neg, reciprocal, sqrt, sub
 from .conv import MOST
-from .infer import alike, floats_alike, need, need_float, need_no_cotangent, normal_axis
-from .reduce import reduce_sum
-from .shape import reshape
+from .infer import alike, floats_alike, need, need_float, need_no_cotangent, normal_axis, operand, result
+from .reduce import over_count, reduce_sum
+from .shape import broadcast_to, reshape
 
 
 def _check_channels(name: str, x: TensorType, **vectors: TensorType) -> None:
@@ -98,11 +98,24 @@ def _train_infer(
     return x, mean, variance, mean, variance
 
 
-def _train_gradient(node: Node, dy: Value | None, *rest: Value | None) -> Any:
-    need_no_cotangent(node, *rest[2:])  # running statistics are constants to the loss, as everywhere
-    x, scale = node.inputs[:2]
-    mean, inverse = node.outputs[3:5]
-    return batch_norm_train_grad(dy, x, scale, mean, inverse) if dy is not None else None
+def _train_gradient(
+    node: Node, dy: Value | None, dmean: Value | None, dvariance: Value | None, *kept: Value | None
+) -> list[Value | None]:
+    need_no_cotangent(node, *kept)
+    x = operand(node)
+    found: list[Value | None] = [None] * 5
+    if dy is not None:
+        found[:3] = batch_norm_train_grad(dy, x, operand(node, 1), result(node, 3), result(node, 4))
+    momentum, axes = node.attributes["momentum"], (0, *range(2, x.type.rank))
+    for index, cotangent in enumerate((dmean, dvariance)):
+        if cotangent is not None:
+            found[3 + index] = mul(cotangent, momentum)
+            share = over_count(mul(cotangent, 1.0 - momentum), x, axes=axes, keepdims=False)
+            slope = broadcast_to(per_channel(share, x.type.rank), shape=x.type.shape)
+            if index == 1:
+                slope = mul(mul(slope, 2.0), sub(x, per_channel(result(node, 3), x.type.rank)))
+            found[0] = slope if found[0] is None else add(found[0], slope)
+    return found
 
 
 batch_norm_train: MultiOp = MultiOp(

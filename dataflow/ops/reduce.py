@@ -42,11 +42,16 @@ def _broadcast_back(node: Node, value: Value) -> Value:
 
 def _mean_gradient(node: Node, dy: Value) -> Value:
     x = operand(node)
-    count = product([x.type.shape[a] for a in normal_axes("reduce_mean", node.attributes["axes"], x.type.rank)])
+    return _broadcast_back(node, over_count(dy, x, **node.attributes))
+
+
+def over_count(value: Value, x: Value, *, axes: Sequence[int], keepdims: bool) -> Value:
+    """A value divided by how many elements of x a reduction takes for each result."""
+    count = product([x.type.shape[a] for a in normal_axes("reduce_mean", axes, x.type.rank)])
     if isinstance(count, Dim):  # counted in the graph: it folds away once the size is known
         ones = broadcast_to(scalar_like(x, 1), shape=x.type.shape)
-        return _broadcast_back(node, div(dy, reduce_sum(ones, **node.attributes)))
-    return _broadcast_back(node, mul(dy, 1.0 / max(count, 1)))
+        return div(value, reduce_sum(ones, axes=axes, keepdims=keepdims))
+    return mul(value, 1.0 / max(count, 1))
 
 
 def _extreme_gradient(node: Node, dy: Value) -> Value:

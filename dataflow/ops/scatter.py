@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from ..errors import GradientError
 from ..ir.dims import Dim, Size
 from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import TensorType
 from ..ir.value import Builder, Value
+from .arithmetic import add, div, mul
+from .cast import cast
 from .gather import range_
-from .infer import alike, need, normal_axis, product
+from .infer import alike, need, normal_axis, operand, product, result, scalar_like
 from .logic import equal, where
 from .rules.subgraph import zeros
 from .shape import reshape
@@ -87,24 +90,65 @@ def _check_updates(
 
 
 def _scatter_gradient(node: Node, dy: Value) -> tuple[Value, None, Value]:
-    """Without a reduction what was replaced gets none: elements of the data, and updates that a later one replaced."""
-    _, indices, updates = node.inputs
-    assert updates is not None
+    """The cotangents of the data and the updates, by the reduction's rule."""
     given = dict(node.attributes)
     reduction = given.pop("reduction")
-    if reduction not in ("none", "add"):
-        raise GradientError(f"{node.describe()}: a scatter that keeps the {reduction} has no gradient")
-    elements = node.op is scatter_elements
-    scattered = scatter_elements if elements else scatter_nd
-    kept = dy if reduction == "add" else scattered(dy, indices, zeros_like(updates), reduction="none", **given)
-    gathered = gather_elements if elements else gather_nd
-    taken = gathered(dy, indices, **given)
-    if reduction == "none":
-        numbers = _numbered(updates)
-        positions = zeros(_builder(updates), TensorType(numbers.type.dtype, dy.type.shape))
-        last = gathered(scattered(positions, indices, numbers, reduction="none", **given), indices, **given)
-        taken = where(equal(last, numbers), taken, zeros_like(taken))
-    return kept, None, taken
+    scatter, gather = (scatter_elements, gather_elements) if node.op is scatter_elements else (scatter_nd, gather_nd)
+    scattered, gathered = partial(scatter, **given), partial(gather, **given)
+    data, updates = _RULES[reduction](scattered, gathered, node, dy)
+    return data, None, updates
+
+
+Ops = tuple[Callable[..., Value], Callable[..., Value], Node, Value]
+"""The scatter and the gather of the same indices, the node, and its cotangent."""
+
+
+def _replaced(*of: *Ops) -> tuple[Value, Value]:
+    """What was replaced gets none: elements of the data, and updates that a later one replaced."""
+    scattered, gathered, node, dy = of
+    _, indices, updates = node.inputs
+    assert updates is not None
+    numbers = _numbered(updates)
+    positions = zeros(_builder(updates), TensorType(numbers.type.dtype, dy.type.shape))
+    last = gathered(scattered(positions, indices, numbers, reduction="none"), indices)
+    taken = gathered(dy, indices)
+    kept = scattered(dy, indices, zeros_like(updates), reduction="none")
+    return kept, where(equal(last, numbers), taken, zeros_like(taken))
+
+
+def _added(*of: *Ops) -> tuple[Value, Value]:
+    _, gathered, node, dy = of
+    return dy, gathered(dy, node.inputs[1])
+
+
+def _chosen(*of: *Ops) -> tuple[Value, Value]:
+    """Of the largest or smallest: shared evenly among the elements and updates that equal the result."""
+    scattered, gathered, node, dy = of
+    data, updates, y, indices = operand(node), operand(node, 2), result(node), node.inputs[1]
+    hit = cast(equal(data, y), to=dy.type.dtype)
+    hits = cast(equal(updates, gathered(y, indices)), to=dy.type.dtype)
+    share = div(dy, scattered(hit, indices, hits, reduction="add"))
+    return mul(hit, share), mul(hits, gathered(share, indices))
+
+
+def _multiplied(*of: *Ops) -> tuple[Value, Value]:
+    """Times the product of all other factors, which is 0 where one of them is."""
+    scattered, gathered, node, dy = of
+    data, updates, indices = operand(node), operand(node, 2), node.inputs[1]
+    none = scalar_like(dy, 0.0)
+    zero, zeroes = (cast(equal(v, scalar_like(v, 0)), to=dy.type.dtype) for v in (data, updates))
+    factor, factors = add(data, zero), add(updates, zeroes)  # with 1 instead of 0
+    product_ = scattered(factor, indices, factors, reduction="mul")
+    count = scattered(zero, indices, zeroes, reduction="add")
+
+    def others(cotangent: Value, product_: Value, count: Value, factor: Value, zero: Value) -> Value:
+        return mul(cotangent, where(equal(count, zero), div(product_, factor), none))
+
+    read = [gathered(v, indices) for v in (dy, product_, count)]
+    return others(dy, product_, count, factor, zero), others(read[0], read[1], read[2], factors, zeroes)
+
+
+_RULES = {"none": _replaced, "add": _added, "mul": _multiplied, "max": _chosen, "min": _chosen}
 
 
 def _numbered(updates: Value) -> Value:

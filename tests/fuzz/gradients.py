@@ -18,13 +18,7 @@ from .making import Array
 
 STEPS = (1e-5, 1e-6, 1e-7)
 LIMIT = 1e-5  # of the size of the terms
-WITHOUT = {
-    "batch_norm_train",
-    "resample",
-    "resample_grad",
-    "roi_align",
-    "max_roi_pool",
-}  # running statistics, the weights of taps and regions are constants to a gradient
+WITHOUT = {"resample", "resample_grad", "roi_align", "max_roi_pool"}  # weights of taps, and regions, are constants
 
 
 def target(seed: int, case: int) -> Outcome:

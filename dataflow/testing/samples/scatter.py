@@ -19,12 +19,16 @@ def _elements() -> list[Sample]:
             gradient = (0,) if small and dtype == int64 else ()
             rows.append(Sample(ops.gather_elements, (x(*shape), indices), {"axis": axis}, gradient=gradient))
             for reduction in ("none", "add", "mul", "max", "min"):
-                checked = (0, 2) if gradient and reduction in ("add", "none") else ()
+                checked = (0, 2) if gradient else ()
                 given = {"axis": axis, "reduction": reduction}
                 rows.append(Sample(ops.scatter_elements, (x(*shape), indices, x(*wanted)), given, gradient=checked))
     distinct = Operand((2, 3), int64, value=[[0, 2, 1], [3, 0, 2]])
     rows.append(Sample(ops.scatter_elements, (x(4, 3), distinct, x(2, 3)), {"axis": 0}, gradient=(0, 2)))
     rows.append(Sample(ops.gather_elements, (i(4, 3, high=9), distinct), {"axis": 0}))
+    # products of one factor that is 0, two and none
+    factors, at = Operand((4,), value=[0.0, 0.0, 2.0, 3.0]), Operand((5,), int64, value=[0, 1, 2, 2, 3])
+    updates = Operand((5,), value=[1.5, 0.0, 0.0, -2.0, 0.5])
+    rows.append(Sample(ops.scatter_elements, (factors, at, updates), {"reduction": "mul"}, gradient=(0, 2)))
     rows.append(Sample(ops.scatter_elements, (i(4, 3, high=9), distinct, i(2, 3, high=9)), {"axis": 0}))
     for dtype in (float64, int32, int64):
         numbers = (
@@ -50,7 +54,7 @@ def _rows() -> list[Sample]:
         a = {"batch_dims": shared}
         rows.append(Sample(ops.gather_nd, (x(*shape), indices), a, gradient=checked))
         for reduction in ("none", "add", "mul", "max", "min"):
-            both = (0, 2) if checked and reduction in ("add", "none") else ()
+            both = (0, 2) if checked else ()
             given = (x(*shape), indices, x(*updates))
             rows.append(Sample(ops.scatter_nd, given, {**a, "reduction": reduction}, gradient=both))
     distinct = Operand((3, 1), int64, value=[[2], [0], [-1]])

@@ -91,7 +91,8 @@ def Adam(
     xs, gradients, means, squares = _groups(c, tensors, 4)
     r, t = cast_to(c.value(rate), float64), cast_to(c.value(count), float64)  # in float32 1 - beta^T would cancel
     ups, downs = (ops.sub(1.0, ops.pow(c.builder.scalar(decay, float64), t)) for decay in (beta, alpha))
-    r = ops.where(ops.greater(t, 0.0), ops.div(ops.mul(r, ops.sqrt(ups)), downs), r)
+    later, one = ops.greater(t, 0.0), c.builder.scalar(1.0, float64)  # at first it would be 0 / 0
+    r = ops.mul(r, ops.where(later, ops.div(ops.sqrt(ups), ops.where(later, downs, one)), one))
     new: list[list[Any]] = [[], [], []]
     for x, gradient, mean, square in zip(xs, gradients, means, squares, strict=True):
         g = _decayed(x, gradient, norm_coefficient)
