@@ -30,6 +30,9 @@ ORDER = {
     "memory of the card, ours as planned, PyTorch's as its allocator says.",
     "gpu_kernels": "On a card: bandwidth of kernels on operands of 256 MB as a share of a copy's (the ratio is its "
     "inverse), and what a node of a captured chain costs.",
+    "gpu_traffic": "Without a card (`benchmarks/gpu_traffic.py`): what a training step with AdamW moves through a "
+    "card's memory and how often it launches, counted from its plans: each operand of a step is read once, each result "
+    "written once. Networks are as PyTorch exports them; storage is float32.",
     "startup": "Import and size on disk.",
     "planner": "Peak memory against the largest live set (bound), no model above it; known instances, which an exact "
     "solver packs into their capacity.",

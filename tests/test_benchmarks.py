@@ -85,6 +85,21 @@ def test_floors_count_declared_work_and_given_bytes(shared, monkeypatch):
     assert found["bytes_ms"] == pytest.approx(0.05)
 
 
+def test_traffic_counts_operands_once_and_rows_as_far_as_they_are_read(shared):
+    import dataflow as df
+
+    traffic = shared("gpu_traffic")
+    g = df.GraphBuilder()
+    table, index = g.input("table", df.float32, (1000, 8)), g.input("index", df.int64, (5,))
+    rows = df.ops.gather(table, index, axis=0)
+    square = g.input("square", df.float32, (8, 8))
+    g.output("y", df.ops.matmul(rows, square))
+    g.output("z", df.ops.matmul(square, square))
+    table = traffic.count({"": df.Session(g.build(), "cpu", fuse=False).plan()})
+    expected = {"gather": [1, 1, 5 * 8 * 4 * 2 + 5 * 8], "matmul": [2, 2, 5 * 8 * 4 * 2 + 8 * 8 * 4 * 3]}
+    assert {op: row for (_, op), row in table.items()} == expected
+
+
 @pytest.mark.parametrize("name", ["shufflenet", "inception_v2"])
 def test_a_batch_of_two_is_two_of_one(shared, name):
     light = shared("light")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ..ir.graph import Node
-from ..ir.op import Decompose, Op
+from ..ir.op import Decompose, Op, Pattern
 from ..ir.types import TensorType
 from ..ir.value import Value
-from .arithmetic import abs_, add, clip, div, erf, exp, mul, sub, tanh, unary
+from .arithmetic import abs_, add, clip, div, erf, exp, mul, pow_, sub, tanh, unary
 from .infer import (
     alike,
     broadcast_shape,
@@ -189,9 +190,40 @@ def _gelu_slope(x: Value, approximate: str) -> Value:
     return add(mul(add(erf(mul(x, math.sqrt(0.5))), 1.0), 0.5), mul(x, density))
 
 
+def _single(number: float) -> float:
+    """As float32 has it, the type of the kernels and of the constants that exporters write."""
+    return float(np.float32(number))
+
+
+def _gelu_patterns() -> Iterator[Pattern]:
+    """What exporters write: 1 + erf or 1 + tanh, times x and 1/2 in any order."""
+    divisor, scale, factor, cubic = map(_single, (math.sqrt(2.0), math.sqrt(0.5), math.sqrt(2.0 / math.pi), 0.044715))
+    gates: tuple[tuple[str, Callable[[Value], Value]], ...] = (
+        ("none", lambda x: erf(div(x, divisor))),
+        ("none", lambda x: erf(mul(x, scale))),
+        ("tanh", lambda x: tanh(mul(add(x, mul(pow_(x, 3.0), cubic)), factor))),
+        ("tanh", lambda x: tanh(mul(add(x, mul(mul(mul(x, x), x), cubic)), factor))),
+        ("tanh", lambda x: tanh(mul(mul(x, factor), add(mul(mul(x, cubic), x), 1.0)))),
+    )
+    products: tuple[Callable[[Value, Value], Value], ...] = (
+        lambda x, gate: mul(mul(x, gate), 0.5),
+        lambda x, gate: mul(mul(x, 0.5), gate),
+        lambda x, gate: mul(x, mul(gate, 0.5)),
+    )
+    for (approximate, gate), product in itertools.product(gates, products):
+        yield _gelu_pattern(approximate, gate, product)
+
+
+def _gelu_pattern(
+    approximate: str, gate: Callable[[Value], Value], product: Callable[[Value, Value], Value]
+) -> Pattern:
+    return Pattern(lambda x: product(x, add(gate(x), 1.0)), lambda: {"approximate": approximate})
+
+
 gelu: Op = dataclasses.replace(
     _composite("gelu", _gelu, "y = x (1 + erf(x / sqrt 2)) / 2, or its approximation by tanh", approximate="none"),
     gradient=lambda n, dy: gelu_grad(dy, n.inputs[0], **n.attributes),
+    pattern=tuple(_gelu_patterns()),
 )
 
 gelu_grad: Op = Op(

@@ -8,22 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import fcntl
-import importlib.util
-import shlex
-import sys
-import sysconfig
-from pathlib import Path
 
 import pytest
 
 from dataflow.plugin.registry import default_registry, load
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-# A signal that a register is clobbered by longjmp, or that a pragma is nvcc's, means nothing here.
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-clobbered",
-         "-Wno-missing-field-initializers")  # fmt: skip
+from tests.cuda.building import standin_library
 
 
 def pytest_collection_modifyitems(items):
@@ -37,15 +26,6 @@ def card_is_missing():
     """Why the tests of a real card can't run, or an empty text."""
     device = default_registry().devices.get("cuda")
     return "the plugin is not installed" if device is None else device.unavailable or ""
-
-
-def builder():
-    """native/build.py."""
-    spec = importlib.util.spec_from_file_location("native_build", ROOT / "native/build.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["native_build"] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    return module
 
 
 class StandIn:
@@ -107,32 +87,7 @@ class StandIn:
 @pytest.fixture(scope="session")
 def standin():
     """The library, built like the plugin, but by the C++ compiler; two cards of 4 GiB."""
-    build = builder()
-    compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
-    small_strips = ("-DDF_STRIP_BYTES=4096", "-DDF_STRIP_ELEMENTS=256", "-DDF_STRIP_DEPTH=8")
-    flags = (
-        "-x",
-        "c++",
-        *small_strips,
-        f"-I{build.INCLUDE}",
-        f"-I{build.NATIVE}",
-        f"-I{build.CUDA}",
-        f"-I{HERE / 'standin'}",
-    )
-    units = tuple(
-        build.Unit(path, flags, f"standin/{build.object_name(folder, path)}")
-        for folder, pattern in ((build.CUDA, "*.cu"), (HERE / "standin", "*.cpp"))
-        for path in sorted(folder.rglob(pattern))
-    )
-    # A kernel of another package is linked with it, and finds the runtime there.
-    exports = "df_plugin_entry; *standin*; *cuda*; cublasLt*; cudnn*; threadIdx; blockIdx; blockDim; gridDim"
-    library = build.Library("standin", exports, units, (compiler[0], *FLAGS), ("-ldl",))
-    target = build.OBJECTS / "standin/_cuda.so"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / "lock").open("w") as lock:  # one of several test processes builds
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        build.build_library(library, target)
-    return StandIn(target)
+    return StandIn(standin_library())
 
 
 @pytest.fixture(scope="session")

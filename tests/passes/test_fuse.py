@@ -306,3 +306,28 @@ def test_each_pattern_of_an_op_is_what_the_op_computes(op):
             scale = max(1.0, float(np.abs(expected).max(initial=0)))
             assert np.abs(found.astype(np.float64) - expected).max(initial=0) <= 4e-5 * scale, sample.name
     assert all(taken.values())
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        lambda x: ops.erf(ops.div(x, np.float32(2**0.5))),
+        lambda x: ops.tanh((x + ops.pow(x, np.float32(3)) * 0.044715) * np.float32((2 / np.pi) ** 0.5)),
+    ],
+    ids=["erf", "tanh"],
+)
+def test_a_gelu_that_an_exporter_took_apart_keeps_its_operand_alone(gate):
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", 5))
+    h = ops.matmul(x, g.parameter("w", RANDOM.standard_normal((5, 8)).astype(np.float32)))
+    h = h * (gate(h) + 1.0) * 0.5
+    g.output("y", ops.matmul(h, g.parameter("v", RANDOM.standard_normal((8, 3)).astype(np.float32))))
+    batch = {"x": RANDOM.standard_normal((7, 5)).astype(np.float32), "labels": np.arange(7) % 3}
+    losses = []
+    for fused in (True, False):
+        with df.Trainer(df.Model(g.build()), devices=["cpu"], fuse=fused, seed=0) as trainer:
+            losses.append([trainer.step(batch) for _ in range(4)])
+            found = {op for plan in trainer.programs.plans().values() for op in ops_of(plan)}
+            assert found.issuperset({"gelu", "gelu_grad"}) == fused
+            assert found.isdisjoint({"erf", "tanh"}) == fused
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

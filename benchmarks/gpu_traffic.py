@@ -1,0 +1,178 @@
+"""Without a card: the bytes that a training step moves through a card's memory, and its launches, counted from plans.
+
+A step of a plan reads each of its operands once and writes each result once; rows that an index chooses count as far as
+they are read. What a kernel reads again or keeps in a workspace isn't counted, so the bytes are the least that the plan
+allows. A step is a launch, but for optimizer steps that a kernel takes together. The kernels are those of the CUDA
+library over the tests' stand-in: no kernel is run, and nothing is allocated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from gpu_training import NETWORKS, batch_of
+from report import write
+
+import dataflow as df
+from dataflow.ir.operand import Operand
+from dataflow.ir.plan import Plan, Step
+from dataflow.plugin.registry import Registry, load
+
+ROOT = Path(__file__).parents[1]
+# GB, and launches, of a step in float32 storage that are to be reached.
+GOALS: dict[str, tuple[float, ...]] = {"decoder": (20.0, 400), "resnet50": (30.0,)}
+GATHERS = ("gather", "gather_nd", "gather_elements")  # read as much of the first operand as they write
+
+
+class Planned(Exception):
+    """Instead of a program that is built: its plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__("planned")
+        self.plan = plan
+
+
+def standin_registry(without: Iterable[str]) -> Registry:
+    """The installed plugins with ``cuda`` over the stand-in, without its kernels of some ops."""
+    sys.path.append(str(ROOT))
+    from tests.cuda.building import standin_library
+
+    os.environ |= {"DATAFLOW_CUDA_LIBRARY": str(standin_library()), "STANDIN_DEVICES": "1"}
+    os.environ |= {"DATAFLOW_CUBLASLT": "", "DATAFLOW_CUDNN": ""}  # they need a card to answer
+    registry = load()
+    kernels = dict(registry.kernels)
+    kernels["cuda"] = {op: found for op, found in kernels["cuda"].items() if op not in {*without}}
+    return dataclasses.replace(registry, kernels=kernels)
+
+
+@contextlib.contextmanager
+def planning(trainer: df.Trainer) -> Iterator[None]:
+    """Lets each program of a trainer end with ``Planned`` before anything is allocated for it."""
+    engine = trainer.programs.engine
+
+    def build(graph: Any, *, mutable: Any = (), owners: Mapping[str, str] | None = None, **_: Any) -> Any:
+        raise Planned(engine.compile(graph, mutable=mutable, owners=owners or {}).plan)
+
+    with mock.patch.object(engine, "build", build):
+        yield
+
+
+def plans_of(model: df.Model, batch: dict[str, np.ndarray], registry: Registry) -> dict[str, Plan]:
+    """The plans of a micro-batch and of the optimizer."""
+    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
+    trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=["cuda", "cpu"], registry=registry)
+    found = {}
+    with planning(trainer):
+        for name, run in (
+            ("forward and backward", lambda: trainer.programs.forward_backward(batch, first=True)),
+            ("optimizer", lambda: trainer.programs.update(np.zeros(4, np.float32), 1.0)),
+        ):
+            try:
+                run()
+            except Planned as planned:
+                found[name] = planned.plan
+    trainer.close()
+    return found
+
+
+def operand_bytes(operand: Operand | None) -> int:
+    """Of its elements; those that it repeats by a stride of 0 count once."""
+    if operand is None:
+        return 0
+    sizes = (size for size, stride in zip(operand.type.sizes, operand.strides, strict=True) if stride or not size)
+    return math.prod(sizes) * operand.type.dtype.bits // 8
+
+
+def moved(step: Step) -> int:
+    """Bytes that a step reads and writes."""
+    written = sum(map(operand_bytes, step.outputs))
+    read = {o: operand_bytes(o) for o in step.inputs if o is not None}
+    if step.node.op.name in GATHERS and step.inputs[0] is not None:
+        read[step.inputs[0]] = min(read[step.inputs[0]], written)
+    return written + sum(read.values())
+
+
+def joins(step: Step, before: Step | None) -> bool:
+    """Whether a kernel takes a step and the one before it together."""
+    same = before is not None and step.kernel is not None and step.kernel is before.kernel
+    return same and bool(step.kernel is not None and step.kernel.code.run_many)
+
+
+def count(plans: Mapping[str, Plan]) -> dict[tuple[str, str], list[int]]:
+    """Launches, steps and bytes by device and op."""
+    table: dict[tuple[str, str], list[int]] = {}
+    for plan in plans.values():
+        for segment in plan.segments:
+            before = None
+            for step in segment.steps:
+                row = table.setdefault((segment.device, step.node.op.name), [0, 0, 0])
+                row[0] += not joins(step, before)
+                row[1] += 1
+                row[2] += moved(step)
+                before = step
+    return table
+
+
+def rows_of(name: str, table: Mapping[tuple[str, str], Sequence[int]]) -> list[dict[str, object]]:
+    """A row for bytes and one for launches, then one per op, those that move most first."""
+    launches, steps, size = (sum(row[k] for row in table.values()) for k in range(3))
+    batch = NETWORKS[name][0]
+    goals = GOALS.get(name, ())
+    figures = {"GB": {"ratio": size / 1e9, "steps": steps}, "launches": {"ratio": launches}}
+    found: list[dict[str, object]] = [
+        {"what": f"training step, {name}, batch {batch}, {unit}", **figure} for unit, figure in figures.items()
+    ]
+    for row, goal in zip(found, goals, strict=False):
+        row["goal"] = goal
+    for (device, op), (own, times, moved_) in sorted(table.items(), key=lambda item: -item[1][2]):
+        found.append(
+            {"what": f"{name}, {op} on {device}", "steps": times, "launches": own, "GB": moved_ / 1e9,
+             "share": moved_ / size}
+        )  # fmt: skip
+    return found
+
+
+def exported(name: str, folder: str) -> df.Model:
+    """A network of torch_networks.py as its exporter writes it."""
+    import torch
+    from gpu_torch_worker import export
+    from torch_networks import NETWORKS as MODULES
+
+    path, network = f"{folder}/{name}.onnx", MODULES[name]()
+    for tensor in (*network.parameters(), *network.buffers()):  # the exporter stores equal tensors once
+        if tensor.dtype == torch.float32:
+            tensor.detach().add_(torch.rand_like(tensor), alpha=1e-3)
+    export(network, torch.from_numpy(batch_of(name)["x"]), path)
+    return df.load(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=list(NETWORKS), default=list(GOALS))
+    parser.add_argument("--without", nargs="*", default=[], help="ops for which the card is to have no kernel")
+    parser.add_argument("--models", help="a folder for the exported networks, which are used again if they are there")
+    options = parser.parse_args()
+    registry = standin_registry(options.without)
+    found: list[dict[str, object]] = []
+    for name in options.only:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = options.models or temporary
+            path = Path(folder) / f"{name}.onnx"
+            model = df.load(str(path)) if path.exists() else exported(name, folder)
+            found += rows_of(name, count(plans_of(model, batch_of(name), registry)))
+    write("gpu_traffic", found, keep=bool(options.without))
+
+
+if __name__ == "__main__":
+    main()
