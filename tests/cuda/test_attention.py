@@ -140,6 +140,39 @@ def test_lower_precision_is_taken_where_it_is_allowed(case, precision, error, cu
         np.testing.assert_array_equal(array, first[name])
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("lowest", [-np.inf, np.finfo(np.float32).min, -10000.0])
+def test_tiles_that_a_mask_closes(lowest, precision, cuda):
+    """They are left out only where that changes nothing: a NaN behind the mask is as in the reference."""
+    n, d = 200, 8
+    random = np.random.default_rng(7)
+    g = df.GraphBuilder()
+    q, k, v, dy = (g.input(name, df.float32, (n, d)) for name in ("q", "k", "v", "dy"))
+    mask = g.input("mask", df.float32, (n, n))
+    operands = (q, ops.transpose(k, perm=(1, 0)), v, mask)
+    y, logsum = g.add(ops.attention, operands, {"scale": 0.3}).outputs
+    for name, value in zip(
+        ("y", "logsum", "dq", "dk", "dv"),
+        (y, logsum, *ops.attention_grad(dy, y, logsum, *operands, scale=0.3)),
+        strict=True,
+    ):
+        g.output(name, value)
+    graph = g.build()
+    session = df.Session(graph, devices=["cuda"], registry=cuda, precision=precision)
+    feeds = {x.name: random.standard_normal(x.type.sizes).astype(np.float32) for x in graph.inputs}
+    feeds["mask"] = np.where(np.tri(n) > 0, 0, lowest).astype(np.float32)
+    expected = evaluate(graph, feeds, dtype=np.float64)
+    for name, found in session.run(feeds).items():
+        most = np.abs(expected[name]).max()
+        assert np.abs(found - expected[name]).max() <= (1e-5 if precision == "float32" else 1.5e-2) * most, name
+    for name, wrong in (("k", np.nan), ("v", np.inf), ("dy", np.inf), ("q", np.nan)):
+        changed = {**feeds, name: feeds[name].copy()}
+        changed[name][n - 3 if name in "kv" else 3] = wrong  # one row, which the mask hides from most
+        reference = evaluate(graph, changed, dtype=np.float64)
+        for result, found in session.run(changed).items():
+            np.testing.assert_array_equal(np.isnan(found), np.isnan(reference[result]), f"{name} {result}")
+
+
 HEADS, ROWS, WIDTH = 2, 20, 24
 
 

@@ -8,6 +8,7 @@
  * 2 m n (d + e) operations and m n exponentials on 4 (m d + n d + n e + m e) bytes and the mask;
  * k and v are read once per tile of rows, by L2 where they fit there. Where the rows are too few
  * for the card the keys are split, and the results of splits are joined in their order. */
+#include "attention/closed.h"
 #include "attention/tensor.h"
 #include "attention/tile.h"
 
@@ -54,7 +55,25 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
   for (int i = 0; i < T::DOWN; i++)
     state[i].clear();
   df_attention_load<T::ROWS, T::HEAD>(q, in[DF_ATTENTION_Q], first, p.m);
+  __shared__ float scratch[DF_WARP], floors[T::ROWS];
+  const int32_t last = static_cast<int32_t>(df_min(p.m, first + T::ROWS));
+  const float most_q =
+      masked ? df_attention_largest<T::ROWS, T::HEAD>(in[DF_ATTENTION_Q], first, p.m, scratch) : 0;
   for (int32_t tile = task.begin; tile < task.end; tile += T::KEYS) {
+    if (masked && df_attention_may_be_closed(mask, last, tile)) {
+#pragma unroll
+      for (int i = 0; i < T::DOWN; i++)
+        if (across == 0)
+          floors[down + i * DF_ATTENTION_DOWN] = state[i].most;
+      const float most_k =
+          df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_K], tile, task.end, scratch);
+      const float most_v =
+          df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_V], tile, task.end, scratch);
+      if (most_v < INFINITY &&
+          df_attention_is_below<T::ROWS, T::KEYS>(mask, first, p.m, tile, task.end, floors, nullptr,
+                                                  df_attention_bound(p, most_q, most_k)))
+        continue;
+    }
     df_attention_load<T::KEYS, T::HEAD>(k, in[DF_ATTENTION_K], tile, task.end);
     df_attention_load<T::KEYS, T::HEAD>(v, in[DF_ATTENTION_V], tile, task.end);
     __syncthreads();

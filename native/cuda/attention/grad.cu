@@ -11,6 +11,7 @@
  * seven products; in exchange every sum has one owner and one order, so the same inputs give the
  * same bits, and nothing of the size of the scores is written. (Dao et al., "FlashAttention", 2022,
  * adds dq from all blocks of keys by atomics.) */
+#include "attention/closed.h"
 #include "attention/tensor.h"
 #include "attention/tile.h"
 
@@ -115,7 +116,29 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
   }
 
   float sums[DOWN][T::COLUMNS] = {}, sums_2[KEYS ? DOWN : 1][T::COLUMNS] = {};
+  __shared__ float scratch[DF_WARP];
+  float most = 0.0f, most_2 = 0.0f;
+  if (masked) {
+    most = df_attention_largest<ROWS, T::HEAD>(KEYS ? k : q, first, rows, scratch);
+    most_2 = df_attention_largest<ROWS, T::HEAD>(KEYS ? v : dy, first, rows, scratch);
+  }
   for (int32_t tile = 0; tile < columns; tile += T::PASSING) {
+    if (masked) {
+      const int32_t query = KEYS ? tile : first, key = KEYS ? first : tile;
+      constexpr int QUERIES = KEYS ? T::PASSING : ROWS, OF_KEYS = KEYS ? ROWS : T::PASSING;
+      const int32_t last = static_cast<int32_t>(df_min(p.m, query + QUERIES));
+      if (df_attention_may_be_closed(mask, last, key)) {
+        const float other =
+            df_attention_largest<T::PASSING, T::HEAD>(KEYS ? q : k, tile, columns, scratch);
+        const float other_2 =
+            df_attention_largest<T::PASSING, T::HEAD>(KEYS ? dy : v, tile, columns, scratch);
+        if (most_2 * other_2 * static_cast<float>(p.e) < 1e38f &&
+            df_attention_is_below<QUERIES, OF_KEYS>(mask, query, p.m, key, p.n, logsum + query,
+                                                    delta + query,
+                                                    df_attention_bound(p, most, other)))
+          continue;
+      }
+    }
     df_attention_load<T::PASSING, T::HEAD>(passing, KEYS ? q : k, tile, columns);
     df_attention_load<T::PASSING, T::HEAD>(passing_2, KEYS ? dy : v, tile, columns);
     float column_sum[ACROSS], column_delta[ACROSS];

@@ -1,6 +1,7 @@
 /* attention/tensor.cu: attention on tensor cores, see attention/attention.cu. Operands of both
  * products are rounded once, when their tiles are written to shared memory, the weights when they
  * become words; scores, sums and results are float32. */
+#include "attention/closed.h"
 #include "attention/fragments.h"
 #include "attention/tensor.h"
 
@@ -43,7 +44,26 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
     for (int half = 0; half < 2; half++)
       state[i][half].clear();
   df_fragment_load<F, T::ROWS, T::HEAD>(q, nullptr, in[DF_ATTENTION_Q], first, p.m);
+  __shared__ float scratch[DF_WARP], floors[T::ROWS];
+  const int32_t last = static_cast<int32_t>(df_min(p.m, first + T::ROWS));
+  const float most_q =
+      masked ? df_attention_largest<T::ROWS, T::HEAD>(in[DF_ATTENTION_Q], first, p.m, scratch) : 0;
   for (int32_t from = task.begin; from < task.end; from += T::KEYS) {
+    if (masked && df_attention_may_be_closed(mask, last, from)) {
+#pragma unroll
+      for (int i = 0; i < T::TALL; i++)
+        for (int half = 0; half < 2; half++)
+          if (pair == 0)
+            floors[warp + i * DF_FRAGMENT_ROWS + half * 8 + group] = state[i][half].most;
+      const float most_k =
+          df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_K], from, task.end, scratch);
+      const float most_v =
+          df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_V], from, task.end, scratch);
+      if (most_v < INFINITY &&
+          df_attention_is_below<T::ROWS, T::KEYS>(mask, first, p.m, from, task.end, floors, nullptr,
+                                                  df_attention_bound(p, most_q, most_k)))
+        continue;
+    }
     df_fragment_load<F, T::KEYS, T::HEAD>(k, nullptr, in[DF_ATTENTION_K], from, task.end);
     df_fragment_load<F, T::KEYS, T::HEAD>(tile::SAME ? v : nullptr, tile::SAME ? nullptr : v,
                                           in[DF_ATTENTION_V], from, task.end);

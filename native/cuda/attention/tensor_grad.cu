@@ -1,6 +1,7 @@
 /* attention/tensor_grad.cu: the gradient of attention on tensor cores, see attention/grad.cu.
  * Operands of the five products are rounded once, when their tiles are written to shared memory,
  * the weights and their gradients when they become words; all else is float32. */
+#include "attention/closed.h"
 #include "attention/fragments.h"
 #include "attention/tensor.h"
 
@@ -94,7 +95,29 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   }
 
   float sums[1][T::COLUMNS][4] = {}, sums_2[1][KEYS ? T::COLUMNS : 1][4] = {};
+  __shared__ float scratch[DF_WARP];
+  float most = 0.0f, most_2 = 0.0f;
+  if (masked) {
+    most = df_attention_largest<ROWS, T::HEAD>(KEYS ? k : q, first, rows, scratch);
+    most_2 = df_attention_largest<ROWS, T::HEAD>(KEYS ? v : dy, first, rows, scratch);
+  }
   for (int32_t from = 0; from < columns; from += T::PASSING) {
+    if (masked) {
+      const int32_t query = KEYS ? from : first, key = KEYS ? first : from;
+      constexpr int QUERIES = KEYS ? T::PASSING : ROWS, OF_KEYS = KEYS ? ROWS : T::PASSING;
+      const int32_t last = static_cast<int32_t>(df_min(p.m, query + QUERIES));
+      if (df_attention_may_be_closed(mask, last, key)) {
+        const float other =
+            df_attention_largest<T::PASSING, T::HEAD>(KEYS ? q : k, from, columns, scratch);
+        const float other_2 =
+            df_attention_largest<T::PASSING, T::HEAD>(KEYS ? dy : v, from, columns, scratch);
+        if (most_2 * other_2 * static_cast<float>(p.e) < 1e38f &&
+            df_attention_is_below<QUERIES, OF_KEYS>(mask, query, p.m, key, p.n, logsum + query,
+                                                    delta + query,
+                                                    df_attention_bound(p, most, other)))
+          continue;
+      }
+    }
     df_fragment_load<F, T::PASSING, T::HEAD>(passing, columns_of, KEYS ? q : k, from, columns);
     df_fragment_load<F, T::PASSING, T::HEAD>(passing_2, KEYS ? columns_of_2 : nullptr,
                                              KEYS ? dy : v, from, columns);

@@ -76,6 +76,15 @@ unsigned standin_ballot(int predicate);
 void *standin_shared();
 
 static inline void __syncthreads() { standin_block_barrier(); }
+static inline int __syncthreads_or(int predicate) {
+  static int votes;
+  __syncthreads();
+  votes = 0;
+  __syncthreads();
+  votes |= predicate != 0;
+  __syncthreads();
+  return votes;
+}
 static inline void __syncwarp(unsigned = 0xffffffffu) { standin_warp_barrier(); }
 static inline void __threadfence() {}
 static inline int standin_lane() {
