@@ -108,11 +108,23 @@ __global__ void __launch_bounds__(DF_BLOCK)
   } while (seen != expected);
 }
 
-/* A number per row of the data. */
-static df_status prepare_scatter(const df_node *node, df_prepared *out, df_error *) {
-  if (df_scatter_reduction(node->attributes, node->n_attributes) == DF_SCATTER_REPLACE)
-    out->workspace = df_operand_elements(&node->inputs[0]) * static_cast<int64_t>(sizeof(int64_t));
+/* A number per row of the data, which has |row| elements. */
+static df_status prepare_rows(const df_node *node, int64_t row, df_prepared *out) {
+  if (df_scatter_reduction(node->attributes, node->n_attributes) == DF_SCATTER_REPLACE && row > 0)
+    out->workspace =
+        df_operand_elements(&node->inputs[0]) / row * static_cast<int64_t>(sizeof(int64_t));
   return DF_OK;
+}
+
+static df_status prepare_elements(const df_node *node, df_prepared *out, df_error *) {
+  return prepare_rows(node, 1, out);
+}
+
+static df_status prepare_nd(const df_node *node, df_prepared *out, df_error *) {
+  const df_operand *data = &node->inputs[0], *indices = &node->inputs[1];
+  const int32_t first = static_cast<int32_t>(df_attr_int(node, DF_SCATTER_ND_BATCH_DIMS));
+  const int32_t n = static_cast<int32_t>(indices->shape[indices->rank - 1]);
+  return prepare_rows(node, df_product(data->shape, first + n, data->rank), out);
 }
 
 static df_status scatter(const df_call *call, const entries &e) {
@@ -164,10 +176,11 @@ static const char *accepts_scatter(const df_node *node) {
 #define GATHER(op, function)                                                                       \
   DF_CUDA_KERNEL(op, "any", "any,i32|i64->any", nullptr, .accepts = df_entries_accepts,            \
                  .run = function, .capturable = 1)
-#define SCATTER(op, function)                                                                      \
+#define SCATTER(op, prepares, function)                                                            \
   DF_CUDA_KERNEL(op, "any", "any,i32|i64,any->any", "0<0", .accepts = accepts_scatter,             \
-                 .prepare = prepare_scatter, .run = function, .capturable = 1)
+                 .prepare = prepares, .run = function, .capturable = 1)
 static const df_kernel records[] = {
     GATHER("gather_elements", gather_elements_run), GATHER("gather_nd", gather_nd_run),
-    SCATTER("scatter_elements", scatter_elements_run), SCATTER("scatter_nd", scatter_nd_run)};
+    SCATTER("scatter_elements", prepare_elements, scatter_elements_run),
+    SCATTER("scatter_nd", prepare_nd, scatter_nd_run)};
 DF_CUDA_FAMILY(scatter, records);
