@@ -87,6 +87,13 @@ static df_status cuda_open(void *self, const int64_t *values, void **opened, df_
 
 static void cuda_close(void *opened) { df_queue_close(static_cast<df_queue *>(opened)); }
 
+/* What is left for plans: beside them the driver takes memory for the code of kernels, those of the
+ * vendor's libraries too, which it loads when they are first launched, and for graphs. */
+static int64_t usable_bytes(size_t left, size_t all) {
+  const int64_t reserve = df_min(int64_t{512} << 20, static_cast<int64_t>(all / 16));
+  return df_max(0, static_cast<int64_t>(left) - reserve);
+}
+
 static df_status cuda_memory(void *self, int64_t *available, int64_t *total, df_error *error) {
   df_queue *queue = static_cast<df_queue *>(self);
   std::lock_guard<std::recursive_mutex> guard(queue->lock);
@@ -95,7 +102,7 @@ static df_status cuda_memory(void *self, int64_t *available, int64_t *total, df_
   cudaError_t status = card.status;
   if (!status)
     status = cudaMemGetInfo(&left, &all);
-  *available = static_cast<int64_t>(left);
+  *available = usable_bytes(left, all);
   *total = static_cast<int64_t>(all);
   return df_cuda_fail(queue, status, "asking for its memory", error);
 }

@@ -8,11 +8,23 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
+import subprocess
+import sys
 
 import pytest
 
 from dataflow.plugin.registry import default_registry, load
 from tests.cuda.building import standin_library
+
+SCRIPT = """
+import ctypes, sys
+import numpy as np
+import dataflow as df
+from dataflow.plugin.registry import load
+registry = load()
+standin = ctypes.CDLL(sys.argv[1])
+"""
 
 
 def pytest_collection_modifyitems(items):
@@ -38,7 +50,7 @@ class StandIn:
     def __init__(self, path):
         self.path = path
         self._library = ctypes.CDLL(str(path))
-        names = ("launches", "graph_launches", "allocated", "contexts", "peers")
+        names = ("launches", "graph_launches", "allocated", "contexts", "peers", "handles", "questions")
         for name in (f"standin_{name}" for name in names):
             getattr(self._library, name).restype = ctypes.c_longlong
 
@@ -46,6 +58,20 @@ class StandIn:
         """Lets the next launch, kernel, allocation, ... fail, after ``skip`` that succeed; "" undoes all."""
         kinds = ("", "launch", "kernel", "allocation", "begin", "end", "instantiate")
         self._library.standin_fail(kinds.index(what), name.encode(), skip)
+
+    def refuse(self, *precisions):
+        """The vendor's libraries have no algorithms of these precisions; none: they have all."""
+        for precision in precisions or ("",):
+            self._library.standin_refuse(precision.encode())
+
+    @property
+    def handles(self):
+        """Handles of the vendor's libraries that nobody destroyed."""
+        return self._library.standin_handles()
+
+    def questions(self, card):
+        """How often somebody asked the vendor's libraries for an algorithm on ``card``."""
+        return self._library.standin_questions(card)
 
     def was_launched(self, kernel):
         return bool(self._library.standin_was_launched(kernel.encode()))
@@ -99,6 +125,28 @@ def standin_registry(standin):
         for variable in ("DATAFLOW_CUBLASLT", "DATAFLOW_CUDNN"):  # real ones can't work on the stand-in's memory
             patch.setenv(variable, "")
         return load()
+
+
+@pytest.fixture
+def alone(standin):
+    """``alone(text, NAME=value)``: the words that a script prints in a process of its own, over the stand-in.
+
+    It has ``df``, ``np``, ``registry`` and ``standin``, the functions of the stand-in's library.
+    """
+
+    def run(text, **environment):
+        given = {"DATAFLOW_CUDA_LIBRARY": str(standin.path), "DATAFLOW_CUBLASLT": "", "DATAFLOW_CUDNN": ""}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT + text, str(standin.path)],
+            env={**os.environ, **given, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    return run
 
 
 @pytest.fixture(params=["standin", pytest.param("card", marks=pytest.mark.card)])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -37,13 +33,7 @@ def test_the_callers_card_stays_chosen(card, standin, standin_registry):
 # ---- in processes of their own: what a card has stays as long as the process -----------------------------
 
 
-BEGIN = """
-import ctypes, sys
-import numpy as np
-import dataflow as df
-from dataflow.plugin.registry import load
-registry = load()
-standin = ctypes.CDLL(sys.argv[1])
+RUN = """
 def run(*devices, pin=None):
     g = df.GraphBuilder()
     x = g.input("x", df.float32, (3,))
@@ -55,25 +45,15 @@ def run(*devices, pin=None):
 """
 
 
-def script(standin, text, **environment):
-    """What a script prints that has two cards of the stand-in."""
-    given = {"DATAFLOW_CUDA_LIBRARY": str(standin.path), "STANDIN_DEVICES": "2", "DATAFLOW_CUBLASLT": "",
-             "DATAFLOW_CUDNN": "", **environment}  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", BEGIN + text, str(standin.path)], env={**os.environ, **given},
-                          capture_output=True, text=True, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-def test_a_session_makes_a_context_on_its_own_card_alone(standin):
+def test_a_session_makes_a_context_on_its_own_card_alone(alone):
     text = """
 run("cuda:1")
 print(standin.standin_contexts(), standin.standin_peers(0), standin.standin_peers(1))
 """
-    assert script(standin, text) == ["2", "0", "0"]
+    assert alone(RUN + text, STANDIN_DEVICES="2") == ["2", "0", "0"]
 
 
-def test_cards_reach_each_other_from_the_first_copy_between_them_on(standin):
+def test_cards_reach_each_other_from_the_first_copy_between_them_on(alone):
     text = """
 run("cuda", "cuda:1", pin={"relu": "cuda:1"})
 print(standin.standin_contexts(), standin.standin_peers(0), standin.standin_peers(1))
@@ -81,13 +61,13 @@ run("cuda", "cuda:1", pin={"add": "cuda:1"})  # in the other direction, and agai
 run("cuda", "cuda:1", pin={"add": "cuda:1"})
 print(standin.standin_peers(0), standin.standin_peers(1))
 """
-    assert script(standin, text) == ["3", "2", "0", "2", "1"]
+    assert alone(RUN + text, STANDIN_DEVICES="2") == ["3", "2", "0", "2", "1"]
 
 
-def test_a_card_that_is_too_old_says_so_and_the_others_work(standin):
+def test_a_card_that_is_too_old_says_so_and_the_others_work(alone):
     text = """
 print(registry.devices["cuda"].unavailable.replace(" ", "_"), registry.devices["cuda:1"].unavailable)
 run("cuda:1")
 """
-    found = script(standin, text, STANDIN_CAPABILITY="75,80")
+    found = alone(RUN + text, STANDIN_DEVICES="2", STANDIN_CAPABILITY="75,80")
     assert found == ["stand-in_has_compute_capability_7.5;_at_least_8.0_is_needed", "None"]

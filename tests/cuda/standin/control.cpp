@@ -9,7 +9,9 @@ int planned = FAIL_NOTHING;
 int passed_over; /* that still succeed */
 std::string planned_name;
 std::set<std::string> launched;
-long long launches, graph_launches;
+std::set<std::string> refused;
+std::map<int, long long> questions;
+long long launches, graph_launches, handles;
 
 std::string plain_name(const char *name) {
   std::string text(name);
@@ -34,6 +36,21 @@ void note_launch(const char *name) {
 
 void note_graph_launch() { graph_launches++; }
 
+bool refuses_precision(const char *name) {
+  guard g(standin_lock);
+  return refused.count(name) > 0;
+}
+
+void note_handle(int change) {
+  guard g(standin_lock);
+  handles += change;
+}
+
+void note_question(int card) {
+  guard g(standin_lock);
+  questions[card]++;
+}
+
 extern "C" {
 /* The next failure of this kind, after |skip| of them that succeed; of a launch or execution of a
  * kernel that has |name| in its name. FAIL_NOTHING undoes all. */
@@ -50,6 +67,21 @@ void standin_fail(int kind, const char *name, int skip) {
 int standin_was_launched(const char *name) {
   guard g(standin_lock);
   return launched.count(name) > 0;
+}
+/* The vendor's libraries have no algorithm of this precision from now on; "" undoes all. */
+void standin_refuse(const char *precision) {
+  guard g(standin_lock);
+  if (*precision)
+    refused.insert(precision);
+  else
+    refused.clear();
+}
+/* Handles of the vendor's libraries that nobody destroyed. */
+long long standin_handles() { return handles; }
+/* How often somebody asked for an algorithm on a card. */
+long long standin_questions(int card) {
+  guard g(standin_lock);
+  return questions[card];
 }
 long long standin_launches() { return launches; }
 long long standin_graph_launches() { return graph_launches; }

@@ -1,13 +1,22 @@
 /* cublaslt.cpp: a stand-in for cuBLASLt: the functions that the plugin uses, as strict with their
  * arguments as the real ones, computed in double precision by work that is put into the stream.
  *
- * An algorithm holds the problem, the alignment and the workspace that it was asked for; a product
- * with other ones is refused. Factors are rounded as the compute type allows. */
+ * An algorithm holds the card, the problem, the alignment and the workspace that it was asked for;
+ * a product with other ones is refused. Factors are rounded as the compute type allows. */
 #include "../../../native/cuda/vendor/cublaslt_api.h"
+#include "standin.h"
 
 #include <cstring>
 
 using namespace df_lt;
+
+namespace df_lt {
+
+struct context {
+  int card;
+};
+
+} // namespace df_lt
 
 namespace {
 
@@ -59,9 +68,13 @@ template <typename T> int put(T *to, const void *from, size_t bytes) {
   return SUCCESS;
 }
 
-int is_handle; /* its address is the handle */
+std::set<handle> handles;
 
-bool is_real(handle h) { return reinterpret_cast<int *>(h) == &is_handle; }
+/* Whether it is one, and of the card that the thread has chosen. */
+bool is_real(handle h) {
+  guard g(standin_lock);
+  return handles.count(h) && h->card == current_card();
+}
 
 /* ---- What can be computed ------------------------------------------------------------------- */
 
@@ -102,10 +115,11 @@ int read_problem(description *product, layout *a, layout *b, layout *c, layout *
   return SUCCESS;
 }
 
-/* A number that tells problems apart; where matrices and bias lie is no part of it. */
+/* A number that tells problems and cards apart; where matrices and bias lie is no part of it. */
 uint64_t number_of(const problem &p) {
   uint64_t hash = 1469598103934665603u;
   auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
+  mix(static_cast<uint64_t>(current_card()));
   for (int32_t value :
        {p.product.compute, p.product.scale, p.product.turn_a, p.product.turn_b, p.product.epilogue})
     mix(static_cast<uint64_t>(value));
@@ -182,7 +196,20 @@ const char *cublasLtGetStatusString(int status) {
 int cublasLtCreate(handle *out) {
   if (!out)
     return INVALID_VALUE;
-  *out = reinterpret_cast<handle>(&is_handle);
+  guard g(standin_lock);
+  *out = new context{current_card()};
+  handles.insert(*out);
+  note_handle(1);
+  return SUCCESS;
+}
+
+int cublasLtDestroy(handle h) {
+  if (!is_real(h))
+    return NOT_INITIALIZED;
+  guard g(standin_lock);
+  handles.erase(h);
+  note_handle(-1);
+  delete h;
   return SUCCESS;
 }
 
@@ -268,12 +295,17 @@ int cublasLtMatmulAlgoGetHeuristic(handle h, description *product, layout *a, la
   if (!w || !out || !found || wanted < 1)
     return INVALID_VALUE;
   *found = 0;
+  note_question(h->card);
   problem p;
   int status = read_problem(product, a, b, c, d, &p);
   if (status)
     return status;
   if ((p.product.epilogue & EPILOGUE_BIAS) && !p.product.bias)
     return INVALID_VALUE;
+  if (refuses_precision(p.product.compute == COMPUTE_32F_FAST_16BF   ? "bf16"
+                        : p.product.compute == COMPUTE_32F_FAST_TF32 ? "tf32"
+                                                                     : "float32"))
+    return NOT_SUPPORTED;
   const uint64_t workspace = p.k >= 8 && w->alignment[0] >= 16 ? 4 * p.m * p.n : 0;
   if (workspace > w->workspace)
     return NOT_SUPPORTED;

@@ -5,6 +5,7 @@
  * precision, the third one wants a workspace, the fourth one none; which kernels run is thus a
  * matter of what the plugin accepts. */
 #include "../../../native/cuda/vendor/cudnn_api.h"
+#include "standin.h"
 
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace df_dnn {
 
 struct context {
   cudaStream_t stream;
+  int card;
 };
 struct tensor_content {
   int rank; /* 0: not set */
@@ -36,9 +38,13 @@ namespace {
 enum { EXECUTION_FAILED = 5000 };
 enum { SCATTERS = 0, CONVERTS = 1, SPACIOUS = 6, PLAIN = 2 }; /* numbers of algorithms */
 
-context only;
+std::set<handle> handles;
 
-bool is_real(handle h) { return h == &only; }
+/* Whether it is one, and of the card that the thread has chosen. */
+bool is_real(handle h) {
+  guard g(standin_lock);
+  return handles.count(h) && h->card == current_card();
+}
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
@@ -155,6 +161,9 @@ int suggest(handle h, const shape &s, int wanted, int *found, candidate *out) {
     return NOT_INITIALIZED;
   if (wanted < 1 || !found || !out)
     return BAD_PARAM;
+  note_question(h->card);
+  if (refuses_precision(s.rounds ? "tf32" : "float32"))
+    return NOT_SUPPORTED;
   const int math = s.rounds ? int(DEFAULT_MATH) : int(FMA_MATH);
   const candidate all[] = {
       {SCATTERS, SUCCESS, 1, 0, NON_DETERMINISTIC, math, {}},
@@ -215,7 +224,20 @@ const char *cudnnGetErrorString(int status) {
 int cudnnCreate(handle *out) {
   if (!out)
     return BAD_PARAM;
-  *out = &only;
+  guard g(standin_lock);
+  *out = new context{nullptr, current_card()};
+  handles.insert(*out);
+  note_handle(1);
+  return SUCCESS;
+}
+
+int cudnnDestroy(handle h) {
+  if (!is_real(h))
+    return NOT_INITIALIZED;
+  guard g(standin_lock);
+  handles.erase(h);
+  note_handle(-1);
+  delete h;
   return SUCCESS;
 }
 

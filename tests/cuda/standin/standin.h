@@ -70,6 +70,10 @@ enum failure {
   FAIL_INSTANTIATE = 6
 };
 bool fails_now(failure kind, const char *name);
+/* Whether the vendor's libraries have no algorithm of this precision. */
+bool refuses_precision(const char *name);
+void note_handle(int change); /* one was made, or destroyed */
+void note_question(int card); /* somebody asked for an algorithm on this card */
 void note_launch(const char *name);
 void note_graph_launch();
 
