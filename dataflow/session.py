@@ -313,11 +313,11 @@ class Session:
             return loaded.program(checked_shapes(loaded.graph, inputs), outputs).plan
 
     def placement(self, inputs: Any = None) -> list[AssignedNode]:
-        """Where each node runs for these inputs, and why not on an earlier device; inputs as in ``plan``."""
+        """Where and by what each node runs for these inputs, why not on an earlier device; inputs as in ``plan``."""
         with limited(self._devices.account, "the plan"):
             loaded = self._plain()
-            lowered = loaded.program(checked_shapes(loaded.graph, inputs), None).lowered
-        return list(assigned_nodes(lowered))
+            program = loaded.program(checked_shapes(loaded.graph, inputs), None)
+        return list(assigned_nodes(program.lowered, program.plan))
 
 
 class _Judge:

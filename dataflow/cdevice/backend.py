@@ -239,7 +239,7 @@ class CBackend:
             inputs = [None if s is None else s.operand() for s in node.inputs]
             outputs = [None if s is None else s.operand() for s in node.outputs]
             tables.node(described[index], inputs, outputs, node.node.attributes, threads)
-            described[index].precision = self.precision
+            described[index].precision, described[index].device = self.precision, self.handle
             described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
         made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
         error = ffi.new("df_error *")

@@ -226,7 +226,7 @@ def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tup
 
 
 def _placement(model: Model, shapes: Sequence[str], devices: Sequence[str]) -> dict[str, Any]:
-    """How many nodes each device runs, and why some do not run on an earlier one."""
+    """How many nodes each device runs, by which kernels, and why some do not run on an earlier one."""
     from ..session import Session
 
     given = input_shapes(model, shapes)
@@ -234,6 +234,10 @@ def _placement(model: Model, shapes: Sequence[str], devices: Sequence[str]) -> d
     return {
         "shapes": {name: list(shape) for name, shape in given.items()},
         "devices": dict(Counter(p.device for p in nodes)),
+        "kernels": {
+            device: dict(Counter(p.kernel for p in nodes if p.device == device).most_common())
+            for device in dict.fromkeys(p.device for p in nodes)
+        },
         "fallbacks": [
             {"node": p.node, "op": p.op, "device": p.device, "reasons": dict(p.refusals)} for p in nodes if p.refusals
         ],
@@ -260,6 +264,8 @@ def _print_inspection(described: Mapping[str, Any]) -> None:
     click.echo(f"devices for {sizes or 'no inputs'}:")
     for device, count in described["devices"].items():
         click.echo(f"  {device}: {count} nodes")
+        for kernel, times in described["kernels"][device].items():
+            click.echo(f"    {times} {kernel}")
     for node in described["fallbacks"]:
         reasons = "; ".join(f"{device}: {reason}" for device, reason in node["reasons"].items())
         click.echo(f"  {node['op']} {node['node']!r} runs on {node['device']}: {reasons}")

@@ -214,10 +214,9 @@ def _step_time(item: Item, index: int, spans: Sequence[Span], idle: Mapping[str,
     if isinstance(item, Transfer):
         return StepTime(item.name, TRANSFER, device, "", index, median, fastest, 0, 2 * item.source.type.nbytes)
     (step,) = item.steps
-    kernel = "" if step.kernel is None else f"{step.kernel.name} {step.prepared.algorithm}".rstrip()
     tick = time.get_clock_info("perf_counter").resolution  # the least that is known to be more than nothing
     seconds, fastest = (max(found - idle[device], tick) for found in (median, fastest))
-    return StepTime(step.node.name, step.node.op.name, device, kernel, index, seconds, fastest, *work(step))
+    return StepTime(step.node.name, step.node.op.name, device, step.path, index, seconds, fastest, *work(step))
 
 
 def work(step: Step) -> tuple[int, int]:

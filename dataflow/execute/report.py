@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..ir.lowered import Loop, Lowered, LoweredNode, Move
+from ..ir.plan import Plan, Step
 from .execution import Placement
 
 MOST_AWAY = 0.01  # of the work may run on devices that were not named, without a word
@@ -17,6 +18,7 @@ class AssignedNode:
     """Where a node runs and why not earlier in the device list.
 
     Attributes:
+        kernel: its name, with the algorithm where it has several and a plan was made.
         refusals: device to the reason why it did not take the node.
     """
 
@@ -46,8 +48,9 @@ def work_elsewhere(lowered: Lowered, placement: Placement) -> str | None:
     )
 
 
-def assigned_nodes(lowered: Lowered) -> Iterator[AssignedNode]:
-    """Each node with its device, those of bodies too."""
+def assigned_nodes(lowered: Lowered, plan: Plan | None = None) -> Iterator[AssignedNode]:
+    """Each node with its device, those of bodies too; with a plan of them also by which algorithm it is computed."""
+    paths = {} if plan is None else dict(_paths(step for segment in plan.segments for step in segment.steps))
     reasons: dict[str, dict[str, str]] = {}
     for (name, device), reason in lowered.fallbacks.items():
         reasons.setdefault(name, {})[device] = reason
@@ -60,10 +63,19 @@ def assigned_nodes(lowered: Lowered) -> Iterator[AssignedNode]:
                 node.name,
                 node.op.name,
                 inner.device,
-                inner.kernel.name,
+                paths.get(node.name, inner.kernel.name),
                 _operations(inner) * (item.iterations if isinstance(item, Loop) and item.kind == "repeat" else 1),
                 MappingProxyType(reasons.get(node.name, {})),
             )
+
+
+def _paths(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
+    """Names of nodes and what computes them."""
+    for step in steps:
+        if step.body is None:
+            yield step.node.name, step.path
+        else:
+            yield from _paths(step.body.steps)
 
 
 def _operations(item: LoweredNode) -> int:

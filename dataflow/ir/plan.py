@@ -80,6 +80,11 @@ class Step:
     body: Body | None = None
     prepacks: tuple[Operand | None, ...] = ()
 
+    @property
+    def path(self) -> str:
+        """The name of the kernel, with the algorithm where it has several; empty for a body."""
+        return "" if self.kernel is None else f"{self.kernel.name} {self.prepared.algorithm}".rstrip()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepack:

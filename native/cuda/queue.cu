@@ -62,6 +62,8 @@ void df_queue_close(df_queue *queue) {
   df_on_card card(queue->card);
   if (queue->stream) {
     cudaStreamSynchronize(queue->stream);
+    for (const df_library_handle &handle : queue->handles)
+      handle.destroy();
     cudaStreamDestroy(queue->stream);
   }
   for (int i = 0; i < 2; i++) {

@@ -5,6 +5,7 @@
 #include "card.h"
 #include "dataflow_cuda.h"
 
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -15,6 +16,13 @@ struct df_arrival {
   void *to;
   const void *from;
   size_t bytes;
+};
+
+/* A handle of a vendor's library that belongs to a queue. */
+struct df_library_handle {
+  const void *key; /* of the library */
+  void *handle;
+  std::function<void()> destroy;
 };
 
 /* Bytes of the two halves of the pinned memory: one is filled while the other one is copied. */
@@ -34,6 +42,7 @@ struct df_queue {
   char *returning; /* what comes down; DF_STAGING bytes */
   size_t returned;
   std::vector<df_arrival> arrivals;
+  std::vector<df_library_handle> handles;
   std::vector<df_prepared_segment *> ran; /* since the last sync */
   df_prepared_segment *failed;
   cudaError_t broken; /* the card failed: nothing works on this queue any more */

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* Version of this contract: major * 65536 + minor. */
-enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 4 };
+enum { DF_ABI_MAJOR = 1, DF_ABI_MINOR = 5 };
 
 /* Element types. An element of a 4-bit or 2-bit type is the low bits of a byte of its own. */
 enum {
@@ -183,6 +183,8 @@ typedef struct df_node {
   int32_t precision; /* the least that float32 products may be computed with, e.g. DF_TF32 */
   int32_t algorithm; /* which of the kernel's algorithms is wanted: 1 + its number, or 0 for what
                       * the kernel finds best (ABI 1.3; see df_prepared) */
+  void *device;      /* the handle of the open device that will run it, as its functions get it;
+                      * null where that isn't known, as in accepts (ABI 1.5) */
 } df_node;
 
 /* A prepacked copy of one constant input that a kernel wants kept. The planner gives it persistent

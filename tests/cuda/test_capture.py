@@ -47,7 +47,7 @@ def test_a_card_that_fails_while_it_captures_is_said(standin, standin_registry):
     session = df.Session(elementwise(7), devices=DEVICES, registry=standin_registry)
     x = np.zeros(7, np.float32)
     session.run(x)
-    standin.fail("kernel", "df_map")
+    standin.fail("kernel")
     try:
         with pytest.raises(df.DeviceError, match=r"cuda:0 \(stand-in\): .*illegal memory access"):
             session.run(x)

@@ -3,6 +3,7 @@ the vendor's libraries, over stand-ins that are as strict with their arguments."
 
 from __future__ import annotations
 
+import gc
 import math
 import shutil
 
@@ -247,14 +248,73 @@ def test_uneven_rows_go_to_the_library_in_strips(a, b, transposed, bias, vendor)
         np.testing.assert_allclose(y, exact, atol=3e-2)
 
 
-def test_an_algorithm_works_on_a_card_that_it_was_not_chosen_for(vendor):
-    """What prepares a kernel need not know the card on which it will run."""
+def test_algorithms_are_chosen_for_the_card_that_runs_them(vendor):
     registry, library = vendor
-    before = library.launches
+    before, asked = library.launches, (library.questions(0), library.questions(1))
     agree(registry, [Sample(ops.matmul_bias, (x(6, 20), x(20, 9), x(9)))], "cuda:1")
     window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
     agree(registry, [Sample(ops.conv_relu, (x(2, 3, 5, 5), x(4, 3, 3, 3), x(4)), window)], "cuda:1")
     assert library.launches > before
+    assert library.questions(0) == asked[0]
+    assert library.questions(1) > asked[1]
+
+
+def product(registry, op="matmul", **how):
+    """A session of the op's first sample on ``cuda``, and what it is fed."""
+    sample = next(s for s in SAMPLES if s.op.name == op)
+    return df.Session(df.Model(sample.build()), devices=["cuda"], registry=registry, **how), sample.feeds()
+
+
+def test_each_session_has_handles_of_its_own(vendor):
+    registry, library = vendor
+    gc.collect()
+    before = library.handles
+    made = []
+    for count in (1, 2, 3):
+        made.append([product(registry, op) for op in ("matmul", "conv")])
+        for session, feeds in made[-1]:
+            session.run(feeds)
+        assert library.handles == before + 2 * count
+    del session, feeds
+    made.clear()
+    gc.collect()
+    assert library.handles == before
+
+
+@pytest.mark.parametrize(
+    ("op", "precision", "refused", "found"),
+    [
+        ("matmul", "bf16", (), "matmul f32 cublaslt bf16"),
+        ("matmul", "bf16", ("bf16",), "matmul f32 cublaslt tf32"),
+        ("matmul", "tf32", ("tf32",), "matmul f32 cublaslt float32"),
+        ("matmul", "bf16", ("bf16", "tf32", "float32"), "matmul f32 cublaslt own"),
+        ("matmul", "float32", (), "matmul f32 cublaslt float32"),
+        ("conv", "bf16", (), "conv f32 cudnn tf32"),
+        ("conv", "tf32", ("tf32",), "conv f32 cudnn float32"),
+        ("conv", "float32", ("float32",), "conv f32 cudnn own"),
+    ],
+)
+def test_what_the_library_lacks_is_computed_by_the_next_precision_and_said(op, precision, refused, found, vendor):
+    registry, library = vendor
+    try:
+        library.refuse(*refused)
+        session, feeds = product(registry, op, precision=precision)
+        expected = product(registry, op)[0].run(feeds)
+        assert found in [step.kernel for step in session.profile(feeds, rounds=1).steps]
+        assert found in [node.kernel for node in session.placement(feeds)]
+        for name, array in session.run(feeds).items():
+            np.testing.assert_allclose(array, expected[name], rtol=2e-2, atol=2e-2)
+    finally:
+        library.refuse()
+
+
+def test_our_own_kernel_is_chosen_by_avoiding_the_others(vendor):
+    registry, _ = vendor
+    session, feeds = product(registry, algorithms=df.Algorithms(avoid=["float32"]))
+    assert "matmul f32 cublaslt own" in [node.kernel for node in session.placement(feeds)]
+    expected = product(registry)[0].run(feeds)
+    for name, array in session.run(feeds).items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

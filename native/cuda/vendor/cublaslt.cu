@@ -1,6 +1,7 @@
 /* vendor/cublaslt.cu: matrix products by the vendor's library, when it is installed. Bias and relu
- * are its epilogues, the algorithm is chosen when a plan is made. What it can't express (a matrix
- * with neither stride 1, a batch of many axes) our own kernel does. */
+ * are its epilogues, the algorithm is chosen when a plan is made: of the precision that is asked
+ * for, or the next one that is more exact. What it can't express (a matrix with neither stride 1, a
+ * batch of many axes) our own kernel does. */
 #include "gemm/linalg.h"
 #include "vendor/cublaslt_api.h"
 #include "vendor/library.h"
@@ -49,11 +50,6 @@ functions load() {
 const functions &lt() {
   static const functions found = load();
   return found;
-}
-
-handle handle_of_card() {
-  static df_vendor_handles<handle> handles;
-  return handles.of_card([](handle *out) { return lt().cublasLtCreate(out); });
 }
 
 /* ---- A product in the library's words ------------------------------------------------------- */
@@ -137,11 +133,7 @@ int64_t products_inside(const df_gemm &g, int32_t axis) {
   return count;
 }
 
-int describe(const df_gemm &g, const problem &p, int32_t precision, const void *bias,
-             described *out) {
-  const int compute = precision == DF_TF32   ? int(COMPUTE_32F_FAST_TF32)
-                      : precision == DF_BF16 ? int(COMPUTE_32F_FAST_16BF)
-                                             : int(COMPUTE_32F);
+int describe(const df_gemm &g, const problem &p, int compute, const void *bias, described *out) {
   const int32_t first_op = p.first.transposed ? OP_T : OP_N;
   const int32_t second_op = p.second.transposed ? OP_N : OP_T;
   description *product = &out->product;
@@ -174,16 +166,24 @@ int describe(const df_gemm &g, const problem &p, int32_t precision, const void *
 
 /* ---- Choosing ------------------------------------------------------------------------------- */
 
+/* The paths of a product, the fastest one first; a plan names them. */
+enum path { BY_BF16, BY_TF32, BY_FLOAT32, BY_OWN, PATHS };
+const char *const path_names[PATHS] = {"bf16", "tf32", "float32", "own"};
+
+/* The fastest path that a precision allows. */
+path first_path(int32_t precision) {
+  return precision == DF_BF16 ? BY_BF16 : precision == DF_TF32 ? BY_TF32 : BY_FLOAT32;
+}
+
 struct choice {
-  bool found;
+  path by; /* BY_OWN: the library has no algorithm */
   algorithm algo;
   size_t workspace;
 };
 
-/* The library's first choice for addresses that are multiples of |alignment| bytes. Partial sums
- * go through the workspace, so that their order is fixed. */
-choice choose(handle own, described *d, uint32_t alignment, size_t workspace) {
-  choice out{};
+/* The library's first choice for addresses that are multiples of |alignment| bytes; false when it
+ * has none. Partial sums go through the workspace, so that their order is fixed. */
+bool ask(handle own, described *d, uint32_t alignment, choice *out) {
   preference wish;
   const uint32_t reduction = REDUCTION_COMPUTE_TYPE;
   int status = lt().cublasLtMatmulPreferenceInit_internal(&wish, sizeof wish);
@@ -191,7 +191,7 @@ choice choose(handle own, described *d, uint32_t alignment, size_t workspace) {
     if (!status)
       status = lt().cublasLtMatmulPreferenceSetAttribute(&wish, attribute, value, bytes);
   };
-  const uint64_t most = workspace;
+  const uint64_t most = WORKSPACE;
   set(PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
   set(PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction);
   for (int side = PREF_MIN_ALIGNMENT_A_BYTES; side <= PREF_MIN_ALIGNMENT_D_BYTES; side++)
@@ -202,18 +202,17 @@ choice choose(handle own, described *d, uint32_t alignment, size_t workspace) {
     status = lt().cublasLtMatmulAlgoGetHeuristic(own, &d->product, &d->first, &d->second,
                                                  &d->result, &d->result, &wish, 1, &answer, &found);
   if (status || found < 1 || answer.status)
-    return out;
-  out.found = true;
-  out.algo = answer.algo;
-  out.workspace = answer.workspace;
-  return out;
+    return false;
+  out->algo = answer.algo;
+  out->workspace = answer.workspace;
+  return true;
 }
 
-/* What prepare found for the card that it ran on. |workspace| is the library's and our kernel's; a
- * strip is staged behind it. */
+/* What prepare found for the queue that will run the product. |workspace| is the library's and our
+ * kernel's; a strip is staged behind it. */
 struct product_state {
-  int card;
-  int32_t precision;
+  handle own;
+  cudaStream_t stream;
   size_t workspace;
   choice aligned, unaligned;
   df_strips strips;
@@ -225,13 +224,25 @@ const void *some_address(uint32_t alignment) {
   return reinterpret_cast<const void *>(static_cast<uintptr_t>(alignment));
 }
 
-choice choose_for(const df_gemm &g, const problem &p, int32_t precision, uint32_t alignment,
-                  size_t workspace) {
+int compute_of(path by) {
+  return by == BY_BF16   ? int(COMPUTE_32F_FAST_16BF)
+         : by == BY_TF32 ? int(COMPUTE_32F_FAST_TF32)
+                         : int(COMPUTE_32F);
+}
+
+/* By the first path from |fastest| on that the library has an algorithm for. */
+choice choose(handle own, const df_gemm &g, const problem &p, path fastest, uint32_t alignment) {
+  choice out{};
   described d;
-  handle own = handle_of_card();
-  if (!own || describe(g, p, precision, some_address(alignment), &d))
-    return choice{};
-  return choose(own, &d, alignment, workspace);
+  for (int by = fastest; by < BY_OWN; by++) {
+    out.by = static_cast<path>(by);
+    if (!describe(g, p, compute_of(out.by), some_address(alignment), &d) &&
+        ask(own, &d, alignment, &out))
+      return out;
+  }
+  out = {};
+  out.by = BY_OWN;
+  return out;
 }
 
 /* Whether all matrices that the library is given but those of |except| begin at 16 bytes. */
@@ -242,13 +253,15 @@ bool is_aligned_beside(const df_gemm &g, df_gemm_matrix except) {
 
 /* The library's choices for the strips of a product, or none: float32 by its own arithmetic gains
  * nothing by them. */
-void choose_strips(const df_gemm &g, int32_t precision, product_state *state) {
-  if (precision != DF_TF32 && precision != DF_BF16)
+void choose_strips(const df_gemm &g, path fastest, product_state *state) {
+  if (fastest == BY_FLOAT32)
     return;
   const df_strips s = df_strips_of(g);
   auto choice_of = [&](const df_gemm &block, uint32_t alignment) {
     problem p;
-    return problem_of(block, &p) ? choose_for(block, p, precision, alignment, WORKSPACE) : choice{};
+    choice none{};
+    none.by = BY_OWN;
+    return problem_of(block, &p) ? choose(state->own, block, p, fastest, alignment) : none;
   };
   if (!s.count)
     return;
@@ -257,7 +270,7 @@ void choose_strips(const df_gemm &g, int32_t precision, product_state *state) {
   state->strip = choice_of(df_strip_of(g, s, 0, nullptr), ALIGNED);
   state->last_strip = choice_of(df_strip_of(g, s, s.count - 1, nullptr), ALIGNED);
   state->rest = all_even ? state->strip : choice_of(rest, UNALIGNED);
-  if (state->strip.found && state->last_strip.found && state->rest.found)
+  if (std::max({state->strip.by, state->last_strip.by, state->rest.by}) < BY_FLOAT32)
     state->strips = s;
 }
 
@@ -268,20 +281,37 @@ template <bool BIAS, bool RELU> df_gemm with_end(df_gemm g, const void *bias) {
   return g;
 }
 
+/* The path that a plan names is that of aligned operands, which those of a plan are but for views.
+ */
 template <bool BIAS, bool RELU>
-df_status prepare(const df_node *node, df_prepared *out, df_error *) {
+df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
+  df_queue *queue = df_vendor_queue(node, error);
+  if (!queue)
+    return DF_UNSUPPORTED;
   df_gemm g = with_end<BIAS, RELU>(df_matmul_of_node(node), some_address(ALIGNED));
   product_state *state = new (std::nothrow) product_state{};
   if (!state)
     return DF_OUT_OF_MEMORY;
+  std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  df_on_card card(queue->card);
+  state->own = df_vendor_handle(queue, lt().cublasLtCreate, lt().cublasLtDestroy);
+  state->stream = queue->stream;
+  state->aligned.by = state->unaligned.by = BY_OWN;
   problem p;
-  state->card = df_vendor_card();
-  state->precision = node->precision;
-  if (problem_of(g, &p)) {
-    state->unaligned = choose_for(g, p, node->precision, UNALIGNED, WORKSPACE);
-    state->aligned = choose_for(g, p, node->precision, ALIGNED, WORKSPACE);
-    choose_strips(g, node->precision, state);
+  if (state->own && problem_of(g, &p)) {
+    state->aligned = choose(state->own, g, p, first_path(node->precision), ALIGNED);
+    out->possible = int64_t{1} << state->aligned.by;
+    if (node->algorithm - 1 == BY_OWN) {
+      state->aligned.by = BY_OWN;
+    } else {
+      state->unaligned = choose(state->own, g, p, first_path(node->precision), UNALIGNED);
+      choose_strips(g, first_path(node->precision), state);
+    }
   }
+  out->algorithms = path_names;
+  out->n_algorithms = PATHS;
+  out->algorithm = state->aligned.by;
+  out->possible |= int64_t{1} << BY_OWN;
   df_gemm_plan(&g);
   state->workspace = std::max({state->unaligned.workspace, state->aligned.workspace,
                                state->strip.workspace, state->last_strip.workspace,
@@ -322,14 +352,14 @@ df_status launch_all(const df_call *call, const df_gemm &g, const problem &p,
                      const product_state &state, const choice &chosen, float beta) {
   const float one = 1.0f;
   described d;
-  handle own = handle_of_card();
-  int status = own ? describe(g, p, state.precision, g.end.column_bias, &d) : int(NOT_INITIALIZED);
+  int status = describe(g, p, compute_of(chosen.by), g.end.column_bias, &d);
   for (int64_t i = 0; i < p.launches && !status; i++) {
     df_gemm at;
     find_launch(g, p, i, &at);
-    status = lt().cublasLtMatmul(own, &d.product, &one, at.b, &d.first, at.a, &d.second, &beta,
-                                 at.c, &d.result, at.c, &d.result, &chosen.algo, call->workspace,
-                                 state.workspace, static_cast<cudaStream_t>(call->stream));
+    status =
+        lt().cublasLtMatmul(state.own, &d.product, &one, at.b, &d.first, at.a, &d.second, &beta,
+                            at.c, &d.result, at.c, &d.result, &chosen.algo, call->workspace,
+                            state.workspace, static_cast<cudaStream_t>(call->stream));
   }
   return status ? df_fail(call, DF_DEVICE, "cuBLASLt: %s", lt().cublasLtGetStatusString(status))
                 : df_status(DF_OK);
@@ -364,23 +394,20 @@ df_status launch_strips(const df_call *call, const df_gemm &g, const product_sta
   return status ? status : launch_block(call, df_strips_rest(g, s), state, s.count);
 }
 
-/* An algorithm of another card is chosen again, within the workspace that there is. */
 template <bool BIAS, bool RELU> df_status run(const df_call *call) {
   const product_state &state = *static_cast<const product_state *>(call->state);
   df_gemm g = with_end<BIAS, RELU>(df_matmul_of_call(call), df_in<const float>(call, 2));
   problem p;
-  choice chosen{};
-  if (state.strips.count && df_vendor_card() == state.card &&
-      is_aligned_beside(g, state.strips.staged))
+  if (call->stream != state.stream)
+    return df_fail(call, DF_INTERNAL, "prepared for another session");
+  if (state.strips.count && is_aligned_beside(g, state.strips.staged))
     return launch_strips(call, g, state);
   if (problem_of(g, &p)) {
-    const bool aligned = is_aligned(g, p);
-    chosen = aligned && state.aligned.found ? state.aligned : state.unaligned;
-    if (chosen.found && df_vendor_card() != state.card)
-      chosen = choose_for(g, p, state.precision, aligned ? ALIGNED : UNALIGNED, state.workspace);
+    const choice &chosen =
+        state.aligned.by != BY_OWN && is_aligned(g, p) ? state.aligned : state.unaligned;
+    if (chosen.by != BY_OWN)
+      return launch_all(call, g, p, state, chosen, 0.0f);
   }
-  if (chosen.found)
-    return launch_all(call, g, p, state, chosen, 0.0f);
   df_gemm_plan(&g);
   return df_gemm_run(call, &g, call->workspace);
 }

@@ -53,6 +53,7 @@ enum { REDUCTION_COMPUTE_TYPE = 2 }; /* partial sums through the workspace */
   X(size_t, cublasLtGetVersion, (void))                                                            \
   X(const char *, cublasLtGetStatusString, (int))                                                  \
   X(int, cublasLtCreate, (handle *))                                                               \
+  X(int, cublasLtDestroy, (handle))                                                                \
   X(int, cublasLtMatmulDescInit_internal, (description *, size_t, int compute, int scale))         \
   X(int, cublasLtMatmulDescSetAttribute, (description *, int, const void *, size_t))               \
   X(int, cublasLtMatrixLayoutInit_internal,                                                        \

@@ -1,7 +1,7 @@
 /* vendor/cudnn.cu: convolutions and their gradients by the vendor's library, when it is installed.
  * Bias, addend and relu follow in one pass of our own. The algorithm is chosen when a plan is made,
- * among those that give the same bits every time; where the library has none our own kernel runs.
- */
+ * among those that give the same bits every time: of the precision that is asked for, or the next
+ * one that is more exact; where the library has none our own kernel runs. */
 #include "conv/conv.h"
 #include "vendor/cudnn_api.h"
 #include "vendor/library.h"
@@ -50,25 +50,19 @@ const functions &dnn() {
   return found;
 }
 
-handle handle_of_card() {
-  static df_vendor_handles<handle> handles;
-  return handles.of_card([](handle *out) { return dnn().cudnnCreate(out); });
-}
-
-/* Held by whoever uses a handle: it works for one thread, and one stream, at a time. */
-std::mutex &using_handles() {
-  static std::mutex lock;
-  return lock;
-}
-
 /* ---- A convolution in the library's words --------------------------------------------------- */
 
 enum kind { FORWARD, INPUT, WEIGHT };
 
-/* What prepare found for the card that it ran on; the descriptions are only read later. */
+/* The paths of a convolution, the fastest one first; a plan names them. */
+enum path { BY_TF32, BY_FLOAT32, BY_OWN, PATHS };
+const char *const path_names[PATHS] = {"tf32", "float32", "own"};
+
+/* What prepare found for the queue that will run it; the descriptions are only read later. */
 struct conv_state {
-  int card;
-  bool found;
+  handle own;
+  cudaStream_t stream;
+  path by; /* BY_OWN: the library has no algorithm */
   int algo;
   size_t workspace; /* that the plan has */
   tensor x, y;
@@ -93,7 +87,7 @@ int describe_tensor(tensor *out, int64_t batch, int64_t channels, const int32_t 
 }
 
 /* The library wants two axes or three. */
-int describe(const df_conv &conv, int math, conv_state *out) {
+int describe(const df_conv &conv, conv_state *out) {
   const int axes = conv.rank == 3 ? 3 : 2, first = DF_AXES - axes;
   int weight[2 + DF_AXES] = {static_cast<int>(conv.groups * conv.filters),
                              static_cast<int>(conv.channels)};
@@ -112,9 +106,8 @@ int describe(const df_conv &conv, int math, conv_state *out) {
     status = dnn().cudnnSetConvolutionNdDescriptor(out->conv, axes, conv.pad + first,
                                                    conv.stride + first, conv.dilation + first,
                                                    CROSS_CORRELATION, DATA_FLOAT);
-  if (!status)
-    status = dnn().cudnnSetConvolutionGroupCount(out->conv, static_cast<int>(conv.groups));
-  return status ? status : dnn().cudnnSetConvolutionMathType(out->conv, math);
+  return status ? status
+                : dnn().cudnnSetConvolutionGroupCount(out->conv, static_cast<int>(conv.groups));
 }
 
 /* Bytes that an algorithm wants, or a failure. */
@@ -142,26 +135,31 @@ int candidates_of(handle own, const conv_state &s, int *found, candidate *out) {
                                                                CANDIDATES, found, out);
 }
 
-/* The first of the library's suggestions that is deterministic and fits. Exact convolutions keep to
- * plain multiply-adds; the others may round to TF32, which is finer than bfloat16. No algorithm may
- * convert to half precision: its range is too small. */
-template <kind KIND> void choose(handle own, bool exact, conv_state *s) {
+/* Takes the first of the library's suggestions that is deterministic and fits, or gives false.
+ * Exact convolutions keep to plain multiply-adds; the others may round to TF32, which is finer than
+ * bfloat16. No algorithm may convert to half precision: its range is too small. */
+template <kind KIND> bool choose(path by, conv_state *s) {
+  const bool exact = by == BY_FLOAT32;
   candidate found[CANDIDATES];
   int count = 0;
-  if (candidates_of<KIND>(own, *s, &count, found))
-    return;
-  for (int i = 0; i < count && !s->found; i++) {
+  if (dnn().cudnnSetConvolutionMathType(s->conv, exact ? int(FMA_MATH) : int(DEFAULT_MATH)) ||
+      candidates_of<KIND>(s->own, *s, &count, found))
+    return false;
+  for (int i = 0; i < count; i++) {
     size_t bytes = 0;
     if (found[i].status || found[i].determinism != DETERMINISTIC ||
         found[i].math == TENSOR_OP_MATH_ALLOW_CONVERSION)
       continue;
-    if (dnn().cudnnSetConvolutionMathType(s->conv, exact ? int(FMA_MATH) : found[i].math) ||
-        workspace_of<KIND>(own, *s, found[i].algo, &bytes) || bytes > WORKSPACE)
+    const int math = exact ? int(FMA_MATH) : found[i].math;
+    if (dnn().cudnnSetConvolutionMathType(s->conv, math) ||
+        workspace_of<KIND>(s->own, *s, found[i].algo, &bytes) || bytes > WORKSPACE)
       continue;
-    s->found = true;
+    s->by = math == FMA_MATH ? BY_FLOAT32 : BY_TF32;
     s->algo = found[i].algo;
     s->workspace = bytes;
+    return true;
   }
+  return false;
 }
 
 /* ---- Preparing ------------------------------------------------------------------------------ */
@@ -196,18 +194,31 @@ void release(void *state) {
   delete s;
 }
 
-template <kind KIND> df_status prepare(const df_node *node, df_prepared *out, df_error *) {
+template <kind KIND> df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
+  df_queue *queue = df_vendor_queue(node, error);
+  if (!queue)
+    return DF_UNSUPPORTED;
   conv_state *s = new (std::nothrow) conv_state{};
   if (!s)
     return DF_OUT_OF_MEMORY;
   const df_conv conv = conv_of(KIND, node);
   const bool exact = node->precision != DF_TF32 && node->precision != DF_BF16;
-  handle own = handle_of_card();
-  std::lock_guard<std::mutex> guard(using_handles());
-  s->card = df_vendor_card();
-  if (own && !describe(conv, exact ? int(FMA_MATH) : int(DEFAULT_MATH), s))
-    choose<KIND>(own, exact, s);
-  if (!s->found)
+  std::lock_guard<std::recursive_mutex> guard(queue->lock);
+  df_on_card card(queue->card);
+  s->own = df_vendor_handle(queue, dnn().cudnnCreate, dnn().cudnnDestroy);
+  s->stream = queue->stream;
+  s->by = BY_OWN;
+  if (s->own && !dnn().cudnnSetStream(s->own, queue->stream) && !describe(conv, s))
+    for (int by = exact ? BY_FLOAT32 : BY_TF32; by < BY_OWN; by++)
+      if (choose<KIND>(static_cast<path>(by), s))
+        break;
+  out->possible = int64_t{1} << s->by | int64_t{1} << BY_OWN;
+  if (node->algorithm - 1 == BY_OWN)
+    s->by = BY_OWN;
+  out->algorithms = path_names;
+  out->n_algorithms = PATHS;
+  out->algorithm = s->by;
+  if (s->by == BY_OWN)
     s->workspace = static_cast<size_t>(own_workspace(KIND, conv));
   out->workspace = static_cast<int64_t>(s->workspace);
   out->state = s;
@@ -224,22 +235,12 @@ df_status finish(const df_call *call, const df_conv &conv, float *y, const df_ge
   return df_conv_finish(call, y, y, 1, count, conv.out_size, channels, end);
 }
 
-/* What the library has for this card; that of another one must fit into the plan's workspace. */
-template <kind KIND> bool is_usable(handle own, const conv_state &s) {
-  size_t bytes = 0;
-  if (!own || !s.found)
-    return false;
-  return df_vendor_card() == s.card ||
-         (!workspace_of<KIND>(own, s, s.algo, &bytes) && bytes <= s.workspace);
-}
-
 template <kind KIND>
-df_status launch(const df_call *call, handle own, const conv_state &s, float *out,
-                 const float *first, const float *second) {
+df_status launch(const df_call *call, const conv_state &s, float *out, const float *first,
+                 const float *second) {
   const float one = 1.0f, zero = 0.0f;
-  int status = dnn().cudnnSetStream(own, static_cast<cudaStream_t>(call->stream));
-  if (status)
-    return df_fail(call, DF_DEVICE, "cuDNN: %s", dnn().cudnnGetErrorString(status));
+  const handle own = s.own;
+  int status;
   if constexpr (KIND == FORWARD)
     status = dnn().cudnnConvolutionForward(own, &one, s.x, first, s.w, second, s.conv, s.algo,
                                            call->workspace, s.workspace, &zero, s.y, out);
@@ -254,24 +255,18 @@ df_status launch(const df_call *call, handle own, const conv_state &s, float *ou
                 : df_status(DF_OK);
 }
 
-/* Without an algorithm prepare asked for the workspace of our own kernel. An algorithm of another
- * card that doesn't fit is an error: that workspace may be too small for ours as well. */
+/* Without an algorithm prepare asked for the workspace of our own kernel. */
 template <kind KIND> df_status run(const df_call *call, const df_gemm_end &end) {
   const conv_state &s = *static_cast<const conv_state *>(call->state);
   const df_conv conv = conv_of(KIND, call);
   const float *first = df_in<const float>(call, 0), *second = df_in<const float>(call, 1);
   float *out = df_out<float>(call, 0);
-  if (!s.found)
+  if (s.by == BY_OWN)
     return KIND == WEIGHT ? df_conv_weight(call, conv, out, first, second)
                           : df_conv_shifted(call, conv, KIND == INPUT, out, first, second, end);
-  df_status status;
-  {
-    handle own = handle_of_card();
-    std::lock_guard<std::mutex> guard(using_handles());
-    status = is_usable<KIND>(own, s)
-                 ? launch<KIND>(call, own, s, out, first, second)
-                 : df_fail(call, DF_DEVICE, "cuDNN's algorithm wants more workspace on this card");
-  }
+  if (call->stream != s.stream)
+    return df_fail(call, DF_INTERNAL, "prepared for another session");
+  const df_status status = launch<KIND>(call, s, out, first, second);
   return status ? status : finish(call, conv, out, end);
 }
 

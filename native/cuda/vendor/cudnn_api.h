@@ -36,6 +36,7 @@ enum { NON_DETERMINISTIC = 0, DETERMINISTIC = 1 };
   X(size_t, cudnnGetVersion, (void))                                                               \
   X(const char *, cudnnGetErrorString, (int))                                                      \
   X(int, cudnnCreate, (handle *))                                                                  \
+  X(int, cudnnDestroy, (handle))                                                                   \
   X(int, cudnnSetStream, (handle, cudaStream_t))                                                   \
   X(int, cudnnCreateTensorDescriptor, (tensor *))                                                  \
   X(int, cudnnDestroyTensorDescriptor, (tensor))                                                   \

@@ -1,10 +1,10 @@
 /* vendor/library.h: libraries of the card's maker, opened when they are first asked for. */
 #ifndef DF_CUDA_VENDOR_LIBRARY_H
 #define DF_CUDA_VENDOR_LIBRARY_H
-#include "dataflow_cuda.h"
+#include "queue.h"
 
 #include <dlfcn.h>
-#include <mutex>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string>
 
@@ -23,28 +23,27 @@ struct df_vendor_library {
   }
 };
 
-/* A library's handles, one per card, made when first asked for; they stay as long as the process.
- */
-template <typename H> struct df_vendor_handles {
-  enum { MOST_CARDS = 64 };
-  std::mutex lock;
-  H handles[MOST_CARDS];
+/* The queue that will run a node; null, with the error, when the host doesn't say. */
+static inline df_queue *df_vendor_queue(const df_node *node, df_error *error) {
+  if (node->struct_size >= sizeof(df_node) && node->device)
+    return static_cast<df_queue *>(node->device);
+  snprintf(error->text, sizeof error->text, "the host doesn't say which device runs the node");
+  return nullptr;
+}
 
-  /* That of the calling thread's card; null when |create| fails. */
-  template <typename F> H of_card(F create) {
-    int card = 0;
-    if (cudaGetDevice(&card) != cudaSuccess || card < 0 || card >= MOST_CARDS)
-      return nullptr;
-    std::lock_guard<std::mutex> guard(lock);
-    if (!handles[card] && create(&handles[card]) != 0)
-      handles[card] = nullptr;
-    return handles[card];
-  }
-};
-
-static inline int df_vendor_card() {
-  int card = -1;
-  return cudaGetDevice(&card) == cudaSuccess ? card : -1;
+/* The queue's handle of a library, made when it is first asked for; null when |create| fails. A
+ * handle works for one thread and one stream at a time, as a queue does. The queue is locked and
+ * its card is chosen. */
+template <typename H> H df_vendor_handle(df_queue *queue, int (*create)(H *), int (*destroy)(H)) {
+  const void *const key = reinterpret_cast<const void *>(create);
+  for (const df_library_handle &known : queue->handles)
+    if (known.key == key)
+      return static_cast<H>(known.handle);
+  H made = nullptr;
+  if (create(&made))
+    return nullptr;
+  queue->handles.push_back({key, made, [destroy, made] { destroy(made); }});
+  return made;
 }
 
 #endif
