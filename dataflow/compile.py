@@ -10,7 +10,7 @@ from typing import Any
 from .execute.devices import Devices
 from .execute.execution import Placement
 from .ir.graph import Graph, Initializer
-from .ir.lowered import BaseTensor, Lowered, LoweredNode
+from .ir.lowered import NO_STATE, BaseTensor, Lowered, LoweredNode, RunState
 from .ir.plan import Plan
 from .lower.lowering import lower
 from .lower.placement import targets_of
@@ -51,6 +51,7 @@ def compile_graph(
     owners: Mapping[str, str] = MappingProxyType({}),
     folding: bool = True,
     fusion: bool = True,
+    state: RunState = NO_STATE,
 ) -> Compiled:
     """The plan of a bound graph, and what it was made from.
 
@@ -63,6 +64,7 @@ def compile_graph(
         owners: owning memory of each mutable initializer.
         folding: compute at compile time what depends on constants alone, and join constant scales per channel.
         fusion: let one kernel compute several ops where a device has one for them.
+        state: inputs and outputs that stay in a memory from run to run.
 
     Raises:
         ModelError: no device takes a node.
@@ -70,7 +72,7 @@ def compile_graph(
     """
     phases: list[Phase] = ["simplify", *(["fold"] if folding else ()), *(["fuse"] if fusion else ())]
     graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable))
-    lowered, initial = lower(graph, placement.pins, registry, owners)
+    lowered, initial = lower(graph, placement.pins, registry, owners, state)
 
     def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:
         from .execute.autotune import time_algorithms

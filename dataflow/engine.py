@@ -11,13 +11,14 @@ from types import MappingProxyType
 from .compile import Compiled, compile_graph
 from .execute.execution import Execution, choose_devices, open_devices
 from .execute.program import Program
+from .execute.run_state import KeptState
 from .execute.scratch import Scratch
 from .execute.series import SeriesProgram, can_move
 from .execute.variables import Variables
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .ir.graph import Graph
-from .ir.lowered import Lowered
+from .ir.lowered import NO_STATE, Lowered, RunState
 from .ir.types import Array
 from .planning.budget import check_budget
 from .planning.series import series_of
@@ -36,23 +37,37 @@ class Engine:
         graph: the user's, to which the patterns of pins refer.
         plans: how many are kept per kind of program, the least recently used going first.
         borrows: constants that nobody can change stay where they lie, instead of being copied.
+        state: outputs that runs leave for the next, and the inputs that they become.
 
     Attributes:
         registry: what plugins offer.
         placement: devices in order, and what runs where.
         devices: the same, open.
         variables: the stored tensors.
+        state: what runs left; None where they leave nothing.
 
     Raises:
         InputError: an unknown device, option or precision; a pin that fits nothing.
         DeviceError: a named device is unavailable.
     """
 
-    def __init__(self, how: Execution, graph: Graph, *, plans: int, borrows: bool = False) -> None:
+    def __init__(
+        self,
+        how: Execution,
+        graph: Graph,
+        *,
+        plans: int,
+        borrows: bool = False,
+        state: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._how, self._plans, self._borrows = how, plans, borrows
         self.registry = registry_of(how.registry)
         self.placement = choose_devices(how, self.registry, graph)
         self.devices = open_devices(how, self.placement, self.registry)
+        pairs = RunState(MappingProxyType(dict(state)), self.devices.memories[self.placement.devices[0]])
+        # Programs of a session with state run one after the other.
+        self.state = KeptState(pairs, self.devices) if state else None
+        self._scratch = Scratch(self.devices) if state else None
         self._begin()
 
     def _begin(self) -> None:
@@ -115,6 +130,7 @@ class Engine:
             owners=owners,
             folding=self._how.fold,
             fusion=self._how.fuse,
+            state=NO_STATE if self.state is None else self.state.state,
         )
 
     def build(
@@ -144,6 +160,7 @@ class Engine:
             OutOfMemoryError: a memory can't hold the plan.
             LimitExceeded: the limits don't allow it.
         """
+        scratch = scratch or self._scratch
         made = self.compile(graph, mutable=mutable, owners=owners)
         plan, lowered = made.plan, made.lowered
         judge(lowered)
@@ -151,7 +168,7 @@ class Engine:
         reserved = {} if scratch is None else scratch.sizes
         check_budget(plan, self.devices.available(), present, reserved, self.devices.account)
         self.variables.require(plan, lowered, made.initial, newest)
-        return Program(plan, lowered, self.devices, self.variables, cap, scratch)
+        return Program(plan, lowered, self.devices, self.variables, cap, scratch, self.state)
 
     @property
     def makes_series(self) -> bool:
@@ -182,9 +199,10 @@ class Engine:
             return series
         judge(made.lowered)
         present = self.variables.keys | self.variables.lent(made.plan, made.initial)
-        check_budget(made.plan, self.devices.available(), present, {}, self.devices.account)
+        reserved = {} if self._scratch is None else self._scratch.sizes
+        check_budget(made.plan, self.devices.available(), present, reserved, self.devices.account)
         self.variables.require(made.plan, made.lowered, made.initial, lambda name: None)
-        return SeriesProgram(series, made.lowered, self.devices, self.variables, cap)
+        return SeriesProgram(series, made.lowered, self.devices, self.variables, cap, self._scratch, self.state)
 
     def forget_programs(self) -> None:
         """Drops all programs; none may be running."""

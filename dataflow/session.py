@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from .engine import Engine
@@ -27,7 +28,7 @@ from .loaded import Loaded
 from .planning.algorithms import Algorithms
 from .plugin.device import Precision
 from .plugin.registry import Registry
-from .state import SessionState
+from .state import SessionState, checked_pairs, stays
 
 if TYPE_CHECKING:
     from .execute.profile import Profile
@@ -89,9 +90,8 @@ class Session:
         registry: of plugins; the installed ones by default.
         limits: the most memory and time that the model may take; for models that are not trusted. See ``Limits``.
         state: outputs that are inputs of the next run, like a decoder's cache: ``{"present.0.key": "past.0.key"}``.
-            They are neither given to ``run`` nor returned by it, unless ``outputs`` names them. ``cache_state`` finds
-            those of usual names. Before the first run they are zeros, as large as the other inputs say, or empty. Runs
-            wait for each other.
+            They stay on the first device, are not given to ``run``, and are returned where ``outputs`` names them.
+            ``cache_state`` finds those of usual names. At first they are zeros, as large as other inputs say, or empty.
 
     Raises:
         InputError: an unknown device, option or precision; state that the model hasn't, or whose types don't agree.
@@ -121,12 +121,14 @@ class Session:
         how = Execution(devices, threads, fold, fuse, precision, algorithms, pin, registry, limits)
         checks.text("fallback", fallback, ("warn", "error"))
         self._concurrency = integer("concurrency", concurrency)
-        engine = Engine(how, self.model.graph, plans=integer("plans", plans, 0), borrows=True)
+        pairs = {} if state is None else checked_pairs(self.model.graph, state)
+        kept = pairs if stays(self.model.graph, pairs) else {}
+        engine = Engine(how, self.model.graph, plans=integer("plans", plans, 0), borrows=True, state=kept)
         self._placement, self._devices = engine.placement, engine.devices
         self._judge = _Judge(fallback, engine.placement)
         self._reloading = threading.Lock()
         self._now: Loaded | None = self._load(engine)
-        self._state = None if state is None else SessionState(self._plain().graph, state)
+        self._state = SessionState(self._plain().graph, pairs, engine.state) if pairs else None
         self._running = threading.Lock()  # of runs with state
         renew_in_child(self)
 
@@ -233,9 +235,8 @@ class Session:
             names = None if wanted is None else (*wanted, *(n for n in state.outputs if n not in wanted))
             results = loaded.run(state.arguments(given), names, out)
             state.keep(results)
-        if wanted is None:
-            return {name: array for name, array in results.items() if name not in state.outputs}
-        return {name: results[name].copy() if name in state.outputs else results[name] for name in wanted}
+            results |= state.results(wanted or ())
+        return results if wanted is None else {name: results[name] for name in wanted}
 
     @property
     def state(self) -> Mapping[str, Array]:
@@ -245,7 +246,7 @@ class Session:
             ModelError: the session has none.
         """
         with self._running:
-            return self._kept_state().read()
+            return MappingProxyType(self._kept_state().read())
 
     def reset(self, values: Mapping[str, Array] | None = None) -> None:
         """Forgets the state that runs left: the next begins anew, or with ``values``, by the name of the input.

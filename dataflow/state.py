@@ -5,17 +5,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from .errors import InputError
 from .execute.arguments import checked_array, sizes_of_shapes
+from .execute.run_state import KeptState
 from .host import checks
 from .ir.dims import Dim, bind_size
 from .ir.graph import Graph
 from .ir.types import Array, TensorType
+from .ops.dynamic_shape import forms_of
+from .passes.dynamic_regions import depends_on_data
 
 _PAST = re.compile(r"past_key_values?|past")
 _PRESENT = re.compile(r"present_key_values?|present")
@@ -57,19 +59,14 @@ class SessionState:
 
     Args:
         graph: the model's.
-        pairs: outputs, and the inputs that they become.
-
-    Raises:
-        InputError: there is no such output or input, an input is named twice, or the types of a pair can't agree.
+        pairs: outputs, and the inputs that they become; see ``checked_pairs``.
+        kept: where programs find it and leave it; None: it is given to them, and they return it.
     """
 
-    def __init__(self, graph: Graph, pairs: Mapping[str, str]) -> None:
+    def __init__(self, graph: Graph, pairs: Mapping[str, str], kept: KeptState | None) -> None:
         self._inputs = {value.name: value for value in graph.inputs}
-        self._pairs = {output: _checked(graph, output, name) for output, name in checks.mapping("state", pairs).items()}
-        twice = [name for name in self._pairs.values() if [*self._pairs.values()].count(name) > 1]
-        if twice:
-            raise InputError(f"state: several outputs become the input {twice[0]!r}; it takes one")
-        self._names = frozenset(self._pairs.values())
+        self._pairs, self._kept = pairs, kept
+        self._names = frozenset(pairs.values())
         self.fed = tuple(value for value in graph.inputs if value.name not in self._names)
         self._arrays: dict[str, Array] = {}
 
@@ -91,24 +88,49 @@ class SessionState:
             )
 
     def arguments(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        """All inputs in the model's order: those that are given, and the state.
+        """All inputs in the model's order: those that are given, and the state; its data, or its shapes alone.
 
         State that no run has left yet is zero. A size of it that an input which is given has too is as large as there;
         others are 0: no token is in the cache.
         """
-        missing = self._names - self._arrays.keys()
-        sizes = sizes_of_shapes(self.fed, [given[value.name].shape for value in self.fed]) if missing else {}
-        begin = {name: _zeros(self._inputs[name].type, sizes) for name in missing}
-        found = {**given, **self._arrays, **begin}
+        missing = self._names - self._found().keys()
+        if missing:
+            sizes = sizes_of_shapes(self.fed, [given[value.name].shape for value in self.fed])
+            self._set({name: _zeros(self._inputs[name].type, sizes) for name in missing})
+        found = {**given, **self._found()}
         return {name: found[name] for name in self._inputs}
 
-    def keep(self, results: Mapping[str, Array]) -> None:
-        """Takes the outputs of a run."""
-        self._arrays = {name: results[output] for output, name in self._pairs.items()}
+    def _found(self) -> dict[str, Array]:
+        """What runs left, or arrays of its shapes."""
+        if self._kept is None:
+            return self._arrays
+        return {name: np.broadcast_to(np.empty((), t.dtype.numpy), t.sizes) for name, t in self._kept.types.items()}
 
-    def read(self) -> Mapping[str, Array]:
+    def _set(self, arrays: Mapping[str, Array]) -> None:
+        for name, array in arrays.items():
+            if self._kept is None:
+                self._arrays[name] = array
+            else:
+                self._kept.write(name, array, self._inputs[name].type)
+
+    def keep(self, results: dict[str, Array]) -> None:
+        """Takes its outputs out of those of a run."""
+        if self._kept is None:
+            self._arrays = {name: results.pop(output) for output, name in self._pairs.items()}
+
+    def read(self) -> dict[str, Array]:
         """Copies by the name of the input; empty before the first run."""
-        return MappingProxyType({name: array.copy() for name, array in self._arrays.items()})
+        if self._kept is None:
+            return {name: array.copy() for name, array in self._arrays.items()}
+        return {name: self._kept.read(name) for name in self._kept.types}
+
+    def results(self, names: Iterable[str]) -> dict[str, Array]:
+        """Copies of some outputs, which the last run left."""
+        wanted = {output: self._pairs[output] for output in names if output in self._pairs}
+        if not wanted:
+            return {}
+        there = self.read()
+        return {output: there[name] for output, name in wanted.items()}
 
     def reset(self, values: Mapping[str, Any]) -> None:
         """Forgets what runs left, and begins with ``values``.
@@ -122,7 +144,30 @@ class SessionState:
         given = [self._inputs[name] for name in values]
         arrays = {value.name: checked_array(value.name, value.type, values[value.name]).copy() for value in given}
         sizes_of_shapes(given, [array.shape for array in arrays.values()])
-        self._arrays = arrays
+        self._arrays = {}
+        if self._kept is not None:
+            self._kept.forget()
+        self._set(arrays)
+
+
+def stays(graph: Graph, pairs: Mapping[str, str]) -> bool:
+    """Whether programs of a graph can leave state where the next find it: one program computes all of it."""
+    strings = any(graph.outputs[output].type.dtype.kind == "s" for output in pairs)
+    return not strings and not forms_of(graph) and not depends_on_data(graph)
+
+
+def checked_pairs(graph: Graph, state: Mapping[str, str]) -> dict[str, str]:
+    """``state``, of which all names are known and all types agree.
+
+    Raises:
+        InputError: there is no such output or input, an input is named twice, or the types of a pair can't agree.
+    """
+    pairs = {output: _checked(graph, output, name) for output, name in checks.mapping("state", state).items()}
+    names = list(pairs.values())
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"state: several outputs become the input {twice[0]!r}; it takes one")
+    return pairs
 
 
 def _zeros(type_: TensorType, sizes: Mapping[str, int]) -> Array:

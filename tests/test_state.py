@@ -62,6 +62,17 @@ def test_a_token_is_not_planned(decoder):
     assert len(session.plans) == 4  # of the prompt, of two tokens, and of all others
 
 
+def test_state_lies_on_the_first_device(decoder, remote):
+    session = df.Session(decoder, ["remote", "cpu"], state=STATE, registry=remote)
+    for fed in tokens([4] + [1] * 5):
+        session.run(fed)
+    for plan in session.plans:
+        memory = {arena.name: (arena.kind, arena.memory) for arena in plan.arenas}
+        assert (memory["past"], memory["present"]) == (("before", "remote:0"), ("after", "remote:0"))
+        returned = [name for name, kind in memory.items() if kind[0] == "output"]
+        assert returned == ["y"]
+
+
 def test_state_is_read_and_set(decoder, devices):
     session = df.Session(decoder, state=STATE, **devices)
     runs = list(tokens([4, 1, 1, 1]))

@@ -138,6 +138,11 @@ class Tables:
             self.numbers += [table[name] for name in ("offset", "bytes", "iteration_stride", "origin")]
         return ffi.cast("df_operand *", table.ctypes.data)
 
+    @staticmethod
+    def rows(operands: CData, count: int) -> Array:
+        """A ``df_operand[]`` of so many as a record array, which shares its memory."""
+        return np.frombuffer(ffi.buffer(operands, count * _OPERAND.itemsize), _OPERAND)
+
     def _row(self, operand: Operand | None) -> tuple[int, ...]:
         """The fields of a ``df_operand``."""
         if operand is None:

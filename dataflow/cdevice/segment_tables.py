@@ -33,6 +33,7 @@ class SegmentTables:
 
     Attributes:
         native: the ``df_segment *``.
+        arenas: its ``df_arena[]``.
         filled: its steps, then those of each body.
     """
 
@@ -45,8 +46,8 @@ class SegmentTables:
     ) -> None:
         self._tables = Tables() if tables is None else tables
         self._threads, self._count = threads, len(arenas)
-        self._arenas = ffi.new("df_arena[]", max(len(arenas), 1))
-        for entry, (buffer, size, slot) in zip(self._arenas, arenas, strict=False):
+        self.arenas = ffi.new("df_arena[]", max(len(arenas), 1))
+        for entry, (buffer, size, slot) in zip(self.arenas, arenas, strict=False):
             entry.bytes, entry.slot = size, slot
             entry.base = ffi.NULL if buffer is None else buffer.base
         self._keep: list[Any] = [b for b, _, _ in arenas]
@@ -77,7 +78,7 @@ class SegmentTables:
             (index, o.buffer_stride) for index, o in enumerate(listed) if o is not None and o.buffer_stride
         ]
         into.struct_size, into.n_steps, into.n_operands = ffi.sizeof("df_segment"), len(planned), at
-        into.n_arenas, into.steps, into.operands, into.arenas = self._count, steps, operands, self._arenas
+        into.n_arenas, into.steps, into.operands, into.arenas = self._count, steps, operands, self.arenas
         into.threads = self._threads
         return buffer_strides
 

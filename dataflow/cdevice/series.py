@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from .._runtime import ffi, lib
 from ..ir.series import NotInSeries
 from ..ir.types import Array
+from ..plugin.device import Buffer
 from .abi import CData, Tables
 from .backend import BoundCSegment, CBackend
 from .segment_tables import FilledSteps, SegmentTables
@@ -37,6 +38,7 @@ class SeriesCSegment(BoundCSegment):
         arenas: per arena of the last plan: buffer or None, bytes, number of the slot or -1.
         threads: the session's.
         constants: arenas of constants on the host.
+        allocate: memory of the device, of so many bytes.
     """
 
     def __init__(
@@ -48,11 +50,14 @@ class SeriesCSegment(BoundCSegment):
         arenas: Sequence[tuple[Any, int, int]],
         threads: int,
         constants: frozenset[int],
+        allocate: Callable[[int], Buffer],
     ) -> None:
+        self._allocate, self._shared, self._workspace = allocate, len(arenas), allocate(64)
         self._backend, self._segment, self._error = backend, last, ffi.new("df_error *")
         own, other = Tables(shared=False), Tables(shared=False)
-        self._tables = SegmentTables(last.steps, arenas, threads, own)
-        SegmentTables(first.steps, arenas, threads, other)
+        with_workspace = [*arenas, (self._workspace, 0, -1)]
+        self._tables = SegmentTables(last.steps, with_workspace, threads, own)
+        SegmentTables(first.steps, with_workspace, threads, other)
         self._changes = [
             (numbers, positions, begin[positions], (numbers[positions] - begin[positions]) // count)
             for numbers, begin in zip(own.numbers, other.numbers, strict=True)
@@ -61,6 +66,7 @@ class SeriesCSegment(BoundCSegment):
         self._describe(threads, constants)
         self._prepare()
         self._expected = self._answers & self._mask
+        self._give_workspace()
         self._hold()
         backend.segments.add(self)
 
@@ -72,7 +78,6 @@ class SeriesCSegment(BoundCSegment):
         self._count = len(found)
         self._kernels = ffi.new("df_kernel *[]", max(self._count, 1))
         self._nodes = ffi.new("df_node[]", max(self._count, 1))
-        self._reserved = np.zeros(self._count, np.int64)  # bytes of workspace
         # What must be as it was planned: which prepacked copies are asked for, and the size of those that are made.
         self._mask = np.zeros((self._count, _WORDS), np.int64)
         self._mask[:, [0, _REPLACED]] = -1
@@ -80,7 +85,6 @@ class SeriesCSegment(BoundCSegment):
             step, entry, node = filled.planned[index], filled.steps[index], self._nodes[number]
             assert step.kernel is not None
             self._kernels[number] = step.kernel.code
-            self._reserved[number] = 0 if step.workspace is None else step.workspace.bytes
             node.struct_size, node.threads = ffi.sizeof("df_node"), threads
             node.n_inputs, node.n_outputs, node.n_attributes = entry.n_inputs, entry.n_outputs, entry.n_attributes
             node.inputs = filled.operands + entry.first_operand
@@ -95,6 +99,7 @@ class SeriesCSegment(BoundCSegment):
                 if step.prepacks and step.prepacks[which] is not None:
                     self._mask[number, word + _PREPACK_BYTES] = -1
         self._states = [_states_of(filled) for filled in self._tables.filled]
+        self._rows = [_workspaces_of(filled) for filled in self._tables.filled]
 
     def _prepare(self) -> None:
         """Asks the kernels for what the tables say."""
@@ -110,24 +115,46 @@ class SeriesCSegment(BoundCSegment):
             states[steps] = self._answers[at : at + len(steps), _STATE]
             at += len(steps)
 
+    def _give_workspace(self) -> None:
+        """One workspace for all steps, of which one runs at a time: what each wants does not grow evenly with sizes."""
+        wanted = self._answers[:, _WORKSPACE]
+        most = int(wanted.max(initial=0))
+        if most > self._workspace.bytes:
+            self._workspace = self._allocate(most)
+        arena = self._tables.arenas[self._shared]
+        arena.base, arena.bytes = self._workspace.base, self._workspace.bytes
+        at = 0
+        for table, rows in self._rows:
+            bytes_ = wanted[at : at + len(rows)]
+            table["bytes"][rows], table["offset"][rows], table["rank"][rows] = bytes_, 0, 0
+            table["arena"][rows] = np.where(bytes_ > 0, self._shared, -1)
+            at += len(rows)
+
     def move(self, t: int) -> None:
         """Becomes the segment of plan ``t``; the one before must not be running.
 
         Raises:
-            NotInSeries: a kernel doesn't take the sizes, or wants more memory or other prepacked copies.
+            NotInSeries: a kernel doesn't take the sizes, or wants other prepacked copies.
         """
-        before = self._made, self._held  # the segment that is prepared uses these states
+        before = self._made, self._held, self._workspace  # the segment that is prepared uses them
         for numbers, positions, begin, step in self._changes:
             numbers[positions] = begin + t * step
         refused = lib.df_first_refused(self._count, self._kernels, self._nodes)
         if refused < self._count:
             raise NotInSeries(f"a kernel does not take the sizes of number {t}")
         self._prepare()
-        other = ((self._answers & self._mask) != self._expected).any()
-        if other or (self._answers[:, _WORKSPACE] > self._reserved).any():
-            raise NotInSeries(f"a kernel wants other memory for the sizes of number {t}")
+        if ((self._answers & self._mask) != self._expected).any():
+            raise NotInSeries(f"a kernel wants other prepacked copies for the sizes of number {t}")
+        self._give_workspace()
         self._hold()
         del before
+
+
+def _workspaces_of(filled: FilledSteps) -> tuple[Array, list[int]]:
+    """The operands of a table of steps, and which are the workspaces of kernels."""
+    steps = [(step, entry) for step, entry in zip(filled.planned, filled.steps, strict=False) if not step.body]
+    count = sum(len(s.inputs) + len(s.outputs) + 1 + len(s.prepacks) for s in filled.planned)
+    return Tables.rows(filled.operands, count), [e.first_operand + e.n_inputs + e.n_outputs for _, e in steps]
 
 
 def _states_of(filled: FilledSteps) -> tuple[Array, list[int]]:

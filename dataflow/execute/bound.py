@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from .._runtime import ffi, lib
@@ -29,6 +30,7 @@ class Bound:
         persistent: memory that outlives a run, by the name of its arena.
         scratch: buffers that programs use in turn; None: its own.
         arrange: makes what a run of the whole plan calls one after the other from the bound items, in their order.
+        state: memory of a session's state, by kind and name of the arena.
 
     Attributes:
         kernel_calls: kernels called so far.
@@ -42,6 +44,7 @@ class Bound:
         persistent: Mapping[str, Buffer],
         scratch: Scratch | None = None,
         arrange: Callable[[Sequence[Any]], list[Any]] | None = None,
+        state: Mapping[tuple[str, str], Buffer] = MappingProxyType({}),
     ) -> None:
         self.plan = plan
         self._devices = devices
@@ -55,6 +58,8 @@ class Bound:
             if arena.kind in ("input", "output"):
                 slot = len(self._names)
                 self._names.append(arena.name)
+            elif arena.kind in ("before", "after"):
+                buffer = state[arena.kind, arena.name]
             elif arena.kind == "source":
                 pass  # no step looks at it
             elif arena.kind == "arena":

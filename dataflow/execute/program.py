@@ -9,10 +9,12 @@ from ..host.fork import renew_in_child
 from ..host.garbage_collection import collection_paused
 from ..ir.lowered import Lowered
 from ..ir.plan import Plan
-from ..ir.types import Array
+from ..ir.types import Array, TensorType
+from ..plugin.device import Buffer
 from .arguments import Arguments, Results
 from .bound import Bound
 from .devices import Devices
+from .run_state import KeptState, Sides
 from .scratch import Scratch
 from .variables import Variables
 
@@ -22,12 +24,13 @@ PERSISTENT = frozenset({"weights", "state", "prepacks"})  # kinds of arenas that
 class _Seat:
     """A Bound, made when it is first needed, and a lock that is held while it runs."""
 
-    __slots__ = ("bound", "generation", "lock")
+    __slots__ = ("bound", "generation", "lock", "sides")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.bound: Bound | None = None
         self.generation = -1  # of the scratch that it is bound to
+        self.sides: dict[Sides, Bound] = {}  # by the memory of a session's state
 
 
 class Program:
@@ -52,15 +55,13 @@ class Program:
         variables: Variables,
         cap: int = 1,
         scratch: Scratch | None = None,
+        state: KeptState | None = None,
     ) -> None:
         self.plan, self.lowered = plan, lowered
-        self._scratch = scratch
+        self._scratch, self._state = scratch, state
         self._devices = devices
         # From now on: constants may be forgotten while a run of this plan is still to begin.
-        self.arguments, self.results = (
-            Arguments(plan.inputs),
-            Results({name: o.type for name, o in plan.outputs.items()}),
-        )
+        self.arguments, self.results = Arguments(plan.inputs), Results(self.returned(plan))
         self.persistent = {a.name: variables.buffer(a.name) for a in plan.arenas if a.kind in PERSISTENT}
         self._cap = cap
         self._seats: list[_Seat] = []
@@ -90,7 +91,14 @@ class Program:
             if bound is None or self._scratch is not None:
                 bound = self._bind(seat)
             bound.run(inputs, outputs, interruptible=interruptible, stage=stage)
+            if self._state is not None:
+                self._state.advance({name: operand.type for name, operand in self.plan.outputs.items()})
         return bound
+
+    def returned(self, plan: Plan) -> dict[str, TensorType]:
+        """The types of the outputs that a run returns: those that aren't state."""
+        kept = () if self._state is None else self._state.state.pairs
+        return {name: operand.type for name, operand in plan.outputs.items() if name not in kept}
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
@@ -116,12 +124,24 @@ class Program:
             if seat.generation != scratch.generation:
                 seat.bound = None
                 seat.generation = scratch.generation
+                seat.sides.clear()
+        if self._state is not None:
+            self._state.reserve(self.plan)
+            sides = self._state.sides
+            seat.sides = {known: bound for known, bound in seat.sides.items() if known[0] == sides[0]}
+            seat.bound = seat.sides.get(sides)
+            if seat.bound is None:
+                seat.sides[sides] = seat.bound = collection_paused(self._make_bound)
         if seat.bound is None:
             seat.bound = collection_paused(self._make_bound)
         return seat.bound
 
     def _make_bound(self) -> Bound:
-        return Bound(self.plan, self._devices, self.persistent, self._scratch)
+        return Bound(self.plan, self._devices, self.persistent, self._scratch, state=self._buffers())
+
+    def _buffers(self) -> Mapping[tuple[str, str], Buffer]:
+        """The memory of a session's state."""
+        return {} if self._state is None else self._state.buffers()
 
     def renew(self) -> None:
         """In a forked child: a Bound that another thread was running is not used again."""

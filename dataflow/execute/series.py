@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..cdevice.backend import CBackend
@@ -17,6 +18,8 @@ from .arguments import Results
 from .bound import Bound, in_sequence
 from .devices import Devices
 from .program import Program
+from .run_state import KeptState
+from .scratch import Scratch
 from .variables import Variables
 
 
@@ -33,12 +36,21 @@ class SeriesBound(Bound):
         series: what runs.
         devices: the open devices.
         persistent: memory that outlives a run, by the name of its arena.
+        scratch: buffers that programs use in turn; None: its own.
+        state: memory of a session's state, by kind and name of the arena.
     """
 
-    def __init__(self, series: Series, devices: Devices, persistent: Mapping[str, Buffer]) -> None:
+    def __init__(
+        self,
+        series: Series,
+        devices: Devices,
+        persistent: Mapping[str, Buffer],
+        scratch: Scratch | None,
+        state: Mapping[tuple[str, str], Buffer],
+    ) -> None:
         self._series = series
         self._at = -1  # the plan that it can run now
-        super().__init__(series.plan, devices, persistent)
+        super().__init__(series.plan, devices, persistent, scratch, state=state)
 
     def _bind_items(self, table: Sequence[tuple[Any, int, int]]) -> list[Any]:
         self._table = table
@@ -51,8 +63,9 @@ class SeriesBound(Bound):
                 backend = self._devices.backends[last.device]
                 assert isinstance(backend, CBackend)
                 own = self._arenas_of(last.device, table)
+                allocate = partial(self._devices.allocate, self._devices.memories[last.device])
                 count, threads = self._series.count, self._devices.threads
-                self._items.append(SeriesCSegment(backend, first, last, count, own, threads, constants))
+                self._items.append(SeriesCSegment(backend, first, last, count, own, threads, constants, allocate))
             else:
                 self._items.append(self._bind(last, table))
         return self._items
@@ -78,21 +91,28 @@ class SeriesBound(Bound):
 class SeriesProgram(Program):
     """The programs of a series, of which one runs at a time per seat; see ``Program``."""
 
-    def __init__(self, series: Series, lowered: Lowered, devices: Devices, variables: Variables, cap: int) -> None:
-        super().__init__(series.plan, lowered, devices, variables, cap)
+    def __init__(
+        self,
+        series: Series,
+        lowered: Lowered,
+        devices: Devices,
+        variables: Variables,
+        cap: int,
+        scratch: Scratch | None,
+        state: KeptState | None,
+    ) -> None:
+        super().__init__(series.plan, lowered, devices, variables, cap, scratch, state)
         self._series = series
         firsts = series.first.outputs
-        self._outputs = [(name, firsts[name].type, last.type) for name, last in series.plan.outputs.items()]
+        self._outputs = {name: (firsts[name].type, last.type) for name, last in series.plan.outputs.items()}
+        self._returned = tuple(self.returned(series.plan))
+
+    def _type_at(self, first: TensorType, last: TensorType, t: int) -> TensorType:
+        return TensorType(last.dtype, self._series.numbers(first.sizes, last.sizes, t))
 
     def results_at(self, t: int) -> Results:
         """Makes the arrays of the outputs of plan ``t``."""
-        numbers = self._series.numbers
-        return Results(
-            {
-                name: last if first is last else TensorType(last.dtype, numbers(first.sizes, last.sizes, t))
-                for name, first, last in self._outputs
-            }
-        )
+        return Results({name: self._type_at(*self._outputs[name], t) for name in self._returned})
 
     def run_at(self, t: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
         """Runs plan ``t``; see ``Bound.run``.
@@ -106,6 +126,8 @@ class SeriesProgram(Program):
             assert isinstance(bound, SeriesBound)
             bound.move(t)
             bound.run(inputs, outputs)
+            if self._state is not None:
+                self._state.advance({name: self._type_at(*ends, t) for name, ends in self._outputs.items()})
 
     def _make_bound(self) -> Bound:
-        return SeriesBound(self._series, self._devices, self.persistent)
+        return SeriesBound(self._series, self._devices, self.persistent, self._scratch, self._buffers())

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal, Union
 
 from .graph import Node
-from .kernel import Kernel
+from .kernel import HOST, Kernel
 from .operand import BodyKind, Operand
 from .types import TensorType
 
@@ -126,6 +126,22 @@ class Stage:
     outputs: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What runs of a session leave for the next.
+
+    Attributes:
+        pairs: outputs, and the inputs that they become.
+        memory: where they lie.
+    """
+
+    pairs: Mapping[str, str]
+    memory: str
+
+
+NO_STATE = RunState(MappingProxyType({}), HOST)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
     """What a plan is made from.
@@ -138,6 +154,7 @@ class Lowered:
         states: pairs of base tensors (after, before) that share memory.
         stages: of a graph that is several programs in a row.
         fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
+        state: inputs and outputs that stay in a memory from run to run; the others are on the host.
     """
 
     items: tuple[LoweredItem, ...]
@@ -147,6 +164,7 @@ class Lowered:
     states: tuple[tuple[BaseTensor, BaseTensor], ...]
     stages: tuple[Stage, ...]
     fallbacks: Mapping[tuple[str, str], str]
+    state: RunState = NO_STATE
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "stored", "fallbacks"):

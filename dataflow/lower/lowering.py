@@ -10,7 +10,7 @@ from ..errors import ModelError
 from ..host.limits import poll
 from ..ir.graph import Graph, Initializer, Node
 from ..ir.kernel import HOST
-from ..ir.lowered import BaseTensor, Lowered, LoweredNode, Stage, Storage
+from ..ir.lowered import NO_STATE, BaseTensor, Lowered, LoweredNode, RunState, Stage, Storage
 from ..ir.operand import is_contiguous
 from ..ir.types import element_count
 from ..ir.value import Value
@@ -24,7 +24,11 @@ from .storage import StorageTable
 
 
 def lower(
-    graph: Graph, pins: Pins, registry: Registry, owners: Mapping[str, str] = MappingProxyType({})
+    graph: Graph,
+    pins: Pins,
+    registry: Registry,
+    owners: Mapping[str, str] = MappingProxyType({}),
+    state: RunState = NO_STATE,
 ) -> tuple[Lowered, dict[str, Initializer]]:
     """``graph`` with devices, kernels and storage; its types must be bound.
 
@@ -36,6 +40,7 @@ def lower(
         pins: devices in order of preference, the last resort last, and what the user wants where.
         registry: what plugins offer.
         owners: owning memory of each mutable initializer; others have a copy in every memory that reads them.
+        state: inputs and outputs that stay in a memory from run to run.
 
     Raises:
         ModelError: a type isn't bound, or no device takes a node.
@@ -47,15 +52,17 @@ def lower(
     table = StorageTable(selection, pins.devices, registry, owners)
     graph = selection.graph
     inputs: dict[str, Storage] = {}
+    kept = frozenset(state.pairs.values())
     for value in graph.inputs:
-        table.storage[value] = inputs[value.name] = table.new_base(value.name, value.type, HOST, "input")
+        memory = state.memory if value.name in kept else HOST
+        table.storage[value] = inputs[value.name] = table.new_base(value.name, value.type, memory, "input")
     concats, table.destination = concat_storage(graph, partial(_concat_base, table), partial(_can_write, table))
     stops, names = graph.stage_stops(), [*graph.stages.values()] or [frozenset(graph.outputs)]
     found: dict[str, Storage] = {}
     ends = []
     for number, (start, stop) in enumerate(zip((0, *stops), stops, strict=False)):
         lower_nodes(table, graph.nodes[start:stop], concats)
-        found |= _results(table, names[number], {storage.base for storage in found.values()})
+        found |= _results(table, names[number], {storage.base for storage in found.values()}, state)
         ends.append(len(table.items))
     states = alias_states(table, {storage.base for storage in found.values()})
     ends[-1] = len(table.items)
@@ -65,7 +72,7 @@ def lower(
     )
     outputs = {name: found[name] for name in graph.outputs}
     items = (*table.first, *table.items)
-    return Lowered(items, inputs, outputs, table.stored, states, stages, selection.refusals), table.data
+    return Lowered(items, inputs, outputs, table.stored, states, stages, selection.refusals, state), table.data
 
 
 def lower_nodes(
@@ -168,10 +175,12 @@ def _can_write(table: StorageTable, node: Node, storage: Storage) -> bool:
     return len({table.memory_of(d) for d in table.devices}) == 1 and storage.base.memory == HOST
 
 
-def _results(table: StorageTable, names: Collection[str], returned: Set[BaseTensor]) -> dict[str, Storage]:
+def _results(
+    table: StorageTable, names: Collection[str], returned: Set[BaseTensor], state: RunState
+) -> dict[str, Storage]:
     """Storage on the host for each of these outputs: a computed base tensor of its own, contiguous.
 
-    ``returned`` are the base tensors of other outputs.
+    ``returned`` are the base tensors of other outputs; those in ``state`` lie in its memory.
     """
     found: dict[str, Storage] = {}
     kept = [table.storage.get(s.after) for s in table.graph.states]
@@ -180,13 +189,15 @@ def _results(table: StorageTable, names: Collection[str], returned: Set[BaseTens
     for name, value in table.graph.outputs.items():
         if name not in names:
             continue
-        storage = table.read(value, HOST)
-        if storage.base.memory != HOST:
-            storage = table.transfer(storage, HOST, table.host_device(), marker)
+        memory = state.memory if name in state.pairs else HOST
+        device = table.device_in(memory)
+        storage = table.read(value, memory)
+        if storage.base.memory != memory:
+            storage = table.transfer(storage, memory, device, marker)
         all_of_it = storage.offset == 0 and storage.type.nbytes == storage.base.type.nbytes
         straight = is_contiguous(storage.type.sizes, storage.strides)
         if storage.base.kind != "computed" or not all_of_it or not straight or storage.base in taken:
-            storage = table.fresh(storage, marker, table.host_device())
+            storage = table.fresh(storage, marker, device)
         taken.add(storage.base)
         found[name] = storage
     return found

@@ -178,7 +178,11 @@ class StorageTable:
 
     def host_device(self) -> str:
         """The first device that works on the host's memory."""
-        return next(d for d in self.devices if self.memory_of(d) == HOST)
+        return self.device_in(HOST)
+
+    def device_in(self, memory: str) -> str:
+        """The first device that works on a memory."""
+        return next(d for d in self.devices if self.memory_of(d) == memory)
 
 
 def _elements_of(storage: Storage) -> tuple[Any, ...]:

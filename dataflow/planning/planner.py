@@ -86,10 +86,12 @@ class _Planning:
             if stored.storage.base not in written and stored.name not in self.mutable
         }
         prepared = self.prepare_nodes()
+        pairs = self.lowered.state.pairs
+        kept = frozenset(pairs.values())
         for name, storage in self.lowered.inputs.items():
-            self.slot(name, storage.base, "input")
+            self.slot(name, storage.base, "before" if name in kept else "input")
         for name, storage in self.lowered.outputs.items():
-            self.slot(name, storage.base, "output")
+            self.slot(name, storage.base, "after" if name in pairs else "output")
         self.persistent()
         for after, before in self.lowered.states:
             self.positions[after] = self.positions[before]
@@ -132,7 +134,7 @@ class _Planning:
         return len(self.arenas) - 1
 
     def slot(self, name: str, base: BaseTensor, kind: str) -> None:
-        self.positions[base] = (self.arena(name, HOST, base.type.nbytes, kind), 0)
+        self.positions[base] = (self.arena(name, base.memory, base.type.nbytes, kind), 0)
 
     def persistent(self) -> None:
         """An allocation for each stored tensor, so that programs with different plans can share it."""

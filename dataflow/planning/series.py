@@ -140,7 +140,7 @@ def _moved(plan: Plan, last: Plan) -> Plan:
             return replace(mine, source=source, target=target)
         return mine
 
-    slots = ("input", "output")
+    slots = ("input", "output", "before", "after")
     arenas = tuple(a if a.kind in slots else b for a, b in zip(plan.arenas, last.arenas, strict=True))
     items = tuple(item(a, b) for a, b in zip(plan.items, last.items, strict=True))
     return replace(plan, items=items, arenas=arenas)

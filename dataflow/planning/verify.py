@@ -259,7 +259,7 @@ class _Walk:
         self.inside(operand, iteration, where)
         shadow = self.shadows[operand.arena]
         kind = self.plan.arenas[operand.arena].kind
-        if shadow is None or kind == "input":
+        if shadow is None or kind in ("input", "before"):
             raise PlanViolation(f"{where}: writes {self.plan.arenas[operand.arena].name!r}, which is {kind}")
         self.units_of(operand, iteration, shadow.value)[...] = operand.value
         self.units_of(operand, iteration, shadow.base)[...] = operand.offset - operand.origin
