@@ -15,6 +15,7 @@ from ..ir.types import Array
 from ..ir.value import Value
 
 LIMIT = 1 << 24  # bytes; a larger result is computed at each run instead of kept
+SMALL = 1 << 16  # bytes; likewise of nodes without inputs, whose larger results (zeros) cost less to make than to keep
 # The most that a compile may spend on folding beside what the model stores: a small file must not cost more than that.
 _GROWTH = 16 * LIMIT  # bytes
 _WORK = 1 << 28  # operations
@@ -25,8 +26,8 @@ def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Colle
     """The graph with nodes of constant inputs replaced by their results.
 
     Views are not folded: they cost nothing. A node stays where an input is named in ``mutable`` (what is
-    trained or updated), where it has effects, where its result is larger than twice its inputs and ``LIMIT``, or where
-    folding has become too much work: it is then computed at each run.
+    trained or updated), where it has effects, where its result is larger than twice its inputs and ``LIMIT``, without
+    inputs than ``SMALL``, or where folding has become too much work: it is then computed at each run.
 
     Args:
         graph: bound.
@@ -70,13 +71,14 @@ class _Folding:
     def allows(self, node: Node) -> bool:
         """Whether a node is constant, and may be folded."""
         inputs = [v for v in node.inputs if v is not None]
-        if node.bodies or not inputs or node.op.effects != "none" or any(v not in self._known for v in inputs):
+        if node.bodies or node.op.effects != "none" or any(v not in self._known for v in inputs):
             return False
         if node.op.view is not None:
             return True
         size = sum(v.type.nbytes for v in node.outputs if v is not None)
         read = sum(v.type.nbytes for v in inputs)
-        if size > max(LIMIT, 2 * read) or size - read > self._growth or (work := _work(node)) > self._work:
+        most = max(LIMIT, 2 * read) if inputs else SMALL
+        if size > most or size - read > self._growth or (work := _work(node)) > self._work:
             return False
         self._growth -= max(size - read, 0)
         self._work -= work

@@ -20,6 +20,7 @@ from .fuse_elementwise import fuse_elementwise
 from .padding_taps import drop_padding_taps
 from .quantized import OPS as INTEGER_OPS
 from .quantized import use_integers
+from .transposed_concat import transpose_before_concat
 from .transposed_matmul import swap_transposed_matmuls
 from .upcast import upcast
 
@@ -90,6 +91,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("padding_taps", "simplify", lambda graph, at: drop_padding_taps(graph)),
     Pass("upcast", "simplify", lambda graph, at: upcast(graph, at.targets)),
     Pass("transposed_matmul", "simplify", lambda graph, at: swap_transposed_matmuls(graph)),
+    Pass("transposed_concat", "simplify", lambda graph, at: transpose_before_concat(graph)),
     Pass("use_integers", "fold", lambda graph, at: use_integers(graph, at.targets, at.mutable)),
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),

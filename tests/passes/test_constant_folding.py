@@ -1,0 +1,31 @@
+"""What depends on constants alone is computed when a plan is made."""
+
+import numpy as np
+
+import dataflow as df
+from dataflow.passes import constant_folding
+from tests.support import ops_of
+
+ops = df.ops
+
+
+def planned(size):
+    """The ops of the plan and the result of a matrix of ones under a causal mask that is made for its size."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("n", "n"))
+    (positions,) = g.add(ops.range_, (), {"limit": x.type.shape[0]}).outputs
+    seen = ops.less_equal(positions, ops.reshape(positions, shape=(x.type.shape[0], 1)))
+    g.output("y", ops.add(x, ops.where(seen, np.float32(0), np.float32(-np.inf))))
+    session = df.Session(g.build(), devices=["cpu"], fuse=False)
+    y = session.run({"x": np.ones((size, size), np.float32)})["y"]
+    np.testing.assert_array_equal(y, np.where(np.tri(size, dtype=bool), 1, -np.inf))
+    return ops_of(session.plan({"x": (size, size)}))
+
+
+def test_a_mask_of_a_known_size_is_a_constant():
+    assert planned(6) == ["add"]
+
+
+def test_large_results_of_nodes_without_inputs_are_made_at_each_run(monkeypatch):
+    monkeypatch.setattr(constant_folding, "SMALL", 40)
+    assert planned(6) == ["range_", "less_equal", "where", "add"]
