@@ -93,18 +93,20 @@ class SessionState:
         State that no run has left yet is zero. A size of it that an input which is given has too is as large as there;
         others are 0: no token is in the cache.
         """
-        missing = self._names - self._found().keys()
+        found = self._found()
+        missing = self._names - found.keys()
         if missing:
             sizes = sizes_of_shapes(self.fed, [given[value.name].shape for value in self.fed])
             self._set({name: _zeros(self._inputs[name].type, sizes) for name in missing})
-        found = {**given, **self._found()}
+            found = self._found()
+        found.update(given)
         return {name: found[name] for name in self._inputs}
 
     def _found(self) -> dict[str, Array]:
         """What runs left, or arrays of its shapes."""
         if self._kept is None:
-            return self._arrays
-        return {name: np.broadcast_to(np.empty((), t.dtype.numpy), t.sizes) for name, t in self._kept.types.items()}
+            return {**self._arrays}
+        return {name: _shaped(type_) for name, type_ in self._kept.types.items()}
 
     def _set(self, arrays: Mapping[str, Array]) -> None:
         for name, array in arrays.items():
@@ -148,6 +150,14 @@ class SessionState:
         if self._kept is not None:
             self._kept.forget()
         self._set(arrays)
+
+
+_NOTHING = bytes(16)  # an element of any type
+
+
+def _shaped(type_: TensorType) -> Array:
+    """An array without data of its own that stands for a shape."""
+    return np.ndarray(type_.sizes, type_.dtype.numpy, _NOTHING, 0, (0,) * type_.rank)
 
 
 def stays(graph: Graph, pairs: Mapping[str, str]) -> bool:

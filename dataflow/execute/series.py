@@ -106,6 +106,7 @@ class SeriesProgram(Program):
         firsts = series.first.outputs
         self._outputs = {name: (firsts[name].type, last.type) for name, last in series.plan.outputs.items()}
         self._returned = tuple(self.returned(series.plan))
+        self._left = self._outputs.keys() - {*self._returned}  # for the next run
 
     def _type_at(self, first: TensorType, last: TensorType, t: int) -> TensorType:
         return TensorType(last.dtype, self._series.numbers(first.sizes, last.sizes, t))
@@ -127,7 +128,7 @@ class SeriesProgram(Program):
             bound.move(t)
             bound.run(inputs, outputs)
             if self._state is not None:
-                self._state.advance({name: self._type_at(*ends, t) for name, ends in self._outputs.items()})
+                self._state.advance({name: self._type_at(*self._outputs[name], t) for name in self._left})
 
     def _make_bound(self) -> Bound:
         return SeriesBound(self._series, self._devices, self.persistent, self._scratch, self._buffers())

@@ -18,6 +18,7 @@ from .fold_affine import fold_affine
 from .fuse import fuse
 from .fuse_elementwise import fuse_elementwise
 from .padding_taps import drop_padding_taps
+from .product_factors import move_product_factors
 from .quantized import OPS as INTEGER_OPS
 from .quantized import use_integers
 from .transposed_concat import transpose_before_concat
@@ -96,6 +97,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),
     Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, _of_floats(at), at.mutable)),
+    Pass("product_factors", "fuse", lambda graph, at: move_product_factors(graph, at.mutable)),  # after attention's
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
 )
 
