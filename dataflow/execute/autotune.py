@@ -1,10 +1,14 @@
-"""How long a node takes by each of its kernel's algorithms: timed alone, in turns."""
+"""How long a node takes by each of its kernel's algorithms: timed alone, on the host in turns.
+
+On a device that works asynchronously its step alone is timed, since moving operands there can take longer than it does.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +16,16 @@ import numpy as np
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph
 from ..ir.lowered import BaseTensor, LoweredNode
+from ..ir.plan import Segment
 from ..ir.types import Array, TensorType
 from ..ir.value import Value
 from ..lower.lowering import lower
 from ..lower.placement import Pins
 from ..planning.planner import make_plan
 from ..plugin.registry import Registry
+from .bound import Bound, in_sequence
 from .devices import Devices
+from .profile import single_steps, waiting
 from .program import Program
 from .variables import Variables
 
@@ -57,6 +64,8 @@ def time_algorithms(
         variables.require(plan, lowered, dict(initial), lambda name: None)
         programs[name] = Program(plan, lowered, devices, variables)
     try:
+        if asynchronous:
+            return {name: _step_seconds(program, devices, arguments) for name, program in programs.items()}
         return _race(programs, arguments)
     finally:
         for program in programs.values():
@@ -79,6 +88,50 @@ def _race(programs: dict[str, Program], arguments: dict[str, Array]) -> dict[str
             program.run(arguments, results[name])
             best[name] = min(best[name], time.perf_counter() - start)
     return best
+
+
+def _step_seconds(program: Program, devices: Devices, arguments: dict[str, Array]) -> float:
+    """The least seconds of the program's steps, repeated while operands and results stay on the device."""
+    plan = program.plan
+    items = [item for _, item in single_steps(plan)]
+    repeated: list[_Repeated] = []
+
+    def steps_repeated(bound: Sequence[Any]) -> list[Any]:
+        found = []
+        for item, one in zip(items, (in_sequence([b])[0] for b in bound), strict=True):
+            if isinstance(item, Segment):
+                repeated.append(_Repeated(one, waiting(devices, plan, item)))
+                found.append(repeated[-1])
+            else:
+                found.append(one)
+        return found
+
+    alone = Bound(dataclasses.replace(plan, items=tuple(items), ranges={}), devices, program.persistent,
+                  arrange=steps_repeated)  # fmt: skip
+    try:
+        alone.run(arguments, program.results.arrays())
+    finally:
+        alone.close()
+    return sum(item.seconds for item in repeated)
+
+
+class _Repeated:
+    """A bound item that runs several times and notes the least time."""
+
+    def __init__(self, item: Any, wait: Callable[[], None]) -> None:
+        self.native: int = item.native
+        self.seconds = math.inf
+        self._item, self._wait = item, wait
+
+    def run(self, slots: Any, count: int, cancel: Any, calls: Any) -> None:
+        begin = time.perf_counter()
+        for done in range(MOST):
+            start = time.perf_counter()
+            if done >= LEAST and start - begin > SECONDS:
+                break
+            self._item.run(slots, count, cancel, calls)
+            self._wait()
+            self.seconds = min(self.seconds, time.perf_counter() - start)
 
 
 def _alone(node: LoweredNode, constant: Collection[int]) -> tuple[Graph, dict[str, Array]]:

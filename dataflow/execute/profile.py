@@ -124,13 +124,13 @@ def profile_program(program: Program, devices: Devices, arguments: Mapping[str, 
     """
     rounds = integer("rounds", rounds, 1, MOST_ROUNDS)
     plan = program.plan
-    numbered = _single_steps(plan)
+    numbered = single_steps(plan)
     empty = {s.device: Segment(s.device, ()) for s in plan.segments}
     items = (*(item for _, item in numbered), *empty.values())
     timed: list[_Timed] = []
 
     def each_timed(bound: Sequence[Any]) -> list[Any]:
-        waits = [_waiting(devices, plan, item) for item in items]
+        waits = [waiting(devices, plan, item) for item in items]
         timed.extend(_Timed(in_sequence([b])[0], wait) for b, wait in zip(bound, waits, strict=True))
         return [*timed]
 
@@ -169,7 +169,7 @@ class _Timed:
         self.spans.append((begin, time.perf_counter()))
 
 
-def _single_steps(plan: Plan) -> list[tuple[int, Item]]:
+def single_steps(plan: Plan) -> list[tuple[int, Item]]:
     """The plan's items, each step as a segment of its own, with the number of the item that it belongs to."""
     found: list[tuple[int, Item]] = []
     for index, item in enumerate(plan.items):
@@ -180,7 +180,7 @@ def _single_steps(plan: Plan) -> list[tuple[int, Item]]:
     return found
 
 
-def _waiting(devices: Devices, plan: Plan, item: Item) -> Callable[[], None]:
+def waiting(devices: Devices, plan: Plan, item: Item) -> Callable[[], None]:
     """What ends an item: nothing, or on a device that works asynchronously that it has done its work."""
     device = _device(item, devices)
     return devices.backends[device].sync if device in plan.asynchronous else lambda: None
