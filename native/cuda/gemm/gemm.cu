@@ -6,7 +6,7 @@
 enum {
   FILL = 264,          /* blocks that keep a large card busy: two for each of 132 multiprocessors */
   LEAST_SPLIT_K = 128, /* of k, worth a block */
-  MOST_SPLITS = 64,
+  MOST_SPLITS = FILL,
   FEW_SPLITS = 4,
   THIN = 16,  /* rows of the thin tile */
   STRETCH = 8 /* rows of tiles that run close to each other, so that they share columns of b */
@@ -194,6 +194,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
   if (at >= count)
     return;
   float sum = 0.0f;
+#pragma unroll 8 /* loaded together, added in order */
   for (int32_t split = 0; split < g.splits; split++)
     sum += partials[split * count + at];
   const int64_t row = at / g.n, j = at - row * g.n;
