@@ -86,7 +86,9 @@ def compare(name: str, precision: str, python: str, rounds: int, device: str, mo
         workers = {mode: Worker(python, name, folder, precision, mode) for mode in modes}
         model = df.load(f"{folder}/{name}.onnx")
         optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
-        trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision)
+        algorithms = df.Algorithms(Path(folder) / "algorithms.json")  # timed, as cudnn.benchmark does it for PyTorch
+        trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision,
+                             algorithms=algorithms)  # fmt: skip
         first = trainer.step(batch)
         near = abs(first - workers["graph"].first) / workers["graph"].first
         if near > NEAR[precision]:

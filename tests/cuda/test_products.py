@@ -4,6 +4,7 @@ the vendor's libraries, over stand-ins that are as strict with their arguments."
 from __future__ import annotations
 
 import gc
+import json
 import math
 import shutil
 
@@ -206,6 +207,24 @@ def test_products_are_as_precise_as_is_asked(precision, bits, vendor):
     expected = (a.astype(np.float64) @ b) if exact else rounded(a, bits) @ rounded(b, bits)
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
     np.testing.assert_array_equal(found, replayed)
+
+
+def test_suggestions_of_the_library_are_timed_with_their_operands_on_the_card(vendor, tmp_path):
+    registry, _ = vendor
+    random = np.random.default_rng(5)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((12, 40), (40, 16)))
+    g = df.GraphBuilder()
+    g.output("y", ops.matmul(g.input("a", float32, a.shape), g.input("b", float32, b.shape)))
+    model, file = df.Model(g.build()), tmp_path / "algorithms.json"
+    found = df.Algorithms(file)
+    session = df.Session(model, devices=["cuda"], registry=registry, precision="tf32", algorithms=found)
+    np.testing.assert_allclose(session.run({"a": a, "b": b})["y"], a @ b, atol=3e-2)
+    (times,) = (t for nodes in json.loads(file.read_text())["machines"].values() for t in nodes.values())
+    assert times.keys() == {"own", "tf32", "tf32 #2"}
+    assert all(0 < seconds < 1 for seconds in times.values())
+    (used,) = found.used.values()
+    kernels = [step.kernel for step in session.profile({"a": a, "b": b}, rounds=1).steps if step.op == "matmul"]
+    assert kernels == [f"matmul f32 cublaslt {used}"]
 
 
 # Which matrix has rows that are no multiple of 16 bytes: a (m, k), b (k, n); factors may be transposed views.

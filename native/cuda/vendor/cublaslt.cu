@@ -3,8 +3,8 @@
  * for, or the next one that is more exact. What it can't express (a matrix with neither stride 1, a
  * batch of many axes) our own kernel does. */
 #include "gemm/linalg.h"
-#include "vendor/cublaslt_api.h"
-#include "vendor/library.h"
+#include "vendor/cublaslt_product.h"
+#include "vendor/paths.h"
 #include "vendor/strips.h"
 
 #include <algorithm>
@@ -13,177 +13,31 @@
 enum {
   WORKSPACE = 32 << 20, /* bytes that an algorithm may use; what the vendor advises */
   ALIGNED = 16,         /* bytes; addresses are looked at when the product runs */
-  UNALIGNED = 4,
-  MOST_LAUNCHES = 64 /* for a batch that is no single axis */
+  UNALIGNED = 4
 };
-
-/* ---- The library ---------------------------------------------------------------------------- */
 
 namespace {
 
 using namespace df_lt;
 
-struct functions {
-  bool loaded;
-#define MEMBER(result, name, arguments) result(*name) arguments;
-  DF_LT_FUNCTIONS(MEMBER)
-#undef MEMBER
-};
-
-const df_vendor_library location("DATAFLOW_CUBLASLT", "libcublasLt.so.13");
-
-functions load() {
-  functions f{};
-  void *library = location.open();
-  if (!library)
-    return f;
-  f.loaded = true;
-#define FIND(result, name, arguments)                                                              \
-  f.name = reinterpret_cast<result(*) arguments>(dlsym(library, #name));                           \
-  f.loaded = f.loaded && f.name;
-  DF_LT_FUNCTIONS(FIND)
-#undef FIND
-  f.loaded = f.loaded && f.cublasLtGetVersion() / 10000 == VERSION;
-  return f;
-}
-
-const functions &lt() {
-  static const functions found = load();
-  return found;
-}
-
-/* ---- A product in the library's words ------------------------------------------------------- */
-
-/* A factor as the library sees it, transposed or not: it has columns one after another. */
-struct factor {
-  bool transposed;
-  uint64_t rows, columns;
-  int64_t ld;
-};
-
-/* The factor of |size| x |k|, or false. */
-bool factor_of(int64_t size, int64_t k, int64_t stride, int64_t k_stride, factor *out) {
-  if (size == 1 || (stride == 1 && k == 1))
-    stride = 1, k_stride = k == 1 ? size : k_stride;
-  if (stride == 1 && k_stride >= size) {
-    *out = {false, static_cast<uint64_t>(size), static_cast<uint64_t>(k), k_stride};
-    return true;
-  }
-  if ((k == 1 || k_stride == 1) && stride >= k) {
-    *out = {true, static_cast<uint64_t>(k), static_cast<uint64_t>(size), stride};
-    return true;
-  }
-  return false;
-}
-
-/* c' = b' a': what is row after row for us is column after column for the library, transposed. So
- * its first factor is our b. One axis of the batch is the library's; the others are launches. */
-struct problem {
-  factor first, second;
-  int64_t m, n, k;
-  int32_t inside; /* axis of the batch, or -1 */
-  int64_t launches;
-  int32_t epilogue;
-};
-
-bool problem_of(const df_gemm &g, problem *out) {
-  *out = {};
-  out->m = g.m;
-  out->n = g.n;
-  out->k = g.k;
-  out->inside = -1;
-  out->epilogue = g.end.relu          ? int(EPILOGUE_RELU_BIAS)
-                  : g.end.column_bias ? int(EPILOGUE_BIAS)
-                                      : int(EPILOGUE_DEFAULT);
-  for (int32_t axis = 0; axis < g.batch.rank; axis++) {
-    if (g.batch.strides[0][axis] < 0 || g.batch.strides[1][axis] < 0)
-      return false;
-    if (out->inside < 0 || g.batch.shape[axis] > g.batch.shape[out->inside])
-      out->inside = axis;
-  }
-  out->launches = out->inside < 0 ? 1 : g.products / df_max(1, g.batch.shape[out->inside]);
-  return g.m > 0 && g.n > 0 && g.k > 0 && g.products > 0 && out->launches <= MOST_LAUNCHES &&
-         factor_of(g.n, g.k, g.b_col, g.b_row, &out->first) &&
-         factor_of(g.m, g.k, g.a_row, g.a_col, &out->second);
-}
-
-/* The library's descriptions of a problem. */
-struct described {
-  description product;
-  layout first, second, result;
-};
-
-int describe_matrix(layout *out, uint64_t rows, uint64_t columns, int64_t ld, int32_t count,
-                    int64_t stride) {
-  int status =
-      lt().cublasLtMatrixLayoutInit_internal(out, sizeof *out, REAL_32F, rows, columns, ld);
-  if (!status && count > 1)
-    status = lt().cublasLtMatrixLayoutSetAttribute(out, LAYOUT_BATCH_COUNT, &count, sizeof count);
-  if (!status && count > 1)
-    status = lt().cublasLtMatrixLayoutSetAttribute(out, LAYOUT_STRIDED_BATCH_OFFSET, &stride,
-                                                   sizeof stride);
-  return status;
-}
-
-/* Products between two neighbours along |axis| of the batch. */
-int64_t products_inside(const df_gemm &g, int32_t axis) {
-  int64_t count = 1;
-  for (int32_t i = axis + 1; i < g.batch.rank; i++)
-    count *= g.batch.shape[i];
-  return count;
-}
-
-int describe(const df_gemm &g, const problem &p, int compute, const void *bias, described *out) {
-  const int32_t first_op = p.first.transposed ? OP_T : OP_N;
-  const int32_t second_op = p.second.transposed ? OP_N : OP_T;
-  description *product = &out->product;
-  int status = lt().cublasLtMatmulDescInit_internal(product, sizeof *product, compute, REAL_32F);
-  auto set = [&](int attribute, const void *value, size_t bytes) {
-    if (!status)
-      status = lt().cublasLtMatmulDescSetAttribute(product, attribute, value, bytes);
-  };
-  set(DESC_TRANSA, &first_op, sizeof first_op);
-  set(DESC_TRANSB, &second_op, sizeof second_op);
-  set(DESC_EPILOGUE, &p.epilogue, sizeof p.epilogue);
-  if (p.epilogue != EPILOGUE_DEFAULT)
-    set(DESC_BIAS_POINTER, &bias, sizeof bias);
-  const bool batched = p.inside >= 0;
-  const int32_t count = batched ? static_cast<int32_t>(g.batch.shape[p.inside]) : 1;
-  const int64_t first_stride = batched ? g.batch.strides[1][p.inside] : 0;
-  const int64_t second_stride = batched ? g.batch.strides[0][p.inside] : 0;
-  const int64_t result_stride = batched ? products_inside(g, p.inside) * g.c_batch : 0;
-  if (!status)
-    status = describe_matrix(&out->first, p.first.rows, p.first.columns, p.first.ld, count,
-                             first_stride);
-  if (!status)
-    status = describe_matrix(&out->second, p.second.rows, p.second.columns, p.second.ld, count,
-                             second_stride);
-  if (!status)
-    status = describe_matrix(&out->result, static_cast<uint64_t>(p.n), static_cast<uint64_t>(p.m),
-                             g.c_row, count, result_stride);
-  return status;
-}
-
 /* ---- Choosing ------------------------------------------------------------------------------- */
 
-/* The paths of a product, the fastest one first; a plan names them. */
-enum path { BY_BF16, BY_TF32, BY_FLOAT32, BY_OWN, PATHS };
-const char *const path_names[PATHS] = {"bf16", "tf32", "float32", "own"};
-
 /* The fastest path that a precision allows. */
-path first_path(int32_t precision) {
-  return precision == DF_BF16 ? BY_BF16 : precision == DF_TF32 ? BY_TF32 : BY_FLOAT32;
+df_path first_path(int32_t precision) {
+  return precision == DF_BF16 ? DF_BY_BF16 : precision == DF_TF32 ? DF_BY_TF32 : DF_BY_FLOAT32;
 }
 
 struct choice {
-  path by; /* BY_OWN: the library has no algorithm */
+  df_path by; /* DF_BY_OWN: the library has no algorithm */
   algorithm algo;
   size_t workspace;
+  int32_t rank, suggestions; /* which one of how many */
 };
 
-/* The library's first choice for addresses that are multiples of |alignment| bytes; false when it
- * has none. Partial sums go through the workspace, so that their order is fixed. */
-bool ask(handle own, described *d, uint32_t alignment, choice *out) {
+/* The library's suggestion |rank|, or its first one, for addresses that are multiples of
+ * |alignment| bytes; false when it has none. Partial sums go through the workspace, so that their
+ * order is fixed. */
+bool ask(handle own, described *d, uint32_t alignment, int32_t rank, choice *out) {
   preference wish;
   const uint32_t reduction = REDUCTION_COMPUTE_TYPE;
   int status = lt().cublasLtMatmulPreferenceInit_internal(&wish, sizeof wish);
@@ -196,16 +50,24 @@ bool ask(handle own, described *d, uint32_t alignment, choice *out) {
   set(PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction);
   for (int side = PREF_MIN_ALIGNMENT_A_BYTES; side <= PREF_MIN_ALIGNMENT_D_BYTES; side++)
     set(side, &alignment, sizeof alignment);
-  heuristic answer{};
+  heuristic answers[DF_SUGGESTIONS] = {};
   int found = 0;
   if (!status)
-    status = lt().cublasLtMatmulAlgoGetHeuristic(own, &d->product, &d->first, &d->second,
-                                                 &d->result, &d->result, &wish, 1, &answer, &found);
-  if (status || found < 1 || answer.status)
-    return false;
-  out->algo = answer.algo;
-  out->workspace = answer.workspace;
-  return true;
+    status =
+        lt().cublasLtMatmulAlgoGetHeuristic(own, &d->product, &d->first, &d->second, &d->result,
+                                            &d->result, &wish, DF_SUGGESTIONS, answers, &found);
+  out->suggestions = 0;
+  for (int i = 0; i < found && !status; i++) {
+    if (answers[i].status)
+      continue;
+    if (out->suggestions == 0 || out->suggestions == rank) {
+      out->algo = answers[i].algo;
+      out->workspace = answers[i].workspace;
+      out->rank = out->suggestions;
+    }
+    out->suggestions++;
+  }
+  return out->suggestions > 0;
 }
 
 /* What prepare found for the queue that will run the product. |workspace| is the library's and our
@@ -224,24 +86,26 @@ const void *some_address(uint32_t alignment) {
   return reinterpret_cast<const void *>(static_cast<uintptr_t>(alignment));
 }
 
-int compute_of(path by) {
-  return by == BY_BF16   ? int(COMPUTE_32F_FAST_16BF)
-         : by == BY_TF32 ? int(COMPUTE_32F_FAST_TF32)
-                         : int(COMPUTE_32F);
+int compute_of(df_path by) {
+  return by == DF_BY_BF16   ? int(COMPUTE_32F_FAST_16BF)
+         : by == DF_BY_TF32 ? int(COMPUTE_32F_FAST_TF32)
+                            : int(COMPUTE_32F);
 }
 
-/* By the first path from |fastest| on that the library has an algorithm for. */
-choice choose(handle own, const df_gemm &g, const problem &p, path fastest, uint32_t alignment) {
+/* By the first path from |fastest| on that the library has an algorithm for; of its suggestions the
+ * one of the number |wanted|. */
+choice choose(handle own, const df_gemm &g, const problem &p, df_path fastest, uint32_t alignment,
+              int32_t wanted) {
   choice out{};
   described d;
-  for (int by = fastest; by < BY_OWN; by++) {
-    out.by = static_cast<path>(by);
+  for (int by = fastest; by < DF_BY_OWN; by++) {
+    out.by = static_cast<df_path>(by);
     if (!describe(g, p, compute_of(out.by), some_address(alignment), &d) &&
-        ask(own, &d, alignment, &out))
+        ask(own, &d, alignment, df_path_rank(wanted, out.by), &out))
       return out;
   }
   out = {};
-  out.by = BY_OWN;
+  out.by = DF_BY_OWN;
   return out;
 }
 
@@ -253,15 +117,15 @@ bool is_aligned_beside(const df_gemm &g, df_gemm_matrix except) {
 
 /* The library's choices for the strips of a product, or none: float32 by its own arithmetic gains
  * nothing by them. */
-void choose_strips(const df_gemm &g, path fastest, product_state *state) {
-  if (fastest == BY_FLOAT32)
+void choose_strips(const df_gemm &g, df_path fastest, int32_t wanted, product_state *state) {
+  if (fastest == DF_BY_FLOAT32)
     return;
   const df_strips s = df_strips_of(g);
   auto choice_of = [&](const df_gemm &block, uint32_t alignment) {
     problem p;
     choice none{};
-    none.by = BY_OWN;
-    return problem_of(block, &p) ? choose(state->own, block, p, fastest, alignment) : none;
+    none.by = DF_BY_OWN;
+    return problem_of(block, &p) ? choose(state->own, block, p, fastest, alignment, wanted) : none;
   };
   if (!s.count)
     return;
@@ -270,7 +134,7 @@ void choose_strips(const df_gemm &g, path fastest, product_state *state) {
   state->strip = choice_of(df_strip_of(g, s, 0, nullptr), ALIGNED);
   state->last_strip = choice_of(df_strip_of(g, s, s.count - 1, nullptr), ALIGNED);
   state->rest = all_even ? state->strip : choice_of(rest, UNALIGNED);
-  if (std::max({state->strip.by, state->last_strip.by, state->rest.by}) < BY_FLOAT32)
+  if (std::max({state->strip.by, state->last_strip.by, state->rest.by}) < DF_BY_FLOAT32)
     state->strips = s;
 }
 
@@ -296,22 +160,24 @@ df_status prepare(const df_node *node, df_prepared *out, df_error *error) {
   df_on_card card(queue->card);
   state->own = df_vendor_handle(queue, lt().cublasLtCreate, lt().cublasLtDestroy);
   state->stream = queue->stream;
-  state->aligned.by = state->unaligned.by = BY_OWN;
+  state->aligned.by = state->unaligned.by = DF_BY_OWN;
+  const int32_t wanted = node->algorithm - 1;
+  choice named = state->aligned;
   problem p;
   if (state->own && problem_of(g, &p)) {
-    state->aligned = choose(state->own, g, p, first_path(node->precision), ALIGNED);
-    out->possible = int64_t{1} << state->aligned.by;
-    if (node->algorithm - 1 == BY_OWN) {
-      state->aligned.by = BY_OWN;
+    const df_path fastest = first_path(node->precision);
+    state->aligned = choose(state->own, g, p, fastest, ALIGNED, wanted);
+    choose_strips(g, fastest, wanted, state);
+    named = state->strips.count ? state->strip : state->aligned;
+    if (wanted == DF_BY_OWN) {
+      state->aligned.by = DF_BY_OWN;
+      state->strips = {};
     } else {
-      state->unaligned = choose(state->own, g, p, first_path(node->precision), UNALIGNED);
-      choose_strips(g, first_path(node->precision), state);
+      state->unaligned = choose(state->own, g, p, fastest, UNALIGNED, 0);
     }
   }
-  out->algorithms = path_names;
-  out->n_algorithms = PATHS;
-  out->algorithm = state->aligned.by;
-  out->possible |= int64_t{1} << BY_OWN;
+  df_path_report(out, named.by, named.suggestions,
+                 wanted == DF_BY_OWN ? wanted : df_path_number(named.by, named.rank));
   df_gemm_plan(&g);
   state->workspace = std::max({state->unaligned.workspace, state->aligned.workspace,
                                state->strip.workspace, state->last_strip.workspace,
@@ -404,8 +270,8 @@ template <bool BIAS, bool RELU> df_status run(const df_call *call) {
     return launch_strips(call, g, state);
   if (problem_of(g, &p)) {
     const choice &chosen =
-        state.aligned.by != BY_OWN && is_aligned(g, p) ? state.aligned : state.unaligned;
-    if (chosen.by != BY_OWN)
+        state.aligned.by != DF_BY_OWN && is_aligned(g, p) ? state.aligned : state.unaligned;
+    if (chosen.by != DF_BY_OWN)
       return launch_all(call, g, p, state, chosen, 0.0f);
   }
   df_gemm_plan(&g);

@@ -309,14 +309,16 @@ int cublasLtMatmulAlgoGetHeuristic(handle h, description *product, layout *a, la
   const uint64_t workspace = p.k >= 8 && w->alignment[0] >= 16 ? 4 * p.m * p.n : 0;
   if (workspace > w->workspace)
     return NOT_SUPPORTED;
-  out[0] = {};
-  out[0].workspace = workspace;
-  *reinterpret_cast<algorithm_content *>(&out[0].algo) = {
-      CHOSEN,
-      number_of(p),
-      workspace,
-      {w->alignment[0], w->alignment[1], w->alignment[2], w->alignment[3]}};
-  *found = 1;
+  *found = wanted > 1 && workspace ? 2 : 1; /* the second one needs no workspace */
+  for (int i = 0; i < *found; i++) {
+    out[i] = {};
+    out[i].workspace = i ? 0 : workspace;
+    *reinterpret_cast<algorithm_content *>(&out[i].algo) = {
+        CHOSEN,
+        number_of(p),
+        out[i].workspace,
+        {w->alignment[0], w->alignment[1], w->alignment[2], w->alignment[3]}};
+  }
   return SUCCESS;
 }
 
