@@ -8,7 +8,7 @@
  * 2 m n (d + e) operations and m n exponentials on 4 (m d + n d + n e + m e) bytes and the mask;
  * k and v are read once per tile of rows, by L2 where they fit there. Where the rows are too few
  * for the card the keys are split, and the results of splits are joined in their order. */
-#include "attention/closed.h"
+#include "attention/mask.h"
 #include "attention/tensor.h"
 #include "attention/tile.h"
 
@@ -46,7 +46,9 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
   p.entry(task.entry, in);
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
-  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr, staged = masked && mask.fours;
+  typedef df_attention_mask_tile<T::ROWS, T::KEYS> mask_tile;
+  static_assert(mask_tile::PITCH == T::WEIGHTS_PITCH, "a mask lies where the weights will");
   const int depth = (p.d + 3) / 4 * 4;
 
   float y[T::DOWN][T::COLUMNS] = {};
@@ -59,8 +61,9 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
   const int32_t last = static_cast<int32_t>(df_min(p.m, first + T::ROWS));
   const float most_q =
       masked ? df_attention_largest<T::ROWS, T::HEAD>(in[DF_ATTENTION_Q], first, p.m, scratch) : 0;
-  for (int32_t tile = task.begin; tile < task.end; tile += T::KEYS) {
-    if (masked && df_attention_may_be_closed(mask, last, tile)) {
+  /* The first tile from |tile| on that is not closed, as far as the states show. */
+  const auto next_open = [&](int32_t tile) {
+    while (masked && tile < task.end && df_attention_may_be_closed(mask, last, tile)) {
 #pragma unroll
       for (int i = 0; i < T::DOWN; i++)
         if (across == 0)
@@ -69,29 +72,47 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
           df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_K], tile, task.end, scratch);
       const float most_v =
           df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_V], tile, task.end, scratch);
-      if (most_v < INFINITY &&
-          df_attention_is_below<T::ROWS, T::KEYS>(mask, first, p.m, tile, task.end, floors, nullptr,
-                                                  df_attention_bound(p, most_q, most_k)))
-        continue;
+      if (!(most_v < INFINITY) ||
+          !df_attention_is_below<T::ROWS, T::KEYS>(mask, first, p.m, tile, task.end, floors,
+                                                   nullptr, df_attention_bound(p, most_q, most_k)))
+        break;
+      tile += T::KEYS;
     }
+    return tile;
+  };
+  /* A tile is copied during the product before the one that needs it: v during that of q and k,
+   * the next k during that with v. */
+  int32_t tile = task.begin;
+  if (tile < task.end)
     df_attention_load<T::KEYS, T::HEAD>(k, in[DF_ATTENTION_K], tile, task.end);
+  df_async_wait();
+  __syncthreads();
+  while (tile < task.end) {
     df_attention_load<T::KEYS, T::HEAD>(v, in[DF_ATTENTION_V], tile, task.end);
-    __syncthreads();
+    if (staged) /* the mask lies where the weights will, element by element */
+      mask_tile::load(weights, mask, first, p.m, tile, task.end);
     constexpr int ACROSS = T::KEYS / DF_ATTENTION_ACROSS;
     float s[T::DOWN][ACROSS] = {};
     df_product_rows<T::DOWN, ACROSS, T::PITCH>(s, q + down * T::PITCH, k + across * T::PITCH,
                                                depth);
+    if (staged) {
+      df_async_wait();
+      __syncthreads();
+    }
 #pragma unroll
     for (int i = 0; i < T::DOWN; i++) {
       const int32_t row = first + down + i * DF_ATTENTION_DOWN;
-      const float *added = mask.at + row * mask.row;
+      float *own = weights + (down + i * DF_ATTENTION_DOWN) * T::WEIGHTS_PITCH + across;
       float largest = -INFINITY;
 #pragma unroll
       for (int j = 0; j < ACROSS; j++) {
         const int32_t key = tile + across + j * DF_ATTENTION_ACROSS;
-        const bool there = key < task.end && row < p.m;
-        s[i][j] =
-            there ? fmaf(s[i][j], p.scale, masked ? added[key * mask.column] : 0.0f) : -INFINITY;
+        float added = staged ? own[j * DF_ATTENTION_ACROSS] : 0.0f;
+        if (masked && !staged && row < p.m && key < task.end)
+          added = mask.at[row * mask.row + key * mask.column];
+        s[i][j] = fmaf(s[i][j], p.scale, added);
+        if (tile + T::KEYS > task.end && key >= task.end)
+          s[i][j] = -INFINITY;
         largest = fmaxf(largest, s[i][j]);
       }
       const float base = state[i].begin(df_attention_join(largest, df_attention_larger{}));
@@ -102,17 +123,21 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
         total += s[i][j];
       }
       const float2 factor = state[i].end(df_attention_join(total, df_add{}));
-      float *to = weights + (down + i * DF_ATTENTION_DOWN) * T::WEIGHTS_PITCH + across;
 #pragma unroll
       for (int j = 0; j < ACROSS; j++)
-        to[j * DF_ATTENTION_ACROSS] = s[i][j] * factor.x;
+        own[j * DF_ATTENTION_ACROSS] = s[i][j] * factor.x;
 #pragma unroll
       for (int j = 0; j < T::COLUMNS; j++)
         y[i][j] *= factor.y;
     }
-    __syncwarp();
+    tile = next_open(tile + T::KEYS);
+    df_async_wait();
+    __syncthreads();
+    if (tile < task.end)
+      df_attention_load<T::KEYS, T::HEAD>(k, in[DF_ATTENTION_K], tile, task.end);
     df_product_columns<T::DOWN, T::COLUMNS, T::KEYS, T::WEIGHTS_PITCH, T::PITCH>(
         y, weights + down * T::WEIGHTS_PITCH, v + across * 4);
+    df_async_wait();
     __syncthreads();
   }
 

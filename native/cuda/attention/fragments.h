@@ -39,57 +39,103 @@ static __device__ __forceinline__ int df_fragment_in_group() {
   return static_cast<int>(threadIdx.x) % 4;
 }
 
-/* ROWS rows of |x| from |first| on, zeros behind the last of |rows| and behind each row up to HEAD,
- * by rows and by columns; null for one that is not wanted. All threads of the block take part, each
- * with patches of two rows and four columns. */
+/* What a thread loads of a tile: patches of two rows and four columns. Between fetching and putting
+ * them into shared memory there may be work that doesn't wait for memory. */
+template <typename F, int ROWS, int HEAD> struct df_fragment_share {
+  static constexpr int DOWN = ROWS / 2, ACROSS = HEAD / 4;
+  static constexpr int PATCHES = DOWN * ACROSS / DF_FRAGMENT_THREADS;
+  static constexpr int STEP = DF_FRAGMENT_THREADS / ACROSS * 2; /* rows between two patches */
+  typedef df_fragment_tile<F, ROWS, HEAD> tile;
+  float v[PATCHES][2][4];
+
+  /* Whether threads side by side read rows that lie so. */
+  static __device__ __forceinline__ bool is_down(const df_attention_matrix &x) {
+    return x.column != 1;
+  }
+  static __device__ __forceinline__ void position(bool down, int patch, int *row, int *column) {
+    const int index = static_cast<int>(threadIdx.x) + patch * DF_FRAGMENT_THREADS;
+    *row = (down ? index % DOWN : index / ACROSS) * 2;
+    *column = (down ? index / DOWN : index % ACROSS) * 4;
+  }
+
+  /* Rows of |x| from |first| on, zeros behind the last of |rows| and behind each row up to HEAD. */
+  __device__ __forceinline__ void fetch(const df_attention_matrix &x, int32_t first, int32_t rows) {
+    const float *from = x.at + first * x.row;
+    const int32_t left = rows - first;
+    if (x.fours) { /* no branch for each, so that no load waits for another */
+      int row, column;
+      position(false, 0, &row, &column);
+      const int32_t valid = column < x.width ? left : 0;
+      from += row * x.row + column;
+#pragma unroll
+      for (int patch = 0; patch < PATCHES; patch++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const bool there = row + patch * STEP + r < valid;
+          const float *at = there ? from + r * x.row : x.at;
+          const float4 four = *reinterpret_cast<const float4 *>(at);
+          v[patch][r][0] = there ? four.x : 0.0f;
+          v[patch][r][1] = there ? four.y : 0.0f;
+          v[patch][r][2] = there ? four.z : 0.0f;
+          v[patch][r][3] = there ? four.w : 0.0f;
+        }
+        from += STEP * x.row;
+      }
+      return;
+    }
+    const bool down = is_down(x);
+#pragma unroll
+    for (int patch = 0; patch < PATCHES; patch++) {
+      int row, column;
+      position(down, patch, &row, &column);
+#pragma unroll
+      for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int f = 0; f < 4; f++)
+          v[patch][r][f] = row + r < left && column + f < x.width
+                               ? from[(row + r) * x.row + (column + f) * x.column]
+                               : 0.0f;
+    }
+  }
+
+  /* By rows and by columns; null for one that is not wanted. Both may be the same. */
+  __device__ __forceinline__ void put(uint32_t *by_rows, uint32_t *by_columns,
+                                      const df_attention_matrix &x) const {
+    const bool down = is_down(x);
+#pragma unroll
+    for (int patch = 0; patch < PATCHES; patch++) {
+      int row, column;
+      position(down, patch, &row, &column);
+      const float (&own)[2][4] = v[patch];
+      if constexpr (tile::SAME) {
+        uint32_t *to = (by_rows ? by_rows : by_columns) + row * tile::ROW_PITCH + column;
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+          *reinterpret_cast<uint4 *>(to + r * tile::ROW_PITCH) = make_uint4(
+              F::word(own[r][0]), F::word(own[r][1]), F::word(own[r][2]), F::word(own[r][3]));
+      } else {
+#pragma unroll
+        for (int r = 0; r < 2 && by_rows; r++)
+          *reinterpret_cast<uint2 *>(by_rows + (row + r) * tile::ROW_PITCH + column / 2) =
+              make_uint2(F::word(own[r][0], own[r][1]), F::word(own[r][2], own[r][3]));
+        if (by_columns)
+          *reinterpret_cast<uint4 *>(by_columns + row / 2 * tile::COLUMN_PITCH + column) =
+              make_uint4(F::word(own[0][0], own[1][0]), F::word(own[0][1], own[1][1]),
+                         F::word(own[0][2], own[1][2]), F::word(own[0][3], own[1][3]));
+      }
+    }
+  }
+};
+
+/* Rows [first, first + ROWS) of |x| into shared memory, by rows and by columns. All threads of the
+ * block take part. */
 template <typename F, int ROWS, int HEAD>
 static __device__ __forceinline__ void df_fragment_load(uint32_t *by_rows, uint32_t *by_columns,
                                                         const df_attention_matrix &x, int32_t first,
                                                         int32_t rows) {
-  typedef df_fragment_tile<F, ROWS, HEAD> tile;
-  constexpr int DOWN = ROWS / 2, ACROSS = HEAD / 4;
-  const int thread = static_cast<int>(threadIdx.x);
-  const float *from = x.at + first * x.row;
-  const int32_t left = rows - first;
-  const bool down = x.column != 1; /* threads side by side read rows that do so */
-#pragma unroll
-  for (int patch = 0; patch < DOWN * ACROSS / DF_FRAGMENT_THREADS; patch++) {
-    const int index = thread + patch * DF_FRAGMENT_THREADS;
-    const int row = (down ? index % DOWN : index / ACROSS) * 2;
-    const int column = (down ? index / DOWN : index % ACROSS) * 4;
-    float v[2][4] = {};
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const float *at = from + (row + r) * x.row;
-      if (x.fours && row + r < left && column < x.width) {
-        const float4 four = *reinterpret_cast<const float4 *>(at + column);
-        v[r][0] = four.x;
-        v[r][1] = four.y;
-        v[r][2] = four.z;
-        v[r][3] = four.w;
-      } else if (!x.fours && row + r < left) {
-#pragma unroll
-        for (int f = 0; f < 4; f++)
-          if (column + f < x.width)
-            v[r][f] = at[(column + f) * x.column];
-      }
-    }
-    if constexpr (F::PER_WORD == 1) {
-#pragma unroll
-      for (int r = 0; r < 2; r++)
-        *reinterpret_cast<uint4 *>(by_rows + (row + r) * tile::ROW_PITCH + column) =
-            make_uint4(F::word(v[r][0]), F::word(v[r][1]), F::word(v[r][2]), F::word(v[r][3]));
-    } else {
-#pragma unroll
-      for (int r = 0; r < 2 && by_rows; r++)
-        *reinterpret_cast<uint2 *>(by_rows + (row + r) * tile::ROW_PITCH + column / 2) =
-            make_uint2(F::word(v[r][0], v[r][1]), F::word(v[r][2], v[r][3]));
-      if (by_columns)
-        *reinterpret_cast<uint4 *>(by_columns + row / 2 * tile::COLUMN_PITCH + column) =
-            make_uint4(F::word(v[0][0], v[1][0]), F::word(v[0][1], v[1][1]),
-                       F::word(v[0][2], v[1][2]), F::word(v[0][3], v[1][3]));
-    }
-  }
+  df_fragment_share<F, ROWS, HEAD> share;
+  share.fetch(x, first, rows);
+  share.put(by_rows, by_columns, x);
 }
 
 /* sums[i][j] += the product of rows [16 i, 16 i + 16) of a and rows [8 j, 8 j + 8) of b, both by

@@ -11,7 +11,7 @@
  * seven products; in exchange every sum has one owner and one order, so the same inputs give the
  * same bits, and nothing of the size of the scores is written. (Dao et al., "FlashAttention", 2022,
  * adds dq from all blocks of keys by atomics.) */
-#include "attention/closed.h"
+#include "attention/mask.h"
 #include "attention/tensor.h"
 #include "attention/tile.h"
 
@@ -91,13 +91,16 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
   const df_attention_matrix &q = in[DF_ATTENTION_Q], &k = in[DF_ATTENTION_K];
   const df_attention_matrix &v = in[DF_ATTENTION_V], &dy = in[DF_ATTENTION_DY];
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
-  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr, staged = masked && mask.fours;
+  typedef df_attention_mask_tile<KEYS ? T::PASSING : ROWS, KEYS ? ROWS : T::PASSING> mask_tile;
+  static_assert(mask_tile::FLOATS <= ROWS * T::WEIGHTS_PITCH, "a mask lies where weights will");
   const int d = (p.d + 3) / 4 * 4, e = (p.e + 3) / 4 * 4;
 
   df_attention_load<ROWS, T::HEAD>(own, KEYS ? k : q, first, rows);
   df_attention_load<ROWS, T::HEAD>(own_2, KEYS ? v : dy, first, rows);
   float row_sum[DOWN] = {}, row_delta[DOWN] = {}; /* of queries */
   if constexpr (!KEYS) {
+    df_async_wait();
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < DOWN; i++) {
@@ -141,6 +144,8 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
     }
     df_attention_load<T::PASSING, T::HEAD>(passing, KEYS ? q : k, tile, columns);
     df_attention_load<T::PASSING, T::HEAD>(passing_2, KEYS ? dy : v, tile, columns);
+    if (staged)
+      mask_tile::load(weights, mask, KEYS ? tile : first, p.m, KEYS ? first : tile, p.n);
     float column_sum[ACROSS], column_delta[ACROSS];
 #pragma unroll
     for (int j = 0; j < ACROSS; j++) {
@@ -148,27 +153,32 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
       column_sum[j] = KEYS && column < columns ? logsum[column] : 0.0f;
       column_delta[j] = KEYS && column < columns ? delta[column] : 0.0f;
     }
+    df_async_wait();
     __syncthreads();
     float s[DOWN][ACROSS] = {}, ds[DOWN][ACROSS] = {};
     df_product_rows<DOWN, ACROSS, PITCH>(s, own + down * PITCH, passing + across * PITCH, d);
     df_product_rows<DOWN, ACROSS, PITCH>(ds, own_2 + down * PITCH, passing_2 + across * PITCH, e);
+    const bool edge = first + ROWS > rows || tile + T::PASSING > columns;
 #pragma unroll
     for (int i = 0; i < DOWN; i++) {
-      const int32_t row = first + down + i * DF_ATTENTION_DOWN;
+      const int row = down + i * DF_ATTENTION_DOWN;
 #pragma unroll
       for (int j = 0; j < ACROSS; j++) {
-        const int32_t column = tile + across + j * DF_ATTENTION_ACROSS;
-        const bool there = row < rows && column < columns;
-        const float added =
-            there && masked
-                ? mask.at[(KEYS ? column : row) * mask.row + (KEYS ? row : column) * mask.column]
-                : 0.0f;
+        const int column = across + j * DF_ATTENTION_ACROSS;
+        const int query = KEYS ? column : row, key = KEYS ? row : column;
+        const bool there = !edge || (first + row < rows && tile + column < columns);
+        float added = staged ? weights[query * mask_tile::PITCH + key] : 0.0f;
+        if (masked && !staged && there)
+          added = mask.at[((KEYS ? tile : first) + query) * mask.row +
+                          ((KEYS ? first : tile) + key) * mask.column];
         const float base = KEYS ? column_sum[j] : row_sum[i];
         const float mean = KEYS ? column_delta[j] : row_delta[i];
         s[i][j] = there ? expf(fmaf(s[i][j], p.scale, added) - base) : 0.0f;
         ds[i][j] = there ? s[i][j] * (ds[i][j] - mean) * p.scale : 0.0f;
       }
     }
+    if (staged) /* the mask has been read */
+      __syncthreads();
     const float *left = weights + down * T::WEIGHTS_PITCH;
     if constexpr (KEYS) {
       put_weights<T::WEIGHTS_PITCH>(weights, s);

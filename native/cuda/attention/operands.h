@@ -17,7 +17,10 @@ enum {
   DF_ATTENTION_Y,
   DF_ATTENTION_OPERANDS
 };
-enum { DF_ATTENTION_MOST_HEAD = 128 /* of d and e: tiles have complete rows of them */ };
+enum {
+  DF_ATTENTION_MOST_HEAD = 128, /* of d and e: tiles have complete rows of them */
+  DF_ATTENTION_BLOCK = 128      /* threads */
+};
 
 /* The matrices of an operand: that of batch entry 0, and the strides, 0 along an axis of size 1. */
 struct df_attention_matrix {
@@ -59,7 +62,8 @@ static inline df_attention_matrix df_attention_matrix_of(const df_tensor &x, boo
   }
   df_attention_matrix out{static_cast<const float *>(x.data), stride[0], stride[1],
                           static_cast<int32_t>(size[1]), false};
-  out.fours = stride[1] == 1 && size[1] % 4 == 0 && stride[0] % 4 == 0 && df_is_aligned<4>(out.at);
+  out.fours = stride[1] == 1 && size[1] > 0 && size[1] % 4 == 0 && stride[0] % 4 == 0 &&
+              df_is_aligned<4>(out.at);
   return out;
 }
 
@@ -106,20 +110,6 @@ static __device__ __forceinline__ float2 df_attention_pair(const df_attention_ma
   out.x = at[0];
   if (column + 1 < columns)
     out.y = at[x.column];
-  return out;
-}
-
-/* Elements (row, column) and (row + 1, column) likewise. */
-static __device__ __forceinline__ float2 df_attention_pair_down(const df_attention_matrix &x,
-                                                                int32_t row, int32_t column,
-                                                                int32_t rows, int32_t columns) {
-  float2 out = make_float2(0.0f, 0.0f);
-  if (row >= rows || column >= columns)
-    return out;
-  const float *at = x.at + row * x.row + column * x.column;
-  out.x = at[0];
-  if (row + 1 < rows)
-    out.y = at[x.row];
   return out;
 }
 

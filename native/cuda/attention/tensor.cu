@@ -1,8 +1,8 @@
 /* attention/tensor.cu: attention on tensor cores, see attention/attention.cu. Operands of both
  * products are rounded once, when their tiles are written to shared memory, the weights when they
  * become words; scores, sums and results are float32. */
-#include "attention/closed.h"
 #include "attention/fragments.h"
+#include "attention/mask.h"
 #include "attention/tensor.h"
 
 enum { RESIDENT = 2 };
@@ -16,7 +16,8 @@ template <typename F_, int HEAD_, int TALL_> struct tiles {
   typedef df_fragment_tile<F, ROWS, HEAD> q_tile;
   typedef df_fragment_tile<F, KEYS, HEAD> tile;
   static constexpr int V_WORDS = tile::SAME ? tile::ROW_WORDS : tile::COLUMN_WORDS;
-  static constexpr int WORDS = q_tile::ROW_WORDS + tile::ROW_WORDS + V_WORDS;
+  typedef df_attention_mask_tile<ROWS, KEYS> mask_tile;
+  static constexpr int WORDS = q_tile::ROW_WORDS + tile::ROW_WORDS + V_WORDS + mask_tile::FLOATS;
 };
 
 template <typename T>
@@ -34,7 +35,8 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
   p.entry(task.entry, in);
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
-  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr, staged = masked && mask.fours;
+  float *added_to = reinterpret_cast<float *>(v + T::V_WORDS); /* a tile of the mask */
   const int words = df_fragment_words<F>(p.d);
 
   float y[T::TALL][T::COLUMNS][4] = {};
@@ -48,8 +50,9 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   const int32_t last = static_cast<int32_t>(df_min(p.m, first + T::ROWS));
   const float most_q =
       masked ? df_attention_largest<T::ROWS, T::HEAD>(in[DF_ATTENTION_Q], first, p.m, scratch) : 0;
-  for (int32_t from = task.begin; from < task.end; from += T::KEYS) {
-    if (masked && df_attention_may_be_closed(mask, last, from)) {
+  /* The first tile from |from| on that is not closed, as far as the states show. */
+  const auto next_open = [&](int32_t from) {
+    while (masked && from < task.end && df_attention_may_be_closed(mask, last, from)) {
 #pragma unroll
       for (int i = 0; i < T::TALL; i++)
         for (int half = 0; half < 2; half++)
@@ -59,31 +62,55 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
           df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_K], from, task.end, scratch);
       const float most_v =
           df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_V], from, task.end, scratch);
-      if (most_v < INFINITY &&
-          df_attention_is_below<T::ROWS, T::KEYS>(mask, first, p.m, from, task.end, floors, nullptr,
-                                                  df_attention_bound(p, most_q, most_k)))
-        continue;
+      if (!(most_v < INFINITY) ||
+          !df_attention_is_below<T::ROWS, T::KEYS>(mask, first, p.m, from, task.end, floors,
+                                                   nullptr, df_attention_bound(p, most_q, most_k)))
+        break;
+      from += T::KEYS;
     }
-    df_fragment_load<F, T::KEYS, T::HEAD>(k, nullptr, in[DF_ATTENTION_K], from, task.end);
-    df_fragment_load<F, T::KEYS, T::HEAD>(tile::SAME ? v : nullptr, tile::SAME ? nullptr : v,
-                                          in[DF_ATTENTION_V], from, task.end);
-    __syncthreads();
+    return from;
+  };
+  /* A tile is fetched during the product before the one that needs it: v during that of q and k,
+   * the next k during that with v. */
+  df_fragment_share<F, T::KEYS, T::HEAD> share;
+  int32_t from = task.begin;
+  if (from < task.end) {
+    share.fetch(in[DF_ATTENTION_K], from, task.end);
+    share.put(k, nullptr, in[DF_ATTENTION_K]);
+  }
+  __syncthreads();
+  while (from < task.end) {
+    share.fetch(in[DF_ATTENTION_V], from, task.end);
+    if (staged)
+      T::mask_tile::load(added_to, mask, first, p.m, from, task.end);
     float s[T::TALL][T::ACROSS][4] = {};
     df_fragment_rows<F, tile::ROW_PITCH>(s, q + warp * tile::ROW_PITCH, k, words);
+    if (staged) {
+      df_async_wait();
+      __syncthreads();
+    }
 #pragma unroll
     for (int i = 0; i < T::TALL; i++)
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const int32_t row = first + warp + i * DF_FRAGMENT_ROWS + half * 8 + group;
+        const int of_tile = warp + i * DF_FRAGMENT_ROWS + half * 8 + group;
+        const float *own = added_to + of_tile * T::mask_tile::PITCH + pair;
         float largest = -INFINITY, total = 0.0f;
 #pragma unroll
         for (int j = 0; j < T::ACROSS; j++) {
           const int32_t key = from + j * DF_FRAGMENT_COLUMNS + pair;
           float *score = &s[i][j][half * 2];
-          const float2 added =
-              masked ? df_attention_pair(mask, row, key, p.m, task.end) : make_float2(0.0f, 0.0f);
-          score[0] = key < task.end ? fmaf(score[0], p.scale, added.x) : -INFINITY;
-          score[1] = key + 1 < task.end ? fmaf(score[1], p.scale, added.y) : -INFINITY;
+          float2 added = make_float2(0.0f, 0.0f);
+          if (staged)
+            added = *reinterpret_cast<const float2 *>(own + j * DF_FRAGMENT_COLUMNS);
+          else if (masked)
+            added = df_attention_pair(mask, first + of_tile, key, p.m, task.end);
+          score[0] = fmaf(score[0], p.scale, added.x);
+          score[1] = fmaf(score[1], p.scale, added.y);
+          if (from + T::KEYS > task.end) {
+            score[0] = key < task.end ? score[0] : -INFINITY;
+            score[1] = key + 1 < task.end ? score[1] : -INFINITY;
+          }
           largest = fmaxf(largest, fmaxf(score[0], score[1]));
         }
         const float base = state[i][half].begin(df_fragment_join(largest, df_attention_larger{}));
@@ -105,7 +132,14 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
             y[i][j][c] *= factor.y;
         }
       }
+    share.put(nullptr, v, in[DF_ATTENTION_V]);
+    from = next_open(from + T::KEYS);
+    if (from < task.end)
+      share.fetch(in[DF_ATTENTION_K], from, task.end);
+    __syncthreads();
     df_fragment_columns<F, tile::COLUMN_PITCH>(y, s, v);
+    if (from < task.end)
+      share.put(k, nullptr, in[DF_ATTENTION_K]);
     __syncthreads();
   }
 

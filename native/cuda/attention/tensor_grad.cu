@@ -1,8 +1,8 @@
 /* attention/tensor_grad.cu: the gradient of attention on tensor cores, see attention/grad.cu.
  * Operands of the five products are rounded once, when their tiles are written to shared memory,
  * the weights and their gradients when they become words; all else is float32. */
-#include "attention/closed.h"
 #include "attention/fragments.h"
+#include "attention/mask.h"
 #include "attention/tensor.h"
 
 enum { RESIDENT = 2, ROWS = DF_FRAGMENT_ROWS * DF_FRAGMENT_WARPS };
@@ -16,7 +16,9 @@ template <typename F_, int HEAD_, int PASSING_> struct tiles {
   static constexpr int COLUMNS = HEAD / DF_FRAGMENT_COLUMNS;
   typedef df_fragment_tile<F, ROWS, HEAD> own;
   typedef df_fragment_tile<F, PASSING, HEAD> passing;
-  static constexpr int WORDS = 2 * (own::ROW_WORDS + passing::ROW_WORDS + passing::COLUMN_WORDS);
+  static constexpr int TILES = 2 * (own::ROW_WORDS + passing::ROW_WORDS + passing::COLUMN_WORDS);
+  template <bool KEYS>
+  using mask_tile = df_attention_mask_tile<KEYS ? PASSING : ROWS, KEYS ? ROWS : PASSING>;
 };
 
 /* Rows of a result of |width| columns, as far as there are |rows|. */
@@ -72,7 +74,9 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   const df_attention_matrix &q = in[DF_ATTENTION_Q], &k = in[DF_ATTENTION_K];
   const df_attention_matrix &v = in[DF_ATTENTION_V], &dy = in[DF_ATTENTION_DY];
   const df_attention_matrix &y = in[DF_ATTENTION_Y], &mask = in[DF_ATTENTION_MASK];
-  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr, staged = masked && mask.fours;
+  typedef typename T::template mask_tile<KEYS> mask_tile;
+  float *added_to = reinterpret_cast<float *>(own + T::TILES); /* a tile of the mask */
   const int d = df_fragment_words<F>(p.d), e = df_fragment_words<F>(p.e);
 
   df_fragment_load<F, ROWS, T::HEAD>(own, nullptr, KEYS ? k : q, first, rows);
@@ -121,31 +125,34 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
     df_fragment_load<F, T::PASSING, T::HEAD>(passing, columns_of, KEYS ? q : k, from, columns);
     df_fragment_load<F, T::PASSING, T::HEAD>(passing_2, KEYS ? columns_of_2 : nullptr,
                                              KEYS ? dy : v, from, columns);
+    if (staged)
+      mask_tile::load(added_to, mask, KEYS ? from : first, p.m, KEYS ? first : from, p.n);
+    df_async_wait();
     __syncthreads();
     float s[1][T::ACROSS][4] = {}, ds[1][T::ACROSS][4] = {};
     df_fragment_rows<F, tile::ROW_PITCH>(s, own + warp * tile::ROW_PITCH, passing, d);
     df_fragment_rows<F, tile::ROW_PITCH>(ds, own_2 + warp * tile::ROW_PITCH, passing_2, e);
+    const bool edge = first + ROWS > rows || from + T::PASSING > columns;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const int32_t row = first + warp + half * 8 + group;
+      const int row = warp + half * 8 + group;
 #pragma unroll
-      for (int j = 0; j < T::ACROSS; j++) {
-        const int32_t column = from + j * DF_FRAGMENT_COLUMNS + pair;
-        float2 added = make_float2(0.0f, 0.0f);
-        if (masked && !KEYS)
-          added = df_attention_pair(mask, row, column, p.m, p.n);
-        if (masked && KEYS)
-          added = df_attention_pair_down(mask, column, row, p.m, p.n);
+      for (int j = 0; j < T::ACROSS; j++)
 #pragma unroll
         for (int f = 0; f < 2; f++) {
-          const bool there = row < rows && column + f < columns;
-          const float base = !KEYS ? row_sum[half] : there ? logsum[column + f] : 0.0f;
-          const float mean = !KEYS ? row_delta[half] : there ? delta[column + f] : 0.0f;
+          const int column = j * DF_FRAGMENT_COLUMNS + pair + f;
+          const int query = KEYS ? column : row, key = KEYS ? row : column;
+          const bool there = !edge || (first + row < rows && from + column < columns);
+          float added = staged ? added_to[query * mask_tile::PITCH + key] : 0.0f;
+          if (masked && !staged && there)
+            added = mask.at[((KEYS ? from : first) + query) * mask.row +
+                            ((KEYS ? first : from) + key) * mask.column];
+          const float base = !KEYS ? row_sum[half] : there ? logsum[from + column] : 0.0f;
+          const float mean = !KEYS ? row_delta[half] : there ? delta[from + column] : 0.0f;
           float &weight = s[0][j][half * 2 + f], &error = ds[0][j][half * 2 + f];
-          weight = there ? __expf(fmaf(weight, p.scale, f ? added.y : added.x) - base) : 0.0f;
+          weight = there ? __expf(fmaf(weight, p.scale, added) - base) : 0.0f;
           error = there ? weight * (error - mean) * p.scale : 0.0f;
         }
-      }
     }
     if constexpr (KEYS)
       df_fragment_columns<F, tile::COLUMN_PITCH>(sums_2, s, columns_of_2);
@@ -163,7 +170,8 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
 template <typename T, bool KEYS>
 static df_status launch(const df_call *call, const df_attention &p, const df_attention_gradients &g,
                         int64_t batch) {
-  constexpr int BYTES = T::WORDS * static_cast<int>(sizeof(uint32_t));
+  constexpr int BYTES =
+      (T::TILES + T::template mask_tile<KEYS>::FLOATS) * static_cast<int>(sizeof(uint32_t));
   const int64_t blocks = df_divide_up(KEYS ? p.n : p.m, ROWS) * batch;
   if (blocks == 0)
     return DF_OK;

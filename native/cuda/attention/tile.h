@@ -9,11 +9,12 @@
 #ifndef DF_CUDA_ATTENTION_TILE_H
 #define DF_CUDA_ATTENTION_TILE_H
 #include "attention/operands.h"
+#include "gemm/async.h"
 
 enum {
   DF_ATTENTION_DOWN = 16,
   DF_ATTENTION_ACROSS = 8,
-  DF_ATTENTION_THREADS = DF_ATTENTION_DOWN * DF_ATTENTION_ACROSS,
+  DF_ATTENTION_THREADS = DF_ATTENTION_BLOCK,
   DF_ATTENTION_GAP = 4,        /* floats behind a row of a tile */
   DF_ATTENTION_WEIGHTS_GAP = 8 /* behind a row of weights, which are written one by one */
 };
@@ -86,24 +87,26 @@ static __device__ __forceinline__ void df_product_columns(float (&sums)[ROWS][CO
   }
 }
 
-/* ROWS rows of |x| from |first| on into |to|, zeros behind the last of |rows| and behind each row
- * up to HEAD. All threads of the block take part. */
+/* Begins to copy ROWS rows of |x| from |first| on to |to|, zeros behind the last of |rows| and
+ * behind each row up to HEAD; df_async_wait and a barrier end it. All threads of the block take
+ * part. */
 template <int ROWS, int HEAD>
 static __device__ __forceinline__ void df_attention_load(float *to, const df_attention_matrix &x,
                                                          int32_t first, int32_t rows) {
   constexpr int PITCH = HEAD + DF_ATTENTION_GAP, FOURS = HEAD / 4;
+  constexpr int STEP = DF_ATTENTION_THREADS / FOURS; /* rows */
   const int thread = static_cast<int>(threadIdx.x);
   const float *from = x.at + first * x.row;
   const int32_t left = rows - first;
   if (x.fours) {
+    const int row = thread / FOURS, column = thread % FOURS * 4;
+    const int32_t valid = column < x.width ? left : 0;
+    from += row * x.row + column;
+    to += row * PITCH + column;
 #pragma unroll
-    for (int k = 0; k < ROWS * FOURS / DF_ATTENTION_THREADS; k++) {
-      const int index = thread + k * DF_ATTENTION_THREADS;
-      const int row = index / FOURS, column = index % FOURS * 4;
-      float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (row < left && column < x.width)
-        four = *reinterpret_cast<const float4 *>(from + row * x.row + column);
-      *reinterpret_cast<float4 *>(to + row * PITCH + column) = four;
+    for (int k = 0; k < ROWS; k += STEP) {
+      df_async_four(to + k * PITCH, row + k < valid ? from : x.at, row + k < valid);
+      from += STEP * x.row;
     }
     return;
   }

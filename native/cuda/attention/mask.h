@@ -1,14 +1,40 @@
-/* attention/closed.h: tiles of scores that a mask closes, as a causal one does half of them: all
- * their weights are zero, and nothing need be computed.
+/* attention/mask.h: a tile of the mask in shared memory, and tiles of scores that it closes, as a
+ * causal one does half of them: all their weights are zero, and nothing need be computed.
  *
  * That is proved, not assumed: e^x is 0 in float32 below -104, and a score is at most
  * |scale| d max|q| max|k| + mask. So a tile is closed when that lies so far below the maximum (or
  * the logarithm of the sum) of each of its rows, and what zeros are multiplied by is finite; a NaN
  * or an infinity anywhere keeps it open. This reads k, v and the mask, a tenth of what products
  * cost, of tiles whose last row and first key are closed alone. */
-#ifndef DF_CUDA_ATTENTION_CLOSED_H
-#define DF_CUDA_ATTENTION_CLOSED_H
+#ifndef DF_CUDA_ATTENTION_MASK_H
+#define DF_CUDA_ATTENTION_MASK_H
 #include "attention/operands.h"
+#include "gemm/async.h"
+
+/* ROWS x COLUMNS elements of the mask in shared memory, rows PITCH floats apart, which lets both
+ * forms of products read it without conflicts of banks. */
+template <int ROWS_, int COLUMNS_> struct df_attention_mask_tile {
+  static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, PITCH = COLUMNS + 8;
+  static constexpr int FLOATS = ROWS * PITCH;
+
+  /* Begins to copy those from |row| and |column| on, zeros behind |rows| and |columns|, of a mask
+   * whose rows are made of aligned fours. */
+  static __device__ __forceinline__ void load(float *to, const df_attention_matrix &mask,
+                                              int32_t row, int32_t rows, int32_t column,
+                                              int32_t columns) {
+    constexpr int FOURS = COLUMNS / 4, STEP = DF_ATTENTION_BLOCK / FOURS;
+    const int i = static_cast<int>(threadIdx.x) / FOURS;
+    const int j = static_cast<int>(threadIdx.x) % FOURS * 4;
+    const int32_t valid = column + j < columns ? rows - row : 0;
+    const float *from = mask.at + (row + i) * mask.row + column + j;
+    to += i * PITCH + j;
+#pragma unroll
+    for (int k = 0; k < ROWS; k += STEP) {
+      df_async_four(to + k * PITCH, i + k < valid ? from : mask.at, i + k < valid);
+      from += STEP * mask.row;
+    }
+  }
+};
 
 /* Whether a tile with rows up to |end| and keys from |key| on may be closed: that element of a
  * causal mask is closed last. All threads of a block agree. */
