@@ -4,8 +4,8 @@
  * which the host must not read; |stream| is the cudaStream_t to launch into. It neither allocates
  * nor synchronizes, so that a segment can be captured as a CUDA graph.
  *
- * Sources that launch through DF_LAUNCH and get dynamic shared memory from DF_SHARED also compile
- * as plain C++ over a stand-in for the CUDA runtime, which runs them on a CPU.
+ * Sources that launch through DF_LAUNCH and get shared memory from DF_SHARED and DF_SHARED_ARRAY
+ * also compile as plain C++ over a stand-in for the CUDA runtime, which runs them on a CPU.
  */
 #ifndef DATAFLOW_CUDA_H
 #define DATAFLOW_CUDA_H
@@ -35,12 +35,20 @@ static inline df_status df_launched(const df_call *call, const char *kernel) {
 #define DF_SHARED(T, name)                                                                         \
   extern __shared__ __align__(16) unsigned char df_shared_bytes[];                                 \
   T *name = reinterpret_cast<T *>(df_shared_bytes)
+
+/* An array |name| of |type| in the block's shared memory, aligned to 16 bytes; |sizes| in brackets:
+ * DF_SHARED_ARRAY(float, tile, [32][33]). */
+#define DF_SHARED_ARRAY(type, name, sizes) [[maybe_unused]] __shared__ __align__(16) type name sizes
 #else
 #define DF_LAUNCH(call, kernel, grid, block, shared, ...)                                          \
   (standin_launch(#kernel, (grid), (block), (shared), static_cast<cudaStream_t>((call)->stream),   \
                   kernel, __VA_ARGS__),                                                            \
    df_launched((call), #kernel))
 #define DF_SHARED(T, name) T *name = static_cast<T *>(standin_shared())
+#define DF_SHARED_ARRAY(type, name, sizes)                                                         \
+  static char name##_key;                                                                          \
+  [[maybe_unused]] auto &name =                                                                    \
+      *static_cast<type(*) sizes>(standin_shared_array(&name##_key, #name, sizeof(type sizes)))
 #endif
 
 /* Blocks of |per_block| that cover |count|; at least one. */

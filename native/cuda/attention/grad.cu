@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
   }
 
   float sums[DOWN][T::COLUMNS] = {}, sums_2[KEYS ? DOWN : 1][T::COLUMNS] = {};
-  __shared__ float scratch[DF_WARP];
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   float most = 0.0f, most_2 = 0.0f;
   if (masked) {
     most = df_attention_largest<ROWS, T::HEAD>(KEYS ? k : q, first, rows, scratch);

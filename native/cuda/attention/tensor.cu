@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
     for (int half = 0; half < 2; half++)
       state[i][half].clear();
   df_fragment_load<F, T::ROWS, T::HEAD>(q, nullptr, in[DF_ATTENTION_Q], first, p.m);
-  __shared__ float scratch[DF_WARP], floors[T::ROWS];
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
+  DF_SHARED_ARRAY(float, floors, [T::ROWS]);
   const int32_t last = static_cast<int32_t>(df_min(p.m, first + T::ROWS));
   const float most_q =
       masked ? df_attention_largest<T::ROWS, T::HEAD>(in[DF_ATTENTION_Q], first, p.m, scratch) : 0;

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   }
 
   float sums[1][T::COLUMNS][4] = {}, sums_2[1][KEYS ? T::COLUMNS : 1][4] = {};
-  __shared__ float scratch[DF_WARP];
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   float most = 0.0f, most_2 = 0.0f;
   if (masked) {
     most = df_attention_largest<ROWS, T::HEAD>(KEYS ? k : q, first, rows, scratch);

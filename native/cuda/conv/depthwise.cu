@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
 /* dw[f, t] for TAPS taps of one filter, over the images of one split: a block each. */
 __global__ void __launch_bounds__(DF_BLOCK)
     convolve_depthwise_weight(const __grid_constant__ depthwise p) {
-  __shared__ float scratch[DF_WARP];
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   const uint32_t chunks = static_cast<uint32_t>((p.taps + TAPS - 1) / TAPS);
   const uint32_t filter = blockIdx.x / chunks % static_cast<uint32_t>(p.channels);
   const int64_t split = blockIdx.x / chunks / static_cast<uint32_t>(p.channels);

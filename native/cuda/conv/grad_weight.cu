@@ -98,7 +98,7 @@ template <typename T> struct correlated {
 template <typename T>
 __global__ void __launch_bounds__(T::THREADS, T::RESIDENT)
     correlate(const __grid_constant__ correlation p) {
-  __shared__ tap_column columns[T::COLUMNS];
+  DF_SHARED_ARRAY(tap_column, columns, [T::COLUMNS]);
   const int thread = static_cast<int>(threadIdx.x);
   const uint32_t tiles = p.tiles_down * p.tiles_across, tile = blockIdx.x % tiles;
   const uint32_t rest = blockIdx.x / tiles;

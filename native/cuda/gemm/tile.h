@@ -93,8 +93,8 @@ template <typename T, typename L>
 static __device__ __forceinline__ void df_tile_sum(float (&sums)[T::DOWN][T::ACROSS], L &load,
                                                    int32_t begin, int32_t end) {
   constexpr int A_PITCH = T::ROWS + DF_TILE_GAP, B_PITCH = T::COLUMNS + DF_TILE_GAP;
-  __align__(16) __shared__ float a_slices[2][DF_TILE_DEPTH * A_PITCH];
-  __align__(16) __shared__ float b_slices[2][DF_TILE_DEPTH * B_PITCH];
+  DF_SHARED_ARRAY(float, a_slices, [2][DF_TILE_DEPTH * A_PITCH]);
+  DF_SHARED_ARRAY(float, b_slices, [2][DF_TILE_DEPTH * B_PITCH]);
   const int row = df_tile_row<T>(), column = df_tile_column<T>();
   if (begin >= end)
     return;

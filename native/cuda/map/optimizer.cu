@@ -214,7 +214,7 @@ template <typename Step> static df_status run(const df_call *call) {
 __global__ void __launch_bounds__(DF_BLOCK)
     square_partials(float *out, double *partials, const float *x, const float *before,
                     int64_t count) {
-  __shared__ double scratch[DF_WARP];
+  DF_SHARED_ARRAY(double, scratch, [DF_WARP]);
   const int64_t share = df_divide_up(count, gridDim.x);
   const int64_t begin = blockIdx.x * share, end = df_min(count, begin + share);
   float total = 0.0f;
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
 /* One block joins the partial sums. */
 __global__ void __launch_bounds__(DF_BLOCK)
     square_join(float *out, const double *partials, const float *before, int64_t n_partials) {
-  __shared__ double scratch[DF_WARP];
+  DF_SHARED_ARRAY(double, scratch, [DF_WARP]);
   const double partial = threadIdx.x < n_partials ? partials[threadIdx.x] : 0.0;
   const double joined = df_block_join(partial, 0.0, scratch, df_add{});
   if (threadIdx.x == 0)

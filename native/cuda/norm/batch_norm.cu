@@ -161,7 +161,7 @@ static __device__ __forceinline__ void join_moments(df_moments *m, float *shared
 }
 
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) forward_states(forward f, layout l) {
-  __shared__ float shared[DF_COLUMN_BLOCK];
+  DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
   const position at = position_of_thread(l);
   df_moments m{0.0f, 0.0f, 0.0f};
   for (int64_t base = at.begin; base < at.end; base += df_row_round(l.plan)) {
@@ -202,7 +202,7 @@ static __device__ __forceinline__ void keep(const forward &f, int64_t c, float m
 
 template <bool train>
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) normalize(forward f, layout l) {
-  [[maybe_unused]] __shared__ float shared[DF_COLUMN_BLOCK];
+  DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
   const position at = position_of_thread(l);
   const int64_t c = at.live ? at.channel : 0;
   float mean, inverse;
@@ -282,7 +282,7 @@ struct backward {
 };
 
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) backward_states(backward b, layout l) {
-  __shared__ float shared[DF_COLUMN_BLOCK];
+  DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
   const position at = position_of_thread(l);
   const float mean = b.mean[at.live ? at.channel : 0];
   float plain = 0.0f, weighted = 0.0f;
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) backward_states(bac
 
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT)
     backward_results(backward b, layout l) {
-  __shared__ float shared[DF_COLUMN_BLOCK];
+  DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
   const position at = position_of_thread(l);
   const int64_t c = at.live ? at.channel : 0;
   float plain = 0.0f, weighted = 0.0f;

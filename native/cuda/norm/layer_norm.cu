@@ -58,8 +58,8 @@ static __device__ __forceinline__ void put_norm(const row_norm &s, float (&x)[DF
 }
 
 __global__ void __launch_bounds__(DF_ROW_BLOCK) norm_rows(row_norm s, df_rows plan, int what) {
-  __shared__ float scratch[DF_WARP];
-  __shared__ double double_scratch[DF_WARP];
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
+  DF_SHARED_ARRAY(double, double_scratch, [DF_WARP]);
   const df_row_position at = df_row_of_thread(plan);
   const int64_t round = df_row_round(plan), origin = at.row * plan.n;
   float x[DF_HELD];
@@ -206,7 +206,7 @@ static __device__ __forceinline__ void load_slopes(float (&g)[DF_HELD], const ro
  * of at most |most| threads: what is held takes more registers than the largest blocks have. */
 template <int most>
 __global__ void __launch_bounds__(most) grad_rows(row_norm_grad s, df_rows plan, int held) {
-  __shared__ float scratch[DF_WARP];
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   const int lane = static_cast<int>(threadIdx.x) % plan.group;
   const int per_block = plan.block / plan.group;
   const int64_t group = static_cast<int64_t>(blockIdx.x) * per_block + threadIdx.x / plan.group;
@@ -289,7 +289,7 @@ enum { SIDE = 32, MOST_BELOW = 32 }; /* columns of a block, threads below one an
 /* dscale and dbias: the partial sums joined in double. */
 __global__ void __launch_bounds__(SIDE *MOST_BELOW)
     join_partials(float *dscale, float *dbias, const float *sums, int64_t n, int64_t partials) {
-  __shared__ double shared[MOST_BELOW][SIDE + 1];
+  DF_SHARED_ARRAY(double, shared, [MOST_BELOW][SIDE + 1]);
   const int side = static_cast<int>(threadIdx.x) % SIDE, own = static_cast<int>(threadIdx.x) / SIDE;
   const int below = static_cast<int>(blockDim.x) / SIDE;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * SIDE;

@@ -92,7 +92,7 @@ static __device__ __forceinline__ void store_loss(const forward &f, int64_t i, c
 }
 
 __global__ void __launch_bounds__(DF_ROW_BLOCK) loss_rows(forward f, df_rows plan) {
-  __shared__ float scratch[DF_WARP];
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   const df_row_position at = df_row_of_thread(plan);
   const float *row = f.x + at.row * plan.n;
   row_state state;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK) loss_rows(forward f, df_rows pla
 }
 
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK) loss_columns(forward f, df_columns plan) {
-  __shared__ float shared[DF_COLUMN_BLOCK];
+  DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
   const df_column_position at = df_column_of_thread(plan);
   row_state state;
   state.clear();

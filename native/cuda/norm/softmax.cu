@@ -70,7 +70,7 @@ template <typename Op>
 __global__ void __launch_bounds__(DF_ROW_BLOCK)
     softmax_rows(float *out, const float *a, const float *b, float2 *states, df_rows plan,
                  int what) {
-  __shared__ float scratch[DF_WARP];
+  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
   const df_row_position at = df_row_of_thread(plan);
   const int64_t round = df_row_round(plan), origin = at.row * plan.n;
   float x[DF_HELD], y[DF_HELD] = {};
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(DF_ROW_BLOCK)
 template <typename Op>
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK)
     softmax_columns(float *out, const float *a, const float *b, df_columns plan) {
-  __shared__ float shared[DF_COLUMN_BLOCK];
+  DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
   const df_column_position at = df_column_of_thread(plan);
   const int64_t round = static_cast<int64_t>(at.step) * DF_HELD;
   float x[DF_HELD], y[DF_HELD] = {};

@@ -43,7 +43,7 @@ struct largest {
 };
 
 __global__ void __launch_bounds__(DF_BLOCK) find_bounds(job j) {
-  __shared__ int scratch[DF_WARP];
+  DF_SHARED_ARRAY(int, scratch, [DF_WARP]);
   const int64_t plane = blockIdx.x / j.runs, run = blockIdx.x % j.runs;
   const int64_t end = df_min(j.out_size, (run + 1) * RUN);
   int low = NONE, high = NOWHERE;
@@ -79,8 +79,9 @@ static __device__ __forceinline__ int offer(const job &j, const int32_t *indices
 }
 
 __global__ void __launch_bounds__(DF_BLOCK) add_up(job j) {
-  __shared__ int had[STRIP], next[STRIP]; /* the last output that was added; the one to add */
-  __shared__ int again[2];
+  DF_SHARED_ARRAY(int, had, [STRIP]);
+  DF_SHARED_ARRAY(int, next, [STRIP]); /* the last output that was added; the one to add */
+  DF_SHARED_ARRAY(int, again, [2]);
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t plane = blockIdx.x / j.strips * j.planes_each, strip = blockIdx.x % j.strips;
   const int64_t some = df_min(j.planes_each, j.planes - plane);

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(DF_BLOCK) resample(sampling s) {
 /* first[i], next[e]: a thread per element of the axis goes through the complete table, which its
  * block has in shared memory tile by tile. */
 __global__ void __launch_bounds__(DF_BLOCK) string_together(sampling s) {
-  __shared__ int64_t tile[DF_BLOCK];
+  DF_SHARED_ARRAY(int64_t, tile, [DF_BLOCK]);
   const int64_t own = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
   const int64_t entries = s.results * s.taps;
   int64_t last = -1;

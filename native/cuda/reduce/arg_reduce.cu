@@ -72,7 +72,7 @@ static __device__ __forceinline__ candidate<T> search(const T *x, int64_t first,
 
 template <typename T, bool largest>
 __global__ void __launch_bounds__(DF_BLOCK) arg_rows(job j, candidate<T> *states) {
-  __shared__ candidate<T> scratch[DF_WARP];
+  DF_SHARED_ARRAY(candidate<T>, scratch, [DF_WARP]);
   const chooser<T, largest> choose{j.last != 0};
   const int lane = static_cast<int>(threadIdx.x) % j.group;
   const int64_t row =
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(DF_BLOCK) arg_join(job j, const candidate<T> *
 }
 
 template <typename T, bool largest> __global__ void __launch_bounds__(DF_BLOCK) arg_columns(job j) {
-  __shared__ candidate<T> shared[DF_BLOCK];
+  DF_SHARED_ARRAY(candidate<T>, shared, [DF_BLOCK]);
   const chooser<T, largest> choose{j.last != 0};
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t outer = blockIdx.x / j.chunks;

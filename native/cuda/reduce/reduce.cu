@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
     reduce_columns(typename Op::T *out, typename Op::W *partials, const typename Op::T *x,
                    df_reduction p) {
   constexpr int V = 16 / sizeof(typename Op::T);
-  __shared__ typename Op::W shared[V * DF_BLOCK];
+  DF_SHARED_ARRAY(typename Op::W, shared, [V * DF_BLOCK]);
   if (p.vector)
     join_columns<Op, V>(out, partials, x, shared, p);
   else

@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
     df_reduce_rows(typename Op::T *out, typename Op::W *partials,
                    const __grid_constant__ Source source, const __grid_constant__ df_reduction p) {
   using W = typename Op::W;
-  __shared__ W scratch[DF_WARP];
+  DF_SHARED_ARRAY(W, scratch, [DF_WARP]);
   const int lane = static_cast<int>(threadIdx.x) % p.group;
   const int64_t output = static_cast<int64_t>(blockIdx.x) * (DF_BLOCK / p.group) +
                          static_cast<int>(threadIdx.x) / p.group;

@@ -113,7 +113,7 @@ static __device__ __forceinline__ double load(const job &j, const position &at, 
 }
 
 __global__ void __launch_bounds__(DF_BLOCK) sum_splits(job j) {
-  __shared__ double scratch[DF_WARP];
+  DF_SHARED_ARRAY(double, scratch, [DF_WARP]);
   const position at = position_of(j);
   const int64_t origin = at.line < j.lines ? j.origin(at.line) : 0;
   double sum = 0.0;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(DF_BLOCK) sum_splits(job j) {
 }
 
 __global__ void __launch_bounds__(DF_BLOCK) sum_along(job j) {
-  __shared__ double scratch[DF_WARP];
+  DF_SHARED_ARRAY(double, scratch, [DF_WARP]);
   const position at = position_of(j);
   const int64_t origin = at.line < j.lines ? j.origin(at.line) : 0;
   double carried = 0.0;

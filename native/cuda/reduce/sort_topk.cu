@@ -84,14 +84,14 @@ static __device__ __forceinline__ void deliver(const job &j, int64_t line, int64
 /* |capacity| keys of shared memory, a power of two of at least k + SORT_BLOCK, or of |size|. */
 __global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
   DF_SHARED(uint64_t, keys);
-  __shared__ int filled;
+  DF_SHARED_ARRAY(int, filled, [1]);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int64_t line = blockIdx.x, origin = j.origin(line);
   const int k = static_cast<int>(j.k);
   for (int i = thread; i < capacity; i += threads)
     keys[i] = 0;
   if (thread == 0)
-    filled = 0;
+    filled[0] = 0;
   uint64_t worst = 0; /* of the best k so far; 0 while there are less */
   __syncthreads();
   for (int64_t base = 0; base < j.size; base += threads) {
@@ -99,10 +99,10 @@ __global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
     if (i < j.size) {
       const uint64_t key = key_of(j.x[origin + i * j.inner], i, j.largest != 0);
       if (key > worst)
-        keys[atomicAdd(&filled, 1)] = key;
+        keys[atomicAdd(filled, 1)] = key;
     }
     __syncthreads();
-    const int some = filled;
+    const int some = filled[0];
     __syncthreads();
     if (some + threads <= capacity || base + threads >= j.size)
       continue;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
       keys[at] = 0;
     worst = keys[k - 1];
     if (thread == 0)
-      filled = k;
+      filled[0] = k;
     __syncthreads();
   }
   sort_shared(keys, 0, capacity);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) select_keys(job j, int capacity) {
 
 /* The keys of KEYS elements, sorted: falling and rising alternately. */
 __global__ void __launch_bounds__(SORT_BLOCK) make_keys(job j) {
-  __shared__ uint64_t keys[KEYS];
+  DF_SHARED_ARRAY(uint64_t, keys, [KEYS]);
   const int64_t tiles = j.padded / KEYS, line = blockIdx.x / tiles;
   const int64_t base = blockIdx.x % tiles * KEYS, origin = j.origin(line);
   for (int i = static_cast<int>(threadIdx.x); i < KEYS; i += SORT_BLOCK) {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(DF_BLOCK) compare_far(job j, int64_t run, int6
 
 /* The last steps of a run, within a tile; behind the last run of all the results. */
 __global__ void __launch_bounds__(SORT_BLOCK) compare_near(job j, int64_t run) {
-  __shared__ uint64_t keys[KEYS];
+  DF_SHARED_ARRAY(uint64_t, keys, [KEYS]);
   const int64_t tiles = j.padded / KEYS, line = blockIdx.x / tiles;
   const int64_t base = blockIdx.x % tiles * KEYS;
   uint64_t *from = j.keys + line * j.padded + base;

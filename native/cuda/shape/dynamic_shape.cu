@@ -26,7 +26,7 @@ template <typename T> static __device__ __forceinline__ bool is_hit(const job &j
 }
 
 template <typename T> __global__ void __launch_bounds__(DF_BLOCK) count_hits(job j) {
-  __shared__ int64_t scratch[DF_WARP];
+  DF_SHARED_ARRAY(int64_t, scratch, [DF_WARP]);
   const int64_t begin = blockIdx.x * j.length, end = df_min(j.total, begin + j.length);
   int64_t found = 0;
 #pragma unroll 4
@@ -49,8 +49,8 @@ static __device__ __forceinline__ void put(const job &j, int64_t at, int64_t i) 
 }
 
 template <typename T> __global__ void __launch_bounds__(DF_BLOCK) put_hits(job j) {
-  __shared__ int64_t scratch[DF_WARP];
-  __shared__ int in_warp[DF_WARP];
+  DF_SHARED_ARRAY(int64_t, scratch, [DF_WARP]);
+  DF_SHARED_ARRAY(int, in_warp, [DF_WARP]);
   const int lane = static_cast<int>(threadIdx.x) % DF_WARP;
   const int warp = static_cast<int>(threadIdx.x) / DF_WARP;
   int64_t before = 0;

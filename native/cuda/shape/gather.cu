@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(DF_BLOCK) index_add_find(unsigned long long *f
 __global__ void __launch_bounds__(DF_BLOCK)
     index_add_rows(float *y, const float *updates, const unsigned long long *first, indexing g,
                    int64_t chunks) {
-  __shared__ int found[DF_BLOCK];
-  __shared__ int counts[DF_BLOCK / DF_WARP];
+  DF_SHARED_ARRAY(int, found, [DF_BLOCK]);
+  DF_SHARED_ARRAY(int, counts, [DF_BLOCK / DF_WARP]);
   const int64_t chunk = blockIdx.x % chunks, entry = blockIdx.x / chunks % g.count;
   const int64_t outer = blockIdx.x / chunks / g.count, k = row_of(g, entry);
   if (k < 0 || first[k] != static_cast<unsigned long long>(entry))

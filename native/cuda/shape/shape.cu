@@ -31,7 +31,7 @@ struct transpose_shape {
 template <typename T>
 __global__ void __launch_bounds__(TILE *TILE_ROWS)
     copy_transposed(T *to, const T *from, transpose_shape s, df_walk<2> outer) {
-  __shared__ T square[TILE][TILE + 1];
+  DF_SHARED_ARRAY(T, square, [TILE][TILE + 1]);
   int64_t tile = blockIdx.x;
   const int64_t b0 = tile % s.tiles_b * TILE;
   tile /= s.tiles_b;

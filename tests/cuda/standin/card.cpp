@@ -115,6 +115,8 @@ const char *cudaGetErrorString(cudaError_t error) {
     return "out of memory";
   case cudaErrorInvalidConfiguration:
     return "invalid configuration argument";
+  case cudaErrorInvalidValue:
+    return "invalid argument";
   case cudaErrorNoDevice:
     return "no CUDA-capable device is detected";
   case cudaErrorInvalidResourceHandle:

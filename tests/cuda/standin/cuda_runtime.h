@@ -23,7 +23,6 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __shared__ static
 #define __align__(n) alignas(n)
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -73,7 +72,9 @@ void standin_warp_barrier();
 /* Puts |bytes| at |value| into the place of this lane and gives the address of lane |lane|'s. */
 void standin_exchange(const void *value, void *result, size_t bytes, int lane);
 unsigned standin_ballot(int predicate);
+/* The block's dynamic shared memory, and the array of it that |key| stands for. */
 void *standin_shared();
+void *standin_shared_array(const void *key, const char *name, size_t bytes);
 
 static inline void __syncthreads() { standin_block_barrier(); }
 static inline int __syncthreads_or(int predicate) {
@@ -278,16 +279,18 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t standin_allow_shared(const void *kernel, int bytes);
 template <typename F>
-static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int bytes) {
-  return bytes <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
+static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute, int bytes) {
+  return standin_allow_shared(reinterpret_cast<const void *>(kernel), bytes);
 }
 
 /* ---- Launches ------------------------------------------------------------------------------- */
 
-/* Puts a launch into the stream, which runs |thread| once per thread of the grid. */
+/* Puts a launch into the stream, which runs |thread| once per thread of the grid. |kernel| is what
+ * may have been allowed more than 48 KiB of dynamic shared memory. */
 void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                     std::function<void()> thread);
+                     std::function<void()> thread, const void *kernel = nullptr);
 
 /* Arguments are converted and copied when the launch is made, as on a card. */
 template <typename... P, typename... A>
@@ -296,7 +299,8 @@ static inline void standin_launch(const char *name, dim3 grid, dim3 block, size_
   static_assert((sizeof(std::decay_t<P>) + ... + 0) <= 32764, "a kernel's parameters have 32 KB");
   standin_enqueue(
       name, grid, block, shared, stream,
-      [kernel, ... held = static_cast<std::decay_t<P>>(arguments)] { kernel(held...); });
+      [kernel, ... held = static_cast<std::decay_t<P>>(arguments)] { kernel(held...); },
+      reinterpret_cast<const void *>(kernel));
 }
 
 #endif

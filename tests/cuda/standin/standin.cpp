@@ -52,7 +52,6 @@ fiber fibers[MOST_THREADS];
 fiber *current;
 jmp_buf scheduler;
 ucontext_t from_here;
-std::vector<char> shared_memory;
 /* Threads begin with the last one: finds barriers that are missing. */
 bool reverse_order = environment("STANDIN_REVERSE", 0) != 0;
 
@@ -160,7 +159,6 @@ void run_block(const char *name, const std::function<void()> &body, int threads)
 
 void standin_block_barrier() { wait_at(AT_BLOCK); }
 void standin_warp_barrier() { wait_at(AT_WARP); }
-void *standin_shared() { return shared_memory.data(); }
 
 void standin_exchange(const void *value, void *result, size_t bytes, int lane) {
   const int thread = current->thread, first = thread / 32 * 32;
@@ -187,10 +185,8 @@ unsigned standin_ballot(int predicate) {
   return all;
 }
 
-void run_grid(const char *name, dim3 grid, dim3 block, size_t shared,
+void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t most,
               const std::function<void()> &body) {
-  if (shared_memory.size() < shared)
-    shared_memory.resize(shared);
   gridDim = grid;
   blockDim = block;
   const int threads = (int)(block.x * block.y * block.z);
@@ -198,8 +194,9 @@ void run_grid(const char *name, dim3 grid, dim3 block, size_t shared,
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
         blockIdx = {x, y, z};
-        memset(shared_memory.data(), 0xc7, shared); /* noise, as on a card */
+        begin_shared(name, shared, most);
         run_block(name, body, threads);
+        end_shared();
       }
 }
 

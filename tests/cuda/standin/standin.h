@@ -18,9 +18,20 @@ size_t environment(const char *name, size_t otherwise);
 
 /* ---- Blocks: standin.cpp -------------------------------------------------------------------- */
 
-/* Runs |body| once per thread of each block of the grid. */
-void run_grid(const char *name, dim3 grid, dim3 block, size_t shared,
+enum { USUAL_SHARED = 48 << 10, MOST_SHARED = 227 << 10 }; /* bytes of shared memory */
+
+/* Runs |body| once per thread of each block of the grid; |shared| is dynamic, |most| is what a
+ * block may have in all. */
+void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t most,
               const std::function<void()> &body);
+
+/* ---- The shared memory of a block: shared.cpp ----------------------------------------------- */
+
+/* Noise, as on a card, in a block's dynamic shared memory; its arrays get it when they are named.
+ */
+void begin_shared(const char *kernel, size_t dynamic, size_t most);
+/* Ends the test when the block wrote between or behind its arrays. */
+void end_shared();
 
 /* ---- Cards and their memory: card.cpp ------------------------------------------------------- */
 
@@ -29,13 +40,14 @@ enum { MODULE = 256 << 10, GRAPH = 64 << 10 }; /* bytes that a kernel's code and
 struct card {
   char *base;
   size_t top, used, total;
-  size_t taken;                    /* by modules and graphs, which no caller allocated */
-  std::map<size_t, size_t> blocks; /* offset to bytes of what is allocated */
-  int capability;                  /* 10 * major + minor */
-  int open_depth;                  /* while it isn't 0 the memory can be touched */
-  bool context;                    /* somebody worked with it */
-  std::set<int> peers;             /* whose memory it may read and write */
-  std::set<std::string> loaded;    /* kernels */
+  size_t taken;                        /* by modules and graphs, which no caller allocated */
+  std::map<size_t, size_t> blocks;     /* offset to bytes of what is allocated */
+  int capability;                      /* 10 * major + minor */
+  int open_depth;                      /* while it isn't 0 the memory can be touched */
+  bool context;                        /* somebody worked with it */
+  std::set<int> peers;                 /* whose memory it may read and write */
+  std::set<std::string> loaded;        /* kernels */
+  std::map<const void *, int> allowed; /* bytes of dynamic shared memory by kernel */
 };
 std::vector<card> &all_cards();
 /* The card of the calling thread, which gets a context. */

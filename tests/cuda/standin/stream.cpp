@@ -59,7 +59,7 @@ bool is_launchable(dim3 grid, dim3 block, size_t shared) {
   const unsigned long long threads = (unsigned long long)block.x * block.y * block.z;
   return threads > 0 && threads <= 1024 && block.z <= 64 && grid.x > 0 && grid.y > 0 &&
          grid.z > 0 && grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 &&
-         shared <= 227 * 1024;
+         shared <= MOST_SHARED;
 }
 
 } // namespace
@@ -72,7 +72,7 @@ void forbid_in_capture(const char *what) {
 /* ---- Launches ------------------------------------------------------------------------------- */
 
 void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                     std::function<void()> thread) {
+                     std::function<void()> thread, const void *kernel) {
   guard g(standin_lock);
   if (!is_launchable(grid, block, shared) || fails_now(FAIL_LAUNCH, name)) {
     fail(cudaErrorInvalidConfiguration);
@@ -83,6 +83,11 @@ void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cud
     return;
   }
   card &own = all_cards()[(size_t)current_card()];
+  const bool allowed = own.allowed.count(kernel) && (size_t)own.allowed[kernel] >= shared;
+  if (shared > USUAL_SHARED && !allowed) {
+    fail(cudaErrorInvalidValue);
+    return;
+  }
   if (!own.loaded.count(name)) { /* code comes to the card when it is first launched */
     if (!take_memory(current_card(), MODULE)) {
       fail(cudaErrorMemoryAllocation);
@@ -92,11 +97,12 @@ void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cud
   }
   note_launch(name);
   std::string held(name);
-  put(stream, [held, grid, block, shared, thread = std::move(thread)] {
+  const size_t most = allowed ? MOST_SHARED : USUAL_SHARED;
+  put(stream, [held, grid, block, shared, most, thread = std::move(thread)] {
     if (fails_now(FAIL_KERNEL, held.c_str()))
       sticky = cudaErrorIllegalAddress;
     else
-      run_grid(held.c_str(), grid, block, shared, thread);
+      run_grid(held.c_str(), grid, block, shared, most, thread);
   });
 }
 

@@ -1,0 +1,173 @@
+/* violations.cu: what a card would not bear, or only sometimes, one function each. The stand-in
+ * must end the process, or give the error that is printed. */
+#include "dataflow_cuda.h"
+
+#include <stdio.h>
+
+static cudaStream_t stream_of(int card) {
+  cudaStream_t stream = nullptr;
+  cudaSetDevice(card);
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  return stream;
+}
+
+template <typename T> static T *memory_of(int card, size_t count) {
+  void *found = nullptr;
+  cudaSetDevice(card);
+  cudaMalloc(&found, count * sizeof(T));
+  return static_cast<T *>(found);
+}
+
+static void print(const char *what, cudaError_t status) {
+  printf("%s: %s\n", what, cudaGetErrorString(status));
+}
+
+template <typename... P, typename... A>
+static void launch(cudaStream_t stream, unsigned blocks, size_t shared, void (*kernel)(P...),
+                   A... arguments) {
+  standin_launch("kernel", blocks, 32, shared, stream, kernel, arguments...);
+  print("launch", cudaGetLastError());
+}
+
+/* ---- Shared memory -------------------------------------------------------------------------- */
+
+__global__ static void write_behind(int at) {
+  DF_SHARED_ARRAY(int, first, [32]);
+  DF_SHARED_ARRAY(int, second, [32]);
+  second[threadIdx.x] = 0;
+  if (threadIdx.x == 0)
+    first[at] = 1;
+}
+
+extern "C" void writes_behind_its_array() {
+  cudaStream_t stream = stream_of(0);
+  launch(stream, 1, 0, write_behind, 32);
+  cudaStreamSynchronize(stream);
+}
+
+extern "C" void writes_before_its_array() {
+  cudaStream_t stream = stream_of(0);
+  launch(stream, 1, 0, write_behind, -1);
+  cudaStreamSynchronize(stream);
+}
+
+__global__ static void write_dynamic(int at) {
+  DF_SHARED(int, words);
+  if (threadIdx.x == 0)
+    words[at] = 1;
+}
+
+extern "C" void writes_behind_its_dynamic_memory() {
+  cudaStream_t stream = stream_of(0);
+  launch(stream, 1, 128, write_dynamic, 32);
+  cudaStreamSynchronize(stream);
+}
+
+/* The first block writes what the second one reads, which has not written it. */
+__global__ static void remember(unsigned *found) {
+  DF_SHARED_ARRAY(unsigned, kept, [1]);
+  if (blockIdx.x == 0)
+    kept[0] = 0;
+  if (threadIdx.x == 0)
+    found[blockIdx.x] = kept[0];
+}
+
+extern "C" void reads_what_another_block_left() {
+  cudaStream_t stream = stream_of(0);
+  unsigned *found = memory_of<unsigned>(0, 2), down[2];
+  launch(stream, 2, 0, remember, found);
+  cudaMemcpyAsync(down, found, sizeof down, cudaMemcpyDeviceToHost, stream);
+  printf("%x %x\n", down[0], down[1]);
+}
+
+__global__ static void use_dynamic() {
+  DF_SHARED(int, words);
+  words[threadIdx.x] = 0;
+}
+
+__global__ static void use_both() {
+  DF_SHARED(int, words);
+  DF_SHARED_ARRAY(int, many, [10240]);
+  words[threadIdx.x] = many[threadIdx.x] = 0;
+}
+
+extern "C" void has_too_much_shared_memory() {
+  cudaStream_t first = stream_of(0);
+  launch(first, 1, 48 << 10, use_dynamic);
+  launch(first, 1, (48 << 10) + 4, use_dynamic);
+  cudaFuncSetAttribute(use_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10);
+  launch(first, 1, 64 << 10, use_dynamic);
+  launch(first, 1, 65 << 10, use_dynamic);
+  launch(stream_of(1), 1, 64 << 10, use_dynamic); /* allowed on the first card alone */
+}
+
+extern "C" void has_too_much_shared_memory_in_all() {
+  cudaStream_t stream = stream_of(0);
+  launch(stream, 1, 20 << 10, use_both);
+  cudaStreamSynchronize(stream);
+}
+
+/* ---- Captures ------------------------------------------------------------------------------- */
+
+__global__ static void nothing() {}
+
+static cudaStream_t capturing() {
+  cudaStream_t stream = stream_of(0);
+  cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  return stream;
+}
+
+extern "C" void allocates_in_a_capture() {
+  capturing();
+  memory_of<int>(0, 1);
+}
+
+extern "C" void frees_in_a_capture() {
+  int *memory = memory_of<int>(0, 1);
+  capturing();
+  cudaFree(memory);
+}
+
+extern "C" void waits_in_a_capture() { cudaStreamSynchronize(capturing()); }
+
+extern "C" void copies_pageable_memory_in_a_capture() {
+  int *memory = memory_of<int>(0, 1), pageable = 0;
+  cudaMemcpyAsync(memory, &pageable, sizeof pageable, cudaMemcpyHostToDevice, capturing());
+}
+
+extern "C" void uses_another_stream_in_a_capture() {
+  cudaStream_t other = stream_of(0);
+  capturing();
+  launch(other, 1, 0, nothing);
+}
+
+/* ---- Cards ---------------------------------------------------------------------------------- */
+
+extern "C" void uses_what_belongs_to_another_card() {
+  cudaStream_t second = stream_of(1), first = stream_of(0);
+  cudaEvent_t event;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  launch(first, 1, 0, nothing);
+  launch(second, 1, 0, nothing);
+  print("event", cudaEventRecord(event, second));
+  print("memset", cudaMemsetAsync(memory_of<int>(0, 1), 0, 4, second));
+}
+
+__global__ static void increase(int *at) { *at += 1; }
+
+extern "C" void writes_memory_of_another_card() {
+  int *memory = memory_of<int>(0, 1);
+  cudaStream_t second = stream_of(1);
+  launch(second, 1, 0, increase, memory);
+  cudaStreamSynchronize(second);
+}
+
+extern "C" void writes_memory_of_a_peer() {
+  int *memory = memory_of<int>(0, 1);
+  cudaStream_t second = stream_of(1);
+  cudaDeviceEnablePeerAccess(0, 0);
+  launch(second, 1, 0, increase, memory);
+  print("wait", cudaStreamSynchronize(second));
+}
+
+extern "C" void reads_device_memory_on_the_host() { printf("%d\n", *memory_of<int>(0, 1)); }
