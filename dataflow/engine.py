@@ -176,13 +176,20 @@ class Engine:
         return self._plans > 0 and self._how.algorithms.free
 
     def build_series(
-        self, graphs: Sequence[Graph], count: int, *, judge: Callable[[Lowered], None], cap: int
+        self,
+        graphs: Sequence[Graph],
+        count: int,
+        *,
+        varying: Collection[str],
+        judge: Callable[[Lowered], None],
+        cap: int,
     ) -> SeriesProgram | str:
         """The program of a series of plans, or why there is none.
 
         Args:
             graphs: bound to the sizes of the first plan, of the second, and of the one ``count`` steps from the first.
             count: at least two.
+            varying: names of values that are constant in each plan, but not the same in all.
             judge: see ``build``.
             cap: likewise.
 
@@ -191,7 +198,7 @@ class Engine:
             OutOfMemoryError: a memory can't hold the last plan.
             LimitExceeded: the limits don't allow it.
         """
-        first, second, made = (self.compile(graph) for graph in graphs)
+        first, second, made = (self.compile(graph, mutable=varying) for graph in graphs)
         if not can_move(made.plan, self.devices):
             return "a device cannot move from plan to plan"
         series = series_of(first.plan, second.plan, made.plan, count)

@@ -216,7 +216,8 @@ class RunSeries:
             def make() -> SeriesProgram:
                 kernels = self._engine.registry.reference_kernels
                 bound = [bind(graph, sizes, kernels, grown) for sizes in (first, second, last)]
-                made = self._engine.build_series(bound, count, judge=self._judge, cap=self._cap)
+                varying = _varying(graph, grown)
+                made = self._engine.build_series(bound, count, varying=varying, judge=self._judge, cap=self._cap)
                 if isinstance(made, str):
                     raise _NoSeries(made)
                 return made
@@ -277,6 +278,17 @@ class _Member:
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
         return results
+
+
+def _varying(graph: Graph, grown: frozenset[str]) -> frozenset[str]:
+    """Names of the values whose sizes or elements are others in each plan, though no input tells them."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        results = [value for value in node.outputs if value is not None]
+        sizes = [dim for value in results for dim in value.type.shape if isinstance(dim, Dim)]
+        if has_names(node, grown) or any(not dim.names.isdisjoint(grown) for dim in sizes):
+            found.update(value.name for value in results)
+    return frozenset(found)
 
 
 def _dims(graph: Graph) -> Iterator[Dim]:

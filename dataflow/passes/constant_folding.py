@@ -25,14 +25,15 @@ _WORK_PER_ELEMENT = 32  # of what is stored: products of weights are worth foldi
 def fold(graph: Graph, kernels: Mapping[str, tuple[Kernel, ...]], mutable: Collection[str] = ()) -> Graph:
     """The graph with nodes of constant inputs replaced by their results.
 
-    Views are not folded: they cost nothing. A node stays where an input is named in ``mutable`` (what is
-    trained or updated), where it has effects, where its result is larger than twice its inputs and ``LIMIT``, without
-    inputs than ``SMALL``, or where folding has become too much work: it is then computed at each run.
+    Views are not folded: they cost nothing. A node stays where an operand or result is named in ``mutable`` (what is
+    trained or updated, or is another in each plan of a series), where it has effects, where its result is larger than
+    twice its inputs and ``LIMIT``, without inputs than ``SMALL``, or where folding has become too much work: it is then
+    computed at each run.
 
     Args:
         graph: bound.
         kernels: the reference's, by op.
-        mutable: names of initializers whose data may change.
+        mutable: names of values that are no constants.
     """
     folding = _Folding(graph, mutable)
     kept = []
@@ -58,6 +59,7 @@ class _Folding:
 
     def __init__(self, graph: Graph, mutable: Collection[str]) -> None:
         self.made: dict[Value, Initializer] = {}
+        self._mutable = frozenset(mutable)
         self._known: dict[Value, Array] = {
             value: data.array for value, data in graph.initializers.items() if value.name not in mutable
         }
@@ -72,6 +74,8 @@ class _Folding:
         """Whether a node is constant, and may be folded."""
         inputs = [v for v in node.inputs if v is not None]
         if node.bodies or node.op.effects != "none" or any(v not in self._known for v in inputs):
+            return False
+        if not self._mutable.isdisjoint(v.name for v in node.outputs if v is not None):
             return False
         if node.op.view is not None:
             return True

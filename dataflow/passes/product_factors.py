@@ -20,7 +20,6 @@ from ..ops.linalg import matmul
 from .dead_code import eliminate_dead_code
 
 _PRODUCTS = (matmul, matmul_bias, matmul_bias_relu)
-_LARGER = 4  # times as many elements, that a factor moves
 
 
 def move_product_factors(graph: Graph, mutable: Collection[str] = ()) -> Graph:
@@ -45,7 +44,7 @@ def move_product_factors(graph: Graph, mutable: Collection[str] = ()) -> Graph:
             if maker is None or maker.op is not mul or large in kept or readers[large] != [node]:
                 continue
             found = _scaled(graph, maker, mutable)
-            if found is not None and _LARGER * small.type.elements <= large.type.elements and node not in moved:
+            if found is not None and small.type.elements < large.type.elements and node not in moved:
                 moved[node] = index, *found
     if not moved:
         return graph

@@ -40,7 +40,7 @@ def test_the_smaller_operand_is_scaled(rows, bias):
 @pytest.mark.parametrize(
     "graph",
     [
-        product(20, 0.25),  # of one size
+        product(40, 0.25),  # of one size
         product(1, 0.25, scaled=0),  # the smaller one already
         product(1, 0.25, read=True),
         product(1, 2.0),  # might overflow
