@@ -1,9 +1,10 @@
-"""Models of opset 1 to 6: ONNX's own files that PyTorch wrote, and what opset 7 changed."""
+"""Models of opset 1 to 8: ONNX's own files that PyTorch wrote, what opset 7 changed, and the batches of Scan."""
 
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -98,3 +99,28 @@ def test_what_has_no_counterpart_is_refused():
         run("Split", 1, X, np.array([1, 3]), axis=2, outputs=("a", "b"))
     with pytest.raises(df.ModelError, match="doesn't broadcast"):
         run("Add", 6, X, X[0], broadcast=1, axis=2)
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("lengths", [None, [3, 1], [1, 2]])
+def test_a_scan_of_opset_8_has_a_batch(lengths, direction):
+    """Behind the length of an example results are undefined in ONNX; here and in onnxruntime they are 0."""
+    floats = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("h", "x", "g", "y")]
+    body = helper.make_graph(
+        [node("Mul", ["h", "w"], ["m"]), node("Add", ["m", "x"], ["g"]), node("Neg", ["g"], ["y"])], "body", floats[:2],
+        floats[2:],
+    )  # fmt: skip
+    inputs = [("h0", TensorProto.FLOAT, ("n", 2)), ("xs", TensorProto.FLOAT, ("n", 3, 2))]
+    inputs += [] if lengths is None else [("lengths", TensorProto.INT64, ("n",))]
+    operands = ["" if lengths is None else "lengths", "h0", "xs"]
+    scan = node("Scan", operands, ["last", "ys"], body=body, num_scan_inputs=1, directions=[direction])
+    results = [("last", TensorProto.FLOAT, ("n", 2)), ("ys", TensorProto.FLOAT, ("n", 3, 2))]
+    model = onnx_model([scan], inputs, results, [("w", np.float32([0.5, -2]))], opset=8, ir_version=4)
+    feeds = {"h0": X[0, :2, 0, :2], "xs": X[:, :, 1, :2]}
+    if lengths is not None:
+        feeds["lengths"] = np.array(lengths)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    for device in ("cpu", "numpy"):
+        found = df.Session(load_bytes(model.SerializeToString()), devices=[device]).run(feeds)
+        for name, array in zip(("last", "ys"), expected, strict=True):
+            np.testing.assert_allclose(found[name], array, rtol=1e-6)

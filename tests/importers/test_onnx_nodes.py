@@ -131,16 +131,13 @@ UNREAD = {"Constant": {"sparse_value"}}
 OTHER_DEFAULTS = {("Clip", "min"), ("Clip", "max"), ("RNN", "activations")}
 
 
-UNCONVERTED = {("Scan", 8)}  # it has a batch axis, and no exporter wrote it
-
-
 def schemas():
     """Every schema that holds in some opset from 7 on, or in one of another domain, of operators with a converter."""
     for schema in onnx.defs.get_all_schemas_with_history():
         if (schema.domain, schema.name) in STANDARD.versions and not schema.deprecated:
             version = max(7, schema.since_version) if schema.domain == "" else schema.since_version
             held = onnx.defs.get_schema(schema.name, version, schema.domain).since_version == schema.since_version
-            if held and (schema.name, version) not in UNCONVERTED:
+            if held:
                 yield schema, version
 
 

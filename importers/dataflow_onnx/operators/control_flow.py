@@ -55,6 +55,43 @@ def _axes(given: Sequence[int] | None, count: int, what: str) -> list[int]:
     return found
 
 
+@operator("Scan", 8)
+def Scan_8(
+    c: Importer,
+    lengths: T | None,
+    *operands: T,
+    body: GraphRecord,
+    num_scan_inputs: int,
+    directions: Sequence[int] | None = None,
+) -> Any:
+    """A scan per example: the first axis is the batch. What lies behind the length of an example is 0."""
+    values = [c.value(t) for t in operands]
+    first = values[-1].type.shape if values else ()
+    if len(first) < 2 or not 1 <= num_scan_inputs <= len(values):
+        raise ModelError(
+            f"num_scan_inputs is {num_scan_inputs}, with {len(values)} inputs; expected (batch, length, …)"
+        )
+    if isinstance(first[0], Dim):
+        c.ask(operands[-1], "the number of examples in")
+    if first[0] > _MOST_UNROLLED:
+        raise ModelError(f"it has {first[0]} examples; expected at most {_MOST_UNROLLED}")
+    made = [first[1]] * first[0] if lengths is None else c.ints(lengths, "the lengths")
+    if len(made) != first[0]:
+        raise ModelError(f"there are {len(made)} lengths for {first[0]} examples")
+    carried = len(values) - num_scan_inputs
+    results: list[list[Value]] = [[] for _ in body.outputs]
+    for index, length in enumerate(made):
+        rows = [ops.reshape(slice_axis(v, 0, index, index + 1), shape=v.type.shape[1:]) for v in values]
+        rows[carried:] = [slice_axis(row, 0, 0, length) for row in rows[carried:]]
+        given = (Tensor(t.name, row) for t, row in zip(operands, rows, strict=True))
+        found = Scan(c, *given, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=directions)
+        for row, (at, value) in zip(results, enumerate(found), strict=True):
+            if at >= carried and length != first[1]:
+                value = ops.pad(value, pads=(*(0,) * value.type.rank, first[1] - length, *(0,) * (value.type.rank - 1)))
+            row.append(value)
+    return tuple(map(_stacked, results))
+
+
 @operator("Scan", 9)
 def Scan(
     c: Importer,
