@@ -18,7 +18,7 @@ WITHOUT = {
     "logical_and", "logical_or", "logical_xor", "argmax", "argmin", "one_hot", "full", "range_", "sgd_step",
     "adamw_step", "square_sum", "random_uniform", "random_normal", "read_shape", "nonzero", "non_max_suppression",
     "sizes", "deferred", "string_concat", "string_split", "string_split_count", "string_case", "regex_full_match",
-    "find", "tree_ensemble", "bitcast",
+    "find", "tree_ensemble", "bitcast", "image_size", "decode_image",
     "quantize", "dynamic_quantize", "matmul_integer", "conv_integer", "matmul_requantized", "conv_requantized",
     "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "mersenne_uniform", "unique",
     # gradients of gradients: not declared

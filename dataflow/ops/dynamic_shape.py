@@ -1,4 +1,4 @@
-"""Ops between sizes and data: sizes as a tensor, a size read off a tensor, and as many results as there are hits."""
+"""Ops between sizes and data: sizes as a tensor, sizes read off one, as many results as there are hits or pixels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..ir.dims import Dim, Shape, Size
 from ..ir.graph import Graph
 from ..ir.op import REQUIRED, MultiOp, Op, View
 from ..ir.specialize import Form
-from ..ir.types import DType, TensorType, int64
+from ..ir.types import DType, TensorType, int64, uint8
 from .infer import need, product
 
 
@@ -111,4 +111,42 @@ unique: MultiOp = MultiOp(
     "numbers there are",
 )
 
-OPS = (deferred, sizes, read_shape, require, nonzero, unique)
+# ---- encoded images, which only the host's reference decodes --------------------------------------------
+
+CHANNELS = {"RGB": 3, "BGR": 3, "Grayscale": 1}
+
+
+def _need_bytes(name: str, x: TensorType) -> None:
+    need(x.dtype == uint8 and x.rank == 1, f"{name}: x is {x}; expected the bytes of a file, uint8[n]")
+
+
+def _size_infer(x: TensorType) -> TensorType:
+    _need_bytes("image_size", x)
+    return TensorType(int64, (2,))
+
+
+image_size: Op = Op(
+    "image_size",
+    ("x",),
+    _size_infer,
+    doc="height and width of the image that decode_image makes of the bytes x; 0 and 0 where they are none",
+)
+
+
+def _decode_infer(x: TensorType, *, height: Size, width: Size, pixel_format: str) -> TensorType:
+    _need_bytes("decode_image", x)
+    known = pixel_format in CHANNELS
+    need(known, f"decode_image: pixel_format is {pixel_format!r}; expected one of {', '.join(CHANNELS)}")
+    return TensorType(uint8, (height, width, CHANNELS[pixel_format]))
+
+
+decode_image: Op = Op(
+    "decode_image",
+    ("x",),
+    _decode_infer,
+    attributes={"height": REQUIRED, "width": REQUIRED, "pixel_format": "RGB"},
+    doc="(height, width, channels): the first image in x, the bytes of a BMP, JPEG, JPEG 2000, PNG, PNM, TIFF or "
+    "WebP file; transparency is left out, more than 8 bits are cut to the first 8",
+)
+
+OPS = (deferred, sizes, read_shape, require, nonzero, unique, image_size, decode_image)

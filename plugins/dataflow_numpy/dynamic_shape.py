@@ -7,6 +7,7 @@ import numpy as np
 from dataflow.errors import InputError
 
 from .arrays import Array, Attributes, Code, upcast
+from .image import decode_image, image_size
 
 
 def _nonzero(attributes: Attributes, x: Array) -> Array:
@@ -49,4 +50,6 @@ KERNELS: dict[str, Code] = {
     "require": lambda attributes, x: x.copy(),
     "nonzero": _nonzero,
     "unique": _unique,
+    "image_size": image_size,
+    "decode_image": decode_image,
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 
 from ... import ops
-from ...ir.types import bool_, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from ...ir.types import Array, bool_, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from ..sample import Operand, Sample, i, x
 
 
@@ -37,4 +39,20 @@ def _sizes() -> list[Sample]:
     return [*rows, Sample(ops.unique, (x(0, 3),))]
 
 
-SAMPLES: list[Sample] = _sizes()
+def _images() -> list[Sample]:
+    """Bytes that are no image, and where there is a decoder a small one."""
+    files: list[tuple[Array, int, int]] = [(np.zeros(0, np.uint8), 0, 0)]
+    if importlib.util.find_spec("PIL") is not None:
+        pixels = np.arange(24, dtype=np.uint8).tobytes()
+        files += [(np.frombuffer(b"P6 4 2 255\n" + pixels, np.uint8), 2, 4), (np.frombuffer(pixels, np.uint8), 0, 0)]
+    rows = []
+    for file, height, width in files:
+        operand = Operand(file.shape, uint8, value=file)
+        rows.append(Sample(ops.image_size, (operand,)))
+        for name in ("RGB", "BGR", "Grayscale"):
+            attributes = {"height": height, "width": width, "pixel_format": name}
+            rows.append(Sample(ops.decode_image, (operand,), attributes))
+    return rows
+
+
+SAMPLES: list[Sample] = _sizes() + _images()

@@ -58,3 +58,11 @@ def Unique(c: Importer, x: T, *, axis: int | None = None, sorted: int = 1) -> An
     beyond = full(c.builder, (count,), 1 << 62, int64)
     first = ops.scatter_elements(beyond, ids, iota(c.builder, entries), axis=0, reduction="min")
     return (ops.gather(value, first, axis=at), first, ids, counts)[: len(c.node.outputs)]
+
+
+@operator("ImageDecoder", 20)
+def ImageDecoder(c: Importer, x: T, *, pixel_format: str = "RGB") -> Any:
+    data = c.value(x)
+    size = Tensor(f"size of {c.node.describe()}", ops.image_size(data))
+    height, width = c.read_sizes(size, "the size of the image").numbers
+    return ops.decode_image(data, height=height, width=width, pixel_format=pixel_format)
