@@ -166,7 +166,7 @@ class Engine:
         judge(lowered)
         present = self.variables.keys | self.variables.lent(plan, made.initial)
         reserved = {} if scratch is None else scratch.sizes
-        check_budget(plan, self.devices.available(), present, reserved, self.devices.account)
+        check_budget(plan, self.devices.available, present, reserved, self.devices.account)
         self.variables.require(plan, lowered, made.initial, newest)
         return Program(plan, lowered, self.devices, self.variables, cap, scratch, self.state)
 
@@ -207,7 +207,7 @@ class Engine:
         judge(made.lowered)
         present = self.variables.keys | self.variables.lent(made.plan, made.initial)
         reserved = {} if self._scratch is None else self._scratch.sizes
-        check_budget(made.plan, self.devices.available(), present, reserved, self.devices.account)
+        check_budget(made.plan, self.devices.available, present, reserved, self.devices.account)
         self.variables.require(made.plan, made.lowered, made.initial, lambda name: None)
         return SeriesProgram(series, made.lowered, self.devices, self.variables, cap, self._scratch, self.state)
 

@@ -69,14 +69,9 @@ class Devices:
         if memory != HOST:
             self.backend_of(memory).free(buffer)
 
-    def available(self) -> dict[str, tuple[int, int]]:
-        """Bytes that can still be allocated and bytes in all, by memory, where it is known."""
-        found = {HOST: available_memory()}
-        for memory in set(self.memories.values()) - {HOST}:
-            reported = self.backend_of(memory).memory()
-            if reported is not None:
-                found[memory] = reported
-        return found
+    def available(self, memory: str) -> tuple[int, int] | None:
+        """Bytes that can still be allocated in a memory and bytes in all, where it is known."""
+        return available_memory() if memory == HOST else self.backend_of(memory).memory()
 
     def backend_of(self, memory: str) -> Backend:
         """A device that addresses ``memory``."""

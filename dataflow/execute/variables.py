@@ -91,7 +91,8 @@ class Variables:
             if key in wanted:
                 sources.append((data if known is None else Initializer(self._array(known)), key, wanted[key]))
             del first, data, newer
-        self._prepack(sources, plan)
+        if sources:
+            self._prepack(sources, plan)
 
     def lent(self, plan: Plan, initial: Mapping[str, Initializer]) -> frozenset[str]:
         """Keys of tensors that ``require`` would use where they lie."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from ..errors import OutOfMemoryError
 from ..host.limits import Account
+from ..host.system_memory import LARGE
 from ..ir.kernel import HOST
 from ..ir.plan import Lifetime, Plan
 
@@ -14,7 +15,7 @@ _NAMED = 3  # values named in the message
 
 def check_budget(
     plan: Plan,
-    available: Mapping[str, tuple[int, int]],
+    available: Callable[[str], tuple[int, int] | None],
     present: Collection[str],
     reserved: Mapping[str, int],
     account: Account | None = None,
@@ -23,10 +24,10 @@ def check_budget(
 
     Args:
         plan: what shall run.
-        available: bytes that can still be allocated and bytes in all, by name of memory; others are not checked.
+        available: bytes that can still be allocated and bytes in all of a memory; None where that isn't known. The
+            host's is asked where much is needed alone: it costs more than planning a few nodes.
         present: names of persistent arenas that are allocated already, or need no memory.
         reserved: bytes already allocated for values of one run that the plan can use, by name of memory.
-
         account: limits that hold for all memories together.
 
     Raises:
@@ -34,8 +35,7 @@ def check_budget(
         LimitExceeded: likewise.
     """
     needed = 0
-    for memory in dict.fromkeys((*available, *(arena.memory for arena in plan.arenas))):
-        left, total = available.get(memory, (1 << 62, 1 << 62))
+    for memory in dict.fromkeys(arena.memory for arena in plan.arenas):
         kept = sum(
             arena.bytes
             for arena in plan.arenas
@@ -45,6 +45,8 @@ def check_budget(
         results = _bytes(plan, memory, "output")
         more = kept + max(0, scratch - reserved.get(memory, 0)) + results
         needed += more
+        known = None if memory == HOST and more < LARGE else available(memory)
+        left, total = known or (more, more)
         if more > left:
             raise OutOfMemoryError(
                 f"{memory}: the plan needs {size(more)} more, and {size(max(left, 0))} of {size(total)} are free: "

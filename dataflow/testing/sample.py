@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -59,6 +60,17 @@ class Operand:
         return np.asarray(found).astype(self.dtype.numpy)
 
 
+@functools.lru_cache(maxsize=1)  # the kit asks for those of one sample for each variant
+def _drawn(sample: Sample) -> tuple[Array | None, ...]:
+    """The operands' data; read-only."""
+    random = np.random.default_rng(sample.seed)
+    found = tuple(None if operand is None else operand.array(random).view() for operand in sample.inputs)
+    for array in found:
+        if array is not None:
+            array.flags.writeable = False
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """One use of an op.
@@ -97,9 +109,8 @@ class Sample:
         return zlib.crc32(self.name.encode())
 
     def arrays(self, layouts: Layouts = ()) -> list[Array | None]:
-        """The operands' data, of which layouts may repeat a part; the same at every call."""
-        random = np.random.default_rng(self.seed)
-        found = [None if operand is None else operand.array(random) for operand in self.inputs]
+        """The operands' data, of which layouts may repeat a part; the same at every call, read-only."""
+        found = list(_drawn(self))
         for index, layout in enumerate(layouts):
             array = found[index]
             if layout is not None and array is not None:
