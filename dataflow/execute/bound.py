@@ -15,7 +15,9 @@ from ..host import limits
 from ..ir.kernel import HOST
 from ..ir.plan import Item, Plan, Segment, Transfer, Wait
 from ..ir.types import Array
+from ..planning.offsets import lie_apart
 from ..plugin.device import Backend, Buffer
+from . import canaries
 from .devices import Devices
 from .scratch import Scratch
 from .string_arguments import as_numbers, has_strings
@@ -70,6 +72,8 @@ class Bound:
                     self._scratch.append((arena.memory, buffer))
             else:
                 buffer = persistent[arena.name]
+            if buffer is not None and arena.kind == "arena" and scratch is None and lie_apart():
+                canaries.fill(devices, arena.memory, buffer)
             self._buffers.append(buffer)
             table.append((buffer, arena.bytes, slot))
         self._slots = ffi.new("void *[]", max(len(self._names), 1))
@@ -90,6 +94,10 @@ class Bound:
     def kernel_calls(self) -> int:
         """Kernels called so far, in loops every iteration counts."""
         return int(self._calls[0])
+
+    def damage(self) -> str | None:
+        """Beside which value bytes were written that belong to none; of a plan that was made with values apart."""
+        return canaries.damage(self.plan, self._devices, self._buffers) if self._scratch else None
 
     def run(
         self,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from .._runtime import ffi, lib
 from ..errors import InputError, OutOfMemoryError
 from ..ir.plan import Lifetime
+
+GAP = 256  # bytes before and behind each value that lies apart; a multiple of every alignment
+_apart: ContextVar[bool] = ContextVar("apart", default=False)
 
 EFFORT = 20_000_000  # visits of a buffer, about a nanosecond each; larger plans end after their first packings
 
@@ -52,3 +57,31 @@ def plan_memory(lifetimes: Sequence[Lifetime], effort: int = EFFORT) -> MemoryPl
         text = ffi.string(error.text).decode("utf-8", "replace")
         raise (OutOfMemoryError if status == lib.DF_OUT_OF_MEMORY else InputError)(f"memory plan: {text}")
     return MemoryPlan(tuple(ffi.unpack(offsets, count)) if count else (), int(peak[0]), int(bound[0]))
+
+
+@contextmanager
+def values_apart() -> Iterator[None]:
+    """Plans that are made in this block, by this thread, give each value memory of its own, between bytes of nobody.
+
+    They take more memory; a kernel that writes outside of its operands is seen (``dataflow.execute.canaries``).
+    """
+    before = _apart.set(True)
+    try:
+        yield
+    finally:
+        _apart.reset(before)
+
+
+def lie_apart() -> bool:
+    """Whether plans that are made now give each value memory of its own."""
+    return _apart.get()
+
+
+def offsets_apart(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
+    """Offsets at which no two buffers share a byte, whenever they live, with ``GAP`` bytes around each."""
+    offsets = []
+    end = 0
+    for life in lifetimes:
+        offsets.append(end + GAP)
+        end += GAP + -(-life.bytes // GAP) * GAP
+    return MemoryPlan(tuple(offsets), end + GAP if offsets else 0, end + GAP if offsets else 0)

@@ -14,7 +14,7 @@ from ..ir.operand import Operand
 from ..ir.plan import Arena, Body, Item, Lifetime, Plan, Prepack, Range, Segment, Step, Transfer, Wait, operands_of
 from ..ir.types import TensorType, contiguous_strides, uint8
 from .liveness import lifetimes, share_in_place
-from .offsets import EFFORT, MemoryPlan, plan_memory
+from .offsets import EFFORT, MemoryPlan, lie_apart, offsets_apart, plan_memory
 
 Prepare = Callable[[str, Sequence[LoweredNode], Collection[BaseTensor]], Sequence[Any]]
 """``prepare(device, nodes, constants)``: the device's answer for each node (``dataflow.plugin.device.Prepared``)."""
@@ -161,7 +161,7 @@ class _Planning:
         A loop is one item of its parent: what its body needs is one entry, alive while the loop runs.
         """
         alive = lifetimes(items, self.positions)
-        owner = share_in_place(items, self.positions, alive)
+        owner = {} if lie_apart() else share_in_place(items, self.positions, alive)
         guests: dict[BaseTensor, list[BaseTensor]] = {}
         for base, whose in owner.items():
             guests.setdefault(whose, []).append(base)
@@ -343,6 +343,8 @@ class _Planning:
 
 def _offsets(lives: Sequence[Lifetime]) -> MemoryPlan:
     """Offsets; the long search is for what the short one leaves more than a hundredth above the bound."""
+    if lie_apart():
+        return offsets_apart(lives)
     found = plan_memory(lives, SHORT_EFFORT)
     return found if found.peak <= 1.01 * found.lower_bound else plan_memory(lives)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -14,6 +15,7 @@ from ..execute.python_device import call_kernel
 from ..ir.graph import Graph, Initializer
 from ..ir.types import Array, float32, float64
 from ..planning.algorithms import Algorithms
+from ..planning.offsets import values_apart
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, default_registry
 from ..session import Session
@@ -25,6 +27,7 @@ Status = Literal["passed", "failed", "not claimed", "untested"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 BASIC: tuple[Variant, ...] = VARIANTS[:5]  # of every sample, one trial each; the others need strided operands
 TOLERANCES = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-12}
+SHARING: frozenset[Variant] = frozenset({"plain", "constant"})  # values share memory, as they do for users
 _GUARD = 64  # bytes before and behind each output that no kernel may write
 
 
@@ -65,6 +68,8 @@ def check_device(
     - ``constant``: every operand but the first is constant, so that a kernel may prepack it;
     - ``broadcast``, ``reversed``, ``padded_rows``, ``mixed``: of operands that the device takes with any strides (see
       ``combinations``).
+
+    Values of all variants but ``plain`` and ``constant`` lie apart, so that a kernel is seen that writes beside them.
 
     Args:
         device: its name.
@@ -161,6 +166,11 @@ class _Trial:
 
     def difference_by(self, algorithms: Algorithms) -> str | None:
         """The first difference with the algorithm that ``algorithms`` leaves, or None."""
+        with nullcontext() if self.variant in SHARING else values_apart():
+            return self.compared(algorithms)
+
+    def compared(self, algorithms: Algorithms) -> str | None:
+        """The first difference of what a session computes that is made now, or None."""
         graph, feeds = self.sample.build(self.layouts), self.sample.feeds(self.layouts)
         if self.variant == "constant":
             graph, feeds = _with_constants(graph, feeds)
@@ -185,6 +195,10 @@ class _Trial:
             devices = {p.device for p in session.placement(shapes) if p.op == self.sample.op.name}
             if devices and devices != {self.device}:
                 return f"the node ran on {', '.join(devices)}"
+        for program in () if self.variant in SHARING else session._loaded().engine.programs.values():
+            for bound in program.bounds:
+                if text := bound.damage():
+                    return text
         for name, (array, memory) in guarded.items():
             if (memory[:_GUARD] != _CANARY).any() or (memory[_GUARD + array.nbytes :] != _CANARY).any():
                 return f"{name}: bytes outside the output were written"
