@@ -64,7 +64,7 @@ class Operand:
 def _drawn(sample: Sample) -> tuple[Array | None, ...]:
     """The operands' data; read-only."""
     random = np.random.default_rng(sample.seed)
-    found = tuple(None if operand is None else operand.array(random).view() for operand in sample.inputs)
+    found = tuple(None if operand is None else np.asarray(operand.array(random)).view() for operand in sample.inputs)
     for array in found:
         if array is not None:
             array.flags.writeable = False
