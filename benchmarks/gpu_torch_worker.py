@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ def main() -> None:
     network = NETWORKS[name]()
     data = np.load(f"{folder}/{name}.npz")
     x, y = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
-    if mode == "graph":
+    if mode == "graph" and not Path(f"{folder}/{name}.onnx").exists():
         export(network, x, f"{folder}/{name}.onnx")
     network.eval().to(device)  # statistics of batch norms are held, on both sides
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.01, fused=device == "cuda",

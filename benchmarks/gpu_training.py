@@ -79,37 +79,37 @@ class Worker:
         self._process.wait()
 
 
-def compare(name: str, precision: str, python: str, rounds: int, device: str, modes: list[str]) -> dict[str, object]:
+def compare(
+    name: str, precision: str, python: str, rounds: int, device: str, modes: list[str], folder: str
+) -> dict[str, object]:
+    """One row; the network is exported into the folder unless it is there already."""
     batch, steps = batch_of(name), NETWORKS[name][4]
-    with tempfile.TemporaryDirectory() as folder:
-        np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
-        workers = {mode: Worker(python, name, folder, precision, mode) for mode in modes}
-        model = df.load(f"{folder}/{name}.onnx")
-        optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
-        algorithms = df.Algorithms(Path(folder) / "algorithms.json")  # timed, as cudnn.benchmark does it for PyTorch
-        trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision,
-                             algorithms=algorithms)  # fmt: skip
-        first = trainer.step(batch)
-        near = abs(first - workers["graph"].first) / workers["graph"].first
-        if near > NEAR[precision]:
-            raise SystemExit(f"{name}, {precision}: the first loss is {first}, PyTorch's {workers['graph'].first}")
+    np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
+    workers = {mode: Worker(python, name, folder, precision, mode) for mode in modes}
+    model = df.load(f"{folder}/{name}.onnx")
+    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
+    trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision)
+    first = trainer.step(batch)
+    near = abs(first - workers["graph"].first) / workers["graph"].first
+    if near > NEAR[precision]:
+        raise SystemExit(f"{name}, {precision}: the first loss is {first}, PyTorch's {workers['graph'].first}")
 
-        def ours() -> float:
-            begin = time.perf_counter()
-            for _ in range(steps):
-                trainer.step(batch)
-            return (time.perf_counter() - begin) / steps
+    def ours() -> float:
+        begin = time.perf_counter()
+        for _ in range(steps):
+            trainer.step(batch)
+        return (time.perf_counter() - begin) / steps
 
-        ours()
-        peers = {mode: functools.partial(worker, steps) for mode, worker in workers.items()}
-        times = interleaved(rounds, {"ours": ours, **peers})
-        best = min(modes, key=lambda mode: sorted(times[mode])[rounds // 2])
-        plans = trainer.programs.plans().values()
-        kept = {a.name: a.bytes for p in plans for a in p.arenas if a.kind in ("weights", "state", "prepacks")}
-        memory = sum(kept.values()) + max(p.peak_bytes for p in plans)
-        for worker in workers.values():
-            worker.close()
-        trainer.close()
+    ours()
+    peers = {mode: functools.partial(worker, steps) for mode, worker in workers.items()}
+    times = interleaved(rounds, {"ours": ours, **peers})
+    best = min(modes, key=lambda mode: sorted(times[mode])[rounds // 2])
+    plans = trainer.programs.plans().values()
+    kept = {a.name: a.bytes for p in plans for a in p.arenas if a.kind in ("weights", "state", "prepacks")}
+    memory = sum(kept.values()) + max(p.peak_bytes for p in plans)
+    for worker in workers.values():
+        worker.close()
+    trainer.close()
     middle = {key: sorted(found)[rounds // 2] * 1e3 for key, found in times.items()}
     return {
         "what": f"training step, {name}, batch {len(batch['labels'])}, {precision}",
@@ -125,7 +125,7 @@ def compare(name: str, precision: str, python: str, rounds: int, device: str, mo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="*", choices=list(NETWORKS), help="these instead of all")
@@ -137,10 +137,12 @@ def main() -> None:
         raise SystemExit(f"no card: {reason}")
     modes = ["graph", *(["compile"] if options.compile else [])]  # the first one writes the ONNX file
     found = []
-    for name in options.only or NETWORKS:
-        for precision in options.precision:
-            found.append(compare(name, precision, options.torch_python, options.rounds, options.device, modes))
-            print(*found[-1].items(), flush=True)  # the table comes at the end
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only or NETWORKS:
+            for precision in options.precision:
+                row = compare(name, precision, options.torch_python, options.rounds, options.device, modes, folder)
+                found.append(row)
+                print(*row.items(), flush=True)  # the table comes at the end
     write("gpu_training", found, card=card())
 
 

@@ -44,7 +44,7 @@ CDEF_HEADERS = (INCLUDE / "dataflow.h", RUNTIME / "runtime.h", RUNTIME / "planne
 # Called by the runtime's log; the Python side gives it a body with ffi.def_extern().
 CDEF_PYTHON = 'extern "Python" void df_log_python(int32_t severity, const char *text);'
 
-JOBS = 2
+JOBS = os.cpu_count() or 1
 BASE_FLAGS = ("-std=c11", "-fPIC", "-pthread")
 WARNINGS = ("-Wall", "-Wextra")
 # Nothing that changes what a result means, so no -ffast-math. Contraction to fma is wanted; errno and the

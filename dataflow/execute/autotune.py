@@ -66,7 +66,8 @@ def time_algorithms(
         programs[name] = Program(plan, lowered, devices, variables)
     try:
         if asynchronous:
-            return {name: _step_seconds(program, devices, arguments) for name, program in programs.items()}
+            each = SECONDS / len(programs)
+            return {name: _step_seconds(program, devices, arguments, each) for name, program in programs.items()}
         return _race(programs, arguments)
     finally:
         for program in programs.values():
@@ -91,8 +92,8 @@ def _race(programs: dict[str, Program], arguments: dict[str, Array]) -> dict[str
     return best
 
 
-def _step_seconds(program: Program, devices: Devices, arguments: dict[str, Array]) -> float:
-    """The least seconds of the program's steps, repeated while operands and results stay on the device."""
+def _step_seconds(program: Program, devices: Devices, arguments: dict[str, Array], most: float) -> float:
+    """The least seconds of the program's steps, repeated for ``most`` seconds; operands and results stay there."""
     plan = program.plan
     items = [item for _, item in single_steps(plan)]
     repeated: list[_Repeated] = []
@@ -101,7 +102,7 @@ def _step_seconds(program: Program, devices: Devices, arguments: dict[str, Array
         found = []
         for item, one in zip(items, (in_sequence([b])[0] for b in bound), strict=True):
             if isinstance(item, Segment):
-                repeated.append(_Repeated(one, waiting(devices, plan, item)))
+                repeated.append(_Repeated(one, waiting(devices, plan, item), most))
                 found.append(repeated[-1])
             else:
                 found.append(one)
@@ -117,18 +118,18 @@ def _step_seconds(program: Program, devices: Devices, arguments: dict[str, Array
 
 
 class _Repeated:
-    """A bound item that runs several times and notes the least time."""
+    """A bound item that runs for so many seconds and notes the least time of a run."""
 
-    def __init__(self, item: Any, wait: Callable[[], None]) -> None:
+    def __init__(self, item: Any, wait: Callable[[], None], most: float) -> None:
         self.native: int = item.native
         self.seconds = math.inf
-        self._item, self._wait = item, wait
+        self._item, self._wait, self._most = item, wait, most
 
     def run(self, slots: Any, count: int, cancel: Any, calls: Any) -> None:
         begin = time.perf_counter()
         for done in range(MOST):
             start = time.perf_counter()
-            if done >= LEAST and start - begin > SECONDS:
+            if done >= LEAST and start - begin > self._most:
                 break
             self._item.run(slots, count, cancel, calls)
             self._wait()
