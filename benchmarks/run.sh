@@ -26,6 +26,7 @@ run planner.py ${MINIMALLOC:+--minimalloc "$MINIMALLOC"}
 run training.py --torch-python "$torch" --jax-python "$jax"
 run training_memory.py --torch-python "$torch"
 run light.py
+run tokens.py
 run precision.py --torch-python "$torch"
 run loading.py
 "$python" table.py

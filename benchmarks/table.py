@@ -16,6 +16,8 @@ ORDER = {
     "of its rows.",
     "training": "A training step with AdamW, against PyTorch eager and JAX (one jitted step). All begin with the same "
     "random weights, and their losses are compared. ResNet-50 trains with the statistics of its batches.",
+    "tokens": "A token of a decoder with a cache (random weights) after so many others, against onnxruntime with its "
+    "cache as inputs and outputs. off: the largest difference of the logits, as a part of the largest.",
     "precision": "The same work at each precision of products (`precision=`), beside the strict float32 of the tables "
     "above: `to_float32` is the time as a part of ours in float32, the other ratios are to peers that compute in "
     "float32, and to PyTorch under autocast to bfloat16. error: the largest against float64, as a part of the largest "

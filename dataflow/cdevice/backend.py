@@ -239,7 +239,7 @@ class CBackend:
             inputs = [None if s is None else s.operand() for s in node.inputs]
             outputs = [None if s is None else s.operand() for s in node.outputs]
             tables.node(described[index], inputs, outputs, node.node.attributes, threads)
-            described[index].precision, described[index].device = self.precision, self.handle
+            self.introduce(described[index])
             described[index].flags = sum(1 << i for i, s in enumerate(node.inputs[:31]) if _is_constant(s, constants))
         made = ffi.gc(ffi.new("df_prepared_set *"), lib.df_release_set)
         error = ffi.new("df_error *")
@@ -256,6 +256,10 @@ class CBackend:
             PreparedKernel(int(answer.workspace), tuple(_prepacks(owner, i)), answer.state, owner, *_algorithms(answer))
             for i, answer in enumerate(made.prepared[0:count])
         ]
+
+    def introduce(self, node: CData) -> None:
+        """Fills what a ``df_node`` says of the device that will run it."""
+        node.precision, node.device = self.precision, self.handle
 
     def _check_prepared(self, status: int, error: CData, nodes: Sequence[LoweredNode]) -> None:
         if status:

@@ -89,7 +89,8 @@ class SeriesCSegment(BoundCSegment):
             node.n_inputs, node.n_outputs, node.n_attributes = entry.n_inputs, entry.n_outputs, entry.n_attributes
             node.inputs = filled.operands + entry.first_operand
             node.outputs = node.inputs + entry.n_inputs
-            node.attributes, node.precision = entry.attributes, self._backend.precision
+            node.attributes = entry.attributes
+            self._backend.introduce(node)
             for bit, operand in enumerate(step.inputs[:31]):
                 if operand is not None and operand.arena in constants:
                     node.flags |= 0 if operand.iteration_stride or operand.buffer_stride else 1 << bit
