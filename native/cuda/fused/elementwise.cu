@@ -16,19 +16,9 @@ struct prepared_program {
 
 /* ---- A result per element ------------------------------------------------------------------- */
 
-__global__ void __launch_bounds__(DF_BLOCK, 4)
-    compute_program(float *out, int64_t n, const __grid_constant__ df_fused f) {
-  DF_SHARED(float, shared);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x * DF_FUSED_ELEMENTS;
-  const int64_t threads = blockDim.x;
-  const df_fused_span span = f.vector ? df_fused_span{first + threadIdx.x * DF_FUSED_VECTOR,
-                                                      threads * DF_FUSED_VECTOR, n, DF_FUSED_VECTOR}
-                                      : df_fused_span{first + threadIdx.x, threads, n, 1};
-  float *own = shared + threadIdx.x * DF_FUSED_VECTOR, *numbers = df_fused_numbers(f, shared);
-  df_fused_load_numbers(f, numbers);
-  df_fused_load(f, span, own);
-  float v[DF_FUSED_ELEMENTS] = {};
-  df_fused_run(f, own, numbers, v);
+static __device__ __forceinline__ void store(float *out, int64_t n, const df_fused &f,
+                                             const df_fused_span &span,
+                                             const float (&v)[DF_FUSED_ELEMENTS]) {
 #pragma unroll
   for (int e = 0; e < DF_FUSED_ELEMENTS; e += DF_FUSED_VECTOR) {
     if (f.vector && span.index(e) + DF_FUSED_VECTOR <= n) {
@@ -39,6 +29,39 @@ __global__ void __launch_bounds__(DF_BLOCK, 4)
     for (int k = e; k < e + DF_FUSED_VECTOR; k++)
       if (span.index(k) < n)
         out[span.index(k)] = v[k];
+  }
+}
+
+__global__ void __launch_bounds__(DF_BLOCK, 4)
+    compute_program(float *out, int64_t n, const __grid_constant__ df_fused f) {
+  DF_SHARED(float, shared);
+  const int64_t threads = blockDim.x;
+  const int64_t chunk = threads * DF_FUSED_ELEMENTS; /* elements of the block at a time */
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * f.chunks * chunk,
+                end = df_min(n, begin + f.chunks * chunk);
+  df_fused_span span = f.vector ? df_fused_span{begin + threadIdx.x * DF_FUSED_VECTOR,
+                                                threads * DF_FUSED_VECTOR, n, DF_FUSED_VECTOR}
+                                : df_fused_span{begin + threadIdx.x, threads, n, 1};
+  float *own = shared + threadIdx.x * DF_FUSED_VECTOR, *numbers = df_fused_numbers(f, shared);
+  df_fused_fetch_numbers(f, numbers);
+  int shift = f.slots;
+  span.at -= chunk;
+  /* In the first iteration there is nothing to compute yet. */
+#pragma unroll 1
+  for (int64_t i = begin - chunk; i < end; i += chunk) {
+    df_fused_span next = span;
+    next.at += chunk;
+    if (i + chunk < end)
+      df_fused_fetch(f, next, f.slots - shift, own);
+    __pipeline_commit();
+    if (i >= begin) {
+      __pipeline_wait_prior(1);
+      float v[DF_FUSED_ELEMENTS] = {};
+      df_fused_run(f, shift, own, numbers, v);
+      store(out, n, f, span, v);
+    }
+    span = next;
+    shift = f.slots - shift;
   }
 }
 
@@ -62,7 +85,10 @@ static df_status run_program(const df_call *call) {
   if (status)
     return status;
   const unsigned threads = threads_of(f);
-  return DF_LAUNCH(call, compute_program, df_blocks(n, threads * DF_FUSED_ELEMENTS), threads,
+  const int64_t chunk = int64_t{threads} * DF_FUSED_ELEMENTS;
+  f.chunks = static_cast<int32_t>(
+      df_min(df_max(df_divide_up(n, chunk * DF_FUSED_BLOCKS), 1), DF_FUSED_CHUNKS));
+  return DF_LAUNCH(call, compute_program, df_blocks(n, chunk * f.chunks), threads,
                    static_cast<size_t>(df_fused_bytes(f, threads)), out, n, f);
 }
 
@@ -70,6 +96,7 @@ static df_status run_program(const df_call *call) {
 
 /* The rows of what the steps compute, for df_reduce_rows. */
 struct computed {
+  static constexpr int blocks = 4;
   df_fused f;
 
   /* Elements begin + V lane, ... of [begin, end) in the order of rows in memory: a round's are
@@ -80,30 +107,41 @@ struct computed {
     using W = typename Op::W;
     DF_SHARED(float, shared);
     float *own = shared + threadIdx.x * DF_FUSED_VECTOR, *numbers = df_fused_numbers(f, shared);
-    df_fused_load_numbers(f, numbers);
     const int together = p.vector ? DF_FUSED_VECTOR : 1;
     const int64_t apart = static_cast<int64_t>(p.group) * together, row = output * p.count;
+    const int64_t chunk = DF_FUSED_ELEMENTS / together * apart;
     const int round = DF_REDUCE_ROUND * together; /* elements, a power of two */
+    df_fused_span span{row + begin + lane * together - chunk, apart, row + end, together};
+    df_fused_fetch_numbers(f, numbers);
     const Op op;
     W total = static_cast<W>(Op::first);
     float few = Op::first;
-    int joined = 0;
-    for (int64_t i = begin + lane * together; i < end || (joined & (round - 1)) != 0;
-         i += DF_FUSED_ELEMENTS / together * apart) {
-      float v[DF_FUSED_ELEMENTS] = {};
-      const df_fused_span span{row + i, apart, row + end, together};
-      if (i < end) {
-        df_fused_load(f, span, own);
-        df_fused_run(f, own, numbers, v);
-      }
+    int joined = -DF_FUSED_ELEMENTS; /* in the first iteration there is nothing to compute yet */
+    int shift = f.slots;
+#pragma unroll 1
+    while (joined < 0 || span.at < span.end || (joined & (round - 1)) != 0) {
+      df_fused_span next = span;
+      next.at += chunk;
+      df_fused_fetch(f, next, f.slots - shift, own);
+      __pipeline_commit();
+      if (joined < 0) {
+        joined = 0;
+      } else {
+        __pipeline_wait_prior(1);
+        float v[DF_FUSED_ELEMENTS] = {};
+        if (span.at < span.end)
+          df_fused_run(f, shift, own, numbers, v);
 #pragma unroll
-      for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {
-        few = op(few, span.index(e) < span.end ? v[e] : Op::first);
-        if ((++joined & (round - 1)) == 0) {
-          total = op(total, static_cast<W>(few));
-          few = Op::first;
+        for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {
+          few = op(few, span.index(e) < span.end ? v[e] : Op::first);
+          if ((++joined & (round - 1)) == 0) {
+            total = op(total, static_cast<W>(few));
+            few = Op::first;
+          }
         }
       }
+      span = next;
+      shift = f.slots - shift;
     }
     return total;
   }

@@ -14,26 +14,36 @@
 #define DF_FUSED_UNARY(X) DF_ARITHMETIC_F32(X) DF_ACTIVATION_F32(X)
 #define DF_FUSED_RARE(X) DF_LIBRARY_F32(X) X(sin, sinf(x)) X(cos, cosf(x))
 
+#ifndef DF_FUSED_BLOCKS
+#define DF_FUSED_BLOCKS 1024 /* that fill a card; tests have fewer, for several chunks */
+#endif
+
 enum {
   DF_FUSED_VECTOR = 4,   /* elements of 16 bytes */
   DF_FUSED_ELEMENTS = 8, /* of a thread at a time */
   DF_FUSED_SHARED = 48 << 10,
+  DF_FUSED_CHUNKS = 8, /* the most that a thread does one after another */
   /* An operand is the number of a slot, a single number, or what the step before gave. */
   DF_FUSED_SINGLE = 0x40,
-  DF_FUSED_LAST = 0xff
+  DF_FUSED_LAST = 0xff,
+  DF_FUSED_TWO = 0x80 /* of the byte of an op: it has two operands */
 };
 
 /* The program with its operands, as the parameter of a launch. */
 struct df_fused {
   const float *in[DF_PROGRAM_INPUTS];
   int32_t inputs, steps;
-  int32_t vector;                  /* 16 bytes at a time */
-  int32_t slots;                   /* of eight elements per thread */
-  int32_t singles;                 /* inputs of one element */
-  uint32_t single;                 /* bit k: input k is one */
-  uint32_t dense;                  /* bit k: input k lies as the result */
-  uint32_t still;                  /* bit k: input k doesn't change within a vector */
-  uint32_t step[DF_PROGRAM_STEPS]; /* bytes: op, operands, slot of the result or DF_FUSED_LAST */
+  int32_t vector;  /* 16 bytes at a time */
+  int32_t chunks;  /* of eight elements, that a thread does one after another */
+  int32_t full;    /* inputs of more than an element: they have the first slots */
+  int32_t slots;   /* of eight elements per thread; behind them lie other ones of the inputs */
+  int32_t singles; /* inputs of one element */
+  uint32_t single; /* bit k: input k is one */
+  uint32_t dense;  /* bit k: input k lies as the result */
+  uint32_t still;  /* bit k: input k doesn't change within a vector */
+  /* Bytes: op, operands (0 for a second one that an op hasn't), slot of the result or
+   * DF_FUSED_LAST. Where add and mul read what the step before gave, it is their first operand. */
+  uint32_t step[DF_PROGRAM_STEPS];
   uint8_t slot[DF_PROGRAM_INPUTS]; /* of each input */
   uint8_t scratch;                 /* slot for functions that are computed one by one */
   df_walk<DF_PROGRAM_INPUTS> walk; /* over vectors or elements, for inputs that aren't dense */
@@ -102,13 +112,18 @@ static inline df_fused df_fused_of(const df_program &p, uint32_t single) {
     f.slot[k] = static_cast<uint8_t>(one ? f.singles++ : slot_for(k, -2)); /* all at one time */
     where[k] = one ? f.slot[k] | DF_FUSED_SINGLE : f.slot[k];
   }
+  f.full = f.slots;
   for (int32_t s = 0; s < p.steps; s++) {
-    uint32_t code = static_cast<uint32_t>(p.step[s].code);
-    for (int32_t i = 0; i < p.step[s].arity; i++) {
-      const int32_t operand = p.step[s].operand[i];
-      const bool before = s > 0 && operand == p.inputs + s - 1;
-      code |= (before ? uint32_t{DF_FUSED_LAST} : where[operand]) << (8 + 8 * i);
+    const df_program_step &step = p.step[s];
+    uint32_t operand[DF_PROGRAM_OPERANDS] = {};
+    for (int32_t i = 0; i < step.arity; i++) {
+      const bool before = s > 0 && step.operand[i] == p.inputs + s - 1;
+      operand[i] = before ? uint32_t{DF_FUSED_LAST} : where[step.operand[i]];
     }
+    if ((step.code == DF_STEP_add || step.code == DF_STEP_mul) && operand[1] == DF_FUSED_LAST)
+      std::swap(operand[0], operand[1]);
+    const uint32_t op = static_cast<uint32_t>(step.code) | (step.arity == 2 ? DF_FUSED_TWO : 0);
+    const uint32_t code = op | operand[0] << 8 | operand[1] << 16;
     const bool later = df_fused_last_use(p, p.inputs + s) > s + 1;
     where[p.inputs + s] = later ? slot_for(p.inputs + s, s) : uint32_t{DF_FUSED_LAST};
     f.step[s] = code | where[p.inputs + s] << 24;
@@ -123,7 +138,7 @@ static inline df_fused df_fused_of(const df_program &p, uint32_t single) {
 
 /* Bytes of shared memory of a block of |threads|. */
 static inline int64_t df_fused_bytes(const df_fused &f, int64_t threads) {
-  const int64_t floats = f.slots * int64_t{DF_FUSED_ELEMENTS} + f.singles;
+  const int64_t floats = (f.slots + f.full) * int64_t{DF_FUSED_ELEMENTS} + f.singles;
   return threads * floats * static_cast<int64_t>(sizeof(float));
 }
 

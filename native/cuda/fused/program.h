@@ -5,13 +5,15 @@
  * instructions per step, which eight elements share, so that memory stays what limits a program of
  * a few steps. Registers can't be indexed, so values that a later step reads have slots of shared
  * memory, which only their thread uses: no barrier is needed. What the step before gave stays in
- * registers. All inputs are loaded before the first step. Each op is computed by the formula of its
- * own kernel and rounded before the next step reads it, so the bits are those of the ops one by
- * one.
+ * registers. The inputs of the next eight elements are copied into slots of their own meanwhile,
+ * which takes no registers. Each op is computed by the formula of its own kernel and rounded before
+ * the next step reads it, so the bits are those of the ops one by one.
  */
 #ifndef DF_CUDA_FUSED_PROGRAM_H
 #define DF_CUDA_FUSED_PROGRAM_H
 #include "fused/plan.h"
+
+#include <cuda_pipeline_primitives.h>
 
 /* The elements of a thread: of a vector, at |at| and |apart| behind; one by one, |together| at each
  * of these positions. Elements from |end| on aren't there. */
@@ -49,46 +51,15 @@ static __device__ __forceinline__ void df_fused_offsets(const df_fused &f, int64
   }
 }
 
-/* Vector |j| of each input that isn't one element. */
-static __device__ __forceinline__ void
-df_fused_load_vector(const df_fused &f, const df_fused_span &span, int j,
-                     float (&to)[DF_PROGRAM_INPUTS][DF_FUSED_ELEMENTS]) {
-  const int64_t begin = span.at + j * span.apart, left = span.end - begin;
-  if (left <= 0)
-    return;
-  int64_t offset[DF_PROGRAM_INPUTS];
-  df_fused_offsets(f, begin / DF_FUSED_VECTOR, offset);
-#pragma unroll
-  for (int k = 0; k < DF_PROGRAM_INPUTS; k++) {
-    float *own = &to[k][j * DF_FUSED_VECTOR];
-    if (k >= f.inputs || f.single >> k & 1)
-      continue;
-    const float *from = f.in[k] + (f.dense >> k & 1 ? begin : offset[k]);
-    if (f.still >> k & 1) {
-      own[0] = own[1] = own[2] = own[3] = *from;
-    } else if (left >= DF_FUSED_VECTOR) {
-      const float4 four = *reinterpret_cast<const float4 *>(from);
-      own[0] = four.x;
-      own[1] = four.y;
-      own[2] = four.z;
-      own[3] = four.w;
-    } else { /* the last elements of a result that isn't a number of vectors: all inputs are dense
-              */
-      own[0] = from[0];
-      own[1] = left > 1 ? from[1] : 0.0f;
-      own[2] = left > 2 ? from[2] : 0.0f;
-      own[3] = 0.0f;
-    }
-  }
-}
-
 /* Where element |e| of a slot lies, of the thread whose slots begin at |own|. */
-static __device__ __forceinline__ float *df_fused_at(float *own, uint32_t slot, int e) {
-  const int vector = static_cast<int>(slot) * 2 + e / DF_FUSED_VECTOR;
-  return own + vector * static_cast<int>(blockDim.x) * DF_FUSED_VECTOR + e % DF_FUSED_VECTOR;
+static __device__ __forceinline__ float *df_fused_at(float *own, int slot, int e) {
+  return own +
+         (slot * (DF_FUSED_ELEMENTS / DF_FUSED_VECTOR) + e / DF_FUSED_VECTOR) *
+             static_cast<int>(blockDim.x) * DF_FUSED_VECTOR +
+         e % DF_FUSED_VECTOR;
 }
 
-static __device__ __forceinline__ void df_fused_put(float *own, uint32_t slot,
+static __device__ __forceinline__ void df_fused_put(float *own, int slot,
                                                     const float (&v)[DF_FUSED_ELEMENTS]) {
 #pragma unroll
   for (int e = 0; e < DF_FUSED_ELEMENTS; e += DF_FUSED_VECTOR)
@@ -96,7 +67,7 @@ static __device__ __forceinline__ void df_fused_put(float *own, uint32_t slot,
         float4{v[e], v[e + 1], v[e + 2], v[e + 3]};
 }
 
-static __device__ __forceinline__ void df_fused_get(float *own, uint32_t slot,
+static __device__ __forceinline__ void df_fused_get(float *own, int slot,
                                                     float (&v)[DF_FUSED_ELEMENTS]) {
 #pragma unroll
   for (int e = 0; e < DF_FUSED_ELEMENTS; e += DF_FUSED_VECTOR) {
@@ -110,67 +81,96 @@ static __device__ __forceinline__ void df_fused_get(float *own, uint32_t slot,
 
 /* The column of single numbers of this thread, behind all slots. */
 static __device__ __forceinline__ float *df_fused_numbers(const df_fused &f, float *shared) {
-  return shared + static_cast<int>(blockDim.x) * f.slots * DF_FUSED_ELEMENTS + threadIdx.x;
+  return shared + static_cast<int>(blockDim.x) * (f.slots + f.full) * DF_FUSED_ELEMENTS +
+         threadIdx.x;
 }
 
-/* Puts the inputs of a thread's elements into their slots. */
-static __device__ __forceinline__ void df_fused_load(const df_fused &f, const df_fused_span &span,
-                                                     float *own) {
-  if (!f.vector) {
-#pragma unroll 2
-    for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {
-      const int64_t index = span.index(e);
-      int64_t offset[DF_PROGRAM_INPUTS];
-      df_fused_offsets(f, index < span.end ? index : 0, offset);
+/* Begins to copy vector |j| of each input that isn't one element. */
+static __device__ __forceinline__ void
+df_fused_fetch_vector(const df_fused &f, const df_fused_span &span, int shift, int j, float *own) {
+  const int64_t begin = span.at + j * span.apart, left = span.end - begin;
+  if (left <= 0)
+    return;
+  int64_t offset[DF_PROGRAM_INPUTS];
+  df_fused_offsets(f, begin / DF_FUSED_VECTOR, offset);
 #pragma unroll
-      for (int k = 0; k < DF_PROGRAM_INPUTS; k++)
-        if (k < f.inputs && !(f.single >> k & 1))
-          *df_fused_at(own, f.slot[k], e) =
-              index < span.end ? f.in[k][f.dense >> k & 1 ? index : offset[k]] : 0.0f;
+  for (int k = 0; k < DF_PROGRAM_INPUTS; k++) {
+    if (k >= f.inputs || f.single >> k & 1)
+      continue;
+    const float *from = f.in[k] + (f.dense >> k & 1 ? begin : offset[k]);
+    float *to = df_fused_at(own, f.slot[k] + shift, j * DF_FUSED_VECTOR);
+    const bool still = f.still >> k & 1;
+    if (!still && left >= DF_FUSED_VECTOR) {
+      __pipeline_memcpy_async(to, from, 16);
+      continue;
     }
+    /* One number for all, or the last elements of a result that isn't a number of vectors. */
+#pragma unroll
+    for (int e = 0; e < DF_FUSED_VECTOR; e++)
+      if (still || e < left)
+        __pipeline_memcpy_async(to + e, from + (still ? 0 : e), 4);
+  }
+}
+
+/* Begins to copy the inputs of a thread's elements into their slots, or, with |shift|, their other
+ * slots. */
+static __device__ __forceinline__ void df_fused_fetch(const df_fused &f, const df_fused_span &span,
+                                                      int shift, float *own) {
+  if (f.vector) {
+#pragma unroll
+    for (int j = 0; j < DF_FUSED_ELEMENTS / DF_FUSED_VECTOR; j++)
+      df_fused_fetch_vector(f, span, shift, j, own);
     return;
   }
-  float held[DF_PROGRAM_INPUTS][DF_FUSED_ELEMENTS] = {};
-  df_fused_load_vector(f, span, 0, held);
-  df_fused_load_vector(f, span, 1, held);
+#pragma unroll 1
+  for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {
+    const int64_t index = span.index(e);
+    if (index >= span.end)
+      return;
+    int64_t offset[DF_PROGRAM_INPUTS];
+    df_fused_offsets(f, index, offset);
 #pragma unroll
-  for (int k = 0; k < DF_PROGRAM_INPUTS; k++)
-    if (k < f.inputs && !(f.single >> k & 1))
-      df_fused_put(own, f.slot[k], held[k]);
+    for (int k = 0; k < DF_PROGRAM_INPUTS; k++)
+      if (k < f.inputs && !(f.single >> k & 1))
+        __pipeline_memcpy_async(df_fused_at(own, f.slot[k] + shift, e),
+                                f.in[k] + (f.dense >> k & 1 ? index : offset[k]), 4);
+  }
 }
 
-/* Puts the single numbers among the inputs into this thread's column, once per launch. */
-static __device__ __forceinline__ void df_fused_load_numbers(const df_fused &f, float *numbers) {
+/* Begins to copy the single numbers among the inputs into this thread's column. */
+static __device__ __forceinline__ void df_fused_fetch_numbers(const df_fused &f, float *numbers) {
 #pragma unroll
   for (int k = 0; k < DF_PROGRAM_INPUTS; k++)
     if (k < f.inputs && f.single >> k & 1)
-      numbers[f.slot[k] * static_cast<int>(blockDim.x)] = *f.in[k];
+      __pipeline_memcpy_async(numbers + f.slot[k] * static_cast<int>(blockDim.x), f.in[k], 4);
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void df_fused_operand(float (&to)[DF_FUSED_ELEMENTS],
-                                                        const float (&last)[DF_FUSED_ELEMENTS],
-                                                        uint32_t operand, float *own,
+/* Where slot |slot| is for the chunk that |shift| stands for: inputs have two. */
+static __device__ __forceinline__ int df_fused_slot(const df_fused &f, uint32_t slot, int shift) {
+  return static_cast<int>(slot) + (static_cast<int>(slot) < f.full ? shift : 0);
+}
+
+/* A slot or a single number. */
+static __device__ __forceinline__ void df_fused_operand(const df_fused &f,
+                                                        float (&to)[DF_FUSED_ELEMENTS],
+                                                        uint32_t operand, int shift, float *own,
                                                         const float *numbers) {
-  if (operand == DF_FUSED_LAST) {
-#pragma unroll
-    for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
-      to[e] = last[e];
-  } else if (operand & DF_FUSED_SINGLE) {
+  if (operand & DF_FUSED_SINGLE) {
     const float number = numbers[(operand & ~DF_FUSED_SINGLE) * blockDim.x];
 #pragma unroll
     for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
       to[e] = number;
   } else {
-    df_fused_get(own, operand, to);
+    df_fused_get(own, df_fused_slot(f, operand, shift), to);
   }
 }
 
 /* v[e] = f(v[e]), by a loop whose body is there once. */
 template <typename F>
 static __device__ __forceinline__ void df_fused_each(float (&v)[DF_FUSED_ELEMENTS], float *own,
-                                                     uint32_t scratch, F f) {
+                                                     int scratch, F f) {
   df_fused_put(own, scratch, v);
 #pragma unroll 1
   for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {
@@ -180,46 +180,76 @@ static __device__ __forceinline__ void df_fused_each(float (&v)[DF_FUSED_ELEMENT
   df_fused_get(own, scratch, v);
 }
 
-/* Runs all steps; |v| is the result. */
-static __device__ __forceinline__ void
-df_fused_run(const df_fused &f, float *own, const float *numbers, float (&v)[DF_FUSED_ELEMENTS]) {
-#pragma unroll 1
-  for (int s = 0; s < f.steps; s++) {
-    const uint32_t step = f.step[s];
-    float left[DF_FUSED_ELEMENTS], right[DF_FUSED_ELEMENTS];
-    df_fused_operand(left, v, step >> 8 & 0xff, own, numbers);
-    switch (step & 0xff) {
-#define CASE_1(name, expression)                                                                   \
+/* v[e] = the op of two operands of |code|, of v[e] and right[e]. */
+static __device__ __forceinline__ void df_fused_binary(float (&v)[DF_FUSED_ELEMENTS],
+                                                       const float (&right)[DF_FUSED_ELEMENTS],
+                                                       uint32_t code) {
+  switch (code) {
+#define CASE(name, expression)                                                                     \
   case DF_STEP_##name:                                                                             \
     _Pragma("unroll") for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {                                \
-      const float x = left[e];                                                                     \
+      const float a = v[e], b = right[e];                                                          \
       v[e] = expression;                                                                           \
     }                                                                                              \
     break;
-#define CASE_2(name, expression)                                                                   \
+    DF_FUSED_BINARY(CASE)
+#undef CASE
+  default:
+    break;
+  }
+}
+
+/* v[e] = the op of one operand of |code|, of v[e]. */
+static __device__ __forceinline__ void
+df_fused_unary(const df_fused &f, float (&v)[DF_FUSED_ELEMENTS], uint32_t code, float *own) {
+  switch (code) {
+#define CASE(name, expression)                                                                     \
   case DF_STEP_##name:                                                                             \
-    df_fused_operand(right, v, step >> 16 & 0xff, own, numbers);                                   \
     _Pragma("unroll") for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {                                \
-      const float a = left[e], b = right[e];                                                       \
+      const float x = v[e];                                                                        \
       v[e] = expression;                                                                           \
     }                                                                                              \
     break;
 #define CASE_RARE(name, expression)                                                                \
   case DF_STEP_##name:                                                                             \
-    df_fused_each(left, own, f.scratch, [](float x) -> float { return expression; });              \
-    _Pragma("unroll") for (int e = 0; e < DF_FUSED_ELEMENTS; e++) v[e] = left[e];                  \
+    df_fused_each(v, own, f.scratch, [](float x) -> float { return expression; });                 \
     break;
-      DF_FUSED_UNARY(CASE_1)
-      DF_FUSED_BINARY(CASE_2)
-      DF_FUSED_RARE(CASE_RARE)
-#undef CASE_1
-#undef CASE_2
+    DF_FUSED_UNARY(CASE)
+    DF_FUSED_RARE(CASE_RARE)
+#undef CASE
 #undef CASE_RARE
-    default:
-      break;
+  default:
+    break;
+  }
+}
+
+/* Runs all steps; |v| is the result. */
+static __device__ __forceinline__ void df_fused_run(const df_fused &f, int shift, float *own,
+                                                    const float *numbers,
+                                                    float (&v)[DF_FUSED_ELEMENTS]) {
+#pragma unroll 1
+  for (int s = 0; s < f.steps; s++) {
+    const uint32_t step = f.step[s], code = step & (DF_FUSED_TWO - 1);
+    const uint32_t first = step >> 8 & 0xff, second = step >> 16 & 0xff, to = step >> 24;
+    if (step & DF_FUSED_TWO) {
+      float right[DF_FUSED_ELEMENTS];
+      if (second == DF_FUSED_LAST) {
+#pragma unroll
+        for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
+          right[e] = v[e];
+      } else {
+        df_fused_operand(f, right, second, shift, own, numbers);
+      }
+      if (first != DF_FUSED_LAST)
+        df_fused_operand(f, v, first, shift, own, numbers);
+      df_fused_binary(v, right, code);
+    } else {
+      if (first != DF_FUSED_LAST)
+        df_fused_operand(f, v, first, shift, own, numbers);
+      df_fused_unary(f, v, code, own);
     }
-    if (step >> 24 != DF_FUSED_LAST)
-      df_fused_put(own, step >> 24, v);
+    if (to != DF_FUSED_LAST)
+      df_fused_put(own, df_fused_slot(f, to, shift), v);
   }
 }
 

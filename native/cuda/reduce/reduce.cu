@@ -38,6 +38,7 @@ static __device__ __forceinline__ typename Op::W join_row(const typename Op::T *
 }
 
 template <typename T> struct in_memory {
+  static constexpr int blocks = 1;
   const T *x;
   template <typename Op>
   __device__ typename Op::W join(const df_reduction &p, int64_t output, int64_t begin, int64_t end,

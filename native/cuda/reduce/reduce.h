@@ -189,9 +189,10 @@ df_reduce_deliver(typename Op::T *out, typename Op::W *partials, int64_t output,
 }
 
 /* Joins rows of what |source| has: source.join<Op>(p, output, begin, end, lane) gives the elements
- * [begin, end) of the row of an output joined, of which the lane takes every p.group-th vector. */
+ * [begin, end) of the row of an output joined, of which the lane takes every p.group-th vector.
+ * source.blocks are to fit on a multiprocessor. */
 template <typename Op, typename Source>
-__global__ void __launch_bounds__(DF_BLOCK)
+__global__ void __launch_bounds__(DF_BLOCK, Source::blocks)
     df_reduce_rows(typename Op::T *out, typename Op::W *partials,
                    const __grid_constant__ Source source, const __grid_constant__ df_reduction p) {
   using W = typename Op::W;

@@ -185,6 +185,8 @@ unsigned standin_ballot(int predicate) {
   return all;
 }
 
+long long blocks_run;
+
 void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t most,
               const std::function<void()> &body) {
   gridDim = grid;
@@ -194,6 +196,7 @@ void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t mos
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
         blockIdx = {x, y, z};
+        blocks_run++;
         begin_shared(name, shared, most);
         run_block(name, body, threads);
         end_shared();

@@ -24,6 +24,7 @@ enum { USUAL_SHARED = 48 << 10, MOST_SHARED = 227 << 10 }; /* bytes of shared me
  * block may have in all. */
 void run_grid(const char *name, dim3 grid, dim3 block, size_t shared, size_t most,
               const std::function<void()> &body);
+extern long long blocks_run; /* the one that runs among them */
 
 /* ---- The shared memory of a block: shared.cpp ----------------------------------------------- */
 
