@@ -59,16 +59,13 @@ def _decompose(x: Value, scale: Value, bias: Value, mean: Value, variance: Value
 def _gradient(node: Node, dy: Value) -> tuple[Value, ...]:
     """With fixed statistics: a scale and shift per channel."""
     x, scale, _, mean, variance = node.inputs
-    assert x is not None and variance is not None and scale is not None
-    inverse = _inverse_deviation(variance, node.attributes["epsilon"])
-    factor = mul(scale, inverse)
-    dbias = over_channels(dy)
-    # sum(dy (x - mean)) / deviation; the mean comes out of the sum
-    centered = sub(over_channels(mul(dy, x)), mul(dbias, mean))
-    dscale = mul(centered, inverse)
-    dmean = neg(mul(dbias, factor))
+    assert x is not None and scale is not None and mean is not None and variance is not None
+    epsilon = node.attributes["epsilon"]
+    dx, dscale, dbias = batch_norm_grad(dy, x, scale, mean, variance, epsilon=epsilon)
+    inverse = _inverse_deviation(variance, epsilon)
+    dmean = neg(mul(dbias, mul(scale, inverse)))
     dvariance = mul(mul(dscale, scale), mul(mul(inverse, inverse), -0.5))
-    return mul(dy, per_channel(factor, x.type.rank)), dscale, dbias, dmean, dvariance
+    return dx, dscale, dbias, dmean, dvariance
 
 
 batch_norm: Op = Op(
@@ -80,6 +77,37 @@ batch_norm: Op = Op(
     decompose=_decompose,
     inplace=((0, 0),),
     doc="y = (x - mean) / sqrt(variance + epsilon) scale + bias, per channel (axis 1)",
+)
+
+
+def _grad_infer(
+    dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, variance: TensorType, *, epsilon: float
+) -> tuple[TensorType, ...]:
+    _check_channels("batch_norm_grad", x, scale=scale, mean=mean, variance=variance)
+    alike("batch_norm_grad: x and dy", x, dy)
+    return x, scale, scale
+
+
+def _grad_decompose(
+    dy: Value, x: Value, scale: Value, mean: Value, variance: Value, *, epsilon: float
+) -> tuple[Value, ...]:
+    inverse = _inverse_deviation(variance, epsilon)
+    dbias = over_channels(dy)
+    # sum(dy (x - mean)) / deviation; the mean comes out of the sum
+    dscale = mul(sub(over_channels(mul(dy, x)), mul(dbias, mean)), inverse)
+    return mul(dy, per_channel(mul(scale, inverse), x.type.rank)), dscale, dbias
+
+
+batch_norm_grad: MultiOp = MultiOp(
+    "batch_norm_grad",
+    ("dy", "x", "scale", "mean", "variance"),
+    _grad_infer,
+    outputs=("dx", "dscale", "dbias"),
+    attributes={"epsilon": 1e-5},
+    decompose=_grad_decompose,
+    inplace=((0, 0), (0, 1)),
+    doc="dx = dy scale / sqrt(variance + epsilon); dscale = sum(dy (x - mean)) / sqrt(variance + epsilon); "
+    "dbias = sum(dy), per channel",
 )
 
 
@@ -274,4 +302,4 @@ layer_norm_grad: Op = Op(
     "middle term is left out; dscale = sum of dy x^ over the rows, dbias = sum of dy",
 )
 
-OPS = (batch_norm, batch_norm_train, batch_norm_train_grad, lrn, lrn_grad, layer_norm, layer_norm_grad)
+OPS = (batch_norm, batch_norm_grad, batch_norm_train, batch_norm_train_grad, lrn, lrn_grad, layer_norm, layer_norm_grad)

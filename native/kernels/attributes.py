@@ -29,7 +29,7 @@ ALIKE = (
     ("softmax_cross_entropy", "softmax_cross_entropy_grad"),
     ("layer_norm", "layer_norm_grad"),
     ("lrn", "lrn_grad"),
-    ("batch_norm", "batch_norm_train"),
+    ("batch_norm", "batch_norm_grad", "batch_norm_train"),
     ("gelu", "gelu_grad"),
     ("lstm", "lstm_grad", "gru", "gru_grad", "rnn", "rnn_grad"),
     ("rnn", "rnn_grad"),

@@ -23,6 +23,16 @@ def _batch_norm(attributes: Attributes, x: Array, scale: Array, bias: Array, mea
     return np.asarray(y).astype(x.dtype)
 
 
+def _batch_norm_grad(
+    attributes: Attributes, dy: Array, x: Array, scale: Array, mean: Array, variance: Array
+) -> tuple[Array, ...]:
+    g = upcast(dy)
+    inverse = 1 / np.sqrt(upcast(variance) + attributes["epsilon"])
+    dbias, weighted = g.sum(axis=_over(g)), (g * (upcast(x) - _channels(mean, x.ndim))).sum(axis=_over(g))
+    dx = g * _channels(upcast(scale) * inverse, x.ndim)
+    return dx.astype(x.dtype), (weighted * inverse).astype(scale.dtype), dbias.astype(scale.dtype)
+
+
 def _batch_norm_train(
     attributes: Attributes, x: Array, scale: Array, bias: Array, running_mean: Array, running_variance: Array
 ) -> tuple[Array, ...]:
@@ -126,6 +136,7 @@ def _layer_norm_grad(
 
 KERNELS: dict[str, Code] = {
     "batch_norm": _batch_norm,
+    "batch_norm_grad": _batch_norm_grad,
     "batch_norm_train": _batch_norm_train,
     "batch_norm_train_grad": _batch_norm_train_grad,
     "lrn": _lrn,

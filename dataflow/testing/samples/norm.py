@@ -16,6 +16,8 @@ def _channels() -> list[Sample]:
         vectors = (x(c), x(c), x(c), x(c, kind="positive"))
         checked = (0, 1, 2) if 0 < np.prod(shape) < 200 else ()
         rows.append(Sample(ops.batch_norm, (x(*shape), *vectors), gradient=checked))
+        operands = (x(*shape), x(*shape), x(c), x(c), x(c, kind="positive"))
+        rows.append(Sample(ops.batch_norm_grad, operands, gradient=(0, 1, 2) if checked else (), tolerance=1e-4))
         if 0 in shape:
             continue
         # the statistics of one element have no spread: its normalized value is rounding only
@@ -67,6 +69,7 @@ def _long() -> list[Sample]:
         rows.append(Sample(ops.batch_norm_train, (x(*shape), *vectors), {"momentum": 0.8}, tolerance=LONG_SUM))
         vectors = (x(*shape), x(c), x(c), x(c, kind="positive"))
         rows.append(Sample(ops.batch_norm_train_grad, (x(*shape), *vectors), tolerance=LONG_SUM))
+        rows.append(Sample(ops.batch_norm_grad, (x(*shape), *vectors), tolerance=LONG_SUM))
     for count, n in ((1, 9001), (33, 8200), (300, 24)):
         moments = (x(count), x(count, kind="positive"))
         if n != 8200:

@@ -22,7 +22,7 @@ enum {
   DF_FUSED_VECTOR = 4,   /* elements of 16 bytes */
   DF_FUSED_ELEMENTS = 8, /* of a thread at a time */
   DF_FUSED_SHARED = 48 << 10,
-  DF_FUSED_CHUNKS = 8, /* the most that a thread does one after another */
+  DF_FUSED_CHUNKS = 4, /* the most that a thread does one after another */
   /* An operand is the number of a slot, a single number, or what the step before gave. */
   DF_FUSED_SINGLE = 0x40,
   DF_FUSED_LAST = 0xff,

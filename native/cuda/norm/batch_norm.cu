@@ -1,14 +1,17 @@
 /* norm/batch_norm.cu: normalization per channel, channels on axis 1 of (N, C, inner).
  *
  *   batch_norm             y = (x - mean) scale / sqrt(var + epsilon) + bias
- *   batch_norm_train       the same with the batch's mean and biased variance
+ *   batch_norm_grad        dx = scale dy / sqrt(var + epsilon), dbias = sum dy, and dscale =
+ *                          sum dy (x - mean) / sqrt(var + epsilon)
+ *   batch_norm_train       the same as batch_norm with the batch's mean and biased variance
  *   batch_norm_train_grad  dx = scale inv_std (dy - (dbias + x^ dscale) / M)
  *                          x^ = (x - mean) inv_std, dbias = sum dy, dscale = sum dy x^, M = N inner
  *
  * Training takes two launches: the sums of the splits of a channel, whose number depends on the
  * shape alone, go to the workspace; then each block joins those of its channel, always in the same
- * order, and normalizes its split. Elements are read twice and written once. A block has one
- * channel, or 32 of them side by side when inner is 1.
+ * order, and normalizes its split. Elements are read twice and written once; by batch_norm_grad
+ * they are read once, since dx needs no sum. A block has one channel, or 32 of them side by side
+ * when inner is 1.
  */
 #include "map/map.h"
 #include "norm/moments.h"
@@ -273,18 +276,29 @@ static df_status train_run(const df_call *call) {
   return DF_LAUNCH(call, (normalize<true>), grid_of(l), DF_COLUMN_BLOCK, 0, f, l);
 }
 
-/* ---- batch_norm_train_grad ------------------------------------------------------------------ */
+/* ---- batch_norm_grad and batch_norm_train_grad ---------------------------------------------- */
 
 struct backward {
   float *dx, *dscale, *dbias; /* each may be null */
-  const float *dy, *x, *scale, *mean, *inverse;
+  const float *dy, *x, *scale, *mean;
+  const float *inverse;  /* of the batch's deviation; null where the statistics are fixed */
+  const float *variance; /* that is fixed */
+  float epsilon;
   float2 *states; /* [channel][split]: sums of dy and of dy (x - mean) */
+
+  __device__ float inverse_of(int64_t channel) const {
+    return inverse ? inverse[channel] : 1.0f / sqrtf(variance[channel] + epsilon);
+  }
 };
 
+/* Sums of a split; with fixed statistics its part of dx too. */
+template <bool fixed>
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) backward_states(backward b, layout l) {
   DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
   const position at = position_of_thread(l);
-  const float mean = b.mean[at.live ? at.channel : 0];
+  const int64_t c = at.live ? at.channel : 0;
+  const float mean = b.mean[c];
+  [[maybe_unused]] const float factor = fixed ? b.scale[c] * b.inverse_of(c) : 0.0f;
   float plain = 0.0f, weighted = 0.0f;
   for (int64_t base = at.begin; base < at.end; base += df_row_round(l.plan)) {
     float dy[DF_HELD], x[DF_HELD], few = 0.0f, few_x = 0.0f;
@@ -297,6 +311,13 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) backward_states(bac
     }
     plain += few;
     weighted += few_x;
+    if constexpr (fixed)
+      if (b.dx) {
+#pragma unroll
+        for (int k = 0; k < DF_HELD; k++)
+          dy[k] *= factor;
+        store(b.dx, dy, l, at, base);
+      }
   }
   const df_column_join join{shared, l.across};
   plain = join(plain, 0.0f, df_add{});
@@ -305,6 +326,8 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT) backward_states(bac
     b.states[at.channel * l.plan.splits + blockIdx.y] = make_float2(plain, weighted);
 }
 
+/* The sums of all splits; with the batch's statistics dx too. */
+template <bool fixed>
 __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT)
     backward_results(backward b, layout l) {
   DF_SHARED_ARRAY(float, shared, [DF_COLUMN_BLOCK]);
@@ -317,7 +340,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT)
     weighted += state.y;
   }
   const df_column_join join{shared, l.across};
-  const float mean = b.mean[c], inverse = b.inverse[c];
+  const float mean = b.mean[c], inverse = b.inverse_of(c);
   plain = join(plain, 0.0f, df_add{});
   weighted = join(weighted, 0.0f, df_add{}) * inverse;
   if (at.live && at.lane == 0 && blockIdx.y == 0) {
@@ -326,7 +349,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT)
     if (b.dscale)
       b.dscale[c] = weighted;
   }
-  if (!b.dx)
+  if (fixed || !b.dx)
     return;
   const float factor = b.scale[c] * inverse, count = static_cast<float>(l.plan.n);
   const float slope = -factor * inverse * weighted / count, shift = -factor * plain / count;
@@ -341,7 +364,7 @@ __global__ void __launch_bounds__(DF_COLUMN_BLOCK, RESIDENT)
   }
 }
 
-static df_status grad_run(const df_call *call) {
+template <bool fixed> static df_status grad_run(const df_call *call) {
   const df_tensor *x = &call->inputs[1];
   layout l = layout_of(x->shape, x->rank);
   if (l.plan.rows == 0)
@@ -354,14 +377,19 @@ static df_status grad_run(const df_call *call) {
   b.x = df_in<const float>(call, 1);
   b.scale = df_in<const float>(call, 2);
   b.mean = df_in<const float>(call, 3);
-  b.inverse = df_in<const float>(call, 4);
+  (fixed ? b.variance : b.inverse) = df_in<const float>(call, 4);
+  if (fixed)
+    b.epsilon = static_cast<float>(df_attr_float(call, DF_BATCH_NORM_EPSILON));
   b.states = static_cast<float2 *>(call->workspace);
   choose_splits(&l, MOST_SPLITS);
   l.plan.vector = takes_vectors(l, b.x, b.dy, b.dx);
-  const df_status status = DF_LAUNCH(call, backward_states, grid_of(l), DF_COLUMN_BLOCK, 0, b, l);
+  const dim3 grid = grid_of(l);
+  const df_status status =
+      DF_LAUNCH(call, (backward_states<fixed>), grid, DF_COLUMN_BLOCK, 0, b, l);
   if (status)
     return status;
-  return DF_LAUNCH(call, backward_results, grid_of(l), DF_COLUMN_BLOCK, 0, b, l);
+  return DF_LAUNCH(call, (backward_results<fixed>), dim3(grid.x, fixed ? 1u : grid.y),
+                   DF_COLUMN_BLOCK, 0, b, l);
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */
@@ -394,6 +422,9 @@ static const df_kernel records[] = {
                    "0<0,1<3,2<4", .accepts = accepts, .prepare = train_prepare, .run = train_run,
                    .capturable = 1),
     DF_CUDA_KERNEL("batch_norm_train_grad", "f32", "f32,f32,f32,f32,f32->f32,f32,f32", "0<0,0<1",
-                   .accepts = grad_accepts, .prepare = grad_prepare, .run = grad_run,
+                   .accepts = grad_accepts, .prepare = grad_prepare, .run = grad_run<false>,
+                   .capturable = 1),
+    DF_CUDA_KERNEL("batch_norm_grad", "f32", "f32,f32,f32,f32,f32->f32,f32,f32", "0<0,0<1",
+                   .accepts = grad_accepts, .prepare = grad_prepare, .run = grad_run<true>,
                    .capturable = 1)};
 DF_CUDA_FAMILY(batch_norm, records);
