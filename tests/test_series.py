@@ -10,6 +10,7 @@ import dataflow as df
 from dataflow import series as series_module
 from dataflow.cdevice.series import SeriesCSegment
 from dataflow.engine import Engine
+from dataflow.execute.series import SeriesProgram
 from tests.decoders import READS, inputs, text_of
 
 
@@ -97,6 +98,17 @@ def test_what_a_kernel_refuses_is_planned_for_itself(decoders, compiled, monkeyp
         fed = inputs(past)
         np.testing.assert_array_equal(session.run(fed)["y"], each.run(fed)["y"])
     assert 18 + 5 < compiled[0] < 18 + 12
+
+
+def test_lengths_that_fit_run_where_longer_ones_would_not(decoders):
+    """The limit is on what one length takes: twice it is planned for, refused, and left."""
+    each = df.Session(decoders["all"], devices=["cpu"], plans=0)
+    one = sum(each.plan({name: array.shape for name, array in inputs(1505).items()}, ["y"]).memory.values())
+    session = df.Session(decoders["all"], ["cpu"], limits=df.Limits(bytes=int(2.7 * one)), plans=1)
+    for past in range(1500, 1506):
+        fed = inputs(past)
+        np.testing.assert_array_equal(session.run(fed, ["y"])["y"], each.run(fed, ["y"])["y"])
+    assert not any(isinstance(program, SeriesProgram) for program in session._now.engine.programs.values())
 
 
 def test_results_go_where_the_caller_says(decoders):

@@ -66,6 +66,7 @@ class SeriesCSegment(BoundCSegment):
         self._describe(threads, constants)
         self._prepare()
         self._expected = self._answers & self._mask
+        self._given = np.zeros(self._count, np.int64)  # bytes of workspace that a step has
         self._give_workspace()
         self._hold()
         backend.segments.add(self)
@@ -120,15 +121,19 @@ class SeriesCSegment(BoundCSegment):
         """One workspace for all steps, of which one runs at a time: what each wants does not grow evenly with sizes."""
         wanted = self._answers[:, _WORKSPACE]
         most = int(wanted.max(initial=0))
-        if most > self._workspace.bytes:
-            self._workspace = self._allocate(most)
+        grows = most > self._workspace.bytes
+        if not grows and not (wanted > self._given).any():
+            return
+        if grows:
+            self._workspace = self._allocate(most + most // 4)
         arena = self._tables.arenas[self._shared]
         arena.base, arena.bytes = self._workspace.base, self._workspace.bytes
+        self._given = np.where((wanted > 0) | (self._given > 0), self._workspace.bytes, 0)
         at = 0
         for table, rows in self._rows:
-            bytes_ = wanted[at : at + len(rows)]
-            table["bytes"][rows], table["offset"][rows], table["rank"][rows] = bytes_, 0, 0
-            table["arena"][rows] = np.where(bytes_ > 0, self._shared, -1)
+            given = self._given[at : at + len(rows)]
+            table["bytes"][rows], table["offset"][rows], table["rank"][rows] = given, 0, 0
+            table["arena"][rows] = np.where(given > 0, self._shared, -1)
             at += len(rows)
 
     def move(self, t: int) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from ..cdevice.backend import CBackend
 from ..cdevice.series import SeriesCSegment
+from ..errors import LimitExceeded, OutOfMemoryError
 from ..ir.kernel import HOST
 from ..ir.lowered import Lowered
 from ..ir.plan import Plan, Segment, Transfer
-from ..ir.series import Series
+from ..ir.series import NotInSeries, Series
 from ..ir.types import Array, TensorType
 from ..plugin.device import Buffer
 from .arguments import Results
@@ -123,7 +124,10 @@ class SeriesProgram(Program):
         """
         seat = self._seat()
         with seat.lock:
-            bound = self._bind(seat)
+            try:
+                bound = self._bind(seat)
+            except (OutOfMemoryError, LimitExceeded) as error:  # one plan alone may need less than all of them
+                raise NotInSeries(str(error)) from None
             assert isinstance(bound, SeriesBound)
             bound.move(t)
             bound.run(inputs, outputs)
