@@ -254,7 +254,7 @@ def sanitizer_flags() -> tuple[str, ...]:
     sanitizers = os.environ.get("DATAFLOW_SANITIZE")
     if not sanitizers:
         return ()
-    return (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
+    return (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1")
 
 
 def optimization() -> str:

@@ -3,6 +3,7 @@
 ``WORDS`` maps a word to the term in its place. ``ALLOWED`` has the other meanings that a word may have, and where.
 """
 
+import functools
 import io
 import re
 import subprocess
@@ -75,12 +76,14 @@ ALLOWED_PHRASES: tuple[tuple[str, str], ...] = (
 )
 
 
+@functools.cache
 def sources():
     listed = ["git", "ls-files", "dataflow", "plugins", "importers", "native", "tests", "examples"]
     found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     return [name for name in found if name.endswith((".py", ".c", ".h", ".cu")) and name != "tests/test_words.py"]
 
 
+@functools.cache
 def read(name):
     """Names and comments of a file, each with its line."""
     text = (ROOT / name).read_text()
@@ -98,6 +101,7 @@ def read(name):
     return names, comments
 
 
+@functools.cache
 def words_of(name):
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
