@@ -141,6 +141,11 @@ def schemas():
                 yield schema, version
 
 
+def test_every_operator_has_a_converter():
+    known = {(s.domain, s.name) for s in onnx.defs.get_all_schemas() if not s.deprecated}
+    assert known - STANDARD.versions.keys() == set()
+
+
 @pytest.mark.parametrize(
     ("schema", "version"), list(schemas()), ids=lambda v: f"{v.name}" if hasattr(v, "name") else str(v)
 )

@@ -283,3 +283,15 @@ def test_bernoullis_chances():
     assert found.dtype == np.int64 and set(np.unique(found)) == {0, 1}
     np.testing.assert_allclose(found.mean(axis=1), x[:, 0], atol=0.015)
     assert found[0].sum() == 0 and found[3].all()
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT32, TensorProto.INT64])
+def test_multinomial_draws_classes_as_often_as_they_are_probable(dtype):
+    logits = np.log(np.array([[1, 2, 5, 0], [7, 1, 1, 1]], np.float32) + 1e-30).astype(np.float32)
+    made = proto(node("Multinomial", ["x"], ["y"], dtype=dtype, sample_size=4000, seed=3.0), {"x": logits}, opset=22)
+    found = run(made, {"x": logits})["y"]
+    assert found.shape == (2, 4000) and found.dtype == (np.int32 if dtype == TensorProto.INT32 else np.int64)
+    shares = [np.bincount(row, minlength=4) / 4000 for row in found]
+    np.testing.assert_allclose(shares, [[0.125, 0.25, 0.625, 0], [0.7, 0.1, 0.1, 0.1]], atol=0.03)
+    with pytest.raises(df.ModelError, match="sample_size 0"):
+        run(proto(node("Multinomial", ["x"], ["y"], sample_size=0), {"x": logits}, opset=22), {"x": logits})

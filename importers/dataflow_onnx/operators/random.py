@@ -69,6 +69,22 @@ def Bernoulli(c: Importer, x: T, *, dtype: int | None = None, seed: float | None
     return cast_to(hits, chance.type.dtype if dtype is None else dtype_of(dtype))
 
 
+@operator("Multinomial", 7)
+def Multinomial(c: Importer, x: T, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Any:
+    """A class has the largest sum of its logarithm and noise of Gumbel's as often as it is probable."""
+    logits = c.value(x)
+    if logits.type.rank != 2 or sample_size < 1:
+        raise ModelError(
+            f"its input is {logits.type}, sample_size {sample_size}; expected (batch, classes), and one or more"
+        )
+    batch, classes = logits.type.shape
+    drawn = logits.type.dtype if logits.type.dtype.name == "float64" else float32
+    uniform = _draw(c, ops.random_uniform, (batch, sample_size, classes), drawn, seed, low=0.0, high=1.0)
+    noise = ops.neg(ops.log(ops.neg(ops.log(uniform))))
+    scores = ops.add(ops.reshape(cast_to(logits, drawn), shape=(batch, 1, classes)), noise)
+    return cast_to(ops.argmax(scores, axis=2, keepdims=0), dtype_of(dtype))
+
+
 def _random(c: Importer, op: Any, shape: Any, code: int | None, like: DType, seed: float | None, **how: float) -> Any:
     """Random numbers of the dtype with that code, else of another's."""
     return _draw(c, op, shape, like if code is None else dtype_of(code), seed, **how)
