@@ -50,6 +50,8 @@ def _moves() -> list[Sample]:
             Sample(ops.concat, tuple(x(*s) for s in shapes), {"axis": axis}, gradient=tuple(range(len(shapes))))
         )
     rows.append(Sample(ops.concat, (x(40001), x(40001)), {"axis": 0}))
+    # rows of whole and of broken 16 bytes, from and to
+    rows.append(Sample(ops.concat, (x(3, 8), x(3, 5), x(3, 12)), {"axis": 1}, gradient=(0, 1, 2)))
     rows.append(Sample(ops.concat, (i(3, high=9), i(2, high=9)), {"axis": 0}))
     return rows
 

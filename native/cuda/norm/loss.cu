@@ -171,26 +171,54 @@ struct gradient {
   }
 };
 
-/* V elements from |i| on, which belong to one row. */
-template <int V> __global__ void __launch_bounds__(DF_BLOCK) loss_gradient(gradient g) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x) * V;
+/* What all elements of a row have in common, and where one of them lies. */
+struct row_gradient {
+  float scale, lse;
+  int64_t label, c; /* of the element, which is class c */
+
+  __device__ row_gradient(const gradient &g, int64_t i) {
+    const int64_t classes = g.labels_.classes;
+    const int64_t row = g.divide(i, g.inner, g.by_inner); /* of outer * C */
+    const int64_t outer = g.divide(row, classes, g.by_classes);
+    c = row - outer * classes;
+    const int64_t at = outer * g.inner + (i - row * g.inner);
+    label = g.labels_.at(at);
+    const bool inside = label >= 0 && label < classes;
+    if (!inside && label != g.labels_.ignored && c == 0)
+      df_fault_note(g.fault, g.step, label, classes);
+    scale = inside && label != g.labels_.ignored ? g.dloss[at] : 0.0f;
+    lse = g.lse[at];
+  }
+  /* dx of the element that lies |k| behind, in the same row. */
+  __device__ float operator()(const gradient &g, float x, int k) const {
+    const float other = scale == 0.0f ? 0.0f : scale * (expf(x - lse) - g.uniform);
+    return c + k == label ? other - g.hit * scale : other;
+  }
+};
+
+__global__ void __launch_bounds__(DF_BLOCK) loss_gradient(gradient g) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x;
+  if (i < g.count)
+    g.dx[i] = row_gradient(g, i)(g, g.x[i], 0);
+}
+
+/* Four elements at a time, classes side by side; where a row ends among them each by itself. */
+__global__ void __launch_bounds__(DF_BLOCK) loss_gradient_fours(gradient g) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * DF_BLOCK + threadIdx.x) * 4;
   if (i >= g.count)
     return;
-  const int64_t classes = g.labels_.classes;
-  const int64_t row = g.divide(i, g.inner, g.by_inner); /* of outer * C */
-  const int64_t outer = g.divide(row, classes, g.by_classes), c = row - outer * classes;
-  const int64_t at = outer * g.inner + (i - row * g.inner), label = g.labels_.at(at);
-  const bool inside = label >= 0 && label < classes;
-  if (!inside && label != g.labels_.ignored && c == 0)
-    df_fault_note(g.fault, g.step, label, classes);
-  const float scale = inside && label != g.labels_.ignored ? g.dloss[at] : 0.0f, lse = g.lse[at];
-  df_vector<float, V> v = *reinterpret_cast<const df_vector<float, V> *>(g.x + i);
-#pragma unroll
-  for (int k = 0; k < V; k++) {
-    const float other = scale == 0.0f ? 0.0f : scale * (expf(v.v[k] - lse) - g.uniform);
-    v.v[k] = c + k == label ? other - g.hit * scale : other;
+  const row_gradient first(g, i);
+  if (first.c + 4 > g.labels_.classes) {
+    for (int64_t k = i; k < df_min(i + 4, g.count); k++)
+      g.dx[k] = row_gradient(g, k)(g, g.x[k], 0);
+    return;
   }
-  *reinterpret_cast<df_vector<float, V> *>(g.dx + i) = v;
+  float4 v = *reinterpret_cast<const float4 *>(g.x + i);
+  v.x = first(g, v.x, 0);
+  v.y = first(g, v.y, 1);
+  v.z = first(g, v.z, 2);
+  v.w = first(g, v.w, 3);
+  *reinterpret_cast<float4 *>(g.dx + i) = v;
 }
 
 /* softmax_cross_entropy_grad(dloss, logits, labels, lse; ...) -> dlogits */
@@ -218,9 +246,9 @@ static df_status gradient_run(const df_call *call) {
   g.hit = 1.0f - smoothing;
   g.fault = call->fault;
   g.step = call->step;
-  if (s.inner == 1 && s.classes % 4 == 0 && df_aligned_16(g.x) && df_aligned_16(g.dx))
-    return DF_LAUNCH(call, (loss_gradient<4>), df_blocks(count, DF_BLOCK * 4), DF_BLOCK, 0, g);
-  return DF_LAUNCH(call, (loss_gradient<1>), df_blocks(count, DF_BLOCK), DF_BLOCK, 0, g);
+  if (s.inner == 1 && df_aligned_16(g.x) && df_aligned_16(g.dx))
+    return DF_LAUNCH(call, loss_gradient_fours, df_blocks(count, DF_BLOCK * 4), DF_BLOCK, 0, g);
+  return DF_LAUNCH(call, loss_gradient, df_blocks(count, DF_BLOCK), DF_BLOCK, 0, g);
 }
 
 static const df_kernel records[] = {

@@ -21,6 +21,30 @@ __global__ void __launch_bounds__(DF_BLOCK)
   to[offset[1]] = from[offset[0]];
 }
 
+/* Four elements of 4 bytes that lie side by side on both sides; 16 bytes at a time on a side where
+ * each four is aligned. */
+template <bool FROM_ALIGNED, bool TO_ALIGNED>
+__global__ void __launch_bounds__(DF_BLOCK)
+    copy_fours(uint32_t *to, const uint32_t *from, int64_t n, df_walk<2> walk) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= n)
+    return;
+  int64_t offset[2];
+  walk.offsets(i, offset);
+  from += offset[0];
+  to += offset[1];
+  const uint4 four = FROM_ALIGNED ? *reinterpret_cast<const uint4 *>(from)
+                                  : uint4{from[0], from[1], from[2], from[3]};
+  if (TO_ALIGNED) {
+    *reinterpret_cast<uint4 *>(to) = four;
+  } else {
+    to[0] = four.x;
+    to[1] = four.y;
+    to[2] = four.z;
+    to[3] = four.w;
+  }
+}
+
 /* The axes |a|, along which the source is dense, and |b|, along which the target is. */
 struct transpose_shape {
   int64_t a, b;         /* sizes */
@@ -66,6 +90,35 @@ static int64_t widen(df_walk<2> *walk, const void *to, const void *from, int64_t
     item *= 2;
   }
   return item;
+}
+
+/* Whether each four of the last axis, of 4 bytes an element, begins at 16 bytes. */
+static bool is_fours(const df_walk<2> &walk, int side, const void *at) {
+  bool even = reinterpret_cast<uintptr_t>(at) % 16 == 0;
+  for (int32_t axis = 0; axis < walk.rank - 1; axis++)
+    even = even && walk.strides[side][axis] % 4 == 0;
+  return even;
+}
+
+/* Rows of fours of which one side at most is aligned: |n| elements of 4 bytes. */
+static df_status launch_fours(const df_call *call, void *to, const void *from, int64_t n,
+                              df_walk<2> walk) {
+  const bool from_aligned = is_fours(walk, 0, from), to_aligned = is_fours(walk, 1, to);
+  const int32_t last = walk.rank - 1;
+  walk.shape[last] /= 4;
+  walk.divisor[last] = df_divisor_of(walk.shape[last]);
+  walk.strides[0][last] = walk.strides[1][last] = 4;
+  uint32_t *target = static_cast<uint32_t *>(to);
+  const uint32_t *source = static_cast<const uint32_t *>(from);
+  const unsigned blocks = df_blocks(n / 4, DF_BLOCK);
+  if (from_aligned)
+    return DF_LAUNCH(call, (copy_fours<true, false>), blocks, DF_BLOCK, 0, target, source, n / 4,
+                     walk);
+  if (to_aligned)
+    return DF_LAUNCH(call, (copy_fours<false, true>), blocks, DF_BLOCK, 0, target, source, n / 4,
+                     walk);
+  return DF_LAUNCH(call, (copy_fours<false, false>), blocks, DF_BLOCK, 0, target, source, n / 4,
+                   walk);
 }
 
 /* The axis along which the source is dense while the target is dense along the last one; -1. */
@@ -129,6 +182,10 @@ df_status df_copy_box(const df_call *call, void *to, const int64_t *to_strides, 
   }
   const int32_t across = across_axis(walk, item);
   const int64_t unit = across >= 0 ? item : widen(&walk, to, from, item);
+  const int32_t last = walk.rank - 1;
+  if (across < 0 && unit == 4 && item == 4 && walk.strides[0][last] == 1 &&
+      walk.strides[1][last] == 1 && walk.shape[last] % 4 == 0)
+    return launch_fours(call, to, from, n, walk);
   n /= unit / item;
   return df_by_item(unit, [&]<typename T>() {
     T *target = static_cast<T *>(to);
