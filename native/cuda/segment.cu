@@ -134,6 +134,7 @@ static void try_record(df_queue *queue, df_prepared_segment *p, const df_run *ru
   df_error reason{};
   if (!record(queue, p, run, &reason))
     return;
+  cudaGetLastError(); /* the capture's, after that of the call that failed in it */
   queue->capture = false;
   queue->broken = cudaSuccess;
   char text[sizeof reason.text + 80];

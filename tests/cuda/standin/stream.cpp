@@ -14,6 +14,7 @@ typedef std::function<void()> work;
 struct standin_graph {
   std::shared_ptr<std::vector<work>> nodes; /* a launch keeps them when the graph is destroyed */
   int card;
+  bool invalid; /* a call failed while it was captured */
 };
 struct standin_stream {
   std::deque<work> queue;
@@ -55,6 +56,13 @@ template <typename F> void work_off(cudaStream_t stream, F more) {
 /* What kernels and graphs want: the stream of the card that the thread has chosen. */
 bool is_of_card(cudaStream_t stream) { return !stream || stream->card == current_card(); }
 
+/* Notes why a call for |stream| fails; a capture of it is of no use then. */
+cudaError_t fail_in(cudaStream_t stream, cudaError_t error) {
+  if (stream && stream->capturing)
+    stream->capturing->invalid = true;
+  return fail(error);
+}
+
 bool is_launchable(dim3 grid, dim3 block, size_t shared) {
   const unsigned long long threads = (unsigned long long)block.x * block.y * block.z;
   return threads > 0 && threads <= 1024 && block.z <= 64 && grid.x > 0 && grid.y > 0 &&
@@ -75,7 +83,7 @@ void standin_enqueue(const char *name, dim3 grid, dim3 block, size_t shared, cud
                      std::function<void()> thread, const void *kernel) {
   guard g(standin_lock);
   if (!is_launchable(grid, block, shared) || fails_now(FAIL_LAUNCH, name)) {
-    fail(cudaErrorInvalidConfiguration);
+    fail_in(stream, cudaErrorInvalidConfiguration);
     return;
   }
   if (!is_of_card(stream)) {
@@ -173,7 +181,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (stream->capturing || fails_now(FAIL_BEGIN, ""))
     return fail(cudaErrorStreamCaptureUnsupported);
   stream->capturing = std::make_unique<standin_graph>(
-      standin_graph{std::make_shared<std::vector<work>>(), stream->card});
+      standin_graph{std::make_shared<std::vector<work>>(), stream->card, false});
   captured = stream;
   return cudaSuccess;
 }
@@ -184,7 +192,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
   *graph = stream->capturing.release();
   if (!*graph)
     return fail(cudaErrorInvalidValue);
-  if (!fails_now(FAIL_END, ""))
+  if (!(*graph)->invalid && !fails_now(FAIL_END, ""))
     return cudaSuccess;
   delete *graph;
   *graph = nullptr;
