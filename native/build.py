@@ -51,6 +51,8 @@ WARNINGS = ("-Wall", "-Wextra")
 # floating-point exception flags are not read.
 KERNEL_FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 CUDA_ARCHS = "80;90"
+# ptxas tells what each kernel takes of a multiprocessor; it goes to a file beside the object (``usage_of``).
+CUDA_USAGE = "-Xptxas=-v"
 # The records of kernels name the members that they set.
 CUDA_HOST_WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers")
 ISA_FLAGS: dict[str, tuple[str, ...]] = {
@@ -148,8 +150,8 @@ def cuda_library(nvcc: str) -> Library:
     host = ",".join(("-fPIC", "-fvisibility=hidden", *CUDA_HOST_WARNINGS, *(("-Werror",) if strict else ())))
     warnings = ("-Werror=all-warnings",) if strict else ()
     compiler = (nvcc, "-std=c++20", "-O3", "-Xfatbin=-compress-all", *targets, f"-Xcompiler={host}", *warnings)
-    includes = (f"-I{INCLUDE}", f"-I{NATIVE}", f"-I{CUDA}")
-    units = [Unit(path, includes, object_name(CUDA, path)) for path in sorted(CUDA.rglob("*.cu"))]
+    flags = (CUDA_USAGE, f"-I{INCLUDE}", f"-I{NATIVE}", f"-I{CUDA}")
+    units = [Unit(path, flags, object_name(CUDA, path)) for path in sorted(CUDA.rglob("*.cu"))]
     return Library("dataflow_cuda._cuda", "df_plugin_entry", tuple(units), compiler, ("-cudart=static",))
 
 
@@ -214,15 +216,26 @@ def build_library(library: Library, target: Path) -> None:
 def compile_unit(compiler: Sequence[str], unit: Unit) -> Path:
     """The object of ``unit``, compiled unless it is newer than the source and all headers that it read."""
     command = [*compiler, *unit.flags]
-    digest = hashlib.sha256(shlex.join(command).encode()).hexdigest()[:12]
-    target = OBJECTS / f"{unit.name}-{digest}.o"
+    target = object_of(compiler, unit)
     needs = target.with_suffix(".d")
     if is_current(target, needs):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     # The dependency file is written first: without the object it means nothing.
-    run_to(target, [*command, "-MMD", "-MF", str(needs), "-MT", "object", "-c", str(unit.source)])
+    usage = usage_of(target) if CUDA_USAGE in unit.flags else None
+    run_to(target, [*command, "-MMD", "-MF", str(needs), "-MT", "object", "-c", str(unit.source)], usage)
     return target
+
+
+def object_of(compiler: Sequence[str], unit: Unit) -> Path:
+    """Where the object of ``unit`` lies; another one for other flags."""
+    digest = hashlib.sha256(shlex.join([*compiler, *unit.flags]).encode()).hexdigest()[:12]
+    return OBJECTS / f"{unit.name}-{digest}.o"
+
+
+def usage_of(target: Path) -> Path:
+    """What ptxas said of the kernels in an object."""
+    return target.with_suffix(".usage")
 
 
 def is_current(target: Path, needs: Path) -> bool:
@@ -234,19 +247,34 @@ def is_current(target: Path, needs: Path) -> bool:
     return all(path.exists() and path.stat().st_mtime <= made for path in map(Path, names))
 
 
-def run_to(target: Path, command: Sequence[str]) -> None:
-    """Runs ``command -o target``, replacing the file in one step: a process may have the old one mapped."""
+def run_to(target: Path, command: Sequence[str], usage: Path | None = None) -> None:
+    """Runs ``command -o target``, replacing the file in one step: a process may have the old one mapped.
+
+    Args:
+        target: the file.
+        command: without the target.
+        usage: where what the command says goes, beside the terminal where it fails or warns.
+    """
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
     line = [*command, "-o", str(unfinished)]
     # One write, so that two compilations do not end up on one line.
     sys.stdout.write(f"{shlex.join(line)}\n")
     sys.stdout.flush()
     try:
-        if subprocess.run(line, check=False).returncode:
+        done = subprocess.run(line, check=False, stderr=None if usage is None else subprocess.PIPE, text=True)
+        if usage is not None:
+            usage.write_text(done.stderr)
+            sys.stderr.write("".join(filter(_is_remarkable, done.stderr.splitlines(keepends=True))))
+        if done.returncode:
             raise SystemExit(f"error: building {target.name} failed; the compiler's message is above")
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _is_remarkable(line: str) -> bool:
+    """Whether a line of ptxas is more than its report."""
+    return "ptxas info" not in line and "bytes stack frame" not in line
 
 
 def sanitizer_flags() -> tuple[str, ...]:
