@@ -250,10 +250,7 @@ def is_current(target: Path, needs: Path) -> bool:
 def run_to(target: Path, command: Sequence[str], usage: Path | None = None) -> None:
     """Runs ``command -o target``, replacing the file in one step: a process may have the old one mapped.
 
-    Args:
-        target: the file.
-        command: without the target.
-        usage: where what the command says goes, beside the terminal where it fails or warns.
+    What the command says goes to ``usage``, and of that to the terminal what is no report of ptxas.
     """
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
     line = [*command, "-o", str(unfinished)]
@@ -264,17 +261,13 @@ def run_to(target: Path, command: Sequence[str], usage: Path | None = None) -> N
         done = subprocess.run(line, check=False, stderr=None if usage is None else subprocess.PIPE, text=True)
         if usage is not None:
             usage.write_text(done.stderr)
-            sys.stderr.write("".join(filter(_is_remarkable, done.stderr.splitlines(keepends=True))))
+            lines = done.stderr.splitlines(keepends=True)
+            sys.stderr.write("".join(s for s in lines if "ptxas info" not in s and "bytes stack frame" not in s))
         if done.returncode:
             raise SystemExit(f"error: building {target.name} failed; the compiler's message is above")
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def _is_remarkable(line: str) -> bool:
-    """Whether a line of ptxas is more than its report."""
-    return "ptxas info" not in line and "bytes stack frame" not in line
 
 
 def sanitizer_flags() -> tuple[str, ...]:

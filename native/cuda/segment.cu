@@ -171,8 +171,10 @@ df_status df_segment_launch(df_queue *queue, df_prepared_segment *p, const df_ru
         df_cuda_fail(queue, cudaGraphLaunch(p->graph, queue->stream), "replaying a segment", error);
   else if (!status)
     status = put(queue, p, run, error);
-  if (status)
+  if (status) {
+    clear_fault(queue, p); /* what the part of it that ran noted; runs before have copied theirs */
     return status;
+  }
   p->runs += p->runs < 2;
   if (run->calls)
     *run->calls += p->calls;

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,11 +86,11 @@ def rounded_up(usage):
 
 
 def main():
-    print("# kernel registers stack shared: what a kernel may take beyond the usual, see resources.py")
-    usages = parse("\n".join(reports()))
-    for name, usage in sorted(usages.items()):
+    lines = ["# kernel registers stack shared: what a kernel may take beyond the usual, see resources.py"]
+    for name, usage in sorted(parse("\n".join(reports())).items()):
         if violations({name: usage}, {}):
-            print(name, *most(rounded_up(usage), USUAL))
+            lines.append(" ".join([name, *map(str, most(rounded_up(usage), USUAL))]))
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -59,17 +59,17 @@ def test_a_card_that_fails_while_it_captures_is_said(standin, standin_registry):
 
 
 class Gather:
-    """gather(table, indices) as a segment by itself, its operands in one buffer that each run names."""
+    """relu(gather(table, indices)) as a segment by itself, its operands in one buffer that each run names."""
 
     def __init__(self, registry):
         g = df.GraphBuilder()
         table, indices = g.input("table", df.float32, (4, 3)), g.input("indices", df.int64, (2,))
-        g.output("y", df.ops.gather(table, indices, axis=0))
+        g.output("y", df.ops.relu(df.ops.gather(table, indices, axis=0)))
         self._session = df.Session(df.Model(g.build()), devices=["cuda"], registry=registry)
         plan = self._session.plan()
         (segment,) = plan.segments
-        (step,) = segment.steps
-        self._table, self._indices, self._y = (o.offset for o in (*step.inputs, *step.outputs))
+        first, last = segment.steps
+        self._table, self._indices, self._y = (o.offset for o in (*first.inputs, *last.outputs))
         self.backend = registry.devices["cuda"].open({})
         arenas = [(None, arena.bytes, 0 if arena.kind == "arena" else -1) for arena in plan.arenas]
         self._bytes = next(arena.bytes for arena in plan.arenas if arena.kind == "arena")
@@ -114,6 +114,19 @@ def test_a_fault_survives_the_runs_that_follow_it(cuda):
         gather.run(buffer, 1, 2)
         gather.backend.sync()  # it is reported once
         np.testing.assert_array_equal(gather.result(buffer), VALUES[[1, 2]])
+
+
+def test_a_fault_of_a_run_that_failed_is_not_that_of_the_next_one(standin, standin_registry):
+    gather = Gather(standin_registry)
+    buffer = gather.buffer_with(VALUES)
+    standin.fail("launch", "df_map")
+    try:
+        with pytest.raises(df.DeviceError, match="launching"):
+            gather.run(buffer, 1, 7)
+    finally:
+        standin.fail("")
+    gather.run(buffer, 1, 2)
+    np.testing.assert_array_equal(gather.result(buffer), VALUES[[1, 2]])
 
 
 # ---- errors of others ---------------------------------------------------------------------------------
