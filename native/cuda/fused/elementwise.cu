@@ -6,10 +6,8 @@
 
 #include <new>
 
-/* What follows from the node alone. */
 struct prepared_program {
-  df_program program;
-  df_fused fused;
+  df_fused_program of;
   int32_t rank;
   int64_t shape[DF_WALK_RANK]; /* of what the steps compute */
 };
@@ -74,14 +72,15 @@ static unsigned threads_of(const df_fused &f) {
 }
 
 static df_status run_program(const df_call *call) {
-  df_fused f = static_cast<const prepared_program *>(call->state)->fused;
+  df_fused f;
   const df_tensor *to = &call->outputs[0];
   float *out = df_out<float>(call, 0);
   const int64_t n = df_elements(to);
   if (n == 0)
     return DF_OK;
   const df_status status =
-      df_fused_bind(&f, call, to->shape, to->rank, df_is_aligned<DF_FUSED_VECTOR>(out));
+      df_fused_bind(&f, call, static_cast<const prepared_program *>(call->state)->of, to->shape,
+                    to->rank, df_is_aligned<DF_FUSED_VECTOR>(out));
   if (status)
     return status;
   const unsigned threads = threads_of(f);
@@ -96,7 +95,7 @@ static df_status run_program(const df_call *call) {
 
 /* The rows of what the steps compute, for df_reduce_rows. */
 struct computed {
-  static constexpr int blocks = 4;
+  static constexpr int blocks = 3;
   df_fused f;
 
   /* Elements begin + V lane, ... of [begin, end) in the order of rows in memory: a round's are
@@ -110,36 +109,42 @@ struct computed {
     const int together = p.vector ? DF_FUSED_VECTOR : 1;
     const int64_t apart = static_cast<int64_t>(p.group) * together, row = output * p.count;
     const int64_t chunk = DF_FUSED_ELEMENTS / together * apart;
-    const int round = DF_REDUCE_ROUND * together; /* elements, a power of two */
     df_fused_span span{row + begin + lane * together - chunk, apart, row + end, together};
     df_fused_fetch_numbers(f, numbers);
     const Op op;
     W total = static_cast<W>(Op::first);
     float few = Op::first;
-    int joined = -DF_FUSED_ELEMENTS; /* in the first iteration there is nothing to compute yet */
+    bool first = true; /* there is nothing to compute yet */
+    bool half = false; /* rows by vectors: the chunk before was half of a round */
     int shift = f.slots;
 #pragma unroll 1
-    while (joined < 0 || span.at < span.end || (joined & (round - 1)) != 0) {
+    while (first || span.at < span.end || half) {
       df_fused_span next = span;
       next.at += chunk;
       df_fused_fetch(f, next, f.slots - shift, own);
       __pipeline_commit();
-      if (joined < 0) {
-        joined = 0;
-      } else {
+      if (!first) {
         __pipeline_wait_prior(1);
         float v[DF_FUSED_ELEMENTS] = {};
         if (span.at < span.end)
           df_fused_run(f, shift, own, numbers, v);
+        if (span.index(DF_FUSED_ELEMENTS - 1) >= span.end)
+#pragma unroll
+          for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
+            v[e] = span.index(e) < span.end ? v[e] : Op::first;
 #pragma unroll
         for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {
-          few = op(few, span.index(e) < span.end ? v[e] : Op::first);
-          if ((++joined & (round - 1)) == 0) {
+          few = op(few, v[e]);
+          const bool ends = together == 1 ? e % DF_REDUCE_ROUND == DF_REDUCE_ROUND - 1
+                                          : half && e == DF_FUSED_ELEMENTS - 1;
+          if (ends) {
             total = op(total, static_cast<W>(few));
             few = Op::first;
           }
         }
+        half = together != 1 && !half;
       }
+      first = false;
       span = next;
       shift = f.slots - shift;
     }
@@ -151,25 +156,27 @@ static df_reduction reduction_of(const prepared_program &state) {
   int64_t strides[DF_WALK_RANK], axes[DF_WALK_RANK], behind = 1;
   for (int32_t axis = state.rank - 1; axis >= 0; behind *= state.shape[axis--])
     strides[axis] = behind;
-  for (int32_t i = 0; i < state.program.trailing; i++)
+  for (int32_t i = 0; i < state.of.program.trailing; i++)
     axes[i] = state.rank - 1 - i;
-  df_reduction p = df_reduction_of(state.shape, strides, state.rank, axes, state.program.trailing);
+  df_reduction p =
+      df_reduction_of(state.shape, strides, state.rank, axes, state.of.program.trailing);
   p.vector = df_reduce_vectors(p, nullptr, DF_FUSED_VECTOR);
-  p.mean = state.program.reduction == DF_STEP_reduce_mean;
+  p.mean = state.of.program.reduction == DF_STEP_reduce_mean;
   return p;
 }
 
 static df_status run_reduction(const df_call *call) {
   const prepared_program &state = *static_cast<const prepared_program *>(call->state);
-  computed source{state.fused};
+  computed source{};
   const df_reduction p = reduction_of(state);
   if (p.outputs == 0)
     return DF_OK;
-  const df_status status = df_fused_bind(&source.f, call, state.shape, state.rank, p.vector != 0);
+  const df_status status =
+      df_fused_bind(&source.f, call, state.of, state.shape, state.rank, p.vector != 0);
   if (status)
     return status;
   const size_t shared = static_cast<size_t>(df_fused_bytes(source.f, DF_BLOCK));
-  switch (state.program.reduction) {
+  switch (state.of.program.reduction) {
   case DF_STEP_reduce_max:
     return df_reduce_by_rows<df_max_of<float>>(call, source, shared, p);
   case DF_STEP_reduce_min:
@@ -185,18 +192,18 @@ static df_status run_reduction(const df_call *call) {
 
 static const char *accepts_program(const df_node *node) {
   prepared_program state{};
-  const char *reason = df_fused_read(node, &state.program, &state.fused);
+  const char *reason = df_fused_read(node, &state.of);
   if (reason)
     return reason;
-  return state.program.trailing ? "it ends with a reduction" : nullptr;
+  return state.of.program.trailing ? "it ends with a reduction" : nullptr;
 }
 
 static const char *accepts_reduction(const df_node *node) {
   prepared_program state{};
-  const char *reason = df_fused_read(node, &state.program, &state.fused);
+  const char *reason = df_fused_read(node, &state.of);
   if (reason)
     return reason;
-  switch (state.program.reduction) {
+  switch (state.of.program.reduction) {
   case DF_STEP_reduce_sum:
   case DF_STEP_reduce_mean:
   case DF_STEP_reduce_max:
@@ -206,7 +213,8 @@ static const char *accepts_reduction(const df_node *node) {
   default:
     return "it doesn't end with a reduction";
   }
-  return df_fused_bytes(state.fused, DF_BLOCK) > DF_FUSED_SHARED
+  return df_fused_bytes(df_fused_of(state.of.program, state.of.single, 0), DF_BLOCK) >
+                 DF_FUSED_SHARED
              ? "too many values are read by later steps for a block that reduces"
              : nullptr;
 }
@@ -215,10 +223,10 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   prepared_program *state = new (std::nothrow) prepared_program{};
   if (!state)
     return DF_OUT_OF_MEMORY;
-  df_fused_read(node, &state->program, &state->fused); /* accepts has done it before */
+  df_fused_read(node, &state->of); /* accepts has done it before */
   state->rank = df_program_shape(node, state->shape);
   out->state = state;
-  if (state->program.trailing)
+  if (state->of.program.trailing)
     out->workspace = df_reduce_workspace(reduction_of(*state));
   return DF_OK;
 }

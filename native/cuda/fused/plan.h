@@ -23,30 +23,31 @@ enum {
   DF_FUSED_ELEMENTS = 8, /* of a thread at a time */
   DF_FUSED_SHARED = 48 << 10,
   DF_FUSED_CHUNKS = 4, /* the most that a thread does one after another */
-  /* An operand is the number of a slot, a single number, or what the step before gave. */
+  /* An operand is the number of a slot, with DF_FUSED_STILL of one that has a number per vector, a
+   * single number, or what the step before gave. */
+  DF_FUSED_STILL = 0x20,
   DF_FUSED_SINGLE = 0x40,
   DF_FUSED_LAST = 0xff,
   DF_FUSED_TWO = 0x80 /* of the byte of an op: it has two operands */
 };
 
-/* The program with its operands, as the parameter of a launch. */
+/* The program with its operands, as the parameter of a launch. Of the inputs those come first that
+ * don't lie as the result, then those that do, then those of one element. */
 struct df_fused {
   const float *in[DF_PROGRAM_INPUTS];
-  int32_t inputs, steps;
+  int32_t walked, full, inputs; /* where each kind ends */
+  int32_t steps;
   int32_t vector;  /* 16 bytes at a time */
   int32_t chunks;  /* of eight elements, that a thread does one after another */
-  int32_t full;    /* inputs of more than an element: they have the first slots */
   int32_t slots;   /* of eight elements per thread; behind them lie other ones of the inputs */
   int32_t singles; /* inputs of one element */
-  uint32_t single; /* bit k: input k is one */
-  uint32_t dense;  /* bit k: input k lies as the result */
   uint32_t still;  /* bit k: input k doesn't change within a vector */
   /* Bytes: op, operands (0 for a second one that an op hasn't), slot of the result or
    * DF_FUSED_LAST. Where add and mul read what the step before gave, it is their first operand. */
   uint32_t step[DF_PROGRAM_STEPS];
-  uint8_t slot[DF_PROGRAM_INPUTS]; /* of each input */
+  uint8_t slot[DF_PROGRAM_INPUTS]; /* of each input: the first ones, but for single numbers */
   uint8_t scratch;                 /* slot for functions that are computed one by one */
-  df_walk<DF_PROGRAM_INPUTS> walk; /* over vectors or elements, for inputs that aren't dense */
+  df_walk<DF_PROGRAM_INPUTS> walk; /* over vectors or elements */
 };
 
 /* ---- When a plan is made -------------------------------------------------------------------- */
@@ -90,12 +91,12 @@ static inline int32_t df_fused_last_use(const df_program &p, int32_t value) {
 }
 
 /* Gives each value that a step reads later a slot, and codes the steps; bit k of |single|: input k
- * is one element. A slot is free again behind the last step that reads it. */
-static inline df_fused df_fused_of(const df_program &p, uint32_t single) {
+ * is one element, of |still|: it doesn't change within a vector. A slot is free again behind the
+ * last step that reads it. The inputs are in the program's order. */
+static inline df_fused df_fused_of(const df_program &p, uint32_t single, uint32_t still) {
   df_fused f{};
   f.inputs = p.inputs;
   f.steps = p.steps;
-  f.single = single;
   uint32_t where[DF_PROGRAM_INPUTS + DF_PROGRAM_STEPS];
   int32_t until[DF_PROGRAM_INPUTS + DF_PROGRAM_STEPS] =
       {}; /* per slot: the last step that reads it */
@@ -110,7 +111,7 @@ static inline df_fused df_fused_of(const df_program &p, uint32_t single) {
   for (int32_t k = 0; k < p.inputs; k++) {
     const bool one = single >> k & 1;
     f.slot[k] = static_cast<uint8_t>(one ? f.singles++ : slot_for(k, -2)); /* all at one time */
-    where[k] = one ? f.slot[k] | DF_FUSED_SINGLE : f.slot[k];
+    where[k] = f.slot[k] | (one ? DF_FUSED_SINGLE : still >> k & 1 ? DF_FUSED_STILL : 0);
   }
   f.full = f.slots;
   for (int32_t s = 0; s < p.steps; s++) {
@@ -142,50 +143,72 @@ static inline int64_t df_fused_bytes(const df_fused &f, int64_t threads) {
   return threads * floats * static_cast<int64_t>(sizeof(float));
 }
 
+/* What follows from a node alone. */
+struct df_fused_program {
+  df_program program;
+  uint32_t single; /* bit k: input k is one element */
+};
+
 /* Reads the program of a node; returns why it can't be done, or null. */
-static inline const char *df_fused_read(const df_node *node, df_program *p, df_fused *f) {
-  const char *reason = df_program_read(p, node, df_fused_arity);
+static inline const char *df_fused_read(const df_node *node, df_fused_program *p) {
+  const char *reason = df_program_read(&p->program, node, df_fused_arity);
   if (!reason)
     reason = df_accepts_rank(node);
-  if (reason)
-    return reason;
-  uint32_t single = 0;
-  for (int32_t k = 0; k < node->n_inputs; k++)
+  for (int32_t k = 0; k < node->n_inputs && !reason; k++)
     if (df_product(node->inputs[k].shape, 0, node->inputs[k].rank) == 1)
-      single |= 1u << k;
-  *f = df_fused_of(*p, single);
-  return nullptr;
+      p->single |= 1u << k;
+  return reason;
 }
 
 /* ---- When it runs --------------------------------------------------------------------------- */
 
-/* Puts the operands of a call into |f|; |shape| is what the steps compute, |aligned|: its vectors
- * are. */
-static inline df_status df_fused_bind(df_fused *f, const df_call *call, const int64_t *shape,
-                                      int32_t rank, bool aligned) {
+/* The program with the operands of a call; |shape| is what the steps compute, |aligned|: its
+ * vectors are. */
+static inline df_status df_fused_bind(df_fused *f, const df_call *call, const df_fused_program &p,
+                                      const int64_t *shape, int32_t rank, bool aligned) {
   static const df_tensor none{};
   const int64_t count = df_product(shape, 0, rank);
+  const int32_t inputs = p.program.inputs;
+  int32_t order[DF_PROGRAM_INPUTS], sizes[3] = {0, 0, 0}, n = 0; /* walked, dense, single */
+  for (int32_t kind = 0; kind < 3; kind++)
+    for (int32_t k = 0; k < inputs; k++) {
+      const df_tensor *x = &call->inputs[k];
+      const bool dense = df_elements(x) == count && df_contiguous(x);
+      if (kind == (p.single >> k & 1 ? 2 : dense ? 1 : 0)) {
+        order[n++] = k;
+        sizes[kind]++;
+      }
+    }
+  df_walk<DF_PROGRAM_INPUTS> walk{};
   const df_tensor *operands[DF_PROGRAM_INPUTS];
-  uint32_t fits = 0; /* for vectors */
+  uint32_t fits = 0, still = 0; /* bits in the new order */
   for (int32_t k = 0; k < DF_PROGRAM_INPUTS; k++) {
-    operands[k] = k < f->inputs ? &call->inputs[k] : &none;
-    if (k >= f->inputs)
-      continue;
-    f->in[k] = df_in<const float>(call, k);
-    const bool one = f->single >> k & 1;
-    if (one || (df_elements(operands[k]) == count && df_contiguous(operands[k])))
-      f->dense |= 1u << k;
-    if (one || df_is_aligned<DF_FUSED_VECTOR>(f->in[k]))
+    operands[k] = k < sizes[0] ? &call->inputs[order[k]] : &none;
+    if (k < sizes[0] + sizes[1] && df_is_aligned<DF_FUSED_VECTOR>(df_in<float>(call, order[k])))
       fits |= 1u << k;
   }
-  const uint32_t all = (1u << f->inputs) - 1;
-  f->vector = aligned && fits == all;
-  if (f->dense == all || count == 0)
-    return DF_OK;
-  if (!df_walk_plan(&f->walk, shape, rank,
-                    reinterpret_cast<const df_tensor *const(&)[DF_PROGRAM_INPUTS]>(operands)))
-    return df_fail(call, DF_UNSUPPORTED, "more than %d axes", DF_WALK_RANK);
-  f->vector = aligned && df_walk_vectors<DF_FUSED_VECTOR>(&f->walk, fits, &f->still);
+  for (int32_t k = sizes[0]; k < sizes[0] + sizes[1]; k++)
+    aligned = aligned && fits >> k & 1;
+  if (sizes[0] > 0 && count > 0) {
+    if (!df_walk_plan(&walk, shape, rank,
+                      reinterpret_cast<const df_tensor *const(&)[DF_PROGRAM_INPUTS]>(operands)))
+      return df_fail(call, DF_UNSUPPORTED, "more than %d axes", DF_WALK_RANK);
+    aligned = aligned && df_walk_vectors<DF_FUSED_VECTOR>(&walk, fits, &still);
+    still = aligned ? still & ((1u << sizes[0]) - 1) : 0;
+  }
+  uint32_t own = 0; /* |still| in the program's order */
+  for (int32_t k = 0; k < sizes[0]; k++)
+    own |= (still >> k & 1) << order[k];
+  const df_fused plain = df_fused_of(p.program, p.single, own);
+  *f = plain;
+  f->walked = sizes[0];
+  f->vector = aligned;
+  f->still = still;
+  f->walk = walk;
+  for (int32_t k = 0; k < inputs; k++) {
+    f->in[k] = df_in<const float>(call, order[k]);
+    f->slot[k] = plain.slot[order[k]];
+  }
   return DF_OK;
 }
 

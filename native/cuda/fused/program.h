@@ -29,7 +29,8 @@ struct df_fused_span {
 
 /* ---- Operands ------------------------------------------------------------------------------- */
 
-/* Offsets of the inputs that aren't dense, of the vector or element |index|. */
+/* Offsets of the walked inputs, of the vector or element |index|; the outermost axis needs no
+ * division. */
 static __device__ __forceinline__ void df_fused_offsets(const df_fused &f, int64_t index,
                                                         int64_t (&offset)[DF_PROGRAM_INPUTS]) {
   const df_walk<DF_PROGRAM_INPUTS> &walk = f.walk;
@@ -37,17 +38,21 @@ static __device__ __forceinline__ void df_fused_offsets(const df_fused &f, int64
   for (int k = 0; k < DF_PROGRAM_INPUTS; k++)
     offset[k] = 0;
 #pragma unroll 1
-  for (int axis = walk.rank - 1; axis >= 0; axis--) {
-    const int64_t rest =
-        walk.index64
-            ? index / walk.shape[axis]
-            : static_cast<int64_t>(df_divide(static_cast<uint32_t>(index), walk.divisor[axis]));
-    const int64_t at = index - rest * walk.shape[axis];
-    index = rest;
+  for (int axis = f.walked > 0 ? walk.rank - 1 : -1; axis >= 0; axis--) {
+    int64_t at = index;
+    if (axis > 0) {
+      index =
+          walk.index64
+              ? index / walk.shape[axis]
+              : static_cast<int64_t>(df_divide(static_cast<uint32_t>(index), walk.divisor[axis]));
+      at -= index * walk.shape[axis];
+    }
 #pragma unroll
-    for (int k = 0; k < DF_PROGRAM_INPUTS; k++)
-      if (k < f.inputs && !(f.dense >> k & 1))
-        offset[k] += at * walk.strides[k][axis];
+    for (int k = 0; k < DF_PROGRAM_INPUTS; k++) {
+      if (k >= f.walked)
+        break;
+      offset[k] += at * walk.strides[k][axis];
+    }
   }
 }
 
@@ -95,20 +100,21 @@ df_fused_fetch_vector(const df_fused &f, const df_fused_span &span, int shift, i
   df_fused_offsets(f, begin / DF_FUSED_VECTOR, offset);
 #pragma unroll
   for (int k = 0; k < DF_PROGRAM_INPUTS; k++) {
-    if (k >= f.inputs || f.single >> k & 1)
-      continue;
-    const float *from = f.in[k] + (f.dense >> k & 1 ? begin : offset[k]);
+    if (k >= f.full)
+      break;
+    const float *from = f.in[k] + (k < f.walked ? offset[k] : begin);
     float *to = df_fused_at(own, f.slot[k] + shift, j * DF_FUSED_VECTOR);
-    const bool still = f.still >> k & 1;
-    if (!still && left >= DF_FUSED_VECTOR) {
+    if (f.still >> k & 1) { /* one number for all */
+      __pipeline_memcpy_async(to, from, 4);
+    } else if (left >= DF_FUSED_VECTOR) {
       __pipeline_memcpy_async(to, from, 16);
-      continue;
+    } else { /* the last elements of a result that isn't a number of vectors */
+      __pipeline_memcpy_async(to, from, 4);
+      if (left > 1)
+        __pipeline_memcpy_async(to + 1, from + 1, 4);
+      if (left > 2)
+        __pipeline_memcpy_async(to + 2, from + 2, 4);
     }
-    /* One number for all, or the last elements of a result that isn't a number of vectors. */
-#pragma unroll
-    for (int e = 0; e < DF_FUSED_VECTOR; e++)
-      if (still || e < left)
-        __pipeline_memcpy_async(to + e, from + (still ? 0 : e), 4);
   }
 }
 
@@ -130,10 +136,12 @@ static __device__ __forceinline__ void df_fused_fetch(const df_fused &f, const d
     int64_t offset[DF_PROGRAM_INPUTS];
     df_fused_offsets(f, index, offset);
 #pragma unroll
-    for (int k = 0; k < DF_PROGRAM_INPUTS; k++)
-      if (k < f.inputs && !(f.single >> k & 1))
-        __pipeline_memcpy_async(df_fused_at(own, f.slot[k] + shift, e),
-                                f.in[k] + (f.dense >> k & 1 ? index : offset[k]), 4);
+    for (int k = 0; k < DF_PROGRAM_INPUTS; k++) {
+      if (k >= f.full)
+        break;
+      __pipeline_memcpy_async(df_fused_at(own, f.slot[k] + shift, e),
+                              f.in[k] + (k < f.walked ? offset[k] : index), 4);
+    }
   }
 }
 
@@ -141,7 +149,7 @@ static __device__ __forceinline__ void df_fused_fetch(const df_fused &f, const d
 static __device__ __forceinline__ void df_fused_fetch_numbers(const df_fused &f, float *numbers) {
 #pragma unroll
   for (int k = 0; k < DF_PROGRAM_INPUTS; k++)
-    if (k < f.inputs && f.single >> k & 1)
+    if (k >= f.full && k < f.inputs)
       __pipeline_memcpy_async(numbers + f.slot[k] * static_cast<int>(blockDim.x), f.in[k], 4);
 }
 
@@ -162,6 +170,11 @@ static __device__ __forceinline__ void df_fused_operand(const df_fused &f,
 #pragma unroll
     for (int e = 0; e < DF_FUSED_ELEMENTS; e++)
       to[e] = number;
+  } else if (operand & DF_FUSED_STILL) {
+    const int slot = df_fused_slot(f, operand & (DF_FUSED_STILL - 1), shift);
+#pragma unroll
+    for (int e = 0; e < DF_FUSED_ELEMENTS; e += DF_FUSED_VECTOR)
+      to[e] = to[e + 1] = to[e + 2] = to[e + 3] = *df_fused_at(own, slot, e);
   } else {
     df_fused_get(own, df_fused_slot(f, operand, shift), to);
   }
@@ -180,23 +193,21 @@ static __device__ __forceinline__ void df_fused_each(float (&v)[DF_FUSED_ELEMENT
   df_fused_get(own, scratch, v);
 }
 
-/* v[e] = the op of two operands of |code|, of v[e] and right[e]. */
+/* v[e] = the op of two operands of |code|, of v[e] and right[e]. The ops that most steps are come
+ * first: a switch is a tree of comparisons. */
 static __device__ __forceinline__ void df_fused_binary(float (&v)[DF_FUSED_ELEMENTS],
                                                        const float (&right)[DF_FUSED_ELEMENTS],
                                                        uint32_t code) {
-  switch (code) {
-#define CASE(name, expression)                                                                     \
-  case DF_STEP_##name:                                                                             \
+#define FORMULA(name, expression)                                                                  \
+  if (code == DF_STEP_##name) {                                                                    \
     _Pragma("unroll") for (int e = 0; e < DF_FUSED_ELEMENTS; e++) {                                \
       const float a = v[e], b = right[e];                                                          \
       v[e] = expression;                                                                           \
     }                                                                                              \
-    break;
-    DF_FUSED_BINARY(CASE)
-#undef CASE
-  default:
-    break;
+    return;                                                                                        \
   }
+  DF_FUSED_BINARY(FORMULA)
+#undef FORMULA
 }
 
 /* v[e] = the op of one operand of |code|, of v[e]. */
