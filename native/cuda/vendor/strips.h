@@ -1,7 +1,7 @@
 /* vendor/strips.h: products of which one matrix has rows that are no multiple of 16 bytes.
  *
  * The library reaches the tensor cores there at a fraction of their rate (72 of 300 TFLOP/s were
- * measured on an H100 in TF32 with rows of 50257 floats). Such a matrix goes through the workspace
+ * measured on an H100 in TF32 with rows of odd length). Such a matrix goes through the workspace
  * strip by strip, with padded rows; what its rows have beyond a multiple of 16 bytes is a small
  * product of its own. It pays where a staged element, which is read and written once more, takes
  * block in many operations.
