@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .engine import Engine
-from .errors import Cancelled, DataflowError, InputError, LimitExceeded, OutOfMemoryError
+from .errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
 from .execute.arguments import sizes_of_shapes
 from .execute.series import SeriesProgram
 from .host.fork import renew_in_child
@@ -223,7 +223,7 @@ class RunSeries:
                 return made
 
             program = self._engine.program(("run",), form, make)
-        except (InputError, OutOfMemoryError, LimitExceeded) as error:  # of longer ones than that which is to run
+        except (InputError, ModelError, OutOfMemoryError, LimitExceeded) as error:  # perhaps of other sizes alone
             raise _NoSeries(str(error)) from error
         assert isinstance(program, SeriesProgram)
         return found, program
