@@ -27,7 +27,8 @@ def test_models_follow_pytorch(file, cuda):
     for plan in plans.values():
         assert plan.peak_bytes <= 1.02 * plan.lower_bound_bytes
         if models.family_of(file) not in ("branch", "recurrence"):  # their bodies run on the host
-            assert {s.device for s in plan.segments} == {"cuda"}
+            computing = [s for s in plan.segments if {step.node.op.name for step in s.steps} != {"copy"}]
+            assert {s.device for s in computing} == {"cuda"}  # a result that is a constant is copied on the host
 
 
 @pytest.mark.parametrize("third", [0, 1, 2])
