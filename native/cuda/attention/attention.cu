@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
   p.entry(task.entry, in);
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
-  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr, staged = masked && mask.fours;
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
   typedef df_attention_mask_tile<T::ROWS, T::KEYS> mask_tile;
   static_assert(mask_tile::PITCH == T::WEIGHTS_PITCH, "a mask lies where the weights will");
   const int depth = (p.d + 3) / 4 * 4;
@@ -90,27 +90,24 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
   __syncthreads();
   while (tile < task.end) {
     df_attention_load<T::KEYS, T::HEAD>(v, in[DF_ATTENTION_V], tile, task.end);
-    if (staged) /* the mask lies where the weights will, element by element */
+    if (masked) /* the mask lies where the weights will, element by element */
       mask_tile::load(weights, mask, first, p.m, tile, task.end);
     constexpr int ACROSS = T::KEYS / DF_ATTENTION_ACROSS;
     float s[T::DOWN][ACROSS] = {};
     df_product_rows<T::DOWN, ACROSS, T::PITCH>(s, q + down * T::PITCH, k + across * T::PITCH,
                                                depth);
-    if (staged) {
+    if (masked) {
       df_async_wait();
       __syncthreads();
     }
 #pragma unroll
     for (int i = 0; i < T::DOWN; i++) {
-      const int32_t row = first + down + i * DF_ATTENTION_DOWN;
       float *own = weights + (down + i * DF_ATTENTION_DOWN) * T::WEIGHTS_PITCH + across;
       float largest = -INFINITY;
 #pragma unroll
       for (int j = 0; j < ACROSS; j++) {
         const int32_t key = tile + across + j * DF_ATTENTION_ACROSS;
-        float added = staged ? own[j * DF_ATTENTION_ACROSS] : 0.0f;
-        if (masked && !staged && row < p.m && key < task.end)
-          added = mask.at[row * mask.row + key * mask.column];
+        const float added = masked ? own[j * DF_ATTENTION_ACROSS] : 0.0f;
         s[i][j] = fmaf(s[i][j], p.scale, added);
         if (tile + T::KEYS > task.end && key >= task.end)
           s[i][j] = -INFINITY;

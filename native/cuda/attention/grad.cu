@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
   const df_attention_matrix &q = in[DF_ATTENTION_Q], &k = in[DF_ATTENTION_K];
   const df_attention_matrix &v = in[DF_ATTENTION_V], &dy = in[DF_ATTENTION_DY];
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
-  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr, staged = masked && mask.fours;
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
   typedef df_attention_mask_tile<KEYS ? T::PASSING : ROWS, KEYS ? ROWS : T::PASSING> mask_tile;
   static_assert(mask_tile::FLOATS <= ROWS * T::WEIGHTS_PITCH, "a mask lies where weights will");
   const int d = (p.d + 3) / 4 * 4, e = (p.e + 3) / 4 * 4;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
     }
     df_attention_load<T::PASSING, T::HEAD>(passing, KEYS ? q : k, tile, columns);
     df_attention_load<T::PASSING, T::HEAD>(passing_2, KEYS ? dy : v, tile, columns);
-    if (staged)
+    if (masked)
       mask_tile::load(weights, mask, KEYS ? tile : first, p.m, KEYS ? first : tile, p.n);
     float column_sum[ACROSS], column_delta[ACROSS];
 #pragma unroll
@@ -167,17 +167,14 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
         const int column = across + j * DF_ATTENTION_ACROSS;
         const int query = KEYS ? column : row, key = KEYS ? row : column;
         const bool there = !edge || (first + row < rows && tile + column < columns);
-        float added = staged ? weights[query * mask_tile::PITCH + key] : 0.0f;
-        if (masked && !staged && there)
-          added = mask.at[((KEYS ? tile : first) + query) * mask.row +
-                          ((KEYS ? first : tile) + key) * mask.column];
+        const float added = masked ? weights[query * mask_tile::PITCH + key] : 0.0f;
         const float base = KEYS ? column_sum[j] : row_sum[i];
         const float mean = KEYS ? column_delta[j] : row_delta[i];
         s[i][j] = there ? expf(fmaf(s[i][j], p.scale, added) - base) : 0.0f;
         ds[i][j] = there ? s[i][j] * (ds[i][j] - mean) * p.scale : 0.0f;
       }
     }
-    if (staged) /* the mask has been read */
+    if (masked) /* the mask has been read */
       __syncthreads();
     const float *left = weights + down * T::WEIGHTS_PITCH;
     if constexpr (KEYS) {

@@ -17,14 +17,23 @@ template <int ROWS_, int COLUMNS_> struct df_attention_mask_tile {
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, PITCH = COLUMNS + 8;
   static constexpr int FLOATS = ROWS * PITCH;
 
-  /* Begins to copy those from |row| and |column| on, zeros behind |rows| and |columns|, of a mask
-   * whose rows are made of aligned fours. */
+  /* Begins to copy those from |row| and |column| on, zeros behind |rows| and |columns|;
+   * df_async_wait and a barrier end it. All threads of the block take part. */
   static __device__ __forceinline__ void load(float *to, const df_attention_matrix &mask,
                                               int32_t row, int32_t rows, int32_t column,
                                               int32_t columns) {
     constexpr int FOURS = COLUMNS / 4, STEP = DF_ATTENTION_BLOCK / FOURS;
-    const int i = static_cast<int>(threadIdx.x) / FOURS;
-    const int j = static_cast<int>(threadIdx.x) % FOURS * 4;
+    const int thread = static_cast<int>(threadIdx.x), i = thread / FOURS, j = thread % FOURS * 4;
+    if (!mask.fours) {
+      for (int index = thread; index < ROWS * COLUMNS; index += DF_ATTENTION_BLOCK) {
+        const int of_rows = index / COLUMNS, of_columns = index % COLUMNS;
+        const bool there = row + of_rows < rows && column + of_columns < columns;
+        to[of_rows * PITCH + of_columns] =
+            there ? mask.at[(row + of_rows) * mask.row + (column + of_columns) * mask.column]
+                  : 0.0f;
+      }
+      return;
+    }
     const int32_t valid = column + j < columns ? rows - row : 0;
     const float *from = mask.at + (row + i) * mask.row + column + j;
     to += i * PITCH + j;

@@ -96,23 +96,6 @@ df_attention_of(const df_tensor *const (&operands)[DF_ATTENTION_OPERANDS], const
   return out;
 }
 
-/* Elements (row, column) and (row, column + 1) of |x|, zeros outside |rows| and |columns|; |column|
- * is even. */
-static __device__ __forceinline__ float2 df_attention_pair(const df_attention_matrix &x,
-                                                           int32_t row, int32_t column,
-                                                           int32_t rows, int32_t columns) {
-  float2 out = make_float2(0.0f, 0.0f);
-  if (row >= rows || column >= columns)
-    return out;
-  const float *at = x.at + row * x.row + column * x.column;
-  if (x.fours && column + 1 < columns)
-    return *reinterpret_cast<const float2 *>(at);
-  out.x = at[0];
-  if (column + 1 < columns)
-    out.y = at[x.column];
-  return out;
-}
-
 /* Results of attention_grad, and what its kernels read of each query. */
 struct df_attention_gradients {
   float *dq, *dk, *dv;

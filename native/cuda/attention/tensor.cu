@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
   p.entry(task.entry, in);
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
-  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr, staged = masked && mask.fours;
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
   float *added_to = reinterpret_cast<float *>(v + T::V_WORDS); /* a tile of the mask */
   const int words = df_fragment_words<F>(p.d);
 
@@ -82,11 +82,11 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   __syncthreads();
   while (from < task.end) {
     share.fetch(in[DF_ATTENTION_V], from, task.end);
-    if (staged)
+    if (masked)
       T::mask_tile::load(added_to, mask, first, p.m, from, task.end);
     float s[T::TALL][T::ACROSS][4] = {};
     df_fragment_rows<F, tile::ROW_PITCH>(s, q + warp * tile::ROW_PITCH, k, words);
-    if (staged) {
+    if (masked) {
       df_async_wait();
       __syncthreads();
     }
@@ -94,18 +94,16 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
     for (int i = 0; i < T::TALL; i++)
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const int of_tile = warp + i * DF_FRAGMENT_ROWS + half * 8 + group;
-        const float *own = added_to + of_tile * T::mask_tile::PITCH + pair;
+        const float *own = added_to + pair +
+                           (warp + i * DF_FRAGMENT_ROWS + half * 8 + group) * T::mask_tile::PITCH;
         float largest = -INFINITY, total = 0.0f;
 #pragma unroll
         for (int j = 0; j < T::ACROSS; j++) {
           const int32_t key = from + j * DF_FRAGMENT_COLUMNS + pair;
           float *score = &s[i][j][half * 2];
           float2 added = make_float2(0.0f, 0.0f);
-          if (staged)
+          if (masked)
             added = *reinterpret_cast<const float2 *>(own + j * DF_FRAGMENT_COLUMNS);
-          else if (masked)
-            added = df_attention_pair(mask, first + of_tile, key, p.m, task.end);
           score[0] = fmaf(score[0], p.scale, added.x);
           score[1] = fmaf(score[1], p.scale, added.y);
           if (from + T::KEYS > task.end) {

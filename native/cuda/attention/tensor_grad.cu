@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   const df_attention_matrix &q = in[DF_ATTENTION_Q], &k = in[DF_ATTENTION_K];
   const df_attention_matrix &v = in[DF_ATTENTION_V], &dy = in[DF_ATTENTION_DY];
   const df_attention_matrix &y = in[DF_ATTENTION_Y], &mask = in[DF_ATTENTION_MASK];
-  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr, staged = masked && mask.fours;
+  const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
   typedef typename T::template mask_tile<KEYS> mask_tile;
   float *added_to = reinterpret_cast<float *>(own + T::TILES); /* a tile of the mask */
   const int d = df_fragment_words<F>(p.d), e = df_fragment_words<F>(p.e);
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
     df_fragment_load<F, T::PASSING, T::HEAD>(passing, columns_of, KEYS ? q : k, from, columns);
     df_fragment_load<F, T::PASSING, T::HEAD>(passing_2, KEYS ? columns_of_2 : nullptr,
                                              KEYS ? dy : v, from, columns);
-    if (staged)
+    if (masked)
       mask_tile::load(added_to, mask, KEYS ? from : first, p.m, KEYS ? first : from, p.n);
     df_async_wait();
     __syncthreads();
@@ -143,10 +143,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
           const int column = j * DF_FRAGMENT_COLUMNS + pair + f;
           const int query = KEYS ? column : row, key = KEYS ? row : column;
           const bool there = !edge || (first + row < rows && from + column < columns);
-          float added = staged ? added_to[query * mask_tile::PITCH + key] : 0.0f;
-          if (masked && !staged && there)
-            added = mask.at[((KEYS ? from : first) + query) * mask.row +
-                            ((KEYS ? first : from) + key) * mask.column];
+          const float added = masked ? added_to[query * mask_tile::PITCH + key] : 0.0f;
           const float base = !KEYS ? row_sum[half] : there ? logsum[from + column] : 0.0f;
           const float mean = !KEYS ? row_delta[half] : there ? delta[from + column] : 0.0f;
           float &weight = s[0][j][half * 2 + f], &error = ds[0][j][half * 2 + f];
