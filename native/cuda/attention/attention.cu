@@ -12,8 +12,12 @@
 #include "attention/tensor.h"
 #include "attention/tile.h"
 
+#ifndef DF_ATTENTION_FILL
+#define DF_ATTENTION_FILL 264 /* blocks that keep a large card busy: two a multiprocessor */
+#endif
+
 enum {
-  FILL = 264,      /* blocks that keep a large card busy: two for each of 132 multiprocessors */
+  FILL = DF_ATTENTION_FILL,
   LEAST_KEYS = 64, /* of a split */
   MOST_SPLITS = 64
 };
@@ -37,14 +41,15 @@ typedef tiles<128, 1, 32, 3> large_few;
 
 template <typename T>
 __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
-    attend(const __grid_constant__ df_attention p, const __grid_constant__ df_attention_results r) {
+    attend(const __grid_constant__ df_attention p, const __grid_constant__ df_attention_results r,
+           const __grid_constant__ df_attention_summary c) {
   DF_SHARED(float, q);
   float *k = q + T::ROWS * T::PITCH, *v = k + T::KEYS * T::PITCH, *weights = v + T::KEYS * T::PITCH;
   const int down = df_attention_down(), across = df_attention_across();
   const df_attention_results::task task = r.of(blockIdx.x, p.n);
   const int32_t first = task.tile * T::ROWS;
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
-  p.entry(task.entry, in);
+  const int64_t number = p.entry(task.entry, in);
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
   const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
   typedef df_attention_mask_tile<T::ROWS, T::KEYS> mask_tile;
@@ -57,46 +62,47 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
   for (int i = 0; i < T::DOWN; i++)
     state[i].clear();
   df_attention_load<T::ROWS, T::HEAD>(q, in[DF_ATTENTION_Q], first, p.m);
-  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
-  DF_SHARED_ARRAY(float, floors, [T::ROWS]);
   const int32_t last = static_cast<int32_t>(df_min(p.m, first + T::ROWS));
-  const float most_q =
-      masked ? df_attention_largest<T::ROWS, T::HEAD>(in[DF_ATTENTION_Q], first, p.m, scratch) : 0;
-  /* The first tile from |tile| on that is not closed, as far as the states show. */
+  const float most_q = c.used ? c.most_of(DF_ATTENTION_Q, task.entry, first, last) : 0.0f;
+  /* The first tile from |tile| on that is not closed, as far as the states show, and whether the
+   * mask does nothing there. */
+  bool open = !masked;
   const auto next_open = [&](int32_t tile) {
-    while (masked && tile < task.end && df_attention_may_be_closed(mask, last, tile)) {
+    for (; c.used && tile < task.end; tile += T::KEYS) {
+      const int32_t end = static_cast<int32_t>(df_min(task.end, tile + T::KEYS));
+      const float2 range = c.mask_of(number, first, last, tile, end);
+      open = df_attention_is_open(range);
+      if (!(range.y < 0.0f))
+        break;
+      const float bound =
+          df_attention_bound(p, most_q, c.most_of(DF_ATTENTION_K, task.entry, tile, end));
+      bool below = c.most_of(DF_ATTENTION_V, task.entry, tile, end) < INFINITY;
 #pragma unroll
       for (int i = 0; i < T::DOWN; i++)
-        if (across == 0)
-          floors[down + i * DF_ATTENTION_DOWN] = state[i].most;
-      const float most_k =
-          df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_K], tile, task.end, scratch);
-      const float most_v =
-          df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_V], tile, task.end, scratch);
-      if (!(most_v < INFINITY) ||
-          !df_attention_is_below<T::ROWS, T::KEYS>(mask, first, p.m, tile, task.end, floors,
-                                                   nullptr, df_attention_bound(p, most_q, most_k)))
+        if (first + down + i * DF_ATTENTION_DOWN < last)
+          below = below && df_attention_is_below(range.y, bound, state[i].most);
+      if (__syncthreads_or(!below))
         break;
-      tile += T::KEYS;
     }
     return tile;
   };
   /* A tile is copied during the product before the one that needs it: v during that of q and k,
    * the next k during that with v. */
-  int32_t tile = task.begin;
+  int32_t tile = next_open(task.begin); /* the first: no state shows that it is closed */
   if (tile < task.end)
     df_attention_load<T::KEYS, T::HEAD>(k, in[DF_ATTENTION_K], tile, task.end);
   df_async_wait();
   __syncthreads();
   while (tile < task.end) {
     df_attention_load<T::KEYS, T::HEAD>(v, in[DF_ATTENTION_V], tile, task.end);
-    if (masked) /* the mask lies where the weights will, element by element */
+    const bool adds = !open;
+    if (adds) /* the mask lies where the weights will, element by element */
       mask_tile::load(weights, mask, first, p.m, tile, task.end);
     constexpr int ACROSS = T::KEYS / DF_ATTENTION_ACROSS;
     float s[T::DOWN][ACROSS] = {};
     df_product_rows<T::DOWN, ACROSS, T::PITCH>(s, q + down * T::PITCH, k + across * T::PITCH,
                                                depth);
-    if (masked) {
+    if (adds) {
       df_async_wait();
       __syncthreads();
     }
@@ -107,7 +113,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
 #pragma unroll
       for (int j = 0; j < ACROSS; j++) {
         const int32_t key = tile + across + j * DF_ATTENTION_ACROSS;
-        const float added = masked ? own[j * DF_ATTENTION_ACROSS] : 0.0f;
+        const float added = adds ? own[j * DF_ATTENTION_ACROSS] : 0.0f;
         s[i][j] = fmaf(s[i][j], p.scale, added);
         if (tile + T::KEYS > task.end && key >= task.end)
           s[i][j] = -INFINITY;
@@ -222,31 +228,31 @@ static choice choose(int64_t m, int64_t n, int64_t d, int64_t e, int64_t batch, 
 
 template <typename T>
 static df_status launch(const df_call *call, const df_attention &p, const df_attention_results &r,
-                        int64_t blocks) {
+                        const df_attention_summary &tiles, int64_t blocks) {
   constexpr int BYTES = T::FLOATS * static_cast<int>(sizeof(float));
   const df_status status = df_attention_allow(call, attend<T>, blocks, BYTES);
   if (status)
     return status;
   return DF_LAUNCH(call, (attend<T>), static_cast<unsigned>(blocks), DF_ATTENTION_THREADS, BYTES, p,
-                   r);
+                   r, tiles);
 }
 
 static df_status launch_tiles(const df_call *call, const df_attention &p,
-                              const df_attention_results &r, const choice &c, int64_t blocks,
-                              int32_t precision) {
+                              const df_attention_results &r, const df_attention_summary &tiles,
+                              const choice &c, int64_t blocks, int32_t precision) {
   switch (c.tiles) {
   case TENSOR:
-    return df_attention_tensor_run(call, p, r, c.rows, blocks, precision);
+    return df_attention_tensor_run(call, p, r, tiles, c.rows, blocks, precision);
   case TALL:
-    return launch<tall>(call, p, r, blocks);
+    return launch<tall>(call, p, r, tiles, blocks);
   case MEDIUM:
-    return launch<medium>(call, p, r, blocks);
+    return launch<medium>(call, p, r, tiles, blocks);
   case FEW:
-    return launch<few>(call, p, r, blocks);
+    return launch<few>(call, p, r, tiles, blocks);
   case LARGE:
-    return launch<large>(call, p, r, blocks);
+    return launch<large>(call, p, r, tiles, blocks);
   default:
-    return launch<large_few>(call, p, r, blocks);
+    return launch<large_few>(call, p, r, tiles, blocks);
   }
 }
 
@@ -284,19 +290,27 @@ static df_status run(const df_call *call) {
   r.splits = c.splits;
   r.split_keys = c.split_keys;
   r.rows = batch * p.m;
+  char *workspace = static_cast<char *>(call->workspace);
+  df_attention_summary tiles;
+  const df_status found = df_attention_summarize(call, p, batch, nullptr, workspace, &tiles);
+  if (found)
+    return found;
+  if (masked)
+    workspace += df_attention_summary_bytes(batch, p.m, p.n);
   if (c.splits > 1) {
-    r.states = static_cast<df_attention_state *>(call->workspace);
+    r.states = reinterpret_cast<df_attention_state *>(workspace);
     r.partials = reinterpret_cast<float *>(r.states + c.splits * r.rows);
   }
   r.fours = p.e % 4 == 0 && df_is_aligned<4>(r.splits > 1 ? r.partials : r.y);
-  const df_status status = launch_tiles(call, p, r, c, r.tiles * batch * c.splits, precision);
+  const df_status status =
+      launch_tiles(call, p, r, tiles, c, r.tiles * batch * c.splits, precision);
   if (status || c.splits == 1)
     return status;
   return DF_LAUNCH(call, join_splits, df_blocks(r.rows * df_max(1, p.e), DF_BLOCK), DF_BLOCK, 0, p,
                    r);
 }
 
-/* Workspace for the results of splits. */
+/* Workspace for the summary of tiles and the results of splits. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const df_operand *q = &node->inputs[0], *v = &node->inputs[2], *y = &node->outputs[0];
   int64_t lead[DF_WALK_RANK];
@@ -306,8 +320,10 @@ static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
   const int64_t e = v->shape[v->rank - 1];
   const choice c =
       choose(m, v->shape[v->rank - 2], q->shape[q->rank - 1], e, batch, node->precision);
+  if (node->n_inputs > 3 && node->inputs[3].dtype != DF_NONE)
+    out->workspace = df_attention_summary_bytes(batch, m, v->shape[v->rank - 2]);
   if (c.splits > 1)
-    out->workspace = c.splits * batch * m * (e + 2) * static_cast<int64_t>(sizeof(float));
+    out->workspace += c.splits * batch * m * (e + 2) * static_cast<int64_t>(sizeof(float));
   out->state = reinterpret_cast<void *>(intptr_t(node->precision)); /* nothing to release */
   return DF_OK;
 }

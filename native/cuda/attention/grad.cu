@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
   const float *logsum = g.logsum + entry * p.m;
   float *delta = g.delta + entry * p.m;
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
-  p.entry(entry, in);
+  const int64_t number = p.entry(entry, in);
   const df_attention_matrix &q = in[DF_ATTENTION_Q], &k = in[DF_ATTENTION_K];
   const df_attention_matrix &v = in[DF_ATTENTION_V], &dy = in[DF_ATTENTION_DY];
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
@@ -119,32 +119,22 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
   }
 
   float sums[DOWN][T::COLUMNS] = {}, sums_2[KEYS ? DOWN : 1][T::COLUMNS] = {};
-  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
-  float most = 0.0f, most_2 = 0.0f;
-  if (masked) {
-    most = df_attention_largest<ROWS, T::HEAD>(KEYS ? k : q, first, rows, scratch);
-    most_2 = df_attention_largest<ROWS, T::HEAD>(KEYS ? v : dy, first, rows, scratch);
-  }
   for (int32_t tile = 0; tile < columns; tile += T::PASSING) {
-    if (masked) {
+    bool adds = masked;
+    if (g.tiles.used) {
       const int32_t query = KEYS ? tile : first, key = KEYS ? first : tile;
-      constexpr int QUERIES = KEYS ? T::PASSING : ROWS, OF_KEYS = KEYS ? ROWS : T::PASSING;
-      const int32_t last = static_cast<int32_t>(df_min(p.m, query + QUERIES));
-      if (df_attention_may_be_closed(mask, last, key)) {
-        const float other =
-            df_attention_largest<T::PASSING, T::HEAD>(KEYS ? q : k, tile, columns, scratch);
-        const float other_2 =
-            df_attention_largest<T::PASSING, T::HEAD>(KEYS ? dy : v, tile, columns, scratch);
-        if (most_2 * other_2 * static_cast<float>(p.e) < 1e38f &&
-            df_attention_is_below<QUERIES, OF_KEYS>(mask, query, p.m, key, p.n, logsum + query,
-                                                    delta + query,
-                                                    df_attention_bound(p, most, other)))
-          continue;
-      }
+      const int32_t query_end =
+          static_cast<int32_t>(df_min(p.m, query + (KEYS ? int{T::PASSING} : int{ROWS})));
+      const int32_t key_end =
+          static_cast<int32_t>(df_min(p.n, key + (KEYS ? int{ROWS} : int{T::PASSING})));
+      const float2 range = g.tiles.mask_of(number, query, query_end, key, key_end);
+      adds = !df_attention_is_open(range);
+      if (range.y < 0.0f && g.is_closed(p, entry, range.y, query, query_end, key, key_end))
+        continue;
     }
     df_attention_load<T::PASSING, T::HEAD>(passing, KEYS ? q : k, tile, columns);
     df_attention_load<T::PASSING, T::HEAD>(passing_2, KEYS ? dy : v, tile, columns);
-    if (masked)
+    if (adds)
       mask_tile::load(weights, mask, KEYS ? tile : first, p.m, KEYS ? first : tile, p.n);
     float column_sum[ACROSS], column_delta[ACROSS];
 #pragma unroll
@@ -167,14 +157,14 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
         const int column = across + j * DF_ATTENTION_ACROSS;
         const int query = KEYS ? column : row, key = KEYS ? row : column;
         const bool there = !edge || (first + row < rows && tile + column < columns);
-        const float added = masked ? weights[query * mask_tile::PITCH + key] : 0.0f;
+        const float added = adds ? weights[query * mask_tile::PITCH + key] : 0.0f;
         const float base = KEYS ? column_sum[j] : row_sum[i];
         const float mean = KEYS ? column_delta[j] : row_delta[i];
         s[i][j] = there ? expf(fmaf(s[i][j], p.scale, added) - base) : 0.0f;
         ds[i][j] = there ? s[i][j] * (ds[i][j] - mean) * p.scale : 0.0f;
       }
     }
-    if (masked) /* the mask has been read */
+    if (adds) /* the mask has been read */
       __syncthreads();
     const float *left = weights + down * T::WEIGHTS_PITCH;
     if constexpr (KEYS) {
@@ -242,9 +232,15 @@ static df_status run(const df_call *call) {
       df_attention_of({&in[Q], &in[KT], &in[V], masked ? &in[MASK] : nullptr, &dy, &y}, dy.shape,
                       n_lead, df_attr_float(call, DF_ATTENTION_SCALE));
   const int64_t batch = df_product(dy.shape, 0, n_lead);
-  const df_attention_gradients g{df_out<float>(call, 0), df_out<float>(call, 1),
-                                 df_out<float>(call, 2), df_in<const float>(call, LOGSUM),
-                                 static_cast<float *>(call->workspace)};
+  df_attention_gradients g{df_out<float>(call, 0), df_out<float>(call, 1), df_out<float>(call, 2),
+                           df_in<const float>(call, LOGSUM)};
+  char *workspace = static_cast<char *>(call->workspace);
+  const df_status found = df_attention_summarize(call, p, batch, g.logsum, workspace, &g.tiles);
+  if (found)
+    return found;
+  if (masked)
+    workspace += df_attention_summary_bytes(batch, p.m, p.n);
+  g.delta = reinterpret_cast<float *>(workspace);
   const int32_t precision = static_cast<int32_t>(reinterpret_cast<intptr_t>(call->state));
   if (df_attention_has_format(precision))
     return df_attention_tensor_grad_run(call, p, g, batch, precision);
@@ -252,9 +248,14 @@ static df_status run(const df_call *call) {
                                         : launch_both<small>(call, p, g, batch);
 }
 
-/* Workspace for delta. */
+/* Workspace for the summary of tiles and delta. */
 static df_status prepare(const df_node *node, df_prepared *out, df_error *) {
-  out->workspace = df_operand_elements(&node->inputs[LOGSUM]) * static_cast<int64_t>(sizeof(float));
+  const df_operand *logsum = &node->inputs[LOGSUM], *v = &node->inputs[V];
+  if (node->n_inputs > MASK && node->inputs[MASK].dtype != DF_NONE)
+    out->workspace =
+        df_attention_summary_bytes(df_product(logsum->shape, 0, logsum->rank - 1),
+                                   logsum->shape[logsum->rank - 1], v->shape[v->rank - 2]);
+  out->workspace += df_operand_elements(logsum) * static_cast<int64_t>(sizeof(float));
   out->state = reinterpret_cast<void *>(intptr_t(node->precision)); /* nothing to release */
   return DF_OK;
 }

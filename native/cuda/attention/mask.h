@@ -1,15 +1,115 @@
-/* attention/mask.h: a tile of the mask in shared memory, and tiles of scores that it closes, as a
- * causal one does half of them: all their weights are zero, and nothing need be computed.
+/* attention/mask.h: what a mask does to tiles of scores. Many are open, where it is 0 throughout,
+ * and a causal one closes half of them: all their weights are 0, and nothing need be computed.
  *
- * That is proved, not assumed: e^x is 0 in float32 below -104, and a score is at most
- * |scale| d max|q| max|k| + mask. So a tile is closed when that lies so far below the maximum (or
- * the logarithm of the sum) of each of its rows, and what zeros are multiplied by is finite; a NaN
- * or an infinity anywhere keeps it open. This reads k, v and the mask, a tenth of what products
- * cost, of tiles whose last row and first key are closed alone. */
+ * That a tile is closed is proved, not assumed: e^x is 0 in float32 below -104, and a score is at
+ * most |scale| d max|q| max|k| + mask. So it is when that lies so far below the maximum (or the
+ * logarithm of the sum) of each of its rows, and what zeros are multiplied by is finite; a NaN or
+ * an infinity anywhere keeps it open. One kernel before the others finds what the proof needs of
+ * each tile of 64 rows: it reads each operand once, 4 (2 m + 2 n) d bytes, where products read it
+ * once per tile of the other side. */
 #ifndef DF_CUDA_ATTENTION_MASK_H
 #define DF_CUDA_ATTENTION_MASK_H
 #include "attention/operands.h"
 #include "gemm/async.h"
+
+enum { DF_ATTENTION_SIDE = 64 }; /* of summarized tiles */
+
+/* What is known of tiles. Those of other sizes are made of these, or are in one of them. */
+struct df_attention_summary {
+  bool used;                      /* else a mask is read everywhere, if there is one */
+  int32_t down, across;           /* tiles of queries and of keys */
+  int32_t mask_down, mask_across; /* of a mask; 1 where it is the same for all */
+  int64_t batch;
+  float2 *mask;                       /* smallest and largest */
+  float *most[DF_ATTENTION_OPERANDS]; /* magnitude, per batch entry and tile; null for others */
+  const float *logsum;                /* null without one */
+  float *least;                       /* logsum, per batch entry and tile */
+
+  __device__ __forceinline__ float most_of(int operand, int64_t entry, int32_t begin,
+                                           int32_t end) const {
+    const bool of_keys = operand == DF_ATTENTION_K || operand == DF_ATTENTION_V;
+    const float *tiles = most[operand] + entry * (of_keys ? across : down);
+    float found = 0.0f;
+    for (int32_t tile = begin / DF_ATTENTION_SIDE; tile * DF_ATTENTION_SIDE < end; tile++)
+      found = df_larger{}(found, tiles[tile]);
+    return found;
+  }
+
+  __device__ __forceinline__ float least_of(int64_t entry, int32_t begin, int32_t end) const {
+    float found = INFINITY;
+    for (int32_t tile = begin / DF_ATTENTION_SIDE; tile * DF_ATTENTION_SIDE < end; tile++)
+      found = DF_MINIMUM(found, least[entry * down + tile]);
+    return found;
+  }
+
+  /* The smallest and largest element of mask number |matrix| in rows and keys [begin, end). */
+  __device__ __forceinline__ float2 mask_of(int64_t matrix, int32_t row, int32_t row_end,
+                                            int32_t key, int32_t key_end) const {
+    float2 found = make_float2(INFINITY, -INFINITY);
+    for (int32_t i = row / DF_ATTENTION_SIDE; i * DF_ATTENTION_SIDE < row_end; i++)
+      for (int32_t j = key / DF_ATTENTION_SIDE; j * DF_ATTENTION_SIDE < key_end; j++) {
+        const int64_t at = (matrix * mask_down + (mask_down > 1 ? i : 0)) * mask_across +
+                           (mask_across > 1 ? j : 0);
+        found.x = DF_MINIMUM(found.x, mask[at].x);
+        found.y = DF_MAXIMUM(found.y, mask[at].y);
+      }
+    return found;
+  }
+};
+
+/* Whether a mask does nothing, by its smallest and largest element. */
+static __device__ __forceinline__ bool df_attention_is_open(float2 mask) {
+  return mask.x == 0.0f && mask.y == 0.0f;
+}
+
+/* Whether a score has no weight in a row of this maximum or logarithm of the sum, where the mask is
+ * at most |mask| and what it is added to at most |bound|. False for a NaN. */
+static __device__ __forceinline__ bool df_attention_is_below(float mask, float bound, float row) {
+  return mask + bound < row - 104.0f;
+}
+
+/* What the magnitude of a score is at most, before a mask is added. */
+static __device__ __forceinline__ float df_attention_bound(const df_attention &p, float most_q,
+                                                           float most_k) {
+  return fabsf(p.scale) * static_cast<float>(p.d) * most_q * most_k * 1.001f; /* for rounding */
+}
+
+/* Results of attention_grad, and what its kernels read of each query. */
+struct df_attention_gradients {
+  float *dq, *dk, *dv;
+  const float *logsum;
+  float *delta; /* sum of dy y; the kernel of queries fills it */
+  df_attention_summary tiles;
+
+  /* Whether a mask of at most |mask| closes these queries and keys of an entry. */
+  __device__ __forceinline__ bool is_closed(const df_attention &p, int64_t entry, float mask,
+                                            int32_t query, int32_t query_end, int32_t key,
+                                            int32_t key_end) const {
+    constexpr float FINITE = 1e38f; /* for sums of so many products */
+    const float bound =
+        df_attention_bound(p, tiles.most_of(DF_ATTENTION_Q, entry, query, query_end),
+                           tiles.most_of(DF_ATTENTION_K, entry, key, key_end));
+    const float most_dy =
+        tiles.most_of(DF_ATTENTION_DY, entry, query, query_end) * static_cast<float>(p.e);
+    return most_dy * tiles.most_of(DF_ATTENTION_V, entry, key, key_end) < FINITE &&
+           most_dy * tiles.most_of(DF_ATTENTION_Y, entry, query, query_end) < FINITE &&
+           df_attention_is_below(mask, bound, tiles.least_of(entry, query, query_end));
+  }
+};
+
+/* Bytes for the summary of a node with these sizes, with the five operands of the gradient. */
+static inline int64_t df_attention_summary_bytes(int64_t batch, int64_t m, int64_t n) {
+  const int64_t down = df_divide_up(m, DF_ATTENTION_SIDE),
+                across = df_divide_up(n, DF_ATTENTION_SIDE);
+  const int64_t floats = batch * (4 * down + 2 * across + 2 * down * across);
+  return df_divide_up(floats, 16) * 16 * static_cast<int64_t>(sizeof(float));
+}
+
+/* Finds the summary where a mask is worth it, which has a row per query and more than one tile, in
+ * |workspace|. |logsum| is null in forward. */
+df_status df_attention_summarize(const df_call *call, const df_attention &p, int64_t batch,
+                                 const float *logsum, void *workspace,
+                                 df_attention_summary *summary);
 
 /* ROWS x COLUMNS elements of the mask in shared memory, rows PITCH floats apart, which lets both
  * forms of products read it without conflicts of banks. */
@@ -25,6 +125,7 @@ template <int ROWS_, int COLUMNS_> struct df_attention_mask_tile {
     constexpr int FOURS = COLUMNS / 4, STEP = DF_ATTENTION_BLOCK / FOURS;
     const int thread = static_cast<int>(threadIdx.x), i = thread / FOURS, j = thread % FOURS * 4;
     if (!mask.fours) {
+#pragma unroll 1
       for (int index = thread; index < ROWS * COLUMNS; index += DF_ATTENTION_BLOCK) {
         const int of_rows = index / COLUMNS, of_columns = index % COLUMNS;
         const bool there = row + of_rows < rows && column + of_columns < columns;
@@ -44,72 +145,5 @@ template <int ROWS_, int COLUMNS_> struct df_attention_mask_tile {
     }
   }
 };
-
-/* Whether a tile with rows up to |end| and keys from |key| on may be closed: that element of a
- * causal mask is closed last. All threads of a block agree. */
-static __device__ __forceinline__ bool df_attention_may_be_closed(const df_attention_matrix &mask,
-                                                                  int32_t end, int32_t key) {
-  return mask.at[(end - 1) * mask.row + key * mask.column] < -1000.0f;
-}
-
-/* The largest magnitude in rows [first, first + ROWS) of |x|, as far as there are |rows|, in every
- * thread; NaN where there is one. |scratch| is shared memory for 32 values. */
-template <int ROWS, int HEAD>
-static __device__ __forceinline__ float
-df_attention_largest(const df_attention_matrix &x, int32_t first, int32_t rows, float *scratch) {
-  const int32_t left = rows - first;
-  const float *from = x.at + first * x.row;
-  float most = 0.0f;
-  if (x.fours) {
-#pragma unroll 4
-    for (int index = static_cast<int>(threadIdx.x); index < ROWS * HEAD / 4;
-         index += static_cast<int>(blockDim.x)) {
-      const int row = index / (HEAD / 4), column = index % (HEAD / 4) * 4;
-      if (row >= left || column >= x.width)
-        continue;
-      const float4 v = *reinterpret_cast<const float4 *>(from + row * x.row + column);
-      const float one = df_larger{}(fabsf(v.x), fabsf(v.y));
-      most = df_larger{}(most, df_larger{}(one, df_larger{}(fabsf(v.z), fabsf(v.w))));
-    }
-  } else {
-    for (int index = static_cast<int>(threadIdx.x); index < ROWS * HEAD;
-         index += static_cast<int>(blockDim.x)) {
-      const int row = index / HEAD, column = index % HEAD;
-      if (row < left && column < x.width)
-        most = df_larger{}(most, fabsf(from[row * x.row + column * x.column]));
-    }
-  }
-  return df_block_join(most, 0.0f, scratch, df_larger{});
-}
-
-/* What the magnitude of a score is at most, before a mask is added. */
-static __device__ __forceinline__ float df_attention_bound(const df_attention &p, float most_q,
-                                                           float most_k) {
-  return fabsf(p.scale) * static_cast<float>(p.d) * most_q * most_k * 1.001f; /* for rounding */
-}
-
-/* Whether each score of rows [row, row + ROWS) and keys [key, key + KEYS), as far as there are
- * |rows| and |keys|, is so far below |floors| of its row that its weight is 0, if what the mask is
- * added to is at most |bound|; and |factors| of the rows are finite. |floors| and |factors| begin
- * at the first of the rows, |factors| may be null. All threads of the block take part and get the
- * same. */
-template <int ROWS, int KEYS>
-static __device__ __forceinline__ bool
-df_attention_is_below(const df_attention_matrix &mask, int32_t row, int32_t rows, int32_t key,
-                      int32_t keys, const float *floors, const float *factors, float bound) {
-  constexpr float NO_WEIGHT = 104.0f;
-  bool below = true;
-#pragma unroll 4
-  for (int index = static_cast<int>(threadIdx.x); index < ROWS * KEYS;
-       index += static_cast<int>(blockDim.x)) {
-    const int i = index / KEYS, j = index % KEYS;
-    if (row + i < rows && key + j < keys)
-      below =
-          below &&
-          mask.at[(row + i) * mask.row + (key + j) * mask.column] + bound < floors[i] - NO_WEIGHT &&
-          (!factors || fabsf(factors[i]) < INFINITY);
-  }
-  return !__syncthreads_or(!below);
-}
 
 #endif

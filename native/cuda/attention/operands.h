@@ -35,20 +35,34 @@ struct df_attention {
   int32_t m, n, d, e;
   float scale;
   df_attention_matrix matrices[DF_ATTENTION_OPERANDS];
-  df_walk<DF_ATTENTION_OPERANDS> walk; /* over the batch */
+  int64_t masks;                           /* different ones */
+  df_walk<DF_ATTENTION_OPERANDS + 1> walk; /* over the batch; the last numbers the masks */
 
-  /* The matrices of entry |index| of the batch. */
-  __device__ __forceinline__ void entry(int64_t index,
-                                        df_attention_matrix (&own)[DF_ATTENTION_OPERANDS]) const {
-    int64_t offset[DF_ATTENTION_OPERANDS];
+  /* The matrices of entry |index| of the batch; returns the number of its mask. */
+  __device__ __forceinline__ int64_t
+  entry(int64_t index, df_attention_matrix (&own)[DF_ATTENTION_OPERANDS]) const {
+    int64_t offset[DF_ATTENTION_OPERANDS + 1];
     walk.offsets(index, offset);
 #pragma unroll
     for (int i = 0; i < DF_ATTENTION_OPERANDS; i++) {
       own[i] = matrices[i];
       own[i].at += offset[i];
     }
+    return offset[DF_ATTENTION_OPERANDS];
   }
 };
+
+/* What operand |operand| of |walk| has before entry |index| of the batch, in elements. */
+static __device__ __forceinline__ int64_t df_attention_offset(const df_attention &p, int operand,
+                                                              int64_t index) {
+  int64_t offset = 0;
+  for (int axis = p.walk.rank - 1; axis >= 0; axis--) {
+    const int64_t rest = index / p.walk.shape[axis];
+    offset += (index - rest * p.walk.shape[axis]) * p.walk.strides[operand][axis];
+    index = rest;
+  }
+  return offset;
+}
 
 /* The last two axes of |x| as a matrix, or their transpose. */
 static inline df_attention_matrix df_attention_matrix_of(const df_tensor &x, bool transposed) {
@@ -73,8 +87,8 @@ static inline df_attention
 df_attention_of(const df_tensor *const (&operands)[DF_ATTENTION_OPERANDS], const int64_t *lead,
                 int32_t n_lead, double scale) {
   df_attention out{};
-  df_tensor outer[DF_ATTENTION_OPERANDS] = {};
-  const df_tensor *walked[DF_ATTENTION_OPERANDS];
+  df_tensor outer[DF_ATTENTION_OPERANDS + 1] = {};
+  const df_tensor *walked[DF_ATTENTION_OPERANDS + 1];
   for (int i = 0; i < DF_ATTENTION_OPERANDS; i++) {
     walked[i] = &outer[i];
     if (!operands[i])
@@ -83,6 +97,16 @@ df_attention_of(const df_tensor *const (&operands)[DF_ATTENTION_OPERANDS], const
     outer[i].rank = static_cast<int32_t>(df_max(0, outer[i].rank - 2));
     out.matrices[i] = df_attention_matrix_of(*operands[i], i == DF_ATTENTION_K);
   }
+  int64_t numbers[DF_WALK_RANK];
+  df_tensor &number = outer[DF_ATTENTION_OPERANDS] = outer[DF_ATTENTION_MASK];
+  walked[DF_ATTENTION_OPERANDS] = &number;
+  out.masks = 1;
+  for (int32_t axis = number.rank - 1; axis >= 0; axis--) {
+    const bool same = number.shape[axis] == 1 || number.strides[axis] == 0;
+    numbers[axis] = same ? 0 : out.masks;
+    out.masks *= same ? 1 : number.shape[axis];
+  }
+  number.strides = numbers;
   df_walk_plan(&out.walk, lead, n_lead, walked);
   for (int i = 0; i < DF_ATTENTION_OPERANDS; i++)
     for (int32_t axis = 0; axis < out.walk.rank; axis++)
@@ -95,13 +119,6 @@ df_attention_of(const df_tensor *const (&operands)[DF_ATTENTION_OPERANDS], const
   out.scale = static_cast<float>(scale);
   return out;
 }
-
-/* Results of attention_grad, and what its kernels read of each query. */
-struct df_attention_gradients {
-  float *dq, *dk, *dv;
-  const float *logsum;
-  float *delta; /* sum of dy y; the kernel of queries fills it */
-};
 
 /* Null when the kernels take q, kt and v, else why not. */
 static inline const char *df_attention_accepts(const df_node *node, const df_operand *q,

@@ -23,7 +23,8 @@ template <typename F_, int HEAD_, int TALL_> struct tiles {
 template <typename T>
 __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
     attend_by_fragments(const __grid_constant__ df_attention p,
-                        const __grid_constant__ df_attention_results r) {
+                        const __grid_constant__ df_attention_results r,
+                        const __grid_constant__ df_attention_summary c) {
   typedef typename T::F F;
   typedef typename T::tile tile;
   DF_SHARED(uint32_t, q);
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   const df_attention_results::task task = r.of(blockIdx.x, p.n);
   const int32_t first = task.tile * T::ROWS;
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
-  p.entry(task.entry, in);
+  const int64_t number = p.entry(task.entry, in);
   const df_attention_matrix &mask = in[DF_ATTENTION_MASK];
   const bool masked = p.matrices[DF_ATTENTION_MASK].at != nullptr;
   float *added_to = reinterpret_cast<float *>(v + T::V_WORDS); /* a tile of the mask */
@@ -46,35 +47,36 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
     for (int half = 0; half < 2; half++)
       state[i][half].clear();
   df_fragment_load<F, T::ROWS, T::HEAD>(q, nullptr, in[DF_ATTENTION_Q], first, p.m);
-  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
-  DF_SHARED_ARRAY(float, floors, [T::ROWS]);
   const int32_t last = static_cast<int32_t>(df_min(p.m, first + T::ROWS));
-  const float most_q =
-      masked ? df_attention_largest<T::ROWS, T::HEAD>(in[DF_ATTENTION_Q], first, p.m, scratch) : 0;
-  /* The first tile from |from| on that is not closed, as far as the states show. */
+  const float most_q = c.used ? c.most_of(DF_ATTENTION_Q, task.entry, first, last) : 0.0f;
+  /* The first tile from |from| on that is not closed, as far as the states show, and whether the
+   * mask does nothing there. */
+  bool open = !masked;
   const auto next_open = [&](int32_t from) {
-    while (masked && from < task.end && df_attention_may_be_closed(mask, last, from)) {
+    for (; c.used && from < task.end; from += T::KEYS) {
+      const int32_t end = static_cast<int32_t>(df_min(task.end, from + T::KEYS));
+      const float2 range = c.mask_of(number, first, last, from, end);
+      open = df_attention_is_open(range);
+      if (!(range.y < 0.0f))
+        break;
+      const float bound =
+          df_attention_bound(p, most_q, c.most_of(DF_ATTENTION_K, task.entry, from, end));
+      bool below = c.most_of(DF_ATTENTION_V, task.entry, from, end) < INFINITY;
 #pragma unroll
       for (int i = 0; i < T::TALL; i++)
+#pragma unroll
         for (int half = 0; half < 2; half++)
-          if (pair == 0)
-            floors[warp + i * DF_FRAGMENT_ROWS + half * 8 + group] = state[i][half].most;
-      const float most_k =
-          df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_K], from, task.end, scratch);
-      const float most_v =
-          df_attention_largest<T::KEYS, T::HEAD>(in[DF_ATTENTION_V], from, task.end, scratch);
-      if (!(most_v < INFINITY) ||
-          !df_attention_is_below<T::ROWS, T::KEYS>(mask, first, p.m, from, task.end, floors,
-                                                   nullptr, df_attention_bound(p, most_q, most_k)))
+          if (first + warp + i * DF_FRAGMENT_ROWS + half * 8 + group < last)
+            below = below && df_attention_is_below(range.y, bound, state[i][half].most);
+      if (__syncthreads_or(!below))
         break;
-      from += T::KEYS;
     }
     return from;
   };
   /* A tile is fetched during the product before the one that needs it: v during that of q and k,
    * the next k during that with v. */
   df_fragment_share<F, T::KEYS, T::HEAD> share;
-  int32_t from = task.begin;
+  int32_t from = next_open(task.begin); /* the first: no state shows that it is closed */
   if (from < task.end) {
     share.fetch(in[DF_ATTENTION_K], from, task.end);
     share.put(k, nullptr, in[DF_ATTENTION_K]);
@@ -82,11 +84,12 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   __syncthreads();
   while (from < task.end) {
     share.fetch(in[DF_ATTENTION_V], from, task.end);
-    if (masked)
+    const bool adds = !open;
+    if (adds)
       T::mask_tile::load(added_to, mask, first, p.m, from, task.end);
     float s[T::TALL][T::ACROSS][4] = {};
     df_fragment_rows<F, tile::ROW_PITCH>(s, q + warp * tile::ROW_PITCH, k, words);
-    if (masked) {
+    if (adds) {
       df_async_wait();
       __syncthreads();
     }
@@ -102,7 +105,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
           const int32_t key = from + j * DF_FRAGMENT_COLUMNS + pair;
           float *score = &s[i][j][half * 2];
           float2 added = make_float2(0.0f, 0.0f);
-          if (masked)
+          if (adds)
             added = *reinterpret_cast<const float2 *>(own + j * DF_FRAGMENT_COLUMNS);
           score[0] = fmaf(score[0], p.scale, added.x);
           score[1] = fmaf(score[1], p.scale, added.y);
@@ -170,27 +173,28 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
 
 template <typename T>
 static df_status launch(const df_call *call, const df_attention &p, const df_attention_results &r,
-                        int64_t blocks) {
+                        const df_attention_summary &c, int64_t blocks) {
   constexpr int BYTES = T::WORDS * static_cast<int>(sizeof(uint32_t));
   const df_status status = df_attention_allow(call, attend_by_fragments<T>, blocks, BYTES);
   if (status)
     return status;
   return DF_LAUNCH(call, (attend_by_fragments<T>), static_cast<unsigned>(blocks),
-                   DF_FRAGMENT_THREADS, BYTES, p, r);
+                   DF_FRAGMENT_THREADS, BYTES, p, r, c);
 }
 
 template <typename F>
 static df_status launch_format(const df_call *call, const df_attention &p,
-                               const df_attention_results &r, int32_t rows, int64_t blocks) {
+                               const df_attention_results &r, const df_attention_summary &c,
+                               int32_t rows, int64_t blocks) {
   if (rows == DF_ATTENTION_TENSOR_TALL_ROWS)
-    return launch<tiles<F, 64, 2>>(call, p, r, blocks);
-  return df_max(p.d, p.e) > 64 ? launch<tiles<F, 128, 1>>(call, p, r, blocks)
-                               : launch<tiles<F, 64, 1>>(call, p, r, blocks);
+    return launch<tiles<F, 64, 2>>(call, p, r, c, blocks);
+  return df_max(p.d, p.e) > 64 ? launch<tiles<F, 128, 1>>(call, p, r, c, blocks)
+                               : launch<tiles<F, 64, 1>>(call, p, r, c, blocks);
 }
 
 df_status df_attention_tensor_run(const df_call *call, const df_attention &p,
-                                  const df_attention_results &r, int32_t rows, int64_t blocks,
-                                  int32_t precision) {
-  return precision == DF_BF16 ? launch_format<df_bf16>(call, p, r, rows, blocks)
-                              : launch_format<df_tf32>(call, p, r, rows, blocks);
+                                  const df_attention_results &r, const df_attention_summary &tiles,
+                                  int32_t rows, int64_t blocks, int32_t precision) {
+  return precision == DF_BF16 ? launch_format<df_bf16>(call, p, r, tiles, rows, blocks)
+                              : launch_format<df_tf32>(call, p, r, tiles, rows, blocks);
 }

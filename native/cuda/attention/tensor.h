@@ -2,6 +2,7 @@
  * wanted: attention/tensor.cu and attention/tensor_grad.cu. */
 #ifndef DF_CUDA_ATTENTION_TENSOR_H
 #define DF_CUDA_ATTENTION_TENSOR_H
+#include "attention/mask.h"
 #include "attention/state.h"
 
 /* Whether products at this precision have a number format of tensor cores. */
@@ -14,8 +15,8 @@ enum { DF_ATTENTION_TENSOR_ROWS = 64, DF_ATTENTION_TENSOR_TALL_ROWS = 128 }; /* 
 /* What attend of attention/attention.cu computes, on |blocks| blocks with tiles of so many rows:
  * the tall ones for heads of 64 and less. */
 df_status df_attention_tensor_run(const df_call *call, const df_attention &p,
-                                  const df_attention_results &r, int32_t rows, int64_t blocks,
-                                  int32_t precision);
+                                  const df_attention_results &r, const df_attention_summary &tiles,
+                                  int32_t rows, int64_t blocks, int32_t precision);
 
 /* What attend_grad of attention/grad.cu computes. */
 df_status df_attention_tensor_grad_run(const df_call *call, const df_attention &p,

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   const float *logsum = g.logsum + entry * p.m;
   float *delta = g.delta + entry * p.m;
   df_attention_matrix in[DF_ATTENTION_OPERANDS];
-  p.entry(entry, in);
+  const int64_t number = p.entry(entry, in);
   const df_attention_matrix &q = in[DF_ATTENTION_Q], &k = in[DF_ATTENTION_K];
   const df_attention_matrix &v = in[DF_ATTENTION_V], &dy = in[DF_ATTENTION_DY];
   const df_attention_matrix &y = in[DF_ATTENTION_Y], &mask = in[DF_ATTENTION_MASK];
@@ -99,33 +99,23 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
   }
 
   float sums[1][T::COLUMNS][4] = {}, sums_2[1][KEYS ? T::COLUMNS : 1][4] = {};
-  DF_SHARED_ARRAY(float, scratch, [DF_WARP]);
-  float most = 0.0f, most_2 = 0.0f;
-  if (masked) {
-    most = df_attention_largest<ROWS, T::HEAD>(KEYS ? k : q, first, rows, scratch);
-    most_2 = df_attention_largest<ROWS, T::HEAD>(KEYS ? v : dy, first, rows, scratch);
-  }
   for (int32_t from = 0; from < columns; from += T::PASSING) {
-    if (masked) {
+    bool adds = masked;
+    if (g.tiles.used) {
       const int32_t query = KEYS ? from : first, key = KEYS ? first : from;
-      constexpr int QUERIES = KEYS ? T::PASSING : ROWS, OF_KEYS = KEYS ? ROWS : T::PASSING;
-      const int32_t last = static_cast<int32_t>(df_min(p.m, query + QUERIES));
-      if (df_attention_may_be_closed(mask, last, key)) {
-        const float other =
-            df_attention_largest<T::PASSING, T::HEAD>(KEYS ? q : k, from, columns, scratch);
-        const float other_2 =
-            df_attention_largest<T::PASSING, T::HEAD>(KEYS ? dy : v, from, columns, scratch);
-        if (most_2 * other_2 * static_cast<float>(p.e) < 1e38f &&
-            df_attention_is_below<QUERIES, OF_KEYS>(mask, query, p.m, key, p.n, logsum + query,
-                                                    delta + query,
-                                                    df_attention_bound(p, most, other)))
-          continue;
-      }
+      const int32_t query_end =
+          static_cast<int32_t>(df_min(p.m, query + (KEYS ? int{T::PASSING} : int{ROWS})));
+      const int32_t key_end =
+          static_cast<int32_t>(df_min(p.n, key + (KEYS ? int{ROWS} : int{T::PASSING})));
+      const float2 range = g.tiles.mask_of(number, query, query_end, key, key_end);
+      adds = !df_attention_is_open(range);
+      if (range.y < 0.0f && g.is_closed(p, entry, range.y, query, query_end, key, key_end))
+        continue;
     }
     df_fragment_load<F, T::PASSING, T::HEAD>(passing, columns_of, KEYS ? q : k, from, columns);
     df_fragment_load<F, T::PASSING, T::HEAD>(passing_2, KEYS ? columns_of_2 : nullptr,
                                              KEYS ? dy : v, from, columns);
-    if (masked)
+    if (adds)
       mask_tile::load(added_to, mask, KEYS ? from : first, p.m, KEYS ? first : from, p.n);
     df_async_wait();
     __syncthreads();
@@ -143,7 +133,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
           const int column = j * DF_FRAGMENT_COLUMNS + pair + f;
           const int query = KEYS ? column : row, key = KEYS ? row : column;
           const bool there = !edge || (first + row < rows && from + column < columns);
-          const float added = masked ? added_to[query * mask_tile::PITCH + key] : 0.0f;
+          const float added = adds ? added_to[query * mask_tile::PITCH + key] : 0.0f;
           const float base = !KEYS ? row_sum[half] : there ? logsum[from + column] : 0.0f;
           const float mean = !KEYS ? row_delta[half] : there ? delta[from + column] : 0.0f;
           float &weight = s[0][j][half * 2 + f], &error = ds[0][j][half * 2 + f];
