@@ -105,7 +105,7 @@ class _Found:
 
 
 class RunSeries:
-    """The series of a graph: found from how the sizes of runs grow, made where a third run follows two others.
+    """The series of a graph: found from how the sizes of runs grow, made where a third run follows two others in a row.
 
     Safe to use from several threads.
 
@@ -167,7 +167,9 @@ class RunSeries:
             before, step = self._last.get(names, ((), None))
             by = step_between(before, shapes)
             self._last[names] = (shapes, by)
-        if by is None or by != step:
+        # With state, runs go on from each other: sizes that grew by one will go on so.
+        goes_on = self._engine.state is not None and by is not None and max(max(b, default=0) for b in by) == 1
+        if by is None or not (by == step or goes_on):
             return None
         return self._make(names, Line(shapes, by, 0).around(0), shapes)
 

@@ -59,7 +59,7 @@ def test_a_token_is_not_planned(decoder):
     session = df.Session(decoder, ["cpu"], state=STATE)
     for fed in tokens([4] + [1] * 50):
         session.run(fed)
-    assert len(session.plans) == 4  # of the prompt, of two tokens, and of all others
+    assert len(session.plans) == 3  # of the prompt, of a token, and of all others
 
 
 def test_state_lies_on_the_first_device(decoder, remote):

@@ -17,6 +17,6 @@ def test_a_cache_stays_on_the_card(cuda, tmp_path):
         fed = {**inputs(0 if not session.state else session.state["past"].shape[2], new=new)}
         del fed["past"]
         np.testing.assert_allclose(session.run(fed)["y"], other.run(fed)["y"], rtol=1e-4, atol=1e-5)
-    assert len(session.plans) == 4  # of the prompt, of two tokens, and of all others
+    assert len(session.plans) == 3  # of the prompt, of a token, and of all others
     memory = {arena.name: arena.memory for arena in session.plans[-1].arenas}
     assert memory["past"] == memory["present"] == "cuda:0"
