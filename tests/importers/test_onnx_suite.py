@@ -10,6 +10,7 @@ from onnx.backend.test.loader import load_model_tests
 
 import dataflow_onnx.backend
 
+COUNTED = "1.23.2"  # the version of onnx whose cases these numbers are of
 CASES, PASSING = 2033, 2027
 # Cases that don't pass: a pattern of names, how many they are, and why.
 FAILING = {
@@ -56,9 +57,10 @@ def test_all_cases_pass_but_those_that_are_listed(tmp_path, monkeypatch):
     suite = unittest.TestSuite(case(name) for case in groups for name in dir(case) if name.endswith("_cpu"))
     results = unittest.TestResult()
     suite.run(results)
-    assert (results.testsRun, results.skipped) == (CASES, [])
+    assert results.skipped == []
     failed = {name_of(test): text for test, text in (*results.errors, *results.failures)}
     listed = {name: pattern for name in failed for pattern in FAILING if re.fullmatch(pattern, name)}
     assert {name: text for name, text in failed.items() if name not in listed} == {}
     assert {p: list(listed.values()).count(p) for p in FAILING} == {p: count for p, (count, _) in FAILING.items()}
-    assert results.testsRun - len(failed) == PASSING
+    if onnx.__version__ == COUNTED:
+        assert (results.testsRun, results.testsRun - len(failed)) == (CASES, PASSING)
