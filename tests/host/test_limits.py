@@ -156,6 +156,19 @@ def test_results_larger_than_the_memory_are_refused():
         df.Session(df.Model(g.build()), ["cpu"]).run(np.ones((1, 1), np.float32))
 
 
+def test_the_system_is_asked_what_it_lends_for_large_plans_alone(monkeypatch):
+    """Asking reads files of the kernel, which takes longer than planning a node."""
+    asked = []
+    monkeypatch.setattr("dataflow.execute.devices.available_memory", lambda: asked.append(1) or (1 << 40, 1 << 40))
+    g = df.GraphBuilder("any")
+    g.output("y", df.ops.exp(g.input("x", df.float32, ("n",))))
+    session = df.Session(df.Model(g.build()), ["cpu"])
+    session.run(np.ones(3, np.float32))
+    assert not asked
+    session.plan({"x": (1 << 24,)})
+    assert asked
+
+
 def test_what_the_system_lends_is_the_least_of_its_limits():
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
