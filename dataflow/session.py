@@ -242,8 +242,7 @@ class Session:
     def state(self) -> Mapping[str, Array]:
         """Copies of what the runs so far left for the next, by the name of the input; empty before the first.
 
-        Raises:
-            ModelError: the session has none.
+        Raises ModelError where the session has none.
         """
         with self._running:
             return MappingProxyType(self._kept_state().read())
@@ -285,10 +284,12 @@ class Session:
 
         Raises:
             InputError: as ``run``.
-            ModelError: shapes depend on data, so that there is no plan before it runs.
+            ModelError: shapes depend on data, so that there is no plan before it runs; or the session has state.
         """
         from .execute.profile import profile_program
 
+        if self._state is not None:
+            raise ModelError("a profile would change this session's state; profile one without, Session(model)")
         loaded = self._plain()
         arguments = checked_inputs(loaded.graph.inputs, inputs)
         try:

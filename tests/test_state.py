@@ -153,6 +153,8 @@ def test_what_does_not_fit_is_refused(decoder):
     ):
         with pytest.raises(df.InputError, match=text):
             session.reset(values)
+    with pytest.raises(df.ModelError, match=r"profile one without"):
+        session.profile(fed)
     for call in (lambda s: s.state, lambda s: s.reset()):
         with pytest.raises(df.ModelError, match="has no state"):
             call(df.Session(decoder, ["cpu"]))
