@@ -177,3 +177,27 @@ def test_the_statistics_of_a_layer_norm_have_gradients():
     found = df.vjp(model, {"x": array}, {"z": seed})["x"]
     up, down = (df.Session(model).run(array + sign * 1e-6 * direction)["z"] for sign in (1, -1))
     np.testing.assert_allclose((found * direction).sum(), ((up - down) * seed).sum() / 2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [
+            node("ReduceL2", ["x", "axes"], ["norm"]),
+            node("Max", ["norm", "least"], ["m"]),
+            node("Div", ["x", "m"], ["y"]),
+        ],
+        [node("LpNormalization", ["x"], ["y"])],
+    ],
+    ids=["norm", "normalization"],
+)
+def test_the_norm_of_a_row_of_zeros_has_a_gradient_of_zero(nodes):
+    """The slope of sqrt is infinite there; PyTorch's norms take 0, and padded rows of its models rely on it."""
+    stored = [("axes", np.array([-1])), ("least", np.float32(1e-6))] if len(nodes) > 1 else []
+    model = load_bytes(proto(nodes, [("x", TensorProto.FLOAT, (3, 4))], stored).SerializeToString())
+    x = np.array([[1, -2, 2, 0], [0, 0, 0, 0], [3, 0, 4, 0]], np.float32)
+    seed = np.arange(12, dtype=np.float32).reshape(3, 4)
+    norms = np.array([3, 1e-6 if stored else 1, 5], np.float32)[:, None]
+    unit = x / norms
+    expected = (seed - unit * (seed * unit).sum(1, keepdims=True)) / norms
+    np.testing.assert_allclose(df.vjp(model, {"x": x}, {"y": seed})["x"], expected, rtol=1e-5, atol=1e-6)

@@ -39,6 +39,14 @@ def _of_nothing(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     return ops.broadcast_to(number, shape=shape)
 
 
+def _euclidean_norm(x: Value, axes: Sequence[int], keepdims: int) -> Any:
+    """``sqrt(sum of squares)``, whose gradient at 0 is taken as 0: that of sqrt is infinite there."""
+    squares = ops.reduce_sum(ops.mul(x, x), axes=axes, keepdims=keepdims)
+    zero, one = (x.builder.scalar(n, x.type.dtype) for n in (0.0, 1.0))  # type: ignore[union-attr]
+    nothing = ops.equal(squares, zero)
+    return ops.where(nothing, zero, ops.sqrt(ops.where(nothing, one, squares)))
+
+
 def _reduced(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     """One of ONNX's reductions, in terms of the ops."""
     over: dict[str, Any] = {"axes": tuple(axes), "keepdims": keepdims}
@@ -49,7 +57,7 @@ def _reduced(name: str, x: Value, axes: Sequence[int], keepdims: int) -> Any:
     if name == "ReduceL1":
         return ops.reduce_sum(ops.abs(x), **over)
     if name == "ReduceL2":
-        return ops.sqrt(ops.reduce_sum(ops.mul(x, x), **over))
+        return _euclidean_norm(x, **over)
     if name == "ReduceSumSquare":
         return ops.reduce_sum(ops.mul(x, x), **over)
     if name == "ReduceLogSum":
@@ -123,7 +131,7 @@ def p_norm(value: Value, p: int, axes: Sequence[int]) -> Any:
     if p == 1:
         return ops.reduce_sum(ops.abs(value), axes=tuple(axes), keepdims=1)
     if p == 2:
-        return ops.sqrt(ops.reduce_sum(ops.mul(value, value), axes=tuple(axes), keepdims=1))
+        return _euclidean_norm(value, tuple(axes), 1)
     if p < 1:
         raise ModelError(f"p is {p}; expected at least 1")
     total = ops.reduce_sum(ops.pow(ops.abs(value), float(p)), axes=tuple(axes), keepdims=1)
