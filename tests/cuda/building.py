@@ -31,8 +31,7 @@ def standin_library():
     compiler = shlex.split(sysconfig.get_config_var("CXX") or "c++")
     includes = (f"-I{folder}" for folder in (build.INCLUDE, build.NATIVE, build.CUDA, HERE / "standin"))
     small_strips = ("-DDF_STRIP_BYTES=4096", "-DDF_STRIP_ELEMENTS=256", "-DDF_STRIP_DEPTH=8")
-    small_card = ("-DDF_FUSED_BLOCKS=1", "-DDF_ATTENTION_FILL=8")
-    flags = ("-x", "c++", *small_strips, *small_card, *includes)
+    flags = ("-x", "c++", *small_strips, "-DDF_FUSED_BLOCKS=1", *includes)
     units = tuple(
         build.Unit(path, flags, f"standin/{build.object_name(folder, path)}")
         for folder, pattern in ((build.CUDA, "*.cu"), (HERE / "standin", "*.cpp"))

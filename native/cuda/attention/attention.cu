@@ -12,12 +12,8 @@
 #include "attention/tensor.h"
 #include "attention/tile.h"
 
-#ifndef DF_ATTENTION_FILL
-#define DF_ATTENTION_FILL 264 /* blocks that keep a large card busy: two a multiprocessor */
-#endif
-
 enum {
-  FILL = DF_ATTENTION_FILL,
+  FILL = 264,      /* blocks that keep a large card busy: two for each of 132 multiprocessors */
   LEAST_KEYS = 64, /* of a split */
   MOST_SPLITS = 64
 };
@@ -33,7 +29,6 @@ template <int HEAD_, int DOWN_, int KEYS_, int RESIDENT_> struct tiles {
   static constexpr int WEIGHTS_PITCH = KEYS + DF_ATTENTION_WEIGHTS_GAP;
   static constexpr int FLOATS = (ROWS + 2 * KEYS) * PITCH + ROWS * WEIGHTS_PITCH;
 };
-typedef tiles<64, 8, 64, 2> tall;
 typedef tiles<64, 4, 64, 3> medium;
 typedef tiles<64, 1, 64, 3> few;
 typedef tiles<128, 4, 32, 2> large;
@@ -42,7 +37,7 @@ typedef tiles<128, 1, 32, 3> large_few;
 template <typename T>
 __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
     attend(const __grid_constant__ df_attention p, const __grid_constant__ df_attention_results r,
-           const __grid_constant__ df_attention_summary c) {
+           const __grid_constant__ df_attention_summary known) {
   DF_SHARED(float, q);
   float *k = q + T::ROWS * T::PITCH, *v = k + T::KEYS * T::PITCH, *weights = v + T::KEYS * T::PITCH;
   const int down = df_attention_down(), across = df_attention_across();
@@ -63,20 +58,20 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
     state[i].clear();
   df_attention_load<T::ROWS, T::HEAD>(q, in[DF_ATTENTION_Q], first, p.m);
   const int32_t last = static_cast<int32_t>(df_min(p.m, first + T::ROWS));
-  const float most_q = c.used ? c.most_of(DF_ATTENTION_Q, task.entry, first, last) : 0.0f;
+  const float most_q = known.used ? known.most_of(DF_ATTENTION_Q, task.entry, first, last) : 0.0f;
   /* The first tile from |tile| on that is not closed, as far as the states show, and whether the
    * mask does nothing there. */
   bool open = !masked;
   const auto next_open = [&](int32_t tile) {
-    for (; c.used && tile < task.end; tile += T::KEYS) {
+    for (; known.used && tile < task.end; tile += T::KEYS) {
       const int32_t end = static_cast<int32_t>(df_min(task.end, tile + T::KEYS));
-      const float2 range = c.mask_of(number, first, last, tile, end);
+      const float2 range = known.mask_of(number, first, last, tile, end);
       open = df_attention_is_open(range);
       if (!(range.y < 0.0f))
         break;
       const float bound =
-          df_attention_bound(p, most_q, c.most_of(DF_ATTENTION_K, task.entry, tile, end));
-      bool below = c.most_of(DF_ATTENTION_V, task.entry, tile, end) < INFINITY;
+          df_attention_bound(p, most_q, known.most_of(DF_ATTENTION_K, task.entry, tile, end));
+      bool below = known.most_of(DF_ATTENTION_V, task.entry, tile, end) < INFINITY;
 #pragma unroll
       for (int i = 0; i < T::DOWN; i++)
         if (first + down + i * DF_ATTENTION_DOWN < last)
@@ -194,7 +189,7 @@ __global__ void __launch_bounds__(DF_BLOCK)
 
 /* ---- Choosing ------------------------------------------------------------------------------- */
 
-enum { TALL, MEDIUM, FEW, LARGE, LARGE_FEW, TENSOR };
+enum { MEDIUM, FEW, LARGE, LARGE_FEW, TENSOR };
 
 struct choice {
   int32_t tiles, rows, splits, split_keys;
@@ -207,13 +202,10 @@ static choice choose(int64_t m, int64_t n, int64_t d, int64_t e, int64_t batch, 
   if (m <= DF_ATTENTION_DOWN) {
     c.tiles = large_head ? LARGE_FEW : FEW;
     c.rows = DF_ATTENTION_DOWN;
-  } else if (!large_head && df_divide_up(m, 128) * batch >= FILL &&
-             df_divide_up(m, 128) * 2 == df_divide_up(m, 64)) {
-    c.tiles = TALL;
-    c.rows = 128;
-  }
-  if (c.tiles != FEW && c.tiles != LARGE_FEW && df_attention_has_format(precision))
+  } else if (df_attention_has_format(precision)) {
     c.tiles = TENSOR;
+    c.rows = DF_ATTENTION_TENSOR_ROWS;
+  }
   const int64_t blocks = df_max(1, df_divide_up(m, c.rows) * batch);
   const int64_t splits = df_min(df_min(FILL / blocks, MOST_SPLITS), n / LEAST_KEYS);
   if (blocks * 2 <= FILL && splits > 1) {
@@ -228,31 +220,29 @@ static choice choose(int64_t m, int64_t n, int64_t d, int64_t e, int64_t batch, 
 
 template <typename T>
 static df_status launch(const df_call *call, const df_attention &p, const df_attention_results &r,
-                        const df_attention_summary &tiles, int64_t blocks) {
+                        const df_attention_summary &known, int64_t blocks) {
   constexpr int BYTES = T::FLOATS * static_cast<int>(sizeof(float));
   const df_status status = df_attention_allow(call, attend<T>, blocks, BYTES);
   if (status)
     return status;
   return DF_LAUNCH(call, (attend<T>), static_cast<unsigned>(blocks), DF_ATTENTION_THREADS, BYTES, p,
-                   r, tiles);
+                   r, known);
 }
 
 static df_status launch_tiles(const df_call *call, const df_attention &p,
-                              const df_attention_results &r, const df_attention_summary &tiles,
+                              const df_attention_results &r, const df_attention_summary &known,
                               const choice &c, int64_t blocks, int32_t precision) {
   switch (c.tiles) {
   case TENSOR:
-    return df_attention_tensor_run(call, p, r, tiles, c.rows, blocks, precision);
-  case TALL:
-    return launch<tall>(call, p, r, tiles, blocks);
+    return df_attention_tensor_run(call, p, r, known, blocks, precision);
   case MEDIUM:
-    return launch<medium>(call, p, r, tiles, blocks);
+    return launch<medium>(call, p, r, known, blocks);
   case FEW:
-    return launch<few>(call, p, r, tiles, blocks);
+    return launch<few>(call, p, r, known, blocks);
   case LARGE:
-    return launch<large>(call, p, r, tiles, blocks);
+    return launch<large>(call, p, r, known, blocks);
   default:
-    return launch<large_few>(call, p, r, tiles, blocks);
+    return launch<large_few>(call, p, r, known, blocks);
   }
 }
 
@@ -291,8 +281,8 @@ static df_status run(const df_call *call) {
   r.split_keys = c.split_keys;
   r.rows = batch * p.m;
   char *workspace = static_cast<char *>(call->workspace);
-  df_attention_summary tiles;
-  const df_status found = df_attention_summarize(call, p, batch, nullptr, workspace, &tiles);
+  df_attention_summary known;
+  const df_status found = df_attention_summarize(call, p, batch, nullptr, workspace, &known);
   if (found)
     return found;
   if (masked)
@@ -303,7 +293,7 @@ static df_status run(const df_call *call) {
   }
   r.fours = p.e % 4 == 0 && df_is_aligned<4>(r.splits > 1 ? r.partials : r.y);
   const df_status status =
-      launch_tiles(call, p, r, tiles, c, r.tiles * batch * c.splits, precision);
+      launch_tiles(call, p, r, known, c, r.tiles * batch * c.splits, precision);
   if (status || c.splits == 1)
     return status;
   return DF_LAUNCH(call, join_splits, df_blocks(r.rows * df_max(1, p.e), DF_BLOCK), DF_BLOCK, 0, p,

@@ -6,8 +6,9 @@
  * rows as the format has numbers per word. Where that is one, both are the same. The words behind
  * each row let the threads of a warp read different banks.
  *
- * A block has four warps, a warp TALL times 16 complete rows of a result: what are results of one
- * product are, rounded, words of the next one in the same thread. */
+ * A block has four warps, a warp 16 complete rows of a result: what are results of one product are,
+ * rounded, words of the next one in the same thread. 32 rows would read b half as often, but need
+ * registers that let half as many warps run, and these kernels wait for latencies. */
 #ifndef DF_CUDA_ATTENTION_FRAGMENTS_H
 #define DF_CUDA_ATTENTION_FRAGMENTS_H
 #include "attention/operands.h"
@@ -17,6 +18,7 @@ enum {
   DF_FRAGMENT_WARPS = 4,
   DF_FRAGMENT_THREADS = DF_FRAGMENT_WARPS * DF_WARP,
   DF_FRAGMENT_ROWS = 16,
+  DF_FRAGMENT_TILE_ROWS = DF_FRAGMENT_ROWS * DF_FRAGMENT_WARPS, /* of a block */
   DF_FRAGMENT_COLUMNS = 8,
   DF_FRAGMENT_WORDS = 8 /* along a sum */
 };
@@ -138,67 +140,58 @@ static __device__ __forceinline__ void df_fragment_load(uint32_t *by_rows, uint3
   share.put(by_rows, by_columns, x);
 }
 
-/* sums[i][j] += the product of rows [16 i, 16 i + 16) of a and rows [8 j, 8 j + 8) of b, both by
- * rows of |words| words; a is the first row of this warp. */
-template <typename F, int PITCH, int TALL, int COLUMNS>
+/* sums[j] += the product of 16 rows of a and rows [8 j, 8 j + 8) of b, both by rows of |words|
+ * words; a is the first row of this warp. */
+template <typename F, int PITCH, int COLUMNS>
 static __device__ __forceinline__ void
-df_fragment_rows(float (&sums)[TALL][COLUMNS][4], const uint32_t *a, const uint32_t *b, int words) {
+df_fragment_rows(float (&sums)[COLUMNS][4], const uint32_t *a, const uint32_t *b, int words) {
   const int from = df_fragment_group() * PITCH + df_fragment_in_group();
   a += from;
   b += from;
 #pragma unroll 2
   for (int k = 0; k < words; k += DF_FRAGMENT_WORDS) {
-    uint32_t left[TALL][4];
+    uint32_t left[4];
 #pragma unroll
-    for (int i = 0; i < TALL; i++)
-#pragma unroll
-      for (int w = 0; w < 4; w++)
-        left[i][w] = a[(i * DF_FRAGMENT_ROWS + w % 2 * 8) * PITCH + k + w / 2 * 4];
+    for (int w = 0; w < 4; w++)
+      left[w] = a[w % 2 * 8 * PITCH + k + w / 2 * 4];
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
       const uint32_t *right = b + j * DF_FRAGMENT_COLUMNS * PITCH + k;
-#pragma unroll
-      for (int i = 0; i < TALL; i++)
-        F::multiply(sums[i][j], left[i], right[0], right[4]);
+      F::multiply(sums[j], left, right[0], right[4]);
     }
   }
 }
 
-/* sums[i][j] += weights times columns [8 j, 8 j + 8) of b by columns: |weights| are results of a
+/* sums[j] += weights times columns [8 j, 8 j + 8) of b by columns: |weights| are results of a
  * product, 8 DEPTH of each row. */
-template <typename F, int PITCH, int TALL, int DEPTH, int COLUMNS>
-static __device__ __forceinline__ void df_fragment_columns(float (&sums)[TALL][COLUMNS][4],
-                                                           const float (&weights)[TALL][DEPTH][4],
+template <typename F, int PITCH, int DEPTH, int COLUMNS>
+static __device__ __forceinline__ void df_fragment_columns(float (&sums)[COLUMNS][4],
+                                                           const float (&weights)[DEPTH][4],
                                                            const uint32_t *b) {
   constexpr bool SAME = F::PER_WORD == 1;
   /* Where the words of a are numbers 2 t and 2 t + 1 of eight, so must be those of b. */
   b += df_fragment_in_group() * (SAME ? 2 : 1) * PITCH + df_fragment_group();
 #pragma unroll
   for (int k = 0; k < DEPTH; k += F::PER_WORD) {
-    uint32_t left[TALL][4];
-#pragma unroll
-    for (int i = 0; i < TALL; i++) {
-      const float (&w)[4] = weights[i][k];
-      if constexpr (SAME) {
-        left[i][0] = F::word(w[0]);
-        left[i][1] = F::word(w[2]);
-        left[i][2] = F::word(w[1]);
-        left[i][3] = F::word(w[3]);
-      } else {
-        const float (&more)[4] = weights[i][k + 1];
-        left[i][0] = F::word(w[0], w[1]);
-        left[i][1] = F::word(w[2], w[3]);
-        left[i][2] = F::word(more[0], more[1]);
-        left[i][3] = F::word(more[2], more[3]);
-      }
+    const float (&w)[4] = weights[k];
+    uint32_t left[4];
+    if constexpr (SAME) {
+      left[0] = F::word(w[0]);
+      left[1] = F::word(w[2]);
+      left[2] = F::word(w[1]);
+      left[3] = F::word(w[3]);
+    } else {
+      const float (&more)[4] = weights[k + 1];
+      left[0] = F::word(w[0], w[1]);
+      left[1] = F::word(w[2], w[3]);
+      left[2] = F::word(more[0], more[1]);
+      left[3] = F::word(more[2], more[3]);
     }
     const uint32_t *row = b + k / F::PER_WORD * DF_FRAGMENT_WORDS * PITCH;
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
       const uint32_t *right = row + j * DF_FRAGMENT_COLUMNS;
-#pragma unroll
-      for (int i = 0; i < TALL; i++)
-        F::multiply(sums[i][j], left[i], right[0], right[(SAME ? 1 : 4) * PITCH]);
+      F::multiply(sums[j], left, right[0], right[(SAME ? 1 : 4) * PITCH]);
     }
   }
 }

@@ -10,13 +10,12 @@ static inline bool df_attention_has_format(int32_t precision) {
   return precision == DF_TF32 || precision == DF_BF16;
 }
 
-enum { DF_ATTENTION_TENSOR_ROWS = 64, DF_ATTENTION_TENSOR_TALL_ROWS = 128 }; /* of a tile */
+enum { DF_ATTENTION_TENSOR_ROWS = 64 }; /* of a tile */
 
-/* What attend of attention/attention.cu computes, on |blocks| blocks with tiles of so many rows:
- * the tall ones for heads of 64 and less. */
+/* What attend of attention/attention.cu computes, on |blocks| blocks. */
 df_status df_attention_tensor_run(const df_call *call, const df_attention &p,
-                                  const df_attention_results &r, const df_attention_summary &tiles,
-                                  int32_t rows, int64_t blocks, int32_t precision);
+                                  const df_attention_results &r, const df_attention_summary &known,
+                                  int64_t blocks, int32_t precision);
 
 /* What attend_grad of attention/grad.cu computes. */
 df_status df_attention_tensor_grad_run(const df_call *call, const df_attention &p,

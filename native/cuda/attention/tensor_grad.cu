@@ -5,13 +5,14 @@
 #include "attention/mask.h"
 #include "attention/tensor.h"
 
-enum { RESIDENT = 2, ROWS = DF_FRAGMENT_ROWS * DF_FRAGMENT_WARPS };
+enum { ROWS = DF_FRAGMENT_TILE_ROWS };
 
 /* The number format, what each head is padded to, and the rows of a tile of those that a block
- * passes over. */
-template <typename F_, int HEAD_, int PASSING_> struct tiles {
+ * passes over: few, so that more blocks run and one computes while another one waits. */
+template <typename F_, int HEAD_> struct tiles {
   typedef F_ F;
-  static constexpr int HEAD = HEAD_, PASSING = PASSING_;
+  static constexpr int HEAD = HEAD_, PASSING = 32;
+  static constexpr int RESIDENT = HEAD == 64 ? 3 : 2; /* blocks that a multiprocessor shall hold */
   static constexpr int ACROSS = PASSING / DF_FRAGMENT_COLUMNS;
   static constexpr int COLUMNS = HEAD / DF_FRAGMENT_COLUMNS;
   typedef df_fragment_tile<F, ROWS, HEAD> own;
@@ -23,7 +24,7 @@ template <typename F_, int HEAD_, int PASSING_> struct tiles {
 
 /* Rows of a result of |width| columns, as far as there are |rows|. */
 template <int COLUMNS>
-static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[1][COLUMNS][4],
+static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[COLUMNS][4],
                                                 int32_t first, int32_t rows, int32_t width) {
   const bool pairs = width % 2 == 0 && reinterpret_cast<uintptr_t>(to) % 8 == 0;
 #pragma unroll
@@ -34,7 +35,7 @@ static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[1
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
       const int column = j * DF_FRAGMENT_COLUMNS + df_fragment_in_group() * 2;
-      const float *result = &sums[0][j][half * 2];
+      const float *result = &sums[j][half * 2];
       float *at = to + row * width + column;
       if (pairs && column < width)
         *reinterpret_cast<float2 *>(at) = make_float2(result[0], result[1]);
@@ -48,7 +49,7 @@ static __device__ __forceinline__ void put_rows(float *to, const float (&sums)[1
 
 /* As attend_grad: a block per tile of keys (KEYS) or of queries of a batch entry. */
 template <typename T, bool KEYS>
-__global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
+__global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
     attend_grad_by_fragments(const __grid_constant__ df_attention p,
                              const __grid_constant__ df_attention_gradients g) {
   typedef typename T::F F;
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
     }
   }
 
-  float sums[1][T::COLUMNS][4] = {}, sums_2[1][KEYS ? T::COLUMNS : 1][4] = {};
+  float sums[T::COLUMNS][4] = {}, sums_2[KEYS ? T::COLUMNS : 1][4] = {};
   for (int32_t from = 0; from < columns; from += T::PASSING) {
     bool adds = masked;
     if (g.tiles.used) {
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
       mask_tile::load(added_to, mask, KEYS ? from : first, p.m, KEYS ? first : from, p.n);
     df_async_wait();
     __syncthreads();
-    float s[1][T::ACROSS][4] = {}, ds[1][T::ACROSS][4] = {};
+    float s[T::ACROSS][4] = {}, ds[T::ACROSS][4] = {};
     df_fragment_rows<F, tile::ROW_PITCH>(s, own + warp * tile::ROW_PITCH, passing, d);
     df_fragment_rows<F, tile::ROW_PITCH>(ds, own_2 + warp * tile::ROW_PITCH, passing_2, e);
     const bool edge = first + ROWS > rows || from + T::PASSING > columns;
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, RESIDENT)
           const float added = adds ? added_to[query * mask_tile::PITCH + key] : 0.0f;
           const float base = !KEYS ? row_sum[half] : there ? logsum[from + column] : 0.0f;
           const float mean = !KEYS ? row_delta[half] : there ? delta[from + column] : 0.0f;
-          float &weight = s[0][j][half * 2 + f], &error = ds[0][j][half * 2 + f];
+          float &weight = s[j][half * 2 + f], &error = ds[j][half * 2 + f];
           weight = there ? __expf(fmaf(weight, p.scale, added) - base) : 0.0f;
           error = there ? weight * (error - mean) * p.scale : 0.0f;
         }
@@ -180,8 +181,8 @@ static df_status launch_both(const df_call *call, const df_attention &p,
 template <typename F>
 static df_status launch_format(const df_call *call, const df_attention &p,
                                const df_attention_gradients &g, int64_t batch) {
-  return df_max(p.d, p.e) > 64 ? launch_both<tiles<F, 128, 32>>(call, p, g, batch)
-                               : launch_both<tiles<F, 64, 64>>(call, p, g, batch);
+  return df_max(p.d, p.e) > 64 ? launch_both<tiles<F, 128>>(call, p, g, batch)
+                               : launch_both<tiles<F, 64>>(call, p, g, batch);
 }
 
 df_status df_attention_tensor_grad_run(const df_call *call, const df_attention &p,
