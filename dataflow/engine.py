@@ -24,6 +24,7 @@ from .planning.budget import check_budget
 from .planning.series import series_of
 from .plugin.registry import registry_of
 
+MOST_AHEAD = 1 << 26  # bytes of scratch memory for sizes that may never come, where no state says that they will
 Key = tuple[tuple[Hashable, ...], Hashable]  # kind of program, and what it was made for
 
 
@@ -198,7 +199,10 @@ class Engine:
             OutOfMemoryError: a memory can't hold the last plan.
             LimitExceeded: the limits don't allow it.
         """
-        first, second, made = (self.compile(graph, mutable=varying) for graph in graphs)
+        made = self.compile(graphs[2], mutable=varying)
+        if self.state is None and made.plan.peak_bytes > MOST_AHEAD:
+            return f"the largest sizes would take {made.plan.peak_bytes} bytes; the most is {MOST_AHEAD}"
+        first, second = (self.compile(graph, mutable=varying) for graph in graphs[:2])
         if not can_move(made.plan, self.devices):
             return "a device cannot move from plan to plan"
         series = series_of(first.plan, second.plan, made.plan, count)

@@ -111,6 +111,17 @@ def test_lengths_that_fit_run_where_longer_ones_would_not(decoders):
     assert not any(isinstance(program, SeriesProgram) for program in session._now.engine.programs.values())
 
 
+def test_sizes_that_would_take_much_memory_are_not_planned_ahead():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("batch", 1 << 18))
+    g.output("y", df.ops.reduce_sum(df.ops.softmax(x, axis=-1), axes=(1,)))
+    session = df.Session(df.Model(g.build()), ["cpu"])
+    for batch in range(1, 6):
+        x = np.ones((batch, 1 << 18), np.float32)
+        assert session.run(x)["y"].shape == (batch, 1)
+    assert all(plan.peak_bytes < 1 << 25 for plan in session.plans)
+
+
 def test_results_go_where_the_caller_says(decoders):
     session = df.Session(decoders["all"], devices=["cpu"])
     for past in range(2, 8):

@@ -70,8 +70,8 @@ class _Numbers:
             self._item(item)
         for arena, rows in plan.lifetimes.items():
             for name, life, offset in rows:
-                self.alike.append((arena, name, life.start, life.stop, life.alignment))
                 if (name, offset) not in self._workspaces:
+                    self.alike.append((arena, name, life.start, life.stop, life.alignment))
                     self.rows.append(life.bytes)
 
     def _item(self, item: Item) -> None:
@@ -88,7 +88,7 @@ class _Numbers:
             self.alike.append(item.device)
 
     def _step(self, step: Step) -> None:
-        self.alike += [step.kernel, step.node.op, len(step.inputs), len(step.outputs), step.workspace is None]
+        self.alike += [step.kernel, step.node.op, len(step.inputs), len(step.outputs)]
         self.alike.append(step.prepacks)
         if step.workspace is not None:
             self._workspaces.add((f"{step.node.name}:workspace", step.workspace.offset))
