@@ -193,7 +193,7 @@ def test_two_sessions_run_at_the_same_time():
 
 def test_named_sizes_are_bound_per_call_and_plans_are_bounded():
     session = df.Session(small(), devices=["cpu"], plans=4)
-    for rows in (1, 2, 3, 4, 5, 6, 7, 1):
+    for rows in (1, 2, 4, 7, 3, 9, 6, 1):
         x = np.ones((rows, 6), np.float32)
         np.testing.assert_allclose(session.run(x)["y"], expected(x)[0], rtol=1e-5, atol=1e-6)
     assert len(session._loaded().engine.programs) == 4
