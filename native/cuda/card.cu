@@ -38,9 +38,10 @@ static cudaError_t choose(const df_card *card) {
   return cudaSetDevice(card->ordinal);
 }
 
-df_on_card::df_on_card(const df_card *card) : before(current_context()), status(choose(card)) {}
+df_on_card::df_on_card(const df_card *card)
+    : before(current_context()), restores(before || card->ordinal != 0), status(choose(card)) {}
 
 df_on_card::~df_on_card() {
-  if (the_driver().set && current_context() != before)
+  if (restores && the_driver().set && current_context() != before)
     the_driver().set(before);
 }

@@ -16,8 +16,9 @@ struct df_card {
 };
 
 /* Makes |card| the calling thread's while it lives; then the thread has again what it had before,
- * which may be none: choosing a card by its number would give it a context. An error that somebody
- * left behind is dropped, so that no launch is taken for its cause. */
+ * which may be none: choosing a card by its number would give it a context. A thread without one
+ * counts as one of the first card, and stays there if that is |card|. An error that somebody left
+ * behind is dropped, so that no launch is taken for its cause. */
 class df_on_card {
 public:
   explicit df_on_card(const df_card *card);
@@ -27,6 +28,7 @@ public:
 
 private:
   void *const before;
+  const bool restores;
 
 public:
   const cudaError_t status; /* why the card can't be chosen */
