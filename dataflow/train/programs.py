@@ -27,6 +27,7 @@ from ..ir.types import Array, TensorType
 from ..model import Model
 from ..passes.bind_shapes import dims_of
 from ..passes.dead_code import eliminate_dead_code
+from ..planning.offsets import lie_apart
 from .graphs import KEY_INPUT, Graphs, types_of
 from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, SQUARES, VALUES, WEIGHT
 from .objective import Objective
@@ -347,7 +348,7 @@ class Programs:
                 mutable=trained.changed(),
                 owners=trained.all_owners(),
                 newest=trained.initial,
-                scratch=self._scratch,
+                scratch=None if lie_apart() else self._scratch,
             )
 
         return self.engine.program(kind, tuple((name, array.shape) for name, array in batch.items()), build)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dataflow.ir.plan import Segment
+from dataflow.planning.offsets import values_apart
+from tests.execute import test_canaries as canaries
 from tests.models import test_models as models
 from tests.support import recorded
 from tests.train import test_programs as programs
@@ -42,6 +44,16 @@ def test_a_forced_mix_gives_the_same(family, third, cuda, refusing):
 def test_forward_backward_and_update_give_the_bits_of_step(third, cuda, refusing):
     registry = cuda if third is None else refusing(third, "cuda", cuda)
     programs.assert_apart_is_step(devices=DEVICES, registry=registry)
+
+
+@pytest.mark.parametrize("file", ["cnn", "lstm"])
+def test_no_kernel_of_a_training_writes_between_values(file, cuda):
+    expected, _ = canaries.train(file, devices=DEVICES, registry=cuda)
+    with values_apart():
+        losses, damages = canaries.train(file, devices=DEVICES, registry=cuda)
+    assert losses == expected
+    assert damages
+    assert damages == [None] * len(damages)
 
 
 NAMES = ("name", "file", "label", "optimizer")
