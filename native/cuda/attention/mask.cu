@@ -8,6 +8,27 @@ template <typename F>
 static __device__ __forceinline__ void for_each(const df_attention_matrix &x, int32_t first,
                                                 int32_t rows, int32_t key, int32_t columns, F f) {
   const float *from = x.at + first * x.row + key * x.column;
+  if (x.fours) {
+    const int32_t fours = columns / 4, all = rows * fours;
+    for (int32_t base = static_cast<int32_t>(threadIdx.x); base < all;
+         base += TOGETHER * int{DF_ATTENTION_BLOCK}) {
+      float4 v[TOGETHER];
+#pragma unroll
+      for (int k = 0; k < TOGETHER; k++) {
+        const int32_t index = base + k * DF_ATTENTION_BLOCK, at = index < all ? index : base;
+        const int32_t row = at / fours;
+        v[k] = *reinterpret_cast<const float4 *>(from + row * x.row + (at - row * fours) * 4);
+      }
+#pragma unroll
+      for (int k = 0; k < TOGETHER; k++) { /* the first again for those that are not there */
+        f(v[k].x);
+        f(v[k].y);
+        f(v[k].z);
+        f(v[k].w);
+      }
+    }
+    return;
+  }
   const int32_t count = rows * columns;
   const bool down = x.column != 1; /* threads side by side read rows that do so */
   for (int32_t base = static_cast<int32_t>(threadIdx.x); base < count;
@@ -22,7 +43,7 @@ static __device__ __forceinline__ void for_each(const df_attention_matrix &x, in
     }
 #pragma unroll
     for (int k = 0; k < TOGETHER; k++)
-      f(v[k]); /* the first again for those that are not there */
+      f(v[k]);
   }
 }
 
@@ -53,7 +74,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_BLOCK)
     df_attention_matrix mask = p.matrices[DF_ATTENTION_MASK];
     mask.at += df_attention_offset(p, DF_ATTENTION_MASK, entry);
     float least = INFINITY, most = -INFINITY;
-    const int32_t rows = p.m, keys = mask.column ? p.n : 1;
+    const int32_t rows = mask.row ? p.m : 1, keys = mask.column ? p.n : 1;
     for_each(mask, row, static_cast<int32_t>(df_min(rows - row, DF_ATTENTION_SIDE)), key,
              static_cast<int32_t>(df_min(keys - key, DF_ATTENTION_SIDE)), [&](float x) {
                least = df_attention_smaller{}(least, x);
@@ -101,15 +122,15 @@ df_status df_attention_summarize(const df_call *call, const df_attention &p, int
                                  df_attention_summary *summary) {
   df_attention_summary s{};
   const df_attention_matrix &mask = p.matrices[DF_ATTENTION_MASK];
-  s.used = batch < INT32_MAX / 2 && mask.at && mask.row != 0 && p.m > DF_ATTENTION_SIDE / 4 &&
-           p.n > DF_ATTENTION_SIDE;
+  s.used = batch < INT32_MAX / 2 && mask.at && p.m > DF_ATTENTION_SIDE / 4 &&
+           p.n > (mask.row ? DF_ATTENTION_SIDE : 4 * DF_ATTENTION_SIDE);
   *summary = {};
   if (!s.used)
     return DF_OK;
   s.batch = batch;
   s.down = static_cast<int32_t>(df_divide_up(p.m, DF_ATTENTION_SIDE));
   s.across = static_cast<int32_t>(df_divide_up(p.n, DF_ATTENTION_SIDE));
-  s.mask_down = s.down;
+  s.mask_down = mask.row ? s.down : 1;
   s.mask_across = mask.column ? s.across : 1;
   s.mask = static_cast<float2 *>(workspace);
   s.logsum = logsum;

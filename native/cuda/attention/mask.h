@@ -105,8 +105,8 @@ static inline int64_t df_attention_summary_bytes(int64_t batch, int64_t m, int64
   return df_divide_up(floats, 16) * 16 * static_cast<int64_t>(sizeof(float));
 }
 
-/* Finds the summary where a mask is worth it, which has a row per query and more than one tile, in
- * |workspace|. |logsum| is null in forward. */
+/* Finds the summary in |workspace| where a mask is worth it: one that has a row per query and more
+ * than one tile of keys, or one row for all queries and many. |logsum| is null in forward. */
 df_status df_attention_summarize(const df_call *call, const df_attention &p, int64_t batch,
                                  const float *logsum, void *workspace,
                                  df_attention_summary *summary);
