@@ -8,8 +8,10 @@ python="${PYTHON:-python3}"
 export DATAFLOW_CUDA=on DATAFLOW_CUDA_ARCHS="${DATAFLOW_CUDA_ARCHS:-90}"
 step() { printf '\n== %s ==\n' "$*"; }
 
-step build
-"$python" -m pip install --quiet --no-deps --no-build-isolation --editable .
+if [ -z "${DATAFLOW_BUILT:-}" ]; then # set where the libraries came along with the tree
+  step build
+  "$python" -m pip install --quiet --no-deps --no-build-isolation --editable .
+fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 "$python" -m dataflow devices
 
