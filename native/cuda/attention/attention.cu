@@ -59,38 +59,26 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
   df_attention_load<T::ROWS, T::HEAD>(q, in[DF_ATTENTION_Q], first, p.m);
   const int32_t last = static_cast<int32_t>(df_min(p.m, first + T::ROWS));
   const float most_q = known.used ? known.most_of(DF_ATTENTION_Q, task.entry, first, last) : 0.0f;
-  /* The first tile from |tile| on that is not closed, as far as the states show, and whether the
-   * mask does nothing there. */
-  bool open = !masked;
-  const auto next_open = [&](int32_t tile) {
-    for (; known.used && tile < task.end; tile += T::KEYS) {
-      const int32_t end = static_cast<int32_t>(df_min(task.end, tile + T::KEYS));
-      const float2 range = known.mask_of(number, first, last, tile, end);
-      open = df_attention_is_open(range);
-      if (!(range.y < 0.0f))
-        break;
-      const float bound =
-          df_attention_bound(p, most_q, known.most_of(DF_ATTENTION_K, task.entry, tile, end));
-      bool below = known.most_of(DF_ATTENTION_V, task.entry, tile, end) < INFINITY;
+  df_attention_passing passing{p,    known,    task.entry, number, first,
+                               last, task.end, most_q,     !masked};
+  const auto is_below = [&](float most, float bound) {
+    bool below = true;
 #pragma unroll
-      for (int i = 0; i < T::DOWN; i++)
-        if (first + down + i * DF_ATTENTION_DOWN < last)
-          below = below && df_attention_is_below(range.y, bound, state[i].most);
-      if (__syncthreads_or(!below))
-        break;
-    }
-    return tile;
+    for (int i = 0; i < T::DOWN; i++)
+      if (first + down + i * DF_ATTENTION_DOWN < last)
+        below = below && df_attention_is_below(most, bound, state[i].most);
+    return below;
   };
   /* A tile is copied during the product before the one that needs it: v during that of q and k,
    * the next k during that with v. */
-  int32_t tile = next_open(task.begin); /* the first: no state shows that it is closed */
+  int32_t tile = passing.template next<T::KEYS>(task.begin, is_below); /* the first */
   if (tile < task.end)
     df_attention_load<T::KEYS, T::HEAD>(k, in[DF_ATTENTION_K], tile, task.end);
   df_async_wait();
   __syncthreads();
   while (tile < task.end) {
     df_attention_load<T::KEYS, T::HEAD>(v, in[DF_ATTENTION_V], tile, task.end);
-    const bool adds = !open;
+    const bool adds = !passing.open;
     if (adds) /* the mask lies where the weights will, element by element */
       mask_tile::load(weights, mask, first, p.m, tile, task.end);
     constexpr int ACROSS = T::KEYS / DF_ATTENTION_ACROSS;
@@ -129,7 +117,7 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
       for (int j = 0; j < T::COLUMNS; j++)
         y[i][j] *= factor.y;
     }
-    tile = next_open(tile + T::KEYS);
+    tile = passing.template next<T::KEYS>(tile + T::KEYS, is_below);
     df_async_wait();
     __syncthreads();
     if (tile < task.end)

@@ -74,6 +74,35 @@ static __device__ __forceinline__ float df_attention_bound(const df_attention &p
   return fabsf(p.scale) * static_cast<float>(p.d) * most_q * most_k * 1.001f; /* for rounding */
 }
 
+/* What a block of attention's forward kernels knows of the tiles before it: its rows are those of
+ * [first, last) of a batch entry. */
+struct df_attention_passing {
+  const df_attention &p;
+  const df_attention_summary &known;
+  int64_t entry, mask; /* the number of the mask */
+  int32_t first, last, end;
+  float most_q;
+  bool open; /* whether the mask does nothing in the tile that was found */
+
+  /* The first of the tiles of KEYS keys from |key| up to |end| that is not closed, as far as the
+   * rows show: |is_below|(mask, bound) says it for those of this thread. */
+  template <int KEYS, typename F> __device__ __forceinline__ int32_t next(int32_t key, F is_below) {
+    for (; known.used && key < end; key += KEYS) {
+      const int32_t key_end = static_cast<int32_t>(df_min(end, key + KEYS));
+      const float2 range = known.mask_of(mask, first, last, key, key_end);
+      open = df_attention_is_open(range);
+      if (!(range.y < 0.0f))
+        break;
+      const float bound = df_attention_bound(p, known.most_of(DF_ATTENTION_Q, entry, first, last),
+                                             known.most_of(DF_ATTENTION_K, entry, key, key_end));
+      const bool finite = known.most_of(DF_ATTENTION_V, entry, key, key_end) < INFINITY;
+      if (__syncthreads_or(!finite || !is_below(range.y, bound)))
+        break;
+    }
+    return key;
+  }
+};
+
 /* Results of attention_grad, and what its kernels read of each query. */
 struct df_attention_gradients {
   float *dq, *dk, *dv;

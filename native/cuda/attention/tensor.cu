@@ -48,32 +48,20 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
   df_fragment_load<F, ROWS, T::HEAD>(q, nullptr, in[DF_ATTENTION_Q], first, p.m);
   const int32_t last = static_cast<int32_t>(df_min(p.m, first + ROWS));
   const float most_q = known.used ? known.most_of(DF_ATTENTION_Q, task.entry, first, last) : 0.0f;
-  /* The first tile from |from| on that is not closed, as far as the states show, and whether the
-   * mask does nothing there. */
-  bool open = !masked;
-  const auto next_open = [&](int32_t from) {
-    for (; known.used && from < task.end; from += T::KEYS) {
-      const int32_t end = static_cast<int32_t>(df_min(task.end, from + T::KEYS));
-      const float2 range = known.mask_of(number, first, last, from, end);
-      open = df_attention_is_open(range);
-      if (!(range.y < 0.0f))
-        break;
-      const float bound =
-          df_attention_bound(p, most_q, known.most_of(DF_ATTENTION_K, task.entry, from, end));
-      bool below = known.most_of(DF_ATTENTION_V, task.entry, from, end) < INFINITY;
+  df_attention_passing passing{p,    known,    task.entry, number, first,
+                               last, task.end, most_q,     !masked};
+  const auto is_below = [&](float most, float bound) {
+    bool below = true;
 #pragma unroll
-      for (int half = 0; half < 2; half++)
-        if (first + warp + half * 8 + group < last)
-          below = below && df_attention_is_below(range.y, bound, state[half].most);
-      if (__syncthreads_or(!below))
-        break;
-    }
-    return from;
+    for (int half = 0; half < 2; half++)
+      if (first + warp + half * 8 + group < last)
+        below = below && df_attention_is_below(most, bound, state[half].most);
+    return below;
   };
   /* A tile is fetched during the product before the one that needs it: v during that of q and k,
    * the next k during that with v. */
   df_fragment_share<F, T::KEYS, T::HEAD> share;
-  int32_t from = next_open(task.begin); /* the first: no state shows that it is closed */
+  int32_t from = passing.template next<T::KEYS>(task.begin, is_below); /* the first */
   if (from < task.end) {
     share.fetch(in[DF_ATTENTION_K], from, task.end);
     share.put(k, nullptr, in[DF_ATTENTION_K]);
@@ -81,7 +69,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
   __syncthreads();
   while (from < task.end) {
     share.fetch(in[DF_ATTENTION_V], from, task.end);
-    const bool adds = !open;
+    const bool adds = !passing.open;
     if (adds)
       T::mask_tile::load(added_to, mask, first, p.m, from, task.end);
     float s[T::ACROSS][4] = {};
@@ -129,7 +117,7 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
       }
     }
     share.put(nullptr, v, in[DF_ATTENTION_V]);
-    from = next_open(from + T::KEYS);
+    from = passing.template next<T::KEYS>(from + T::KEYS, is_below);
     if (from < task.end)
       share.fetch(in[DF_ATTENTION_K], from, task.end);
     __syncthreads();
