@@ -106,3 +106,15 @@ def test_values_that_wait_for_later_steps_take_more_slots_than_a_full_block_has(
     g.output("y", df.ops.neg(y))
     feeds = {v.name: RANDOM.standard_normal((7, 130)).astype(np.float32) for v in xs}
     assert is_one_program(compared(cuda, g.build(), feeds))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_reduction_of_many_operands_fits_into_a_block_or_stays(cuda, count):
+    g = df.GraphBuilder()
+    xs = [g.input(f"x{i}", df.float32, (7, 130)) for i in range(count)]
+    y = df.ops.tanh(xs[0])
+    for x in xs[1:]:
+        y = df.ops.mul(y, x)
+    g.output("y", df.ops.reduce_sum(y, axes=(1,), keepdims=0))
+    feeds = {v.name: RANDOM.standard_normal((7, 130)).astype(np.float32) for v in xs}
+    assert "fused_elementwise" in ops_of(compared(cuda, g.build(), feeds))

@@ -213,8 +213,8 @@ static const char *accepts_reduction(const df_node *node) {
   default:
     return "it doesn't end with a reduction";
   }
-  return df_fused_bytes(df_fused_of(state.of.program, state.of.single, 0), DF_BLOCK) >
-                 DF_FUSED_SHARED
+  const int64_t most = DF_FUSED_SHARED - DF_WARP * int64_t{sizeof(double)}; /* it joins in some */
+  return df_fused_bytes(df_fused_of(state.of.program, state.of.single, 0), DF_BLOCK) > most
              ? "too many values are read by later steps for a block that reduces"
              : nullptr;
 }
