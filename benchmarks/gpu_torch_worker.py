@@ -32,6 +32,9 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = reduced
     torch.backends.cudnn.benchmark = True
     network = NETWORKS[name]()
+    with torch.no_grad():  # the exporter stores equal tensors once, and they would be trained as one
+        for parameter in network.parameters():
+            parameter.add_(1e-3 * torch.randn_like(parameter))
     data = np.load(f"{folder}/{name}.npz")
     x, y = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
     if mode == "graph" and not Path(f"{folder}/{name}.onnx").exists():

@@ -30,6 +30,7 @@ enum { TENSOR_NCHW = 0 };
 enum { CROSS_CORRELATION = 1 };
 enum { DEFAULT_MATH = 0, TENSOR_OP_MATH = 1, TENSOR_OP_MATH_ALLOW_CONVERSION = 2, FMA_MATH = 3 };
 enum { NON_DETERMINISTIC = 0, DETERMINISTIC = 1 };
+enum { FORWARD_WINOGRAD_NONFUSED = 7, GRADIENT_WINOGRAD_NONFUSED = 5 }; /* of both gradients */
 
 /* X(result, name, arguments); a tensor, a filter, a convolution are read only. */
 #define DF_DNN_FUNCTIONS(X)                                                                        \

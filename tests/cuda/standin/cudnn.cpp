@@ -36,7 +36,9 @@ struct convolution_content {
 namespace {
 
 enum { EXECUTION_FAILED = 5000 };
-enum { SCATTERS = 0, CONVERTS = 1, SPACIOUS = 6, PLAIN = 2 }; /* numbers of algorithms */
+/* Numbers of algorithms. The coarse one, in forward and of gradients, errs more than float32 may.
+ */
+enum { SCATTERS = 0, CONVERTS = 1, SPACIOUS = 6, PLAIN = 2, COARSE = 7, COARSE_GRADIENT = 5 };
 
 std::set<handle> handles;
 
@@ -150,13 +152,14 @@ void store(const std::vector<double> &sums, float *out) {
 int bytes_of(const shape &s, int algo, size_t *out) {
   if (!out)
     return BAD_PARAM;
-  if (algo != SCATTERS && algo != CONVERTS && algo != SPACIOUS && algo != PLAIN)
+  if (algo != SCATTERS && algo != CONVERTS && algo != SPACIOUS && algo != PLAIN && algo != COARSE &&
+      algo != COARSE_GRADIENT)
     return NOT_SUPPORTED;
   *out = algo == SPACIOUS ? static_cast<size_t>(size_of(s.out) + 3) * 16 : 0;
   return SUCCESS;
 }
 
-int suggest(handle h, const shape &s, int wanted, int *found, candidate *out) {
+int suggest(handle h, const shape &s, int coarse, int wanted, int *found, candidate *out) {
   if (!is_real(h))
     return NOT_INITIALIZED;
   if (wanted < 1 || !found || !out)
@@ -169,6 +172,7 @@ int suggest(handle h, const shape &s, int wanted, int *found, candidate *out) {
       {SCATTERS, SUCCESS, 1, 0, NON_DETERMINISTIC, math, {}},
       {CONVERTS, SUCCESS, 2, 0, DETERMINISTIC, TENSOR_OP_MATH_ALLOW_CONVERSION, {}},
       {3, NOT_SUPPORTED, -1, 0, DETERMINISTIC, math, {}},
+      {coarse, SUCCESS, 2, 0, DETERMINISTIC, math, {}},
       {SPACIOUS, SUCCESS, 3, 0, DETERMINISTIC, math, {}},
       {PLAIN, SUCCESS, 4, 0, DETERMINISTIC, math, {}}};
   *found = 0;
@@ -189,7 +193,8 @@ int check_launch(handle h, const shape &s, const void *alpha, const void *beta, 
   if (!is_real(h))
     return NOT_INITIALIZED;
   if (!alpha || !beta || !out || !first || !second || *static_cast<const float *>(alpha) != 1.0f ||
-      *static_cast<const float *>(beta) != 0.0f || algo == SCATTERS || algo == CONVERTS)
+      *static_cast<const float *>(beta) != 0.0f || algo == SCATTERS || algo == CONVERTS ||
+      (!s.rounds && (algo == COARSE || algo == COARSE_GRADIENT)))
     return BAD_PARAM;
   int status = bytes_of(s, algo, &needed);
   if (status)
@@ -328,20 +333,24 @@ int cudnnSetConvolutionMathType(convolution conv, int math) {
   return SUCCESS;
 }
 
-int cudnnGetConvolutionForwardAlgorithm_v7(handle h, tensor x, filter w, convolution conv, tensor y,
-                                           int wanted, int *found, candidate *out) {
+static int suggest_for(handle h, tensor x, filter w, convolution conv, tensor y, int coarse,
+                       int wanted, int *found, candidate *out) {
   shape s;
   int status = read_shape(x, w, conv, y, &s);
-  return status ? status : suggest(h, s, wanted, found, out);
+  return status ? status : suggest(h, s, coarse, wanted, found, out);
+}
+int cudnnGetConvolutionForwardAlgorithm_v7(handle h, tensor x, filter w, convolution conv, tensor y,
+                                           int wanted, int *found, candidate *out) {
+  return suggest_for(h, x, w, conv, y, COARSE, wanted, found, out);
 }
 int cudnnGetConvolutionBackwardDataAlgorithm_v7(handle h, filter w, tensor dy, convolution conv,
                                                 tensor dx, int wanted, int *found, candidate *out) {
-  return cudnnGetConvolutionForwardAlgorithm_v7(h, dx, w, conv, dy, wanted, found, out);
+  return suggest_for(h, dx, w, conv, dy, COARSE_GRADIENT, wanted, found, out);
 }
 int cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle h, tensor x, tensor dy, convolution conv,
                                                   filter dw, int wanted, int *found,
                                                   candidate *out) {
-  return cudnnGetConvolutionForwardAlgorithm_v7(h, x, dw, conv, dy, wanted, found, out);
+  return suggest_for(h, x, dw, conv, dy, COARSE_GRADIENT, wanted, found, out);
 }
 
 int cudnnGetConvolutionForwardWorkspaceSize(handle h, tensor x, filter w, convolution conv,
