@@ -31,7 +31,8 @@ for file in ("mobile", "gpt_script", "unet"):
             for name, array in gradients.items():
                 np.testing.assert_array_equal(array, others[name])
             steps = [s for p in plans.values() for g in p.segments for s in g.steps]
-            fused[fuse] |= {s.node.op.name for s in steps if s.node.op.pattern}
+            own = {"gelu"} if file == "gpt_script" else set()  # an operator of its file
+            fused[fuse] |= {s.node.op.name for s in steps if s.node.op.pattern} - own
 assert fused[True] and not fused[False], fused
 """
 

@@ -1,18 +1,15 @@
 """What can't be imported or trained is said once, with every cause: node, operator and opset."""
 
-import re
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dataflow as df
 from dataflow_onnx.loading import load_bytes
-from dataflow_onnx.operators import STANDARD
 from tests import support
 from tests.support import onnx_model
 
@@ -128,11 +125,3 @@ def test_parameters_that_cannot_be_trained():
     g.output("y", df.ops.add(x, df.ops.cast(df.ops.add(*integers), to=df.float32)))
     with pytest.raises(df.InputError, match=r"'i' is int64\[4\], 'j' is int64\[4\]"):
         df.Trainer(df.Model(g.build()), trainable=["i", "j"])
-
-
-def test_the_operators_that_the_page_lists_are_those_without_a_converter():
-    page = (ROOT / "docs/models.md").read_text()
-    listed = set(re.findall(r"`(\w+)`", page.split("without a converter")[1].split(".\n")[0]))
-    own = {s.name: s for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}
-    missing = {name for name, schema in own.items() if STANDARD.find("", name, schema.since_version) is None}
-    assert listed & own.keys() == missing

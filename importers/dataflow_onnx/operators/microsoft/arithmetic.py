@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dataflow import int32, ops
+from dataflow.errors import ModelError
 
 from ...converters import Collector
 from ...emit import cast_to
@@ -22,7 +23,9 @@ def BiasAdd(c: Importer, x: T, bias: T, skip: T) -> Any:
 
 
 @operator("GatedAdd")
-def GatedAdd(c: Importer, x: T, y: T, gate: T) -> Any:
+def GatedAdd(c: Importer, x: T, y: T, gate: T, gate_weight: T | None = None) -> Any:
+    if gate_weight is not None:
+        raise ModelError("gate_weight, by which a gate is projected, is not supported")
     return ops.add(c.value(x), ops.mul(c.value(y), c.value(gate)))
 
 

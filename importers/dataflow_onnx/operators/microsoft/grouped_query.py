@@ -160,14 +160,17 @@ def GroupQueryAttention(
     v_scale: T | None = None,
     q_norm_weight: T | None = None,
     k_norm_weight: T | None = None,
+    query_seqlens: T | None = None,
     *,
     kv_num_heads: int,
     num_heads: int,
     causal: int = 1,
     do_rotary: int = 0,
+    k_norm_epsilon: float | None = None,
     k_quant_type: str = "NONE",
     kv_cache_bit_width: int = 0,
     local_window_size: int = -1,
+    q_norm_epsilon: float | None = None,
     qk_norm_epsilon: float = 1e-6,
     qk_output: int = 0,
     rotary_interleaved: int = 0,
@@ -182,6 +185,8 @@ def GroupQueryAttention(
         raise ModelError(f"{num_heads} heads of queries don't fit {kv_num_heads} of keys")
     if (k_quant_type, v_quant_type) != ("NONE", "NONE") or sliding_window_cache or qk_output:
         raise ModelError("a quantized cache, one of a window, or the scores as output are not supported")
+    if query_seqlens is not None:
+        raise ModelError("query_seqlens, with padding behind the queries of a batch, is not supported")
     q, k, v = _split(c, query, key, value, num_heads, kv_num_heads)
     batch, _, count, _ = q.type.shape
     if (past_key is None) != (past_value is None) or (q_norm_weight is None) != (k_norm_weight is None):
@@ -190,8 +195,8 @@ def GroupQueryAttention(
     rows = _rows(c, seqlens_k, total_sequence_length, batch, count, past)
     if q_norm_weight is not None and k_norm_weight is not None:
         q, k = (
-            ops.layer_norm(t, c.weight(w), axis=3, epsilon=qk_norm_epsilon, center=0)
-            for t, w in ((q, q_norm_weight), (k, k_norm_weight))
+            ops.layer_norm(t, c.weight(w), axis=3, epsilon=qk_norm_epsilon if own is None else own, center=0)
+            for t, w, own in ((q, q_norm_weight, q_norm_epsilon), (k, k_norm_weight, k_norm_epsilon))
         )
     if do_rotary:
         if cos_cache is None or sin_cache is None:

@@ -64,9 +64,12 @@ def MoE(
     normalize_routing_weights: int = 0,
     swiglu_fusion: int = 0,
     swiglu_limit: float | None = None,
+    swiglu_limit_after_activation: int = 0,
     use_sparse_mixer: int = 0,
 ) -> Any:
     """Every expert computes every token, so the cost is that of all experts and not of ``k``."""
+    if swiglu_limit_after_activation:
+        raise ModelError("swiglu_limit_after_activation is not supported; expected 0")
     if use_sparse_mixer:
         raise ModelError("use_sparse_mixer is not supported; expected 0")
     given = c.value(x)
