@@ -16,7 +16,7 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 "$python" -m dataflow devices
 
 failed=0
-results() { # what there is so far: a lent machine may end before the sanitizer does
+results() { # what there is so far, before the sanitizer, which takes long
   [ -z "${DATAFLOW_RESULTS:-}" ] || { mkdir -p "$DATAFLOW_RESULTS"; cp benchmarks/results/gpu_*.json "$DATAFLOW_RESULTS"; }
 }
 
