@@ -93,22 +93,24 @@ class Engine:
         with self._lock:
             return MappingProxyType(dict(self._programs))
 
+    def _used(self, key: Key) -> Program | None:
+        """The program that is kept, now the most recently used one; the caller holds the lock."""
+        program = self._programs.get(key)
+        if program is not None:
+            self._programs.move_to_end(key)
+        return program
+
     def find(self, kind: tuple[Hashable, ...], form: Hashable) -> Program | None:
         """The program of a kind for ``form``, where it is kept."""
-        programs, key = self._programs, (kind, form)
         with self._lock:
-            program = programs.get(key)
-            if program is not None:
-                programs.move_to_end(key)
-        return program
+            return self._used((kind, form))
 
     def program(self, kind: tuple[Hashable, ...], form: Hashable, make: Callable[[], Program]) -> Program:
         """The program of a kind for ``form``; ``make`` makes it where it isn't kept."""
         programs, key = self._programs, (kind, form)
         with self._lock:
-            program = programs.get(key)
+            program = self._used(key)
             if program is not None:
-                programs.move_to_end(key)
                 return program
             program = programs[key] = collection_paused(make)
             same = [known for known in programs if known[0] == kind]

@@ -65,7 +65,7 @@ def time_algorithms(
         variables.require(plan, lowered, dict(initial), lambda name: None)
         programs[name] = Program(plan, lowered, devices, variables)
     try:
-        if asynchronous:
+        if node.device in asynchronous:
             each = SECONDS / len(programs)
             return {name: _step_seconds(program, devices, arguments, each) for name, program in programs.items()}
         return _race(programs, arguments)
