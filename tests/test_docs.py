@@ -41,6 +41,16 @@ def test_the_code_of_the_readme_runs(tmp_path):
     assert (tmp_path / "tuned.onnx").exists()
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/training").glob("*.md")), ids=lambda page: page.stem)
+def test_the_code_of_a_page_about_training_runs(page, tmp_path, monkeypatch):
+    """All blocks of a page are one program; it may use the files in examples/."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert blocks, page.name
+    exec(compile("\n".join(blocks), page.name, "exec"), {"__name__": "__main__"})
+
+
 def test_the_recipe_for_an_op(tmp_path):
     """The op is declared in copies of the files, as the recipe says, and passes the gradient check and the kit."""
     for package in ("dataflow", "plugins", "importers"):
