@@ -138,7 +138,12 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--val-split", type=float, default=0.0, help="Part of the data to validate on instead.")
 @click.option("--classes", type=click.IntRange(min=1), help="Give the model a new last layer of so many classes.")
 @click.option("--trainable", multiple=True, metavar="PATTERN", help="Names, globs, head, bias, norm, last:N, !PATTERN.")
-@click.option("--loss", default="cross_entropy", show_default=True, help="A name, or module:object.")
+@click.option(
+    "--loss",
+    default="cross_entropy",
+    show_default=True,
+    help="A name or module:object; settings behind it as in name:key=value,key=value.",
+)
 @click.option("--output", "value", metavar="NAME", help="The value that the loss reads.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Of a micro-batch.")

@@ -1,4 +1,7 @@
-"""Losses, optimizers, metrics, schedules and callbacks by name: the core's, those of plugins, and ``module:object``."""
+"""Losses, optimizers, metrics, schedules and callbacks by name: the core's, those of plugins, and ``module:object``.
+
+Settings may stand behind each name: ``adamw:betas=(0.9,0.95)``, see ``host.settings``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 
 from ..errors import InputError, PluginError
 from ..host import checks
+from ..host.settings import split_settings
 from ..plugin.hookspecs import Named
 from .losses import MSE, BinaryCrossEntropy, CrossEntropy
 from .metrics import Accuracy, MeanAbsoluteError, TopK
@@ -69,10 +73,16 @@ class Names:
         Raises:
             InputError: it isn't one, or doesn't have these settings.
         """
-        found = self._found("optimizer", choice) if isinstance(choice, str) else choice
-        if isinstance(choice, str) and (isinstance(found, type) or (callable(found) and not _is_optimizer(found))):
-            found = _call(f"optimizer {choice!r}", found, settings)
-        elif settings:
+        found = choice
+        if isinstance(choice, str):
+            name, own = split_settings(choice)
+            twice = own.keys() & settings.keys()
+            if twice:
+                raise InputError(f"optimizer {choice!r}: {', '.join(sorted(twice))} is set beside it too")
+            found, settings = self._found("optimizer", name), {**own, **settings}
+            if isinstance(found, type) or (callable(found) and not _is_optimizer(found)):
+                found, settings = _call(f"optimizer {name!r}", found, settings), {}
+        if settings:
             raise InputError(f"optimizer {choice!r} is an object already: {', '.join(settings)} can't be set")
         if not _is_optimizer(found):
             raise InputError(f"optimizer is {checks.shown(found)}; expected one of df.optim, e.g. AdamW()")
@@ -82,8 +92,11 @@ class Names:
     def _made(self, kind: str, choice: Any) -> Any:
         if not isinstance(choice, str):
             return choice
-        found = self._found(kind, choice)
-        return _call(f"{kind} {choice!r}", found, {}) if isinstance(found, type) else found
+        name, settings = split_settings(choice)
+        found = self._found(kind, name)
+        if settings and not callable(found):
+            raise InputError(f"{kind} {name!r} is an object already: {', '.join(settings)} can't be set")
+        return _call(f"{kind} {name!r}", found, settings) if settings or isinstance(found, type) else found
 
     def _found(self, kind: str, name: str) -> Any:
         """What a name stands for, as it was registered or stands in its module."""

@@ -110,6 +110,22 @@ def test_a_name_may_stand_for_an_object_that_is_made_already():
         names.optimizer("halving", speed=1)
 
 
+def test_settings_stand_behind_any_name():
+    names = Names(load([Plugin()]).named)
+    assert names.loss("cross_entropy:label_smoothing=0.1,class_weights=[1,2]").class_weights == (1.0, 2.0)
+    assert names.optimizer("adamw:betas=(0.5,0.9)", lr=0.5) == df.optim.AdamW(lr=0.5, betas=(0.5, 0.9))
+    assert names.optimizer("dataflow:optim.SGD:momentum=0.5") == df.optim.SGD(momentum=0.5)
+    assert names.schedule("cosine:warmup=3,final=0.1") == df.schedules.Cosine(warmup=3, final=0.1)
+    with pytest.raises(df.InputError, match="optimizer 'sgd:lr=1': lr is set beside it too"):
+        names.optimizer("sgd:lr=1", lr=0.5)
+    with pytest.raises(df.InputError, match="optimizer 'fixed:lr=1' is an object already: lr can't be set"):
+        names.optimizer("fixed:lr=1")
+    with pytest.raises(df.InputError, match="metric 'largest' is an object already: k can't be set"):
+        names.metric("largest:k=1")
+    with pytest.raises(df.InputError, match=r"loss 'mse' can't be made with \{'k': 1\}: .*'k'"):
+        names.loss("mse:k=1")
+
+
 def test_objects_of_modules():
     here = "dataflow.losses"
     assert CORE_ONLY.loss(f"{here}:CrossEntropy") == df.losses.CrossEntropy()
