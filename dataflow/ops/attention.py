@@ -7,6 +7,7 @@ kernel for it runs these.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,8 +20,9 @@ from ..ir.types import TensorType
 from ..ir.value import Value
 from .arithmetic import add, div, exp, log, mul, sub
 from .control_flow import scan
-from .infer import broadcast_shape, builder_for, need, need_float, operand, same_dtype
+from .infer import broadcast_shape, builder_for, need, need_float, operand, same_dtype, scalar_like
 from .linalg import matmul, swapped
+from .logic import is_nan, where
 from .reduce import reduce_max, reduce_sum
 from .shape import reshape, transpose
 from .softmax import softmax
@@ -48,7 +50,14 @@ def _scores(q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | Non
 
 
 def _infer(
-    q: TensorType, kt: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, transposed: bool
+    q: TensorType,
+    kt: TensorType,
+    v: TensorType,
+    mask: TensorType | None = None,
+    *,
+    scale: float,
+    transposed: bool,
+    safe: bool,
 ) -> tuple[TensorType, TensorType]:
     shape = _scores(q, kt, v, mask)
     y = (*shape[:-1], v.shape[-1])
@@ -58,13 +67,22 @@ def _infer(
     return TensorType(q.dtype, y), TensorType(q.dtype, shape[:-1])
 
 
-def _decompose(q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, transposed: bool) -> Any:
+def _decompose(
+    q: Value, kt: Value, v: Value, mask: Value | None = None, *, scale: float, transposed: bool, safe: bool
+) -> Any:
     scores = _scored(q, kt, mask, scale)
-    y = matmul(softmax(scores, axis=-1), v)
+    weights = softmax(scores, axis=-1)
+    y = matmul(_instead_of_nan(weights, 0.0) if safe else weights, v)
     most = reduce_max(scores, axes=(-1,), keepdims=True)
     total = log(reduce_sum(exp(sub(scores, most)), axes=(-1,), keepdims=True))
     logsum = reshape(add(most, total), shape=scores.type.shape[:-1])
+    if safe:
+        logsum = _instead_of_nan(logsum, math.inf)
     return (transpose(y, perm=_SWAP_HEADS) if transposed else y), logsum
+
+
+def _instead_of_nan(x: Value, number: float) -> Value:
+    return where(is_nan(x), scalar_like(x, number), x)
 
 
 def _scored(q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
@@ -82,12 +100,15 @@ def _errors(
     mask: Value | None,
     scale: float,
     transposed: bool,
+    safe: bool,
 ) -> tuple[Value, Value, Value]:
     """The weights, the cotangent of the scores, and dy with heads before rows."""
     if transposed:
         dy, y = transpose(dy, perm=_SWAP_HEADS), transpose(y, perm=_SWAP_HEADS)
     column = (*logsum.type.shape, 1)
     weights = exp(sub(_scored(q, kt, mask, scale), reshape(logsum, shape=column)))
+    if safe:
+        weights = _instead_of_nan(weights, 0.0)
     delta = reduce_sum(mul(dy, y), axes=(-1,), keepdims=True)
     return weights, mul(weights, sub(matmul(dy, swapped(v)), delta)), dy
 
@@ -96,11 +117,11 @@ def _gradient(node: Node, dy: Value | None, dlogsum: Value | None = None) -> tup
     q, kt, v, mask = (*node.inputs, None)[:4]
     y, logsum = node.outputs
     assert q is not None and kt is not None and v is not None and y is not None and logsum is not None
-    scale, transposed = node.attributes["scale"], node.attributes["transposed"]
+    scale, options = node.attributes["scale"], node.attributes
     if dy is None:
         dy = mul(y, 0.0)
-    dq, dk, dv = attention_grad(dy, y, logsum, q, kt, v, mask, scale=scale, transposed=transposed)
-    weights, ds, _ = _errors(dy, y, logsum, q, kt, v, mask, scale, transposed)  # dead where the mask needs no gradient
+    dq, dk, dv = attention_grad(dy, y, logsum, q, kt, v, mask, **options)
+    weights, ds, _ = _errors(dy, y, logsum, q, kt, v, mask, **options)  # dead where the mask needs no gradient
     dkt = swapped(dk)
     if dlogsum is not None:
         more = mul(weights, reshape(dlogsum, shape=(*dlogsum.type.shape, 1)))
@@ -121,8 +142,9 @@ def _grad_infer(
     *,
     scale: float,
     transposed: bool,
+    safe: bool,
 ) -> tuple[TensorType, ...]:
-    expected = _infer(q, kt, v, mask, scale=scale, transposed=transposed)
+    expected = _infer(q, kt, v, mask, scale=scale, transposed=transposed, safe=safe)
     given = f"attention_grad: dy is {dy}, y {y}, logsum {logsum}; expected {expected[0]} and {expected[1]}"
     need((y, logsum) == expected and dy == y, given)
     lead = logsum.shape[:-1]
@@ -141,8 +163,9 @@ def _grad_decompose(
     *,
     scale: float,
     transposed: bool,
+    safe: bool,
 ) -> tuple[Value, ...]:
-    weights, ds, dy = _errors(dy, y, logsum, q, kt, v, mask, scale, transposed)
+    weights, ds, dy = _errors(dy, y, logsum, q, kt, v, mask, scale, transposed, safe)
     ds = mul(ds, scale)
     return matmul(ds, swapped(kt)), matmul(swapped(ds), q), matmul(swapped(weights), dy)
 
@@ -163,17 +186,18 @@ def _cost(node: Node) -> int:
     return scores * (2 * int(q.type.shape[-1]) + 2 * int(v.type.shape[-1]) + 10)
 
 
-def _pattern(scores: Callable[..., Any], scale: Callable[..., float], transposed: bool) -> Pattern:
+def _pattern(scores: Callable[..., Any], scale: Callable[..., float], transposed: bool, safe: bool) -> Pattern:
     """The pattern with these scores, which are made with constants of which the scale is a function."""
 
     def build(q: Value, kt: Value, v: Value, mask: Value | None = None, **constants: Any) -> Any:
         made = scores(q, kt, **constants)
-        y = matmul(softmax(made if mask is None else add(made, mask), axis=-1), v)
+        weights = softmax(made if mask is None else add(made, mask), axis=-1)
+        y = matmul(where(is_nan(weights), 0.0, weights) if safe else weights, v)
         return transpose(y, perm=_SWAP_HEADS) if transposed else y
 
     @functools.wraps(scale)
     def attributes(**constants: float) -> dict[str, float]:
-        return {"scale": scale(**constants), "transposed": transposed}
+        return {"scale": scale(**constants), "transposed": transposed, "safe": safe}
 
     return Pattern(build, attributes)
 
@@ -184,7 +208,10 @@ def _inverse(a: float) -> float:
 
 
 def _patterns() -> Iterator[Pattern]:
-    """The scale behind the product, on its operands, as factor or divisor, or none; the result transposed, or not."""
+    """The scale behind the product, on its operands, as factor or divisor, or none; the result transposed, or not.
+
+    Weights that are NaN become 0 in what PyTorch exports of ``scaled_dot_product_attention`` with a mask.
+    """
     positions: tuple[tuple[Callable[..., Any], Callable[..., float]], ...] = (
         (lambda q, kt, a: mul(matmul(q, kt), a), lambda a: a),
         (lambda q, kt, a: div(matmul(q, kt), a), _inverse),
@@ -193,9 +220,8 @@ def _patterns() -> Iterator[Pattern]:
         (lambda q, kt, a: matmul(div(q, a), kt), _inverse),
         (matmul, lambda: 1.0),
     )
-    for scores, scale in positions:
-        for transposed in (True, False):
-            yield _pattern(scores, scale, transposed)
+    for (scores, scale), transposed, safe in itertools.product(positions, (True, False), (True, False)):
+        yield _pattern(scores, scale, transposed, safe)
 
 
 attention: Op = Op(
@@ -203,14 +229,15 @@ attention: Op = Op(
     ("q", "kt", "v", "mask?"),
     _infer,
     outputs=("y", "+logsum"),
-    attributes={"scale": 1.0, "transposed": False},
+    attributes={"scale": 1.0, "transposed": False, "safe": False},
     gradient=_gradient,
     decompose=_decompose,
     cost=_cost,
     pattern=tuple(_patterns()),
     doc="y (..., M, E) = softmax(scale * q kt + mask) v with q (..., M, D), kt (..., D, N), v (..., N, E) and a mask "
     "that broadcasts to (..., M, N); transposed: y is (batch, M, heads, E). logsum (..., M): the logarithm of the sum "
-    "of e^scores along rows",
+    "of e^scores along rows. safe: weights that are NaN, as in a row of scores that are all -infinity, are 0, and the "
+    "row's logsum is infinity",
 )
 
 attention_grad: MultiOp = MultiOp(
@@ -218,7 +245,7 @@ attention_grad: MultiOp = MultiOp(
     ("dy", "y", "logsum", "q", "kt", "v", "mask?"),
     _grad_infer,
     outputs=("dq", "dk", "dv"),
-    attributes={"scale": 1.0, "transposed": False},
+    attributes={"scale": 1.0, "transposed": False, "safe": False},
     decompose=_grad_decompose,
     cost=_grad_cost,
     doc="the gradients by q (..., M, D), the transpose of kt (..., N, D) and v (..., N, E), for every entry of the "

@@ -13,13 +13,20 @@ def _scores(attributes: Attributes, q: Array, kt: Array, mask: Array | None) -> 
     return scores if mask is None else scores + mask
 
 
+def _instead_of_nan(x: Array, number: float) -> Array:
+    return np.where(np.isnan(x), x.dtype.type(number), x)
+
+
 def _attention(attributes: Attributes, q: Array, kt: Array, v: Array, mask: Array | None = None) -> tuple[Array, Array]:
     scores = _scores(attributes, q, kt, mask)
     most = scores.max(-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - most)
     total = weights.sum(-1, keepdims=True)
-    y = matmul({}, weights / total, v)
-    return y.transpose(0, 2, 1, 3) if attributes["transposed"] else y, (most + np.log(total))[..., 0]
+    weights, logsum = weights / total, (most + np.log(total))[..., 0]
+    if attributes["safe"]:
+        weights, logsum = _instead_of_nan(weights, 0), _instead_of_nan(logsum, np.inf)
+    y = matmul({}, weights, v)
+    return y.transpose(0, 2, 1, 3) if attributes["transposed"] else y, logsum
 
 
 def _attention_grad(attributes: Attributes, *operands: Array) -> tuple[Array, ...]:
@@ -28,6 +35,8 @@ def _attention_grad(attributes: Attributes, *operands: Array) -> tuple[Array, ..
     if attributes["transposed"]:
         dy, y = dy.transpose(0, 2, 1, 3), y.transpose(0, 2, 1, 3)
     weights = np.exp(_scores(attributes, q, kt, mask) - logsum[..., None])
+    if attributes["safe"]:
+        weights = _instead_of_nan(weights, 0)
     errors = weights * (dy @ np.swapaxes(v, -1, -2) - (dy * y).sum(-1, keepdims=True))
     errors *= np.asarray(attributes["scale"], errors.dtype)
     return errors @ np.swapaxes(kt, -1, -2), np.swapaxes(errors, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ dy

@@ -59,8 +59,8 @@ class Exported:
         shape = self.stored_as(np.array([0, 0, self.heads, self.size]))
         return self("Transpose", self("Reshape", name, shape), perm=perm)
 
-    def finish(self, scores, axis=-1):
-        y = self("MatMul", self("Softmax", scores, axis=axis), self.split("v"))
+    def finish(self, scores, axis=-1, weights=None):
+        y = self("MatMul", weights or self("Softmax", scores, axis=axis), self.split("v"))
         joined = self.stored_as(np.array([0, 0, self.heads * self.size]))
         y = self("Reshape", self("Transpose", y, perm=(0, 2, 1, 3)), joined)
         made = [(n, TensorProto.FLOAT, s) for n, s in self.shapes.items()]
@@ -128,6 +128,56 @@ def test_what_exporters_write_is_one_kernel(write, tmp_path):
     (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     (found,) = session.run(feeds).values()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_safe_softmax_is_one_kernel_and_rows_without_a_key_are_0(tmp_path):
+    """As PyTorch's exporters write scaled_dot_product_attention with a mask of booleans."""
+    g = Exported()
+    g.shapes["open"] = (2, 1, 1, g.keys)
+    factor = g.number(8**-0.25)
+    kt = g("Transpose", g.split("k"), perm=(0, 1, 3, 2))
+    allowed = g("Cast", "open", to=TensorProto.BOOL)
+    mask = g("Where", allowed, g.number(0), g.number(-np.inf))
+    scores = g("Add", g("MatMul", g("Mul", g.split("q"), factor), g("Mul", kt, factor)), mask)
+    weights = g("Softmax", scores, axis=-1)
+    weights = g("Where", g("IsNaN", weights), g.number(0), weights)
+    model = g.finish(scores, weights=weights)
+    onnx.save(model, tmp_path / "a.onnx")
+    session = df.Session(df.load(tmp_path / "a.onnx"), devices=["cpu"])
+    assert ops_of(session.plan()).count("attention") == 1
+    assert "softmax" not in ops_of(session.plan())
+    feeds = feeds_of(session.model.graph)
+    feeds["open"] = (feeds["open"] > 0).astype(np.float32)
+    feeds["open"][1] = 0
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (found,) = session.run(feeds).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found[1], 0)
+
+
+@pytest.mark.parametrize("n", [11, 1100])
+def test_gradients_of_rows_without_a_key_are_0(n):
+    """And those of the others are as in float64, also where a row of q is NaN."""
+    g = df.GraphBuilder()
+    q, kt, v, mask, dy = operands(g, (2, 20, 4), (2, 4, n), (2, n, 5), (2, 20, n), (2, 20, 5))
+    y, logsum = g.add(ops.attention, [q, kt, v, mask], {"safe": True}).outputs
+    g.output("y", y)
+    g.output("logsum", logsum)
+    gradients = ops.attention_grad(dy, y, logsum, q, kt, v, mask, safe=True)
+    for name, value in zip(("dq", "dk", "dv"), gradients, strict=True):
+        g.output(name, value)
+    graph = g.build()
+    feeds = feeds_of(graph)
+    feeds["x3"][0, :3] = -np.inf
+    feeds["x3"][1, 7, 2] = np.nan
+    exact = evaluate(graph, feeds, dtype=np.float64)
+    found = df.Session(graph, devices=["cpu"], threads=2).run(feeds)
+    for name, array in found.items():
+        np.testing.assert_allclose(array, exact[name], rtol=1e-4, atol=2e-5, err_msg=name)
+    assert np.isposinf(found["logsum"][0, :3]).all()
+    for name in ("y", "dq"):
+        np.testing.assert_array_equal(found[name][0, :3], 0)
+        np.testing.assert_array_equal(found[name][1, 7], 0)
 
 
 def test_what_else_reads_the_weights_keeps_them():
@@ -207,12 +257,16 @@ def test_many_rows_and_columns_are_split_with_the_same_bits_from_run_to_run(m, n
             np.testing.assert_array_equal(session.run(feeds)["y"], first)
 
 
+@pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize("n", [1, 7, 64, 1500])
-def test_closed_rows_infinities_and_nan_are_as_one_by_one(n):
+def test_closed_rows_infinities_and_nan_are_as_one_by_one(n, safe):
     shapes = [(9, 4), (4, n), (n, 5), (9, n)]
     g = df.GraphBuilder()
     q, kt, v, mask = operands(g, *shapes)
-    g.output("y", ops.matmul(ops.softmax(ops.add(ops.matmul(q, kt), mask), axis=-1), v))
+    weights = ops.softmax(ops.add(ops.matmul(q, kt), mask), axis=-1)
+    if safe:
+        weights = ops.where(ops.is_nan(weights), g.constant(np.zeros(1, np.float32)), weights)
+    g.output("y", ops.matmul(weights, v))
     graph = g.build()
     fused, apart = (df.Session(graph, devices=["cpu"], fuse=fuse) for fuse in (True, False))
     assert ops_of(fused.plan()) == ["attention"]
@@ -226,7 +280,7 @@ def test_closed_rows_infinities_and_nan_are_as_one_by_one(n):
     feeds = {f"x{i}": a for i, a in enumerate(arrays)}
     np.testing.assert_allclose(fused.run(feeds)["y"], apart.run(feeds)["y"], rtol=1e-4, atol=1e-5)
     feeds["x2"] = np.full((n, 5), 3e38, np.float32)  # their mean is finite
-    feeds["x2"][0, 1] = np.inf
+    feeds["x2"][0, 1] = np.inf  # 0 times it is NaN, in every row
     found, expected = fused.run(feeds)["y"], apart.run(feeds)["y"]
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     fine = ~np.isnan(expected) & (np.abs(expected) < 3.3e38)

@@ -47,19 +47,21 @@ def test_sizes_at_which_kernels_differ(sample, cuda):
     assert not [o for o in outcomes if o.status != "passed"]
 
 
-def attending(shapes, scale=0.5):
+def attending(shapes, scale=0.5, safe=False):
     """A graph of attention with both results, and its inputs."""
     random = np.random.default_rng(3)
     g = df.GraphBuilder()
     given = [g.input(name, df.float32, shape) for name, shape in zip(("q", "kt", "v", "mask"), shapes, strict=True)]
-    for name, value in zip(("y", "logsum"), g.add(ops.attention, given, {"scale": scale}).outputs, strict=True):
+    results = g.add(ops.attention, given, {"scale": scale, "safe": safe}).outputs
+    for name, value in zip(("y", "logsum"), results, strict=True):
         g.output(name, value)
     return g.build(), {v.name: random.standard_normal(v.type.sizes).astype(np.float32) for v in given}
 
 
+@pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize(("m", "n"), [(20, 7), (20, 150), (7, 600)])  # one tile, several, splits
-def test_closed_rows_infinities_and_nan_are_as_in_the_reference(m, n, cuda):
-    graph, feeds = attending([(m, 4), (4, n), (n, 5), (m, n)])
+def test_closed_rows_infinities_and_nan_are_as_in_the_reference(m, n, safe, cuda):
+    graph, feeds = attending([(m, 4), (4, n), (n, 5), (m, n)], safe=safe)
     mask = feeds["mask"]
     mask[1] = -np.inf  # a closed row
     mask[2] = np.inf
@@ -81,6 +83,33 @@ def test_closed_rows_infinities_and_nan_are_as_in_the_reference(m, n, cuda):
             np.testing.assert_array_equal(np.isnan(found), np.isnan(reference), name)
             fine = ~np.isnan(reference) & ~(np.abs(reference) > 3.3e38)
             np.testing.assert_allclose(found[fine], reference[fine], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("precision", "error"), [("float32", 1e-5), ("tf32", 2e-3)])
+def test_safe_rows_without_weights_have_no_gradient(precision, error, cuda):
+    """Closed rows, and such with a NaN among the scores, which q and k alone cause too."""
+    m, n, d = 40, 70, 8
+    g = df.GraphBuilder()
+    shapes = {"q": (m, d), "kt": (d, n), "v": (n, d), "mask": (m, n), "dy": (m, d)}
+    given = [g.input(name, df.float32, shape) for name, shape in shapes.items()]
+    y, logsum = g.add(ops.attention, given[:4], {"safe": True}).outputs
+    g.output("y", y)
+    gradients = ops.attention_grad(given[4], y, logsum, *given[:4], safe=True)
+    for name, value in zip(("dq", "dk", "dv"), gradients, strict=True):
+        g.output(name, value)
+    graph = g.build()
+    random = np.random.default_rng(5)
+    feeds = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds["mask"][:3] = -np.inf
+    feeds["mask"][35, 4] = np.nan
+    session = df.Session(graph, devices=["cuda"], registry=cuda, precision=precision)
+    assert ops_of(session.plan()) == ["attention", "attention_grad"]
+    expected = evaluate(graph, feeds, dtype=np.float64)
+    for name, found in session.run(feeds).items():
+        assert np.isfinite(expected[name]).all()
+        assert np.abs(found - expected[name]).max() <= error * np.abs(expected[name]).max(), name
+        if name in ("y", "dq"):
+            np.testing.assert_array_equal(found[[0, 1, 2, 35]], 0)
 
 
 def test_heads_that_fit_in_no_tile_are_computed_in_smaller_ops(cuda):

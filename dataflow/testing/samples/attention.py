@@ -22,6 +22,8 @@ def _attention() -> list[Sample]:
     rows += [Sample(ops.attention, (*heads, mask), {"scale": -1.5, "transposed": True}) for mask in broad]
     rows.append(Sample(ops.attention, (x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))))
     rows.append(Sample(ops.attention, (x(9, 6), x(6, 9), x(9, 3)), {"scale": 30.0}))
+    safe = (x(2, 5, 3), x(2, 3, 7), x(2, 7, 4), x(5, 7))
+    rows.append(Sample(ops.attention, safe, {"safe": True}, gradient=(0, 1, 2, 3)))
     return rows
 
 
@@ -44,6 +46,7 @@ def _attention_grad() -> list[Sample]:
     rows.append(Sample(ops.attention_grad, heads, {"scale": -0.5, "transposed": True}))
     broadcast = (x(4, 5, 2, 2), x(4, 5, 2, 2), _sums(4, 5, 2), x(4, 1, 2, 3), x(1, 5, 3, 4), x(5, 4, 2))
     rows.append(Sample(ops.attention_grad, broadcast))
+    rows.append(Sample(ops.attention_grad, heads[:6], {"scale": -0.5, "transposed": True, "safe": True}))
     return rows
 
 

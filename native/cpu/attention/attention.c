@@ -27,6 +27,7 @@
 #include "gemm/tile.h"
 
 #include <math.h>
+#include <string.h>
 
 enum {
   PANELS = 128 * 1024, /* floats of kt and v in the second cache */
@@ -167,6 +168,7 @@ typedef struct attention {
   const float *q, *kt, *v, *mask;
   float *y, *logsum; /* null where nobody wants it */
   float scale;
+  int safe;
   float *workspace;
 } attention;
 
@@ -212,6 +214,21 @@ static void multiply(float *c, int64_t c_row, factor a, const float *panels, int
   }
 }
 
+/* A row whose weights are NaN gets weights of 0: y has 0 v of the columns before |begin|, so that a
+ * NaN or an infinity of v stays, and the scores of the |n| columns from there on are 0. */
+static void clear_row(const attention *run, const task *at, float *scores, float *y,
+                      df_attention_sum *sum, int64_t begin, int64_t n) {
+  const int64_t e = run->p.e;
+  memset(scores, 0, (size_t)n * sizeof *scores);
+  memset(y, 0, (size_t)e * sizeof *y);
+  for (int64_t key = 0; key < begin; key++) {
+    const float *v = at->v.at + key * at->v.row;
+    for (int64_t j = 0; j < e; j++)
+      y[j] += 0.0f * v[j * at->v.column];
+  }
+  *sum = (df_attention_sum){1.0, INFINITY};
+}
+
 /* Scores -> weights of rows [i, i + rows) in columns [begin, begin + n), and what y has of those
  * before. */
 static void weigh_rows(const attention *run, const task *at, int64_t i, int64_t first, int64_t rows,
@@ -222,10 +239,13 @@ static void weigh_rows(const attention *run, const task *at, int64_t i, int64_t 
     if (p->masked)
       df_attention_mask(&row, at->mask + (i + r) * p->mask.row + begin * p->mask.column,
                         p->mask.column, at->mask_row);
-    const float kept =
-        DF_NAME(df_attention_weights)(&row, &at->sums[i + r - first], begin + n == p->n);
+    df_attention_sum *sum = &at->sums[i + r - first];
+    const int last = begin + n == p->n;
+    const float kept = DF_NAME(df_attention_weights)(&row, sum, last);
     float *y = at->y + (i + r) * p->y_row;
-    if (begin)
+    if (run->safe && last && isnan(sum->sum))
+      clear_row(run, at, row.scores, y, sum, begin, n);
+    else if (begin)
       for (int64_t j = 0; j < p->e; j++)
         y[j] *= kept;
   }
@@ -344,6 +364,7 @@ static df_status run_attention(const df_call *call) {
                    .v = call->inputs[2].data,
                    .y = y->data,
                    .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
+                   .safe = df_attr_int(call, DF_ATTENTION_SAFE) != 0,
                    .workspace = call->workspace};
   plan *p = &run.p;
   PLAN(p, call->inputs, call->n_inputs, y);

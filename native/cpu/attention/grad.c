@@ -109,6 +109,7 @@ typedef struct attention_grad {
   const float *in[MASK + 1];
   float *dq, *dk, *dv;
   float scale;
+  int safe;
   float *workspace;
 } attention_grad;
 
@@ -141,7 +142,7 @@ static void run_task(void *context, int64_t entry, int64_t count, int32_t worker
       const float delta = DF_NAME(df_attention_dot)(dy.at + i * dy.row, dy.column, y.at + i * y.row,
                                                     y.column, p->e);
       DF_NAME(df_attention_errors)(&row, ds + r * p->scores_row, run->in[LOGSUM][entry * p->m + i],
-                                   delta);
+                                   delta, run->safe);
     }
     const int32_t more = first > 0;
     const int last = rows < p->rows;
@@ -161,6 +162,7 @@ static df_status run_attention_grad(const df_call *call) {
                         .dk = call->outputs[1].data,
                         .dv = call->outputs[2].data,
                         .scale = (float)df_attr_float(call, DF_ATTENTION_SCALE),
+                        .safe = df_attr_int(call, DF_ATTENTION_SAFE) != 0,
                         .workspace = call->workspace};
   plan *p = &run.p;
   PLAN(p, call->inputs, call->n_inputs, df_attr_int(call, DF_ATTENTION_TRANSPOSED));

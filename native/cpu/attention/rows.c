@@ -106,8 +106,8 @@ float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_su
   return (float)(carried * inverse);
 }
 
-void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum,
-                                  float delta) {
+void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum, float delta,
+                                  int safe) {
   const df_vec scale = vec_splat(row->scale), base = vec_splat(logsum), mean = vec_splat(delta);
   const df_vec same = vec_splat(row->mask && !row->mask_step ? *row->mask : 0.0f);
   const float *mask = row->mask_step ? row->mask : NULL;
@@ -116,7 +116,9 @@ void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float 
     const int64_t some = df_min(DF_LANES, row->n - i);
     const df_vec added = mask ? vec_load_partial(mask + i, some) : same;
     const df_vec x = vec_load(s + i) * scale + added - base;
-    const df_vec p = exp_below_zero(-vec_max(vec_splat(LEAST), -x)); /* rounding may leave x > 0 */
+    df_vec p = exp_below_zero(-vec_max(vec_splat(LEAST), -x)); /* rounding may leave x > 0 */
+    if (safe)
+      p = vec_max(p, vec_zero()); /* which leaves a NaN out */
     vec_store(s + i, p);
     vec_store(ds + i, p * (vec_load(ds + i) - mean) * scale);
   }

@@ -26,9 +26,10 @@ typedef struct df_attention_sum {
 float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_sum *sum, int last);
 
 /* Scores -> weights e^(s - logsum), and |ds|, in which their gradients stand, -> the gradients of
- * what the scores were before they were scaled: scale * weight * (ds - delta). */
-void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum,
-                                  float delta);
+ * what the scores were before they were scaled: scale * weight * (ds - delta). |safe|: a weight
+ * that is NaN is 0. */
+void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum, float delta,
+                                  int safe);
 
 /* Sum of x[i * x_step] y[i * y_step]. */
 float DF_NAME(df_attention_dot)(const float *x, int64_t x_step, const float *y, int64_t y_step,

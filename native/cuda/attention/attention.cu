@@ -133,18 +133,21 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, T::RESIDENT)
     const int32_t row = first + down + i * DF_ATTENTION_DOWN;
     if (row >= p.m)
       continue;
-    float closed;
-    float *to = r.end_row(task, state[i], p, row, across == 0, &closed);
+    const df_attention_row own = r.end_row(task, state[i], p, row, across == 0);
+    const auto result = [&](float sum, int column) {
+      return own.result(sum, in[DF_ATTENTION_V], p.n, column);
+    };
 #pragma unroll
     for (int g = 0; g < T::COLUMNS; g += 4) {
       const int column = g * DF_ATTENTION_ACROSS + across * 4;
       if (r.fours && column < p.e)
-        *reinterpret_cast<float4 *>(to + column) = make_float4(
-            y[i][g] + closed, y[i][g + 1] + closed, y[i][g + 2] + closed, y[i][g + 3] + closed);
+        *reinterpret_cast<float4 *>(own.to + column) =
+            make_float4(result(y[i][g], column), result(y[i][g + 1], column + 1),
+                        result(y[i][g + 2], column + 2), result(y[i][g + 3], column + 3));
 #pragma unroll
       for (int f = 0; f < 4; f++)
         if (!r.fours && column + f < p.e)
-          to[column + f] = y[i][g + f] + closed;
+          own.to[column + f] = result(y[i][g + f], column + f);
     }
   }
 }
@@ -170,9 +173,13 @@ __global__ void __launch_bounds__(DF_BLOCK)
       y = fmaf(sum * factor.x, r.partials[(split * r.rows + at) * p.e + column], y * factor.y);
   }
   if (column == 0 && r.logsum)
-    r.logsum[at] = state.logsum();
-  if (p.e > 0)
-    r.row_of_y(at / p.m, at % p.m)[column] = y + state.closed();
+    r.logsum[at] = state.logsum(p.safe);
+  if (p.e == 0)
+    return;
+  df_attention_matrix in[DF_ATTENTION_OPERANDS];
+  p.entry(at / p.m, in);
+  const df_attention_row own{r.row_of_y(at / p.m, at % p.m), state.closed(), state.cleared(p.safe)};
+  own.to[column] = own.result(y, in[DF_ATTENTION_V], p.n, static_cast<int32_t>(column));
 }
 
 /* ---- Choosing ------------------------------------------------------------------------------- */
@@ -249,9 +256,9 @@ static df_status run(const df_call *call) {
   int64_t lead[DF_WALK_RANK];
   const int32_t n_lead = lead_of(y->shape, y->rank, transposed, lead);
   const bool masked = call->n_inputs > 3 && in[3].dtype != DF_NONE;
-  const df_attention p =
-      df_attention_of({&in[0], &in[1], &in[2], masked ? &in[3] : nullptr, nullptr, nullptr}, lead,
-                      n_lead, df_attr_float(call, DF_ATTENTION_SCALE));
+  const df_attention p = df_attention_of(
+      {&in[0], &in[1], &in[2], masked ? &in[3] : nullptr, nullptr, nullptr}, lead, n_lead,
+      df_attr_float(call, DF_ATTENTION_SCALE), df_attr_int(call, DF_ATTENTION_SAFE) != 0);
   const int64_t batch = df_product(lead, 0, n_lead);
   if (batch * p.m == 0)
     return DF_OK;

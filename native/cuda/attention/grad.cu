@@ -161,6 +161,8 @@ __global__ void __launch_bounds__(DF_ATTENTION_THREADS, RESIDENT)
         const float base = KEYS ? column_sum[j] : row_sum[i];
         const float mean = KEYS ? column_delta[j] : row_delta[i];
         s[i][j] = there ? expf(fmaf(s[i][j], p.scale, added) - base) : 0.0f;
+        if (p.safe)
+          s[i][j] = fmaxf(s[i][j], 0.0f); /* which leaves a NaN out */
         ds[i][j] = there ? s[i][j] * (ds[i][j] - mean) * p.scale : 0.0f;
       }
     }
@@ -228,9 +230,9 @@ static df_status run(const df_call *call) {
     y = transposed_heads(y, axes[1]);
   }
   const int32_t n_lead = dy.rank - 2;
-  const df_attention p =
-      df_attention_of({&in[Q], &in[KT], &in[V], masked ? &in[MASK] : nullptr, &dy, &y}, dy.shape,
-                      n_lead, df_attr_float(call, DF_ATTENTION_SCALE));
+  const df_attention p = df_attention_of(
+      {&in[Q], &in[KT], &in[V], masked ? &in[MASK] : nullptr, &dy, &y}, dy.shape, n_lead,
+      df_attr_float(call, DF_ATTENTION_SCALE), df_attr_int(call, DF_ATTENTION_SAFE) != 0);
   const int64_t batch = df_product(dy.shape, 0, n_lead);
   df_attention_gradients g{df_out<float>(call, 0), df_out<float>(call, 1), df_out<float>(call, 2),
                            df_in<const float>(call, LOGSUM)};

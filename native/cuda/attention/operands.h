@@ -34,6 +34,7 @@ struct df_attention_matrix {
 struct df_attention {
   int32_t m, n, d, e;
   float scale;
+  bool safe; /* weights that are NaN are 0 */
   df_attention_matrix matrices[DF_ATTENTION_OPERANDS];
   int64_t masks;                           /* different ones */
   df_walk<DF_ATTENTION_OPERANDS + 1> walk; /* over the batch; the last numbers the masks */
@@ -85,7 +86,7 @@ static inline df_attention_matrix df_attention_matrix_of(const df_tensor &x, boo
  * the shape of the batch; it has no more axes than can be walked over. */
 static inline df_attention
 df_attention_of(const df_tensor *const (&operands)[DF_ATTENTION_OPERANDS], const int64_t *lead,
-                int32_t n_lead, double scale) {
+                int32_t n_lead, double scale, bool safe) {
   df_attention out{};
   df_tensor outer[DF_ATTENTION_OPERANDS + 1] = {};
   const df_tensor *walked[DF_ATTENTION_OPERANDS + 1];
@@ -117,6 +118,7 @@ df_attention_of(const df_tensor *const (&operands)[DF_ATTENTION_OPERANDS], const
   out.n = static_cast<int32_t>(v->shape[v->rank - 2]);
   out.e = static_cast<int32_t>(v->shape[v->rank - 1]);
   out.scale = static_cast<float>(scale);
+  out.safe = safe;
   return out;
 }
 

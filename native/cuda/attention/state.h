@@ -40,7 +40,36 @@ struct df_attention_state {
   /* NaN for a row that is -infinity throughout, as softmax has it, else 0. */
   __device__ __forceinline__ float closed() const { return most == -INFINITY ? NAN : 0.0f; }
 
-  __device__ __forceinline__ float logsum() const { return most + logf(sum) + closed(); }
+  /* Whether weights are NaN that a safe softmax makes 0. */
+  __device__ __forceinline__ bool cleared(bool safe) const {
+    return safe && (most == -INFINITY || sum != sum);
+  }
+
+  __device__ __forceinline__ float logsum(bool safe) const {
+    return cleared(safe) ? INFINITY : most + logf(sum) + closed();
+  }
+};
+
+/* The sum of 0 v over all keys: 0, or NaN where v isn't finite. */
+static __device__ __forceinline__ float df_attention_of_nothing(const df_attention_matrix &v,
+                                                                int32_t n, int32_t column) {
+  const float *at = v.at + column * v.column;
+  float sum = 0.0f;
+  for (int32_t key = 0; key < n; key++)
+    sum = fmaf(0.0f, at[key * v.row], sum);
+  return sum;
+}
+
+/* Where the results of a row go, and what becomes of them. */
+struct df_attention_row {
+  float *to;
+  float closed; /* added to them */
+  bool cleared; /* whether its weights are 0 */
+
+  __device__ __forceinline__ float result(float y, const df_attention_matrix &v, int32_t n,
+                                          int32_t column) const {
+    return cleared ? df_attention_of_nothing(v, n, column) : y + closed;
+  }
 };
 
 /* Where results go. A block has a tile of rows of a batch entry and a split of its keys. */
@@ -76,22 +105,21 @@ struct df_attention_results {
   }
 
   /* Ends row |row| of a task, with |first| in one of its threads: notes its state or the logarithm
-   * of its sum. Returns where its results go; |closed| is to be added to them. */
-  __device__ __forceinline__ float *end_row(const task &t, const df_attention_state &state,
-                                            const df_attention &p, int32_t row, bool first,
-                                            float *closed) const {
+   * of its sum. */
+  __device__ __forceinline__ df_attention_row end_row(const task &t,
+                                                      const df_attention_state &state,
+                                                      const df_attention &p, int32_t row,
+                                                      bool first) const {
     const int64_t at = t.entry * p.m + row;
-    *closed = 0.0f;
     if (partials) {
       if (first)
         states[t.split * rows + at] = state;
-      return partials + (t.split * rows + at) * p.e;
+      return {partials + (t.split * rows + at) * p.e, 0.0f, false};
     }
-    if (p.n > 0)
-      *closed = state.closed();
     if (first && logsum)
-      logsum[at] = p.n > 0 ? state.logsum() : -INFINITY;
-    return row_of_y(t.entry, row);
+      logsum[at] = p.n > 0 ? state.logsum(p.safe) : -INFINITY;
+    return {row_of_y(t.entry, row), p.n > 0 ? state.closed() : 0.0f,
+            p.n > 0 && state.cleared(p.safe)};
   }
 };
 

@@ -132,19 +132,21 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
     const int32_t row = first + warp + half * 8 + group;
     if (row >= p.m)
       continue;
-    float closed;
-    float *to = r.end_row(task, state[half], p, row, pair == 0, &closed);
+    const df_attention_row own = r.end_row(task, state[half], p, row, pair == 0);
+    const auto result = [&](float sum, int column) {
+      return own.result(sum, in[DF_ATTENTION_V], p.n, column);
+    };
 #pragma unroll
     for (int j = 0; j < T::COLUMNS; j++) {
       const int column = j * DF_FRAGMENT_COLUMNS + pair;
-      const float *result = &y[j][half * 2];
+      const float *sums = &y[j][half * 2];
       if (r.fours && column < p.e)
-        *reinterpret_cast<float2 *>(to + column) =
-            make_float2(result[0] + closed, result[1] + closed);
+        *reinterpret_cast<float2 *>(own.to + column) =
+            make_float2(result(sums[0], column), result(sums[1], column + 1));
 #pragma unroll
       for (int f = 0; f < 2; f++)
         if (!r.fours && column + f < p.e)
-          to[column + f] = result[f] + closed;
+          own.to[column + f] = result(sums[f], column + f);
     }
   }
 }

@@ -139,6 +139,8 @@ __global__ void __launch_bounds__(DF_FRAGMENT_THREADS, T::RESIDENT)
           const float mean = !KEYS ? row_delta[half] : there ? delta[from + column] : 0.0f;
           float &weight = s[j][half * 2 + f], &error = ds[j][half * 2 + f];
           weight = there ? __expf(fmaf(weight, p.scale, added) - base) : 0.0f;
+          if (p.safe)
+            weight = fmaxf(weight, 0.0f); /* which leaves a NaN out */
           error = there ? weight * (error - mean) * p.scale : 0.0f;
         }
     }
