@@ -336,6 +336,7 @@ def devices(as_json: bool) -> None:
                 "memory": d.memory,
                 "kernels": sum(map(len, registry.kernels[key].values())),
                 "unavailable": why,
+                "by_default": key in registry.own,
             }
             for key, d in registry.devices.items()
             for why in [d.unavailable]
@@ -349,7 +350,8 @@ def devices(as_json: bool) -> None:
     for p in found["plugins"]:
         click.echo(f"plugin {p['name']}: {p['distribution']} {p['version']}" + _reason("set aside", p["problem"]))
     for d in found["devices"]:
-        click.echo(f"device {d['id']}: {d['kernels']} kernels" + _reason("unavailable", d["unavailable"]))
+        named = "" if d["by_default"] else ", used where it is named"
+        click.echo(f"device {d['id']}: {d['kernels']} kernels{named}" + _reason("unavailable", d["unavailable"]))
     click.echo(f"formats: {', '.join(found['formats']) or 'none'}")
 
 

@@ -30,7 +30,8 @@ class Execution:
     """How something runs; the options that a Session and a Trainer share.
 
     Attributes:
-        devices: ids in order of preference, each alone or with its options; None: the best available.
+        devices: ids in order of preference, each alone or with its options; None: those of ``DATAFLOW_DEVICES``, else
+            the best available ones of this project.
         threads: the most to use; None: what the machine lends.
         fold: compute at compile time what depends on constants alone.
         fuse: let one kernel compute several ops where a device has one for them.
@@ -79,10 +80,10 @@ def choose_devices(how: Execution, registry: Registry, graph: Graph) -> Placemen
         InputError: there is no such device, or nothing of the graph matches a pattern.
         DeviceError: a named device is unavailable; the message has the reason.
     """
-    if how.devices is None:
+    given = _given(how.devices)
+    if given is None:
         chosen = [*registry.of_role("accelerator"), *registry.of_role("host")]
     else:
-        given = _listed(how.devices)
         if not given:
             known = ", ".join(registry.devices)
             raise InputError(f"devices is empty; leave it out to use the best available, or name some of {known}")
@@ -96,6 +97,14 @@ def choose_devices(how: Execution, registry: Registry, graph: Graph) -> Placemen
     ordered += [d for d in registry.of_role("reference") if d not in ordered]
     pins = Pins(tuple(ordered), {} if how.pin is None else how.pin).for_graph(graph)
     return Placement(tuple(ordered), named or frozenset(ordered), pins)
+
+
+def _given(devices: Sequence[DeviceChoice] | DeviceChoice | None) -> list[tuple[str, Mapping[str, Any]]] | None:
+    """What the caller named, else the variable ``DATAFLOW_DEVICES``, e.g. ``"cuda,cpu"``; None: neither names any."""
+    if devices is None:
+        listed = [name.strip() for name in os.environ.get("DATAFLOW_DEVICES", "").split(",") if name.strip()]
+        return _listed(listed) if listed else None
+    return _listed(devices)
 
 
 def _listed(devices: Sequence[DeviceChoice] | DeviceChoice) -> list[tuple[str, Mapping[str, Any]]]:
@@ -119,7 +128,7 @@ def open_devices(how: Execution, placement: Placement, registry: Registry) -> De
     account = account_of(how.limits)
     checks.text("precision", how.precision, get_args(Precision))
     checks.instance("algorithms", how.algorithms, Algorithms)
-    options = {} if how.devices is None else dict(_listed(how.devices))
+    options = dict(_given(how.devices) or ())
     none: Mapping[str, Any] = MappingProxyType({})
     backends = {d: registry.devices[d].open(options.get(d, none), how.precision) for d in placement.devices}
     memories = {d: registry.devices[d].memory for d in placement.devices}

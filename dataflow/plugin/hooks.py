@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pluggy
 
 from . import hookspecs
+from .installed import GROUP, Plugin
 
-GROUP = "dataflow"
 _log = logging.getLogger("dataflow")
 
 
@@ -26,31 +27,49 @@ class Hooks:
         self.problems: dict[str, str] = {}
         self.given: dict[str, dict[str, list[Any]]] = {}
         self._later: dict[str, list[tuple[str, Any]]] = {}
+        self._versions: dict[str, str] = {}
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
 
-    def register(self, name: str, load: Callable[[], object]) -> None:
+    def register(self, plugin: Plugin, load: Callable[[], object]) -> None:
         """Adds the plugin that ``load`` gives, or sets it aside.
 
-        A plugin whose hooks have other arguments than their specifications, or no specification, is set aside too.
+        A plugin whose hooks have other arguments than their specifications, no specification or no mark is set aside
+        too.
         """
-        try:
-            plugin = load()
-            self._manager.register(plugin, name)
-        except Exception as error:  # anybody's code: whatever it raises is its reason
-            self.set_aside(name, f"{type(error).__name__}: {error}")
+        name = plugin.name
+        self._versions[name] = f" ({plugin.distribution} {plugin.version})" if plugin.distribution else ""
+        with self.guarded(name):
+            found = load()
+            self._manager.register(found, name)
+        if name in self.problems:
             return
+        unmarked = [hook for hook in hookspecs.HOOKS if _is_unmarked(getattr(found, hook, None))]
         try:
             self._manager.check_pending()
+            if unmarked:
+                raise pluggy.PluginValidationError(found, f"{', '.join(unmarked)}: not marked with @hookimpl")
+            if not self._manager.get_hookcallers(found):
+                raise pluggy.PluginValidationError(found, f"it has no hook; there are: {', '.join(hookspecs.HOOKS)}")
         except pluggy.PluginValidationError as error:
-            self._manager.unregister(plugin)
+            self._manager.unregister(found)
             self.set_aside(name, str(error))
 
     def set_aside(self, name: str, problem: str) -> None:
         """Keeps and logs the first problem of a plugin."""
         if name not in self.problems:
             self.problems[name] = problem
-            _log.warning("plugin %s was set aside: %s", name, problem)
+            _log.warning("plugin %s%s was set aside: %s", name, self._versions.get(name, ""), problem)
+
+    @contextmanager
+    def guarded(self, name: str, where: str = "") -> Iterator[None]:
+        """Sets a plugin aside when its code raises anything in this block, ``SystemExit`` too; Ctrl-C goes through."""
+        try:
+            yield
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # anybody's code: whatever it raises is its reason
+            self.set_aside(name, (f"{where}: " if where else "") + f"{type(error).__name__}: {error}")
 
     def offers(self, hook: str, kind: type, **arguments: Any) -> Iterator[tuple[str, Any]]:
         """What plugins that weren't set aside give for a hook, each record with the plugin's name.
@@ -72,17 +91,22 @@ class Hooks:
 
     def _ask(self, name: str, plugin: object, hook: str, kind: type, arguments: dict[str, Any]) -> Sequence[Any]:
         others = [other for other in self._manager.get_plugins() if other is not plugin]
-        try:
+        records: list[Any] = []
+        with self.guarded(name, hook):
             found = self._manager.subset_hook_caller(hook, others)(**arguments)
             records = [record for given in found for record in given]
             wrong = next((record for record in records if not isinstance(record, kind)), None)
             if wrong is not None:
                 raise TypeError(f"expected {kind.__name__} records, got {_described(wrong, kind)}")
-        except Exception as error:
-            self.set_aside(name, f"{hook}: {type(error).__name__}: {error}")
+        if name in self.problems:
             return ()
         self.given.setdefault(name, {}).setdefault(hook, []).extend(records)
         return records
+
+
+def _is_unmarked(member: object) -> bool:
+    """Whether what has the name of a hook is a function of the plugin's own without the mark of one."""
+    return callable(member) and not hasattr(member, "dataflow_impl") and not hasattr(member, "dataflow_spec")
 
 
 def _described(record: object, kind: type) -> str:

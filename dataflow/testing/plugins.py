@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import DataflowError
-from ..plugin.registry import NAMED, Registry, device_id, registry_of
+from ..plugin.offers import NAMED, device_id
+from ..plugin.registry import Registry, registry_of
 from ..train.losses import Loss
 from ..train.metrics import Metric
-from ..train.names import Names
+from ..train.names import CORE, Names
 from .conformance import Outcome, check_device
 
 
@@ -49,6 +50,8 @@ def check_plugin(plugin: str, *, registry: Registry | None = None) -> Iterator[O
 
 def _problem(kind: str, name: str, names: Names) -> str | None:
     """Why what a name stands for can't be used, or None."""
+    if name in CORE[kind]:
+        return f"dataflow has the {kind} {name!r}, which is used instead"
     make = {"loss": names.loss, "metric": names.metric, "schedule": names.schedule, "callback": names.callback}
     try:
         made: Any = names.optimizer(name) if kind == "optimizer" else make[kind](name)

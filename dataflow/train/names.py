@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import InputError, PluginError
+from ..errors import InputError
 from ..host import checks
 from ..host.settings import split_settings
 from ..plugin.hookspecs import Named
@@ -21,6 +22,7 @@ from .metrics import Accuracy, MeanAbsoluteError, TopK
 from .optimizers import SGD, AdamW, Optimizer, Schedule
 from .schedules import Constant, Cosine, Linear
 
+_log = logging.getLogger("dataflow")
 # By kind and name: what it is, or a class of which one is made.
 CORE: Mapping[str, Mapping[str, Any]] = {
     "loss": {"cross_entropy": CrossEntropy, "mse": MSE, "binary_cross_entropy": BinaryCrossEntropy},
@@ -101,9 +103,11 @@ class Names:
     def _found(self, kind: str, name: str) -> Any:
         """What a name stands for, as it was registered or stands in its module."""
         core, offered = CORE[kind], self.offered.get(kind, {})
-        for twice in core.keys() & offered.keys():
-            raise PluginError(f"{kind} {twice!r} is offered twice: by dataflow and by {offered[twice].plugin}")
         if name in core:
+            if name in offered:
+                _log.warning(
+                    "the %s %r of the plugin %s is not used: dataflow has one", kind, name, offered[name].plugin
+                )
             return core[name]
         if name in offered:
             return offered[name].value

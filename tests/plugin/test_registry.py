@@ -1,10 +1,13 @@
 """What plugins offer is gathered once, conflicts name both sides, and a plugin that fails stops nobody else."""
 
+import sys
 from types import ModuleType
 
 import pytest
 
 import dataflow as df
+from dataflow.ir.kernel import Kernel, OperandSpec
+from dataflow.passes.pipeline import Pass
 from dataflow.plugin.device import Device
 from dataflow.plugin.hookspecs import Converter, Named, hookimpl
 from dataflow.plugin.registry import load
@@ -33,10 +36,12 @@ def test_an_operator_that_two_plugins_offer_names_both():
     registry = load(
         [plugin("a", onnx_converters=lambda: [converter()]), plugin("b", onnx_converters=lambda: [converter()])]
     )
-    with pytest.raises(df.PluginError) as caught:
-        _ = registry.converters
-    text = "operator 'org.example.Twice, since 1' is offered twice: by a and by b"
-    assert text in str(caught.value)
+    assert problems(registry) == {"b": "operator 'org.example.Twice, since 1' is offered twice: by a and by b"}
+    assert len(registry.converters) == 1
+
+
+def problems(registry):
+    return {p.name: p.problem for p in registry.plugins if p.problem}
 
 
 class Lamp(Device):
@@ -55,25 +60,114 @@ def shine(name="shine"):
     return df.Op(name, ("x",), lambda x: x, decompose=df.ops.neg, doc="-x")
 
 
-def test_what_a_plugin_offers_twice_over_another_names_both():
+def test_what_a_plugin_offers_twice_over_another_names_both_and_the_earlier_stays():
     one = plugin("one", dataflow_ops=lambda: [shine()], dataflow_devices=lambda: [Lamp()])
-    ops = plugin("ops", dataflow_ops=lambda: [shine()])
+    ops = plugin("ops", dataflow_ops=lambda: [shine("dim"), shine()])
     devices = plugin("devices", dataflow_devices=lambda: [Lamp()])
-    with pytest.raises(df.PluginError, match="op 'shine' is offered twice: by one and by ops"):
-        load([one, ops])
-    with pytest.raises(df.PluginError, match="device 'lamp' is offered twice: by one and by devices"):
-        load([one, devices])
-    with pytest.raises(df.PluginError, match="op 'relu' is offered twice: by dataflow and by relu"):
-        load([plugin("relu", dataflow_ops=lambda: [shine("relu")])])
+    relu = plugin("relu", dataflow_ops=lambda: [shine("relu")])
+    itself = plugin("itself", dataflow_ops=lambda: [shine("dark"), shine("dark")])
+    registry = load([one, ops, devices, relu, itself])
+    assert problems(registry) == {
+        "ops": "op 'shine' is offered twice: by one and by ops",
+        "devices": "device 'lamp' is offered twice: by one and by devices",
+        "relu": "op 'relu' is offered twice: by dataflow and by relu",
+        "itself": "op 'dark' is offered twice: by itself and by itself",
+    }
+    assert {"shine", "lamp"} == {"shine", "lamp"} & {*registry.ops, *registry.devices}
+    assert not {"dim", "dark"} & {*registry.ops}
+
+
+def test_a_plugin_that_is_set_aside_takes_no_name():
+    """What clashes with a plugin that clashes itself is kept."""
+    one = plugin("one", dataflow_ops=lambda: [shine()])
+    both = plugin("both", dataflow_ops=lambda: [shine(), shine("dim")])
+    other = plugin("other", dataflow_ops=lambda: [shine("dim")])
+    assert [*problems(load([one, both, other]))] == ["both"]
+
+
+def test_an_op_that_nothing_computes_sets_its_plugin_aside():
+    bare = df.Op("bare", ("x",), lambda x: x, doc="y = x")
+    problem, text = "bare", "op 'bare' needs a kernel on numpy or a decomposition"
+    assert problems(load([plugin("bare", dataflow_ops=lambda: [bare])])) == {problem: text}
+
+    def refused(device):
+        raise RuntimeError("no")
+
+    def kernels(device):
+        spec = OperandSpec()
+        return [Kernel("bare", "bare", (spec,), (spec,), lambda attributes, x: x)] if device.name == "numpy" else []
+
+    brings = plugin("brings", dataflow_kernels=kernels)
+    assert "bare" in load([plugin("bare", dataflow_ops=lambda: [bare]), brings]).ops
+    fails = plugin("fails", dataflow_kernels=kernels, dataflow_formats=lambda: refused(None))
+    assert {*problems(load([plugin("bare", dataflow_ops=lambda: [bare]), fails]))} == {"bare", "fails"}
+
+
+def test_passes_that_can_not_be_ordered_set_one_plugin_aside():
+    def of(name, **order):
+        made = Pass(name, "fuse", lambda graph, context: graph, **order)
+        return plugin(name, dataflow_passes=lambda: [made])
+
+    found = load([of("a", before=("b",)), of("b", before=("a",)), of("c", after=("fuse",))])
+    assert [*problems(found)] == ["a", "b"]  # each refers to the other
+    assert "in a circle" in problems(found)["b"]
+    assert {"a", "b", "c"} & {one.name for one in found.passes} == {"c"}
+    assert [*problems(load([of("c", after=("nothing",)), of("d")]))] == ["c"]
 
 
 def problem(name, **hooks):
     """Why a plugin is set aside; another one is not."""
     registry = load([plugin(name, **hooks), plugin("good", dataflow_ops=lambda: [shine()])])
     assert "shine" in registry.ops and "numpy" in registry.devices
-    problems = {p.name: p.problem for p in registry.plugins if p.problem}
-    assert set(problems) == {name}
-    return registry, problems[name]
+    assert set(problems(registry)) == {name}
+    return registry, problems(registry)[name]
+
+
+def lamp(**attributes):
+    """A device with these attributes."""
+    return type("Odd", (Lamp,), attributes)()
+
+
+def test_a_device_that_can_not_be_described_sets_its_plugin_aside():
+    def raising(self):
+        raise OSError("gone")
+
+    for device, text in (
+        (lamp(name="a:b"), "a device has the name 'a:b'; expected a word without colons"),
+        (lamp(ordinal=-1), "device 'lamp' has the ordinal -1; expected 0 or more"),
+        (lamp(role="last"), "device 'lamp' has the role 'last'; there are: accelerator, host, reference"),
+        (lamp(unavailable=property(raising)), "OSError: gone"),
+        (lamp(kernels=lambda self: ["relu"]), "TypeError: expected Kernel records, got str"),
+        (lamp(kernels=lambda self: 1), "TypeError: 'int' object is not iterable"),
+    ):
+        assert problem("bad", dataflow_devices=lambda device=device: [device])[1].endswith(text)
+
+
+def test_whatever_a_plugin_raises_stops_only_itself():
+    class Strange(BaseException):
+        pass
+
+    def leaving():
+        sys.exit("no license")
+
+    def strange():
+        raise Strange("odd")
+
+    assert problem("bad", dataflow_ops=leaving)[1] == "dataflow_ops: SystemExit: no license"
+    assert problem("bad", dataflow_devices=strange)[1] == "dataflow_devices: Strange: odd"
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load([plugin("bad", dataflow_ops=interrupted)])
+
+
+def test_a_function_with_the_name_of_a_hook_is_marked_as_one():
+    module = ModuleType("bad")
+    module.dataflow_ops = list
+    assert problems(load([module])) == {"bad": "dataflow_ops: not marked with @hookimpl"}
+    assert problems(load([ModuleType("empty")]))["empty"].startswith("it has no hook; there are: dataflow_ops, ")
 
 
 def test_a_plugin_that_fails_is_set_aside_with_all_that_it_offered():

@@ -65,9 +65,17 @@ def devices_of():
     return find
 
 
-def test_accelerators_come_first_and_the_reference_last(devices_of):
-    found = devices_of(None, Lamp("slow", "host"), Lamp("fast", "accelerator"))
-    assert [d for d in found if not d.startswith("cuda")] == ["fast", "cpu", "slow", "numpy"]
+def test_devices_of_others_are_used_where_they_are_named(devices_of, monkeypatch):
+    lamps = Lamp("slow", "host"), Lamp("fast", "accelerator")
+    own = devices_of(None, *lamps)
+    assert [d for d in own if not d.startswith("cuda")] == ["cpu", "numpy"]
+    assert devices_of(["fast"], *lamps) == ("fast", "numpy")
+    monkeypatch.setenv("DATAFLOW_DEVICES", "fast, slow")
+    assert devices_of(None, *lamps) == ("fast", "slow", "numpy")
+    assert devices_of(["cpu"], *lamps) == ("cpu", "numpy")
+    monkeypatch.setenv("DATAFLOW_DEVICES", "absent")
+    with pytest.raises(df.InputError, match="there is no device 'absent'"):
+        devices_of(None)
 
 
 def test_a_device_for_the_host_stands_behind_devices_of_other_memory(devices_of):
@@ -77,12 +85,8 @@ def test_a_device_for_the_host_stands_behind_devices_of_other_memory(devices_of)
 
 
 def test_there_is_one_reference():
-    with pytest.raises(df.PluginError, match=r"more than one reference: .*other"):
-        load([DevicePlugin(Lamp("other", "reference"))])
-
-
-def test_a_role_that_is_none_sets_the_plugin_aside():
-    registry = load([DevicePlugin(Lamp("other", "last"))])
+    registry = load([DevicePlugin(Lamp("other", "reference"))])
     assert registry.plugins[-1].problem == (
-        "device 'other' has the role 'last'; there are: accelerator, host, reference"
+        f"there is more than one reference: numpy of numpy and other of {registry.plugins[-1].name}"
     )
+    assert registry.reference == "numpy"

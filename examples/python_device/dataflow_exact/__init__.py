@@ -1,7 +1,7 @@
 """The device ``exact``: sums and products of float32 in double precision, to find out whether rounding matters.
 
-It stands before another device, which runs the rest: ``df.Session(model, ["exact", "cpu"])``. With the role ``host`` it
-isn't preferred where nobody names it.
+It stands before another device, which runs the rest: ``df.Session(model, ["exact", "cpu"])``. As every device of a
+plugin it is used where it is named.
 """
 
 from __future__ import annotations
