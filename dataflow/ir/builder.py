@@ -18,7 +18,7 @@ from ..host.numbers import integer
 from .dims import Dim, Shape, Size
 from .graph import Graph, Initializer, Node, State
 from .op import AnyOp, Attribute
-from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, element_count
+from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count
 from .types import dtype as as_dtype
 from .value import Value
 
@@ -130,7 +130,8 @@ class GraphBuilder:
 
         Args:
             op: the declaration.
-            inputs: values; numbers and arrays become constants.
+            inputs: values; numbers and arrays become constants, numbers of the dtype of the first value that isn't of
+                bools, a condition.
             attributes: by name; defaults are filled in.
             bodies: the graphs that the node carries.
             name: the node's; made from the op's when None.
@@ -338,7 +339,8 @@ class GraphBuilder:
 
     def _operands(self, op: AnyOp, inputs: Iterable[Value | float | Array | None]) -> tuple[Value | None, ...]:
         given = list(inputs)
-        like = next((v.type.dtype for v in given if isinstance(v, Value)), None)
+        dtypes = [v.type.dtype for v in given if isinstance(v, Value)]
+        like = next((dtype for dtype in dtypes if dtype is not bool_), dtypes[0] if dtypes else None)
         operands: list[Value | None] = []
         for item in given:
             if item is None or isinstance(item, Value):

@@ -20,7 +20,7 @@ from ..ir.types import TensorType
 from ..ir.value import Value
 from .arithmetic import add, div, exp, log, mul, sub
 from .control_flow import scan
-from .infer import broadcast_shape, builder_for, need, need_float, operand, same_dtype, scalar_like
+from .infer import broadcast_shape, builder_for, need, need_float, operand, same_dtype
 from .linalg import matmul, swapped
 from .logic import is_nan, where
 from .reduce import reduce_max, reduce_sum
@@ -82,7 +82,7 @@ def _decompose(
 
 
 def _instead_of_nan(x: Value, number: float) -> Value:
-    return where(is_nan(x), scalar_like(x, number), x)
+    return where(is_nan(x), number, x)
 
 
 def _scored(q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
@@ -192,7 +192,7 @@ def _pattern(scores: Callable[..., Any], scale: Callable[..., float], transposed
     def build(q: Value, kt: Value, v: Value, mask: Value | None = None, **constants: Any) -> Any:
         made = scores(q, kt, **constants)
         weights = softmax(made if mask is None else add(made, mask), axis=-1)
-        y = matmul(where(is_nan(weights), 0.0, weights) if safe else weights, v)
+        y = matmul(_instead_of_nan(weights, 0.0) if safe else weights, v)
         return transpose(y, perm=_SWAP_HEADS) if transposed else y
 
     @functools.wraps(scale)

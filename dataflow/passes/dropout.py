@@ -1,4 +1,4 @@
-"""Dropout in training and out of it: a node without a key passes its operand on."""
+"""Dropout in training: nodes without a key get one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import TensorType
 from ..ir.value import Value
-
-
-def remove_dropout(graph: Graph) -> Graph:
-    """The graph without nodes that only pass their operand on."""
-    if not any(_is_identity(node) for node in graph.nodes):
-        return graph
-
-    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        return (inputs[0],) if _is_identity(node) else None
-
-    return rewrite(graph, replace)
 
 
 def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
@@ -33,7 +22,7 @@ def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
     made: list[Value] = []
 
     def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
-        if not _is_identity(node):
+        if not is_inactive(node):
             return None
         if not made:
             made.append(builder.input(name, key.dtype, key.shape))
@@ -45,9 +34,10 @@ def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:
 
 def has_dropout(graph: Graph) -> bool:
     """Whether there is a node that drops in training."""
-    return any(_is_identity(node) for node in graph.nodes)
+    return any(is_inactive(node) for node in graph.nodes)
 
 
-def _is_identity(node: Node) -> bool:
+def is_inactive(node: Node) -> bool:
+    """Whether a dropout node has no key, so that its result is its operand."""
     index = node.op.identity_without
     return index is not None and (len(node.inputs) <= index or node.inputs[index] is None)

@@ -13,10 +13,10 @@ from ..ir.kernel import Kernel, Targets
 from ..ir.op import AnyOp
 from .constant_folding import fold
 from .dead_code import eliminate_dead_code
-from .dropout import remove_dropout
 from .fold_affine import fold_affine
 from .fuse import fuse
 from .fuse_elementwise import fuse_elementwise
+from .identities import remove_identities
 from .padding_taps import drop_padding_taps
 from .product_factors import move_product_factors
 from .quantized import OPS as INTEGER_OPS
@@ -76,7 +76,7 @@ def _of_floats(at: Context) -> list[AnyOp]:
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("dropout", "differentiate", lambda graph, at: remove_dropout(graph)),
+    Pass("identities", "differentiate", lambda graph, at: remove_identities(graph)),
     Pass("padding_taps", "differentiate", lambda graph, at: drop_padding_taps(graph)),
     # Before gradients are built: these are then computed in float32 too, and fused as those of float32 are.
     Pass("upcast", "differentiate", lambda graph, at: upcast(graph, at.targets)),
@@ -87,7 +87,7 @@ PIPELINE: tuple[Pass, ...] = (
         "differentiate",
         lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.mutable, differentiable=True),
     ),
-    Pass("dropout", "simplify", lambda graph, at: remove_dropout(graph)),
+    Pass("identities", "simplify", lambda graph, at: remove_identities(graph)),
     Pass("dead_code", "simplify", lambda graph, at: eliminate_dead_code(graph)),
     Pass("padding_taps", "simplify", lambda graph, at: drop_padding_taps(graph)),
     Pass("upcast", "simplify", lambda graph, at: upcast(graph, at.targets)),

@@ -265,7 +265,7 @@ def test_closed_rows_infinities_and_nan_are_as_one_by_one(n, safe):
     q, kt, v, mask = operands(g, *shapes)
     weights = ops.softmax(ops.add(ops.matmul(q, kt), mask), axis=-1)
     if safe:
-        weights = ops.where(ops.is_nan(weights), g.constant(np.zeros(1, np.float32)), weights)
+        weights = ops.where(ops.is_nan(weights), 0.0, weights)
     g.output("y", ops.matmul(weights, v))
     graph = g.build()
     fused, apart = (df.Session(graph, devices=["cpu"], fuse=fuse) for fuse in (True, False))

@@ -301,3 +301,11 @@ def test_nodes_of_operators_name_the_users_line():
     y = x[1:] * 2
     assert all("test_overloads.py" in node.origin for node in g.nodes())
     assert [n.op.name for n in g.nodes()] == ["slice", "mul"] and y.builder is g
+
+
+def test_a_number_beside_a_condition_has_the_dtype_of_the_other_operand():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (3,))
+    g.output("y", df.ops.where(df.ops.less(x, 0.0), 0.5, x))
+    found = df.Session(g.build(), devices=["numpy"]).run({"x": np.array([-1, 2, -3], np.float32)})["y"]
+    np.testing.assert_array_equal(found, np.array([0.5, 2, 0.5], np.float32))

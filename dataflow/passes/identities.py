@@ -1,0 +1,38 @@
+"""Graph -> Graph without nodes whose result is their operand: inactive dropout, and views of the same shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node
+from ..ir.operand import is_contiguous
+from ..ir.rewrite import rewrite
+from ..ir.types import contiguous_strides
+from ..ir.value import Value
+from .dropout import is_inactive
+
+
+def remove_identities(graph: Graph) -> Graph:
+    """The graph without nodes that only pass their operand on; patterns of fused ops then match across them.
+
+    Args:
+        graph: bound.
+    """
+    if not any(_is_identity(node) for node in graph.nodes):
+        return graph
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        return (inputs[0],) if _is_identity(node) else None
+
+    return rewrite(graph, replace)
+
+
+def _is_identity(node: Node) -> bool:
+    if is_inactive(node):
+        return True
+    x, y = node.inputs[0] if node.inputs else None, node.outputs[0]
+    if node.op.view is None or node.op.effects != "none" or x is None or y is None or x.type != y.type:
+        return False
+    view = node.op.view(node, contiguous_strides(x.type.sizes))
+    return view is not None and view.offset == 0 and is_contiguous(y.type.sizes, view.strides)
