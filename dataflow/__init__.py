@@ -70,7 +70,7 @@ _MODULES = ("losses", "ops", "optim", "schedules", "testing")
 _NAMES = {
     "Algorithms": "planning.algorithms",
     "CDevice": "cdevice.library",
-    "Dataset": "train.dataset",
+    "Dataset": "train.data.dataset",
     "Device": "plugin.device",
     "EarlyStop": "train.callbacks",
     "History": "train.history",

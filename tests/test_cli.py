@@ -219,6 +219,27 @@ def test_finetune_trains_what_its_options_say(run: Any, model: Path, data: Path,
     assert f"wrote {target}" in result.out
 
 
+def test_finetune_reads_tables(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+    with np.load(data) as file:
+        rows = [",".join([*map(str, x), "abc"[y], "note"]) for x, y in zip(file["x"], file["labels"], strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["u,v,w,x,y,z,kind,text", *rows, ",,,,,,a,"]))
+    options = ("--epochs", 2, "--json", "--force", "-o", tmp_path / "tuned.mlp")
+    plain = run("finetune", model, "--data", data, "--class-weights", "balanced", "--drop-last", *options)
+    table = ("--data", tmp_path / "t.csv", "--label", "kind", "--missing", "drop", "--columns", "u,v,w,x,y,z")
+    result = run("finetune", model, *table, "--class-weights", "balanced", "--drop-last", "--workers", 1, *options)
+    assert result.code == 0, result.err
+    assert result.json["classes"] == {"labels": ["a", "b", "c"]}
+    assert plain.json["steps"] == result.json["steps"] == 6
+    assert "1 of 121 rows left out" in result.err
+    result = run(
+        "finetune", model, "--data", tmp_path / "t.csv", "--label", "kind", "--columns", "x=u,v,text", *options
+    )
+    assert result.code == 2
+    assert "t.csv: line 2, column 'text': 'note' is no number" in result.err
+    for wrong in (("--missing", "none"), ("--columns", "a", "--columns", "b"), ("--delimiter", "ab")):
+        assert run("finetune", model, "--data", tmp_path / "t.csv", *wrong, *options).code == 2
+
+
 def test_finetune_resumes_to_the_same_bits(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
     common = ["finetune", model, "--data", data, "--device", "numpy", "--seed", 3, "--schedule", "constant"]
     assert run(*common, "--epochs", 4, "-o", tmp_path / "whole.mlp").code == 0

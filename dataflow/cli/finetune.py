@@ -17,9 +17,11 @@ from ..errors import InputError
 from ..model import Model
 from ..plugin.registry import registry_of
 from ..train.callbacks import Callback, EarlyStop, Event
-from ..train.dataset import Dataset
+from ..train.data.batch import Request
+from ..train.data.dataset import Dataset
 from ..train.losses import CrossEntropy
 from ..train.names import Names
+from ..train.objective import LABELS
 from ..train.optimizers import Optimizer
 from ..train.trainer import Trainer
 
@@ -54,6 +56,7 @@ class Options:
     resume: str | None
     log: str | None
     execution: Mapping[str, Any]
+    reading: Mapping[str, Any]
 
 
 def finetune(model: Model, write: Callable[[Model], None], options: Options) -> dict[str, Any]:
@@ -70,8 +73,8 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     if options.patience is not None and options.val is None and not options.val_split:
         raise InputError("--patience needs --val or --val-split")
     rename = _renames(options.renames)
-    dataset = Dataset(options.data, rename=rename)
-    validation = None if options.val is None else Dataset(options.val, rename=rename)
+    dataset = Dataset(options.data, rename=rename, **options.reading)
+    validation = None if options.val is None else Dataset(options.val, rename=rename, **options.reading)
     if options.classes is not None:
         from ..head_replacement import replace_head
 
@@ -82,7 +85,7 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     names = Names(registry_of(None).named)
     trainer = Trainer(
         model,
-        _loss(names, options.loss, options.class_weights, options.data, rename),
+        _loss(names, options.loss, options.class_weights, dataset),
         _optimizer(names, options.optimizer, options.lr, options.weight_decay, options.schedule),
         output=options.value,
         metrics=list(options.metrics) or None,
@@ -118,6 +121,7 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         "epochs": len(history.epochs.get("epoch", ())),
         "steps": trainer.steps,
         "trained": list(trainer.trainable),
+        "classes": {key: list(names) for key, names in trainer.classes.items()},
         "figures": {name: column[-1] for name, column in history.epochs.items() if column},
     }
 
@@ -132,24 +136,23 @@ def _renames(given: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
-def _loss(names: Names, name: str, class_weights: str | None, data: str, rename: dict[str, str | None]) -> Any:
+def _loss(names: Names, name: str, class_weights: str | None, data: Dataset) -> Any:
     loss = names.loss(name)
     if class_weights is None:
         return loss
     if not isinstance(loss, CrossEntropy):
         raise InputError(f"--class-weights fits the loss cross_entropy, not {name}")
     if class_weights == "balanced":
-        return CrossEntropy(class_weights=_balanced(data, rename))
+        return CrossEntropy(class_weights=_balanced(data))
     try:
         return CrossEntropy(class_weights=[float(w) for w in class_weights.split(",")])
     except ValueError:
         raise InputError(f"--class-weights {class_weights}: expected numbers between commas, or balanced") from None
 
 
-def _balanced(data: str, rename: dict[str, str | None]) -> list[float]:
+def _balanced(data: Dataset) -> list[float]:
     """Samples / (classes * samples of the class): rare classes weigh more, and the mean over samples is 1."""
-    arrays = next(Dataset(data, rename=rename).batches(1 << 62)).arrays
-    labels = arrays.get("labels")
+    labels = data.bound(Request({}, (LABELS,), raw=True)).column(LABELS)
     if labels is None or labels.dtype.kind not in "iu":
         raise InputError("--class-weights balanced needs 'labels' of an integer type in the data")
     counts = np.bincount(labels[labels >= 0].ravel().astype(np.int64))

@@ -21,6 +21,7 @@ from ..model import Model, save
 from ..version import VERSION
 from .bench import bench
 from .compare import compare
+from .data_options import DATA, data_arguments, data_options
 from .options import (
     DEVICE,
     EXECUTION,
@@ -133,8 +134,8 @@ def _summary(array: Any) -> dict[str, Any]:
 
 @commands.command()
 @model_argument
-@click.option("--data", required=True, type=click.Path(exists=True, dir_okay=False), help="npz: inputs and labels.")
-@click.option("--val", type=click.Path(exists=True, dir_okay=False), help="npz to validate on.")
+@click.option("--data", required=True, type=click.Path(exists=True), help="npz, CSV, Parquet, JSON lines, a folder.")
+@click.option("--val", type=click.Path(exists=True), help="The same, to validate on.")
 @click.option("--val-split", type=float, default=0.0, help="Part of the data to validate on instead.")
 @click.option("--classes", type=click.IntRange(min=1), help="Give the model a new last layer of so many classes.")
 @click.option("--trainable", multiple=True, metavar="PATTERN", help="Names, globs, head, bias, norm, last:N, !PATTERN.")
@@ -163,6 +164,7 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--log", type=click.Path(dir_okay=False), metavar="FILE.jsonl", help="A line per step and epoch.")
 @click.option("-o", "target", required=True, type=click.Path(dir_okay=False), help="The trained model.")
 @click.option("--force", is_flag=True, help="Replace an existing output.")
+@data_options
 @batch_option
 @execution_options
 @json_option
@@ -174,9 +176,11 @@ def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any
     if Path(target).exists() and not force:
         raise InputError(f"{target} exists; --force replaces it")
     how = execution({name: options.pop(name) for name in EXECUTION})
+    reading = data_arguments({name: options.pop(name) for name in DATA})
     loaded = read_model(model, options.pop("batch"), how["limits"])
+    given = Options(execution=how, reading=reading, **options)
     try:
-        result = train(loaded, lambda m: save(m, target, overwrite=force), Options(execution=how, **options))
+        result = train(loaded, lambda m: save(m, target, overwrite=force), given)
     except KeyboardInterrupt:
         raise click.Abort from None
     result["model"] = target

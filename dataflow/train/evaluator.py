@@ -14,7 +14,8 @@ from ..ir.types import Array
 from ..model import Model
 from ..passes.dynamic_regions import without_data
 from .batch_objective import SAMPLE_WEIGHT
-from .dataset import Batch, Dataset, as_dataset, check_keys
+from .data.batch import Batch, Request, check_keys
+from .data.dataset import Dataset, as_dataset
 from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .objective import Objective
@@ -40,6 +41,7 @@ class Evaluator:
     Attributes:
         programs: the compiled programs.
         tuple_keys: names for the parts of samples that are tuples.
+        classes: by label key the names of the classes of the data that was trained on, in the order of their numbers.
 
     Raises:
         InputError: another Trainer owns the model, or an option doesn't fit it.
@@ -66,6 +68,7 @@ class Evaluator:
         self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
         self._inputs = dict(model.inputs)
         self.tuple_keys = (*self._inputs, *objective.keys)
+        self.classes: Mapping[str, Sequence[str]] = {}
         self.programs = self._compile()
         with InterruptsHeld():
             model.own(self.programs.newest)
@@ -87,11 +90,10 @@ class Evaluator:
     def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, float]:
         """The loss and metrics over ``data`` in inference mode, each with its standard error ``..._error``."""
         self._check_open()
-        dataset = as_dataset(data)
-        self._check_data(dataset)
+        dataset = self._dataset(data)
         means = self.means()
         with self.model.lock:
-            for batch in dataset.batches(batch_size, tuple_keys=self.tuple_keys):
+            for batch in dataset.batches(batch_size):
                 count(means, self.programs.evaluate(self._arguments(batch)))
         return figures(means)
 
@@ -107,10 +109,18 @@ class Evaluator:
         fractions = self.objective.fractions
         return {"loss": RunningMean(), **{name: RunningMean(fraction) for name, fraction in fractions.items()}}
 
-    def _check_data(self, dataset: Dataset) -> None:
+    def _dataset(self, data: Any) -> Dataset:
+        """A dataset of ``data`` that gives what the programs read.
+
+        Raises:
+            InputError: it can't.
+        """
+        wanted = Request(self._inputs, tuple(self.objective.keys), self.classes, self.objective.open)
+        dataset = as_dataset(data).bound(wanted)
         if not self.objective.open:
-            dataset.check_keys(self.tuple_keys, (SAMPLE_WEIGHT,), self.tuple_keys)
+            dataset.check_keys(self.tuple_keys, (SAMPLE_WEIGHT,))
         dataset.refuse_nan((*self.objective.label_keys, SAMPLE_WEIGHT))
+        return dataset
 
     def _arguments(self, batch: Batch) -> dict[str, Array]:
         """What the programs read, checked and in the right dtypes."""

@@ -22,7 +22,7 @@ from . import checkpoint as files
 from . import schedules
 from .callbacks import Callback, EarlyStop, Event
 from .checkpoint import Checkpoint
-from .dataset import Dataset
+from .data.dataset import Dataset
 from .history import History
 from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
@@ -101,7 +101,7 @@ class Fit:
         self.best: float | None = None
         self.best_state: dict[str, Array] = {}
         self.waited = 0
-        batches = data.count(batch_size)
+        batches = data.count(batch_size, training=True)
         total = None if batches is None else trainer.steps + -(-batches // trainer.accumulate) * epochs
         trainer.schedule = schedules.over(trainer.names.schedule(trainer.optimizer.schedule), total)
 
@@ -113,7 +113,9 @@ class Fit:
     def _run(self, resume: str | Path | None) -> History:
         self._begin(resume)
         _log.info("%s", self.trainer.described())
-        self.progress.begin(self.epochs, self.data.count(self.batch_size), self.mark.epoch, self.mark.position)
+        self.progress.begin(
+            self.epochs, self.data.count(self.batch_size, training=True), self.mark.epoch, self.mark.position
+        )
         try:
             while self.mark.epoch < self.epochs and not self.stopping:
                 self._epoch()
@@ -135,21 +137,17 @@ class Fit:
         means = copy.deepcopy(self.mark.means)
         begun = time.perf_counter()
         batches = self.data.batches(
-            self.batch_size,
-            seed=trainer.seed,
-            epoch=number,
-            shuffle=self.shuffle,
-            start=position,
-            tuple_keys=trainer.tuple_keys,
+            self.batch_size, seed=trainer.seed, epoch=number, shuffle=self.shuffle, start=position, training=True
         )
-        for batch in batches:
-            trainer.micro_batch(batch, means)
-            position += 1
-            self.progress.batch(number, position, figures(means))
-            if trainer.pending >= trainer.accumulate:
-                self._update(Mark(number, position, copy.deepcopy(means)))
-                if self.stopping:
-                    return
+        with contextlib.closing(batches):
+            for batch in batches:
+                trainer.micro_batch(batch, means)
+                position += 1
+                self.progress.batch(number, position, figures(means))
+                if trainer.pending >= trainer.accumulate:
+                    self._update(Mark(number, position, copy.deepcopy(means)))
+                    if self.stopping:
+                        return
         if trainer.pending:  # the last logical batch of the epoch is short
             self._update(Mark(number, position, copy.deepcopy(means)))
         if not position:
@@ -273,7 +271,7 @@ class Fit:
         if resume is None and self.saving is None:
             return
         trainer = self.trainer
-        self.signature = self.data.signature(trainer.tuple_keys)
+        self.signature = self.data.signature()
         if resume is not None:
             self._resume(resume)
         begun = {f"parameters/{name}": trainer.model.parameters[name].array for name in trainer.trainable}
@@ -339,7 +337,7 @@ class Fit:
             _log.warning("%s: %s changed, so the epoch begins again", path, ", ".join(order))
         if origin or order:
             _log.warning("%s: not bit for bit, since these changed: %s", path, ", ".join([*origin, *order]))
-        batches = self.data.count(self.batch_size)
+        batches = self.data.count(self.batch_size, training=True)
         if not order and batches is not None and record.position > batches:
             raise InputError(f"{path}: damaged: it is at batch {record.position} of an epoch of {batches}")
         return 0 if order else record.position
@@ -353,6 +351,7 @@ class Fit:
             "batch_size": self.batch_size,
             "accumulate": trainer.accumulate,
             "samples": self.data.length,
+            "sampling": self.data.sampling,
         }
 
 

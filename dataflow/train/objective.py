@@ -17,7 +17,7 @@ from ..ir.types import Array, TensorType, dtype
 from ..ir.value import Value
 from ..model import Model
 from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, samples
-from .dataset import refuse_nan
+from .data.batch import refuse_nan
 from .losses import CrossEntropy, Loss, OutputLoss
 from .metrics import Metric
 from .names import CORE_ONLY, Names

@@ -15,7 +15,7 @@ from ..execute.execution import Execution
 from ..host import checks
 from ..ir.types import Array
 from ..model import Model
-from .dataset import Batch, as_array
+from .data.batch import Batch, as_array
 from .evaluator import Evaluator, count
 from .gradients import Gradients
 from .interrupts import InterruptsHeld

@@ -19,7 +19,7 @@ from ..planning.algorithms import Algorithms
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, registry_of
 from .callbacks import Callback, EarlyStop
-from .dataset import Dataset, as_dataset
+from .data.dataset import Dataset
 from .history import History
 from .loop import Fit, Saving
 from .metrics import Metric
@@ -163,17 +163,15 @@ class Trainer(Stepper):
         for callback in called:
             if not callable(callback):
                 raise InputError(f"callbacks: {checks.shown(callback)} can't be called; expected functions of an event")
-        dataset = as_dataset(data)
+        dataset = self._dataset(data)
+        self.classes = {**self.classes, **dataset.classes}
         held: Dataset | None = None
         if validation is not None:
             if val_split:
                 raise InputError("fit: give validation= or val_split=, not both")
-            held = as_dataset(validation)
+            held = self._dataset(validation)
         elif val_split:
             dataset, held = dataset.split(val_split, self.seed)
-        for given in (dataset, held):
-            if given is not None:
-                self._check_data(given)
         if checkpoint is None and resume == "auto":
             raise InputError("fit: resume='auto' needs checkpoint=, the folder to look in")
         saving = None if checkpoint is None else Saving(Path(checkpoint), every, keep)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dataflow import InputError
-from dataflow.train.dataset import Dataset
+from dataflow.train.data.batch import Request
+from dataflow.train.data.dataset import Dataset
 
 
 def arrays(n: int = 10) -> dict[str, np.ndarray]:
@@ -107,9 +108,9 @@ def test_samples_as_dicts_and_tuples() -> None:
         batches = list(dataset.batches(2))
         assert [b.arrays["x"].shape for b in batches] == [(2, 2), (2, 2), (1, 2)]
         assert all_labels(dataset) == list(range(5))
-    assert all_labels(Dataset(Samples(True)), tuple_keys=("x", "labels")) == list(range(5))
+    assert all_labels(Dataset(Samples(True)).bound(Request({}, ("x", "labels")))) == list(range(5))
     with pytest.raises(InputError, match="tuples of 2, but knows 1 names"):
-        list(Dataset(Samples(True)).batches(2, tuple_keys=("x",)))
+        list(Dataset(Samples(True)).bound(Request({}, ("x",))).batches(2))
 
 
 def test_samples_of_several_shapes_are_refused_with_the_sample() -> None:

@@ -1,0 +1,57 @@
+"""The options of commands that read datasets: what ``df.Dataset`` takes beside the path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from ..errors import InputError
+
+
+def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the options of a dataset; it gets them as ``**options``, see ``data_arguments``."""
+    for option in (
+        click.option("--workers", type=click.IntRange(min=0), help="Threads that read ahead."),
+        click.option("--drop-last", is_flag=True, help="Leave out the short last batch of an epoch."),
+        click.option("--balance", metavar="KEY", help="Key of classes of which an epoch has equally many samples."),
+        click.option("--missing", metavar="error|drop|NUMBER", help="What stands for missing values of a table."),
+        click.option("--delimiter", metavar="CHAR", help="Of the cells of a CSV file."),
+        click.option("--label", metavar="NAME", help="The column of the labels."),
+        click.option("--columns", multiple=True, metavar="[INPUT=]A,B,...", help="Columns that are an input."),
+    ):
+        command = option(command)
+    return command
+
+
+DATA = ("columns", "label", "delimiter", "missing", "balance", "drop_last", "workers")
+
+
+def data_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``df.Dataset`` from ``data_options``: those that were given.
+
+    Raises:
+        InputError: a text that says none.
+    """
+    found = {name: value for name, value in options.items() if value not in (None, False, ())}
+    if "columns" in found:
+        found["columns"] = _columns(found["columns"])
+    if found.get("missing") not in (None, "error", "drop"):
+        try:
+            found["missing"] = float(found["missing"])
+        except ValueError:
+            raise InputError(f"--missing {found['missing']}: expected error, drop, or a number") from None
+    return found
+
+
+def _columns(given: Sequence[str]) -> list[str] | dict[str, list[str]]:
+    named: dict[str, list[str]] = {}
+    for text in given:
+        before, equals, after = text.partition("=")
+        named[before if equals else ""] = (after if equals else before).split(",")
+    if "" not in named:
+        return named
+    if len(given) > 1:
+        raise InputError("--columns: several of them need the names of their inputs: --columns INPUT=A,B")
+    return named[""]

@@ -1,0 +1,1 @@
+"""Where batches come from: one file per kind of source, their order, and the threads that read ahead."""

@@ -1,0 +1,159 @@
+"""The kinds of data that a Dataset is made of, and how each is recognized: by suffix, folder or what an object has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError
+from .arrays import ArraySource
+from .batch import as_array
+from .columns import Columns
+from .entry_keys import EntryKeys
+from .frames import read_frame
+from .npy_files import read_npy_folder, read_npz
+from .samples import SampleSource
+from .source import Source, Stream
+from .streams import BatchStream
+from .table import TableOptions, table
+
+Made = tuple[Source | None, Stream | None]
+
+
+@dataclass(frozen=True)
+class _NoOptions:
+    """Data without options."""
+
+
+@dataclass(frozen=True)
+class _StreamOptions:
+    """Options of iterables.
+
+    Attributes:
+        samples: they give single samples, not ready batches; None: found from the class.
+    """
+
+    samples: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of data.
+
+    Attributes:
+        name: for messages.
+        fits: whether data is of this kind.
+        options: dataclass of its options.
+        make: the source or stream of the data.
+    """
+
+    name: str
+    fits: Callable[[Any], bool]
+    options: type
+    make: Callable[[Any, EntryKeys, Any], Made]
+
+
+def opened(data: Any, keys: EntryKeys, options: Mapping[str, Any]) -> Made:
+    """The source or the stream of data of any kind.
+
+    Raises:
+        InputError: it is no data, or an option isn't one of its kind.
+    """
+    path = Path(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else None
+    found = path if path is not None else data
+    if path is not None and not path.exists():
+        raise InputError(f"{path}: there is no such file or folder")
+    kind = next((kind for kind in (_OBJECTS if path is None else _PATHS) if kind.fits(found)), None)
+    if kind is None:
+        raise InputError(_unknown(data, path))
+    known = {entry.name for entry in fields(kind.options)}
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise InputError(
+            f"Dataset: {unknown[0]}= is no option of {kind.name}; it has {', '.join(sorted(known)) or 'none'}"
+        )
+    return kind.make(found, keys, kind.options(**options))
+
+
+def _unknown(data: Any, path: Path | None) -> str:
+    if path is None:
+        return (
+            f"Dataset: {type(data).__name__} is no data; expected a dict of arrays, the path of a file or folder, "
+            "something with __len__ and __getitem__, or an iterable of batches"
+        )
+    if path.is_dir():
+        return f"{path}: expected a folder with one folder of images per class, or with .npy files named as keys"
+    return f"{path}: expected a file that ends in {', '.join(_SUFFIXES)}"
+
+
+def _arrays(data: Mapping[Any, Any], keys: EntryKeys, _: Any) -> Made:
+    return ArraySource(keys.renamed({str(k): as_array(v, f"data[{k!r}]") for k, v in data.items()})), None
+
+
+def _array_files(read: Callable[[Path], dict[str, Any]]) -> Callable[[Path, EntryKeys, Any], Made]:
+    return lambda path, keys, _: (ArraySource(keys.renamed(read(path))), None)
+
+
+def _tables(read: Callable[[Any, TableOptions], Columns]) -> Callable[[Any, EntryKeys, Any], Made]:
+    return lambda data, keys, options: (table(read(data, options).renamed(keys), options), None)
+
+
+def _csv(path: Path, options: TableOptions) -> Columns:
+    from .csv_file import read_csv
+
+    return read_csv(path, options)
+
+
+def _parquet(path: Path, options: TableOptions) -> Columns:
+    from .arrow_files import read_parquet
+
+    return read_parquet(path)
+
+
+def _json_lines(path: Path, options: TableOptions) -> Columns:
+    from .arrow_files import read_json_lines
+
+    return read_json_lines(path)
+
+
+def _samples(data: Any, keys: EntryKeys, _: Any) -> Made:
+    return SampleSource(data, keys), None
+
+
+def _stream(data: Any, keys: EntryKeys, options: _StreamOptions) -> Made:
+    return None, BatchStream(data, keys, options.samples)
+
+
+def _one_array(data: Any, _keys: EntryKeys, _: Any) -> Made:
+    raise InputError("Dataset: one array has no names; give a dict, e.g. {'x': X, 'labels': Y}")
+
+
+def _ends(*suffixes: str) -> Callable[[Path], bool]:
+    return lambda path: path.suffix.lower() in suffixes and not path.is_dir()
+
+
+_PATHS = (
+    Kind("npz files", _ends(".npz", ".npy"), _NoOptions, _array_files(read_npz)),
+    Kind("CSV files", _ends(".csv", ".tsv"), TableOptions, _tables(_csv)),
+    Kind("Parquet files", _ends(".parquet"), TableOptions, _tables(_parquet)),
+    Kind("files of JSON lines", _ends(".jsonl", ".ndjson"), TableOptions, _tables(_json_lines)),
+    Kind("folders of .npy files", lambda p: any(p.glob("*.npy")), _NoOptions, _array_files(read_npy_folder)),
+)
+_SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+_OBJECTS = (
+    Kind("dicts of arrays", lambda data: isinstance(data, Mapping), _NoOptions, _arrays),
+    Kind(
+        "tables",
+        lambda data: hasattr(data, "columns") and (hasattr(data, "to_numpy") or hasattr(data, "combine_chunks")),
+        TableOptions,
+        _tables(lambda data, _: read_frame(data)),
+    ),
+    Kind("arrays", lambda d: isinstance(d, np.ndarray) or hasattr(d, "to_numpy"), _NoOptions, _one_array),
+    Kind("samples", lambda d: hasattr(d, "__len__") and hasattr(d, "__getitem__"), _NoOptions, _samples),
+    Kind("iterables", lambda data: callable(data) or isinstance(data, Iterable), _StreamOptions, _stream),
+)

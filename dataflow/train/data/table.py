@@ -1,0 +1,221 @@
+"""Tables as samples: which columns are which input, and which are labels."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError
+from ...host import checks
+from ...ir.types import Array, TensorType
+from .arrays import ArraySource
+from .batch import Draw, Request, type_of
+from .columns import Columns
+from .source import Source, plain_order
+
+_log = logging.getLogger("dataflow")
+_LABELS = ("labels", "label")  # columns that are the labels unless another one is named
+_WEIGHT = "sample_weight"
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is read.
+
+    Attributes:
+        columns: names of the columns that are the features of a model's one input, in their order; or a mapping from
+            inputs to such names. By default inputs are columns of their name, or all columns of numbers that are no
+            labels are the features.
+        label: the column of the labels; by default the one called ``labels`` or ``label``.
+        classes: names of the classes in the order of their numbers; by default those that occur, sorted.
+        missing: ``error``, ``drop`` for rows where a value is missing or not finite, or a number in place of each.
+        delimiter: of the cells of a CSV file; by default a comma, a tab in .tsv files.
+    """
+
+    columns: Sequence[str] | Mapping[str, Sequence[str] | str] | None = None
+    label: str | None = None
+    classes: Sequence[str] | None = None
+    missing: str | float = "error"
+    delimiter: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, Mapping):
+            for names in checks.mapping("columns", self.columns).values():
+                checks.texts("columns", names)
+        elif self.columns is not None:
+            checks.texts("columns", self.columns)
+        checks.optional("label", self.label, str)
+        if self.classes is not None:
+            checks.texts("classes", self.classes)
+        if isinstance(self.missing, str):
+            checks.text("missing", self.missing, ("error", "drop"))
+        else:
+            checks.number("missing", self.missing, -math.inf)
+        if self.delimiter is not None and len(checks.text("delimiter", self.delimiter)) != 1:
+            raise InputError(f"delimiter is {self.delimiter!r}; expected one character")
+
+    def texts(self) -> tuple[str, ...]:
+        """Names of columns that may have texts."""
+        return _LABELS if self.label is None else (self.label,)
+
+    def separator(self, path: Path) -> str:
+        """Of the cells of a CSV file."""
+        return self.delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
+
+
+def table(columns: Columns, options: TableOptions) -> Source:
+    """The source of a table."""
+    return TableSource(columns, options)
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Columns, until a request says which inputs they are; then arrays.
+
+    Attributes:
+        columns: of the table.
+        options: how it is read.
+    """
+
+    columns: Columns
+    options: TableOptions
+    workers: int = field(default=0, init=False)
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict, init=False)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def bound(self, request: Request) -> Source:
+        """The arrays that a request wants.
+
+        Raises:
+            InputError: columns are missing, or don't fit the inputs.
+        """
+        labels = self._labels(request)
+        chosen = {} if request.raw else self._features(request, labels)
+        if request.raw or request.open:
+            used = {name for names in chosen.values() for name in names} | {*labels.values()}
+            chosen |= {name: (name,) for name in self._readable() if name not in used}
+        columns, rows = self._complete([*labels.values(), *(name for names in chosen.values() for name in names)])
+        arrays: dict[str, Array] = {}
+        for key, names in chosen.items():
+            type_ = request.inputs.get(key)
+            raw = request.raw or type_ is None
+            arrays[key] = _plain(columns.column(key).values[rows]) if raw else _input(columns, key, names, type_, rows)
+        classes: dict[str, Sequence[str]] = {}
+        for key, name in labels.items():
+            arrays[key], named = columns.labels(name, rows, request.classes.get(key, self.options.classes))
+            if named is not None:
+                classes[key] = named
+        if _WEIGHT in columns.columns:
+            arrays[_WEIGHT] = columns.numbers(_WEIGHT, rows)
+        return ArraySource(arrays, classes)
+
+    def keys(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(self.columns.columns)
+
+    def read(self, rows: Array, draw: Draw | None) -> dict[str, Array]:
+        """The rows as they are."""
+        return {name: _plain(self.columns.column(name).values[rows]) for name in self.keys()}
+
+    def column(self, key: str, rows: Array) -> Array | None:
+        """Rows of a column."""
+        return _plain(self.columns.column(key).values[rows]) if key in self.columns.columns else None
+
+    def order(self, rows: Array, batch_size: int, generator: Any) -> Array:
+        """Any order."""
+        return plain_order(rows, generator)
+
+    def signature(self) -> dict[str, Any]:
+        """Types of the columns."""
+        return {"entries": {name: type_of(_plain(c.values[:1])[0]) for name, c in self.columns.columns.items()}}
+
+    def _features(self, request: Request, labels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+        """The columns of each input."""
+        given, there = self.options.columns, self.columns.columns
+        if isinstance(given, Mapping):
+            return {key: checks.texts("columns", names) for key, names in given.items()}
+        if given is None and all(name in there for name in request.inputs):
+            return {name: (name,) for name in request.inputs}
+        if len(request.inputs) == 1:
+            names = self._numeric(labels) if given is None else checks.texts("columns", given)
+            return {next(iter(request.inputs)): names}
+        raise InputError(
+            f"{self.columns.name}: the model has the inputs {', '.join(map(repr, request.inputs))}; give "
+            f"columns={{input: names}}; there are the columns {', '.join(map(repr, there))}"
+        )
+
+    def _labels(self, request: Request) -> dict[str, str]:
+        """The columns of the labels that are wanted."""
+        found = {}
+        for number, key in enumerate(request.labels):
+            names = [self.options.label] if self.options.label is not None and number == 0 else [key, *_LABELS[number:]]
+            name = next((name for name in names if name in self.columns.columns), names[0])
+            if name in self.columns.columns or not (request.raw or request.open):
+                self.columns.column(str(name))
+                found[key] = str(name)
+        return found
+
+    def _readable(self) -> list[str]:
+        return [name for name, column in self.columns.columns.items() if column.problem is None and name != _WEIGHT]
+
+    def _numeric(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """The columns of numbers that are no labels."""
+        others = [name for name in self._readable() if name not in labels.values()]
+        found = tuple(name for name in others if not self.columns.column(name).is_text)
+        left = [name for name in self.columns.columns if name not in (*found, *labels.values(), _WEIGHT)]
+        also = f"; no numbers: {', '.join(map(repr, left))}" if left else ""
+        _log.info("%s: the features are %s%s", self.columns.name, ", ".join(map(repr, found)) or "none", also)
+        if not found:
+            raise InputError(f"{self.columns.name}: no column has numbers{also}; give columns=")
+        return found
+
+    def _complete(self, names: Sequence[str]) -> tuple[Columns, Array]:
+        """The columns with missing numbers filled, and the rows that are used."""
+        columns, missing = self.columns, self.options.missing
+        if not isinstance(missing, str):
+            return columns.filled(names, float(missing)), np.arange(len(columns))
+        if missing == "error":
+            return columns, np.arange(len(columns))
+        rows = columns.complete(names)
+        if not len(rows):
+            raise InputError(f"{columns.name}: missing='drop' leaves no row; in each a value is missing")
+        if len(rows) < len(columns):
+            _log.info("%s: %d of %d rows left out", columns.name, len(columns) - len(rows), len(columns))
+        return columns, rows
+
+
+def _input(columns: Columns, key: str, names: Sequence[str], type_: TensorType | None, rows: Array) -> Array:
+    """The columns side by side in the shape and dtype of an input."""
+    assert type_ is not None
+    wanted, dtype = type_.shape[1:], type_.dtype.numpy
+    blocks = [columns.numbers(name, rows) for name in names]
+    for name, block in zip(names, blocks, strict=True):
+        if dtype.kind in "iu" and block.dtype.kind == "f" and not (block == np.floor(block)).all():
+            bad = int(np.argwhere(block != np.floor(block))[0][0])
+            raise columns.refused(name, rows[bad], f"{block[bad]} is no whole number, and the input {key!r} is {dtype}")
+    found = blocks[0] if len(blocks) == 1 else np.concatenate([b.reshape(len(b), -1) for b in blocks], 1)
+    sizes = [size for size in wanted if isinstance(size, int)]
+    if len(sizes) == len(wanted) and list(found.shape[1:]) != sizes:
+        there = math.prod(found.shape[1:])
+        if there != math.prod(sizes):
+            raise InputError(
+                f"{columns.name}: the input {key!r} is {type_} and wants {math.prod(sizes)} numbers per sample, and "
+                f"{', '.join(map(repr, names))} have {there}; choose with columns="
+            )
+        found = found.reshape(len(found), *sizes)
+    return found.astype(dtype)
+
+
+def _plain(values: Array) -> Array:
+    """Texts as an array of strings."""
+    if values.dtype.kind == "O":
+        return np.array(["" if text is None else text for text in values], str)
+    return values
