@@ -231,9 +231,7 @@ def test_finetune_reads_tables(run: Any, model: Path, data: Path, tmp_path: Path
     assert result.json["classes"] == {"labels": ["a", "b", "c"]}
     assert plain.json["steps"] == result.json["steps"] == 6
     assert "1 of 121 rows left out" in result.err
-    result = run(
-        "finetune", model, "--data", tmp_path / "t.csv", "--label", "kind", "--columns", "x=u,v,text", *options
-    )
+    result = run("finetune", model, *table[:-1], "x=u,v,text", *options)
     assert result.code == 2
     assert "t.csv: line 2, column 'text': 'note' is no number" in result.err
     for wrong in (("--missing", "none"), ("--columns", "a", "--columns", "b"), ("--delimiter", "ab")):
