@@ -280,7 +280,7 @@ def test_an_interrupt_is_130_after_writing(
         (["--patience", "2"], "--patience needs"),
         (["--map", "labels"], "expected OLD=NEW"),
         (["--map", "y=labels"], "rename has"),
-        (["--loss", "hinge"], "no loss 'hinge'"),
+        (["--loss", "fuzzy"], "no loss 'fuzzy'"),
         (["--class-weights", "1,x,2"], "expected numbers"),
         (["--class-weights", "1,2"], "2 class_weights for 3 classes"),
         (["--trainable", "zzz*"], "matches no parameter"),

@@ -20,8 +20,8 @@ from ..train.callbacks import Callback, EarlyStop, Event
 from ..train.data.batch import Request
 from ..train.data.dataset import Dataset
 from ..train.losses import CrossEntropy
+from ..train.losses.loss import LABELS
 from ..train.names import Names
-from ..train.objective import LABELS
 from ..train.optimizers import Optimizer
 from ..train.trainer import Trainer
 

@@ -10,8 +10,8 @@ from ..errors import InputError
 from ..ir.builder import GraphBuilder
 from ..ir.types import TensorType, float32
 from ..ir.value import Value
-from . import losses
-from .losses import Loss, Target
+from .losses.loss import Loss, Target, compared
+from .losses.terms import ones, summed, total, upcast
 from .metrics import Metric
 
 SAMPLE_WEIGHT = "sample_weight"
@@ -25,15 +25,28 @@ class WeightedLoss:
     Attributes:
         name: of the output that the user chose.
         output: name under which the graph returns what the loss reads.
-        key: of the labels in a batch.
+        others: likewise, of the further values that it reads.
+        keys: of the labels in a batch, and of further entries that it reads.
         factor: its share in the sum of several losses.
     """
 
     loss: Loss
     name: str
     output: str
-    key: str
+    others: tuple[str, ...]
+    keys: tuple[str, ...]
     factor: float
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names under which the graph returns all that the loss reads."""
+        return (self.output, *self.others)
+
+    def target(self, outputs: Mapping[str, TensorType], entries: Mapping[str, TensorType]) -> Target:
+        """What is compared, given types by name; raises InputError where they don't fit."""
+        types = [outputs[name] for name in self.outputs] + [entries[key] for key in self.keys]
+        found: Target = self.loss.target(*types)
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +81,7 @@ class BatchObjective:
             InputError: labels that don't fit them.
         """
         for entry in self.losses:
-            entry.loss.target(outputs[entry.output], self.types[entry.key])
+            entry.target(outputs, self.types)
         return self.extra
 
     def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
@@ -84,23 +97,20 @@ class BatchObjective:
         terms = {"loss": loss, "weight": weight}
         for name, metric, index in self.metrics:
             entry = self.losses[index]
-            target = self._target(entry, outputs, batch)
-            sums = metric.sums(target, outputs[entry.output], batch[entry.key])
+            target, values, read = _read(entry, outputs, batch)
+            sums = metric.sums(target, *compared(entry.loss, target, values, read))
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         for name, free in self.free:
             sums = self._mean_or_elements(g, free(g, outputs, batch), None)
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         return terms
 
-    def _target(self, entry: WeightedLoss, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> Target:
-        return entry.loss.target(outputs[entry.output].type, batch[entry.key].type)
-
     def _terms(
         self, entry: WeightedLoss, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
     ) -> tuple[Value, Value]:
-        target = self._target(entry, outputs, batch)
-        elements, weight = entry.loss.elements(target, outputs[entry.output], batch[entry.key])
-        return losses.total(elements, weight, sample_weight)
+        target, values, read = _read(entry, outputs, batch)
+        elements, weight = entry.loss.elements(target, *values, *read)
+        return total(elements, weight, sample_weight)
 
     def _weighted(
         self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
@@ -112,7 +122,7 @@ class BatchObjective:
             term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), entry.factor)
             mean = term if mean is None else ops.add(mean, term)
         assert mean is not None
-        count = g.scalar(self.size, float32) if sample_weight is None else losses.summed(sample_weight)
+        count = g.scalar(self.size, float32) if sample_weight is None else summed(sample_weight)
         return ops.mul(mean, count), count
 
     def _mean_or_elements(self, g: GraphBuilder, value: Value, sample_weight: Value | None) -> tuple[Value, Value]:
@@ -122,9 +132,19 @@ class BatchObjective:
                 f"a loss or metric function returned {type(value).__name__}; expected a Value of the graph"
             )
         if value.type.rank:
-            return losses.total(losses.upcast(value), losses.ones(value), sample_weight)
+            return total(upcast(value), ones(value), sample_weight)
         count = g.scalar(self.size, float32)
-        return ops.mul(losses.summed(value), count), count
+        return ops.mul(summed(value), count), count
+
+
+def _read(
+    entry: WeightedLoss, outputs: Mapping[str, Value], batch: Mapping[str, Value]
+) -> tuple[Target, tuple[Value, ...], tuple[Value, ...]]:
+    """What a loss compares, the values of the model that it reads, and the entries of the batch."""
+    values = {name: outputs[name] for name in entry.outputs}
+    read = {key: batch[key] for key in entry.keys}
+    target = entry.target({name: v.type for name, v in values.items()}, {key: v.type for key, v in read.items()})
+    return target, tuple(values[name] for name in entry.outputs), tuple(read[key] for key in entry.keys)
 
 
 def samples(shapes: Iterable[tuple[int, ...]]) -> int:

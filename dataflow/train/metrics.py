@@ -11,7 +11,8 @@ from .. import ops
 from ..errors import InputError
 from ..ir.types import bool_, float32
 from ..ir.value import Value
-from .losses import Target, ones, pair, summed, zero
+from .losses.loss import Target
+from .losses.terms import ones, pair, summed, zero
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..host import checks
 from ..host.settings import split_settings
 from ..plugin.hookspecs import Named
-from .losses import MSE, BinaryCrossEntropy, CrossEntropy
+from .losses import LOSSES
 from .metrics import Accuracy, MeanAbsoluteError, TopK
 from .optimizers import SGD, AdamW, Optimizer, Schedule
 from .schedules import Constant, Cosine, Linear
@@ -25,7 +25,7 @@ from .schedules import Constant, Cosine, Linear
 _log = logging.getLogger("dataflow")
 # By kind and name: what it is, or a class of which one is made.
 CORE: Mapping[str, Mapping[str, Any]] = {
-    "loss": {"cross_entropy": CrossEntropy, "mse": MSE, "binary_cross_entropy": BinaryCrossEntropy},
+    "loss": LOSSES,
     "optimizer": {"adamw": AdamW, "sgd": functools.partial(SGD, momentum=0.9)},
     "metric": {"accuracy": Accuracy, "top5": TopK, "mae": MeanAbsoluteError},
     "schedule": {"constant": Constant, "cosine": Cosine, "linear": Linear},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
@@ -11,6 +12,7 @@ from typing import Any, Union
 import numpy as np
 
 from ..errors import InputError, ModelError
+from ..host import checks
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
@@ -18,16 +20,16 @@ from ..ir.value import Value
 from ..model import Model
 from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, samples
 from .data.batch import refuse_nan
-from .losses import CrossEntropy, Loss, OutputLoss
+from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, keys_of, others_of
 from .metrics import Metric
 from .names import CORE_ONLY, Names
 
-LABELS = "labels"
 MOST_FORMS = 256  # of labels whose dtype is remembered
 _log = logging.getLogger("dataflow")
 
 LossChoice = Union[str, Loss, OutputLoss, Build, Mapping[str, Any]]
 MetricChoice = Union[str, Metric, Build]
+_Wanted = tuple[tuple[np.dtype[Any], ...], Union[Allowed, None]]  # of entries of a batch: dtypes, and labels
 _PASSED = frozenset({"reshape", "copy", "cast"})
 
 
@@ -62,9 +64,11 @@ class Objective:
         if isinstance(loss, OutputLoss):
             self._build = _Returned(self._output(loss.name))
         elif isinstance(loss, Mapping):
-            self._weighted_losses = [self._weighted_loss(name, *_entry(choice, names)) for name, choice in loss.items()]
+            for name, choice in loss.items():
+                for each in choice if isinstance(choice, list) else [choice]:
+                    self._weighted_losses.append(self._weighted_loss(name, *_entry(each, names)))
         elif isinstance(loss, Loss):
-            self._weighted_losses = [self._weighted_loss(self._chosen(output), loss, LABELS, 1.0)]
+            self._weighted_losses = [self._weighted_loss(self._chosen(output), loss, None, 1.0)]
         elif callable(loss):
             self._build = loss
         else:
@@ -72,10 +76,12 @@ class Objective:
         found = None if chosen is None else [names.metric(m) for m in chosen]
         self._metrics = self._labelled(found, names)
         self._free = [(_name_of(m), m) for m in found or () if not isinstance(m, Metric)]
-        self.keys = tuple(dict.fromkeys(p.key for p in self._weighted_losses if p.key not in self._inputs))
+        self.keys = tuple(key for key in self.label_keys if key not in self._inputs)
         self.open = bool(self._free) or (self._build is not None and not isinstance(self._build, _Returned))
         self._entries = frozenset((*self.keys, SAMPLE_WEIGHT))  # what programs read unless it is open
-        self._seen: dict[Any, np.dtype[Any]] = {}  # by form of labels: saves a twentieth of a small step
+        self._seen: dict[
+            Any, tuple[tuple[np.dtype[Any], ...], Allowed | None]
+        ] = {}  # by form of labels: saves a twentieth of a small step
         self.fractions = {name: metric.fraction for name, metric, _ in self._metrics}
         self.fractions |= {name: False for name, _ in self._free}
         reserved = {"loss", "weight", "lr", "epoch", "seconds"} & set(self.fractions)
@@ -90,26 +96,32 @@ class Objective:
         """Names of the graph's outputs that the loss reads; a callable may read all."""
         if isinstance(self._build, _Returned):
             return (self._build.name,)
-        return tuple(self._outputs) if self.open else tuple(entry.output for entry in self._weighted_losses)
+        return tuple(self._outputs) if self.open else tuple(n for e in self._weighted_losses for n in e.outputs)
 
     @property
     def label_keys(self) -> tuple[str, ...]:
-        """The keys of labels; an input of the model may be one."""
-        return tuple(dict.fromkeys(p.key for p in self._weighted_losses))
+        """The keys of labels and of what else losses read of a batch; an input of the model may be one."""
+        return tuple(dict.fromkeys(key for entry in self._weighted_losses for key in entry.keys))
 
     def prepare(self, arrays: Mapping[str, Array], indices: Array | None) -> dict[str, Array]:
         """What the programs read of a batch beside the model's inputs, in the dtypes that they want.
 
         Raises:
-            InputError: labels that don't fit the values or have a NaN.
+            InputError: labels that don't fit the values, have a NaN, or are out of range.
         """
         entries = {key: array for key, array in arrays.items() if key not in self._inputs}
-        for entry in self._weighted_losses:
-            labels = arrays[entry.key]
-            refuse_nan(entry.key, labels, indices)
-            wanted = self._label_dtype(entry, labels)
-            if entry.key in entries:
-                entries[entry.key] = np.asarray(labels, wanted)
+        for index, entry in enumerate(self._weighted_losses):
+            if not entry.keys:
+                continue
+            given = {key: arrays[key] for key in entry.keys}
+            dtypes, allowed = self._wanted(index, given)
+            for key, wanted in zip(given, dtypes, strict=False):
+                refuse_nan(key, given[key], indices)
+                if key in entries:
+                    entries[key] = np.asarray(given[key], wanted)
+            if allowed is not None:
+                key = entry.keys[0]
+                allowed.refuse_others(f"{key!r} for {type(entry.loss).__name__}", given[key], indices)
         if SAMPLE_WEIGHT in entries:
             if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
                 raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
@@ -122,15 +134,18 @@ class Objective:
                 )
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
 
-    def _label_dtype(self, entry: WeightedLoss, labels: Array) -> np.dtype[Any]:
-        """The dtype that a loss wants of these labels; looked up where labels of that form were seen before."""
-        form = entry.output, entry.key, labels.dtype, labels.shape
+    def _wanted(self, index: int, given: Mapping[str, Array]) -> _Wanted:
+        """The dtypes that a loss wants of these entries, and the labels it allows; looked up where seen before."""
+        form = index, *((array.dtype, array.shape) for array in given.values())
         found = self._seen.get(form)
         if found is None:
-            target = entry.loss.target(self._outputs[entry.output].type, TensorType(dtype(labels), labels.shape))
+            types = {key: TensorType(dtype(array), array.shape) for key, array in given.items()}
+            entry = self._weighted_losses[index]
+            target = entry.target({name: self._outputs[name].type for name in entry.outputs}, types)
             if len(self._seen) >= MOST_FORMS:
                 self._seen.clear()
-            found = self._seen[form] = target.labels.dtype.numpy
+            wanted = tuple(type_.dtype.numpy for type_ in (target.labels, *target.entries))
+            found = self._seen[form] = wanted, target.allowed
         return found
 
     def on(self, graph: Graph) -> Graph:
@@ -158,11 +173,10 @@ class Objective:
         The class axis of each loss is decided here, from the labels' type and the declared type of what it reads.
         """
         losses = []
+        declared = {name: value.type for name, value in self._outputs.items()}
         for entry in self._weighted_losses:
-            target = entry.loss.target(self._outputs[entry.output].type, types[entry.key])
-            if isinstance(entry.loss, CrossEntropy) and entry.loss.axis is None:
-                entry = dataclasses.replace(entry, loss=dataclasses.replace(entry.loss, axis=target.axis))
-            losses.append(entry)
+            target = entry.target(declared, types)
+            losses.append(dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis)))
         entries = {key: type_ for key, type_ in types.items() if key not in self._inputs}
         size = samples(type_.sizes for type_ in types.values())
         return BatchObjective(self._build, tuple(losses), self._metrics, self._free, types, entries, size)
@@ -179,14 +193,15 @@ class Objective:
             "reads with output="
         )
 
-    def _weighted_loss(self, name: str, loss: Loss, key: str, factor: float) -> WeightedLoss:
+    def _weighted_loss(self, name: str, loss: Loss, key: str | None, factor: float) -> WeightedLoss:
         value = self._output(name)
         inner = _before(self._model, self._outputs[value], loss.skips)
         if inner is not None:
             op, logits = inner
             value = self._add_output(logits)
             _log.info("the loss reads %r, the input of %s, instead of its result %r", logits.name, op, name)
-        return WeightedLoss(loss, name, value, key, factor)
+        others = tuple(self._output(other) for other in others_of(loss))
+        return WeightedLoss(loss, name, value, others, keys_of(loss, key), factor)
 
     def _output(self, name: str) -> str:
         """The name under which the graph returns the output or inner value ``name``."""
@@ -205,12 +220,16 @@ class Objective:
     def _labelled(self, chosen: Sequence[Any] | None, names: Names) -> list[tuple[str, Metric, int]]:
         """Metrics of a value and its labels: the chosen ones, or those that fit each loss."""
         own = [m for m in chosen or () if isinstance(m, Metric)]
-        found: list[tuple[str, Metric, int]] = []
+        labelled: dict[str, int] = {}  # of several losses of a value the first one that has labels
         for index, entry in enumerate(self._weighted_losses):
-            prefix = f"{entry.name}_" if len(self._weighted_losses) > 1 else ""
-            fitting = own if chosen is not None else map(names.metric, entry.loss.metrics)
+            if entry.keys:
+                labelled.setdefault(entry.name, index)
+        found: list[tuple[str, Metric, int]] = []
+        for name, index in labelled.items():
+            prefix = f"{name}_" if len({entry.name for entry in self._weighted_losses}) > 1 else ""
+            fitting = own if chosen is not None else map(names.metric, self._weighted_losses[index].loss.metrics)
             found += [(prefix + metric.name, metric, index) for metric in fitting]
-        if own and not self._weighted_losses:
+        if own and not labelled:
             text = f"metrics {[m.name for m in own]} need a loss that names its labels"
             raise InputError(f"{text}; give functions (g, outputs, batch)")
         return found
@@ -226,15 +245,17 @@ class _Returned:
         return outputs[self.name]
 
 
-def _entry(choice: Any, names: Names) -> tuple[Loss, str, float]:
-    """Loss, label key and factor of an entry of a dict of losses."""
+def _entry(choice: Any, names: Names) -> tuple[Loss, str | None, float]:
+    """Loss, label key (None: its own) and factor of an entry of a dict of losses."""
     given = choice if isinstance(choice, tuple) else (choice,)
-    loss = names.loss(given[0])
-    key = given[1] if len(given) > 1 else LABELS
+    if not 1 <= len(given) <= 3:
+        raise InputError(f"loss: {choice!r}: expected (loss, label_key, weight)")
+    key = given[1] if len(given) > 1 else None
     factor = given[2] if len(given) > 2 else 1.0
-    if not isinstance(loss, Loss) or not isinstance(key, str):
+    loss = names.loss(given[0])
+    if not isinstance(loss, Loss) or not isinstance(key, (str, type(None))):
         raise InputError(f"loss: {choice!r}: expected (loss, label_key, weight) with a loss that has labels")
-    return loss, key, float(factor)
+    return loss, key, checks.number("loss: a weight", factor, -sys.float_info.max)
 
 
 def _name_of(metric: Build) -> str:

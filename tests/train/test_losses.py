@@ -202,7 +202,9 @@ def test_what_does_not_fit_is_refused() -> None:
     objective = Objective(model_of(("batch", 4)), "cross_entropy")
     x = {"x_y": Z}
     with pytest.raises(df.InputError, match=r"\.argmax"):
-        objective.prepare({**x, "labels": np.eye(4)[:4].astype(np.float32)}, None)
+        objective.prepare({**x, "labels": np.eye(5, 4, dtype=np.int64)}, None)
+    with pytest.raises(df.InputError, match=r"\.astype\(np.int64\)"):
+        objective.prepare({**x, "labels": Y.astype(np.float32)}, None)
     with pytest.raises(df.InputError, match=r"labels\[\.\.\., 0\]"):
         objective.prepare({**x, "labels": Y[:, None]}, None)
     square = Objective(model_of(("batch", 5, 5)), "cross_entropy")

@@ -135,14 +135,14 @@ def test_objects_of_modules():
     assert trainer(f"{here}:MSE", "dataflow.optim:AdamW").optimizer == df.optim.AdamW()
     with pytest.raises(df.InputError, match="loss 'nowhere:Loss': nowhere can't be imported: ModuleNotFoundError"):
         trainer("nowhere:Loss")
-    with pytest.raises(df.InputError, match=r"loss 'dataflow.losses:Focal': dataflow.losses has no 'Focal'"):
-        trainer(f"{here}:Focal")
+    with pytest.raises(df.InputError, match=r"loss 'dataflow.losses:Foggy': dataflow.losses has no 'Foggy'"):
+        trainer(f"{here}:Foggy")
     with pytest.raises(df.InputError, match=r"optimizer is .*MSE.*; expected one of df.optim"):
         trainer(optimizer=f"{here}:MSE")
 
 
 def test_names_that_are_none_say_what_there_is():
-    for option, known in (("loss", "binary_cross_entropy, absolute"), ("optimizer", "adamw, sgd, halving, fixed")):
+    for option, known in (("loss", "info_nce, absolute"), ("optimizer", "adamw, sgd, halving, fixed")):
         with pytest.raises(df.InputError, match=f"there is no {option} 'x'; known: .*{known}, 'module:object'"):
             trainer(**{option: "x"})
     with pytest.raises(df.InputError, match="there is no metric 'x'; known: accuracy, top5, mae, largest"):
