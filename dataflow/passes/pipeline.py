@@ -21,6 +21,7 @@ from .padding_taps import drop_padding_taps
 from .product_factors import move_product_factors
 from .quantized import OPS as INTEGER_OPS
 from .quantized import use_integers
+from .squares import multiply_squares
 from .transposed_concat import transpose_before_concat
 from .transposed_matmul import swap_transposed_matmuls
 from .upcast import upcast
@@ -87,6 +88,7 @@ PIPELINE: tuple[Pass, ...] = (
         "differentiate",
         lambda graph, at: fuse(graph, at.targets, at.ops.values(), at.mutable, differentiable=True),
     ),
+    Pass("squares", "differentiate", lambda graph, at: multiply_squares(graph, at.mutable)),  # after norms'
     Pass("identities", "simplify", lambda graph, at: remove_identities(graph)),
     Pass("dead_code", "simplify", lambda graph, at: eliminate_dead_code(graph)),
     Pass("padding_taps", "simplify", lambda graph, at: drop_padding_taps(graph)),
@@ -98,6 +100,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),
     Pass("fuse", "fuse", lambda graph, at: fuse(graph, at.targets, _of_floats(at), at.mutable)),
     Pass("product_factors", "fuse", lambda graph, at: move_product_factors(graph, at.mutable)),  # after attention's
+    Pass("squares", "fuse", lambda graph, at: multiply_squares(graph, at.mutable)),
     Pass("fuse_elementwise", "fuse", lambda graph, at: fuse_elementwise(graph, at.targets)),
 )
 

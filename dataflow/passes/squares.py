@@ -1,0 +1,42 @@
+"""Graph -> Graph with x^2 written as x x, which fuses with what is around it, in gradients too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ..ir.builder import GraphBuilder
+from ..ir.graph import Graph, Node
+from ..ir.rewrite import rewrite
+from ..ir.value import Value
+from ..ops.arithmetic import mul, pow_
+
+
+def multiply_squares(graph: Graph, mutable: Collection[str] = ()) -> Graph:
+    """The graph with powers whose exponent is the constant 2 as products; both are x^2 rounded once.
+
+    Runs behind ``fuse``, whose patterns have what exporters write.
+
+    Args:
+        graph: bound.
+        mutable: names of initializers whose data may change.
+    """
+
+    def is_square(node: Node) -> bool:
+        if node.op is not pow_ or node.inputs[0] is None or node.inputs[1] is None or node.outputs[0] is None:
+            return False
+        exponent = graph.initializers.get(node.inputs[1])
+        if exponent is None or exponent.factor is not None or node.inputs[1].name in mutable:
+            return False
+        same = node.outputs[0].type == node.inputs[0].type and node.inputs[0].type.dtype.is_float
+        return same and exponent.array.size == 1 and bool(exponent.array.reshape(-1)[0] == 2)
+
+    if not any(is_square(node) for node in graph.nodes):
+        return graph
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if not is_square(node):
+            return None
+        names = [None if v is None else v.name for v in node.outputs]
+        return builder.add(mul, (inputs[0], inputs[0]), {}, name=node.name, output_names=names).outputs
+
+    return rewrite(graph, replace)
