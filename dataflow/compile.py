@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from .ir.plan import Plan
 from .lower.lowering import lower
 from .lower.placement import targets_of
 from .passes.pipeline import Context, Phase, run_phases
+from .planning.memory_goal import MemoryGoal, planned_within
 from .planning.planner import make_plan
 from .plugin.registry import Registry
 
@@ -52,6 +54,7 @@ def compile_graph(
     folding: bool = True,
     fusion: bool = True,
     state: RunState = NO_STATE,
+    goal: MemoryGoal | None = None,
 ) -> Compiled:
     """The plan of a bound graph, and what it was made from.
 
@@ -65,8 +68,10 @@ def compile_graph(
         folding: compute at compile time what depends on constants alone, and join constant scales per channel.
         fusion: let one kernel compute several ops where a device has one for them.
         state: inputs and outputs that stay in a memory from run to run.
+        goal: of a graph that is several programs in a row: how much memory their values may take; None: what they take.
 
     Raises:
+        InputError: the goal can't be reached.
         ModelError: no device takes a node.
         PluginError: a plugin's pass fails.
     """
@@ -88,5 +93,10 @@ def compile_graph(
 
     alignment = {d: registry.devices[d].alignment for d in placement.devices}
     asynchronous = frozenset(d for d in placement.devices if registry.devices[d].asynchronous)
-    plan = make_plan(lowered, prepare, alignment, asynchronous, mutable)
+    make = functools.partial(
+        make_plan, prepare=prepare, alignment=alignment, asynchronous=asynchronous, mutable=mutable
+    )
+    if goal is None or len(lowered.stages) < 2:
+        return Compiled(make(lowered), lowered, initial)
+    lowered, plan = planned_within(goal, lowered, make)
     return Compiled(plan, lowered, initial)

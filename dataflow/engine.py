@@ -21,6 +21,7 @@ from .ir.graph import Graph
 from .ir.lowered import NO_STATE, Lowered, RunState
 from .ir.types import Array
 from .planning.budget import check_budget
+from .planning.memory_goal import MemoryGoal
 from .planning.series import series_of
 from .plugin.registry import registry_of
 
@@ -121,7 +122,12 @@ class Engine:
         return program
 
     def compile(
-        self, graph: Graph, *, mutable: Collection[str] = (), owners: Mapping[str, str] = MappingProxyType({})
+        self,
+        graph: Graph,
+        *,
+        mutable: Collection[str] = (),
+        owners: Mapping[str, str] = MappingProxyType({}),
+        goal: MemoryGoal | None = None,
     ) -> Compiled:
         """The plan of a bound graph; see ``compile_graph``."""
         return compile_graph(
@@ -134,6 +140,7 @@ class Engine:
             folding=self._how.fold,
             fusion=self._how.fuse,
             state=NO_STATE if self.state is None else self.state.state,
+            goal=goal,
         )
 
     def build(
@@ -159,12 +166,13 @@ class Engine:
             cap: the most runs of it at one time.
 
         Raises:
+            InputError: the memory goal can't be reached.
             ModelError: no device takes a node.
             OutOfMemoryError: a memory can't hold the plan.
             LimitExceeded: the limits don't allow it.
         """
         scratch = scratch or self._scratch
-        made = self.compile(graph, mutable=mutable, owners=owners)
+        made = self.compile(graph, mutable=mutable, owners=owners, goal=self._how.memory)
         plan, lowered = made.plan, made.lowered
         judge(lowered)
         present = self.variables.keys | self.variables.lent(plan, made.initial)

@@ -16,6 +16,7 @@ from ..ir.graph import Graph
 from ..ir.kernel import HOST
 from ..lower.placement import Pins
 from ..planning.algorithms import Algorithms
+from ..planning.memory_goal import MemoryGoal
 from ..plugin.device import Precision
 from ..plugin.registry import Registry
 from .devices import Devices
@@ -40,6 +41,7 @@ class Execution:
         pin: device ids by pattern, see ``dataflow.lower.placement.Pins``.
         registry: of plugins; None: the installed ones.
         limits: the most memory and time.
+        memory: of a training step: what the values between forward and backward may take; None: what they take.
     """
 
     devices: Sequence[DeviceChoice] | DeviceChoice | None = None
@@ -51,6 +53,7 @@ class Execution:
     pin: Mapping[str, str] | None = None
     registry: Registry | None = None
     limits: Limits | None = None
+    memory: MemoryGoal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Literal, Union
 from .graph import Node
 from .kernel import HOST, Kernel
 from .operand import BodyKind, Operand
+from .plan import Again
 from .types import TensorType
 
 
@@ -155,6 +156,7 @@ class Lowered:
         stages: of a graph that is several programs in a row.
         fallbacks: why a node isn't on a device that stands earlier in the list: (node, device) to reason.
         state: inputs and outputs that stay in a memory from run to run; the others are on the host.
+        again: which items run a second time.
     """
 
     items: tuple[LoweredItem, ...]
@@ -165,6 +167,7 @@ class Lowered:
     stages: tuple[Stage, ...]
     fallbacks: Mapping[tuple[str, str], str]
     state: RunState = NO_STATE
+    again: Again | None = None
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "stored", "fallbacks"):

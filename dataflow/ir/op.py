@@ -95,6 +95,8 @@ class AnyOp:
         cost: floating-point operations of a node; by default one per output element.
         bodies: names of the graphs that a node carries.
         pattern: of a fused op: see ``Pattern``; mostly one, of its decomposition.
+        again: pairs (input, output): a node that is computed a second time, for its first result, reads the output of
+            the first time in place of the input, which may have changed since; the first result must not depend on it.
         doc: formula and shapes.
     """
 
@@ -116,6 +118,7 @@ class AnyOp:
     cost: Callable[[Any], int] | None = None
     bodies: tuple[str, ...] = ()
     pattern: tuple[Pattern, ...] = ()
+    again: tuple[tuple[int, int], ...] = ()
     doc: str = ""
 
     def output_names(self, node: Use) -> list[str]:

@@ -159,6 +159,28 @@ class Range:
         return sum(size for _, size in self.alive)
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What a plan computes a second time, so that it isn't kept in memory until it is read.
+
+    Attributes:
+        nodes: name and bytes of the results of each such step, in order.
+        cost: what they add to the work of the plan, as a part of it; counted in bytes and operations, not timed.
+        peak_bytes: scratch bytes that the plan would need without them.
+    """
+
+    nodes: tuple[tuple[str, int], ...]
+    cost: float
+    peak_bytes: int
+
+    def __str__(self) -> str:
+        kept = sum(size for _, size in self.nodes)
+        return (
+            f"{len(self.nodes)} nodes run again before their results of {kept} bytes are read, for "
+            f"{100 * self.cost:.1f}% more work; with all of them kept the peak is {self.peak_bytes} bytes"
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """A program for bound shapes.
@@ -175,6 +197,7 @@ class Plan:
         ranges: the programs that it is made of, by name and in order; empty where it is a single one.
         peak_bytes: scratch bytes in all memories.
         lower_bound_bytes: the largest sum of sizes alive at one step, over all memories.
+        again: what it computes a second time to need less memory; None: nothing.
     """
 
     items: tuple[Item, ...]
@@ -189,6 +212,7 @@ class Plan:
     ranges: Mapping[str, Range]
     peak_bytes: int
     lower_bound_bytes: int
+    again: Again | None = None
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "stored", "prepacks", "kept", "lifetimes", "ranges"):
@@ -217,6 +241,7 @@ class Plan:
             "ratio": f"{self.peak_bytes / max(self.lower_bound_bytes, 1):.4f}",
             **{f"memory {name}": f"{size:,} bytes" for name, size in self.memory.items()},
             **{f"after {name}": _alive(found, most=8) for name, found in self.ranges.items()},
+            **({} if self.again is None else {"computed again": str(self.again)}),
         }
         lines = {found.time: f"{name} ends: {_alive(found, most=8)}" for name, found in self.ranges.items()}
         drawings = [
@@ -232,6 +257,7 @@ class Plan:
         bound = self.lower_bound_bytes
         lines = [f"peak {self.peak_bytes} bytes, lower bound {bound}, ratio {self.peak_bytes / max(bound, 1):.4f}"]
         lines += [f"memory {name}: {size} bytes" for name, size in self.memory.items()]
+        lines += [] if self.again is None else [str(self.again)]
         headings: dict[int, list[str]] = {}
         for name, found in self.ranges.items():
             headings.setdefault(found.start, []).append(f"{name}: items {found.start} to {found.stop - 1}")

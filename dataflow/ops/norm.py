@@ -154,6 +154,7 @@ batch_norm_train: MultiOp = MultiOp(
     attributes={"epsilon": 1e-5, "momentum": 0.9},
     gradient=_train_gradient,
     inplace=((1, 3), (2, 4)),
+    again=((3, 3), (4, 4)),
     doc="batch_norm with the batch's mean and biased variance; new = running momentum + batch (1 - momentum)",
 )
 

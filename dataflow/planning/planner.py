@@ -114,6 +114,7 @@ class _Planning:
             self.ranges(items, stops, rows),
             peak,
             bound,
+            self.lowered.again,
         )
 
     def prepare_nodes(self) -> dict[LoweredNode, Any]:

@@ -16,6 +16,7 @@ from ..host.numbers import integer
 from ..model import Model
 from ..passes.dropout import has_dropout
 from ..planning.algorithms import Algorithms
+from ..planning.memory_goal import memory_goal
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, registry_of
 from .callbacks import Callback, EarlyStop
@@ -52,6 +53,10 @@ class Trainer(Stepper):
         dropout: the model's dropout nodes drop in training, by ``seed`` and the number of the micro-batch.
         tie: stored tensors that are equal bit for bit, directly or transposed, and not of one value train as one: an
             embedding and the output layer that exporters wrote apart. All copies follow.
+        memory: the most that the values between forward and backward may take: bytes (``"200M"``), or a part of what
+            they take where nothing is computed again (``"0.5x"``). To keep to it, what forward computed runs again
+            where backward reads it; results are the same bit for bit. None: whatever costs at most 1% more work;
+            ``"1x"``: nothing is computed again.
 
     Raises:
         InputError: an option doesn't fit, or another Trainer owns the model.
@@ -80,6 +85,7 @@ class Trainer(Stepper):
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
         limits: Limits | None = None,
+        memory: str | int | None = None,
     ) -> None:
         self._closed = True  # until it owns the weights
         accumulate, seed = integer("accumulate", accumulate), integer("seed", seed, 0)
@@ -97,6 +103,7 @@ class Trainer(Stepper):
             raise InputError("dropout=True: the model has no dropout node; exporters leave it out in inference mode")
         ties = find_ties(model) if tie else {}
         algorithms = Algorithms() if algorithms is None else algorithms
+        goal = memory_goal(memory)
         names = Names(registry_of(registry).named)
         made = names.optimizer("adamw" if optimizer is None else optimizer)
         objective = Objective(model, loss, output, metrics, names)
@@ -108,7 +115,7 @@ class Trainer(Stepper):
             tuple(dict.fromkeys(ties[name].of if name in ties else name for name in chosen)),
             ties,
             names,
-            Execution(devices, threads, True, bool(fuse), precision, algorithms, pin, registry, limits),
+            Execution(devices, threads, True, bool(fuse), precision, algorithms, pin, registry, limits, goal),
             accumulate=accumulate,
             clip_norm=clip_norm,
             seed=seed,

@@ -1,0 +1,165 @@
+"""How much memory a training step may take for its values, and the plan that keeps to it at least cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..errors import InputError
+from ..host import checks
+from ..ir.lowered import Lowered
+from ..ir.plan import Plan
+from .budget import size
+from .evictions import evicting
+from .offsets import lie_apart
+from .recompute import repeating
+from .schedule import Schedule, cost_of, plain, profile, trimmed, with_extra
+from .work import Work, work_of
+
+FREE = 0.01  # of a step's work: what computing again may cost where no budget is given
+FREE_FROM = 8 << 20  # bytes of an arena below which nothing is computed again without a budget
+GAIN = 0.98  # of the arena: what must be reached for that
+MOST = 1.0  # of a step's work: what computing again may cost at all
+POWERS = (0.5, 1.0, 0.0, 2.0)  # of the distance to the next use; which is best depends on the network
+TRIES = 8
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGoal:
+    """What the arena of a training step may take.
+
+    Attributes:
+        fraction: of what is needed where nothing is computed again.
+        bytes: instead of a fraction; neither: whatever costs at most ``FREE``.
+    """
+
+    fraction: float | None = None
+    bytes: int | None = None
+
+    def of(self, peak: int) -> int | None:
+        """The budget where ``peak`` bytes are needed without computing again; None: whatever costs little."""
+        return self.bytes if self.fraction is None else int(self.fraction * peak)
+
+
+def memory_goal(memory: object) -> MemoryGoal:
+    """The goal that a user names.
+
+    Args:
+        memory: None; a number of bytes, also as text with K, M or G; ``"0.5x"``: so much of what is needed otherwise.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if memory is None:
+        return MemoryGoal()
+    expected = f'memory is {checks.shown(memory)}; expected bytes above 0, "200M" or a fraction as "0.5x"'
+    if isinstance(memory, str):
+        fraction = re.fullmatch(r"(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})x", memory)
+        if fraction is not None and float(fraction[1]) > 0:
+            return MemoryGoal(fraction=float(fraction[1]))
+        number = re.fullmatch(r"(\d{1,18})([KMG]?)", memory)
+        if number is None or not int(number[1]):
+            raise InputError(expected)
+        return MemoryGoal(bytes=int(number[1]) * _UNITS[number[2]])
+    if isinstance(memory, bool) or not hasattr(memory, "__index__") or int(memory.__index__()) <= 0:
+        raise InputError(expected)
+    return MemoryGoal(bytes=int(memory.__index__()))
+
+
+def planned_within(goal: MemoryGoal, lowered: Lowered, make: Callable[[Lowered], Plan]) -> tuple[Lowered, Plan]:
+    """The cheapest plan found that keeps to a goal, and what it is made from.
+
+    Args:
+        goal: of the plan's scratch memory.
+        lowered: every item once.
+        make: makes plans.
+
+    Raises:
+        InputError: the goal can't be reached; says what can.
+    """
+    plan = make(lowered)
+    budget = goal.of(plan.peak_bytes)
+    if lie_apart() or plan.peak_bytes <= (FREE_FROM if budget is None else budget):
+        return lowered, plan
+    work = work_of(lowered)
+    search = _Search(lowered, plan, with_extra(work, plan), make)
+    return search.free() if budget is None else search.within(budget)
+
+
+class _Search:
+    def __init__(self, lowered: Lowered, plan: Plan, work: Work, make: Callable[[Lowered], Plan]) -> None:
+        self.lowered, self.plan, self.work, self.make = lowered, plan, work, make
+        self.peak = max(profile(work, plain(work)))
+
+    def free(self) -> tuple[Lowered, Plan]:
+        """The least memory that costs little."""
+        found, low, high = None, 0, self.peak
+        for _ in range(TRIES):
+            limit = (low + high) // 2
+            schedule = self.cheapest(limit, FREE)
+            if schedule is None:
+                low = limit
+            else:
+                found, high = schedule, max(profile(self.work, schedule))
+        if found is not None and high < GAIN * self.peak:
+            made = self.planned(found)
+            if made[1].peak_bytes < GAIN * self.plan.peak_bytes:
+                return made
+        return self.lowered, self.plan
+
+    def within(self, budget: int) -> tuple[Lowered, Plan]:
+        """The least cost that fits; schedules are made for less than the budget until the arena fits too."""
+        limit = budget
+        for _ in range(TRIES):
+            schedule = self.cheapest(limit, MOST)
+            if schedule is None:
+                break
+            made = self.planned(schedule)
+            if made[1].peak_bytes <= budget:
+                return made
+            limit -= max(made[1].peak_bytes - budget, limit // 200)
+        made = self.least(budget)
+        if made[1].peak_bytes <= budget:
+            return made
+        again = made[1].again
+        raise InputError(
+            f"memory: {size(budget)} ({budget} bytes) are too few for a training step on such batches: it takes at "
+            f"least {size(made[1].peak_bytes)} ({made[1].peak_bytes / self.plan.peak_bytes:.2f}x of what it takes "
+            f"when nothing is computed again), at {0 if again is None else 100 * again.cost:.0f}% more work; "
+            "give so much, or use smaller batches (with accumulate= the optimizer sees the same batch)"
+        )
+
+    def least(self, budget: int) -> tuple[Lowered, Plan]:
+        """The least memory that is found at all, or the first that fits."""
+        best = self.lowered, self.plan
+        low, high = 0, self.peak
+        for _ in range(TRIES):
+            limit = (low + high) // 2
+            schedule = self.cheapest(limit, MOST)
+            if schedule is None:
+                low = limit
+                continue
+            high = max(profile(self.work, schedule))
+            made = self.planned(schedule)
+            if made[1].peak_bytes < best[1].peak_bytes:
+                best = made
+            if made[1].peak_bytes <= budget:
+                break
+        return best
+
+    def cheapest(self, limit: int, most: float) -> Schedule | None:
+        """The schedule of least cost that needs at most ``limit`` bytes; None where none is found."""
+        found = min(self.fitting(limit, most), key=lambda schedule: cost_of(self.work, schedule), default=None)
+        return None if found is None else trimmed(self.work, found, limit)
+
+    def fitting(self, limit: int, most: float) -> Iterator[Schedule]:
+        for power in POWERS:
+            schedule = evicting(self.work, limit, int(most * self.work.cost), power)
+            if schedule is not None and max(profile(self.work, schedule)) <= limit:
+                yield schedule
+
+    def planned(self, schedule: Schedule) -> tuple[Lowered, Plan]:
+        lowered = repeating(self.lowered, self.work, schedule, self.plan.peak_bytes)
+        return lowered, self.make(lowered)

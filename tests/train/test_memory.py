@@ -1,0 +1,174 @@
+"""What a training step computes again to need less memory: budgets are kept or refused, and no bit changes."""
+
+from __future__ import annotations
+
+import random as standard
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import dataflow as df
+from dataflow import ops
+from dataflow.planning import memory_goal as goals
+from dataflow.planning.verify import check_plan
+from dataflow.train.joint import ACCUMULATOR
+
+WIDTH, BATCH = 16, 24
+
+
+def network(seed: int, layers: int = 8) -> df.Model:
+    """Layers of random kinds, some of them around residual connections."""
+    choose, numbers = standard.Random(seed), np.random.default_rng(seed)
+    g = df.GraphBuilder("network")
+    h = g.input("x", df.float32, (BATCH, WIDTH))
+
+    def parameter(name: str, *shape: int) -> Any:
+        return g.parameter(f"{name}{len(g.nodes())}", (numbers.standard_normal(shape) / 4).astype(np.float32))
+
+    def dense(value: Any) -> Any:
+        return ops.add(ops.matmul(value, parameter("w", WIDTH, WIDTH)), parameter("b", WIDTH))
+
+    def batch_norm(value: Any) -> Any:
+        at = len(g.nodes())
+        start = {"mean": numbers.random(WIDTH).astype(np.float32), "variance": np.ones(WIDTH, np.float32)}
+        running = [g.initializer(f"{name}{at}", array, role="statistic") for name, array in start.items()]
+        return ops.batch_norm(value, parameter("scale", WIDTH), parameter("shift", WIDTH), *running, epsilon=1e-5)
+
+    kinds = {
+        "relu": lambda v: ops.relu(dense(v)),
+        "gelu": lambda v: ops.gelu(dense(v)),
+        "tanh": lambda v: ops.mul(ops.tanh(v), ops.sigmoid(v)),
+        "norm": lambda v: ops.layer_norm(v, parameter("s", WIDTH), parameter("t", WIDTH), axis=-1),
+        "batch_norm": lambda v: ops.relu(batch_norm(dense(v))),
+        "dropout": lambda v: ops.dropout(dense(v), ratio=0.25),
+        "softmax": lambda v: ops.mul(ops.softmax(v, axis=-1), v),
+        "halves": lambda v: ops.concat(
+            ops.sin(ops.slice(v, starts=(0, 0), stops=(BATCH, WIDTH // 2), steps=(1, 1))),
+            ops.slice(v, starts=(0, WIDTH // 2), stops=(BATCH, WIDTH), steps=(1, 1)),
+            axis=1,
+        ),
+    }  # fmt: skip
+    for _ in range(layers):
+        made = kinds[choose.choice([*kinds])](h)
+        h = ops.add(made, h) if choose.random() < 0.4 else made
+    g.output("y", ops.matmul(h, parameter("v", WIDTH, 3)))
+    return df.Model(g.build())
+
+
+def batches(count: int) -> list[dict[str, np.ndarray]]:
+    random = np.random.default_rng(1)
+    return [
+        {"x": random.standard_normal((BATCH, WIDTH)).astype(np.float32), "labels": random.integers(0, 3, BATCH)}
+        for _ in range(count)
+    ]
+
+
+def trained(model: df.Model, **options: Any) -> tuple[list[float], dict[str, bytes], dict[str, Any]]:
+    """Losses, gradients, what changed, and plans, of two optimizer steps; the last one program by program."""
+    options = {"accumulate": 2, "batch_norm": "update", "clip_norm": 1.0, "devices": ["cpu"], **options}
+    with df.Trainer(model, **options) as trainer:
+        first, *others = batches(4)
+        losses = [trainer.step(first)]
+        found = {ACCUMULATOR + name: array.tobytes() for name, array in trainer.programs.gradients().items()}
+        losses += [trainer.step(batch) for batch in others[:-1]]
+        terms = trainer.forward(others[-1])
+        trainer.backward()
+        trainer.update()
+        losses.append(float(terms["loss"]))
+        plans = {name: plan for name, plan in trainer.programs.plans().items() if name.startswith("joint")}
+        return losses, found | {name: array.tobytes() for name, array in trainer.programs.state().items()}, plans
+
+
+@settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(seed=st.integers(0, 1 << 30))
+def test_every_budget_is_kept_or_refused_and_no_bit_changes(seed: int) -> None:
+    options = {"dropout": any(node.op is ops.dropout for node in network(seed).graph.nodes)}
+    losses, bits, plans = trained(network(seed), memory="1x", **options)
+    peaks = {name: plan.peak_bytes for name, plan in plans.items()}
+    assert all(plan.again is None for plan in plans.values())
+    refused = 0.0
+    for fraction in (0.8, 0.6, 0.45, 0.3):
+        try:
+            again, same, made = trained(network(seed), memory=f"{fraction}x", **options)
+        except df.InputError as error:
+            assert "are too few" in str(error)
+            refused = max(refused, fraction)
+            continue
+        assert refused < fraction  # what is refused is less than what is kept
+        assert (again, same) == (losses, bits)
+        for name, plan in made.items():
+            assert plan.peak_bytes <= fraction * peaks[name]
+            assert plan.again is not None
+            assert plan.again.peak_bytes == peaks[name]
+
+
+def test_the_least_that_a_refusal_names_is_possible() -> None:
+    with df.Trainer(network(3), memory=1) as trainer, pytest.raises(df.InputError, match="takes at least") as refusal:
+        trainer.step(batches(1)[0])
+    assert "more work" in str(refusal.value)
+    fraction = float(str(refusal.value).partition("(0.")[2][:2]) / 100
+    trained(network(3), accumulate=1, memory=f"{fraction + 0.01:.2f}x")
+
+
+def test_nothing_is_computed_again_in_a_small_arena_without_a_budget() -> None:
+    _, _, plans = trained(network(5))
+    assert all(plan.again is None for plan in plans.values())
+
+
+def test_without_a_budget_it_costs_a_hundredth_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goals, "FREE_FROM", 0)
+    monkeypatch.setattr(goals, "FREE", 0.1)  # of steps of small tensors, where a call costs as much as its work
+    losses, bits, plans = trained(network(2, layers=16), memory="1x")
+    again, same, made = trained(network(2, layers=16))
+    assert (again, same) == (losses, bits)
+    assert any(plan.again is not None for plan in made.values())
+    for name, plan in made.items():
+        assert plan.peak_bytes <= plans[name].peak_bytes
+        assert plan.again is None or 0 < plan.again.cost <= goals.FREE
+
+
+@pytest.mark.parametrize("devices", [["numpy"], ["remote", "cpu"]])
+def test_other_devices_keep_budgets_with_the_same_bits(devices: list[str], remote: Any) -> None:
+    options: dict[str, Any] = {"devices": devices, "registry": remote if "remote" in devices else None}
+    losses, bits, plans = trained(network(4), memory="1x", **options)
+    again, same, made = trained(network(4), memory="0.7x", **options)
+    assert (again, same) == (losses, bits)
+    for name, plan in made.items():
+        check_plan(plan)
+        assert plan.peak_bytes <= 0.7 * plans[name].peak_bytes
+
+
+def test_a_plan_says_what_runs_again(tmp_path: Any) -> None:
+    _, _, plans = trained(network(6), memory="0.6x")
+    plan = plans["joint-True"]
+    assert plan.again is not None
+    steps = [step.node.name for segment in plan.segments for step in segment.steps]
+    names = [name for name, _ in plan.again.nodes]
+    assert names
+    assert set(names) <= set(steps)
+    assert {name.partition("/again")[0] for name in names} <= set(steps)
+    stop = plan.ranges["forward"].stop
+    forward = [step.node.name for item in plan.items[:stop] for step in item.steps]
+    assert forward == [name for name in forward if "/again" not in name]
+    for words in (f"{len(names)} nodes run again", f"the peak is {plan.again.peak_bytes} bytes"):
+        assert words in str(plan)
+    plan.save_html(str(tmp_path / "plan.html"))
+    assert "computed again" in (tmp_path / "plan.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("memory", ["half", "0x", "-1", "0.5", 0, -5, 1.5, True, "5T", ""])
+def test_what_is_no_budget_is_refused(memory: Any) -> None:
+    with pytest.raises(df.InputError, match=r"memory is .*; expected bytes"):
+        df.Trainer(network(0), memory=memory)
+
+
+@pytest.mark.parametrize(
+    "memory, fraction, count",
+    [(None, None, None), ("0.5x", 0.5, None), (".25x", 0.25, None), ("2x", 2.0, None), (np.int64(7), None, 7),
+     ("200M", None, 200 << 20), ("7", None, 7)],
+)  # fmt: skip
+def test_budgets_are_parts_or_bytes(memory: Any, fraction: float | None, count: int | None) -> None:
+    assert goals.memory_goal(memory) == goals.MemoryGoal(fraction, count)
