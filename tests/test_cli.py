@@ -210,13 +210,16 @@ def test_finetune_trains_what_its_options_say(run: Any, model: Path, data: Path,
     result = run(
         "finetune", model, "--data", tmp_path / "renamed.npz", "--map", "y=labels", "--map", "row=",
         "--trainable", "head.*", "--trainable", "b1", "--class-weights", "balanced", "--optimizer", "sgd",
-        "--accumulate", 2, "-o", target,
+        "--accumulate", 2, "--memory", "1x", "-o", target,
     )  # fmt: skip
     assert result.code == 0, result.err
     with np.load(model) as old, np.load(target) as new:
         changed = {name for name in old.files if not np.array_equal(old[name], new[name])}
     assert changed == {"w2", "b1"}
     assert f"wrote {target}" in result.out
+    result = run("finetune", model, "--data", data, "--memory", 64, "--force", "-o", target)
+    assert result.code == 2
+    assert "64 bytes) are too few for a training step" in result.err
 
 
 def test_finetune_reads_tables(run: Any, model: Path, data: Path, tmp_path: Path) -> None:

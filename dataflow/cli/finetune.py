@@ -42,6 +42,7 @@ class Options:
     epochs: int
     batch_size: int
     accumulate: int
+    memory: str | None
     metrics: Sequence[str]
     callbacks: Sequence[str]
     optimizer: str
@@ -91,6 +92,7 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         metrics=list(options.metrics) or None,
         trainable=list(options.trainable) or None,
         accumulate=options.accumulate,
+        memory=options.memory,
         seed=options.seed,
         **options.execution,
     )

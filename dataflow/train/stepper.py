@@ -29,6 +29,7 @@ from .tied_weights import Tie
 
 if TYPE_CHECKING:
     from ..execute.profile import Profile
+    from ..ir.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,6 +250,13 @@ class Stepper(Evaluator):
                 self.steps += 1
             found = {"step": float(self.steps), "loss": loss / weight, "lr": lr}
         return found if self.clip_norm is None else {**found, "gradient_norm": norm}
+
+    def plans(self) -> dict[str, Plan]:
+        """The plans made so far, by program: the newest for each.
+
+        Those of forward and backward are called ``joint``, and say in ``again`` what runs twice to need less memory.
+        """
+        return self.programs.plans()
 
     def profile(self, batch: Mapping[str, Any], *, rounds: int = 20) -> dict[str, Profile]:
         """The time of each step of a training step's programs, ``joint`` and ``optimizer``; training stays where it is.

@@ -170,5 +170,5 @@ def test_what_is_no_budget_is_refused(memory: Any) -> None:
     [(None, None, None), ("0.5x", 0.5, None), (".25x", 0.25, None), ("2x", 2.0, None), (np.int64(7), None, 7),
      ("200M", None, 200 << 20), ("7", None, 7)],
 )  # fmt: skip
-def test_budgets_are_parts_or_bytes(memory: Any, fraction: float | None, count: int | None) -> None:
+def test_budgets_are_fractions_or_bytes(memory: Any, fraction: float | None, count: int | None) -> None:
     assert goals.memory_goal(memory) == goals.MemoryGoal(fraction, count)
