@@ -88,8 +88,13 @@ _NAMES = {
     "empty": "cdevice.host_memory",
     "kernels_of": "cdevice.library",
     "load": "model",
+    "load_adapters": "adapters.folder",
+    "lora": "adapters.lora",
+    "merge_lora": "adapters.merge",
     "replace_head": "head_replacement",
     "save": "model",
+    "save_adapters": "adapters.folder",
+    "unmerge_lora": "adapters.merge",
     "vjp": "gradients",
 }
 # Data types that few models have.

@@ -154,9 +154,13 @@ class Model:
     def copy(self) -> Model:
         """An independent model with today's data."""
         twin = Model(self.graph, aliases=self.aliases, source=self.source, specialize=self.specialize)
+        self.copy_data(twin)
+        return twin
+
+    def copy_data(self, twin: Model) -> None:
+        """Gives today's data to another model of the same graph."""
         with self.lock:
             twin._changed = {name: self._newest(name) for name in self._names_of_changes()}
-        return twin
 
     def with_graph(self, graph: Graph, specialize: Specialize | None = None) -> Model:
         """A model of another graph with the same source; data of initializers that both have, alike in type, stays."""

@@ -130,6 +130,16 @@ def _no_gradient(node: Node, dy: Value) -> None:
 
 neg: Op = unary("neg", lambda n, dy: neg(dy), "y = -x", infer=numbers_alike("neg"), cheap=True)
 copy: Op = Op("copy", ("x",), same_type, gradient=lambda n, dy: dy, inplace=((0, 0),), cheap=True, doc="y = x")
+stop_gradient: Op = Op(
+    "stop_gradient",
+    ("x",),
+    same_type,
+    gradient=_no_gradient,
+    decompose=lambda x: copy(x),
+    inplace=((0, 0),),
+    cheap=True,
+    doc="y = x, of which no gradient goes back",
+)
 abs_: Op = unary("abs", lambda n, dy: mul(dy, sign(operand(n))), "y = |x|", infer=numbers_alike("abs"), cheap=True)
 sign: Op = unary("sign", _no_gradient, "y = -1, 0 or 1", infer=numbers_alike("sign"), cheap=True)
 exp: Op = unary("exp", lambda n, dy: mul(dy, result(n)), "y = e^x")
@@ -204,6 +214,6 @@ clip: Op = Op(
 )
 
 OPS = (
-    add, sub, mul, div, pow_, maximum, minimum, mod, neg, copy, abs_, sign, exp, log, sqrt, reciprocal, sin, cos, tan,
-    asin, acos, atan, sinh, cosh, tanh, asinh, acosh, atanh, erf, floor, ceil, round_, clip,
+    add, sub, mul, div, pow_, maximum, minimum, mod, neg, copy, stop_gradient, abs_, sign, exp, log, sqrt, reciprocal,
+    sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh, acosh, atanh, erf, floor, ceil, round_, clip,
 )  # fmt: skip

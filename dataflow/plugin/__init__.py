@@ -26,6 +26,8 @@ _NAMES = {
     "AnyOp": "ir.op",
     "Attribute": "ir.op",
     "Builder": "ir.value",
+    "Edit": "ir.edits",
+    "Edited": "ir.edits",
     "Graph": "ir.graph",
     "GraphBuilder": "ir.builder",
     "Initializer": "ir.graph",

@@ -147,7 +147,7 @@ def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Pa
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            _write(unfinished, tensors, metadata)
+            write_tensors(unfinished, tensors, metadata)
             _reach_disk(unfinished)
             unfinished.replace(path)
         finally:
@@ -161,7 +161,7 @@ def save(folder: str | Path, step: int, checkpoint: Checkpoint, keep: int) -> Pa
     return path
 
 
-def _write(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
     """Writes a safetensors file with calls of our own: safetensors' has errors without a number, and leaves litter."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0

@@ -70,6 +70,7 @@ def _clip(attributes: Attributes, x: Array, low: Array | None = None, high: Arra
 KERNELS: dict[str, Code] = {
     "neg": unary(np.negative),
     "copy": lambda attributes, x: x.copy(),
+    "stop_gradient": lambda attributes, x: x.copy(),
     "abs": unary(np.abs),
     "sign": unary(np.sign),
     "exp": unary(np.exp),

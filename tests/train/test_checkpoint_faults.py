@@ -264,7 +264,7 @@ def test_a_save_that_fails_leaves_the_run_and_the_older_files(
     def breaks(event: Event) -> None:
         if event.step == 4 and not broken:
             broken.append(event.step)
-            target = {"write": (checkpoint, "_write"), "sync": (os, "fsync"), "rename": (Path, "replace")}
+            target = {"write": (checkpoint, "write_tensors"), "sync": (os, "fsync"), "rename": (Path, "replace")}
             patch.setattr(*target.get(where, (Path, "open")), failing)
 
     trainer = linear.trainer()

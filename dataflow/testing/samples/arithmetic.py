@@ -28,6 +28,7 @@ def _unary() -> list[Sample]:
     rows += [
         Sample(ops.copy, (Operand(s, d, "range", 0, 9),)) for s in ((37, 70), (3, 40, 33)) for d in (float32, int64)
     ]
+    rows += [Sample(ops.stop_gradient, (x(*s),)) for s in ((3, 5), (0,))]
     for bounds in ((-0.5, 0.5), (None, 0.5), (-0.5, None)):
         ends = [None if b is None else Operand((), float32, value=b) for b in bounds]
         rows += [

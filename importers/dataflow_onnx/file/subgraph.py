@@ -34,32 +34,33 @@ def keep_subgraph(proto: Any, inputs: Mapping[str, TensorType], outputs: Sequenc
         index = made.get(queue.pop())
         if index is not None and index not in used:
             used.add(index)
-            reads = set(_reads(graph.node[index]))
-            needed |= reads
-            queue += reads - inputs.keys()
+            own = set(reads(graph.node[index]))
+            needed |= own
+            queue += own - inputs.keys()
     kept = [graph.node[index] for index in sorted(used)]
     computed = {name for node in kept for name in node.output}
     declared = [value for value in graph.input if value.name in needed and value.name not in inputs]
     stored = [tensor for tensor in graph.initializer if tensor.name in needed and tensor.name not in inputs]
     for field, records in (("node", kept), ("input", declared), ("initializer", stored), ("value_info", [])):
-        copies = [_copy(record) for record in records]
+        copies = [copied(record) for record in records]
         graph.ClearField(field)
         getattr(graph, field).extend(copies)
     for name, type_ in inputs.items():
         if name in needed - computed:
-            _declare(graph.input.add(), name, type_)
+            declare(graph.input.add(), name, type_)
     graph.ClearField("output")
     for name in results:
         graph.output.add().name = name
 
 
-def _copy(record: Any) -> Any:
+def copied(record: Any) -> Any:
+    """A copy that outlives the field that the record is of."""
     copy = type(record)()
     copy.CopyFrom(record)
     return copy
 
 
-def _declare(value: Any, name: str, type_: TensorType) -> None:
+def declare(value: Any, name: str, type_: TensorType) -> None:
     """Fills the record of an input."""
     value.name = name
     value.type.tensor_type.elem_type = CODE_OF[type_.dtype]
@@ -72,12 +73,12 @@ def _declare(value: Any, name: str, type_: TensorType) -> None:
             dim.dim_value = size
 
 
-def _reads(node: Any) -> Iterator[str]:
+def reads(node: Any) -> Iterator[str]:
     """Names that a node reads, those that its bodies read of the graphs around them included."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         for body in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
             own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
             own |= {name for inner in body.node for name in inner.output}
-            yield from (name for inner in body.node for name in _reads(inner) if name not in own)
+            yield from (name for inner in body.node for name in reads(inner) if name not in own)
             yield from (value.name for value in body.output if value.name not in own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,10 @@ _SAME: dict[str, str] = {
     "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "tanh": "Tanh", "asinh": "Asinh", "acosh": "Acosh",
     "atanh": "Atanh", "sigmoid": "Sigmoid", "erf": "Erf", "floor": "Floor", "ceil": "Ceil", "round": "Round",
     "softplus": "Softplus", "softsign": "Softsign", "logical_not": "Not", "is_nan": "IsNaN", "copy": "Identity",
-    "require": "Identity", "hard_swish": "HardSwish", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div",
-    "pow": "Pow", "maximum": "Max", "minimum": "Min", "equal": "Equal", "less": "Less", "less_equal": "LessOrEqual",
-    "greater": "Greater", "greater_equal": "GreaterOrEqual", "logical_and": "And", "logical_or": "Or",
-    "logical_xor": "Xor", "where": "Where", "matmul": "MatMul", "prelu": "PRelu", "clip": "Clip",
+    "require": "Identity", "stop_gradient": "Identity", "hard_swish": "HardSwish", "add": "Add", "sub": "Sub",
+    "mul": "Mul", "div": "Div", "pow": "Pow", "maximum": "Max", "minimum": "Min", "equal": "Equal", "less": "Less",
+    "less_equal": "LessOrEqual", "greater": "Greater", "greater_equal": "GreaterOrEqual", "logical_and": "And",
+    "logical_or": "Or", "logical_xor": "Xor", "where": "Where", "matmul": "MatMul", "prelu": "PRelu", "clip": "Clip",
 }  # fmt: skip
 _ATTRIBUTES: dict[str, tuple[str, dict[str, str]]] = {
     "leaky_relu": ("LeakyRelu", {"alpha": "alpha"}),
@@ -102,6 +102,28 @@ def build_proto(model: Model, opset: int | None, ir_version: int | None) -> Any:
     )
 
 
+def nodes_of(graph: Graph, nodes: Sequence[Node], opset: int, taken: Collection[str]) -> tuple[list[Any], list[Any]]:
+    """Some nodes of a graph as ONNX nodes, with the tensors that these read beside the graph's values.
+
+    Args:
+        graph: has the nodes.
+        nodes: in order.
+        opset: that they are written for.
+        taken: names that no tensor made here may have.
+
+    Raises:
+        ModelError: an op has no ONNX form, or only in a later opset.
+    """
+    builder = _Builder(graph)
+    builder.names |= set(taken)
+    builder.note_sizes(list(graph.values()))
+    for node in nodes:
+        builder.checked(node)
+    if builder.opset > max(opset, LOWEST_OPSET):
+        raise ModelError(f"the file has opset {opset}; what was added needs {builder.opset}")
+    return builder.protos, builder.constants
+
+
 class _Builder:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -122,17 +144,25 @@ class _Builder:
         self.opset = max([self.opset, *newest])
         self.note_sizes(self.graph.inputs)
         for node in self.graph.nodes:
-            try:
-                self.node(node)
-            except ModelError as error:
-                raise ModelError(f"{node.describe()}: {error}") from None
-            except Exception as error:  # whatever onnx makes of an attribute
-                raise ModelError(f"{node.describe()}: it has no ONNX form with these attributes: {error}") from error
+            self.checked(node)
             self.note_sizes([value for value in node.outputs[: len(_plain(node))] if value is not None])
         for name, value in self.graph.outputs.items():
             if name != value.name:
                 self.add("Identity", [value.name], [name])
         return self.protos
+
+    def checked(self, node: Node) -> None:
+        """Adds a node as ``node`` does.
+
+        Raises:
+            ModelError: it has no ONNX form.
+        """
+        try:
+            self.node(node)
+        except ModelError as error:
+            raise ModelError(f"{node.describe()}: {error}") from None
+        except Exception as error:  # whatever onnx makes of an attribute
+            raise ModelError(f"{node.describe()}: it has no ONNX form with these attributes: {error}") from error
 
     def note_sizes(self, values: Sequence[Value]) -> None:
         """Records which values named sizes can be read from."""
@@ -168,6 +198,8 @@ class _Builder:
         elif name == "gelu":
             self.opset = max(self.opset, 20)
             add("Gelu", inputs, approximate=a["approximate"])
+        elif name == "dropout":
+            add("Dropout", [inputs[0], self.number(f"{outputs[0]}.ratio", a["ratio"])])
         elif name == "cast":
             fit = {"saturate": 0} if not a["saturate"] and a["to"].name.startswith("float8") else {}
             power = {"round_mode": a["round_mode"]} if a["to"].name == "float8_e8m0fnu" else {}
@@ -273,6 +305,12 @@ class _Builder:
             self.size_tensors[size] = self.unique(f"{value}.size{axis}")
             self.add("Shape", [value], [self.size_tensors[size]], start=axis, end=axis + 1)
         return self.size_tensors[size]
+
+    def number(self, name: str, value: float) -> str:
+        """A stored number in float32; its name."""
+        made = self.unique(name)
+        self.constants.append(self.tensor(made, np.float32(value)))
+        return made
 
     def ints(self, name: str, values: Sequence[int] | range) -> str:
         """A stored list of integers; its name."""

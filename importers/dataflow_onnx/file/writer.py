@@ -12,9 +12,10 @@ from onnx import TensorProto
 
 from dataflow import Dim, TensorType
 from dataflow.errors import InputError, ModelError
-from dataflow.plugin import Model
+from dataflow.plugin import Edited, Model
 from dataflow.plugin import dtype as as_dtype
 
+from .edited import apply_edits, types_after
 from .reader import external_bytes, inlined, read_bytes
 from .records import Array, Source
 from .saving import is_external, tensors, write_file, write_model
@@ -56,7 +57,7 @@ def save_file(
     if _exists(target) and not overwrite:
         raise InputError(f"{path}: exists already; give overwrite=True (--force) to replace it")
     arrays = model.arrays()
-    source = model.source if isinstance(model.source, Source) else None
+    source = source_of(model)
     if source is None:
         if inputs is not None or outputs is not None:
             raise InputError(
@@ -134,16 +135,27 @@ def _copied(source: Source, target: Path) -> bool:
     return True
 
 
+def source_of(model: Model) -> Source | None:
+    """The file that a model came from, changed or not."""
+    source = model.source.source if isinstance(model.source, Edited) else model.source
+    return source if isinstance(source, Source) else None
+
+
 def patched(model: Model, source: Source) -> onnx.ModelProto | None:
-    """The file's model with the newest data, or None when nothing changed; large tensors stay in their files."""
+    """The file's model as it is now, or None when nothing changed; large tensors stay in their files."""
     graph_types = {value.name: value.type for value in model.graph.initializers}
-    arrays = {name: array for name, array in model.arrays().items() if name in source.types}
-    changed = {n for n in model.newest_names() if n in source.types}
-    changed |= {name for name, type_ in source.types.items() if graph_types.get(name, type_) != type_}
-    if not changed:
+    edits = model.source if isinstance(model.source, Edited) else None
+    types = source.types if edits is None else types_after(source.types, edits)
+    added = frozenset[str]() if edits is None else edits.added & graph_types.keys()
+    arrays = {name: array for name, array in model.arrays().items() if name in types or name in added}
+    changed = {n for n in model.newest_names() if n in types} | added
+    changed |= {name for name, type_ in types.items() if graph_types.get(name, type_) != type_}
+    if not changed and edits is None:
         return None
     proto = onnx.ModelProto()
     proto.ParseFromString(source.content.to_bytes())
+    if edits is not None:
+        proto = apply_edits(proto, model.graph, edits)
     left = set(changed)
     for tensor in proto.graph.initializer:
         if tensor.name in left:

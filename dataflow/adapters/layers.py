@@ -1,0 +1,217 @@
+"""The layers of a graph that can have an adapter: products, convolutions and look-ups with a constant weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..ir.graph import Graph, Node
+from ..ir.value import Value
+
+Kind = Literal["linear", "conv", "embedding"]
+POSITION = {"matmul": 1, "conv": 1, "gather": 0}  # of the weight among the operands
+_KIND: dict[str, Kind] = {"matmul": "linear", "conv": "conv", "gather": "embedding"}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A node that reads a layer's weight.
+
+    Attributes:
+        node: the product, convolution or look-up.
+        swapped: a product whose operand is the transpose of what the layer's first node reads.
+    """
+
+    node: Node
+    swapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A constant weight and what reads it.
+
+    Attributes:
+        weight: the stored tensor; of one that is computed from several, as a dequantized one is, the largest.
+        kind: of the first node that looks up rows of it, else of the first that reads it.
+        operand: what that node reads: (inputs, outputs) of a product, (outputs, inputs, *window) of a convolution,
+            (rows, features) of a look-up.
+        stored: the operand is the stored tensor or its transpose, so that a change of it can be stored.
+        transposed: it is the transpose.
+        uses: in the order of the graph.
+        paths: names of the layer's module, the likeliest first.
+        names: all that patterns match.
+    """
+
+    weight: Value
+    kind: Kind
+    operand: Value
+    stored: bool
+    transposed: bool
+    uses: tuple[Use, ...]
+    paths: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """The name of its module."""
+        return self.paths[0]
+
+
+def layers_of(graph: Graph, aliases: Mapping[str, tuple[str, ...]]) -> list[Layer]:
+    """Every layer, in the order of the graph.
+
+    Args:
+        graph: any.
+        aliases: of stored tensors, see ``Model.aliases``.
+    """
+    origins = _Origins(graph)
+    found: dict[Value, list[tuple[Node, _Origin]]] = {}
+    for node in graph.nodes:
+        if (origin := origins.of_weight(node)) is not None:
+            found.setdefault(origin.stored, []).append((node, origin))
+    return [_layer(weight, reads, aliases.get(weight.name, ())) for weight, reads in found.items()]
+
+
+def constants_of(graph: Graph) -> frozenset[Value]:
+    """The values of a graph that no input changes."""
+    return _Origins(graph).values()
+
+
+def _layer(weight: Value, reads: Sequence[tuple[Node, _Origin]], aliases: tuple[str, ...]) -> Layer:
+    node, origin = next(((n, o) for n, o in reads if n.op.name == "gather"), reads[0])
+    kind = _KIND[node.op.name]
+    same = [(n, o) for n, o in reads if (n.op.name == "conv") == (kind == "conv")]
+    uses = tuple(Use(n, o.transposed != origin.transposed) for n, o in same)
+    operand = node.inputs[POSITION[node.op.name]]
+    assert operand is not None
+    paths = module_paths((weight.name, *aliases))
+    names = tuple(dict.fromkeys((weight.name, *aliases, *paths)))
+    return Layer(weight, kind, operand, origin.direct, origin.transposed, uses, paths, names)
+
+
+def module_paths(names: Sequence[str]) -> tuple[str, ...]:
+    """Dotted names of the module that a weight belongs to, by the names that the weight has; the likeliest first.
+
+    ``encoder.q.weight`` and ``/encoder/q/MatMul.weight`` are of ``encoder.q``; what exporters number comes last.
+    """
+    found = []
+    for name in names:
+        module = name.removesuffix(".weight")
+        if name.startswith("/"):
+            module = ".".join(module.strip("/").split("/")[:-1])
+        numbered = "::" in name or name.startswith(("node_", "val_")) or module == name
+        if module:
+            found.append((numbered, name.startswith("/"), module))
+    ordered = dict.fromkeys(module for *_, module in sorted(found, key=lambda entry: entry[:2]))
+    return tuple(ordered) or (names[0],)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Which stored tensor an operand is: ``direct`` or through other nodes, as it is or ``transposed``."""
+
+    stored: Value
+    direct: bool = True
+    transposed: bool = False
+
+
+class _Origins:
+    """Follows operands of a graph to the stored tensors that they are computed from alone."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._of: dict[Value, _Origin] = {value: _Origin(value) for value in graph.initializers}
+        for node in graph.nodes:
+            self._follow(node)
+
+    def _follow(self, node: Node) -> None:
+        """Notes the origin of what a node of constants computes."""
+        sources = [None if v is None else self._of.get(v) for v in node.inputs]
+        known = [source for source in sources if source is not None]
+        if not known or node.op.effects != "none" or node.bodies:
+            return
+        if any(v is not None and v not in self._of for v in node.inputs):
+            return
+        first = known[0]
+        if node.op.name == "transpose" and node.attributes["perm"] == (1, 0):
+            made = _Origin(first.stored, first.direct, not first.transposed)
+        else:
+            largest = max(known, key=lambda source: source.stored.type.elements)
+            made = _Origin(largest.stored, False, largest.transposed)
+        self._of.update(dict.fromkeys((v for v in node.outputs if v is not None), made))
+
+    def values(self) -> frozenset[Value]:
+        """All that is stored or computed from stored tensors alone."""
+        return frozenset(self._of)
+
+    def of_weight(self, node: Node) -> _Origin | None:
+        """The origin of a node's weight; None of one that can't have an adapter."""
+        position = POSITION.get(node.op.name)
+        if position is None:
+            return None
+        weight, other = node.inputs[position], node.inputs[1 - position]
+        origin = None if weight is None else self._of.get(weight)
+        if origin is None or weight is None or other in self._of or not weight.type.dtype.is_float:
+            return None
+        if node.op.name == "conv":
+            return origin if node.attributes["groups"] == 1 else None
+        if weight.type.rank != 2 or (node.op.name == "gather" and node.attributes["axis"] != 0):
+            return None
+        return origin
+
+
+def attention_layers(graph: Graph, layers: Sequence[Layer]) -> list[Layer]:
+    """The linear layers that compute queries, keys and values of attention, however it is written."""
+    of = {use.node: layer for layer in layers if layer.kind == "linear" for use in layer.uses}
+    makers, readers = graph.producers(), graph.readers()
+    found: dict[str, Layer] = {}
+
+    def projections(value: Value | None) -> None:
+        """Adds the layers that a value comes from, through nodes that are no products."""
+        queue, seen = [value], set[Value]()
+        while queue:
+            current = queue.pop()
+            node = None if current is None else makers.get(current)
+            if current is None or node is None or current in seen:
+                continue
+            seen.add(current)
+            if node in of:
+                found.setdefault(of[node].weight.name, of[node])
+            elif node.op.name not in ("matmul", "conv", "gather", "softmax"):
+                queue += node.inputs
+
+    for node in graph.nodes:
+        if node.op.name == "softmax":
+            scores = _product_before(node.inputs[0], makers)
+            values = _product_after(node.outputs[0], readers)
+            if scores is not None and values is not None and scores not in of:
+                product, position = values
+                for operand in (*scores.inputs[:2], product.inputs[1 - position]):
+                    projections(operand)
+        elif "attention" in node.op.name:
+            for operand in node.inputs[:3]:
+                projections(operand)
+    return [layer for layer in layers if layer.weight.name in found]
+
+
+def _product_before(value: Value | None, makers: Mapping[Value, Node]) -> Node | None:
+    """The product that a value comes from, through nodes with one computed operand or a mask beside it."""
+    for _ in range(8):  # scale, mask, casts
+        node = None if value is None else makers.get(value)
+        if node is None or node.op.name == "matmul":
+            return node
+        result = node.outputs[0]
+        computed = [v for v in node.inputs if v is not None and v in makers]
+        value = next((v for v in computed if result is not None and v.type.shape == result.type.shape), None)
+    return None
+
+
+def _product_after(value: Value | None, readers: Mapping[Value, Sequence[Node]]) -> tuple[Node, int] | None:
+    """The product that reads a value, through nodes of one reader, and as which operand."""
+    for _ in range(8):  # dropout, casts, a mask
+        for node in () if value is None else readers.get(value, ()):
+            if node.op.name == "matmul":
+                return node, node.inputs.index(value)
+        following = [] if value is None else readers.get(value, [])
+        value = following[-1].outputs[0] if following else None
+    return None

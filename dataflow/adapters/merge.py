@@ -1,0 +1,88 @@
+"""Adapters folded into the weights that they change, and taken out again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import InputError, ModelError
+from ..host import checks
+from ..ir.types import Array
+from ..model import Model
+from .adapter import AdaptedModel, Adapter
+from .layers import Layer, layers_of
+
+
+class MergedModel(Model):
+    """A model into whose weights adapters were folded.
+
+    Attributes:
+        adapted: the model with them.
+    """
+
+    adapted: AdaptedModel
+    merged_version: int
+
+
+def merge_lora(model: Model) -> MergedModel:
+    """A model without adapters, whose weights contain them: it has the nodes of the model that ``df.lora`` was given.
+
+    Args:
+        model: with adapters; it is not changed.
+
+    Raises:
+        InputError: it has none.
+        ModelError: a weight is computed from others, as a quantized one is.
+    """
+    checks.instance("model", model, Model)
+    if not isinstance(model, AdaptedModel):
+        raise InputError("the model has no adapters; df.lora makes a model with some")
+    arrays, base = model.arrays(), model.base
+    layers = {layer.weight.name: layer for layer in layers_of(base.graph, base.aliases)}
+    found = MergedModel(base.graph, aliases=base.aliases, source=base.source, specialize=base.specialize)
+    base.copy_data(found)
+    changed = {name: arrays[name] for name in model.newest_names() if name in base.arrays()}
+    for adapter in model.adapters:
+        changed[adapter.weight] = merged_weight(adapter, layers[adapter.weight], arrays)
+    for name, array in changed.items():
+        found.parameters[name].set(array)
+    found.adapted, found.merged_version = model, found.version
+    return found
+
+
+def unmerge_lora(model: Model) -> AdaptedModel:
+    """The model with adapters that ``merge_lora`` folded into this one, every bit of its weights as before.
+
+    Args:
+        model: merged, and not changed since.
+
+    Raises:
+        InputError: it isn't.
+    """
+    if not isinstance(model, MergedModel):
+        raise InputError("the model is none that df.merge_lora gave")
+    if model.version != model.merged_version or model._owner is not None:
+        raise InputError("the model's weights have changed since adapters were merged; they can't be taken out of them")
+    return model.adapted.copy()
+
+
+def merged_weight(adapter: Adapter, layer: Layer, arrays: dict[str, Array]) -> Array:
+    """The stored weight with the change, computed in float64.
+
+    Raises:
+        ModelError: it is not stored.
+    """
+    if not layer.stored:
+        raise ModelError(
+            f"layer {adapter.path!r} computes its weight, from {adapter.weight!r}, so that no change can be stored in "
+            "it; save the adapters as nodes or alone"
+        )
+    weight = arrays[adapter.weight]
+    a, b = (arrays[name].astype(np.float64).reshape(len(arrays[name]), -1) for name in (adapter.a, adapter.b))
+    change = adapter.scale * (b @ a)  # (outputs, inputs)
+    by_output = layer.kind == "conv" or layer.transposed
+    made = weight.astype(np.float64).reshape(len(weight), -1)
+    made = (made if by_output else made.T) + change
+    if adapter.magnitude is not None:
+        factor = arrays[adapter.magnitude].reshape(-1, 1) / np.sqrt(np.square(made).sum(1, keepdims=True))
+        made = made * factor
+    return (made if by_output else made.T).reshape(weight.shape).astype(weight.dtype)

@@ -1,0 +1,62 @@
+"""Which layers get adapters: patterns over the names of weights and modules."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from ..errors import InputError
+from ..host import checks
+from ..ir.graph import Graph
+from .layers import Layer, attention_layers
+
+
+def chosen(graph: Graph, layers: Sequence[Layer], targets: Sequence[str] | str | None) -> list[Layer]:
+    """The layers that patterns choose, in the order of the graph.
+
+    Args:
+        graph: of the layers.
+        layers: all.
+        targets: globs over the names of weights, their aliases and modules; the last names of a module's path match
+            too, as PEFT's do: ``q_proj`` is ``encoder.0.q_proj``. ``"!pattern"`` leaves out. None: the layers that
+            compute queries, keys and values of attention.
+
+    Raises:
+        InputError: a pattern matches nothing, or there is no attention; lists candidates.
+    """
+    given = () if targets is None else checks.texts("targets", targets)
+    if targets is None:
+        found = {layer.weight.name for layer in attention_layers(graph, layers)}
+        if not found:
+            raise InputError(f"no attention was found; name the layers with targets=; candidates: {_listed(layers)}")
+    else:
+        found = set()
+        wanted = [pattern for pattern in given if not pattern.startswith("!")]
+        for pattern in wanted or ["*"]:
+            found |= _matching(layers, pattern)
+        for pattern in given:
+            if pattern.startswith("!"):
+                found -= _matching(layers, pattern[1:])
+        if not found:
+            raise InputError(f"targets={list(given)} leave no layer; candidates: {_listed(layers)}")
+    return [layer for layer in layers if layer.weight.name in found]
+
+
+def _matching(layers: Sequence[Layer], pattern: str) -> set[str]:
+    found = {layer.weight.name for layer in layers if any(_matches(name, pattern) for name in layer.names)}
+    if not found:
+        near = difflib.get_close_matches(pattern, [name for layer in layers for name in layer.names], 3, cutoff=0.3)
+        nearest = f"; nearest names: {', '.join(map(repr, near))}" if near else ""
+        raise InputError(f"target {pattern!r} matches no layer{nearest}; candidates: {_listed(layers)}")
+    return found
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or name.endswith("." + pattern)
+
+
+def _listed(layers: Sequence[Layer]) -> str:
+    shown = ", ".join(f"{layer.path!r} ({layer.kind})" for layer in layers[:12])
+    more = f" and {len(layers) - 12} more" if len(layers) > 12 else ""
+    return f"{shown}{more}" if layers else "none: no product, convolution or look-up has a constant weight"

@@ -1,0 +1,173 @@
+"""Changes of an imported graph in the file that it came from: what did not change keeps its bytes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dataflow import Graph, TensorType
+from dataflow.errors import ModelError
+from dataflow.plugin import Edit, Edited
+
+from .reader import inlined
+from .subgraph import copied, declare, keep_subgraph, reads
+from .to_onnx import LOWEST_OPSET, nodes_of
+from .value_types import CODE_OF, DTYPE_OF
+
+# Operators whose form has been the same since that opset, as they are written here.
+_SINCE = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "MatMul", "Transpose", "Conv", "Gather", "Sqrt", "Identity"), 7),
+    "Reshape": 7, "Cast": 9, "Dropout": 12, "ReduceSum": 13,
+}  # fmt: skip
+
+
+def apply_edits(proto: Any, graph: Graph, changes: Edited) -> Any:
+    """The file's model with a graph's changes; its tensors have the data that they had.
+
+    Args:
+        proto: the file's model; is changed.
+        graph: has the added nodes and stored tensors.
+        changes: of its names.
+
+    Raises:
+        ModelError: a name isn't in the file, or an added node has no form in its opset.
+    """
+    known = {name for node in proto.graph.node for name in node.output}
+    if proto.functions and not known.issuperset(edit.old for edit in changes.edits if not edit.readers):
+        proto = inlined(proto, "the model")
+    for edit in changes.edits:
+        _rename(proto.graph, edit)
+    added = [node for node in graph.nodes if any(v is not None and v.name in changes.added for v in node.outputs)]
+    stored = [value for value in graph.initializers if value.name in changes.added]
+    names = _names(proto.graph)
+    clash = names & {name for name in changes.added if name}
+    if clash:
+        raise ModelError(f"the file has another value {sorted(clash)[0]!r}; rename the added one")
+    protos, constants = nodes_of(graph, added, opset := _opset(proto), names)
+    for made in protos:
+        if opset < _SINCE.get(made.op_type, LOWEST_OPSET):
+            raise ModelError(
+                f"the file has opset {opset}, in which the added node {made.name!r} ({made.op_type}) can't be written; "
+                "save the model merged, or the adapters alone"
+            )
+    proto.graph.initializer.extend(constants)
+    for value in stored:  # the data are filled in with those of all that changed
+        proto.graph.initializer.add(name=value.name, data_type=CODE_OF[value.type.dtype], dims=value.type.sizes)
+    if proto.ir_version < 4:  # stored tensors are inputs too
+        for tensor in proto.graph.initializer[len(proto.graph.initializer) - len(constants) - len(stored) :]:
+            declare(proto.graph.input.add(), tensor.name, TensorType(DTYPE_OF[tensor.data_type], tuple(tensor.dims)))
+    _check_reads(proto.graph, protos)
+    if protos:
+        _insert(proto.graph, protos)
+    if changes.reduced:
+        keep_subgraph(proto, {}, list(graph.outputs))
+    return proto
+
+
+def types_after(types: Mapping[str, TensorType], changes: Edited) -> dict[str, TensorType]:
+    """The types of a file's stored tensors by the names that they have now."""
+    found = dict(types)
+    for edit in changes.edits:
+        if edit.old in found:
+            found[edit.new] = found.pop(edit.old)
+    return found
+
+
+def _opset(proto: Any) -> int:
+    return next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
+
+
+def _rename(graph: Any, edit: Edit) -> None:
+    """Gives what defines a value its new name, and what reads it where the readers follow.
+
+    Raises:
+        ModelError: nothing defines it.
+    """
+    found = False
+    for node in graph.node:
+        for index, name in enumerate(node.output):
+            if name == edit.old:
+                node.output[index], found = edit.new, True
+    for record in (*graph.initializer, *graph.input):
+        if record.name == edit.old:
+            record.name, found = edit.new, True
+    if not found:
+        raise ModelError(
+            f"the file has no value {edit.old!r}: it is one inside of what a node of the file became, or one that "
+            "loading computed; save the model merged, or the adapters alone"
+        )
+    if edit.readers:
+        for node in graph.node:
+            _rename_reads(node, edit)
+        for record in (*graph.value_info, *graph.output):
+            if record.name == edit.old:
+                record.name = edit.new
+
+
+def _rename_reads(node: Any, edit: Edit) -> None:
+    """Renames what a node and its bodies read."""
+    for index, name in enumerate(node.input):
+        if name == edit.old:
+            node.input[index] = edit.new
+    for attribute in node.attribute:
+        for body in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
+            own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+            own |= {name for inner in body.node for name in inner.output}
+            if edit.old in own:
+                continue
+            for inner in body.node:
+                _rename_reads(inner, edit)
+            for value in body.output:
+                if value.name == edit.old:
+                    value.name = edit.new
+
+
+def _names(graph: Any) -> set[str]:
+    """Names of all that the file defines outside of bodies."""
+    return {
+        *(name for node in graph.node for name in node.output),
+        *(record.name for record in (*graph.initializer, *graph.input)),
+    }
+
+
+def _check_reads(graph: Any, added: Sequence[Any]) -> None:
+    """Raises ModelError where an added node reads what the file doesn't have."""
+    known = _names(graph).union(*(node.output for node in added))
+    for node in added:
+        for name in node.input:
+            if name and name not in known:
+                raise ModelError(
+                    f"the added node {node.name!r} reads {name!r}, which the file doesn't have: it is inside of what a "
+                    "node of the file became; save the model merged, or the adapters alone"
+                )
+
+
+def _insert(graph: Any, added: Sequence[Any]) -> None:
+    """Puts nodes behind those whose results they read; the others keep their order as far as they can."""
+    nodes = [*graph.node, *added]
+    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    sources = [{makers[name] for name in reads(node) if name in makers} for node in nodes]
+    first = len(graph.node)
+    behind = list(range(first))
+    for index in range(first, len(nodes)):
+        behind.append(max((behind[source] for source in sources[index] if source < index), default=-1))
+    waits = [len(found) for found in sources]
+    readers: dict[int, list[int]] = {}
+    for index, found in enumerate(sources):
+        for source in found:
+            readers.setdefault(source, []).append(index)
+    ready = [(behind[index], index) for index, count in enumerate(waits) if not count]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready)[1])
+        for reader in readers.get(order[-1], ()):
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, (behind[reader], reader))
+    if len(order) != len(nodes):
+        raise ModelError("the added nodes would make a cycle in the file")
+    copies = [copied(nodes[index]) for index in order]
+    graph.ClearField("node")
+    graph.node.extend(copies)

@@ -1,0 +1,319 @@
+"""Adapters against what PEFT recorded, their files, and what they must refuse."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import dataflow as df
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+FILES = ("adapters", "adapters_script")
+TARGETS = ["embed", "q", "v", "out", "conv"]
+VARIANTS = {
+    "lora": {"rank": 2, "alpha": 4},
+    "rslora": {"rank": 3, "alpha": 2, "rank_stabilized": True},
+    "dora": {"rank": 2, "alpha": 4, "dora": True},
+}
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    with np.load(RECORDINGS / "adapters.npz") as file:
+        return dict(file)
+
+
+def load(file="adapters"):
+    return df.load(str(RECORDINGS / f"{file}.onnx"))
+
+
+def started(recorded, file, variant):
+    """The model with the adapters that PEFT began with."""
+    model = df.lora(load(file), targets=TARGETS, **VARIANTS[variant])
+    first = f"{variant}/first/"
+    names = {name.removeprefix(first) for name in recorded if name.startswith(first)}
+    assert names == {name for adapter in model.adapters for name in adapter.tensors}
+    for name in names:
+        model.parameters[name].set(recorded[first + name])
+    return model
+
+
+def trained(model, recorded, steps=20, **options):
+    """The losses of the recorded steps."""
+    batch = {"words": recorded["words"], "labels": recorded["labels"]}
+    with df.Trainer(model, optimizer=df.optim.SGD(lr=0.1, momentum=0.9, weight_decay=0.0), **options) as trainer:
+        return [trainer.step(batch) for _ in range(steps)]
+
+
+def twice(recorded):
+    """Two batches of the size that the files have."""
+    return {name: np.concatenate([recorded[name]] * 2) for name in ("words", "labels")}
+
+
+def results(model, recorded):
+    (found,) = model({"words": recorded["words"]}).values()
+    return found
+
+
+def in_runtime(path, recorded):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {"words": recorded["words"]})[0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("file", FILES)
+def test_twenty_steps_follow_peft(recorded, file, variant):
+    model = started(recorded, file, variant)
+    np.testing.assert_allclose(trained(model, recorded), recorded[f"{variant}/losses"], rtol=2e-5)
+    merged = df.merge_lora(model)
+    weights = {adapter.path: adapter for adapter in model.adapters}
+    for name in recorded:
+        if name.startswith(f"{variant}/merged/"):
+            path = name.rpartition("/")[2]
+            found = merged.parameters[weights[path].weight].array
+            found = found.T if weights[path].kind == "linear" else found
+            np.testing.assert_allclose(found, recorded[name], atol=2e-5)
+    np.testing.assert_allclose(results(merged, recorded), results(model, recorded), atol=2e-5)
+    np.testing.assert_array_equal(results(df.unmerge_lora(merged), recorded), results(model, recorded))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_folder_of_pefts_is_loaded(recorded, file):
+    model = df.load_adapters(load(file), RECORDINGS / "adapters_peft")
+    assert {adapter.scale for adapter in model.adapters} == {1.5, 2.5}
+    np.testing.assert_allclose(results(model, recorded), recorded["peft/results"], atol=1e-5)
+    assert {n for n, p in model.parameters.items() if p.trainable and "lora" not in n} == {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize("options", [{}, {"dora": True}, {"rank_stabilized": True, "also": ["head.*"], "dropout": 0.1}])
+@pytest.mark.parametrize("file", FILES)
+def test_all_three_forms_of_saving_hold_the_same_model(recorded, tmp_path, file, options):
+    model = df.lora(load(file), rank=2, targets=TARGETS, **options)
+    trained(model, recorded, 3)
+    expected = results(model, recorded)
+    nodes, merged, folder = tmp_path / "nodes.onnx", tmp_path / "merged.onnx", tmp_path / "adapters"
+    df.save(model, str(nodes))
+    df.save(df.merge_lora(model), str(merged))
+    df.save_adapters(model, folder)
+    onnx.checker.check_model(str(nodes), full_check=True)
+    for path in (nodes, merged):
+        np.testing.assert_allclose(in_runtime(path, recorded), expected, atol=1e-5)
+        np.testing.assert_allclose(results(df.load(str(path)), recorded), expected, atol=1e-5)
+    again = df.load_adapters(load(file), folder)
+    np.testing.assert_array_equal(results(again, recorded), expected)
+    df.save_adapters(again, tmp_path / "again")
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_saved_file_keeps_all_that_did_not_change(recorded, tmp_path, file):
+    model = df.lora(load(file), rank=2, targets=["q"])
+    trained(model, recorded, 2)
+    before = onnx.load(str(RECORDINGS / f"{file}.onnx"))
+    for name, made in (("nodes", model), ("merged", df.merge_lora(model))):
+        df.save(made, str(tmp_path / f"{name}.onnx"))
+    after, merged = (onnx.load(str(tmp_path / f"{name}.onnx")) for name in ("nodes", "merged"))
+    stored = {t.name: t.SerializeToString() for t in after.graph.initializer}
+    assert all(stored[t.name] == t.SerializeToString() for t in before.graph.initializer)
+    kept = [node for node in after.graph.node if ".lora/" not in node.name]
+    changed = [
+        a for a, b in zip(before.graph.node, kept, strict=True) if a.SerializeToString() != b.SerializeToString()
+    ]
+    assert len(changed) == len(model.adapters)
+    assert before.graph.output == after.graph.output
+    assert before.graph.node == merged.graph.node
+    weights = {adapter.weight for adapter in model.adapters}
+    new = {t.name: t for t in merged.graph.initializer}
+    assert {t.name for t in before.graph.initializer if t != new[t.name]} == weights
+
+
+def test_attention_is_found_without_names(recorded):
+    for file in FILES:
+        model = df.lora(load(file))
+        assert [adapter.path for adapter in model.adapters] == [f"layers.{i}.{name}" for i in (0, 1) for name in "qkv"]
+        np.testing.assert_array_equal(results(model, recorded), results(load(file), recorded))
+
+
+def test_only_adapters_have_gradients_and_moments(recorded, tmp_path):
+    """Counted in the variables of the trainer, in its plan and in a checkpoint."""
+    model = df.lora(load(), rank=1, targets=["q"])
+    names = {name for adapter in model.adapters for name in adapter.tensors}
+    with df.Trainer(model, optimizer="adamw", accumulate=2) as trainer:
+        assert set(trainer.trainable) == names
+        trainer.fit(twice(recorded), batch_size=6, checkpoint=tmp_path, progress=False)
+    from safetensors.numpy import load_file
+
+    (path,) = tmp_path.glob("*.safetensors")
+    saved = load_file(path)
+    adapters = sum(model.parameters[name].array.size for name in names)
+    assert sum(array.size for name, array in saved.items() if array.dtype == np.float32) <= 4 * adapters + 8
+    assert {name.rpartition("optimizer/")[2].partition("/")[2] or name for name in saved} >= names
+    assert not any("head" in name or "val_" in name for name in saved)
+
+
+def test_a_run_goes_on_from_a_checkpoint(recorded, tmp_path):
+    data = twice(recorded)
+    finals = []
+    for epochs in ((4,), (2, 4)):
+        for end in epochs:
+            model = df.lora(load(), rank=2, dropout=0.2)
+            with df.Trainer(model, dropout=True) as trainer:
+                folder = tmp_path / str(len(epochs))
+                trainer.fit(data, batch_size=6, epochs=end, checkpoint=folder, resume="auto", progress=False)
+        finals.append(results(model, recorded))
+    np.testing.assert_array_equal(*finals)
+
+
+def shared(transposed):
+    """A network that looks up rows of a table and multiplies by it or its transpose."""
+    rng = np.random.default_rng(0)
+    g = df.GraphBuilder("shared")
+    words = g.input("words", df.int64, ("batch", 5))
+    table = g.parameter("table", rng.normal(size=(9, 9)).astype(np.float32) / 9)
+    x = df.ops.gather(table, words, axis=0)
+    operand = df.ops.transpose(table, perm=(1, 0)) if transposed else table
+    g.output("y", df.ops.reduce_mean(df.ops.matmul(df.ops.tanh(x), operand), axes=(1,), keepdims=False))
+    return df.Model(g.build())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_weight_that_two_nodes_read_has_one_adapter(recorded, transposed):
+    model = df.lora(shared(transposed), rank=2, targets="table")
+    (adapter,) = model.adapters
+    assert adapter.kind == "embedding"
+    before = results(model, recorded)
+    trained(model, recorded, 5)
+    assert abs(results(model, recorded) - before).max() > 1e-2
+    np.testing.assert_allclose(results(df.merge_lora(model), recorded), results(model, recorded), rtol=2e-6, atol=2e-6)
+
+
+def gemm(tmp_path, alpha, transposed, opset=17):
+    rng = np.random.default_rng(1)
+    weight = rng.normal(size=(4, 6) if transposed else (6, 4)).astype(np.float32)
+    stored = [onnx.numpy_helper.from_array(weight, "w"), onnx.numpy_helper.from_array(np.ones(4, np.float32), "b")]
+    node = onnx.helper.make_node("Gemm", ["x", "w", "b"], ["y"], "gemm", alpha=alpha, beta=0.5, transB=int(transposed))
+    types = [onnx.helper.make_tensor_value_info(n, 1, ["batch", s]) for n, s in (("x", 6), ("y", 4))]
+    graph = onnx.helper.make_graph([node], "gemm", types[:1], types[1:], stored)
+    path = tmp_path / "gemm.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+@pytest.mark.parametrize("dora", [False, True])
+def test_a_product_with_factors(tmp_path, alpha, transposed, dora):
+    model = df.lora(df.load(gemm(tmp_path, alpha, transposed)), rank=2, targets="w", dora=dora)
+    rng = np.random.default_rng(2)
+    for name in model.adapters[0].tensors:
+        old = model.parameters[name].array
+        model.parameters[name].set(old + rng.normal(size=old.shape).astype(np.float32))
+    x = rng.normal(size=(3, 6)).astype(np.float32)
+    expected = model({"x": x})["y"]
+    np.testing.assert_allclose(df.merge_lora(model)({"x": x})["y"], expected, rtol=1e-5, atol=1e-5)
+    target = tmp_path / "nodes.onnx"
+    if alpha != 1.0 or dora:  # the product without its factor, or its scaled bias, is no value of the file
+        with pytest.raises(df.ModelError, match="save the model merged"):
+            df.save(model, str(target))
+    else:
+        df.save(model, str(target))
+        session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_old_file_gets_nodes_that_its_opset_has(tmp_path):
+    path = gemm(tmp_path, 1.0, True, opset=9)
+    df.save(df.lora(df.load(path), targets="w"), str(tmp_path / "plain.onnx"))
+    onnxruntime.InferenceSession(str(tmp_path / "plain.onnx"), providers=["CPUExecutionProvider"])
+    with pytest.raises(df.ModelError, match="opset 9"):
+        df.save(df.lora(df.load(path), targets="w", dora=True), str(tmp_path / "dora.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"rank": 0}, "rank"),
+        ({"alpha": -1}, "alpha"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"dora": 1}, "dora"),
+        ({"targets": "*.query"}, "matches no layer.*candidates: 'embed'"),
+        ({"targets": ["q", "!*"]}, "leave no layer"),
+        ({"targets": "conv", "also": ["conv.weight"]}, "has an adapter"),
+        ({"also": ["nothing"]}, "matches no parameter"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options, text):
+    with pytest.raises(df.InputError, match=text):
+        df.lora(load(), **options)
+
+
+def test_a_model_without_attention_lists_candidates(tmp_path):
+    with pytest.raises(df.InputError, match=r"no attention was found.*'gemm'"):
+        df.lora(df.load(gemm(tmp_path, 1.0, True)))
+
+
+def test_adapters_on_adapters_and_changes_of_merged_weights_are_refused():
+    model = df.lora(load(), rank=1)
+    with pytest.raises(df.InputError, match="merge them first"):
+        df.lora(model)
+    with pytest.raises(df.InputError, match="has no adapters"):
+        df.merge_lora(load())
+    merged = df.merge_lora(model)
+    merged.parameters["head.bias"].set(np.zeros(3, np.float32))
+    with pytest.raises(df.InputError, match="have changed"):
+        df.unmerge_lora(merged)
+
+
+def damaged(tmp_path, change, file="adapter_config.json"):
+    folder = tmp_path / "peft"
+    folder.mkdir()
+    for path in (RECORDINGS / "adapters_peft").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    path = folder / file
+    if file.endswith("json"):
+        settings = json.loads(path.read_text())
+        path.write_text(json.dumps(settings | change))
+    else:
+        path.write_bytes(path.read_bytes()[:change])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"peft_type": "IA3"}, "peft_type"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"init_lora_weights": "pissa"}, "pissa"),
+        ({"lora_alpha": "x"}, "lora_alpha"),
+        ({"use_dora": True}, "expected.*magnitude"),
+        ({"alpha_pattern": {"(a+)+$": 2}}, "regular expressions"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tmp_path, change, text):
+    with pytest.raises(df.InputError, match=text):
+        df.load_adapters(load(), damaged(tmp_path, change))
+
+
+def test_damaged_folders_are_refused(tmp_path):
+    with pytest.raises(df.InputError, match="can't be read as adapters"):
+        df.load_adapters(load(), damaged(tmp_path, 100, "adapter_model.safetensors"))
+    with pytest.raises(df.InputError, match="can't be read as PEFT's settings"):
+        df.load_adapters(load(), tmp_path)
+
+
+def test_a_model_exported_from_within_another_module_gets_its_adapters(recorded, tmp_path):
+    """The file's names begin with a module more than PEFT's."""
+    proto = onnx.load(str(RECORDINGS / "adapters_script.onnx"))
+    for node in proto.graph.node:
+        node.name = node.name.replace("/", "/model/", 1)
+        for index, name in enumerate(node.input):
+            node.input[index] = f"model.{name}" if name.endswith((".weight", ".bias")) else name
+    for tensor in proto.graph.initializer:
+        tensor.name = f"model.{tensor.name}" if tensor.name.endswith((".weight", ".bias")) else tensor.name
+    onnx.save(proto, tmp_path / "inner.onnx")
+    model = df.load_adapters(df.load(str(tmp_path / "inner.onnx")), RECORDINGS / "adapters_peft")
+    np.testing.assert_allclose(results(model, recorded), recorded["peft/results"], atol=1e-5)
