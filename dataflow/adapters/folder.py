@@ -73,13 +73,13 @@ def save_adapters(model: Model, folder: str | Path, *, overwrite: bool = False) 
         "bias": "none", "fan_in_fan_out": False, "init_lora_weights": True,
     }  # fmt: skip
     target.mkdir(parents=True, exist_ok=True)
-    part = target / f".{TENSORS}.part"
+    unfinished = target / f".{TENSORS}.part"
     stored = {name: np.require(array, requirements="C") for name, array in tensors.items()}
     try:
-        write_tensors(part, stored, {"format": "pt"})
-        part.replace(target / TENSORS)
+        write_tensors(unfinished, stored, {"format": "pt"})
+        unfinished.replace(target / TENSORS)
     finally:
-        part.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
     (target / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..adapters.adapter import AdaptedModel
 from ..errors import InputError
 from ..model import Model
 from ..plugin.registry import registry_of
@@ -24,6 +25,7 @@ from ..train.losses.loss import LABELS
 from ..train.names import Names
 from ..train.optimizers import Optimizer
 from ..train.trainer import Trainer
+from .adapter_options import adapted
 
 _log = logging.getLogger("dataflow")
 
@@ -58,6 +60,7 @@ class Options:
     log: str | None
     execution: Mapping[str, Any]
     reading: Mapping[str, Any]
+    adapters: Mapping[str, Any]
 
 
 def finetune(model: Model, write: Callable[[Model], None], options: Options) -> dict[str, Any]:
@@ -80,6 +83,8 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         from ..head_replacement import replace_head
 
         model = replace_head(model, classes=options.classes, seed=options.seed)
+    also = options.trainable or (["head"] if options.classes is not None else [])
+    model = adapted(model, options.adapters, also, options.seed)
     given = (options.loss, options.optimizer, options.schedule, *options.metrics, *options.callbacks)
     if any(":" in name for name in given):
         sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
@@ -90,7 +95,8 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         _optimizer(names, options.optimizer, options.lr, options.weight_decay, options.schedule),
         output=options.value,
         metrics=list(options.metrics) or None,
-        trainable=list(options.trainable) or None,
+        trainable=None if isinstance(model, AdaptedModel) else list(options.trainable) or None,
+        dropout=isinstance(model, AdaptedModel) and model.settings["lora_dropout"] > 0,
         accumulate=options.accumulate,
         memory=options.memory,
         seed=options.seed,

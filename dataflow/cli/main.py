@@ -17,8 +17,9 @@ import click
 import numpy as np
 
 from ..errors import DataflowError, DeviceError, InputError, ModelError
-from ..model import Model, save
+from ..model import Model
 from ..version import VERSION
+from .adapter_options import ADAPTERS, adapter_options, write
 from .bench import bench
 from .compare import compare
 from .data_options import DATA, data_arguments, data_options
@@ -163,9 +164,10 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--checkpoint", type=click.Path(file_okay=False), help="Folder.")
 @click.option("--resume", metavar="auto|FILE", help="Go on from a checkpoint.")
 @click.option("--log", type=click.Path(dir_okay=False), metavar="FILE.jsonl", help="A line per step and epoch.")
-@click.option("-o", "target", required=True, type=click.Path(dir_okay=False), help="The trained model.")
+@click.option("-o", "target", required=True, type=click.Path(), help="The trained model.")
 @click.option("--force", is_flag=True, help="Replace an existing output.")
 @data_options
+@adapter_options
 @batch_option
 @execution_options
 @json_option
@@ -178,10 +180,13 @@ def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any
         raise InputError(f"{target} exists; --force replaces it")
     how = execution({name: options.pop(name) for name in EXECUTION})
     reading = data_arguments({name: options.pop(name) for name in DATA})
+    adapters = {name: options.pop(name) for name in ADAPTERS}
+    if Path(target).is_dir() and adapters["form"] != "adapters":
+        raise InputError(f"{target} is a folder; only --save adapters writes one")
     loaded = read_model(model, options.pop("batch"), how["limits"])
-    given = Options(execution=how, reading=reading, **options)
+    given = Options(execution=how, reading=reading, adapters=adapters, **options)
     try:
-        result = train(loaded, lambda m: save(m, target, overwrite=force), given)
+        result = train(loaded, lambda m: write(m, target, adapters["form"], overwrite=force), given)
     except KeyboardInterrupt:
         raise click.Abort from None
     result["model"] = target
