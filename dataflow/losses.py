@@ -11,6 +11,7 @@ from .train.losses import BinaryCrossEntropy as BinaryCrossEntropy
 from .train.losses import Cosine as Cosine
 from .train.losses import CrossEntropy as CrossEntropy
 from .train.losses import Dice as Dice
+from .train.losses import Distill as Distill
 from .train.losses import Focal as Focal
 from .train.losses import Hinge as Hinge
 from .train.losses import Huber as Huber

@@ -20,6 +20,7 @@ from ..ir.value import Value
 from ..model import Model
 from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss, samples
 from .data.batch import refuse_nan
+from .losses.before import before
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, keys_of, others_of
 from .metrics import Metric
 from .names import CORE_ONLY, Names
@@ -30,7 +31,6 @@ _log = logging.getLogger("dataflow")
 LossChoice = Union[str, Loss, OutputLoss, Build, Mapping[str, Any]]
 MetricChoice = Union[str, Metric, Build]
 _Wanted = tuple[tuple[np.dtype[Any], ...], Union[Allowed, None]]  # of entries of a batch: dtypes, and labels
-_PASSED = frozenset({"reshape", "copy", "cast"})
 
 
 class Objective:
@@ -157,7 +157,7 @@ class Objective:
         own = graph.outputs
         outputs = {name: own[name] if name in own else graph.find(v.name) for name, v in self._outputs.items()}
         for entry in self._weighted_losses:
-            inner = _before(graph, outputs[entry.output], entry.loss.skips)
+            inner = before(graph, outputs[entry.output], entry.loss.skips)
             if inner is not None:
                 raise ModelError(
                     f"the loss reads {entry.output!r}, the result of {inner[0]}, and wants the input of that: give "
@@ -195,7 +195,7 @@ class Objective:
 
     def _weighted_loss(self, name: str, loss: Loss, key: str | None, factor: float) -> WeightedLoss:
         value = self._output(name)
-        inner = _before(self._model, self._outputs[value], loss.skips)
+        inner = before(self._model, self._outputs[value], loss.skips)
         if inner is not None:
             op, logits = inner
             value = self._add_output(logits)
@@ -260,27 +260,3 @@ def _entry(choice: Any, names: Names) -> tuple[Loss, str | None, float]:
 
 def _name_of(metric: Build) -> str:
     return str(getattr(metric, "__name__", type(metric).__name__))
-
-
-def _before(graph: Graph, value: Value, skips: Sequence[str]) -> tuple[str, Value] | None:
-    """The op among ``skips`` that makes ``value``, with its input, or None.
-
-    Reshapes may stand around it, when in the end the input has the value's shape.
-    """
-    makers = graph.producers()
-    found: str | None = None
-    current = value
-    while current in makers:
-        node = makers[current]
-        if found is not None and current.type.shape == value.type.shape:
-            break
-        if node.op.name in skips and found is None:
-            found = node.op.name
-        elif node.op.name not in _PASSED:
-            break
-        if node.inputs[0] is None:
-            break
-        current = node.inputs[0]
-    if found is None or current.type.shape != value.type.shape:
-        return None
-    return found, current

@@ -197,4 +197,18 @@ record("triplet_swap", lambda x, p, n: F.triplet_margin_loss(x, p, n, 3.0, swap=
 record("info_nce", lambda x, z: info_nce(x, z, 0.07, False), [a, b], N)
 record("info_nce_both", lambda x, z: info_nce(x, z, 0.5, True), [a, b], N)
 
+student, teacher = logits(N, C), logits(N, C)
+student[2] = np.nan  # its label is ignored
+soft_teacher = F.softmax(torch.tensor(teacher[y >= 0], dtype=torch.float64) / 3, 1)
+
+
+def distill(z: torch.Tensor, t: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Hinton's loss of the elements that count."""
+    z, t = z[t >= 0], t[t >= 0]
+    soft = F.kl_div(F.log_softmax(z / 3, 1), soft_teacher, reduction="sum")
+    return 0.3 * 9 * soft + 0.7 * F.cross_entropy(z, t, reduction="sum")
+
+
+record("distill", distill, [student], 5, labels=y, x=teacher)
+
 np.savez_compressed(HERE / "losses.npz", **kept)

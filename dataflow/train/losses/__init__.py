@@ -12,6 +12,7 @@ from typing import Any
 
 from .cross_entropy import CrossEntropy as CrossEntropy
 from .cross_entropy import NextToken as NextToken
+from .distill import Distill as Distill
 from .distributions import KL as KL
 from .distributions import NLL as NLL
 from .elementwise import MAE as MAE
@@ -51,5 +52,6 @@ LOSSES: Mapping[str, Callable[..., Any]] = {
     "cosine": Cosine,
     "triplet": Triplet,
     "info_nce": InfoNCE,
+    "distill": Distill,
 }
 """What makes a loss, by name."""
