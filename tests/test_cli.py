@@ -15,6 +15,7 @@ import pytest
 import dataflow as df
 from dataflow import ops
 from dataflow.cli import main as cli
+from dataflow.cli.data_options import data_arguments
 from dataflow.plugin import registry
 from dataflow.plugin.hookspecs import Format, hookimpl
 from dataflow.testing import conformance
@@ -239,6 +240,26 @@ def test_finetune_reads_tables(run: Any, model: Path, data: Path, tmp_path: Path
     assert "t.csv: line 2, column 'text': 'note' is no number" in result.err
     for wrong in (("--missing", "none"), ("--columns", "a", "--columns", "b"), ("--delimiter", "ab")):
         assert run("finetune", model, "--data", tmp_path / "t.csv", *wrong, *options).code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"columns": ("a,b",), "drop_last": False}, {"columns": ["a", "b"]}),
+        ({"columns": ("x=a,b", "y=c")}, {"columns": {"x": ["a", "b"], "y": ["c"]}}),
+        ({"missing": "-1.5", "workers": 0}, {"missing": -1.5, "workers": 0}),
+        ({"size": "224", "mean": "imagenet", "std": "0.5,1"}, {"size": 224, "mean": "imagenet", "std": [0.5, 1.0]}),
+        ({"size": "224x192", "augment": "flip"}, {"size": [224, 192], "augment": "flip"}),
+        ({"size": "big"}, "--image-size big: expected numbers with 'x' between"),
+        ({"mean": "a,b"}, "--mean a,b: expected numbers"),
+    ],
+)
+def test_options_of_data_become_arguments(given: dict[str, Any], found: object) -> None:
+    if isinstance(found, str):
+        with pytest.raises(df.InputError, match=found):
+            data_arguments(given)
+    else:
+        assert data_arguments(given) == found
 
 
 def test_finetune_resumes_to_the_same_bits(run: Any, model: Path, data: Path, tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ ALLOWED: tuple[tuple[str, str, str, str], ...] = (
     ("root", "ROOT", "", "the folder of the repository"),
     ("machine", "machine", "native/build.py", "the function of platform"),
     ("flip", "flip", "plugins/dataflow_numpy/", "the function of numpy"),
+    (
+        "flip",
+        "flip|flip_vertical|FLIP_.*",
+        "dataflow/train/data/augment.py|tests/train/test_images.py",
+        "a mirror image, as Pillow and torchvision call it",
+    ),
     ("packed", "packed", "importers/dataflow_onnx/file/", "elements of less than a byte, as ONNX calls them"),
     ("packed", "packed_nbytes", "", "of elements of less than a byte, as ONNX calls them"),
     ("packed", "is_packed_batching", "importers/dataflow_onnx/operators/microsoft/", "an attribute of onnxruntime's"),

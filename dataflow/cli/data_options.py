@@ -18,6 +18,14 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--balance", metavar="KEY", help="Key of classes of which an epoch has equally many samples."),
         click.option("--missing", metavar="error|drop|NUMBER", help="What stands for missing values of a table."),
         click.option("--delimiter", metavar="CHAR", help="Of the cells of a CSV file."),
+        click.option(
+            "--augment", metavar="flip,crop=0.5,...", help="Random changes: rotate=10, color=0.2, flip_vertical."
+        ),
+        click.option("--image-size", "size", metavar="N|HxW", help="Of images, where the model takes any."),
+        click.option("--resize", type=click.Choice(["crop", "pad", "stretch"]), help="How images get the size."),
+        click.option("--mean", metavar="imagenet|M,M,M", help="Of the channels of images, from 0 to 1."),
+        click.option("--std", metavar="imagenet|S,S,S", help="Likewise."),
+        click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Of images, where it isn't clear."),
         click.option("--label", metavar="NAME", help="The column of the labels."),
         click.option("--columns", multiple=True, metavar="[INPUT=]A,B,...", help="Columns that are an input."),
     ):
@@ -25,7 +33,10 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-DATA = ("columns", "label", "delimiter", "missing", "balance", "drop_last", "workers")
+DATA = (
+    "columns", "label", "delimiter", "missing", "balance", "drop_last", "workers", "augment", "size", "resize", "mean",
+    "std", "layout",
+)  # fmt: skip
 
 
 def data_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +45,7 @@ def data_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: a text that says none.
     """
-    found = {name: value for name, value in options.items() if value not in (None, False, ())}
+    found = {name: value for name, value in options.items() if value is not None and value is not False and value != ()}
     if "columns" in found:
         found["columns"] = _columns(found["columns"])
     if found.get("missing") not in (None, "error", "drop"):
@@ -42,7 +53,23 @@ def data_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
             found["missing"] = float(found["missing"])
         except ValueError:
             raise InputError(f"--missing {found['missing']}: expected error, drop, or a number") from None
+    for name, separator in (("mean", ","), ("std", ","), ("size", "x")):
+        if name in found and found[name] != "imagenet":
+            found[name] = _numbers(name, found[name], separator)
     return found
+
+
+def _numbers(name: str, text: str, separator: str) -> list[float] | int:
+    """Numbers between separators; whole ones of a size, of which one is enough."""
+    try:
+        if name != "size":
+            return [float(number) for number in text.split(separator)]
+        sizes = [int(number) for number in text.split(separator)]
+        return sizes[0] if len(sizes) == 1 else sizes  # type: ignore[return-value]
+    except ValueError:
+        raise InputError(
+            f"--{'image-' * (name == 'size')}{name} {text}: expected numbers with {separator!r} between"
+        ) from None
 
 
 def _columns(given: Sequence[str]) -> list[str] | dict[str, list[str]]:

@@ -16,6 +16,7 @@ from .batch import as_array
 from .columns import Columns
 from .entry_keys import EntryKeys
 from .frames import read_frame
+from .images import ImageOptions, has_images, read_folder
 from .npy_files import read_npy_folder, read_npz
 from .samples import SampleSource
 from .source import Source, Stream
@@ -121,6 +122,12 @@ def _json_lines(path: Path, options: TableOptions) -> Columns:
     return read_json_lines(path)
 
 
+def _images(path: Path, keys: EntryKeys, options: ImageOptions) -> Made:
+    if keys.rename:
+        raise InputError(f"{path}: rename= is for columns and arrays; images are the model's input, folders its labels")
+    return read_folder(path, options), None
+
+
 def _samples(data: Any, keys: EntryKeys, _: Any) -> Made:
     return SampleSource(data, keys), None
 
@@ -143,6 +150,7 @@ _PATHS = (
     Kind("Parquet files", _ends(".parquet"), TableOptions, _tables(_parquet)),
     Kind("files of JSON lines", _ends(".jsonl", ".ndjson"), TableOptions, _tables(_json_lines)),
     Kind("folders of .npy files", lambda p: any(p.glob("*.npy")), _NoOptions, _array_files(read_npy_folder)),
+    Kind("folders of images", lambda p: p.is_dir() and has_images(p), ImageOptions, _images),
 )
 _SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 _OBJECTS = (
