@@ -21,7 +21,7 @@ def main() -> None:
         batch = {key: file[key] for key in file.files}
     trainer = df.Trainer(
         df.load(str(folder / "model.onnx")),
-        optimizer=df.optim.AdamW(lr=1e-3, weight_decay=0.01),
+        optimizer=df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=()),
         metrics=[],
         devices=["cpu"],
         threads=threads,

@@ -70,7 +70,7 @@ def planning(trainer: df.Trainer) -> Iterator[None]:
 
 def plans_of(model: df.Model, batch: dict[str, np.ndarray], registry: Registry) -> dict[str, Plan]:
     """The plans of a micro-batch and of the optimizer."""
-    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
+    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
     trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=["cuda", "cpu"], registry=registry)
     found = {}
     with planning(trainer):

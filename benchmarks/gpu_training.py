@@ -87,7 +87,7 @@ def compare(
     np.savez(Path(folder) / f"{name}.npz", x=batch["x"], y=batch["labels"])
     workers = {mode: Worker(python, name, folder, precision, mode) for mode in modes}
     model = df.load(f"{folder}/{name}.onnx")
-    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
+    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
     trainer = df.Trainer(model, optimizer=optimizer, metrics=[], devices=[device, "cpu"], precision=precision)
     first = trainer.step(batch)
     near = abs(first - workers["graph"].first) / workers["graph"].first

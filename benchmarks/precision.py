@@ -112,7 +112,7 @@ def training(name: str, python: str, threads: int, rounds: int, levels: Sequence
 def _trainer(model: bytes, folder: str, level: Precision, threads: int, batch_norm: Any) -> df.Trainer:
     path = Path(folder, f"{level}.onnx")  # each trains weights of its own
     path.write_bytes(model)
-    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
+    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
     return df.Trainer(
         df.load(path),
         optimizer=optimizer,

@@ -33,7 +33,7 @@ def compare(name: str, torch_python: str, jax_python: str, rounds: int, threads:
             peers["jax"] = Peer(jax_python, "jax_worker.py", name, folder, threads=threads)
         model = df.load(f"{folder}/model.onnx")
     weights = sum(p.type.nbytes for p in model.parameters.values())
-    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01)
+    optimizer = df.optim.AdamW(lr=1e-3, weight_decay=0.01, no_decay=())
     trainer = df.Trainer(
         model, optimizer=optimizer, metrics=[], devices=["cpu"], threads=threads, batch_norm=work.batch_norm
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import InputError, ModelError
 from ..execute.execution import Execution
+from ..host import checks
 from ..ir.types import Array
 from ..model import Model
 from ..passes.dynamic_regions import without_data
@@ -19,7 +20,7 @@ from .data.dataset import Dataset, as_dataset
 from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .objective import Objective
-from .optimizers import Optimizer
+from .optimizers.updates import Updates
 from .programs import Programs
 from .tied_weights import Tie
 
@@ -30,15 +31,16 @@ class Evaluator:
     Args:
         model: what is trained.
         objective: loss and metrics.
-        optimizer: makes the update.
+        updates: what an optimizer step does.
         trainable: names of parameters.
         ties: stored tensors that are copies of others.
         execution: devices, and how they compile and run.
-        clip_norm: the largest norm of the averaged gradient.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
         dropout: the seed of dropout in training; None: the model's dropout nodes don't drop.
 
     Attributes:
+        updates: what an optimizer step does to each parameter.
+        optimizer: the one that was given.
         programs: the compiled programs.
         tuple_keys: names for the parts of samples that are tuples.
         classes: by label key the names of the classes of the data that was trained on, in the order of their numbers.
@@ -51,19 +53,19 @@ class Evaluator:
         self,
         model: Model,
         objective: Objective,
-        optimizer: Optimizer,
+        updates: Updates,
         trainable: Sequence[str],
         ties: Mapping[str, Tie],
         execution: Execution,
         *,
-        clip_norm: float | None,
         batch_norm: str,
         dropout: int | None,
     ) -> None:
         self._closed = True  # until it owns the weights
-        self.model, self.objective, self.optimizer = model, objective, optimizer
+        self.model, self.objective = model, objective
+        self.updates, self.optimizer = updates, updates.rule
         self.trainable, self.ties, self.execution = tuple(trainable), ties, execution
-        self.clip_norm, self.batch_norm, self._dropout = clip_norm, batch_norm, dropout
+        self.batch_norm, self._dropout = batch_norm, dropout
         self._graph = without_data(objective.graph, objective.read)
         self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
         self._inputs = dict(model.inputs)
@@ -78,10 +80,9 @@ class Evaluator:
         return Programs(
             self.model.with_graph(self._graph, self.model.specialize),
             self.objective,
-            self.optimizer,
+            self.updates,
             self.trainable,
             self.execution,
-            clip_norm=self.clip_norm,
             batch_norm=self.batch_norm,
             ties=self.ties,
             dropout=self._dropout,
@@ -103,6 +104,21 @@ class Evaluator:
             self._check_open()
             found = self.programs.predict(inputs)
         return {name: found[name] for name in self._outputs}
+
+    @property
+    def averaged(self) -> bool:
+        """Whether averages of weights are used, where the optimizer keeps some (EMA, SWA, schedule-free).
+
+        They are then what ``evaluate``, ``predict`` and ``model.parameters`` read, and what the model has after
+        ``close``. It can be assigned to; at first it is true.
+        """
+        return self.programs.averaged
+
+    @averaged.setter
+    def averaged(self, averaged: bool) -> None:
+        checks.instance("averaged", averaged, bool)
+        with self.model.lock:
+            self.programs.averaged = averaged
 
     def means(self) -> dict[str, RunningMean]:
         """An empty running mean per figure."""

@@ -17,12 +17,13 @@ from .joint import (
     Joint,
     forward_graph,
     joint_graph,
-    optimizer_graph,
+    reading,
     with_batch_statistics,
     with_values,
 )
 from .objective import Objective
-from .optimizers import Optimizer
+from .optimizers.update_graph import update_graph
+from .optimizers.updates import Updates
 
 KEY_INPUT = "dropout/key"
 
@@ -33,8 +34,7 @@ class Graphs:
     Args:
         graph: the model's, with its data; inference mode.
         objective: loss and metrics.
-        optimizer: makes the update.
-        clip_norm: the largest norm of the averaged gradient, or None.
+        updates: what an optimizer step does.
         updates_statistics: batch norms use the batch's statistics in training, and update the running ones.
         drops: dropout nodes drop in training.
         kernels: the reference's, by op.
@@ -48,15 +48,14 @@ class Graphs:
         self,
         graph: Graph,
         objective: Objective,
-        optimizer: Optimizer,
-        clip_norm: float | None,
+        updates: Updates,
         updates_statistics: bool,
         drops: bool,
         kernels: Kernels,
         specialize: Callable[[Mapping[str, TensorType]], Graph | None],
     ) -> None:
-        self._graph, self._objective, self._optimizer = graph, objective, optimizer
-        self._clip_norm, self._updates_statistics, self._drops = clip_norm, updates_statistics, drops
+        self._graph, self._objective, self._updates = graph, objective, updates
+        self._updates_statistics, self._drops = updates_statistics, drops
         self._kernels, self._specialize = kernels, specialize
         self.statistics = tuple(s.name.removeprefix(PENDING) for s in self._in_training(graph, True).states)
 
@@ -82,21 +81,22 @@ class Graphs:
         objective = self._objective.for_batch(batch)
         return joint_graph(training, objective.entries(_outputs(training)), objective.build, wanted, add=not first)
 
-    def evaluation(self, sizes: Mapping[str, int], batch: Mapping[str, TensorType]) -> Graph:
-        """The terms of a batch in inference mode."""
-        bound, objective = self._bound(sizes), self._objective.for_batch(batch)
+    def evaluation(
+        self, sizes: Mapping[str, int], batch: Mapping[str, TensorType], averages: Mapping[str, str]
+    ) -> Graph:
+        """The terms of a batch in inference mode; ``averages`` as for ``inference``."""
+        bound, objective = self.inference(sizes, averages), self._objective.for_batch(batch)
         return forward_graph(bound, objective.entries(_outputs(bound)), objective.build)
 
-    def inference(self, sizes: Mapping[str, int]) -> Graph:
-        """The model alone."""
-        return self._bound(sizes)
+    def inference(self, sizes: Mapping[str, int], averages: Mapping[str, str]) -> Graph:
+        """The model alone; ``averages`` names what is read in place of parameters, by their names."""
+        return reading(self._bound(sizes), averages)
 
-    def update(self, trained: Sequence[str]) -> Graph:
-        """One update of these parameters, and of the statistics."""
+    def update(self, trained: Sequence[str], frozen: frozenset[int] = frozenset()) -> Graph:
+        """One update of these parameters but those of ``frozen`` kinds, and of the statistics."""
         types = {v.name: v.type for v in self._graph.initializers}
         statistics = {name: type_ for name, type_ in types.items() if name in set(self.statistics)}
-        rule, ordered = self._optimizer, {name: types[name] for name in trained}
-        return optimizer_graph(ordered, rule.slots, rule.build, rule.hyper_size, self._clip_norm, statistics)
+        return update_graph({name: types[name] for name in trained}, self._updates, frozen, statistics)
 
     def _bound(self, sizes: Mapping[str, int]) -> Graph:
         try:

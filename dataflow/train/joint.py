@@ -1,11 +1,10 @@
-"""The graphs of training: forward with loss, its joint graph with the gradients, and the optimizer's."""
+"""The graphs of training: forward with loss, and its joint graph with the gradients."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..errors import GradientError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
-from ..ir.types import TensorType, float32
+from ..ir.types import TensorType
 from ..ir.value import Value
 from ..passes.autodiff import add_gradients, decompose_for_gradient
 
@@ -100,7 +99,7 @@ def joint_graph(
     for name in sorted(reached, key=lambda name: indices.get(found[values[name]], -1)):
         gradient = found[values[name]]
         assert gradient is not None
-        held = _zeros(builder, ACCUMULATOR + name, gradient.type)
+        held = stored_zeros(builder, ACCUMULATOR + name, gradient.type)
         gathered = ops.add(held, gradient) if add else gradient
         builder.state(ACCUMULATOR + name, held, gathered)
         squares = ops.square_sum(gathered, squares)
@@ -125,53 +124,6 @@ def _sooner(graph: Graph, start: int) -> Graph:
     return dataclasses.replace(graph, nodes=tuple(sorted(graph.nodes, key=order.__getitem__)))
 
 
-def optimizer_graph(
-    parameters: Mapping[str, TensorType],
-    slots: Sequence[str],
-    step: Callable[..., Sequence[Value]],
-    hyper: int,
-    clip_norm: float | None,
-    statistics: Mapping[str, TensorType] = MappingProxyType({}),
-) -> Graph:
-    """One update of every parameter from its accumulator, and of every statistic from what waits for it.
-
-    Its inputs are HYPER, (K,) float32; WEIGHT, rank 0: by which the accumulated sums are divided; and with
-    ``clip_norm`` SQUARES, rank 0: the sum of the accumulators' squares.
-    Its output is ``norm``: of the averaged gradient over all parameters, before clipping.
-
-    Args:
-        parameters: name to type of what is trained.
-        slots: names of the optimizer's tensors per parameter.
-        step: ``step(g, parameter, gradient, slots, hyper, scale)``: the new parameter and slots.
-        hyper: length K of the hyperparameter tensor.
-        clip_norm: the largest norm that is let through, or None.
-        statistics: name to type of what micro-batches update and only an optimizer step makes last.
-    """
-    builder = GraphBuilder("optimizer")
-    hypers = builder.input(HYPER, float32, (hyper,))
-    weight = builder.input(WEIGHT, float32, ())
-    scale = ops.reciprocal(weight)
-    if clip_norm is not None:
-        norm = ops.mul(ops.sqrt(builder.input(SQUARES, float32, ())), scale)
-        # As torch.nn.utils.clip_grad_norm_: the factor is clip_norm / (norm + 1e-6), at most 1.
-        factor = ops.minimum(ops.div(builder.scalar(clip_norm, float32), ops.add(norm, 1e-6)), 1.0)
-        scale = ops.mul(scale, factor)
-        builder.output("norm", norm)
-    else:
-        builder.output("scale", scale)
-    for name, type_ in parameters.items():
-        before = _zeros(builder, name, type_, role="parameter")
-        gradient = _zeros(builder, ACCUMULATOR + name, type_)
-        held = [_zeros(builder, f"optimizer/{slot}/{name}", type_) for slot in slots]
-        results = step(builder, before, gradient, tuple(held), hypers, scale)
-        builder.state(name, before, results[0])
-        for slot, old, new in zip(slots, held, results[1:], strict=True):
-            builder.state(f"optimizer/{slot}/{name}", old, new)
-    for name, type_ in statistics.items():
-        builder.state(name, _zeros(builder, name, type_), ops.copy(_zeros(builder, PENDING + name, type_)))
-    return builder.build({OPTIMIZER: frozenset(builder.outputs())})
-
-
 def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -> Graph:
     """The graph whose batch norms use the batch's statistics and update the running ones, in tensors that wait.
 
@@ -189,7 +141,7 @@ def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -
             return None
         attributes = {"epsilon": node.attributes["epsilon"], "momentum": node.attributes.get("momentum", momentum)}
         running = [value for value in inputs[3:5] if value is not None]
-        waiting = [_zeros(builder, PENDING + value.name, value.type) for value in running]
+        waiting = [stored_zeros(builder, PENDING + value.name, value.type) for value in running]
         read = running if first else waiting
         made = builder.add(ops.batch_norm_train, (*inputs[:3], *read), attributes, name=node.name)
         for before, after in zip(waiting, made.outputs[1:3], strict=True):
@@ -200,7 +152,24 @@ def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -
     return rewrite(graph, replace)
 
 
-def _zeros(
+def reading(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph that reads other stored tensors of the same types in place of those by these names."""
+    if not names:
+        return graph
+    made: dict[str, Value] = {}
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> None:
+        for position, value in enumerate(node.inputs):
+            if value is None or value.name not in names or value not in graph.initializers:
+                continue
+            if value.name not in made:
+                made[value.name] = stored_zeros(builder, names[value.name], value.type)
+            inputs[position] = made[value.name]
+
+    return rewrite(graph, replace)
+
+
+def stored_zeros(
     builder: GraphBuilder, name: str, type_: TensorType, role: Literal["parameter", "statistic"] = "statistic"
 ) -> Value:
     """A stored tensor whose data is zeros, or what the trainer has by that name."""

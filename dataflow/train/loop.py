@@ -27,7 +27,7 @@ from .history import History
 from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .progress import progress
-from .record import BEST, Record
+from .record import BEST, Record, slot_names
 from .stepper import Stepper
 
 _log = logging.getLogger("dataflow")
@@ -190,7 +190,10 @@ class Fit:
 
     def _weights(self) -> dict[str, Array]:
         """Copies of the weights, named as those of the best epoch."""
-        return {BEST + k: v for k, v in self.trainer.programs.state().items() if _is_weight(k)}
+        slots = self.trainer.updates.all_slots()
+        kept = {name for name, tensor in slots.items() if tensor.slot.evaluated}
+        state = self.trainer.programs.state()
+        return {BEST + k: v for k, v in state.items() if k.startswith("parameters/") or k in kept}
 
     def _judge(self) -> None:
         """Stops when there was no better epoch for too long, here or before the run was resumed."""
@@ -255,7 +258,7 @@ class Fit:
             best=self.best,
             waited=self.waited,
             trainable=trainer.trainable,
-            slots=trainer.optimizer.slots,
+            slots=slot_names(trainer.updates.all_slots()),
             order=self._order(),
             origin=_origin(trainer),
             algorithms=trainer.execution.algorithms.used,
@@ -296,7 +299,8 @@ class Fit:
         trainer = self.trainer
         record = Record.of(state, path)
         rule = trainer.optimizer
-        record.check(state, path, trainer.model.graph, trainer.trainable, rule.slots, type(rule).__name__)
+        slots = trainer.updates.all_slots()
+        record.check(state, path, trainer.model.graph, trainer.trainable, slots, type(rule).__name__)
         position = self._position(record, path)
         # Everything fits: from here on the trainer changes.
         others = trainer.execution.algorithms.adopt(record.algorithms)
@@ -353,10 +357,6 @@ class Fit:
             "samples": self.data.length,
             "sampling": self.data.sampling,
         }
-
-
-def _is_weight(name: str) -> bool:
-    return name.startswith("parameters/")
 
 
 def _origin(trainer: Stepper) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Settings may stand behind each name: ``adamw:betas=(0.9,0.95)``, see ``host.sett
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 from collections.abc import Mapping
@@ -19,14 +18,15 @@ from ..host.settings import split_settings
 from ..plugin.hookspecs import Named
 from .losses import LOSSES
 from .metrics import Accuracy, MeanAbsoluteError, TopK
-from .optimizers import SGD, AdamW, Optimizer, Schedule
+from .optimizers import OPTIMIZERS
+from .optimizers.protocol import Optimizer, Schedule
 from .schedules import Constant, Cosine, Linear
 
 _log = logging.getLogger("dataflow")
 # By kind and name: what it is, or a class of which one is made.
 CORE: Mapping[str, Mapping[str, Any]] = {
     "loss": LOSSES,
-    "optimizer": {"adamw": AdamW, "sgd": functools.partial(SGD, momentum=0.9)},
+    "optimizer": OPTIMIZERS,
     "metric": {"accuracy": Accuracy, "top5": TopK, "mae": MeanAbsoluteError},
     "schedule": {"constant": Constant, "cosine": Cosine, "linear": Linear},
     "callback": {},

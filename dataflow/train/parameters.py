@@ -64,39 +64,53 @@ def _described(patterns: Sequence[str]) -> str:
 
 def _matching(model: Model, pattern: str, default: Sequence[str]) -> set[str]:
     parameters = model.parameters
-    exact = {name for name, p in parameters.items() if pattern == name or pattern in p.aliases}
-    if exact:
-        return exact
-    if pattern == "head" or re.fullmatch(r"last:\d+", pattern):
-        count = 1 if pattern == "head" else int(pattern[5:])
-        found = _last_layers(model.graph, set(default), count)
-    elif pattern == "bias":
-        found = _biases(model.graph, default)
-    elif pattern == "norm":
-        found = _norms(model, default)
-    else:
-        found = {name for name in default if _matches(parameters[name], pattern)}
+    found = matching(model, pattern, default)
+    if not found:
         outside = [name for name, p in parameters.items() if name not in default and _matches(p, pattern)]
-        if outside and not found:
+        if outside:
             raise InputError(
                 f"trainable pattern {pattern!r} matches only tensors that are not trained by default; to train one, "
                 f"give its exact name: {', '.join(map(repr, outside[:5]))}"
             )
-    if not found:
-        names = [n for name, p in parameters.items() for n in (name, *p.aliases)]
-        near = difflib.get_close_matches(pattern, names, 3, cutoff=0.3)
         raise InputError(
-            f"trainable pattern {pattern!r} matches no parameter; nearest names: "
-            f"{', '.join(map(repr, near)) or ', '.join(map(repr, names[:3])) or 'the model has none'}"
+            f"trainable pattern {pattern!r} matches no parameter; nearest names: {nearest(model, pattern)}"
         )
     return found
+
+
+def matching(model: Model, pattern: str, names: Sequence[str]) -> set[str]:
+    """The parameter of exactly that name or alias; or those among ``names`` that a pattern matches, see ``select``."""
+    parameters = model.parameters
+    exact = {name for name, p in parameters.items() if pattern == name or pattern in p.aliases}
+    if exact:
+        return exact
+    found = positioned(model, pattern, names)
+    return {name for name in names if _matches(parameters[name], pattern)} if found is None else found
+
+
+def positioned(model: Model, pattern: str, names: Sequence[str]) -> set[str] | None:
+    """Those among ``names`` that ``head``, ``last:N``, ``bias`` and ``norm`` stand for; None for other patterns."""
+    if pattern == "head" or re.fullmatch(r"last:\d+", pattern):
+        return _last_layers(model.graph, set(names), 1 if pattern == "head" else int(pattern[5:]))
+    if pattern == "bias":
+        return _biases(model.graph, names)
+    if pattern == "norm":
+        return _norms(model, names)
+    return None
+
+
+def nearest(model: Model, pattern: str) -> str:
+    """The names and aliases nearest to a pattern that matches nothing, for messages."""
+    names = [n for name, p in model.parameters.items() for n in (name, *p.aliases)]
+    near = difflib.get_close_matches(pattern, names, 3, cutoff=0.3)
+    return ", ".join(map(repr, near)) or ", ".join(map(repr, names[:3])) or "the model has none"
 
 
 def _matches(parameter: Parameter, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in (parameter.name, *parameter.aliases))
 
 
-def _readers(graph: Graph) -> dict[str, list[tuple[int, int]]]:
+def readers_of(graph: Graph) -> dict[str, list[tuple[int, int]]]:
     """For each stored tensor, (node, operand) of what reads it, through views."""
     sources = {value: {value.name} for value in graph.initializers}
     found: dict[str, list[tuple[int, int]]] = {}
@@ -116,7 +130,7 @@ def _readers(graph: Graph) -> dict[str, list[tuple[int, int]]]:
 
 def _last_layers(graph: Graph, names: set[str], count: int) -> set[str]:
     """What is first read by the ``count`` last nodes with a weight of rank two or more, or after them."""
-    readers = {name: positions for name, positions in _readers(graph).items() if name in names}
+    readers = {name: positions for name, positions in readers_of(graph).items() if name in names}
     rank = {value.name: value.type.rank for value in graph.initializers}
     layers = sorted({positions[0][0] for name, positions in readers.items() if rank[name] >= 2})
     if not layers or count < 1:
@@ -128,7 +142,7 @@ def _last_layers(graph: Graph, names: set[str], count: int) -> set[str]:
 def _biases(graph: Graph, names: Sequence[str]) -> set[str]:
     """Vectors (all dims but one are 1) that are added, or stand where an op declares a bias."""
     vectors = {value.name for value in graph.initializers if sum(d != 1 for d in value.type.shape) <= 1}
-    readers = _readers(graph)
+    readers = readers_of(graph)
     found = set()
     for name in names:
         for index, position in readers.get(name, ()):
@@ -141,7 +155,7 @@ def _biases(graph: Graph, names: Sequence[str]) -> set[str]:
 
 def _norms(model: Model, names: Sequence[str]) -> set[str]:
     """What an op with "norm" in its name reads, or what is called after a normalization."""
-    readers = _readers(model.graph)
+    readers = readers_of(model.graph)
     found = set()
     for name in names:
         called = any(_NORM.search(n) for n in (name, *model.parameters[name].aliases))

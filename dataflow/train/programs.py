@@ -31,7 +31,7 @@ from ..planning.offsets import lie_apart
 from .graphs import KEY_INPUT, Graphs, types_of
 from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, SQUARES, VALUES, WEIGHT
 from .objective import Objective
-from .optimizers import Optimizer
+from .optimizers.updates import Updates
 from .tied_weights import Tie, tied
 from .trained import Trained
 
@@ -57,10 +57,9 @@ class Programs:
     Args:
         model: whose parameters are trained; the trainer owns its weights.
         objective: loss and metrics.
-        optimizer: makes the update.
+        updates: what an optimizer step does.
         trainable: names of parameters.
         how: devices, and how they compile and run.
-        clip_norm: the largest norm of the averaged gradient, or None.
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``tied_weights``.
         dropout: the seed by which the dropout nodes drop in training; None: they don't.
@@ -70,31 +69,29 @@ class Programs:
         self,
         model: Model,
         objective: Objective,
-        optimizer: Optimizer,
+        updates: Updates,
         trainable: Sequence[str],
         how: Execution,
         *,
-        clip_norm: float | None = None,
         batch_norm: str = "fixed",
         ties: Mapping[str, Tie] = MappingProxyType({}),
         dropout: int | None = None,
     ) -> None:
-        self._clip_norm, self._fuse, self._dropout = clip_norm, how.fuse, dropout
+        self._updates, self._fuse, self._dropout = updates, how.fuse, dropout
         self.engine = Engine(how, model.graph, plans=PLANS)
         self._scratch = Scratch(self.engine.devices)
         self._graph = tied(model.graph_with_data(), ties)
         self._graphs = Graphs(
             self._graph,
             objective,
-            optimizer,
-            clip_norm,
+            updates,
             batch_norm == "update",
             dropout is not None,
             self.engine.registry.reference_kernels,
             functools.partial(_specialized, model, objective, ties),
         )
         statistics = self._graphs.statistics
-        self._trained = Trained(self.engine, self._graph, optimizer.slots, trainable, statistics, ties)
+        self._trained = Trained(self.engine, self._graph, updates, trainable, statistics, ties)
         self._kept: _Kept | None = None
         self._squares: float | None = 0.0  # of the accumulators: the sum after the last micro-batch; None: to be made
 
@@ -176,7 +173,7 @@ class Programs:
         """Forgets the forward program that waits for its backward program, if one does."""
         self._kept = None
 
-    def update(self, hyper: Array, weight: float) -> float:
+    def update(self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()) -> float:
         """Runs the optimizer once: divides the accumulators by ``weight``, clips, changes the parameters.
 
         Statistics become what the micro-batches made of them. An interrupt waits until all of it is done.
@@ -184,12 +181,13 @@ class Programs:
         Args:
             hyper: (K,) float32.
             weight: of the logical batch.
+            frozen: the kinds of parameters that stay as they are, see ``Updates``.
 
         Returns:
-            The norm of the averaged gradient before clipping; nan without ``clip_norm``.
+            The norm of the averaged gradient before clipping; nan where no norm is clipped.
         """
         with limited(self.engine.devices.account, "the optimizer's step"):
-            program, batch = self._optimizer_step(hyper, weight)
+            program, batch = self._optimizer_step(hyper, weight, frozen)
         results = self._run(program, batch, interruptible=False)  # outside: no limit ends it before it is complete
         return float(results["norm"]) if "norm" in results else float("nan")
 
@@ -224,14 +222,21 @@ class Programs:
     def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """The terms of a batch in inference mode; nothing is kept."""
         with limited(self.engine.devices.account, "the evaluation"):
-            program = self._program(("evaluate",), batch, lambda sizes: self._graphs.evaluation(sizes, types_of(batch)))
+            averages = self._trained.averages()
+
+            def make(sizes: Mapping[str, int]) -> Graph:
+                return self._graphs.evaluation(sizes, types_of(batch), averages)
+
+            program = self._program(("evaluate", *_averaged(averages)), batch, make)
             return self._run(program, batch)
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs with the newest weights, in inference mode."""
         arguments = checked_inputs(self._graph.inputs, inputs)
         with limited(self.engine.devices.account, "the prediction"):
-            program = self._program(("predict",), arguments, self._graphs.inference)
+            averages = self._trained.averages()
+            kind = ("predict", *_averaged(averages))
+            program = self._program(kind, arguments, lambda sizes: self._graphs.inference(sizes, averages))
             return self._run(program, arguments)
 
     def profile(self, batch: Mapping[str, Array], hyper: Array, rounds: int) -> dict[str, Profile]:
@@ -262,6 +267,15 @@ class Programs:
         return {"-".join(map(str, kind)): program.plan for (kind, _), program in self.engine.programs.items()}
 
     # ---- state ----------------------------------------------------------------------------------------
+
+    @property
+    def averaged(self) -> bool:
+        """Evaluation, prediction and ``newest`` use the average of parameters where the optimizer keeps one."""
+        return self._trained.averaged
+
+    @averaged.setter
+    def averaged(self, averaged: bool) -> None:
+        self._trained.averaged = averaged
 
     def newest(self, name: str) -> Array | None:
         """The newest data of a parameter or statistic that training changes; None for others."""
@@ -299,15 +313,19 @@ class Programs:
 
         return self._program(("joint", first, *values), batch, make), batch
 
-    def _optimizer_step(self, hyper: Array, weight: float) -> tuple[Program, Mapping[str, Array]]:
+    def _optimizer_step(
+        self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()
+    ) -> tuple[Program, Mapping[str, Array]]:
         """The program of the optimizer, and its arguments."""
         batch = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight, np.float32)}
-        if self._clip_norm is not None:
+        if self._updates.clips:
             squares = self.squares()
             if squares > float(np.finfo(np.float32).max):  # only assigned ones: others are checked
                 raise InputError("update: the norm of the gradients exceeds float32, so they can't be clipped by it")
-            batch[SQUARES] = np.asarray(squares, np.float32)
-        return self._program(("optimizer",), {}, lambda _: self._graphs.update(self.trained)), batch
+            if self._updates.reads_squares:
+                batch[SQUARES] = np.asarray(squares, np.float32)
+        kind = ("optimizer", *(f"without {i}" for i in sorted(frozen)))
+        return self._program(kind, {}, lambda _: self._graphs.update(self.trained, frozen)), batch
 
     def _joint(
         self, batch: Mapping[str, Array], sizes: Mapping[str, int], first: bool, values: Sequence[str] = ()
@@ -371,6 +389,11 @@ class Programs:
             program.run(arguments, results, interruptible=interruptible, stage=stage)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
+
+
+def _averaged(averages: Mapping[str, str]) -> tuple[str, ...]:
+    """What tells programs that read averages from those that don't."""
+    return ("averaged",) if averages else ()
 
 
 def _specialized(

@@ -13,6 +13,7 @@ from ..ir.types import Array, TensorType
 from .checkpoint import Checkpoint, fingerprint
 from .history import History
 from .metrics import RunningMean
+from .optimizers.protocol import SlotTensor
 
 BEST = "best/"
 _MOST = 2**53  # of counts: floats hold them exactly
@@ -96,7 +97,7 @@ class Record:
         path: Path,
         graph: Graph,
         trainable: Sequence[str],
-        slots: Sequence[str],
+        slots: Mapping[str, SlotTensor],
         optimizer: str,
     ) -> None:
         """Raises InputError when the checkpoint belongs to a model of another structure, or to other options.
@@ -106,21 +107,22 @@ class Record:
             path: of its file, for the message.
             graph: of the model.
             trainable: names of the parameters that this run trains.
-            slots: names of the optimizer's tensors per parameter.
+            slots: the optimizer's tensors, by name.
             optimizer: name of its class.
         """
-        types = {value.name: value.type for value in graph.initializers}
+        types = {"parameters/" + value.name: value.type for value in graph.initializers}
+        types |= {name: tensor.type for name, tensor in slots.items()}
         differences = [d for name, array in checkpoint.tensors.items() if (d := self._difference(name, array, types))]
         if not differences and checkpoint.fingerprint != fingerprint(graph):
             differences.append("the nodes of the graphs differ")
         for there, here, label in (
             (self.trainable, trainable, "trained parameters"),
-            (self.slots, slots, "optimizer state"),
+            (self.slots, slot_names(slots), "optimizer state"),
             ([self.optimizer or optimizer], [optimizer], "optimizers"),
         ):
             if not differences and [*there] != [*here]:
                 differences.append(f"the {label} differ: {_short(there)} there, {_short(here)} here")
-        differences = differences or self._missing(checkpoint.tensors)
+        differences = differences or self._missing(checkpoint.tensors, slots)
         if differences:
             more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
             raise InputError(
@@ -130,28 +132,34 @@ class Record:
 
     def _difference(self, name: str, array: Array, types: Mapping[str, TensorType]) -> str | None:
         """How a tensor differs from those of a run of this model."""
-        kind, _, parameter = name.removeprefix(BEST).partition("/")
-        if kind == "optimizer" and not name.startswith(BEST):
+        bare = name.removeprefix(BEST)
+        kind, _, parameter = bare.partition("/")
+        if kind == "optimizer":
             slot, _, parameter = parameter.partition("/")
             if slot not in self.slots:
                 return f"{name!r} is no tensor of the optimizer"
         elif kind != "parameters":
             return f"{name!r} is no tensor of a run"
-        wanted = types.get(parameter)
+        wanted = types.get(bare)
+        if wanted is None and "parameters/" + parameter in types:
+            return None  # a slot that the optimizer of this run has not, see _missing
         if wanted is None:
             return f"the model has no {parameter!r}"
         if wanted.sizes != array.shape or wanted.dtype.numpy != array.dtype:
             return f"{parameter!r} is {array.dtype}{list(array.shape)} there and {wanted} here"
         return None
 
-    def _missing(self, tensors: Mapping[str, Array]) -> list[str]:
-        """What of a run's state isn't there, given the rest of it."""
+    def _missing(self, tensors: Mapping[str, Array], slots: Mapping[str, SlotTensor]) -> list[str]:
+        """What of a run's state isn't there, given the rest of it; or has no place here."""
+        for name in tensors:
+            if name.removeprefix(BEST).startswith("optimizer/") and name.removeprefix(BEST) not in slots:
+                return [f"the optimizer here has no {name.removeprefix(BEST)!r}"]
         trained = [name for name in self.trainable if f"parameters/{name}" in tensors]
-        wanted = [f"optimizer/{slot}/{name}" for slot in self.slots for name in trained]
+        wanted = [slot for slot, tensor in slots.items() if tensor.parameter in trained]
         if any(name.startswith(BEST) for name in tensors):
             wanted += [f"{BEST}parameters/{name}" for name in trained]
-        slots = [f"optimizer/{slot}/{name}" for slot in self.slots for name in self.trainable]
-        wanted += [f"parameters/{name.split('/', 2)[2]}" for name in slots if name in tensors]
+            wanted += [BEST + s for s, t in slots.items() if t.slot.evaluated and t.parameter in trained]
+        wanted += [f"parameters/{tensor.parameter}" for slot, tensor in slots.items() if slot in tensors]
         if self.steps and not trained:
             return [f"after {self.steps} steps it has none of the trained parameters"]
         return [f"it has no {name!r}" for name in wanted if name not in tensors]
@@ -196,6 +204,11 @@ class _Reader:
             if not fits(value):
                 raise InputError(f"{self._path}: damaged: {key!r} has {name!r}: {_clipped(value)}; expected {expected}")
         return found
+
+
+def slot_names(slots: Mapping[str, SlotTensor]) -> list[str]:
+    """The different names among the optimizer's tensors, in their order."""
+    return list(dict.fromkeys(tensor.slot.name for tensor in slots.values()))
 
 
 def _is_number(value: Any) -> bool:

@@ -24,7 +24,7 @@ from .metrics import RunningMean
 from .names import Names
 from .nonfinite import NonFiniteLoss, first_bad
 from .objective import Objective
-from .optimizers import Optimizer
+from .optimizers.updates import Updates
 from .tied_weights import Tie
 
 if TYPE_CHECKING:
@@ -49,13 +49,12 @@ class Stepper(Evaluator):
     Args:
         model: what to train.
         objective: loss and metrics.
-        optimizer: makes the update.
+        updates: what an optimizer step does.
         trainable: names of parameters.
         ties: stored tensors that are copies of others.
         names: what losses, schedules and the like are called.
         execution: devices, and how they compile and run.
         accumulate: micro-batches per optimizer step.
-        clip_norm: the largest norm of the averaged gradient.
         seed: of the order of the data and of dropout.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
         dropout: the model's dropout nodes drop in training.
@@ -72,14 +71,13 @@ class Stepper(Evaluator):
         self,
         model: Model,
         objective: Objective,
-        optimizer: Optimizer,
+        updates: Updates,
         trainable: Sequence[str],
         ties: Mapping[str, Tie],
         names: Names,
         execution: Execution,
         *,
         accumulate: int,
-        clip_norm: float | None,
         seed: int,
         batch_norm: str,
         dropout: bool,
@@ -87,17 +85,16 @@ class Stepper(Evaluator):
         super().__init__(
             model,
             objective,
-            optimizer,
+            updates,
             trainable,
             ties,
             execution,
-            clip_norm=clip_norm,
             batch_norm=batch_norm,
             dropout=seed if dropout else None,
         )
         self.names, self.accumulate, self.seed, self.dropout = names, accumulate, seed, dropout
         self.steps = 0
-        self.schedule = names.schedule(optimizer.schedule)
+        self.schedule = names.schedule(updates.rule.schedule)
         self._pending = 0  # micro-batches since the last optimizer step
         self._sums = (0.0, 0.0)  # of their losses and weights
         self._forward: _Forward | None = None
@@ -224,7 +221,7 @@ class Stepper(Evaluator):
         return Gradients(self.programs, lambda: self._pending)
 
     def update(self) -> dict[str, float]:
-        """Runs the optimizer on what was gathered; its figures: step, loss, lr, and gradient_norm with ``clip_norm``.
+        """Runs the optimizer on what was gathered; its figures: step, loss, lr, gradient_norm where norms are clipped.
 
         When no sample counted (all labels ignored) nothing changes and there are no figures. Ctrl-C waits for the end.
 
@@ -241,15 +238,17 @@ class Stepper(Evaluator):
             if weight == 0.0:
                 self.discard()
                 return {}
-            lr = self.optimizer.lr * self.schedule(self.steps)
+            factor = self.schedule(self.steps)
+            lr = self.optimizer.lr * factor
             if not math.isfinite(lr):
                 raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
             with InterruptsHeld():
                 self.discard()
-                norm = self.programs.update(self.optimizer.hyper(self.steps + 1, lr), weight)
-                self.steps += 1
+                step = self.steps + 1
+                norm = self.programs.update(self.updates.hyper(step, factor), weight, self.updates.frozen(step))
+                self.steps = step
             found = {"step": float(self.steps), "loss": loss / weight, "lr": lr}
-        return found if self.clip_norm is None else {**found, "gradient_norm": norm}
+        return {**found, "gradient_norm": norm} if self.updates.clips else found
 
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest for each.
@@ -276,8 +275,8 @@ class Stepper(Evaluator):
                     f"profile: {self._pending} micro-batches wait for update(), and it would lose their gradients"
                 )
             arguments = self._arguments(Batch(_arrays(batch), None))
-            lr = self.optimizer.lr * self.schedule(self.steps)
-            return self.programs.profile(arguments, self.optimizer.hyper(self.steps + 1, lr), rounds)
+            hyper = self.updates.hyper(self.steps + 1, self.schedule(self.steps))
+            return self.programs.profile(arguments, hyper, rounds)
 
     def _begin(self, what: str, batch: Batch) -> dict[str, Array]:
         """The arguments of a micro-batch that fits; nothing has changed when it doesn't."""
@@ -314,7 +313,7 @@ class Stepper(Evaluator):
             return
         gradients = self.programs.gradients()
         bad = next((repr(name) for name, array in gradients.items() if not np.isfinite(array).all()), None)
-        if bad is None and self.clip_norm is not None:
+        if bad is None and self.updates.clips:
             bad = "all parameters together, whose norm exceeds float32,"
         if bad is not None:
             raise NonFiniteLoss(float(terms["loss"]), self.steps, batch.indices, None, bad)

@@ -12,6 +12,7 @@ from ..ir.kernel import HOST
 from ..ir.lowered import Lowered
 from ..ir.types import Array
 from .joint import ACCUMULATOR, PENDING
+from .optimizers.updates import Updates
 from .tied_weights import Tie
 
 
@@ -21,13 +22,14 @@ class Trained:
     Args:
         engine: has the tensors.
         graph: has their first data.
-        slots: names of the optimizer's tensors per parameter.
+        updates: knows the optimizer's tensors per parameter.
         trainable: names of parameters.
         statistics: names of running statistics that training updates.
         ties: stored tensors that are copies of others.
 
     Attributes:
         reached: names of the parameters that the loss depends on; empty before the first micro-batch.
+        averaged: ``newest`` gives the average of a parameter where the optimizer keeps one.
         owners: the memory in which each changed tensor lies; None before the first micro-batch, where each lies on the
             host.
     """
@@ -36,16 +38,19 @@ class Trained:
         self,
         engine: Engine,
         graph: Graph,
-        slots: Sequence[str],
+        updates: Updates,
         trainable: Sequence[str],
         statistics: Sequence[str],
         ties: Mapping[str, Tie],
     ) -> None:
-        self._engine, self._slots, self._ties = engine, slots, ties
+        self._engine, self._ties = engine, ties
         self._trainable, self._statistics = tuple(trainable), tuple(statistics)
         self._first = {v.name: data.array for v, data in graph.initializers.items()}
+        self._slots, self._tensors = updates.slots, updates.all_slots()
+        self._evaluated = {t.parameter: slot for slot, t in self._tensors.items() if t.slot.evaluated}
         self._loaded: dict[str, Array] = {}
         self.reached: tuple[str, ...] = ()
+        self.averaged = True
         self.owners: dict[str, str] | None = None
 
     @property
@@ -57,7 +62,16 @@ class Trained:
         """Names of the stored tensors that some program changes."""
         names = {*self.wanted, *self._statistics, *(PENDING + s for s in self._statistics)}
         names |= {ACCUMULATOR + name for name in self.reached}
-        return names | {f"optimizer/{slot}/{name}" for slot in self._slots for name in self.reached}
+        return names.union(self._averages().values(), *(self._slots[name] for name in self.reached))
+
+    def averages(self) -> dict[str, str]:
+        """By parameter the name of what evaluation reads in its place, where ``averaged`` says so."""
+        return self._averages() if self.averaged else {}
+
+    def _averages(self) -> dict[str, str]:
+        """Likewise, of the parameters whose averages exist: from a checkpoint before the first micro-batch, too."""
+        reached = frozenset(self.reached)
+        return {name: slot for name, slot in self._evaluated.items() if name in reached or slot in self._loaded}
 
     def all_owners(self) -> dict[str, str]:
         """The memory of each tensor that some program changes."""
@@ -79,7 +93,7 @@ class Trained:
                 owners[stored.name] = memory
         for name in self.reached:
             owner = owners.get(name, HOST)
-            for other in (ACCUMULATOR + name, *(f"optimizer/{slot}/{name}" for slot in self._slots)):
+            for other in (ACCUMULATOR + name, *self._slots[name]):
                 owners[other] = owner
         for name in self._statistics:
             owners[PENDING + name] = owners.get(name, HOST)
@@ -87,9 +101,12 @@ class Trained:
     # ---- data -----------------------------------------------------------------------------------------
 
     def initial(self, name: str) -> Array | None:
-        """Data from a checkpoint, or None."""
+        """Data from a checkpoint, or what a slot begins with; None for others and for zeros."""
         found = self._loaded.get(name)
-        return self._loaded.get("parameters/" + name) if found is None else found
+        if found is None:
+            found = self._loaded.get("parameters/" + name)
+        begins = found is None and name in self._tensors and self._tensors[name].slot.start != 0.0
+        return self._begun(name) if begins else found
 
     def newest(self, name: str) -> Array | None:
         """The newest data of a parameter or statistic that training changes; None for others."""
@@ -97,9 +114,10 @@ class Trained:
         if tie is not None:
             source = self.newest(tie.of)
             return None if source is None else tie.apply(source)
+        average = self._evaluated.get(name, name) if self.averaged else name
         if name not in self.reached and name not in self._statistics:
-            return self._loaded.get("parameters/" + name)
-        return self.read(name)
+            return self._loaded.get(average, self._loaded.get("parameters/" + name))
+        return self.read(average)
 
     def read(self, name: str) -> Array:
         """A copy of a tensor that training changes."""
@@ -117,14 +135,13 @@ class Trained:
     def state(self) -> dict[str, Array]:
         """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``."""
         found = {f"parameters/{name}": self.read(name) for name in (*self.reached, *self._statistics)}
-        for slot in self._slots:
-            found |= {f"optimizer/{slot}/{name}": self.read(f"optimizer/{slot}/{name}") for name in self.reached}
+        found |= {slot: self.read(slot) for name in self.reached for slot in self._slots[name]}
         return {**self._loaded, **found}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Replaces what training changes, now or when the programs are made; what ``state`` lacks is as at first."""
         self._loaded = {key: np.array(value) for key, value in state.items()}
-        slots = [f"optimizer/{slot}/{name}" for slot in self._slots for name in self.reached]
+        slots = [slot for name in self.reached for slot in self._slots[name]]
         changed: Collection[str] = {*self.reached, *self._statistics, *slots}
         variables = self._engine.variables
         for key in variables.names():
@@ -136,12 +153,16 @@ class Trained:
                 variables.write(key, found)
 
     def _begun(self, name: str) -> Array:
-        """What a tensor is before training: that of the model, or zeros of a slot or accumulator."""
+        """What a tensor is before training: that of the model, the start of a slot, or zeros of an accumulator."""
         array = self._first.get(name)
         if array is not None:
             return array
-        parameter = name.removeprefix(ACCUMULATOR) if name.startswith(ACCUMULATOR) else name.split("/", 2)[-1]
-        return np.zeros_like(self._first[parameter])
+        if name not in self._tensors:
+            return np.zeros_like(self._first[name.removeprefix(ACCUMULATOR)])
+        tensor = self._tensors[name]
+        if tensor.slot.start == "parameter":
+            return self._loaded.get("parameters/" + tensor.parameter, self._first[tensor.parameter])
+        return np.full(tensor.type.sizes, tensor.slot.start, tensor.type.dtype.numpy)
 
     def _name_of(self, key: str) -> str:
         """The tensor's name without the memory before it."""

@@ -26,7 +26,9 @@ from .loop import Fit, Saving
 from .metrics import Metric
 from .names import Names
 from .objective import LossChoice, MetricChoice, Objective
-from .optimizers import Optimizer
+from .optimizers.averages import Average
+from .optimizers.protocol import Optimizer
+from .optimizers.updates import resolve
 from .parameters import select
 from .stepper import Stepper
 from .tied_weights import find_ties
@@ -47,7 +49,9 @@ class Trainer(Stepper):
         metrics: names, ``"module:object"`` and functions; by default what fits the loss.
         devices, threads, fuse, precision, algorithms, pin, registry, limits: as for Session; seconds are of a step.
         accumulate: micro-batches per optimizer step.
-        clip_norm: the largest norm of the averaged gradient.
+        clip_norm: the largest norm of the averaged gradient of all parameters whose groups have none of their own.
+        clip_value: the largest absolute value of an element of it, after ``clip_norm``.
+        average: df.optim.EMA or SWA: a mean of the weights over steps, see ``averaged``.
         seed: of the order of the data and the split.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
         dropout: the model's dropout nodes drop in training, by ``seed`` and the number of the micro-batch.
@@ -75,6 +79,8 @@ class Trainer(Stepper):
         threads: int | None = None,
         accumulate: int = 1,
         clip_norm: float | None = None,
+        clip_value: float | None = None,
+        average: Average | None = None,
         seed: int = 0,
         batch_norm: Literal["fixed", "update"] = "fixed",
         dropout: bool = False,
@@ -89,8 +95,11 @@ class Trainer(Stepper):
     ) -> None:
         self._closed = True  # until it owns the weights
         accumulate, seed = integer("accumulate", accumulate), integer("seed", seed, 0)
-        if clip_norm is not None and not (isinstance(clip_norm, (int, float, np.number)) and clip_norm > 0):
-            raise InputError(f"clip_norm is {clip_norm!r}; expected a number above 0")
+        for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+            if limit is not None and not (isinstance(limit, (int, float, np.number)) and limit > 0):
+                raise InputError(f"{name} is {limit!r}; expected a number above 0")
+        if average is not None and not callable(getattr(average, "share", None)):
+            raise InputError(f"average is {checks.shown(average)}; expected df.optim.EMA or df.optim.SWA")
         checks.instance("model", model, Model)
         checks.text("batch_norm", batch_norm, ("fixed", "update"))
         for name, flag in (("dropout", dropout), ("tie", tie), ("fuse", fuse)):
@@ -108,16 +117,16 @@ class Trainer(Stepper):
         made = names.optimizer("adamw" if optimizer is None else optimizer)
         objective = Objective(model, loss, output, metrics, names)
         chosen = select(model, trainable)
+        trained = tuple(dict.fromkeys(ties[name].of if name in ties else name for name in chosen))
         super().__init__(
             model,
             objective,
-            made,
-            tuple(dict.fromkeys(ties[name].of if name in ties else name for name in chosen)),
+            resolve(made, model, trained, ties, clip_norm, clip_value, average),
+            trained,
             ties,
             names,
             Execution(devices, threads, True, bool(fuse), precision, algorithms, pin, registry, limits, goal),
             accumulate=accumulate,
-            clip_norm=clip_norm,
             seed=seed,
             batch_norm=batch_norm,
             dropout=bool(dropout),

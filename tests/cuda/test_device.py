@@ -301,7 +301,7 @@ def test_pins_split_a_model_over_two_cards(standin_registry):
 def test_training_over_two_cards_gives_the_recorded_losses(standin_registry):
     data, model = recorded("mlp"), recording("mlp")
     last = [node.name for node in model.graph.nodes if node.op.name == "matmul"][-1]
-    optimizer = df.optim.AdamW(lr=1e-2, weight_decay=0.01)
+    optimizer = df.optim.AdamW(lr=1e-2, weight_decay=0.01, no_decay=())
     devices = ["cuda", "cuda:1", "cpu"]
     with df.Trainer(
         model, optimizer=optimizer, devices=devices, pin={last: "cuda:1"}, registry=standin_registry

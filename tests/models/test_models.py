@@ -12,7 +12,7 @@ from tests.models import data as made
 
 FOLDER = Path(__file__).parent
 
-OPTIMIZER = df.optim.AdamW(lr=3e-3, weight_decay=0.01)
+OPTIMIZER = df.optim.AdamW(lr=3e-3, weight_decay=0.01, no_decay=())
 FILES = [f"{family}{end}" for family in made.FAMILIES for end in ("", "_script")]
 
 

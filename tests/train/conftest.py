@@ -76,7 +76,7 @@ class LinearPrograms:
     def gradients(self) -> dict[str, np.ndarray]:
         return self.gathered
 
-    def update(self, hyper: np.ndarray, weight: float) -> float:
+    def update(self, hyper: np.ndarray, weight: float, frozen: frozenset[int] = frozenset()) -> float:
         self.updates.append((hyper, weight))
         grads = {k: v / np.float32(weight) for k, v in self.gathered.items()}
         norm = float(np.sqrt(sum(float((g**2).sum()) for g in grads.values())))
@@ -114,7 +114,7 @@ class LinearTrainer(Trainer):
     programs: LinearPrograms  # type: ignore[assignment]
 
     def _compile(self) -> Any:
-        return LinearPrograms(self.model, self.optimizer, self.clip_norm)
+        return LinearPrograms(self.model, self.optimizer, self.updates.norms[0])
 
 
 def trainer(made: df.Model | None = None, **options: Any) -> LinearTrainer:

@@ -7,9 +7,9 @@ import dataflow as df
 from tests.support import recorded, recording
 
 MICRO_BATCHES = (13, 8, 6, 5)
-ADAMW = df.optim.AdamW(lr=1e-2, weight_decay=0.01)
-SLOW = df.optim.AdamW(lr=3e-3, weight_decay=0.01)
-FAST = df.optim.AdamW(lr=3e-2, weight_decay=0.01)
+ADAMW = df.optim.AdamW(lr=1e-2, weight_decay=0.01, no_decay=())
+SLOW = df.optim.AdamW(lr=3e-3, weight_decay=0.01, no_decay=())
+FAST = df.optim.AdamW(lr=3e-2, weight_decay=0.01, no_decay=())
 SGD = df.optim.SGD(lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
 RUNS = [
     ("mlp", "mlp", "plain", ADAMW),

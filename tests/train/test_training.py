@@ -58,7 +58,7 @@ CLIPPED = [
 @pytest.mark.parametrize(
     ("optimizer", "clip", "expected"),
     [
-        (df.optim.AdamW(lr=0.05, weight_decay=0.1), None, ADAMW),
+        (df.optim.AdamW(lr=0.05, weight_decay=0.1, no_decay=()), None, ADAMW),
         (df.optim.SGD(lr=0.3, momentum=0.9, weight_decay=0.01, nesterov=True), None, SGD),
         (df.optim.SGD(lr=1.0), 0.05, CLIPPED),
     ],

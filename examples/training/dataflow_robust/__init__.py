@@ -1,4 +1,4 @@
-"""By name: loss ``huber``, metric ``within``, optimizer ``lion``, schedule ``inverse_sqrt``, callback ``best``."""
+"""By name: loss ``huber``, metric ``within``, optimizer ``signum``, schedule ``harmonic``, callback ``best``."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ class Within:
 
 
 @dataclass(frozen=True)
-class Lion:
-    """Steps of one size along the sign of a momentum (Chen et al. 2023).
+class Signum:
+    """Steps of one size along the sign of the mean gradient (Bernstein et al. 2018).
 
     Attributes:
         lr: the size of a step.
         weight_decay: fraction of a parameter taken off per step, times the rate.
-        betas: share of the momentum in the direction of a step, and in the next momentum.
+        beta: share of the last mean in the next one.
         schedule: factor on ``lr`` by optimizer step.
     """
 
     lr: float = 1e-4
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.99)
+    beta: float = 0.9
     schedule: Schedule | str | None = None
 
-    slots = ("momentum",)  # a tensor of the parameter's shape, zero at first
+    slots = ("mean",)  # a tensor of the parameter's shape, zero at first
     hyper_size = 2
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
@@ -82,18 +82,16 @@ class Lion:
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
     ) -> tuple[Value, ...]:
-        """The new parameter and momentum; the gradient is ``grad * scale``."""
-        (momentum,) = slots
-        grad = ops.mul(grad, scale)
+        """The new parameter and mean; the gradient is ``grad * scale``."""
+        mean = ops.add(ops.mul(slots[0], self.beta), ops.mul(ops.mul(grad, scale), 1.0 - self.beta))
         lr, decay = (ops.reshape(ops.slice(hyper, starts=(i,), stops=(i + 1,), steps=(1,)), shape=()) for i in (0, 1))
-        direction = ops.sign(_mixed(momentum, grad, self.betas[0]))
-        new = ops.sub(param, ops.add(ops.mul(direction, lr), ops.mul(param, decay)))
-        return new, _mixed(momentum, grad, self.betas[1])
+        new = ops.sub(param, ops.add(ops.mul(ops.sign(mean), lr), ops.mul(param, decay)))
+        return new, mean
 
 
-def inverse_sqrt(step: int) -> float:
-    """The factor 1 / sqrt(t) for the step t, counted from 1."""
-    return 1.0 / math.sqrt(step + 1)
+def harmonic(step: int) -> float:
+    """The factor 10 / (10 + t) after t steps."""
+    return 10.0 / (10 + step)
 
 
 @dataclass
@@ -108,10 +106,6 @@ class Best:
         if event.kind == "epoch" and loss < self.loss:
             self.loss = loss
             logging.getLogger("dataflow").info("epoch %d is the best so far: loss %.4g", event.epoch, loss)
-
-
-def _mixed(old: Value, new: Value, share: float) -> Value:
-    return ops.add(ops.mul(old, share), ops.mul(new, 1.0 - share))
 
 
 def _ones(like: Value) -> Value:
@@ -132,14 +126,14 @@ def dataflow_metrics() -> Iterable[Named]:
 
 @hookimpl
 def dataflow_optimizers() -> Iterable[Named]:
-    """``df.Trainer(model, optimizer="lion")``, ``--optimizer lion --lr 1e-4``."""
-    return [Named("lion", Lion)]
+    """``df.Trainer(model, optimizer="signum")``, ``--optimizer signum --lr 1e-4``."""
+    return [Named("signum", Signum)]
 
 
 @hookimpl
 def dataflow_schedules() -> Iterable[Named]:
-    """``Lion(schedule="inverse_sqrt")``, ``--schedule inverse_sqrt``."""
-    return [Named("inverse_sqrt", inverse_sqrt)]
+    """``Signum(schedule="harmonic")``, ``--schedule harmonic``."""
+    return [Named("harmonic", harmonic)]
 
 
 @hookimpl

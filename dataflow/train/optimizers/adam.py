@@ -1,0 +1,253 @@
+"""Adam and its kin: AdamW, Adam with AMSGrad, Adamax, NAdam, RAdam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...host import checks
+from ...ir.builder import GraphBuilder
+from ...ir.types import float32
+from ...ir.value import Value
+from .groups import DECAYED, Grouped
+from .protocol import Schedule, check_betas, check_numbers, check_positive
+from .terms import decayed_gradient, part, scalars, square, toward
+
+
+@dataclass(frozen=True)
+class AdamW(Grouped):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), as torch.optim.AdamW but for ``no_decay``.
+
+    Attributes:
+        lr: learning rate.
+        weight_decay: fraction of a parameter taken off per step, times the rate.
+        betas: decay of the mean and of the mean square of gradients.
+        epsilon: added to its square root.
+        schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
+        no_decay: patterns of parameters that don't decay; ``()`` decays all, as PyTorch does.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    schedule: Schedule | str | None = None
+    no_decay: Sequence[str] = field(default=DECAYED, kw_only=True)
+
+    slots = ("m", "v")
+    hyper_size = 4
+
+    def __post_init__(self) -> None:
+        check_numbers("AdamW", lr=self.lr, weight_decay=self.weight_decay, epsilon=self.epsilon)
+        check_betas("AdamW", self.betas)
+
+    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
+        """[lr, weight_decay, 1 - beta1^step, 1 - beta2^step]."""
+        first, second = self.betas
+        return np.array([lr, self.weight_decay, 1.0 - first**step, 1.0 - second**step], np.float32)
+
+    def build(
+        self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
+    ) -> tuple[Value, ...]:
+        """The new parameter, m and v."""
+        first, second = self.betas
+        new: tuple[Value, ...] = ops.adamw_step(
+            param, grad, *slots, hyper, scale, beta1=first, beta2=second, epsilon=self.epsilon
+        )
+        return new
+
+
+@dataclass(frozen=True)
+class Adam(Grouped):
+    """Adam (Kingma and Ba 2015) and AMSGrad (Reddi et al. 2018), as torch.optim.Adam.
+
+    Attributes:
+        lr: learning rate.
+        weight_decay: factor of the parameter that is added to its gradient.
+        betas: decay of the mean and of the mean square of gradients.
+        epsilon: added to its square root.
+        amsgrad: divide by the root of the largest mean square so far.
+        schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    amsgrad: bool = False
+    schedule: Schedule | str | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers("Adam", lr=self.lr, weight_decay=self.weight_decay, epsilon=self.epsilon)
+        check_betas("Adam", self.betas)
+        checks.instance("Adam: amsgrad", self.amsgrad, bool)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Mean and mean square of the gradients; with ``amsgrad`` the largest mean square."""
+        return ("m", "v", "largest") if self.amsgrad else ("m", "v")
+
+    @property
+    def hyper_size(self) -> int:
+        """Four numbers, and one for the decay."""
+        return 5
+
+    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
+        """What ``adamw_step`` reads, without decay; and the decay."""
+        first, second = self.betas
+        return np.array([lr, 0.0, 1.0 - first**step, 1.0 - second**step, self.weight_decay], np.float32)
+
+    def build(
+        self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
+    ) -> tuple[Value, ...]:
+        """The new parameter, m and v, and the largest v."""
+        first, second = self.betas
+        lr, _, rest_m, rest_v, decay = scalars(hyper, param)
+        if self.weight_decay or self.amsgrad:
+            grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+            scale = g.scalar(1.0, float32)
+        if not self.amsgrad:
+            new: tuple[Value, ...] = ops.adamw_step(
+                param, grad, *slots, part(hyper, 0, 4), scale, beta1=first, beta2=second, epsilon=self.epsilon
+            )
+            return new
+        m, v, largest = slots
+        m, v = toward(m, grad, 1.0 - first), toward(v, square(grad), 1.0 - second)
+        largest = ops.maximum(largest, v)
+        bottom = ops.add(ops.sqrt(ops.div(largest, rest_v)), self.epsilon)
+        return ops.sub(param, ops.mul(ops.div(m, bottom), ops.div(lr, rest_m))), m, v, largest
+
+
+@dataclass(frozen=True)
+class Adamax(Grouped):
+    """Adam by the infinity norm (Kingma and Ba 2015, section 7), as torch.optim.Adamax; attributes as of Adam."""
+
+    lr: float = 2e-3
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    schedule: Schedule | str | None = None
+
+    slots = ("m", "largest")
+    hyper_size = 2
+
+    def __post_init__(self) -> None:
+        check_numbers("Adamax", lr=self.lr, weight_decay=self.weight_decay)
+        check_positive("Adamax", epsilon=self.epsilon)
+        check_betas("Adamax", self.betas)
+
+    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
+        """[lr / (1 - beta1^step), weight_decay]."""
+        return np.array([lr / (1.0 - self.betas[0] ** step), self.weight_decay], np.float32)
+
+    def build(
+        self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
+    ) -> tuple[Value, ...]:
+        """The new parameter, mean and infinity norm."""
+        rate, decay = scalars(hyper, param)
+        grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+        m = toward(slots[0], grad, 1.0 - self.betas[0])
+        largest = ops.maximum(ops.mul(slots[1], self.betas[1]), ops.add(ops.abs(grad), self.epsilon))
+        return ops.sub(param, ops.mul(ops.div(m, largest), rate)), m, largest
+
+
+@dataclass(frozen=True)
+class NAdam(Grouped):
+    """Adam with Nesterov's momentum (Dozat 2016), as torch.optim.NAdam; the decay joins the gradient.
+
+    Attributes:
+        lr: learning rate.
+        weight_decay: factor of the parameter that is added to its gradient.
+        betas: decay of the mean and of the mean square of gradients.
+        epsilon: added to its square root.
+        momentum_decay: how fast the momentum of a step nears beta1.
+        schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
+    """
+
+    lr: float = 2e-3
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    momentum_decay: float = 4e-3
+    schedule: Schedule | str | None = None
+
+    slots = ("m", "v")
+    hyper_size = 4
+
+    def __post_init__(self) -> None:
+        check_numbers("NAdam", lr=self.lr, weight_decay=self.weight_decay, momentum_decay=self.momentum_decay)
+        check_positive("NAdam", epsilon=self.epsilon)
+        check_betas("NAdam", self.betas)
+
+    def _momenta(self, steps: Any) -> Any:
+        """The momentum of each step."""
+        return self.betas[0] * (1.0 - 0.5 * 0.96 ** (steps * self.momentum_decay))
+
+    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
+        """Factors on the gradient and on its mean, 1 / sqrt(1 - beta2^step), and the decay."""
+        # The product of all momenta so far is subtracted from 1: below beta1^n < 2^-60 the rest of it changes nothing.
+        most = step if self.betas[0] == 0.0 else min(step, math.ceil(-42.0 / math.log(self.betas[0])))
+        product = float(np.prod(self._momenta(np.arange(1, most + 1, dtype=np.float64))))
+        now, next_ = self._momenta(step), self._momenta(step + 1)
+        of_grad, of_mean = lr * (1.0 - now) / (1.0 - product), lr * next_ / (1.0 - product * next_)
+        root = (1.0 - self.betas[1] ** step) ** -0.5
+        return np.array([of_grad, of_mean, root, self.weight_decay], np.float32)
+
+    def build(
+        self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
+    ) -> tuple[Value, ...]:
+        """The new parameter, m and v."""
+        of_grad, of_mean, root, decay = scalars(hyper, param)
+        grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+        m, v = toward(slots[0], grad, 1.0 - self.betas[0]), toward(slots[1], square(grad), 1.0 - self.betas[1])
+        ahead = ops.add(ops.mul(grad, of_grad), ops.mul(m, of_mean))
+        return ops.sub(param, ops.div(ahead, ops.add(ops.mul(ops.sqrt(v), root), self.epsilon))), m, v
+
+
+@dataclass(frozen=True)
+class RAdam(Grouped):
+    """Adam whose rate is rectified while few gradients were seen (Liu et al. 2020), as torch.optim.RAdam.
+
+    The decay joins the gradient. Attributes as of Adam.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    schedule: Schedule | str | None = None
+
+    slots = ("m", "v")
+    hyper_size = 3
+
+    def __post_init__(self) -> None:
+        check_numbers("RAdam", lr=self.lr, weight_decay=self.weight_decay)
+        check_positive("RAdam", epsilon=self.epsilon)
+        check_betas("RAdam", self.betas)
+
+    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
+        """The factors on m alone and on m / (sqrt(v) + epsilon), of which one is 0; and the decay."""
+        first, second = self.betas
+        rest = 1.0 - second**step
+        most = 2.0 / (1.0 - second) - 1.0
+        length = most - 2.0 * step * second**step / rest  # of the average that the mean square stands for
+        rate = lr / (1.0 - first**step)
+        if length <= 5.0:
+            return np.array([rate, 0.0, self.weight_decay], np.float32)
+        rectified = ((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) ** 0.5
+        return np.array([0.0, rate * rectified * rest**0.5, self.weight_decay], np.float32)
+
+    def build(
+        self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
+    ) -> tuple[Value, ...]:
+        """The new parameter, m and v."""
+        plain, adaptive, decay = scalars(hyper, param)
+        grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+        m, v = toward(slots[0], grad, 1.0 - self.betas[0]), toward(slots[1], square(grad), 1.0 - self.betas[1])
+        factor = ops.add(ops.div(adaptive, ops.add(ops.sqrt(v), self.epsilon)), plain)
+        return ops.sub(param, ops.mul(m, factor)), m, v

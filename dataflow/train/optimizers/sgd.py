@@ -1,0 +1,63 @@
+"""Gradient descent with momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...errors import InputError
+from ...ir.builder import GraphBuilder
+from ...ir.value import Value
+from .groups import Grouped
+from .protocol import Schedule, check_numbers
+
+
+@dataclass(frozen=True)
+class SGD(Grouped):
+    """Gradient descent with momentum, as torch.optim.SGD with dampening 0; decay is added to the gradient.
+
+    Attributes:
+        lr: learning rate.
+        momentum: part of the last velocity that stays.
+        weight_decay: factor of the parameter that is added to its gradient.
+        nesterov: look ahead along the velocity.
+        schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
+    """
+
+    lr: float = 1e-2
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    schedule: Schedule | str | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers("SGD", lr=self.lr, weight_decay=self.weight_decay, momentum=self.momentum)
+        if self.nesterov and not self.momentum:
+            raise InputError("SGD: nesterov needs a momentum above 0")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The velocity, where there is momentum."""
+        return ("velocity",) if self.momentum else ()
+
+    @property
+    def hyper_size(self) -> int:
+        """Two numbers."""
+        return 2
+
+    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
+        """[lr, weight_decay]."""
+        return np.array([lr, self.weight_decay], np.float32)
+
+    def build(
+        self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
+    ) -> tuple[Value, ...]:
+        """The new parameter, and the new velocity where there is one."""
+        velocity = slots[0] if slots else None
+        made = ops.sgd_step(param, grad, velocity, hyper, scale, momentum=self.momentum, nesterov=int(self.nesterov))
+        new: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
+        return new

@@ -1,0 +1,96 @@
+"""The optimizer's program as a graph: clipping, every parameter's update, and statistics that become final."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ... import ops
+from ...errors import PluginError
+from ...ir.builder import GraphBuilder
+from ...ir.graph import Graph
+from ...ir.types import TensorType, float32
+from ...ir.value import Value
+from ..joint import ACCUMULATOR, HYPER, OPTIMIZER, PENDING, SQUARES, WEIGHT, stored_zeros
+from .terms import part, scaled
+from .updates import Updates
+
+
+def update_graph(
+    parameters: Mapping[str, TensorType],
+    updates: Updates,
+    frozen: frozenset[int] = frozenset(),
+    statistics: Mapping[str, TensorType] = MappingProxyType({}),
+) -> Graph:
+    """One update of every parameter from its accumulator, and of every statistic from what waits for it.
+
+    Its inputs are HYPER, (K,) float32; WEIGHT, rank 0: by which the accumulated sums are divided; and where
+    ``updates.reads_squares`` SQUARES, rank 0: the sum of the accumulators' squares.
+    Its output is ``norm``: of the averaged gradient over all parameters, before clipping.
+
+    Args:
+        parameters: name to type of what is trained.
+        updates: what is done to each.
+        frozen: indices of the kinds of parameters that stay as they are.
+        statistics: name to type of what micro-batches update and only an optimizer step makes last.
+
+    Raises:
+        PluginError: an optimizer doesn't give one new tensor per slot.
+    """
+    builder = GraphBuilder("optimizer")
+    hypers = builder.input(HYPER, float32, (updates.hyper_size,))
+    weight = builder.input(WEIGHT, float32, ())
+    moving = {name: type_ for name, type_ in parameters.items() if updates.kind_of[name] not in frozen}
+    before = {name: stored_zeros(builder, name, type_, role="parameter") for name, type_ in moving.items()}
+    gradients = {name: stored_zeros(builder, ACCUMULATOR + name, type_) for name, type_ in moving.items()}
+    scales = _scales(builder, updates, gradients, ops.reciprocal(weight))
+    for name in moving:
+        kind = updates.kinds[updates.kind_of[name]]
+        gradient, scale = gradients[name], scales[kind.norm]
+        if kind.clip_value is not None:
+            gradient = ops.maximum(ops.minimum(scaled(gradient, scale), kind.clip_value), -kind.clip_value)
+            scale = builder.scalar(1.0, float32)
+        held = [stored_zeros(builder, slot, tensor.type) for slot, tensor in updates.slots[name].items()]
+        hyper = hypers if len(updates.kinds) == 1 else part(hypers, kind.start, kind.stop)
+        results = kind.rule.build(builder, before[name], gradient, tuple(held), hyper, scale)
+        if len(results) != 1 + len(held):
+            raise PluginError(
+                f"optimizer {type(kind.rule).__name__}: build() gave {len(results)} values for {name!r}; expected the "
+                f"new parameter and {len(held)} slots"
+            )
+        builder.state(name, before[name], results[0])
+        for slot, old, new in zip(updates.slots[name], held, results[1:], strict=True):
+            builder.state(slot, old, new)
+    for name, type_ in statistics.items():
+        builder.state(name, stored_zeros(builder, name, type_), ops.copy(stored_zeros(builder, PENDING + name, type_)))
+    return builder.build({OPTIMIZER: frozenset(builder.outputs())})
+
+
+def _scales(builder: GraphBuilder, updates: Updates, gradients: Mapping[str, Value], mean: Value) -> list[Value]:
+    """For each set of parameters with a common norm, what their gradients are multiplied by; rank 0."""
+    if not updates.clips:
+        builder.output("scale", mean)
+        return [mean]
+    if updates.reads_squares:
+        squares: list[Value | None] = [builder.input(SQUARES, float32, ())]
+    else:
+        squares = [None for _ in updates.norms]
+        for name, gradient in gradients.items():
+            number = updates.kinds[updates.kind_of[name]].norm
+            squares[number] = ops.square_sum(gradient, squares[number])
+    scales, total = [], None
+    for limit, square in zip(updates.norms, squares, strict=True):
+        if square is None:  # all of the set are frozen
+            scales.append(mean)
+            continue
+        total = square if total is None else ops.add(total, square)
+        if limit is None:
+            scales.append(mean)
+            continue
+        # As torch.nn.utils.clip_grad_norm_: the factor is limit / (norm + 1e-6), at most 1.
+        norm = ops.mul(ops.sqrt(square), mean)
+        factor = ops.minimum(ops.div(builder.scalar(limit, float32), ops.add(norm, 1e-6)), 1.0)
+        scales.append(ops.mul(mean, factor))
+    assert total is not None
+    builder.output("norm", ops.mul(ops.sqrt(total), mean))
+    return scales

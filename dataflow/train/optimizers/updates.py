@@ -1,0 +1,236 @@
+"""What an optimizer step does to each trained parameter: groups resolved to parameters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError
+from ...model import Model
+from ..parameters import matching, nearest, positioned
+from ..tied_weights import Tie
+from .averages import Average, Averaged
+from .groups import Group, changed, check_grouped
+from .layers import layers_of
+from .protocol import Optimizer, SlotTensor, slot_tensors
+
+_log = logging.getLogger("dataflow")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """What is done to some parameters.
+
+    Attributes:
+        rule: their optimizer, with the settings of their groups.
+        norm: number of the set of parameters whose common norm is clipped.
+        clip_value: the largest absolute value of an element of their gradients, or None.
+        freeze: optimizer steps in which they don't change.
+        start: where its hyperparameters begin.
+    """
+
+    rule: Optimizer
+    norm: int
+    clip_value: float | None
+    freeze: int
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """Where its hyperparameters end."""
+        return self.start + self.rule.hyper_size
+
+    def hyper(self, step: int, factor: float) -> np.ndarray[Any, Any]:
+        """Its hyperparameters at this step, counted from 1; ``factor`` is the schedule's."""
+        return self.rule.hyper(max(1, step - self.freeze), self.rule.lr * factor)
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """What an optimizer step does to each trained parameter.
+
+    Attributes:
+        rule: the optimizer that was given.
+        kinds: what is done.
+        kind_of: the index of what is done to a parameter, by name.
+        norms: the largest norm of the averaged gradient for each set of parameters, or None.
+        slots: the tensors that are kept, in groups by parameter: ``optimizer/<slot>/<parameter>`` of each.
+    """
+
+    rule: Optimizer
+    kinds: tuple[Kind, ...]
+    kind_of: Mapping[str, int]
+    norms: tuple[float | None, ...]
+    slots: Mapping[str, Mapping[str, SlotTensor]]
+
+    @property
+    def hyper_size(self) -> int:
+        """Length of all hyperparameters."""
+        return self.kinds[-1].stop
+
+    def hyper(self, step: int, factor: float) -> np.ndarray[Any, Any]:
+        """The hyperparameters of all kinds at this step, counted from 1; ``factor`` is the schedule's."""
+        if len(self.kinds) == 1:
+            return self.kinds[0].hyper(step, factor)
+        return np.concatenate([kind.hyper(step, factor) for kind in self.kinds])
+
+    def frozen(self, step: int) -> frozenset[int]:
+        """Indices of the kinds whose parameters don't change at this step, counted from 1."""
+        return frozenset(i for i, kind in enumerate(self.kinds) if kind.freeze >= step)
+
+    @property
+    def clips(self) -> bool:
+        """Whether some norm is clipped."""
+        return any(limit is not None for limit in self.norms)
+
+    @property
+    def reads_squares(self) -> bool:
+        """Whether all parameters are clipped by one norm: that of what the training program has summed."""
+        return self.clips and len(self.norms) == 1 and not any(kind.freeze for kind in self.kinds)
+
+    def all_slots(self) -> dict[str, SlotTensor]:
+        """The tensors that are kept for all parameters, by name."""
+        return {name: tensor for found in self.slots.values() for name, tensor in found.items()}
+
+
+def resolve(
+    rule: Optimizer,
+    model: Model,
+    trained: Sequence[str],
+    ties: Mapping[str, Tie],
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    average: Average | None = None,
+) -> Updates:
+    """What each trained parameter's groups say.
+
+    Args:
+        rule: perhaps with ``groups``, ``no_decay`` and ``layer_decay``.
+        model: whose parameters.
+        trained: their names.
+        ties: stored tensors that are copies of others.
+        clip_norm: the largest norm of the gradient of all that have no own one.
+        clip_value: the largest absolute value of an element of a gradient, but for groups that say their own.
+        average: what average of the weights is kept.
+
+    Raises:
+        InputError: a pattern matches nothing, a setting doesn't exist, or all parameters would be frozen.
+    """
+    groups, _, layer_decay = check_grouped(rule)
+    find = _Finder(model, trained, ties)
+    members = [find(group.patterns, f"{group.patterns}") for group in groups]
+    depth = _depths(model, trained) if layer_decay < 1.0 else {}
+    spared: dict[int, frozenset[str]] = {}  # by the index of the group that gives the optimizer
+    kinds: list[Kind] = []
+    norms: list[float | None] = [clip_norm]
+    index: dict[Any, int] = {}
+    sets: dict[int, int] = {}
+    kind_of: dict[str, int] = {}
+    start = 0
+    for name in trained:
+        own = [i for i, found in enumerate(members) if name in found]
+        source = max((i for i in own if groups[i].optimizer is not None), default=-1)
+        base = rule if source < 0 else groups[source].optimizer
+        if source not in spared:
+            spared[source] = _not_decaying(base, find)
+        key = (*own, name in spared[source], depth.get(name, 0))
+        if key not in index:
+            index[key] = len(kinds)
+            said = [groups[i] for i in own]
+            made = _with_settings(base, said, name in spared[source], layer_decay ** depth.get(name, 0))
+            last = max((i for i in own if groups[i].clip_norm is not None), default=-1)
+            if last >= 0 and last not in sets:
+                sets[last] = len(norms)
+                norms.append(groups[last].clip_norm)
+            kind = Kind(
+                made if average is None else Averaged(made, average),
+                sets.get(last, 0),
+                _last((g.clip_value for g in said), clip_value),
+                _last((g.freeze for g in said), 0),
+                start,
+            )
+            kinds.append(kind)
+            start = kind.stop
+        kind_of[name] = index[key]
+    if all(kind.freeze for kind in kinds):
+        raise InputError("groups freeze every parameter that is trained; leave some to be trained from the first step")
+    slots = {}
+    for name in trained:
+        tensors = slot_tensors(kinds[kind_of[name]].rule, name, model.parameters[name].type)
+        if sum(tensor.slot.evaluated for tensor in tensors) > 1:
+            raise InputError(f"{type(rule).__name__} averages weights itself; leave out average=")
+        slots[name] = {f"optimizer/{tensor.slot.name}/{name}": tensor for tensor in tensors}
+    count = sum(len(names) for source, names in spared.items() if names)
+    if count:
+        _log.info("%d biases and parameters of normalizations don't decay; no_decay=() lets all decay", count)
+    return Updates(rule, tuple(kinds), kind_of, tuple(norms), slots)
+
+
+class _Finder:
+    """Finds the trained parameters that patterns match."""
+
+    def __init__(self, model: Model, trained: Sequence[str], ties: Mapping[str, Tie]) -> None:
+        self._model, self._trained, self._ties = model, frozenset(trained), ties
+        self._names = [name for name, p in model.parameters.items() if p.trainable or name in self._trained]
+
+    def __call__(self, patterns: Sequence[str], what: str | None) -> frozenset[str]:
+        """Names of the trained parameters.
+
+        Args:
+            patterns: see ``Group``.
+            what: they are of, for messages; None: they may match nothing.
+
+        Raises:
+            InputError: a pattern matches no parameter of the model.
+        """
+        found: set[str] = set()
+        for pattern in patterns:
+            bare = pattern.removeprefix("!")
+            # A single layer's parameter may be called "bias", which then isn't what no_decay means by it.
+            matched = positioned(self._model, bare, self._names) if what is None else None
+            matched = matching(self._model, bare, self._names) if matched is None else matched
+            if not matched and what is not None and not matching(self._model, bare, [*self._model.parameters]):
+                raise InputError(
+                    f"group {what}: pattern {bare!r} matches no parameter; nearest names: {nearest(self._model, bare)}"
+                )
+            matched = {self._ties[name].of if name in self._ties else name for name in matched}
+            found = found - matched if pattern.startswith("!") else found | matched
+        return frozenset(found) & self._trained
+
+
+def _depths(model: Model, trained: Sequence[str]) -> dict[str, int]:
+    """How many layers lie between each parameter's and the last one."""
+    layers = layers_of(model, trained)
+    last = max(layers.values())
+    return {name: last - layer for name, layer in layers.items()}
+
+
+def _not_decaying(rule: Optimizer, find: _Finder) -> frozenset[str]:
+    """Names of the parameters that don't decay where others do."""
+    return find(check_grouped(rule)[1], None) if hasattr(rule, "weight_decay") else frozenset()
+
+
+def _with_settings(rule: Optimizer, groups: Sequence[Group], spared: bool, factor: float) -> Optimizer:
+    """The optimizer with what its groups set, the later before the earlier."""
+    source = max((i for i, group in enumerate(groups) if group.optimizer is not None), default=-1)
+    settings: dict[str, Any] = {}
+    for i, group in enumerate(groups):
+        if i >= source:
+            settings |= group.settings
+    if spared and (rule.weight_decay or "weight_decay" in settings):  # type: ignore[attr-defined]
+        settings["weight_decay"] = 0.0
+    factor *= _last((group.lr_factor for group in groups), 1.0)
+    if factor != 1.0:
+        settings["lr"] = settings.get("lr", rule.lr) * factor
+    made: Optimizer = changed(rule, settings)
+    return made
+
+
+def _last(values: Iterable[Any], otherwise: Any) -> Any:
+    """The last one that isn't None."""
+    found = [value for value in values if value is not None]
+    return found[-1] if found else otherwise

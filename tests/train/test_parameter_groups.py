@@ -1,0 +1,182 @@
+"""Groups of parameters, clipping, freezing and averages of weights, against PyTorch's as recorded."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.train.optimizers.layers import layers_of
+from tests.support import Stopped, recorded, stopping_at
+from tests.train.test_optimizers import compare, trained
+from tests.train.test_training import data, model
+
+O = df.optim
+QUIET: dict[str, Any] = {"progress": False}
+GROUPS = [
+    O.Group("w1", "b1", lr=0.01, clip_norm=0.05),
+    O.Group("b2", freeze=10),
+    O.Group("w2", clip_value=0.03),
+]
+
+
+def rates(optimizer: Any, made: df.Model | None = None, **options: Any) -> dict[str, tuple[float, float]]:
+    """Learning rate and decay of each trained parameter."""
+    with df.Trainer(made or model(), optimizer=optimizer, devices=["cpu"], **options) as trainer:
+        updates = trainer.updates
+        rules = {name: updates.kinds[index].rule for name, index in updates.kind_of.items()}
+    return {name: (rule.lr, rule.weight_decay) for name, rule in rules.items()}
+
+
+def test_groups_are_pytorchs() -> None:
+    wanted = recorded("optimizers")
+    optimizer = O.AdamW(lr=0.05, weight_decay=0.1, no_decay=["b2"], groups=GROUPS)
+    losses, parameters, trainer = trained(optimizer, clip_norm=0.1)
+    compare(losses, parameters, wanted["groups/losses"], {n: wanted[f"groups/{n}"] for n in parameters})
+    assert sum(name.startswith("optimizer") for name in trainer.programs.plans()) == 2  # without b2, and with it
+
+
+def test_a_group_keeps_the_fused_step_and_the_norm_is_of_all() -> None:
+    with df.Trainer(model(), optimizer=O.AdamW(groups=[O.Group("b1", lr=1.0)]), devices=["cpu"]) as trainer:
+        trainer.step(data())
+        ops = [s.node.op.name for segment in trainer.programs.plans()["optimizer"].segments for s in segment.steps]
+    assert sorted(ops) == ["adamw_step"] * 4 + ["reciprocal"]
+    rows = []
+    for groups in ([], [O.Group("w1", clip_norm=1e9)]):
+        with df.Trainer(model(), optimizer=O.SGD(groups=groups), devices=["cpu"], clip_norm=1e9) as trainer:
+            history = trainer.fit(data(), batch_size=16, **QUIET)
+        rows.append(history.steps["gradient_norm"])
+    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-6)
+
+
+def test_later_groups_win_by_setting_and_no_decay_over_all(caplog: pytest.LogCaptureFixture) -> None:
+    groups = [O.Group("w*", lr=0.5, weight_decay=0.3), O.Group("*1", lr=0.25), O.Group("*", "!w*", weight_decay=0.7)]
+    with caplog.at_level(logging.INFO, "dataflow"):
+        found = rates(O.AdamW(lr=0.1, weight_decay=0.2, groups=groups))
+    assert found == {"w1": (0.25, 0.3), "b1": (0.25, 0.0), "w2": (0.5, 0.3), "b2": (0.1, 0.0)}
+    assert "2 biases and parameters of normalizations don't decay" in caplog.text
+    found = rates(O.AdamW(lr=0.1, weight_decay=0.2, groups=groups, no_decay=()))
+    assert found == {"w1": (0.25, 0.3), "b1": (0.25, 0.7), "w2": (0.5, 0.3), "b2": (0.1, 0.7)}
+    assert rates(O.SGD(lr=0.1, weight_decay=0.2))["b1"] == (0.1, 0.2)  # the gradient's decay is of all, as it was
+
+
+def test_a_group_may_have_another_optimizer() -> None:
+    groups = [O.Group("head", optimizer=O.SGD(lr=0.5, momentum=0.9)), O.Group("b2", lr_factor=0.5)]
+    assert rates(O.Muon(groups=groups), trainable=["w1", "w2", "b2"])["b2"] == (0.25, 0.0)
+    with df.Trainer(model(), optimizer=O.Muon(groups=groups), devices=["cpu"]) as trainer:
+        trainer.step(data())
+        names = set(trainer.programs.state())
+    slots = {"momentum/w1", "m/b1", "v/b1", "velocity/w2", "velocity/b2"}
+    assert names == {f"optimizer/{n}" for n in slots} | {f"parameters/{n}" for n in ("w1", "b1", "w2", "b2")}
+
+
+def stack(*names: str) -> df.Model:
+    """A chain of products with matrices and additions of vectors, by their names."""
+    g = df.GraphBuilder()
+    y = g.input("x", df.float32, ("B", 2))
+    for name in names:
+        vector = name.endswith("b")
+        p = g.parameter(name, np.ones(2 if vector else (2, 2), np.float32))
+        y = df.ops.add(y, p) if vector else df.ops.matmul(y, p)
+    g.output("y", y)
+    return df.Model(g.build())
+
+
+def test_rates_decay_by_layer() -> None:
+    names = ("table", "h.0.q.w", "h.0.q.b", "h.0.k.w", "h.1.q.w", "h.1.b", "last", "last_b")
+    assert list(layers_of(stack(*names), names).values()) == [0, 1, 1, 1, 2, 2, 3, 3]
+    found = rates(O.SGD(lr=1.0, layer_decay=0.5, groups=[O.Group("h.1.b", lr=8.0)]), stack(*names), loss="mse")
+    assert [found[name][0] for name in names] == [0.125, 0.25, 0.25, 0.25, 0.5, 4.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["ema", "swa"])
+def test_averages_are_pytorchs_and_evaluation_reads_them(name: str) -> None:
+    wanted = recorded("optimizers")
+    average = {"ema": O.EMA(0.9, start=5), "swa": O.SWA(start=20, every=5)}[name]
+    losses, newest, trainer = trained(O.SGD(lr=0.3, momentum=0.9), average=average)
+    np.testing.assert_allclose(losses, wanted[f"{name}/losses"], rtol=2e-5)
+    raw = trainer.evaluate(data())["loss"], trainer.predict({"x": data()["x"]})["z"]
+    trainer.averaged = True
+    for n, p in trainer.model.parameters.items():
+        assert not np.array_equal(p.array, newest[n])
+        np.testing.assert_allclose(p.array, wanted[f"{name}/{n}"], rtol=2e-4, atol=2e-5, err_msg=n)
+    mean = trainer.evaluate(data())["loss"], trainer.predict({"x": data()["x"]})["z"]
+    assert mean[0] != raw[0]
+    trainer.close()
+    session = df.Session(trainer.model, "cpu")
+    np.testing.assert_allclose(session.run({"x": data()["x"]})["z"], mean[1], rtol=1e-5, atol=1e-6)
+
+
+def test_before_averaging_starts_the_average_is_the_weights() -> None:
+    for average in (O.EMA(start=100), O.SWA(start=100)):
+        _, newest, trainer = trained(O.SGD(lr=0.1), average=average)
+        trainer.averaged = True
+        assert all(np.array_equal(p.array, newest[n]) for n, p in trainer.model.parameters.items())
+    assert [O.EMA(0.99, start=2, every=2, ramp=True).share(s) for s in range(1, 8)] == pytest.approx(
+        [1, 1, 1, 0, 1 - 2 / 11, 0, 1 - 3 / 12]
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "average"),
+    [
+        (O.ScheduleFreeAdamW(lr=0.05, groups=[O.Group("b2", freeze=7)]), None),
+        (O.AdamW(lr=0.05, groups=[O.Group("head", optimizer=O.Adafactor())]), O.EMA(0.8, start=3)),
+    ],
+    ids=["schedule_free", "ema"],
+)
+@pytest.mark.parametrize("at", [3, 10])
+def test_a_resumed_run_has_the_same_bits(optimizer: Any, average: Any, at: int, tmp_path: Path) -> None:
+    def make() -> df.Trainer:
+        return df.Trainer(model(), optimizer=optimizer, average=average, devices=["cpu"], accumulate=2, clip_norm=0.5)
+
+    options: dict[str, Any] = {"epochs": 4, "batch_size": 5, "val_split": 0.25, "early_stop": df.EarlyStop(), **QUIET}
+    uninterrupted = make()
+    expected = uninterrupted.fit(data(), **options)
+    options |= {"checkpoint": tmp_path, "every": 1}
+    with pytest.raises(Stopped):
+        make().fit(data(), callbacks=[stopping_at(at)], **options)
+    resumed = make()
+    history = resumed.fit(data(), resume="auto", **options)
+    assert history.steps == expected.steps
+    assert history["val_loss"] == expected["val_loss"]
+    for averaged in (True, False):
+        resumed.averaged = uninterrupted.averaged = averaged
+        for name, p in resumed.model.parameters.items():
+            np.testing.assert_array_equal(p.array, uninterrupted.model.parameters[name].array)
+    other = df.Trainer(model(), optimizer=O.Adagrad(), devices=["cpu"])
+    with pytest.raises(df.InputError, match=r"the (optimizer state|optimizers) differ"):
+        other.fit(data(), resume="auto", **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: O.Group(), "give a pattern"),
+        (lambda: O.Group("!w1"), "give a pattern"),
+        (lambda: O.Group("w1", schedule="cosine"), "the optimizer has the schedule"),
+        (lambda: O.Group("w1", freeze=-1), "freeze"),
+        (lambda: O.Group("w1", clip_norm=0), "expected a number above 0"),
+        (
+            lambda: rates(O.AdamW(groups=[O.Group("wx", lr=1.0)])),
+            "pattern 'wx' matches no parameter; nearest",
+        ),
+        (lambda: rates(O.AdamW(groups=[O.Group("w1", speed=1)])), "a group sets 'speed', which AdamW doesn't have"),
+        (lambda: rates(O.AdamW(groups=[O.Group("w1", lr=-1)])), "AdamW: lr is -1"),
+        (lambda: rates(O.AdamW(groups=[O.Group("*", freeze=2)])), "freeze every parameter"),
+        (lambda: rates(O.AdamW(groups={"w1": 1})), "expected a list of df.optim.Group"),
+        (lambda: rates(O.AdamW(layer_decay=1.5)), "layer_decay is 1.5"),
+        (lambda: rates(O.ScheduleFreeSGD(), average=O.EMA()), "averages weights itself"),
+        (lambda: rates(O.SGD(), average=0.9), "average is 0.9; expected df.optim.EMA"),
+        (lambda: rates(O.SGD(), clip_value=0), "clip_value is 0"),
+        (lambda: O.EMA(1.0), "EMA: decay"),
+        (lambda: O.RAdam(epsilon=0.0), "epsilon is 0"),
+    ],
+)
+def test_impossible_settings_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(df.InputError, match=message):
+        make()
