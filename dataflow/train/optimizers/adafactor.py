@@ -14,7 +14,7 @@ from ...ir.builder import GraphBuilder
 from ...ir.value import Value
 from .groups import Grouped
 from .protocol import Schedule, Sizes, Slot, check_numbers, check_positive
-from .terms import root_mean_square, scalars, scaled, square, toward
+from .terms import rms, scalars, scaled, square, toward
 
 
 def _rows(shape: Sizes) -> Sizes | None:
@@ -34,11 +34,11 @@ class Adafactor(Grouped):
     """Adafactor (Shazeer and Stern 2018), as torch.optim.Adafactor: memory of rows plus columns, not of all elements.
 
     Attributes:
-        lr: largest relative rate; step t uses min(lr, 1 / sqrt(t)), times the root mean square of the parameter.
+        lr: largest relative rate; step t uses min(lr, 1 / sqrt(t)), times the RMS of the parameter.
         weight_decay: fraction of a parameter taken off per step, times the rate.
         beta2_decay: the mean squares of step t take the share ``t^beta2_decay`` of the new gradient; below 0.
-        epsilons: least root mean square of a gradient, above 0, and of a parameter.
-        clip: largest root mean square of a step, before the rate.
+        epsilons: least RMS of a gradient, above 0, and of a parameter.
+        clip: largest RMS of a step, before the rate.
         schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
     """
 
@@ -79,6 +79,6 @@ class Adafactor(Grouped):
             variance = toward(slots[0], squares, share)
             new = [variance]
         step = ops.div(grad, ops.sqrt(ops.maximum(variance, self.epsilons[0] ** 2)))
-        over = ops.maximum(ops.mul(root_mean_square(step), 1.0 / self.clip), 1.0)
-        rate = ops.div(ops.mul(ops.maximum(root_mean_square(param), self.epsilons[1]), relative), over)
+        over = ops.maximum(ops.mul(rms(step), 1.0 / self.clip), 1.0)
+        rate = ops.div(ops.mul(ops.maximum(rms(param), self.epsilons[1]), relative), over)
         return ops.sub(ops.mul(param, kept), ops.mul(step, rate)), *new

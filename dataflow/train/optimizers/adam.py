@@ -16,7 +16,7 @@ from ...ir.types import float32
 from ...ir.value import Value
 from .groups import DECAYED, Grouped
 from .protocol import Schedule, check_betas, check_numbers, check_positive
-from .terms import decayed_gradient, part, scalars, square, toward
+from .terms import decayed_gradient, scalars, span, square, toward
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Adam(Grouped):
         weight_decay: factor of the parameter that is added to its gradient.
         betas: decay of the mean and of the mean square of gradients.
         epsilon: added to its square root.
-        amsgrad: divide by the root of the largest mean square so far.
+        amsgrad: divide by the square root of the largest mean square so far.
         schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
     """
 
@@ -113,7 +113,7 @@ class Adam(Grouped):
             scale = g.scalar(1.0, float32)
         if not self.amsgrad:
             new: tuple[Value, ...] = ops.adamw_step(
-                param, grad, *slots, part(hyper, 0, 4), scale, beta1=first, beta2=second, epsilon=self.epsilon
+                param, grad, *slots, span(hyper, 0, 4), scale, beta1=first, beta2=second, epsilon=self.epsilon
             )
             return new
         m, v, largest = slots
@@ -195,18 +195,18 @@ class NAdam(Grouped):
         product = float(np.prod(self._momenta(np.arange(1, most + 1, dtype=np.float64))))
         now, next_ = self._momenta(step), self._momenta(step + 1)
         of_grad, of_mean = lr * (1.0 - now) / (1.0 - product), lr * next_ / (1.0 - product * next_)
-        root = (1.0 - self.betas[1] ** step) ** -0.5
-        return np.array([of_grad, of_mean, root, self.weight_decay], np.float32)
+        inverse = (1.0 - self.betas[1] ** step) ** -0.5
+        return np.array([of_grad, of_mean, inverse, self.weight_decay], np.float32)
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
     ) -> tuple[Value, ...]:
         """The new parameter, m and v."""
-        of_grad, of_mean, root, decay = scalars(hyper, param)
+        of_grad, of_mean, inverse, decay = scalars(hyper, param)
         grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
         m, v = toward(slots[0], grad, 1.0 - self.betas[0]), toward(slots[1], square(grad), 1.0 - self.betas[1])
         ahead = ops.add(ops.mul(grad, of_grad), ops.mul(m, of_mean))
-        return ops.sub(param, ops.div(ahead, ops.add(ops.mul(ops.sqrt(v), root), self.epsilon))), m, v
+        return ops.sub(param, ops.div(ahead, ops.add(ops.mul(ops.sqrt(v), inverse), self.epsilon))), m, v
 
 
 @dataclass(frozen=True)

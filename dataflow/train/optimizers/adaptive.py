@@ -19,7 +19,7 @@ from .terms import decayed_gradient, scalars, square, toward
 
 @dataclass(frozen=True)
 class RMSprop(Grouped):
-    """Gradients by the root of their mean square (Hinton 2012), centered after Graves 2013; as torch.optim.RMSprop.
+    """Gradients over the square root of their mean square (Hinton 2012), as torch.optim.RMSprop; centered after Graves.
 
     Attributes:
         lr: learning rate.
@@ -77,7 +77,7 @@ class RMSprop(Grouped):
 
 @dataclass(frozen=True)
 class Adagrad(Grouped):
-    """Gradients by the root of the sum of their squares (Duchi et al. 2011), as torch.optim.Adagrad.
+    """Gradients by the square root of the sum of their squares (Duchi et al. 2011), as torch.optim.Adagrad.
 
     Attributes:
         lr: learning rate.

@@ -14,7 +14,7 @@ from ...host.numbers import integer
 from ...ir.builder import GraphBuilder
 from ...ir.value import Value
 from .protocol import Optimizer, Schedule, Slot, slots_of
-from .terms import part, scalars
+from .terms import scalars, span
 
 
 class Average(Protocol):
@@ -130,7 +130,7 @@ class Averaged:
     ) -> tuple[Value, ...]:
         """The new parameter, the optimizer's new slots and the new average."""
         size = self.rule.hyper_size
-        new = self.rule.build(g, param, grad, slots[:-1], part(hyper, 0, size), scale)
-        old, share = scalars(part(hyper, size, size + 2), param)
+        new = self.rule.build(g, param, grad, slots[:-1], span(hyper, 0, size), scale)
+        old, share = scalars(span(hyper, size, size + 2), param)
         # Two products, not a difference: shares of 0 and 1 then keep and copy exactly.
         return *new, ops.add(ops.mul(slots[-1], old), ops.mul(new[0], share))

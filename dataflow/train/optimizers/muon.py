@@ -18,7 +18,7 @@ from ...ir.value import Value
 from .adam import AdamW
 from .groups import Grouped
 from .protocol import Schedule, Sizes, Slot, check_numbers, check_shares
-from .terms import norm, part, scalars, scaled, toward
+from .terms import norm, scalars, scaled, span, toward
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # of Jordan's iteration: singular values end between about 0.7 and 1.2
 _LEAST_NORM = 1e-7
@@ -45,7 +45,7 @@ class Muon(Grouped):
         momentum: decay of the running mean of gradients.
         nesterov: look ahead along it.
         iterations: of Newton and Schulz.
-        scale: ``"rms"`` gives steps the root mean square of AdamW's, 0.2 sqrt(max(rows, columns)); ``"rows"`` is
+        scale: ``"rms"`` gives steps the RMS of AdamW's, 0.2 sqrt(max(rows, columns)); ``"rows"`` is
             Jordan's sqrt(max(1, rows / columns)), for matrices stored with a row per result.
         vectors: what parameters of fewer than two axes train by; its rate follows ``lr`` through schedule and groups.
         schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
@@ -87,16 +87,16 @@ class Muon(Grouped):
     ) -> tuple[Value, ...]:
         """The new parameter, and the new momentum, or m and v."""
         if param.type.rank < 2:
-            return self.vectors.build(g, param, grad, slots, part(hyper, 2, self.hyper_size), scale)
-        lr, kept = scalars(part(hyper, 0, 2), param)
+            return self.vectors.build(g, param, grad, slots, span(hyper, 2, self.hyper_size), scale)
+        lr, kept = scalars(span(hyper, 0, 2), param)
         grad = scaled(grad, scale)
         momentum = toward(slots[0], grad, 1.0 - self.momentum)
         ahead = toward(grad, momentum, self.momentum) if self.nesterov else momentum
         shape = param.type.sizes
         rows, columns = shape[0], math.prod(shape[1:])
         step = ops.reshape(_orthogonal(ops.reshape(ahead, shape=(rows, columns)), self.iterations), shape=shape)
-        wide = 0.2 * math.sqrt(max(rows, columns, 1))
-        factor = wide if self.scale == "rms" else math.sqrt(max(1.0, rows / max(columns, 1)))
+        as_adamw = 0.2 * math.sqrt(max(rows, columns, 1))
+        factor = as_adamw if self.scale == "rms" else math.sqrt(max(1.0, rows / max(columns, 1)))
         return ops.sub(ops.mul(param, kept), ops.mul(step, ops.mul(lr, factor))), momentum
 
 

@@ -76,11 +76,11 @@ class ScheduleFreeAdamW(Grouped):
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
     ) -> tuple[Value, ...]:
         """The new parameter and slots."""
-        lr, decay, root = scalars(hyper, param)
+        lr, decay, inverse = scalars(hyper, param)
         *sequences, v = slots
         grad = scaled(grad, scale)
         v = toward(v, square(grad), 1.0 - self.betas[1])
-        step = ops.div(grad, ops.add(ops.mul(ops.sqrt(v), root), self.epsilon))
+        step = ops.div(grad, ops.add(ops.mul(ops.sqrt(v), inverse), self.epsilon))
         step = ops.add(step, ops.mul(param, decay)) if self.weight_decay else step
         return *_sequences(step, sequences, lr, self.betas[0]), v
 

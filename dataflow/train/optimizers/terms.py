@@ -8,7 +8,7 @@ from ... import ops
 from ...ir.value import Value
 
 
-def part(hyper: Value, start: int, stop: int) -> Value:
+def span(hyper: Value, start: int, stop: int) -> Value:
     """Elements ``start`` to ``stop`` of a vector; a view."""
     view: Value = ops.slice(hyper, starts=(start,), stops=(stop,), steps=(1,))
     return view
@@ -17,7 +17,7 @@ def part(hyper: Value, start: int, stop: int) -> Value:
 def scalars(hyper: Value, like: Value) -> tuple[Value, ...]:
     """The elements of a vector of hyperparameters, of rank 0 and in the dtype of ``like``."""
     count = hyper.type.sizes[0]
-    return tuple(in_dtype(ops.reshape(part(hyper, i, i + 1), shape=()), like) for i in range(count))
+    return tuple(in_dtype(ops.reshape(span(hyper, i, i + 1), shape=()), like) for i in range(count))
 
 
 def in_dtype(value: Value, like: Value) -> Value:
@@ -54,7 +54,7 @@ def norm(x: Value) -> Value:
     return in_dtype(ops.sqrt(ops.square_sum(x, None)), x)
 
 
-def root_mean_square(x: Value) -> Value:
+def rms(x: Value) -> Value:
     """The square root of the mean of squares over all elements; rank 0, in the dtype of ``x``."""
     mean: Value = ops.mul(norm(x), 1.0 / math.sqrt(max(1, x.type.elements)))
     return mean

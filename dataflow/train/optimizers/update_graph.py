@@ -12,7 +12,7 @@ from ...ir.graph import Graph
 from ...ir.types import TensorType, float32
 from ...ir.value import Value
 from ..joint import ACCUMULATOR, HYPER, OPTIMIZER, PENDING, SQUARES, WEIGHT, stored_zeros
-from .terms import part, scaled
+from .terms import scaled, span
 from .updates import Updates
 
 
@@ -51,7 +51,7 @@ def update_graph(
             gradient = ops.maximum(ops.minimum(scaled(gradient, scale), kind.clip_value), -kind.clip_value)
             scale = builder.scalar(1.0, float32)
         held = [stored_zeros(builder, slot, tensor.type) for slot, tensor in updates.slots[name].items()]
-        hyper = hypers if len(updates.kinds) == 1 else part(hypers, kind.start, kind.stop)
+        hyper = hypers if len(updates.kinds) == 1 else span(hypers, kind.start, kind.stop)
         results = kind.rule.build(builder, before[name], gradient, tuple(held), hyper, scale)
         if len(results) != 1 + len(held):
             raise PluginError(
