@@ -62,7 +62,7 @@ def train(file, *, steps=made.STEPS, devices=("cpu",), registry=None, scale=None
     ) as trainer:
         update = trainer.programs.update
 
-        def looked(hyper, weight):
+        def looked(hyper, weight, frozen):
             if scale is not None:
                 key = "gradients/" + trainer.trainable[scale]
                 trainer.programs.engine.variables.write(
@@ -73,7 +73,7 @@ def train(file, *, steps=made.STEPS, devices=("cpu",), registry=None, scale=None
                 for name, initializer, transposed in rows:
                     if initializer in own:
                         gradients[name] = own[initializer].T if transposed == "1" else own[initializer]
-            return update(hyper, weight)
+            return update(hyper, weight, frozen)
 
         trainer.programs.update = looked
         losses = [trainer.step(batch) for batch in made.batches(family_of(file))[:steps]]
