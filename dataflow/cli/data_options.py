@@ -19,6 +19,16 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--missing", metavar="error|drop|NUMBER", help="What stands for missing values of a table."),
         click.option("--delimiter", metavar="CHAR", help="Of the cells of a CSV file."),
         click.option(
+            "--text-column", "text", multiple=True, metavar="NAME", help="The column of texts; twice for pairs."
+        ),
+        click.option("--tokenizer", type=click.Path(exists=True), metavar="FILE", help="tokenizer.json, for texts."),
+        click.option("--max-length", type=click.IntRange(min=1), help="Tokens of a text at most."),
+        click.option("--buckets", metavar="N|L,L,...", help="How many lengths texts are padded to, or which."),
+        click.option(
+            "--language-model", type=click.Choice(["same", "next"]), help="Labels: tokens, or those after them."
+        ),
+        click.option("--join", is_flag=True, help="Texts follow each other in blocks of --max-length."),
+        click.option(
             "--augment", metavar="flip,crop=0.5,...", help="Random changes: rotate=10, color=0.2, flip_vertical."
         ),
         click.option("--image-size", "size", metavar="N|HxW", help="Of images, where the model takes any."),
@@ -35,7 +45,7 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 DATA = (
     "columns", "label", "delimiter", "missing", "balance", "drop_last", "workers", "augment", "size", "resize", "mean",
-    "std", "layout",
+    "std", "layout", "text", "tokenizer", "max_length", "buckets", "language_model", "join",
 )  # fmt: skip
 
 
@@ -53,16 +63,16 @@ def data_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
             found["missing"] = float(found["missing"])
         except ValueError:
             raise InputError(f"--missing {found['missing']}: expected error, drop, or a number") from None
-    for name, separator in (("mean", ","), ("std", ","), ("size", "x")):
+    for name, separator in (("mean", ","), ("std", ","), ("size", "x"), ("buckets", ",")):
         if name in found and found[name] != "imagenet":
             found[name] = _numbers(name, found[name], separator)
     return found
 
 
 def _numbers(name: str, text: str, separator: str) -> list[float] | int:
-    """Numbers between separators; whole ones of a size, of which one is enough."""
+    """Numbers between separators; whole ones of a size or buckets, of which one may be all."""
     try:
-        if name != "size":
+        if name in ("mean", "std"):
             return [float(number) for number in text.split(separator)]
         sizes = [int(number) for number in text.split(separator)]
         return sizes[0] if len(sizes) == 1 else sizes  # type: ignore[return-value]

@@ -356,6 +356,7 @@ class Fit:
             "accumulate": trainer.accumulate,
             "samples": self.data.length,
             "sampling": self.data.sampling,
+            "lengths": self.signature.get("lengths"),
         }
 
 

@@ -26,3 +26,27 @@ def image_classifier(shape: tuple[object, ...], dtype: df.DType = df.float32, cl
     w = g.parameter("w", np.random.default_rng(0).normal(size=(shape[0 if first else 2], classes)).astype(np.float32))
     g.output("logits", df.ops.matmul(means, w))
     return df.Model(g.build())
+
+
+def text_classifier(words: int = 32, length: int | str = "length", classes: int = 2) -> df.Model:
+    """Logits of the mean of the embeddings of tokens under their mask."""
+    g, rng = df.GraphBuilder("texts"), np.random.default_rng(0)
+    ids = g.input("input_ids", df.int64, ("batch", length))
+    mask = g.input("attention_mask", df.int64, ("batch", length))
+    table = g.parameter("table", rng.normal(size=(words, 8)).astype(np.float32))
+    counted = df.ops.cast(mask, to=df.float32)
+    count = df.ops.reduce_sum(counted, axes=(1,))
+    counted = df.ops.reshape(counted, shape=(*mask.shape, 1))
+    pooled = df.ops.reduce_sum(df.ops.mul(df.ops.gather(table, ids, axis=0), counted), axes=(1,), keepdims=False)
+    pooled = df.ops.div(pooled, count)
+    g.output("logits", df.ops.matmul(pooled, g.parameter("w", rng.normal(size=(8, classes)).astype(np.float32))))
+    return df.Model(g.build())
+
+
+def language_model(words: int = 32) -> df.Model:
+    """Logits of the next token by the token before it alone."""
+    g, rng = df.GraphBuilder("bigrams"), np.random.default_rng(0)
+    ids = g.input("input_ids", df.int64, ("batch", "length"))
+    table = g.parameter("table", rng.normal(size=(words, words)).astype(np.float32))
+    g.output("logits", df.ops.gather(table, ids, axis=0))
+    return df.Model(g.build())

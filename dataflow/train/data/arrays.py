@@ -13,6 +13,7 @@ from .batch import Draw, Request, check_lengths, type_of
 from .source import Source, plain_order
 
 _LOOKED_AT = 16  # rows that a signature is made from
+NONE = np.zeros(0, np.int64)  # of the rows
 
 
 class ArraySource:
@@ -21,6 +22,7 @@ class ArraySource:
     Args:
         arrays: by key, samples first.
         classes: see ``Source``.
+        unusable: see ``Source``.
 
     Raises:
         InputError: the arrays differ in length.
@@ -28,9 +30,11 @@ class ArraySource:
 
     workers = 0  # a batch is one copy per array
 
-    def __init__(self, arrays: Mapping[str, Array], classes: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self, arrays: Mapping[str, Array], classes: Mapping[str, Sequence[str]] | None = None, unusable: Array = NONE
+    ) -> None:
         check_lengths(arrays)
-        self.arrays, self.classes = dict(arrays), classes or {}
+        self.arrays, self.classes, self.unusable = dict(arrays), classes or {}, unusable
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))

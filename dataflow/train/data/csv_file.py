@@ -14,11 +14,12 @@ from ...errors import InputError
 from ...ir.types import Array
 from .columns import Column, Columns
 from .table import TableOptions
+from .text import TextOptions
 
 _ROWS = 1 << 14  # at a time: numbers need less memory than the texts that they are read from
 
 
-def read_csv(path: Path, options: TableOptions) -> Columns:
+def read_csv(path: Path, options: TableOptions | TextOptions) -> Columns:
     """The columns of a file with a header; those that a text column or label names keep their texts.
 
     Raises:
@@ -35,7 +36,7 @@ def read_csv(path: Path, options: TableOptions) -> Columns:
         raise InputError(f"{path}: is no text in UTF-8: {error}") from error
 
 
-def _read(path: Path, reader: Any, options: TableOptions) -> Columns:
+def _read(path: Path, reader: Any, options: TableOptions | TextOptions) -> Columns:
     names = next(reader, None)
     if not names or not any(names):
         raise InputError(f"{path}: it has no header; the first line names the columns")

@@ -142,7 +142,12 @@ class Dataset:
             InputError: it can't.
         """
         if self._source is not None:
-            return self._with(_source=self._source.bound(request))
+            source = self._source.bound(request)
+            rows = self._rows()
+            usable = rows[~np.isin(rows, source.unusable)] if len(source.unusable) else rows
+            if not len(usable):
+                raise InputError("Dataset: in every sample something is missing, and missing='drop' leaves them out")
+            return self._with(_source=source, _subset=self._subset if len(usable) == len(rows) else usable)
         assert self._stream is not None
         return self._with(_stream=self._stream.bound(request))
 

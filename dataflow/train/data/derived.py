@@ -38,6 +38,11 @@ class MappedSource:
         """Those of the source."""
         return self._source.classes
 
+    @property
+    def unusable(self) -> Array:
+        """Those of the source."""
+        return self._source.unusable
+
     def __len__(self) -> int:
         return len(self._source)
 

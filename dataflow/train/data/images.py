@@ -16,6 +16,7 @@ from ...errors import InputError
 from ...host import checks
 from ...host.numbers import integer
 from ...ir.types import Array, TensorType
+from .arrays import NONE
 from .augment import Augment, Box
 from .batch import Draw, Request
 from .source import Source, plain_order
@@ -159,6 +160,7 @@ class ImageSource:
     options: ImageOptions
     label: str = "labels"
     form: _Form | None = None
+    unusable: Array = field(default_factory=lambda: NONE, init=False, compare=False)
     workers: int = field(default=min(_MOST_WORKERS, os.cpu_count() or 1), init=False)
 
     @property

@@ -21,7 +21,8 @@ from .npy_files import read_npy_folder, read_npz
 from .samples import SampleSource
 from .source import Source, Stream
 from .streams import BatchStream
-from .table import TableOptions, table
+from .table import TableOptions, TableSource
+from .text import TOKEN_INPUTS, TextOptions, TextSource, read_lines
 
 Made = tuple[Source | None, Stream | None]
 
@@ -49,13 +50,13 @@ class Kind:
     Attributes:
         name: for messages.
         fits: whether data is of this kind.
-        options: dataclass of its options.
+        options: dataclasses of its options: the first that knows all that are given is used.
         make: the source or stream of the data.
     """
 
     name: str
     fits: Callable[[Any], bool]
-    options: type
+    options: tuple[type, ...]
     make: Callable[[Any, EntryKeys, Any], Made]
 
 
@@ -72,13 +73,16 @@ def opened(data: Any, keys: EntryKeys, options: Mapping[str, Any]) -> Made:
     kind = next((kind for kind in (_OBJECTS if path is None else _PATHS) if kind.fits(found)), None)
     if kind is None:
         raise InputError(_unknown(data, path))
-    known = {entry.name for entry in fields(kind.options)}
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise InputError(
-            f"Dataset: {unknown[0]}= is no option of {kind.name}; it has {', '.join(sorted(known)) or 'none'}"
-        )
-    return kind.make(found, keys, kind.options(**options))
+    form = next((form for form in kind.options if options.keys() <= _names(form)), None)
+    if form is None:
+        known: list[str] = sorted(set().union(*map(_names, kind.options)))
+        odd = next((name for name in options if name not in known), next(iter(options)))
+        raise InputError(f"Dataset: {odd}= is no option of {kind.name}; it has {', '.join(known) or 'none'}")
+    return kind.make(found, keys, form(**options))
+
+
+def _names(options: type) -> set[str]:
+    return {entry.name for entry in fields(options)}
 
 
 def _unknown(data: Any, path: Path | None) -> str:
@@ -100,23 +104,31 @@ def _array_files(read: Callable[[Path], dict[str, Any]]) -> Callable[[Path, Entr
     return lambda path, keys, _: (ArraySource(keys.renamed(read(path))), None)
 
 
-def _tables(read: Callable[[Any, TableOptions], Columns]) -> Callable[[Any, EntryKeys, Any], Made]:
-    return lambda data, keys, options: (table(read(data, options).renamed(keys), options), None)
+def _tables(read: Callable[[Any, Any], Columns]) -> Callable[[Any, EntryKeys, Any], Made]:
+    def make(data: Any, keys: EntryKeys, options: TableOptions | TextOptions) -> Made:
+        columns = read(data, options)
+        if isinstance(options, TableOptions):
+            return TableSource(columns.renamed(keys), options), None
+        names = {kind: name for kind, name in keys.rename.items() if kind in TOKEN_INPUTS}
+        others = EntryKeys({old: new for old, new in keys.rename.items() if old not in names}, None)
+        return TextSource(columns.renamed(others), options, names), None
+
+    return make
 
 
-def _csv(path: Path, options: TableOptions) -> Columns:
+def _csv(path: Path, options: TableOptions | TextOptions) -> Columns:
     from .csv_file import read_csv
 
     return read_csv(path, options)
 
 
-def _parquet(path: Path, options: TableOptions) -> Columns:
+def _parquet(path: Path, options: Any) -> Columns:
     from .arrow_files import read_parquet
 
     return read_parquet(path)
 
 
-def _json_lines(path: Path, options: TableOptions) -> Columns:
+def _json_lines(path: Path, options: Any) -> Columns:
     from .arrow_files import read_json_lines
 
     return read_json_lines(path)
@@ -145,23 +157,24 @@ def _ends(*suffixes: str) -> Callable[[Path], bool]:
 
 
 _PATHS = (
-    Kind("npz files", _ends(".npz", ".npy"), _NoOptions, _array_files(read_npz)),
-    Kind("CSV files", _ends(".csv", ".tsv"), TableOptions, _tables(_csv)),
-    Kind("Parquet files", _ends(".parquet"), TableOptions, _tables(_parquet)),
-    Kind("files of JSON lines", _ends(".jsonl", ".ndjson"), TableOptions, _tables(_json_lines)),
-    Kind("folders of .npy files", lambda p: any(p.glob("*.npy")), _NoOptions, _array_files(read_npy_folder)),
-    Kind("folders of images", lambda p: p.is_dir() and has_images(p), ImageOptions, _images),
+    Kind("npz files", _ends(".npz", ".npy"), (_NoOptions,), _array_files(read_npz)),
+    Kind("CSV files", _ends(".csv", ".tsv"), (TableOptions, TextOptions), _tables(_csv)),
+    Kind("Parquet files", _ends(".parquet"), (TableOptions, TextOptions), _tables(_parquet)),
+    Kind("files of JSON lines", _ends(".jsonl", ".ndjson"), (TableOptions, TextOptions), _tables(_json_lines)),
+    Kind("texts", _ends(".txt"), (TextOptions,), _tables(lambda path, _: read_lines(path))),
+    Kind("folders of .npy files", lambda p: any(p.glob("*.npy")), (_NoOptions,), _array_files(read_npy_folder)),
+    Kind("folders of images", lambda p: p.is_dir() and has_images(p), (ImageOptions,), _images),
 )
-_SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+_SUFFIXES = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".txt")
 _OBJECTS = (
-    Kind("dicts of arrays", lambda data: isinstance(data, Mapping), _NoOptions, _arrays),
+    Kind("dicts of arrays", lambda data: isinstance(data, Mapping), (_NoOptions,), _arrays),
     Kind(
         "tables",
         lambda data: hasattr(data, "columns") and (hasattr(data, "to_numpy") or hasattr(data, "combine_chunks")),
-        TableOptions,
+        (TableOptions, TextOptions),
         _tables(lambda data, _: read_frame(data)),
     ),
-    Kind("arrays", lambda d: isinstance(d, np.ndarray) or hasattr(d, "to_numpy"), _NoOptions, _one_array),
-    Kind("samples", lambda d: hasattr(d, "__len__") and hasattr(d, "__getitem__"), _NoOptions, _samples),
-    Kind("iterables", lambda data: callable(data) or isinstance(data, Iterable), _StreamOptions, _stream),
+    Kind("arrays", lambda d: isinstance(d, np.ndarray) or hasattr(d, "to_numpy"), (_NoOptions,), _one_array),
+    Kind("samples", lambda d: hasattr(d, "__len__") and hasattr(d, "__getitem__"), (_NoOptions,), _samples),
+    Kind("iterables", lambda data: callable(data) or isinstance(data, Iterable), (_StreamOptions,), _stream),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...ir.types import Array
+from .arrays import NONE
 from .batch import Draw, Request, as_array, reading, stacked, type_of
 from .entry_keys import EntryKeys
 from .source import Source, plain_order
@@ -21,6 +22,7 @@ class SampleSource:
     """
 
     workers = 0  # only its author knows whether it may be read from several threads
+    unusable = NONE
     classes: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, samples: Any, keys: EntryKeys) -> None:

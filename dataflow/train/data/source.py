@@ -20,8 +20,12 @@ class Source(Protocol):
     def classes(self) -> Mapping[str, Sequence[str]]:
         """By label key the names of the classes, in the order of their numbers."""
 
+    @property
+    def unusable(self) -> Array:
+        """Numbers of the samples that may not be read, since something is missing in them."""
+
     def __len__(self) -> int:
-        """How many samples."""
+        """How many samples, with those that may not be read."""
 
     def bound(self, request: Request) -> Source:
         """The source that gives what ``request`` wants.

@@ -14,13 +14,13 @@ import numpy as np
 from ...errors import InputError
 from ...host import checks
 from ...ir.types import Array, TensorType
-from .arrays import ArraySource
+from .arrays import NONE, ArraySource
 from .batch import Draw, Request, type_of
 from .columns import Columns
 from .source import Source, plain_order
 
 _log = logging.getLogger("dataflow")
-_LABELS = ("labels", "label")  # columns that are the labels unless another one is named
+LABELS = ("labels", "label")  # columns that are the labels unless another one is named
 _WEIGHT = "sample_weight"
 
 
@@ -62,16 +62,11 @@ class TableOptions:
 
     def texts(self) -> tuple[str, ...]:
         """Names of columns that may have texts."""
-        return _LABELS if self.label is None else (self.label,)
+        return LABELS if self.label is None else (self.label,)
 
     def separator(self, path: Path) -> str:
         """Of the cells of a CSV file."""
         return self.delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
-
-
-def table(columns: Columns, options: TableOptions) -> Source:
-    """The source of a table."""
-    return TableSource(columns, options)
 
 
 @dataclass(frozen=True)
@@ -87,6 +82,7 @@ class TableSource:
     options: TableOptions
     workers: int = field(default=0, init=False)
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict, init=False)
+    unusable: Array = field(default_factory=lambda: NONE, init=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -115,7 +111,10 @@ class TableSource:
                 classes[key] = named
         if _WEIGHT in columns.columns:
             arrays[_WEIGHT] = columns.numbers(_WEIGHT, rows)
-        return ArraySource(arrays, classes)
+        unusable = np.setdiff1d(np.arange(len(columns)), rows)
+        if len(unusable):  # samples keep their numbers
+            arrays = {key: _scattered(array, rows, len(columns)) for key, array in arrays.items()}
+        return ArraySource(arrays, classes, unusable)
 
     def keys(self) -> tuple[str, ...]:
         """The columns' names."""
@@ -156,7 +155,7 @@ class TableSource:
         """The columns of the labels that are wanted."""
         found = {}
         for number, key in enumerate(request.labels):
-            names = [self.options.label] if self.options.label is not None and number == 0 else [key, *_LABELS[number:]]
+            names = [self.options.label] if self.options.label is not None and number == 0 else [key, *LABELS[number:]]
             name = next((name for name in names if name in self.columns.columns), names[0])
             if name in self.columns.columns or not (request.raw or request.open):
                 self.columns.column(str(name))
@@ -185,8 +184,6 @@ class TableSource:
         if missing == "error":
             return columns, np.arange(len(columns))
         rows = columns.complete(names)
-        if not len(rows):
-            raise InputError(f"{columns.name}: missing='drop' leaves no row; in each a value is missing")
         if len(rows) < len(columns):
             _log.info("%s: %d of %d rows left out", columns.name, len(columns) - len(rows), len(columns))
         return columns, rows
@@ -212,6 +209,13 @@ def _input(columns: Columns, key: str, names: Sequence[str], type_: TensorType |
             )
         found = found.reshape(len(found), *sizes)
     return found.astype(dtype)
+
+
+def _scattered(array: Array, rows: Array, count: int) -> Array:
+    """The array with its rows at their numbers, and zeros between."""
+    found = np.zeros((count, *array.shape[1:]), array.dtype)
+    found[rows] = array
+    return found
 
 
 def _plain(values: Array) -> Array:
