@@ -79,6 +79,7 @@ _NAMES = {
     # what is chosen by name in training; df.losses, df.optim and df.schedules have the core's
     "Callback": "train.callbacks",
     "Event": "train.callbacks",
+    "Gathered": "train.metrics",
     "Loss": "train.losses",
     "Metric": "train.metrics",
     "Optimizer": "train.optimizers",

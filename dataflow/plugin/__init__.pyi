@@ -71,6 +71,7 @@ from ..train.losses import Loss as Loss
 from ..train.losses import Target as Target
 from ..train.losses import pair as pair
 from ..train.losses import summed as summed
+from ..train.metrics import Gathered as Gathered
 from ..train.metrics import Metric as Metric
 from ..train.optimizers import Optimizer as Optimizer
 from ..train.optimizers import Schedule as Schedule

@@ -122,7 +122,7 @@ def dataflow_optimizers() -> Iterable[Named]:  # type: ignore[empty-body]
 
 @hookspec
 def dataflow_metrics() -> Iterable[Named]:  # type: ignore[empty-body]
-    """Metrics: dataflow.train.metrics.Metric, or functions ``(g, outputs, batch) -> Value``."""
+    """Metrics: dataflow.train.metrics.Metric or Gathered, or functions ``(g, outputs, batch) -> Value``."""
 
 
 @hookspec

@@ -9,7 +9,7 @@ from ..errors import DataflowError
 from ..plugin.offers import NAMED, device_id
 from ..plugin.registry import Registry, registry_of
 from ..train.losses import Loss
-from ..train.metrics import Metric
+from ..train.metrics import Gathered, Metric
 from ..train.names import CORE, Names
 from .conformance import Outcome, check_device
 
@@ -57,5 +57,5 @@ def _problem(kind: str, name: str, names: Names) -> str | None:
         made: Any = names.optimizer(name) if kind == "optimizer" else make[kind](name)
     except DataflowError as error:
         return str(error)
-    fits = {"loss": isinstance(made, Loss), "metric": isinstance(made, Metric), "optimizer": True}
+    fits = {"loss": isinstance(made, Loss), "metric": isinstance(made, (Metric, Gathered)), "optimizer": True}
     return None if fits.get(kind) or callable(made) else f"it is {type(made).__name__}, which is no {kind}"

@@ -12,7 +12,8 @@ from ..ir.types import TensorType, float32
 from ..ir.value import Value
 from .losses.loss import Loss, Target, compared
 from .losses.terms import ones, summed, total, upcast
-from .metrics import Metric
+from .metrics import Gathered, Metric
+from .metrics.metric import values_of
 
 SAMPLE_WEIGHT = "sample_weight"
 Build = Callable[[GraphBuilder, Mapping[str, Value], Mapping[str, Value]], Value]
@@ -57,6 +58,7 @@ class BatchObjective:
         chosen: a callable of the user's instead of losses.
         losses: losses, whose class axis is known.
         metrics: name, metric and index of the entry whose labels it reads.
+        gathered: likewise those that only evaluation computes.
         free: callables of the user's by name.
         types: of all entries of a batch.
         extra: of those that are no inputs of the model.
@@ -66,6 +68,7 @@ class BatchObjective:
     chosen: Build | None
     losses: tuple[WeightedLoss, ...]
     metrics: Sequence[tuple[str, Metric, int]]
+    gathered: Sequence[tuple[str, Gathered, int]]
     free: Sequence[tuple[str, Build]]
     types: Mapping[str, TensorType]
     extra: Mapping[str, TensorType]
@@ -103,6 +106,18 @@ class BatchObjective:
         for name, free in self.free:
             sums = self._mean_or_elements(g, free(g, outputs, batch), None)
             terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
+        return terms
+
+    def build_evaluation(
+        self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]
+    ) -> dict[str, Value]:
+        """The same, and what metrics that are no means want of a batch: ``name:0``, ``name:1``, ..."""
+        terms = self.build(g, outputs, batch)
+        for name, metric, index in self.gathered:
+            entry = self.losses[index]
+            target, values, read = _read(entry, outputs, batch)
+            wanted = values_of(metric, target, *compared(entry.loss, target, values, read))
+            terms |= {f"{name}:{number}": value for number, value in enumerate(wanted)}
         return terms
 
     def _terms(

@@ -88,15 +88,21 @@ class Evaluator:
             dropout=self._dropout,
         )
 
-    def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, float]:
-        """The loss and metrics over ``data`` in inference mode, each with its standard error ``..._error``."""
+    def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, Any]:
+        """The loss and metrics over ``data`` in inference mode.
+
+        Means have their standard error under ``..._error``. A metric of several numbers is an array.
+        """
         self._check_open()
         dataset = self._dataset(data)
-        means = self.means()
+        means, gathered = self.means(), self.objective.gathered()
         with self.model.lock:
             for batch in dataset.batches(batch_size):
-                count(means, self.programs.evaluate(self._arguments(batch)))
-        return figures(means)
+                terms = self.programs.evaluate(self._arguments(batch))
+                count(means, terms)
+                for name, metric in gathered.items():
+                    metric.update(*_values(terms, name))
+        return figures(means) | {name: metric.result() for name, metric in gathered.items()}
 
     def predict(self, inputs: Any) -> dict[str, Array]:
         """The model's outputs for ``inputs`` with the newest weights, by name."""
@@ -191,6 +197,14 @@ def count(means: Mapping[str, RunningMean], terms: Mapping[str, Array]) -> None:
     for name, mean in means.items():
         keys = ("loss", "weight") if name == "loss" else (f"{name}:sum", f"{name}:weight")
         mean.add(float(terms[keys[0]]), float(terms[keys[1]]))
+
+
+def _values(terms: Mapping[str, Array], name: str) -> list[Array]:
+    """What a batch gave for a metric that is no mean."""
+    found: list[Array] = []
+    while (key := f"{name}:{len(found)}") in terms:
+        found.append(terms[key])
+    return found
 
 
 def _cast(name: str, array: Array, type_: Any) -> Array:

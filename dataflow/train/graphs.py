@@ -86,7 +86,7 @@ class Graphs:
     ) -> Graph:
         """The terms of a batch in inference mode; ``averages`` as for ``inference``."""
         bound, objective = self.inference(sizes, averages), self._objective.for_batch(batch)
-        return forward_graph(bound, objective.entries(_outputs(bound)), objective.build)
+        return forward_graph(bound, objective.entries(_outputs(bound)), objective.build_evaluation)
 
     def inference(self, sizes: Mapping[str, int], averages: Mapping[str, str]) -> Graph:
         """The model alone; ``averages`` names what is read in place of parameters, by their names."""

@@ -171,7 +171,7 @@ class Fit:
         row = figures(means)
         if self.validation is not None:
             found = self.trainer.evaluate(self.validation, batch_size=self.batch_size)
-            row |= {f"val_{name}": figure for name, figure in found.items()}
+            row |= {f"val_{name}": figure for name, figure in found.items() if np.ndim(figure) == 0}
         rule = self.early_stop
         better = rule is not None and rule.better(rule.figure(row), self.best)
         weights = self._weights() if rule is not None and better and rule.restore_best else {}

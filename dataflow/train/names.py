@@ -17,7 +17,7 @@ from ..host import checks
 from ..host.settings import split_settings
 from ..plugin.hookspecs import Named
 from .losses import LOSSES
-from .metrics import Accuracy, MeanAbsoluteError, TopK
+from .metrics import METRICS, TopK
 from .optimizers import OPTIMIZERS
 from .optimizers.protocol import Optimizer, Schedule
 from .schedules import Constant, Cosine, Linear
@@ -27,14 +27,14 @@ _log = logging.getLogger("dataflow")
 CORE: Mapping[str, Mapping[str, Any]] = {
     "loss": LOSSES,
     "optimizer": OPTIMIZERS,
-    "metric": {"accuracy": Accuracy, "top5": TopK, "mae": MeanAbsoluteError},
+    "metric": METRICS,
     "schedule": {"constant": Constant, "cosine": Cosine, "linear": Linear},
     "callback": {},
 }
 _OBJECTS = {
     "loss": "a df.losses object, a callable (g, outputs, batch) -> Value, or df.losses.output('name')",
     "optimizer": "an object of df.optim",
-    "metric": "top and any number, or a callable (g, outputs, batch)",
+    "metric": "top and any number, a df.metrics object, or a callable (g, outputs, batch)",
     "schedule": "an object of df.schedules",
     "callback": "a callable (event)",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import sys
@@ -22,14 +23,14 @@ from .batch_objective import SAMPLE_WEIGHT, BatchObjective, Build, WeightedLoss,
 from .data.batch import refuse_nan
 from .losses.before import before
 from .losses.loss import Allowed, Loss, OutputLoss, at_class_axis, keys_of, others_of
-from .metrics import Metric
+from .metrics import Gathered, Metric
 from .names import CORE_ONLY, Names
 
 MOST_FORMS = 256  # of labels whose dtype is remembered
 _log = logging.getLogger("dataflow")
 
 LossChoice = Union[str, Loss, OutputLoss, Build, Mapping[str, Any]]
-MetricChoice = Union[str, Metric, Build]
+MetricChoice = Union[str, Metric, Gathered, Build]
 _Wanted = tuple[tuple[np.dtype[Any], ...], Union[Allowed, None]]  # of entries of a batch: dtypes, and labels
 
 
@@ -39,6 +40,7 @@ class Objective:
     Attributes:
         graph: the model's, with the inner values that are read as further outputs.
         fractions: metric name to whether it is a share of right answers.
+        waiting: names of the metrics that the user chose and that only evaluation computes.
         keys: the keys that a batch must have beside the model's inputs.
         open: True when a callable of the user's may read any key of a batch.
     """
@@ -74,8 +76,10 @@ class Objective:
         else:
             raise InputError(f"loss: {loss!r} is no loss; expected a name, a df.losses object, a dict or a callable")
         found = None if chosen is None else [names.metric(m) for m in chosen]
-        self._metrics = self._labelled(found, names)
-        self._free = [(_name_of(m), m) for m in found or () if not isinstance(m, Metric)]
+        labelled = self._labelled(found, names)
+        self._metrics = [(name, m, index) for name, m, index in labelled if isinstance(m, Metric)]
+        self._gathered = [(name, m, index) for name, m, index in labelled if isinstance(m, Gathered)]
+        self._free = [(_name_of(m), m) for m in found or () if not isinstance(m, (Metric, Gathered))]
         self.keys = tuple(key for key in self.label_keys if key not in self._inputs)
         self.open = bool(self._free) or (self._build is not None and not isinstance(self._build, _Returned))
         self._entries = frozenset((*self.keys, SAMPLE_WEIGHT))  # what programs read unless it is open
@@ -84,8 +88,10 @@ class Objective:
         ] = {}  # by form of labels: saves a twentieth of a small step
         self.fractions = {name: metric.fraction for name, metric, _ in self._metrics}
         self.fractions |= {name: False for name, _ in self._free}
-        reserved = {"loss", "weight", "lr", "epoch", "seconds"} & set(self.fractions)
-        if reserved or len(self.fractions) < len(self._metrics) + len(self._free):
+        self.waiting = tuple(name for name, _, _ in self._gathered) if chosen is not None else ()
+        known = {*self.fractions, *(name for name, _, _ in self._gathered)}
+        reserved = {"loss", "weight", "lr", "epoch", "seconds"} & known
+        if reserved or len(known) < len(labelled) + len(self._free):
             raise InputError(f"metrics: names must differ from each other and from {sorted(reserved) or 'loss'}")
         self.graph = dataclasses.replace(model.graph, outputs=self._outputs)
 
@@ -165,6 +171,10 @@ class Objective:
                 )
         return dataclasses.replace(graph, outputs=outputs)
 
+    def gathered(self) -> dict[str, Gathered]:
+        """A copy of each metric that only evaluation computes, for one evaluation."""
+        return {name: copy.deepcopy(metric) for name, metric, _ in self._gathered}
+
     # ---- what it adds to the graph --------------------------------------------------------------------
 
     def for_batch(self, types: Mapping[str, TensorType]) -> BatchObjective:
@@ -179,7 +189,9 @@ class Objective:
             losses.append(dataclasses.replace(entry, loss=at_class_axis(entry.loss, target.axis)))
         entries = {key: type_ for key, type_ in types.items() if key not in self._inputs}
         size = samples(type_.sizes for type_ in types.values())
-        return BatchObjective(self._build, tuple(losses), self._metrics, self._free, types, entries, size)
+        return BatchObjective(
+            self._build, tuple(losses), self._metrics, self._gathered, self._free, types, entries, size
+        )
 
     # ---- what the user chose --------------------------------------------------------------------------
 
@@ -217,14 +229,14 @@ class Objective:
         self._outputs[name] = value
         return name
 
-    def _labelled(self, chosen: Sequence[Any] | None, names: Names) -> list[tuple[str, Metric, int]]:
+    def _labelled(self, chosen: Sequence[Any] | None, names: Names) -> list[tuple[str, Metric | Gathered, int]]:
         """Metrics of a value and its labels: the chosen ones, or those that fit each loss."""
-        own = [m for m in chosen or () if isinstance(m, Metric)]
+        own = [m for m in chosen or () if isinstance(m, (Metric, Gathered))]
         labelled: dict[str, int] = {}  # of several losses of a value the first one that has labels
         for index, entry in enumerate(self._weighted_losses):
             if entry.keys:
                 labelled.setdefault(entry.name, index)
-        found: list[tuple[str, Metric, int]] = []
+        found: list[tuple[str, Metric | Gathered, int]] = []
         for name, index in labelled.items():
             prefix = f"{name}_" if len({entry.name for entry in self._weighted_losses}) > 1 else ""
             fitting = own if chosen is not None else map(names.metric, self._weighted_losses[index].loss.metrics)

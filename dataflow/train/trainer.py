@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from .callbacks import Callback, EarlyStop
 from .data.dataset import Dataset
 from .history import History
 from .loop import Fit, Saving
-from .metrics import Metric
+from .metrics import Gathered, Metric
 from .names import Names
 from .objective import LossChoice, MetricChoice, Objective
 from .optimizers.averages import Average
@@ -32,6 +33,8 @@ from .optimizers.updates import resolve
 from .parameters import select
 from .stepper import Stepper
 from .tied_weights import find_ties
+
+_log = logging.getLogger("dataflow")
 
 
 class Trainer(Stepper):
@@ -106,7 +109,7 @@ class Trainer(Stepper):
             checks.instance(name, flag, bool, np.bool_)
         checks.optional("output", output, str)
         for metric in checks.optional("metrics", metrics, list, tuple) or ():
-            if not isinstance(metric, (str, Metric)) and not callable(metric):
+            if not isinstance(metric, (str, Metric, Gathered)) and not callable(metric):
                 raise InputError(f"metrics: {checks.shown(metric)} is neither a name nor a function")
         if dropout and not has_dropout(model.graph):
             raise InputError("dropout=True: the model has no dropout node; exporters leave it out in inference mode")
@@ -188,6 +191,8 @@ class Trainer(Stepper):
             held = self._dataset(validation)
         elif val_split:
             dataset, held = dataset.split(val_split, self.seed)
+        if held is None and self.objective.waiting:
+            _log.info("%s: computed on validation data, and there is none", ", ".join(self.objective.waiting))
         if checkpoint is None and resume == "auto":
             raise InputError("fit: resume='auto' needs checkpoint=, the folder to look in")
         saving = None if checkpoint is None else Saving(Path(checkpoint), every, keep)

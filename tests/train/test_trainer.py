@@ -232,7 +232,7 @@ def test_batches_that_do_not_fit(linear: ModuleType) -> None:
         ({"accumulate": 0}, "accumulate"),
         ({"clip_norm": -1.0}, "clip_norm"),
         ({"batch_norm": "frozen"}, "batch_norm"),
-        ({"metrics": ["f1"]}, "no metric 'f1'"),
+        ({"metrics": ["f7"]}, "no metric 'f7'"),
         ({"trainable": "zzz"}, "matches no parameter"),
         ({"output": "nope"}, "no value 'nope'"),
     ],

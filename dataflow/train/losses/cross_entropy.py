@@ -140,7 +140,7 @@ class NextToken:
     ignore_index: int = -100
 
     skips = ("softmax", "log_softmax")
-    metrics = ("accuracy",)
+    metrics = ("accuracy", "perplexity")
 
     def __post_init__(self) -> None:
         checks.instance("next_token: labels", self.labels, str)

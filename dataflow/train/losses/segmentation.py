@@ -116,7 +116,7 @@ class Dice:
     axis: int | None = None
 
     skips = ("softmax", "sigmoid")
-    metrics = ()
+    metrics = ("iou",)
 
     def __post_init__(self) -> None:
         if checks.number("dice: smooth", self.smooth) == 0.0:

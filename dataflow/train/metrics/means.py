@@ -1,0 +1,80 @@
+"""Metrics that are means: accuracy, top k, absolute difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ... import ops
+from ...errors import InputError
+from ...host.numbers import integer
+from ...ir.types import bool_, float32
+from ...ir.value import Value
+from ..losses.loss import Target
+from ..losses.terms import ones, pair, summed, zero
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The fraction of labels that are the class with the largest logit; of logits with the right sign when binary."""
+
+    name = "accuracy"
+    fraction = True
+
+    def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+        """Right answers and answers; ignored labels count in neither."""
+        if target.axis is None:
+            z, t = pair(output, labels)
+            right = ops.equal(ops.greater(z, 0.0), ops.greater(t, 0.5))
+            return summed(right), summed(ones(z))
+        found = ops.argmax(output, axis=target.axis, keepdims=0)
+        return _counted(ops.equal(found, labels), labels, target)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The fraction of labels whose logit is among the ``k`` largest."""
+
+    k: int = 5
+    fraction = True
+
+    def __post_init__(self) -> None:
+        integer("top_k: k", self.k)
+
+    @property
+    def name(self) -> str:
+        """``top5``."""
+        return f"top{self.k}"
+
+    def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+        """Right answers and answers: fewer than ``k`` classes have a larger logit than the label's."""
+        axis = target.axis
+        if axis is None:
+            raise InputError(f"metric {self.name!r} needs classes; it fits the loss cross_entropy")
+        classes = output.type.shape[axis]
+        counted = ops.logical_not(ops.equal(labels, target.ignored))
+        safe = ops.where(counted, labels, zero(labels))
+        chosen = ops.cast(ops.one_hot(safe, depth=classes, axis=axis, dtype=float32), to=bool_)
+        own = ops.where(chosen, output, zero(output))
+        own = ops.reduce_sum(own, axes=(axis,), keepdims=1)
+        larger = ops.reduce_sum(ops.cast(ops.greater(output, own), to=float32), axes=(axis,), keepdims=0)
+        return _counted(ops.less(larger, self.k - 0.5), labels, target)
+
+
+@dataclass(frozen=True)
+class MeanAbsoluteError:
+    """The mean of |output - label|."""
+
+    name = "mae"
+    fraction = False
+
+    def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+        """The sum of absolute differences and the number of elements."""
+        if target.axis is not None:
+            raise InputError("metric 'mae' compares numbers; with class labels use 'accuracy' or 'top5'")
+        y, t = pair(output, labels)
+        return summed(ops.abs(ops.sub(y, t))), summed(ones(y))
+
+
+def _counted(right: Value, labels: Value, target: Target) -> tuple[Value, Value]:
+    counted = ops.logical_not(ops.equal(labels, target.ignored))
+    return summed(ops.logical_and(right, counted)), summed(counted)

@@ -1,0 +1,50 @@
+"""What a metric is: a mean that each batch adds to, or what only a complete evaluation gives."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from ...ir.value import Value
+from ..losses.loss import Target
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """A mean over elements of one value and its labels; reported during training too."""
+
+    @property
+    def fraction(self) -> bool:
+        """True for a share of right answers, False for a mean of any figure."""
+
+    @property
+    def name(self) -> str:
+        """Its key in the history."""
+
+    def sums(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
+        """The sum of the figure and the count, float32 of rank 0."""
+
+
+@runtime_checkable
+class Gathered(Protocol):
+    """A metric that is no mean; computed when data is evaluated, not during training.
+
+    Each evaluation begins with a copy of the object as it was given, calls ``update`` once per batch and ``result`` at
+    the end. ``update`` gets two arrays, the output and its labels; or, where the object has a method
+    ``values(target, output, labels)`` that returns Values of the graph, those.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its key among the figures."""
+
+    def update(self, *arrays: Any) -> None:
+        """Counts a batch in."""
+
+    def result(self) -> Any:
+        """The figure over all batches: a number or an array."""
+
+
+def values_of(metric: Gathered, target: Target, output: Value, labels: Value) -> tuple[Value, ...]:
+    """What a metric wants of each batch."""
+    chosen = getattr(metric, "values", None)
+    return (output, labels) if chosen is None else tuple(chosen(target, output, labels))

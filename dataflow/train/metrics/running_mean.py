@@ -1,0 +1,58 @@
+"""Weighted means over batches, and how sure they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class RunningMean:
+    """A weighted mean over batches, with its standard error.
+
+    Attributes:
+        fraction: of a share p of n answers the error is sqrt(p (1 - p) / n); of other figures it comes from how much
+            the batches differ, and is unknown (nan) before the second.
+        batches: how many were added.
+        sums: of s, w, s^2, s w and w^2, for a sum s and a weight w per batch.
+    """
+
+    fraction: bool = False
+    batches: int = 0
+    sums: list[float] = field(default_factory=lambda: [0.0] * 5)
+
+    def add(self, total: float, weight: float) -> None:
+        """Counts a batch in."""
+        self.batches += 1
+        for index, term in enumerate((total, weight, total * total, total * weight, weight * weight)):
+            self.sums[index] += term
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean; nan when nothing counted."""
+        return self.sums[0] / self.sums[1] if self.sums[1] else math.nan
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; nan when unknown."""
+        weight = self.sums[1]
+        if not weight:
+            return math.nan
+        mean = self.mean
+        if self.fraction:
+            return math.sqrt(max(mean * (1.0 - mean), 0.0) / weight)
+        if self.batches < 2:
+            return math.nan
+        squares = self.sums[2] - 2.0 * mean * self.sums[3] + mean * mean * self.sums[4]
+        return math.sqrt(max(squares, 0.0) * self.batches / (self.batches - 1)) / weight
+
+
+def figures(means: Mapping[str, RunningMean], prefix: str = "") -> dict[str, float]:
+    """Means by name, and ``name_error`` where the standard error is known."""
+    found = {}
+    for name, mean in means.items():
+        found[prefix + name] = mean.mean
+        if math.isfinite(mean.error):
+            found[f"{prefix}{name}_error"] = mean.error
+    return found

@@ -1,0 +1,169 @@
+"""Metrics of an evaluation against what scikit-learn gave, and closed forms."""
+
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow import metrics, ops
+
+KEPT = np.load(Path(__file__).parents[1] / "recordings/metrics.npz")
+LOSSES = {
+    "classes": "cross_entropy",
+    "yes": "binary_cross_entropy",
+    "columns": "binary_cross_entropy",
+    "numbers": "mse",
+}
+CASES = [key for key in KEPT.files if key.partition("/")[2] not in ("output", "labels")]
+
+
+def trainer(shape, loss, chosen, device="numpy"):
+    """A trainer of a model that returns its input."""
+    g = df.GraphBuilder("m")
+    x = g.input("x", df.float32, ("B", *shape))
+    g.output("y", ops.mul(x, g.parameter("one", np.ones((), np.float32))))
+    return df.Trainer(df.Model(g.build()), loss, metrics=chosen, devices=[device], trainable=["one"])
+
+
+def evaluated(output, labels, loss, chosen, batch_size=16, device="numpy"):
+    with trainer(output.shape[1:], loss, chosen, device) as made:
+        return made.evaluate({"x": output, "labels": labels}, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("form", LOSSES)
+def test_metrics_are_those_of_scikit_learn(form):
+    """In batches of which the last is short; the mean over batches would differ."""
+    output, labels = KEPT[f"{form}/output"], KEPT[f"{form}/labels"]
+    names = [key.partition("/")[2] for key in CASES if key.startswith(f"{form}/")]
+    plain = [name for name in names if ":" not in name]
+    chosen = [plain, *([name] for name in names if ":" in name and not name.endswith(("=binary",)))]
+    found = {}
+    for each in chosen:
+        made = evaluated(output, labels, LOSSES[form], each, device="cpu" if len(each) > 1 else "numpy")
+        found |= {name: made[name.replace(":average=", "_")] for name in each}
+    assert set(found) == {name for name in names if not name.endswith("=binary")}
+    for name, figure in found.items():
+        # What the graph computes is float32; the rest is exact.
+        close = 1e-6 if name in ("perplexity", "rmse", "mae", "accuracy", "top2") else 1e-9
+        np.testing.assert_allclose(figure, KEPT[f"{form}/{name}"], rtol=close, err_msg=name)
+
+
+def test_a_figure_per_class_and_of_one_class():
+    output, labels = KEPT["classes/output"], KEPT["classes/labels"]
+    found = evaluated(
+        output, labels, "cross_entropy", [metrics.Recall("each"), metrics.Precision("binary"), "confusion"]
+    )
+    matrix = found["confusion"]
+    right, wanted = np.diag(matrix), matrix.sum(1)
+    np.testing.assert_allclose(found["recall"], np.where(wanted, right / np.maximum(wanted, 1), 0.0))
+    assert found["precision_binary"] == pytest.approx(matrix[1, 1] / matrix[:, 1].sum())
+    assert matrix.sum() == 65 and matrix.dtype == np.int64
+
+
+def test_segments_and_masks_count_pixels():
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(5, 3, 4, 4)).astype(np.float32), rng.integers(0, 3, (5, 4, 4))
+    y[0, 0, 0] = -100
+    found = evaluated(z, y, "cross_entropy:axis=1", ["iou:average=each", "confusion", "roc_auc"], 2)
+    best, counts = z.argmax(1), y >= 0
+    both = [((best == c) & (y == c)).sum() / (((best == c) | (y == c)) & counts).sum() for c in range(3)]
+    np.testing.assert_allclose(found["iou"], both)
+    assert found["confusion"].sum() == 79
+    masks = (rng.uniform(size=z.shape) < 0.3).astype(np.float32)
+    found = evaluated(z, masks, "dice", None, 2)
+    shown = z > 0
+    each = [(shown[:, c] & (masks[:, c] > 0)).sum() / (shown[:, c] | (masks[:, c] > 0)).sum() for c in range(3)]
+    assert found["iou"] == pytest.approx(np.mean(each))
+
+
+def test_calibration_is_the_gap_between_confidence_and_accuracy():
+    output, labels = KEPT["yes/output"], KEPT["yes/labels"]
+    found = evaluated(output, labels, "binary_cross_entropy", ["ece:bins=4"])["ece"]
+    sure = 1 / (1 + np.exp(-np.abs(output.astype(np.float64))))
+    right, bins = (output > 0) == labels, np.minimum(sure * 4, 3).astype(int)
+    gaps = [abs(right[bins == b].sum() - sure[bins == b].sum()) for b in range(4)]
+    assert found == pytest.approx(sum(gaps) / 70, rel=1e-5)
+    z, y = KEPT["classes/output"][5:], KEPT["classes/labels"][5:]
+    p = np.exp(z.astype(np.float64)) / np.exp(z.astype(np.float64)).sum(1, keepdims=True)
+    bins = np.minimum(p.max(1) * 15, 14).astype(int)
+    gaps = [abs((p.argmax(1) == y)[bins == b].sum() - p.max(1)[bins == b].sum()) for b in range(15)]
+    assert evaluated(z, y, "cross_entropy", ["ece"])["ece"] == pytest.approx(sum(gaps) / 65, rel=1e-5)
+
+
+def test_an_ignored_label_may_be_a_class():
+    z, y = KEPT["classes/output"], KEPT["classes/labels"].clip(0)
+    names = ["f1", "roc_auc", "mcc", "perplexity", "confusion"]
+    found = evaluated(z, y, df.losses.CrossEntropy(ignore_index=0), names)
+    wanted = evaluated(z, np.where(y == 0, -100, y), "cross_entropy", names)
+    for name in names:
+        np.testing.assert_array_equal(found[name], wanted[name])
+
+
+def test_what_is_not_defined_is_nan_or_zero():
+    z = np.array([[1.0, 0.0], [2.0, 0.0]], np.float32)
+    found = evaluated(z, np.array([0, 0]), "cross_entropy", ["roc_auc", "pr_auc", "mcc", "f1:average=binary"])
+    assert math.isnan(found["roc_auc"]) and math.isnan(found["pr_auc"])
+    assert found["mcc"] == found["f1_binary"] == 0.0
+    ignored = evaluated(z, np.array([-100, -100]), "cross_entropy", ["roc_auc", "f1", "perplexity", "ece"])
+    assert math.isnan(ignored["roc_auc"]) and math.isnan(ignored["perplexity"])
+    assert ignored["f1"] == 0.0 == ignored["ece"]
+    one = evaluated(z[:1], z[:1], "mse", ["r2"])
+    assert math.isnan(one["r2"])
+    same = evaluated(z, np.ones_like(z), "mse", ["r2"])
+    assert same["r2"] == 0.0 and evaluated(np.ones_like(z), np.ones_like(z), "mse", ["r2"])["r2"] == 1.0
+
+
+class Median:
+    """A metric of the user's, in plain numpy: the median difference."""
+
+    name = "median"
+
+    def __init__(self):
+        self.differences = []
+
+    def update(self, output, labels):
+        self.differences.append(np.abs(output - labels))
+
+    def result(self):
+        return np.median(np.concatenate(self.differences))
+
+
+def test_an_object_with_update_and_result_is_a_metric():
+    output, labels = KEPT["numbers/output"], KEPT["numbers/labels"]
+    median = Median()
+    with trainer((3,), "mse", [median, "mae"]) as made:
+        for _ in range(2):  # each evaluation has a fresh copy
+            found = made.evaluate({"x": output, "labels": labels}, batch_size=16)
+            assert found["median"] == np.median(np.abs(output - labels))
+    assert median.differences == []
+
+
+def test_training_reports_them_for_validation_alone(caplog):
+    data = {"x": KEPT["classes/output"], "labels": KEPT["classes/labels"]}
+    with trainer((4,), "cross_entropy", ["f1", "accuracy", "confusion"]) as made:
+        history = made.fit(data, data, epochs=2, batch_size=16, progress=False)
+        assert len(history["val_f1"]) == 2 and "f1" not in history and "accuracy" in history
+        assert "val_confusion" not in history  # no number
+        with caplog.at_level(logging.INFO, "dataflow"):
+            made.fit(data, batch_size=16, progress=False)
+    assert "f1, confusion: computed on validation data, and there is none" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("chosen", "loss", "says"),
+    [
+        (["r2"], "cross_entropy", "metric 'r2' compares numbers"),
+        (["perplexity"], "mse", "metric 'perplexity' needs classes"),
+        (["f1:average=most"], "cross_entropy", "f1: average is 'most'"),
+        (["ece:bins=0"], "cross_entropy", "ece: bins is 0"),
+        (["f1", "f1"], "cross_entropy", "names must differ"),
+        ([3], "mse", "3 is neither a name nor a function"),
+    ],
+)
+def test_metrics_that_do_not_fit_are_refused(chosen, loss, says):
+    labels = np.zeros(2, np.int64) if loss == "cross_entropy" else np.zeros((2, 4), np.float32)
+    with pytest.raises(df.InputError, match=says):
+        evaluated(np.zeros((2, 4), np.float32), labels, loss, chosen)
