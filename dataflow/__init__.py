@@ -70,6 +70,7 @@ _MODULES = ("losses", "metrics", "ops", "optim", "schedules", "testing")
 _NAMES = {
     "Algorithms": "planning.algorithms",
     "CDevice": "cdevice.library",
+    "Augment": "train.data.augment",
     "Dataset": "train.data.dataset",
     "Device": "plugin.device",
     "EarlyStop": "train.callbacks",

@@ -74,7 +74,8 @@ class MappedSource:
         return {**self._source.signature(), "mapped": entries}
 
     def _first(self) -> dict[str, Any]:
-        return self._changed(self._source.read(np.zeros(1, np.int64), None), 0, 0)
+        row = np.setdiff1d(np.arange(len(self)), self.unusable)[:1]
+        return self._changed(self._source.read(row, None), 0, int(row[0]))
 
     def _changed(self, arrays: Mapping[str, Array], index: int, row: int) -> dict[str, Any]:
         with reading(f"sample {row}"):

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ...errors import InputError
 from ...host import checks
 from ...ir.types import Array, TensorType
 from .arrays import NONE, ArraySource
-from .batch import Draw, Request, type_of
+from .batch import Draw, Request
 from .columns import Columns
 from .source import Source, plain_order
 
@@ -117,24 +118,28 @@ class TableSource:
         return ArraySource(arrays, classes, unusable)
 
     def keys(self) -> tuple[str, ...]:
-        """The columns' names."""
-        return tuple(self.columns.columns)
+        """The columns' names, and ``labels``."""
+        return self._raw.keys()
 
     def read(self, rows: Array, draw: Draw | None) -> dict[str, Array]:
-        """The rows as they are."""
-        return {name: _plain(self.columns.column(name).values[rows]) for name in self.keys()}
+        """The rows as they are, with their labels."""
+        return self._raw.read(rows, draw)
 
     def column(self, key: str, rows: Array) -> Array | None:
         """Rows of a column."""
-        return _plain(self.columns.column(key).values[rows]) if key in self.columns.columns else None
+        return self._raw.column(key, rows)
 
     def order(self, rows: Array, batch_size: int, generator: Any) -> Array:
         """Any order."""
         return plain_order(rows, generator)
 
     def signature(self) -> dict[str, Any]:
-        """Types of the columns."""
-        return {"entries": {name: type_of(_plain(c.values[:1])[0]) for name, c in self.columns.columns.items()}}
+        """That of the columns as they are."""
+        return self._raw.signature()
+
+    @cached_property
+    def _raw(self) -> Source:
+        return self.bound(Request({}, LABELS[:1], raw=True))
 
     def _features(self, request: Request, labels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
         """The columns of each input."""
