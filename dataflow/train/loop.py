@@ -19,7 +19,6 @@ from ..host.numbers import integer
 from ..ir.types import Array
 from ..version import VERSION
 from . import checkpoint as files
-from . import schedules
 from .callbacks import Callback, EarlyStop, Event
 from .checkpoint import Checkpoint
 from .data.dataset import Dataset
@@ -28,6 +27,7 @@ from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .progress import progress
 from .record import BEST, Record, slot_names
+from .schedules.runs import over
 from .stepper import Stepper
 
 _log = logging.getLogger("dataflow")
@@ -103,7 +103,8 @@ class Fit:
         self.waited = 0
         batches = data.count(batch_size, training=True)
         total = None if batches is None else trainer.steps + -(-batches // trainer.accumulate) * epochs
-        trainer.schedule = schedules.over(trainer.names.schedule(trainer.optimizer.schedule), total)
+        self.schedule = over(trainer.names.schedule(trainer.optimizer.schedule), total)
+        trainer.schedule = self.schedule
 
     def run(self, resume: str | Path | None) -> History:
         """The figures of the run, gone on from a checkpoint where ``resume`` says so."""
@@ -183,6 +184,7 @@ class Fit:
             elif rule is not None:
                 self.waited += 1
             self._judge()
+            self._adapt()
         self.progress.epoch(epoch, row)
         self._tell("epoch", epoch, row)
         if self.saving is not None and self.saving.every == "epoch":
@@ -194,6 +196,12 @@ class Fit:
         kept = {name for name, tensor in slots.items() if tensor.slot.evaluated}
         state = self.trainer.programs.state()
         return {BEST + k: v for k, v in state.items() if k.startswith("parameters/") or k in kept}
+
+    def _adapt(self) -> None:
+        """Lets a schedule that depends on figures go on from those so far."""
+        after = getattr(self.schedule, "after", None)
+        if after is not None:
+            self.trainer.schedule = after(self.history.epochs)
 
     def _judge(self) -> None:
         """Stops when there was no better epoch for too long, here or before the run was resumed."""
@@ -314,6 +322,7 @@ class Fit:
         self.history, self.best, self.waited = record.history, record.best, record.waited
         self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(BEST)}
         self._judge()
+        self._adapt()
         _log.info("resumed from %s: step %d, epoch %d", path, trainer.steps, self.mark.epoch)
 
     def _position(self, record: Record, path: Path) -> int:

@@ -20,7 +20,7 @@ from .losses import LOSSES
 from .metrics import METRICS, TopK
 from .optimizers import OPTIMIZERS
 from .optimizers.protocol import Optimizer, Schedule
-from .schedules import Constant, Cosine, Linear
+from .schedules import SCHEDULES
 
 _log = logging.getLogger("dataflow")
 # By kind and name: what it is, or a class of which one is made.
@@ -28,7 +28,7 @@ CORE: Mapping[str, Mapping[str, Any]] = {
     "loss": LOSSES,
     "optimizer": OPTIMIZERS,
     "metric": METRICS,
-    "schedule": {"constant": Constant, "cosine": Cosine, "linear": Linear},
+    "schedule": SCHEDULES,
     "callback": {},
 }
 _OBJECTS = {

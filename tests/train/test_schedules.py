@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.train import schedules
+from dataflow import schedules
 from dataflow.train.metrics import RunningMean
 from dataflow.train.names import CORE_ONLY
 from dataflow.train.progress import described
+from dataflow.train.schedules.runs import over, warmed
+from tests.support import recorded
 
 
 def test_cosine_after_warm_up() -> None:
@@ -31,12 +33,98 @@ def test_linear_step_and_constant() -> None:
     assert [constant(s) for s in (0, 1, 3, 99)] == pytest.approx([0.25, 0.5, 1.0, 1.0])
 
 
+RECORDED = {
+    "step": schedules.Step(every=7, factor=0.5),
+    "multi_step": schedules.MultiStep(at=(5, 6, 30), factor=0.3),
+    "exponential": schedules.Exponential(0.9),
+    "polynomial": schedules.Polynomial(steps=40, power=1.7),
+    "linear": schedules.Linear(steps=40, final=0.2),
+    "cosine": schedules.Cosine(steps=50, final=0.1),
+    "warm_cosine": schedules.Cosine(steps=50, warmup=8),
+    "warm_step": schedules.Warmup(lambda step: 0.5 ** (step // 9), 8),
+    "cosine_restarts": schedules.CosineRestarts(6, growth=2, final=0.05),
+    "one_cycle": schedules.OneCycle(steps=50, rise=0.25),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_factors_are_pytorchs(name: str) -> None:
+    wanted = recorded("schedules")[name]
+    np.testing.assert_allclose([RECORDED[name](step) for step in range(len(wanted))], wanted, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_plateaus_are_pytorchs(mode: str) -> None:
+    data = recorded("schedules")
+    figures = list(data["figures"] if mode == "min" else 1.0 / data["figures"])
+    plateau = schedules.Plateau(0.5, patience=2, mode=mode, cooldown=2, least=0.05, threshold=0.01, warmup=4)
+    found = [plateau.after({"val_loss": figures[: n + 1]})(100) for n in range(len(figures))]
+    np.testing.assert_allclose(found, data[f"plateau_{mode}"])
+    assert len(set(found)) >= 3
+    assert plateau.after({})(1) == 0.5  # the warm-up
+    with pytest.raises(df.InputError, match="no figure 'val_loss'; there are loss; give validation="):
+        plateau.after({"loss": [1.0]})
+
+
+def test_a_plateau_acts_in_fit_and_goes_on_when_resumed(linear, tmp_path) -> None:
+    rule = schedules.Plateau(0.5, patience=0, mode="max")  # a loss that falls is no better
+    options = {"batch_size": 16, "validation": linear.data(seed=2), "progress": False, "checkpoint": tmp_path}
+    first = linear.trainer(optimizer=df.optim.SGD(lr=0.01, momentum=0.9, schedule=rule)).fit(
+        linear.data(), epochs=2, **options
+    )
+    rates = first.steps["lr"]
+    assert rates == [0.01] * 8
+    again = linear.trainer(optimizer=df.optim.SGD(lr=0.01, momentum=0.9, schedule=rule))
+    rates = again.fit(linear.data(), epochs=4, resume="auto", **options).steps["lr"]
+    assert rates == [0.01] * 8 + [0.005] * 4 + [0.0025] * 4
+
+
+def test_stable_phase_and_inverse_square_root() -> None:
+    for shape, half in (("linear", 0.5), ("cosine", 0.5), ("sqrt", 1 - math.sqrt(0.5))):
+        stable = schedules.WarmupStableDecay(steps=100, warmup=10, decay=0.2, shape=shape, final=0.0)
+        assert [stable(s) for s in (0, 9, 50, 80, 90, 100)] == pytest.approx([0.1, 1, 1, 1, half, 0], abs=1e-12)
+    inverse = schedules.InverseSqrt(warmup=4)  # min(s / 4, sqrt(4 / s)) of Vaswani et al., for s from 1
+    assert [inverse(s) for s in (0, 3, 4, 12)] == pytest.approx([0.25, 1.0, 1.0, math.sqrt(4 / 12)])
+    assert schedules.InverseSqrt(scale=9)(27) == pytest.approx(0.5)
+
+
+def test_a_warm_up_before_any_schedule() -> None:
+    assert warmed(schedules.Step(3), 2.0) == schedules.Step(3, warmup=2)
+    part = over(warmed(CORE_ONLY.schedule("cosine"), 0.1), 40)
+    assert part == schedules.Cosine(steps=40, warmup=4)
+    assert over(warmed(schedules.OneCycle(), 10), 40) == schedules.Warmup(schedules.OneCycle(steps=30), 10)
+    own = warmed(lambda step: 3.0, 2)
+    assert [own(s) for s in range(3)] == [1.5, 3.0, 3.0]
+    with pytest.raises(df.InputError, match="fraction of a run of unknown length"):
+        schedules.Constant(warmup=0.5)(0)
+    assert CORE_ONLY.schedule("multi_step:at=[2, 5],factor=0.5")(4) == 0.5
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: schedules.Step(0),
+        lambda: schedules.Cosine(steps=0),
+        lambda: schedules.Cosine(warmup=1.5),
+        lambda: schedules.Linear(warmup=-1),
+        lambda: schedules.MultiStep(at=[1.5]),
+        lambda: schedules.OneCycle(rise=1.0),
+        lambda: schedules.WarmupStableDecay(shape="round"),
+        lambda: schedules.Plateau(factor=1.0),
+        lambda: schedules.Warmup("cosine", 3),
+    ],
+)
+def test_impossible_schedules_are_refused(make) -> None:
+    with pytest.raises(df.InputError, match="schedule"):
+        make()
+
+
 def test_an_end_that_comes_with_the_run() -> None:
     open_end = CORE_ONLY.schedule("cosine")
     with pytest.raises(df.InputError, match="steps="):
         open_end(0)
-    assert schedules.over(open_end, 20)(10) == pytest.approx(0.5)
-    assert schedules.over(schedules.Linear(steps=5), 20)(5) == 0.0
+    assert over(open_end, 20)(10) == pytest.approx(0.5)
+    assert over(schedules.Linear(steps=5), 20)(5) == 0.0
     with pytest.raises(df.InputError, match="no schedule 'cosin'"):
         CORE_ONLY.schedule("cosin")
 
