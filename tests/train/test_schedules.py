@@ -79,7 +79,7 @@ def test_a_plateau_acts_in_fit_and_goes_on_when_resumed(linear, tmp_path) -> Non
     assert rates == [0.01] * 8 + [0.005] * 4 + [0.0025] * 4
 
 
-def test_stable_phase_and_inverse_square_root() -> None:
+def test_stable_phase_and_inverse_sqrt() -> None:
     for shape, half in (("linear", 0.5), ("cosine", 0.5), ("sqrt", 1 - math.sqrt(0.5))):
         stable = schedules.WarmupStableDecay(steps=100, warmup=10, decay=0.2, shape=shape, final=0.0)
         assert [stable(s) for s in (0, 9, 50, 80, 90, 100)] == pytest.approx([0.1, 1, 1, 1, half, 0], abs=1e-12)
@@ -90,8 +90,8 @@ def test_stable_phase_and_inverse_square_root() -> None:
 
 def test_a_warm_up_before_any_schedule() -> None:
     assert warmed(schedules.Step(3), 2.0) == schedules.Step(3, warmup=2)
-    part = over(warmed(CORE_ONLY.schedule("cosine"), 0.1), 40)
-    assert part == schedules.Cosine(steps=40, warmup=4)
+    fraction = over(warmed(CORE_ONLY.schedule("cosine"), 0.1), 40)
+    assert fraction == schedules.Cosine(steps=40, warmup=4)
     assert over(warmed(schedules.OneCycle(), 10), 40) == schedules.Warmup(schedules.OneCycle(steps=30), 10)
     own = warmed(lambda step: 3.0, 2)
     assert [own(s) for s in range(3)] == [1.5, 3.0, 3.0]
