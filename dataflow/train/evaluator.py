@@ -21,6 +21,7 @@ from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .objective import Objective
 from .optimizers.updates import Updates
+from .prediction import chosen_outputs, is_dataset, predictions
 from .programs import Programs
 from .tied_weights import Tie
 
@@ -104,12 +105,41 @@ class Evaluator:
                     metric.update(*_values(terms, name))
         return figures(means) | {name: metric.result() for name, metric in gathered.items()}
 
-    def predict(self, inputs: Any) -> dict[str, Array]:
-        """The model's outputs for ``inputs`` with the newest weights, by name."""
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        batch_size: int | None = None,
+        outputs: Sequence[str] | str | None = None,
+        progress: bool | None = None,
+    ) -> dict[str, Array]:
+        """The model's outputs with the newest weights, by name.
+
+        Args:
+            inputs: arrays of one run, as for ``Session.run``; or a Dataset, or what one is made of, read in batches.
+            batch_size: samples per run; where it is given, arrays are read in batches too. By default 32.
+            outputs: names of some of the model's outputs.
+            progress: in batches; as for ``fit``.
+
+        Raises:
+            InputError: data that doesn't fit; in batches an output without an axis of samples.
+        """
+        names = chosen_outputs({name: self._graph.outputs[name].type for name in self._outputs}, outputs)
+        unknown = [name for name in names if name not in self._outputs]
+        if unknown:
+            raise InputError(f"predict: {unknown} are none of the outputs {', '.join(self._outputs)}")
+
+        def run(arrays: Any) -> dict[str, Array]:
+            found = self.programs.predict(arrays)
+            return {name: found[name] for name in names}
+
         with self.model.lock:
             self._check_open()
-            found = self.programs.predict(inputs)
-        return {name: found[name] for name in self._outputs}
+            if not is_dataset(inputs, batch_size):
+                return run(inputs)
+            types = {name: self._graph.outputs[name].type for name in names}
+            declared, keys = self._graph.inputs, self.objective.keys
+            return predictions(run, declared, types, inputs, keys, batch_size, progress)
 
     @property
     def averaged(self) -> bool:

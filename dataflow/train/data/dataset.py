@@ -90,6 +90,11 @@ class Dataset:
         return None if self._source is None else len(self)
 
     @property
+    def rows(self) -> Array | None:
+        """The samples' numbers in their order, or None for an iterable."""
+        return None if self._source is None else self._rows()
+
+    @property
     def classes(self) -> Mapping[str, Sequence[str]]:
         """By label key the names of classes in the order of their numbers, where the data has names."""
         return {} if self._source is None else self._source.classes

@@ -1,0 +1,174 @@
+"""Outputs of a model for a dataset, batch by batch, in the order of its samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..execute.arguments import checked_array, named_inputs
+from ..host import checks
+from ..host.numbers import integer
+from ..ir.dims import Dim
+from ..ir.types import Array, TensorType
+from ..ir.value import Value
+from .data.batch import Batch, Request, check_keys
+from .data.dataset import Dataset, as_dataset
+from .progress import progress
+
+BATCH_SIZE = 32
+
+
+def is_dataset(inputs: Any, batch_size: int | None) -> bool:
+    """Whether this is a dataset rather than the arrays of one run."""
+    if batch_size is not None or isinstance(inputs, (Dataset, str, os.PathLike)):
+        return True
+    if isinstance(inputs, list):
+        return bool(inputs) and isinstance(inputs[0], (Mapping, tuple))
+    arrays = inputs is None or isinstance(inputs, (Mapping, tuple, Number, np.ndarray))
+    return not (arrays or hasattr(inputs, "__array__") or hasattr(inputs, "__dlpack__") or hasattr(inputs, "to_numpy"))
+
+
+def predictions(
+    run: Callable[[Mapping[str, Array]], Mapping[str, Array]],
+    inputs: Sequence[Value],
+    outputs: Mapping[str, TensorType],
+    data: Any,
+    labels: Sequence[str],
+    batch_size: int | None,
+    shown: bool | None,
+) -> dict[str, Array]:
+    """The outputs for all samples, by name, in the order of the samples.
+
+    Args:
+        run: gives the outputs for a batch.
+        inputs: of the model. Where their first axis has a fixed size, batches have that, and the last is filled up.
+        outputs: declared types of what ``run`` gives.
+        data: what a Dataset is made of; or arrays, or one array where there is one input.
+        labels: what else it may have in tuples.
+        batch_size: samples per run.
+        shown: as ``progress`` of ``Trainer.fit``.
+
+    Raises:
+        InputError: data that doesn't fit, or an output without an axis of samples.
+    """
+    if not inputs:
+        raise InputError("predict: the model has no inputs")
+    types = {v.name: v.type for v in inputs}
+    for name, type_ in outputs.items():
+        _check_axis(name, type_, inputs[0].type)
+    dataset = _bound(data, inputs, labels)
+    size = _batch_size(inputs, batch_size)
+    found = _Rows(dataset)
+    bar = progress(shown)
+    bar.begin(1, dataset.count(size), 0, 0)
+    try:
+        for number, batch in enumerate(dataset.batches(size)):
+            check_keys(batch.arrays, types, batch.arrays)
+            arrays = {name: checked_array(name, type_, batch.arrays[name]) for name, type_ in types.items()}
+            found.add(batch, _run(run, arrays, batch.size, size if _fixed(inputs) else None))
+            bar.batch(0, number + 1, {})
+    finally:
+        bar.end()
+    return found.arrays()
+
+
+class _Rows:
+    """Results of batches, each row at the position of its sample."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._filled: dict[str, Array] = {}
+        self._batches: list[Mapping[str, Array]] = []
+
+    def add(self, batch: Batch, results: Mapping[str, Array]) -> None:
+        """Takes the results of a batch."""
+        first = self._filled or (self._batches[0] if self._batches else results)
+        for name, array in results.items():
+            if array.shape[1:] != first[name].shape[1:]:
+                raise InputError(
+                    f"predict: output {name!r} is {list(array.shape)} for a batch and {list(first[name].shape)} for "
+                    "others; pad the samples to one length, or choose outputs that are alike with outputs="
+                )
+        rows = self._dataset.rows
+        if batch.indices is None or rows is None:
+            self._batches.append(results)
+            return
+        if not self._filled:
+            self._filled = {n: np.empty((len(rows), *a.shape[1:]), a.dtype) for n, a in results.items()}
+            self._order = np.argsort(rows, kind="stable")
+            self._sorted = rows[self._order]
+        positions = self._order[np.searchsorted(self._sorted, batch.indices)]
+        for name, array in results.items():
+            self._filled[name][positions] = array
+
+    def arrays(self) -> dict[str, Array]:
+        """All results."""
+        if not self._batches:
+            return self._filled
+        return {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
+
+
+def _run(
+    run: Callable[[Mapping[str, Array]], Mapping[str, Array]], arrays: Mapping[str, Array], rows: int, size: int | None
+) -> dict[str, Array]:
+    """The outputs of a batch, which is filled up to ``size`` with its last sample."""
+    if size is not None and rows < size:
+        arrays = {name: np.concatenate([a, np.repeat(a[-1:], size - rows, 0)]) for name, a in arrays.items()}
+    found = run(arrays)
+    wanted = rows if size is None else size
+    for name, array in found.items():
+        if not array.ndim or len(array) != wanted:
+            raise InputError(f"predict: output {name!r} is {list(array.shape)} for {wanted} samples; {_CHOOSE}")
+    return {name: array[:rows] for name, array in found.items()}
+
+
+_CHOOSE = "its first axis doesn't count samples; choose others with outputs="
+
+
+def _check_axis(name: str, type_: TensorType, of_input: TensorType) -> None:
+    """Raises InputError where an output has no axis of samples, as far as its declared type says."""
+    first, samples = (t.shape[0] if t.rank else None for t in (type_, of_input))
+    if first is None or (isinstance(first, int) and first != samples):
+        raise InputError(f"predict: output {name!r} is {type_}; {_CHOOSE}")
+
+
+def _fixed(inputs: Sequence[Value]) -> bool:
+    return inputs[0].type.rank > 0 and not isinstance(inputs[0].type.shape[0], Dim)
+
+
+def _batch_size(inputs: Sequence[Value], given: int | None) -> int:
+    size = BATCH_SIZE if given is None else integer("batch_size", given)
+    first = inputs[0].type.shape[0] if _fixed(inputs) else size
+    assert isinstance(first, int)
+    if given is not None and size != first:
+        raise InputError(f"batch_size is {size}; the model takes {inputs[0].type}, so {first} samples at a time")
+    return first
+
+
+def _bound(data: Any, inputs: Sequence[Value], labels: Sequence[str]) -> Dataset:
+    """A dataset of ``data`` that gives the inputs."""
+    array = isinstance(data, np.ndarray) or (isinstance(data, tuple) and data and hasattr(data[0], "shape"))
+    dataset = as_dataset(named_inputs(inputs, data) if array else data)
+    types = {v.name: v.type for v in inputs}
+    try:
+        found = dataset.bound(Request(types, labels))
+        keys = found.keys()
+    except InputError as error:  # tuples, or files, without the labels
+        try:
+            found = dataset.bound(Request(types))
+            keys = found.keys()
+        except InputError:
+            raise error from None
+    if keys is not None:
+        check_keys(keys, types, keys)
+    return found
+
+
+def chosen_outputs(declared: Mapping[str, TensorType], outputs: Any) -> tuple[str, ...]:
+    """Names of the outputs that a caller chose; all by default."""
+    return tuple(declared) if outputs is None else tuple(dict.fromkeys(checks.texts("outputs", outputs)))
