@@ -23,9 +23,10 @@ from ..train.data.dataset import Dataset
 from ..train.losses import CrossEntropy
 from ..train.losses.loss import LABELS
 from ..train.names import Names
-from ..train.optimizers import Optimizer
+from ..train.rate_finder import RateCurve
 from ..train.trainer import Trainer
 from .adapter_options import adapted
+from .optimizer_options import names_in, optimizing
 
 _log = logging.getLogger("dataflow")
 
@@ -47,10 +48,6 @@ class Options:
     memory: str | None
     metrics: Sequence[str]
     callbacks: Sequence[str]
-    optimizer: str
-    lr: float | None
-    weight_decay: float | None
-    schedule: str
     seed: int
     renames: Sequence[str]
     class_weights: str | None
@@ -61,6 +58,7 @@ class Options:
     execution: Mapping[str, Any]
     reading: Mapping[str, Any]
     adapters: Mapping[str, Any]
+    optimizer: Mapping[str, Any]
 
 
 def finetune(model: Model, write: Callable[[Model], None], options: Options) -> dict[str, Any]:
@@ -76,32 +74,9 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     """
     if options.patience is not None and options.val is None and not options.val_split:
         raise InputError("--patience needs --val or --val-split")
+    model, trainer, dataset = _prepared(model, options)
     rename = _renames(options.renames)
-    dataset = Dataset(options.data, rename=rename, **options.reading)
     validation = None if options.val is None else Dataset(options.val, rename=rename, **options.reading)
-    if options.classes is not None:
-        from ..head_replacement import replace_head
-
-        model = replace_head(model, classes=options.classes, seed=options.seed)
-    also = options.trainable or (["head"] if options.classes is not None else [])
-    model = adapted(model, options.adapters, also, options.seed)
-    given = (options.loss, options.optimizer, options.schedule, *options.metrics, *options.callbacks)
-    if any(":" in name for name in given):
-        sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
-    names = Names(registry_of(None).named)
-    trainer = Trainer(
-        model,
-        _loss(names, options.loss, options.class_weights, dataset),
-        _optimizer(names, options.optimizer, options.lr, options.weight_decay, options.schedule),
-        output=options.value,
-        metrics=list(options.metrics) or None,
-        trainable=None if isinstance(model, AdaptedModel) else list(options.trainable) or None,
-        dropout=isinstance(model, AdaptedModel) and model.settings["lora_dropout"] > 0,
-        accumulate=options.accumulate,
-        memory=options.memory,
-        seed=options.seed,
-        **options.execution,
-    )
     callbacks: list[Callback | str] = [*options.callbacks]
     if options.log is not None:
         callbacks.append(_Log(Path(options.log), fresh=options.resume is None))
@@ -132,6 +107,43 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         "classes": {key: list(names) for key, names in trainer.classes.items()},
         "figures": {name: column[-1] for name, column in history.epochs.items() if column},
     }
+
+
+def find_lr(model: Model, options: Options) -> RateCurve:
+    """The sweep of learning rates for these options; raises InputError as ``finetune``."""
+    _, trainer, dataset = _prepared(model, options)
+    with trainer:
+        return trainer.find_lr(dataset, batch_size=options.batch_size)
+
+
+def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
+    """The model as it is trained, its Trainer, and the data."""
+    rename = _renames(options.renames)
+    dataset = Dataset(options.data, rename=rename, **options.reading)
+    if options.classes is not None:
+        from ..head_replacement import replace_head
+
+        model = replace_head(model, classes=options.classes, seed=options.seed)
+    also = options.trainable or (["head"] if options.classes is not None else [])
+    model = adapted(model, options.adapters, also, options.seed)
+    given = (options.loss, *names_in(options.optimizer), *options.metrics, *options.callbacks)
+    if any(":" in name for name in given):
+        sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
+    names = Names(registry_of(None).named)
+    trainer = Trainer(
+        model,
+        _loss(names, options.loss, options.class_weights, dataset),
+        output=options.value,
+        metrics=list(options.metrics) or None,
+        trainable=None if isinstance(model, AdaptedModel) else list(options.trainable) or None,
+        dropout=isinstance(model, AdaptedModel) and model.settings["lora_dropout"] > 0,
+        accumulate=options.accumulate,
+        memory=options.memory,
+        seed=options.seed,
+        **optimizing(names, options.optimizer),
+        **options.execution,
+    )
+    return model, trainer, dataset
 
 
 def _renames(given: Sequence[str]) -> dict[str, str | None]:
@@ -167,17 +179,6 @@ def _balanced(data: Dataset) -> list[float]:
     if not counts.all():
         raise InputError(f"--class-weights balanced: no sample has the class {int(np.argmin(counts))}")
     return [float(w) for w in counts.sum() / (len(counts) * counts)]
-
-
-def _optimizer(names: Names, name: str, lr: float | None, weight_decay: float | None, schedule: str) -> Optimizer:
-    settings: dict[str, Any] = {}
-    if schedule != "constant":
-        settings["schedule"] = names.schedule(schedule)
-    if lr is not None:
-        settings["lr"] = lr
-    if weight_decay is not None:
-        settings["weight_decay"] = weight_decay
-    return names.optimizer(name, **settings)
 
 
 class _Log:

@@ -23,6 +23,7 @@ from .adapter_options import ADAPTERS, adapter_options, write
 from .bench import bench
 from .compare import compare
 from .data_options import DATA, data_arguments, data_options
+from .optimizer_options import OPTIMIZER, optimizer_options
 from .options import (
     DEVICE,
     EXECUTION,
@@ -153,10 +154,6 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--memory", metavar="0.5x|200M", help="Of what forward keeps for backward: compute the rest again.")
 @click.option("--metric", "metrics", multiple=True, help="As --loss, instead of the loss's own; repeatable.")
 @click.option("--callback", "callbacks", multiple=True, help="As --loss; repeatable.")
-@click.option("--optimizer", default="adamw", show_default=True, help="As --loss; adamw, sgd.")
-@click.option("--lr", type=float, help="Learning rate.")
-@click.option("--weight-decay", type=float)
-@click.option("--schedule", default="constant", show_default=True, help="As --loss; constant, cosine, linear.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--map", "renames", multiple=True, metavar="OLD=NEW", help="Rename a key of the data, e.g. y=labels.")
 @click.option("--class-weights", metavar="W,W,...|balanced", help="One per class, or from how often each occurs.")
@@ -164,27 +161,38 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--checkpoint", type=click.Path(file_okay=False), help="Folder.")
 @click.option("--resume", metavar="auto|FILE", help="Go on from a checkpoint.")
 @click.option("--log", type=click.Path(dir_okay=False), metavar="FILE.jsonl", help="A line per step and epoch.")
-@click.option("-o", "target", required=True, type=click.Path(), help="The trained model.")
+@click.option("-o", "target", type=click.Path(), help="The trained model; not with --find-lr.")
 @click.option("--force", is_flag=True, help="Replace an existing output.")
+@optimizer_options
 @data_options
 @adapter_options
 @batch_option
 @execution_options
 @json_option
-def finetune(model: str, target: str, force: bool, as_json: bool, **options: Any) -> None:
+def finetune(model: str, target: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """Trains MODEL on data and writes it."""
-    from .finetune import Options
+    from .finetune import Options, find_lr
     from .finetune import finetune as train
 
-    if Path(target).exists() and not force:
+    if target is None and not options["find_lr"]:
+        raise click.UsageError("Missing option '-o', the trained model.")
+    if target is not None and Path(target).exists() and not force:
         raise InputError(f"{target} exists; --force replaces it")
     how = execution({name: options.pop(name) for name in EXECUTION})
     reading = data_arguments({name: options.pop(name) for name in DATA})
     adapters = {name: options.pop(name) for name in ADAPTERS}
-    if Path(target).is_dir() and adapters["form"] != "adapters":
+    optimizer = {name: options.pop(name) for name in OPTIMIZER}
+    if target is not None and Path(target).is_dir() and adapters["form"] != "adapters":
         raise InputError(f"{target} is a folder; only --save adapters writes one")
     loaded = read_model(model, options.pop("batch"), how["limits"])
-    given = Options(execution=how, reading=reading, adapters=adapters, **options)
+    given = Options(execution=how, reading=reading, adapters=adapters, optimizer=optimizer, **options)
+    if target is None or optimizer["find_lr"]:
+        curve = find_lr(loaded, given)
+        if as_json:
+            print_json({"suggestion": curve.suggestion, "rates": curve.rates, "losses": curve.losses})
+        else:
+            click.echo(str(curve))
+        return
     try:
         result = train(loaded, lambda m: write(m, target, adapters["form"], overwrite=force), given)
     except KeyboardInterrupt:

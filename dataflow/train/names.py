@@ -18,7 +18,8 @@ from ..host.settings import split_settings
 from ..plugin.hookspecs import Named
 from .losses import LOSSES
 from .metrics import METRICS, TopK
-from .optimizers import OPTIMIZERS
+from .optimizers import AVERAGES, OPTIMIZERS
+from .optimizers.averages import Average
 from .optimizers.protocol import Optimizer, Schedule
 from .schedules import SCHEDULES
 
@@ -30,6 +31,7 @@ CORE: Mapping[str, Mapping[str, Any]] = {
     "metric": METRICS,
     "schedule": SCHEDULES,
     "callback": {},
+    "average": AVERAGES,
 }
 _OBJECTS = {
     "loss": "a df.losses object, a callable (g, outputs, batch) -> Value, or df.losses.output('name')",
@@ -37,6 +39,7 @@ _OBJECTS = {
     "metric": "top and any number, a df.metrics object, or a callable (g, outputs, batch)",
     "schedule": "an object of df.schedules",
     "callback": "a callable (event)",
+    "average": "an object of df.optim",
 }
 
 
@@ -67,6 +70,17 @@ class Names:
     def schedule(self, choice: Any) -> Schedule:
         """The factor on the learning rate; None is a constant one."""
         found: Schedule = self._made("schedule", "constant" if choice is None else choice)
+        return found
+
+    def average(self, choice: Any) -> Average:
+        """The mean of weights that is kept.
+
+        Raises:
+            InputError: it isn't one.
+        """
+        found: Average = self._made("average", choice)
+        if not callable(getattr(found, "share", None)):
+            raise InputError(f"average is {checks.shown(choice)}; expected df.optim.EMA or df.optim.SWA")
         return found
 
     def optimizer(self, choice: Any, **settings: Any) -> Optimizer:

@@ -31,6 +31,7 @@ from .optimizers.averages import Average
 from .optimizers.protocol import Optimizer
 from .optimizers.updates import resolve
 from .parameters import select
+from .rate_finder import RateCurve, find_rate
 from .stepper import Stepper
 from .tied_weights import find_ties
 
@@ -54,7 +55,7 @@ class Trainer(Stepper):
         accumulate: micro-batches per optimizer step.
         clip_norm: the largest norm of the averaged gradient of all parameters whose groups have none of their own.
         clip_value: the largest absolute value of an element of it, after ``clip_norm``.
-        average: df.optim.EMA or SWA: a mean of the weights over steps, see ``averaged``.
+        average: df.optim.EMA or SWA, or a name as on the command line: a mean of the weights, see ``averaged``.
         seed: of the order of the data and the split.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
         dropout: the model's dropout nodes drop in training, by ``seed`` and the number of the micro-batch.
@@ -83,7 +84,7 @@ class Trainer(Stepper):
         accumulate: int = 1,
         clip_norm: float | None = None,
         clip_value: float | None = None,
-        average: Average | None = None,
+        average: Average | str | None = None,
         seed: int = 0,
         batch_norm: Literal["fixed", "update"] = "fixed",
         dropout: bool = False,
@@ -101,8 +102,6 @@ class Trainer(Stepper):
         for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
             if limit is not None and not (isinstance(limit, (int, float, np.number)) and limit > 0):
                 raise InputError(f"{name} is {limit!r}; expected a number above 0")
-        if average is not None and not callable(getattr(average, "share", None)):
-            raise InputError(f"average is {checks.shown(average)}; expected df.optim.EMA or df.optim.SWA")
         checks.instance("model", model, Model)
         checks.text("batch_norm", batch_norm, ("fixed", "update"))
         for name, flag in (("dropout", dropout), ("tie", tie), ("fuse", fuse)):
@@ -118,13 +117,14 @@ class Trainer(Stepper):
         goal = memory_goal(memory)
         names = Names(registry_of(registry).named)
         made = names.optimizer("adamw" if optimizer is None else optimizer)
+        mean = None if average is None else names.average(average)
         objective = Objective(model, loss, output, metrics, names)
         chosen = select(model, trainable)
         trained = tuple(dict.fromkeys(ties[name].of if name in ties else name for name in chosen))
         super().__init__(
             model,
             objective,
-            resolve(made, model, trained, ties, clip_norm, clip_value, average),
+            resolve(made, model, trained, ties, clip_norm, clip_value, mean),
             trained,
             ties,
             names,
@@ -134,6 +134,26 @@ class Trainer(Stepper):
             batch_norm=batch_norm,
             dropout=bool(dropout),
         )
+
+    def find_lr(
+        self, data: Any, *, lowest: float = 1e-7, highest: float = 1.0, steps: int = 100, batch_size: int = 32
+    ) -> RateCurve:
+        """The loss at learning rates from ``lowest`` to ``highest``, and a suggestion; printed it is a drawing.
+
+        Training stays where it is: parameters, the optimizer's state and statistics come back.
+
+        Args:
+            data: a Dataset or what one is made of.
+            lowest: the first rate.
+            highest: the last one; the sweep ends sooner where the loss grows fourfold.
+            steps: optimizer steps.
+            batch_size: samples per micro-batch.
+
+        Raises:
+            InputError: arguments or data that don't fit, or micro-batches wait for the optimizer.
+        """
+        self._check_open()
+        return find_rate(self, self._dataset(data), lowest, highest, steps, batch_size)
 
     def fit(
         self,

@@ -30,6 +30,7 @@ from .schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
 from .schedule_free import ScheduleFreeSGD as ScheduleFreeSGD
 from .sgd import SGD as SGD
 
+AVERAGES: Mapping[str, Any] = MappingProxyType({"ema": EMA, "swa": SWA})
 OPTIMIZERS: Mapping[str, Any] = MappingProxyType(
     {
         "adamw": AdamW,
