@@ -309,11 +309,11 @@ def test_an_interrupt_is_130_after_writing(
         (["--class-weights", "1,2"], "2 class_weights for 3 classes"),
         (["--trainable", "zzz*"], "matches no parameter"),
         (["--schedule", "zigzag"], "no schedule"),
-        (["--optimizer", "zigzag"], "no optimizer 'zigzag'; known: adamw, sgd, 'module:object'"),
+        (["--optimizer", "zigzag"], "no optimizer 'zigzag'; known: adamw, sgd, adam, "),
         (["--metric", "zigzag"], "no metric 'zigzag'"),
         (["--callback", "zigzag"], "no callback 'zigzag'"),
         (["--loss", "no_such_module:Loss"], "loss 'no_such_module:Loss': no_such_module can't be imported"),
-        (["--optimizer", "dataflow.optim:Lion"], "optimizer 'dataflow.optim:Lion': dataflow.optim has no 'Lion'"),
+        (["--optimizer", "dataflow.optim:Newton"], "dataflow.optim has no 'Newton'"),
         (["--optimizer", "dataflow.losses:MSE", "--lr", "0.1"], "can't be made with {'lr': 0.1}"),
         (["--resume", "auto"], "needs checkpoint="),
     ],
@@ -415,3 +415,31 @@ def test_importing_dataflow_imports_neither_click_nor_rich() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
     help_text = subprocess.run([sys.executable, "-m", "dataflow", "--help"], check=True, capture_output=True, text=True)
     assert "finetune" in help_text.stdout
+
+
+def test_finetune_takes_groups_schedules_clipping_and_averages(
+    run: Any, model: Path, data: Path, tmp_path: Path
+) -> None:
+    given = ["--data", data, "--batch-size", 16, "--device", "numpy"]
+    options = ["--optimizer", "lion:betas=(0.8,0.9)", "--lr", 0.01, "--weight-decay", 0.1, "--decay-all"]
+    options += ["--group", "w1:lr=0.001,freeze=1", "--group", "b*:optimizer=sgd:lr=0.1", "--layer-decay", 0.5]
+    options += ["--schedule", "cosine:final=0.1", "--warmup", 0.25, "--clip-norm", 1, "--clip-value", 0.1]
+    result = run("finetune", model, *given, *options, "--average", "ema:decay=0.5", "-o", tmp_path / "t.mlp", "--json")
+    assert result.code == 0, result.err
+    swept = run("finetune", model, *given, *options, "--find-lr", "--json")
+    assert swept.code == 0, swept.err
+    assert set(swept.json) == {"suggestion", "rates", "losses"}
+    drawn = run("finetune", model, *given, "--find-lr")
+    assert "learning rate" in drawn.out or "no rate suggested" in drawn.out
+    for wrong, message in (
+        (["--group", "w1"], "expected PATTERN:key=value"),
+        (["--group", "wx:lr=1"], "matches no parameter"),
+        (["--average", "mean"], "there is no average 'mean'; known: ema, swa"),
+        (["--warmup", -1], "warmup"),
+        (["--clip-norm", 0], "clip_norm is 0"),
+        (["--layer-decay", 2], "layer_decay is 2"),
+    ):
+        result = run("finetune", model, *given, *wrong, "-o", tmp_path / "u.mlp")
+        assert result.code == 2, wrong
+        assert message in result.err
+    assert run("finetune", model, *given).code == 2

@@ -1,4 +1,4 @@
-"""Options of the command line for the optimizer: its settings, groups of parameters, schedule, clipping and averages."""
+"""Options of the command line for the optimizer: settings, groups of parameters, schedule, clipping and averages."""
 
 from __future__ import annotations
 

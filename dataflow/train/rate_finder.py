@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from .metrics import RunningMean
 from .nonfinite import NonFiniteLoss
 from .stepper import Stepper
 
-_SMOOTHING = 0.9  # share of the mean loss that stays; the first steps are corrected for it, as Adam's means are
+_SMOOTHING = 0.9  # share of the running mean that stays; corrected for the first steps as Adam's means are
 _DIVERGED = 4.0  # times the least mean loss
 
 
@@ -34,7 +34,7 @@ class RateCurve:
     Attributes:
         rates: learning rates, growing.
         losses: before the step at each rate.
-        smoothed: running means of the losses.
+        smoothed: means of neighbouring losses.
         suggestion: the rate at which the mean loss falls most steeply; None where it never falls.
     """
 
@@ -47,9 +47,7 @@ class RateCurve:
         return "\n".join([*_plotted(self.rates, self.smoothed), _described(self)])
 
 
-def find_rate(
-    trainer: Stepper, data: Dataset, lowest: float, highest: float, steps: int, batch_size: int
-) -> RateCurve:
+def find_rate(trainer: Stepper, data: Dataset, lowest: float, highest: float, steps: int, batch_size: int) -> RateCurve:
     """The losses of ``steps`` optimizer steps at rates from ``lowest`` to ``highest``.
 
     It ends sooner where the mean loss is four times the least, or a loss isn't finite.
@@ -118,7 +116,7 @@ def _losses(trainer: Stepper, data: Dataset, steps: int, batch_size: int) -> lis
     return losses
 
 
-def _batches(trainer: Stepper, data: Dataset, batch_size: int) -> Iterator[Batch]:
+def _batches(trainer: Stepper, data: Dataset, batch_size: int) -> Generator[Batch]:
     """Batches of epoch after epoch."""
     for epoch in range(1 << 62):
         count = 0
@@ -132,10 +130,12 @@ def _batches(trainer: Stepper, data: Dataset, batch_size: int) -> Iterator[Batch
 
 
 def _curve(rates: np.ndarray[Any, Any], losses: Sequence[float]) -> RateCurve:
-    mean, smoothed = 0.0, []
-    for index, loss in enumerate(losses):
-        mean = _SMOOTHING * mean + (1.0 - _SMOOTHING) * loss
-        smoothed.append(mean / (1.0 - _SMOOTHING ** (index + 1)))
+    # Means over as many steps before as behind: a running mean would shift the slope toward larger rates.
+    reach = max(1, len(losses) // 20)
+    smoothed = []
+    for index in range(len(losses)):
+        near = min(reach, index, len(losses) - 1 - index)
+        smoothed.append(float(np.mean(losses[index - near : index + near + 1])))
     suggestion = None
     if len(smoothed) >= 5:
         slopes = np.gradient(np.array(smoothed))
