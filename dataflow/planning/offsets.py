@@ -35,8 +35,10 @@ class MemoryPlan:
 def plan_memory(lifetimes: Sequence[Lifetime], effort: int = EFFORT) -> MemoryPlan:
     """Offsets at which no two buffers that live at one time share a byte, with a small peak.
 
-    First best fit on a skyline (after Burke, Kendall and Whitwell 2004), then first fit in several orders, then a local
-    search that stops at the lower bound or when ``effort`` is used up. The result depends on the lifetimes alone.
+    First best fit on a skyline (after Burke, Kendall and Whitwell 2004), then first fit in several orders and a local
+    search, then, for at most 1,024 buffers, branch and bound (after Moffitt, "MiniMalloc", ASPLOS 2023), which may
+    prove that there is no lower peak. All stop at the lower bound or when ``effort`` is used up. The result depends on
+    the lifetimes alone.
 
     Args:
         lifetimes: sizes are rounded up to their alignment.

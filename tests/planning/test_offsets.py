@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import csv
+import itertools
+from pathlib import Path
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dataflow as df
@@ -70,3 +74,46 @@ def test_nested_lifetimes_reach_the_bound() -> None:
     nested = [Lifetime(i, 20 - i, 64 * (i + 1)) for i in range(10)]
     plan = plan_memory(nested)
     assert plan.peak == plan.lower_bound == 64 * 55
+
+
+def least_peak(lifetimes: list[Lifetime]) -> int:
+    """By first fit in every order, one of which is that of the offsets in a packing pushed down as far as it goes."""
+    best = 1 << 62
+    for order in itertools.permutations(lifetimes):
+        done: list[tuple[Lifetime, int]] = []
+        for life in order:
+            others = sorted((o, p.bytes) for p, o in done if p.start < life.stop and life.start < p.stop)
+            offset = 0
+            for at, size in others:
+                if at - offset >= life.bytes:
+                    break
+                offset = max(offset, at + size)
+            done.append((life, offset))
+        best = min(best, max(offset + life.bytes for life, offset in done))
+    return best
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.builds(lambda a, n, b: Lifetime(a, a + n, b, 1), st.integers(0, 5), st.integers(1, 4), st.integers(1, 9)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_few_lifetimes_get_the_least_peak_there_is(lifetimes: list[Lifetime]) -> None:
+    assert plan_memory(lifetimes).peak == least_peak(lifetimes)
+
+
+@pytest.mark.parametrize("name", ["B", "C", "G", "H"])
+def test_challenging_instances_reach_the_bound(name: str) -> None:
+    """Those of MiniMalloc that the effort of a plan is enough for."""
+    with (Path(__file__).parent / f"minimalloc/{name}.1048576.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    lives = [Lifetime(int(r["lower"]), int(r["upper"]), int(r["size"]), 1) for r in rows]
+    plan = plan_memory(lives)
+    assert plan.peak == plan.lower_bound <= 1048576
+    for (i, a), (j, b) in itertools.combinations(enumerate(lives), 2):
+        if a.start < b.stop and b.start < a.stop:
+            x, y = plan.offsets[i], plan.offsets[j]
+            assert x + a.bytes <= y or y + b.bytes <= x

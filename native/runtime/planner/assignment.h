@@ -59,4 +59,11 @@ df_status df_assign_skyline(df_assignment *assignment);
  * learned from what stood out at the top. */
 df_status df_assign_first_fit(df_assignment *assignment);
 
+/* Branch and bound for few blocks without fixed offsets, below the lower bound first, then below
+ * what was found. */
+df_status df_assign_branches(df_assignment *assignment);
+
+/* Whether that is for these blocks. */
+int df_branches_apply(const df_assignment *assignment);
+
 #endif

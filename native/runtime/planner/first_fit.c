@@ -50,6 +50,8 @@ static int64_t assign(df_assignment *assignment, const df_ranked *order, assigne
 
 /* ---- Learned orders ------------------------------------------------------------------------- */
 
+enum { LEARNING = 20000000 }; /* visits, where branch and bound is tried behind it */
+
 /* The next number of a linear congruential generator (Knuth's MMIX constants), below |limit|. */
 static int32_t next_below(uint64_t *state, int32_t limit) {
   *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -72,7 +74,11 @@ static void learn(df_assignment *assignment, df_ranked *order, assigned *done, i
   df_ranked *trial = order + count;
   uint64_t state = 1;
   int64_t current = assign(assignment, order, done, offsets);
-  while (assignment->peak > assignment->lower_bound && assignment->work > 0 &&
+  const int64_t rest =
+      df_branches_apply(assignment)
+          ? assignment->work - (assignment->work / 16 < LEARNING ? assignment->work / 16 : LEARNING)
+          : 0;
+  while (assignment->peak > assignment->lower_bound && assignment->work > rest &&
          count - n_fixed > 1) {
     memcpy(trial, order, (size_t)count * sizeof *order);
     for (int32_t i = n_fixed; i < count; i++) {

@@ -126,6 +126,8 @@ static df_status search(df_assignment *assignment) {
   df_status status = df_assign_skyline(assignment);
   if (!status && assignment->peak > assignment->lower_bound && assignment->work > 0)
     status = df_assign_first_fit(assignment);
+  if (!status && assignment->peak > assignment->lower_bound && assignment->work > 0)
+    status = df_assign_branches(assignment);
   return status;
 }
 
