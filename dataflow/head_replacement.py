@@ -11,6 +11,7 @@ import numpy as np
 
 from .errors import InputError, ModelError
 from .host import checks
+from .host.class_names import with_class_names
 from .host.numbers import integer
 from .ir.graph import Graph, Initializer, Node
 from .ir.rewrite import rewrite
@@ -89,7 +90,8 @@ def replace_head(
             f"the model can't have {classes} classes: what follows the head {head.node.describe()} is made for "
             f"{head.classes}: {error}"
         ) from None
-    return Model(graph, aliases=model.aliases, source=model.source)
+    # The names of the classes before mean nothing now.
+    return Model(graph, aliases=model.aliases, source=model.source, metadata=with_class_names(model.metadata, None))
 
 
 def _resized(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from .errors import InputError, ModelError
 from .host import checks
+from .host.class_names import class_names
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
@@ -79,6 +80,7 @@ class Model:
         graph: immutable; ``arrays`` has the newest data of its initializers.
         source: what the format that loaded it keeps for saving; None for a model built by hand.
         specialize: makes the graph anew where ``graph`` can't be bound to the sizes of inputs, or None.
+        metadata: texts by key that files of the model have beside the graph; can be changed, and is saved.
         lock: held while a Trainer changes the weights, and while they are read together.
     """
 
@@ -89,8 +91,10 @@ class Model:
         aliases: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         source: object = None,
         specialize: Specialize | None = None,
+        metadata: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
+        self.metadata = dict(metadata)
         self.source = source
         self.specialize = specialize
         self.aliases = MappingProxyType(dict(aliases))
@@ -126,6 +130,11 @@ class Model:
         return MappingProxyType({name: value.type for name, value in self.graph.outputs.items()})
 
     @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of classes that ``metadata`` has, in the order of their numbers."""
+        return class_names(self.metadata)
+
+    @property
     def forms(self) -> Mapping[str, Form]:
         """Inputs and outputs that are no tensors but sequences or optionals; what types they have there stands for it.
 
@@ -158,13 +167,14 @@ class Model:
         return twin
 
     def copy_data(self, twin: Model) -> None:
-        """Gives today's data to another model of the same graph."""
+        """Gives today's data and metadata to another model of the same graph."""
         with self.lock:
             twin._changed = {name: self._newest(name) for name in self._names_of_changes()}
+            twin.metadata = dict(self.metadata)
 
     def with_graph(self, graph: Graph, specialize: Specialize | None = None) -> Model:
         """A model of another graph with the same source; data of initializers that both have, alike in type, stays."""
-        twin = Model(graph, aliases=self.aliases, source=self.source, specialize=specialize)
+        twin = Model(graph, aliases=self.aliases, source=self.source, specialize=specialize, metadata=self.metadata)
         with self.lock:
             for name in self._names_of_changes():
                 value = twin._by_name.get(name)

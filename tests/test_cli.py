@@ -262,6 +262,31 @@ def test_options_of_data_become_arguments(given: dict[str, Any], found: object) 
         assert data_arguments(given) == found
 
 
+def test_evaluate_prints_figures_and_writes_outputs(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+    target = tmp_path / "outputs.npz"
+    given = ["evaluate", model, "--data", data, "--metric", "accuracy", "--metric", "confusion", "--batch-size", "20"]
+    found = run(*given, "--json", "--output", target).json
+    with np.load(data) as file, np.load(target) as outputs:
+        x, labels = file["x"], file["labels"]
+        p = df.Session(read(str(model))).run(x)["p"]
+        np.testing.assert_allclose(outputs["p"], p, rtol=1e-5)
+    assert found["figures"]["accuracy"] == pytest.approx(np.mean(p.argmax(1) == labels))
+    assert found["figures"]["loss"] == pytest.approx(-np.log(p[np.arange(len(p)), labels]).mean(), rel=1e-5)
+    matrix = np.array(found["figures"]["confusion"])
+    assert matrix.shape == (3, 3) and matrix.sum() == len(labels)
+    text = run(*given)
+    assert text.code == 0 and "accuracy: " in text.out and " ± " in text.out
+    assert f"  2 {matrix[2, 0]:>6}" in text.out
+    for more, message in (
+        (["--output", target], "--force replaces it"),
+        (["--output", tmp_path / "p.csv"], "written as .npz"),
+        (["--loss", "focal:alpha=3"], "alpha is 3"),
+        (["--map", "labels"], "expected OLD=NEW"),
+    ):
+        refused = run(*given, *more)
+        assert refused.code == 2 and message in refused.err
+
+
 def test_finetune_resumes_to_the_same_bits(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
     common = ["finetune", model, "--data", data, "--device", "numpy", "--seed", 3, "--schedule", "constant"]
     assert run(*common, "--epochs", 4, "-o", tmp_path / "whole.mlp").code == 0

@@ -64,7 +64,7 @@ class AdaptedModel(Model):
         source: object,
         specialize: Specialize | None,
     ) -> None:
-        super().__init__(graph, aliases=base.aliases, source=source, specialize=specialize)
+        super().__init__(graph, aliases=base.aliases, source=source, specialize=specialize, metadata=base.metadata)
         self.base, self.adapters, self.settings = base, adapters, dict(settings)
 
     def copy(self) -> AdaptedModel:

@@ -40,6 +40,7 @@ def merge_lora(model: Model) -> MergedModel:
     layers = {layer.weight.name: layer for layer in layers_of(base.graph, base.aliases)}
     found = MergedModel(base.graph, aliases=base.aliases, source=base.source, specialize=base.specialize)
     base.copy_data(found)
+    found.metadata = dict(model.metadata)
     changed = {name: arrays[name] for name in model.newest_names() if name in base.arrays()}
     for adapter in model.adapters:
         changed[adapter.weight] = merged_weight(adapter, layers[adapter.weight], arrays)

@@ -27,6 +27,7 @@ from ..train.rate_finder import RateCurve
 from ..train.trainer import Trainer
 from .adapter_options import adapted
 from .optimizer_options import names_in, optimizing
+from .options import renames
 
 _log = logging.getLogger("dataflow")
 
@@ -75,7 +76,7 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     if options.patience is not None and options.val is None and not options.val_split:
         raise InputError("--patience needs --val or --val-split")
     model, trainer, dataset = _prepared(model, options)
-    rename = _renames(options.renames)
+    rename = renames(options.renames)
     validation = None if options.val is None else Dataset(options.val, rename=rename, **options.reading)
     callbacks: list[Callback | str] = [*options.callbacks]
     if options.log is not None:
@@ -118,7 +119,7 @@ def find_lr(model: Model, options: Options) -> RateCurve:
 
 def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
     """The model as it is trained, its Trainer, and the data."""
-    rename = _renames(options.renames)
+    rename = renames(options.renames)
     dataset = Dataset(options.data, rename=rename, **options.reading)
     if options.classes is not None:
         from ..head_replacement import replace_head
@@ -144,16 +145,6 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
         **options.execution,
     )
     return model, trainer, dataset
-
-
-def _renames(given: Sequence[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for text in given:
-        old, equals, new = text.partition("=")
-        if not equals or not old:
-            raise InputError(f"--map {text}: expected OLD=NEW, or OLD= to leave the key out")
-        found[old] = new or None
-    return found
 
 
 def _loss(names: Names, name: str, class_weights: str | None, data: Dataset) -> Any:

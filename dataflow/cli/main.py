@@ -1,4 +1,4 @@
-"""The command line: ``dataflow run | finetune | inspect | plan | bench | compare | devices | plugin test``.
+"""The command line: ``dataflow run | finetune | evaluate | inspect | plan | bench | compare | devices | plugin test``.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a test failed, 2 the user's input, 3 device or
 memory, 130 interrupted.
@@ -23,6 +23,7 @@ from .adapter_options import ADAPTERS, adapter_options, write
 from .bench import bench
 from .compare import compare
 from .data_options import DATA, data_arguments, data_options
+from .evaluate import evaluate
 from .optimizer_options import OPTIMIZER, optimizer_options
 from .options import (
     DEVICE,
@@ -66,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code or 0)
 
 
+_SHOWN = 200  # characters of a text of the metadata
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="dataflow")
 def commands() -> None:
@@ -74,6 +78,7 @@ def commands() -> None:
 
 commands.add_command(bench)
 commands.add_command(compare)
+commands.add_command(evaluate)
 
 
 # ---- run ---------------------------------------------------------------------------------------------
@@ -219,6 +224,7 @@ def inspect(model: str, shapes: tuple[str, ...], batch: str | None, devices: tup
     """Says what MODEL takes, gives and holds, and which device runs what."""
     loaded = read_model(model, batch)
     described: dict[str, Any] = {
+        "metadata": dict(loaded.metadata),
         "inputs": {name: str(loaded.forms.get(name, type_)) for name, type_ in loaded.inputs.items()},
         "outputs": {name: str(loaded.forms.get(name, type_)) for name, type_ in loaded.outputs.items()},
         "parameters": [
@@ -272,6 +278,8 @@ def _print_inspection(described: Mapping[str, Any]) -> None:
         click.echo(f"{side}:")
         for name, type_ in described[side].items():
             click.echo(f"  {name}: {type_}")
+    for key, text in described["metadata"].items():
+        click.echo(f"metadata {key}: {text if len(text) <= _SHOWN else text[:_SHOWN] + '...'}")
     click.echo("parameters:")
     for p in described["parameters"]:
         kind = "trainable" if p["trainable"] else p["role"]

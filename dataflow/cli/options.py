@@ -135,6 +135,17 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def renames(given: Sequence[str]) -> dict[str, str | None]:
+    """Old keys of data to new ones, of the texts of --map; None leaves a key out."""
+    found: dict[str, str | None] = {}
+    for text in given:
+        old, equals, new = text.partition("=")
+        if not equals or not old:
+            raise InputError(f"--map {text}: expected OLD=NEW, or OLD= to leave the key out")
+        found[old] = new or None
+    return found
+
+
 def print_json(data: Mapping[str, Any]) -> None:
     """One line; what JSON has no number for (nan, infinity) is null."""
     click.echo(json.dumps(_plain(data), allow_nan=False))

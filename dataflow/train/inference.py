@@ -100,4 +100,5 @@ def evaluate(
     objective = Objective(twin, loss, output, metrics, names)
     updates = Updates(names.optimizer("sgd"), (), {}, (None,), {})  # of nothing
     with Evaluator(twin, objective, updates, (), {}, execution, batch_norm="fixed", dropout=None) as evaluator:
+        evaluator.classes = {} if model.classes is None else {LABELS: model.classes}
         return evaluator.evaluate(data, batch_size=batch_size)

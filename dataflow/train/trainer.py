@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import InputError
 from ..execute.execution import Execution
 from ..host import checks
+from ..host.class_names import with_class_names
 from ..host.limits import Limits
 from ..host.numbers import integer
 from ..model import Model
@@ -24,6 +25,7 @@ from .callbacks import Callback, EarlyStop
 from .data.dataset import Dataset
 from .history import History
 from .loop import Fit, Saving
+from .losses.loss import LABELS
 from .metrics import Gathered, Metric
 from .names import Names
 from .objective import LossChoice, MetricChoice, Objective
@@ -204,6 +206,8 @@ class Trainer(Stepper):
                 raise InputError(f"callbacks: {checks.shown(callback)} can't be called; expected functions of an event")
         dataset = self._dataset(data)
         self.classes = {**self.classes, **dataset.classes}
+        if LABELS in dataset.classes:  # the saved model knows them
+            self.model.metadata = with_class_names(self.model.metadata, dataset.classes[LABELS])
         held: Dataset | None = None
         if validation is not None:
             if val_split:

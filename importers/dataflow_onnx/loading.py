@@ -83,12 +83,13 @@ def import_model(
     graph = _graph(importer, nodes, names, specialize)
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
-    source = Source(record.content, record.folder, record.external, types, kept)
+    source = Source(record.content, record.folder, record.external, types, kept, record.metadata)
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
     complete = all(value.type.is_bound for value in graph.values()) and not any(
         n.op is ops.deferred for n in graph.nodes
     )
-    model = Model(graph, aliases=aliases, source=source, specialize=None if complete else specialize)
+    again = None if complete else specialize
+    model = Model(graph, aliases=aliases, source=source, specialize=again, metadata=record.metadata)
     if freed is not None:
         check_free(model, import_model(record, path, table, outputs), freed, path)
     return model

@@ -85,7 +85,8 @@ def _records(content: Content, path: str) -> ModelRecord:
         graph = _modern(graph, version, path)
         opsets |= {"": 7, BEFORE_7: 1}
     folder, external = str(reader.external.folder), reader.external.used
-    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external)
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    return ModelRecord(graph, opsets, int(proto.ir_version), content, folder, external, metadata)
 
 
 def _modern(graph: GraphRecord, version: int, path: str) -> GraphRecord:

@@ -110,6 +110,7 @@ class ModelRecord:
     Attributes:
         opsets: domain to version; "" is ONNX's own domain.
         content: the bytes of the file.
+        metadata: its texts by key.
     """
 
     graph: GraphRecord
@@ -118,6 +119,7 @@ class ModelRecord:
     content: Content = field(repr=False)
     folder: str
     external: bool
+    metadata: Mapping[str, str] = field(repr=False, default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class Source:
         external: it has data in other files.
         types: of its stored tensors, by name.
         tensors: those of the file, when it has data in other files: these may be gone when it is saved.
+        metadata: its texts by key.
     """
 
     content: Content = field(repr=False)
@@ -137,3 +140,4 @@ class Source:
     external: bool
     types: dict[str, TensorType] = field(repr=False)
     tensors: Mapping[str, Array] = field(repr=False)
+    metadata: Mapping[str, str] = field(repr=False, default_factory=dict)

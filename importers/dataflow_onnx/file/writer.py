@@ -69,12 +69,15 @@ def save_file(
     else:
         changed = patched(model, source)
         reduced = inputs is not None or outputs is not None
-        if changed is None and not reduced and _copied(source, target):
+        same = model.metadata == source.metadata
+        if changed is None and not reduced and same and _copied(source, target):
             return
         proto = changed if changed is not None else onnx.ModelProto.FromString(source.content.to_bytes())
         if reduced:
             chosen = [v.name for v in proto.graph.output] if outputs is None else outputs
             keep_subgraph(proto, inputs or {}, None if chosen == "all" else chosen)
+
+    _describe(proto, model.metadata)
 
     def data_of(tensor: TensorProto, initializer: bool) -> bytes:
         assert source is not None  # only an imported model begins with data in other files
@@ -90,6 +93,25 @@ def save_file(
         return read_bytes(data, str(target)).graph.initializers
 
     write_model(proto, target, data_of, check, arrays)
+
+
+def _describe(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
+    """Gives a file's model this metadata; what it has already stays where it is.
+
+    Raises:
+        InputError: a key or value is no text.
+    """
+    for key, text in metadata.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise InputError(f"metadata: {key!r} is {text!r}; expected a text, e.g. of json.dumps")
+    held = {entry.key: entry.value for entry in proto.metadata_props}
+    if held == metadata:
+        return
+    left = dict(metadata)
+    kept = [(key, left.pop(key)) for key in held if key in left]
+    del proto.metadata_props[:]
+    for key, text in [*kept, *left.items()]:
+        proto.metadata_props.add(key=key, value=text)
 
 
 def _exists(target: Path) -> bool:
