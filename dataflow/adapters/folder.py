@@ -196,12 +196,12 @@ def _tensors(path: Path) -> dict[str, Array]:
     Raises:
         InputError: it can't be read.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
 
     try:
-        with safe_open(str(path), framework="numpy") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (OSError, SafetensorError, TypeError, ValueError) as error:
+        found = load_file(path)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: can't be read as adapters: {error}") from None
     return {name: array.astype(np.float32) for name, array in found.items()}
 

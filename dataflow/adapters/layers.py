@@ -10,8 +10,8 @@ from ..ir.graph import Graph, Node
 from ..ir.value import Value
 
 Kind = Literal["linear", "conv", "embedding"]
-POSITION = {"matmul": 1, "conv": 1, "gather": 0}  # of the weight among the operands
-_KIND: dict[str, Kind] = {"matmul": "linear", "conv": "conv", "gather": "embedding"}
+_POSITION = {"matmul": 1, "matmul_blocks": 1, "conv": 1, "gather": 0}  # of the weight among the operands
+_KIND: dict[str, Kind] = {"matmul": "linear", "matmul_blocks": "linear", "conv": "conv", "gather": "embedding"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Layer:
     Attributes:
         weight: the stored tensor; of one that is computed from several, as a dequantized one is, the largest.
         kind: of the first node that looks up rows of it, else of the first that reads it.
-        operand: what that node reads: (inputs, outputs) of a product, (outputs, inputs, *window) of a convolution,
+        sizes: of what that node reads: (inputs, outputs) of a product, (outputs, inputs, *window) of a convolution,
             (rows, features) of a look-up.
         stored: the operand is the stored tensor or its transpose, so that a change of it can be stored.
         transposed: it is the transpose.
@@ -45,7 +45,7 @@ class Layer:
 
     weight: Value
     kind: Kind
-    operand: Value
+    sizes: tuple[int, ...]
     stored: bool
     transposed: bool
     uses: tuple[Use, ...]
@@ -83,11 +83,16 @@ def _layer(weight: Value, reads: Sequence[tuple[Node, _Origin]], aliases: tuple[
     kind = _KIND[node.op.name]
     same = [(n, o) for n, o in reads if (n.op.name == "conv") == (kind == "conv")]
     uses = tuple(Use(n, o.transposed != origin.transposed) for n, o in same)
-    operand = node.inputs[POSITION[node.op.name]]
+    operand = node.inputs[_POSITION[node.op.name]]
     assert operand is not None
+    sizes = operand.type.sizes
+    if node.op.name == "matmul_blocks":
+        sizes = (node.attributes["size"], sizes[0])
     paths = module_paths((weight.name, *aliases))
     names = tuple(dict.fromkeys((weight.name, *aliases, *paths)))
-    return Layer(weight, kind, operand, origin.direct, origin.transposed, uses, paths, names)
+    return Layer(
+        weight, kind, sizes, origin.direct and node.op.name != "matmul_blocks", origin.transposed, uses, paths, names
+    )
 
 
 def module_paths(names: Sequence[str]) -> tuple[str, ...]:
@@ -146,12 +151,16 @@ class _Origins:
 
     def of_weight(self, node: Node) -> _Origin | None:
         """The origin of a node's weight; None of one that can't have an adapter."""
-        position = POSITION.get(node.op.name)
+        position = _POSITION.get(node.op.name)
         if position is None:
             return None
         weight, other = node.inputs[position], node.inputs[1 - position]
         origin = None if weight is None else self._of.get(weight)
-        if origin is None or weight is None or other in self._of or not weight.type.dtype.is_float:
+        if origin is None or weight is None or other in self._of:
+            return None
+        if node.op.name == "matmul_blocks":
+            return None if node.attributes["transposed"] else origin
+        if not weight.type.dtype.is_float:
             return None
         if node.op.name == "conv":
             return origin if node.attributes["groups"] == 1 else None
@@ -177,7 +186,7 @@ def attention_layers(graph: Graph, layers: Sequence[Layer]) -> list[Layer]:
             seen.add(current)
             if node in of:
                 found.setdefault(of[node].weight.name, of[node])
-            elif node.op.name not in ("matmul", "conv", "gather", "softmax"):
+            elif node.op.name not in (*_POSITION, "softmax"):
                 queue += node.inputs
 
     for node in graph.nodes:

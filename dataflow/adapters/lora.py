@@ -113,7 +113,7 @@ def adapter_of(layer: Layer, rank: int, scale: float, dropout: float, dora: bool
 
 def shapes_of(adapter: Adapter, layer: Layer) -> dict[str, tuple[int, ...]]:
     """The shapes of an adapter's tensors, by name."""
-    sizes = layer.operand.type.sizes
+    sizes = layer.sizes
     if layer.kind == "conv":
         outputs, spatial = sizes[0], sizes[2:]
         shapes = {adapter.a: (adapter.rank, *sizes[1:]), adapter.b: (outputs, adapter.rank, *(1,) * len(spatial))}

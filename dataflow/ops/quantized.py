@@ -20,7 +20,7 @@ from typing import Any
 
 from ..ir.dims import Dim
 from ..ir.graph import Node
-from ..ir.op import MultiOp, Op, Pattern
+from ..ir.op import REQUIRED, MultiOp, Op, Pattern
 from ..ir.types import DType, float32, float64, int32, int64, uint8
 from ..ir.value import Value
 from .activation import relu as rectified
@@ -43,6 +43,7 @@ from .rules.quantized import (
     matmul_requantized_infer,
     quantize_infer,
 )
+from .rules.quantized_blocks import matmul_blocks_cost, matmul_blocks_decompose, matmul_blocks_infer
 from .shape import reshape
 
 _EXACT = 1 << 24  # float32 holds every integer up to here
@@ -304,6 +305,28 @@ def _product_cost(node: Node) -> int:
     return 2 * y.type.elements * int(operand(node).type.sizes[-1])
 
 
+# ---- products with weights in blocks ------------------------------------------------------------------
+
+
+def _matmul_blocks_gradient(node: Node, dy: Value) -> tuple[Value]:
+    """By a alone: what is quantized stays as it is."""
+    attributes = {**node.attributes, "transposed": not node.attributes["transposed"]}
+    return (matmul_blocks(dy, *node.inputs[1:], **attributes),)
+
+
+matmul_blocks: Op = Op(
+    "matmul_blocks",
+    ("a", "b", "scale", "zero?"),
+    matmul_blocks_infer,
+    attributes={"size": REQUIRED, "bits": 4, "block": 32, "transposed": False},
+    gradient=_matmul_blocks_gradient,
+    decompose=matmul_blocks_decompose,
+    cost=matmul_blocks_cost,
+    doc="y = a w^T (transposed: a w) of a matrix w (rows, size) in blocks along rows: w = scale (b - zero); b is "
+    "(rows, blocks, bytes), scale (rows, blocks), zero (rows, bytes), or half of the range without",
+)
+
+
 OPS = (
     quantize,
     dequantize,
@@ -314,4 +337,5 @@ OPS = (
     matmul_requantized,
     conv_dequantized,
     conv_requantized,
+    matmul_blocks,
 )

@@ -62,6 +62,7 @@ enum { ALIGNMENT = 64 };
   X(lrn)                                                                                           \
   X(optimizer)                                                                                     \
   X(pool)                                                                                          \
+  X(quantized_blocks)                                                                              \
   X(quantized_conv)                                                                                \
   X(quantized_linear)                                                                              \
   X(quantized_matmul)                                                                              \

@@ -113,6 +113,21 @@ def _conv_requantized(attributes: Attributes, *operands: Any) -> Array:
     return _requantized(sums, x_scale, w_scale, 1, scale, zero, bias, attributes["relu"])
 
 
+def _matmul_blocks(attributes: Attributes, a: Array, b: Array, scale: Array, zero: Array | None = None) -> Array:
+    bits, rows = attributes["bits"], len(b)
+    elements = _halves(b) if bits == 4 else b
+    origin: Array | int = 1 << (bits - 1)
+    if zero is not None:
+        origin = (_halves(zero) if bits == 4 else zero)[:, : scale.shape[1], None].astype(np.float32)
+    weight = ((elements.astype(np.float32) - origin) * scale[:, :, None]).reshape(rows, -1)[:, : attributes["size"]]
+    return np.asarray(a @ (weight if attributes["transposed"] else weight.T))
+
+
+def _halves(x: Array) -> Array:
+    """The lower and upper halves of bytes, side by side along the last axis."""
+    return np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], -1)
+
+
 KERNELS: dict[str, Code] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
@@ -123,4 +138,5 @@ KERNELS: dict[str, Code] = {
     "matmul_requantized": _matmul_requantized,
     "conv_dequantized": _conv_dequantized,
     "conv_requantized": _conv_requantized,
+    "matmul_blocks": _matmul_blocks,
 }

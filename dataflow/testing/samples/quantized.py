@@ -144,4 +144,29 @@ def _convolutions() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _conversions() + _products() + _convolutions()
+def _blocks() -> list[Sample]:
+    rows = []
+    shapes: tuple[tuple[tuple[int, ...], int, int, int], ...] = (  # of a but for its columns, rows, size, block
+        ((1,), 5, 32, 32), ((2, 2), 9, 70, 16), ((4,), 33, 256, 64), ((7,), 3, 17, 16), ((3, 5), 40, 96, 32),
+        ((37,), 50, 400, 128), ((65,), 34, 530, 32), ((2, 0), 4, 32, 32), ((1,), 1, 1, 16), ((5,), 70, 1000, 256),
+    )  # fmt: skip
+    for index, (lead, count, size, block) in enumerate(shapes):
+        for bits in (4, 8):
+            blocks = -(-size // block)
+            weight = (
+                i(count, blocks, block * bits // 8, low=0, high=256, dtype=uint8),
+                Operand(
+                    (count, blocks), float32, value=np.ldexp(1.0, -3 - np.arange(count * blocks) % 5).reshape(count, -1)
+                ),
+            )
+            zero = i(count, -(-blocks * bits // 8), low=0, high=256, dtype=uint8)
+            for transposed in (False, True):
+                attributes = {"size": size, "bits": bits, "block": block, "transposed": transposed}
+                a = x(*lead, count if transposed else size)
+                given = (a, *weight, zero) if (index + bits // 4 + transposed) % 2 else (a, *weight)
+                small = (0,) if size <= 70 and 0 not in lead else ()
+                rows.append(Sample(ops.matmul_blocks, given, attributes, gradient=small))
+    return rows
+
+
+SAMPLES: list[Sample] = _conversions() + _products() + _convolutions() + _blocks()

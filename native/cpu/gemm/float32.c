@@ -6,6 +6,7 @@
  * a stays, and b, which is then most of what is read, comes from memory once while tiles compute.
  * Per multiply-add the packing costs 1/n of a load and store for a, 1/m for b. */
 #include "gemm/float32.h"
+#include "gemm/blocks.h"
 #include "gemm/pack.h"
 #include "gemm/split.h"
 #include "gemm/tile.h"
@@ -65,6 +66,12 @@ static void pack_columns(const work *w, float *to, int64_t j, int64_t p, int64_t
   int64_t columns = df_min(DF_TILE_COLUMNS, g->n - j), width = panel_width(columns);
   if (p >= end)
     return; /* where there are no steps b may have no memory */
+  if (g->blocks) {
+    DF_NAME(df_blocks_pack)
+    (to + p * width, g->blocks, g->b_at + p * g->b_row + j * g->b_col, g->b_col == 1, columns,
+     width, end - p);
+    return;
+  }
   const void *from = df_gemm_b(g, p * g->b_row + j * g->b_col);
   DF_ASSUME(from);
   DF_BY_DTYPE(df_gemm_b_dtype(g), df_pack_panel_from, to + p * width, from, g->b_row, g->b_col,
@@ -117,7 +124,7 @@ static void pass_over_rows(const work *w) {
   pack_columns(w, strip, 0, 0, g->k);
   for (int64_t j = 0; j < g->n; j += DF_TILE_COLUMNS) {
     int64_t next = j + DF_TILE_COLUMNS;
-    const char *from = next < g->n ? df_gemm_b(g, next * g->b_col) : w->later;
+    const char *from = g->blocks ? NULL : next < g->n ? df_gemm_b(g, next * g->b_col) : w->later;
     for (int64_t i = 0; i < panels; i++) {
       int64_t p = df_min(g->k, i * share), end = df_min(g->k, p + share);
       df_gemm_ahead ahead = {0};
@@ -145,8 +152,11 @@ typedef struct blocks {
 
 static int64_t packed_floats(int64_t floats) { return df_round_up(floats + DF_LANES, ALIGN); }
 
-static blocks blocks_of(int64_t m, int64_t n, int64_t k) {
-  blocks by = {.k = df_even_split(k, K_BLOCK), .n = n, .rows_stay = m <= M_BLOCK && n > m};
+/* Steps of k of a block are a multiple of |align|. */
+static blocks blocks_of(int64_t m, int64_t n, int64_t k, int64_t align) {
+  blocks by = {.k = df_round_up(df_even_split(k, K_BLOCK), align),
+               .n = n,
+               .rows_stay = m <= M_BLOCK && n > m};
   if (!by.rows_stay)
     by.n = df_round_up(df_even_split(n, N_BLOCK), DF_TILE_COLUMNS);
   by.a = packed_floats(by.k * (by.rows_stay ? df_round_up(m, DF_TILE_ROWS) : DF_TILE_ROWS));
@@ -164,8 +174,8 @@ static double split_cost(int64_t tiles_down, int64_t tiles_across, int64_t down,
   return (double)rounds * (rows * columns * tile + rows * 6.0 + columns * 12.0);
 }
 
-df_gemm_split DF_NAME(df_gemm_float32_split)(int64_t m, int64_t n, int64_t k, int64_t batch,
-                                             int32_t threads) {
+static df_gemm_split split_of(int64_t m, int64_t n, int64_t k, int64_t batch, int32_t threads,
+                              int64_t align) {
   df_gemm_split split = {.rows = m, .columns = n, .down = 1, .across = 1};
   int64_t tiles_down = df_divide_up(m, DF_TILE_ROWS);
   int64_t tiles_across = df_divide_up(n, DF_TILE_COLUMNS);
@@ -185,9 +195,19 @@ df_gemm_split DF_NAME(df_gemm_float32_split)(int64_t m, int64_t n, int64_t k, in
   split.columns = df_divide_up(tiles_across, split.across) * DF_TILE_COLUMNS;
   split.down = df_divide_up(m, split.rows);
   split.across = df_divide_up(n, split.columns);
-  blocks by = blocks_of(split.rows, split.columns, k);
+  blocks by = blocks_of(split.rows, split.columns, k, align);
   split.scratch = by.a + by.b;
   return split;
+}
+
+df_gemm_split DF_NAME(df_gemm_float32_split)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                             int32_t threads) {
+  return split_of(m, n, k, batch, threads, 1);
+}
+
+df_gemm_split DF_NAME(df_gemm_blocks_split)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                            int32_t threads) {
+  return split_of(m, n, k, batch, threads, DF_LANES);
 }
 
 void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,
@@ -196,13 +216,15 @@ void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *spl
   int64_t j = index % split->across * split->columns;
   df_gemm rows = df_gemm_rows(gemm, i, df_min(split->rows, gemm->m - i));
   df_gemm task = df_gemm_columns(&rows, j, df_min(split->columns, gemm->n - j));
-  blocks by = blocks_of(split->rows, split->columns, gemm->k);
+  blocks by = blocks_of(split->rows, split->columns, gemm->k, gemm->blocks ? DF_LANES : 1);
   for (int64_t from = 0; from < task.n; from += by.n)
     for (int64_t p = 0; p < task.k || p == 0; p += df_max(1, by.k)) {
       work w = {.gemm = df_gemm_columns(&task, from, df_min(by.n, task.n - from)),
                 .height = df_divide_up(task.m, df_divide_up(task.m, DF_TILE_ROWS)),
                 .form = form_of(&task),
-                .later = p + by.k < task.k ? df_gemm_b(&task, (p + by.k) * task.b_row) : NULL,
+                .later = !task.blocks && p + by.k < task.k
+                             ? df_gemm_b(&task, (p + by.k) * task.b_row)
+                             : NULL,
                 .a = scratch,
                 .b = scratch + by.a};
       df_gemm_steps(&w.gemm, p, df_min(by.k, task.k - p));

@@ -8,6 +8,10 @@
 df_gemm_split DF_NAME(df_gemm_float32_split)(int64_t m, int64_t n, int64_t k, int64_t batch,
                                              int32_t threads);
 
+/* The same where b is quantized in blocks. */
+df_gemm_split DF_NAME(df_gemm_blocks_split)(int64_t m, int64_t n, int64_t k, int64_t batch,
+                                            int32_t threads);
+
 /* Computes task |index| of down * across on the calling thread; |scratch|: 64-byte aligned. */
 void DF_NAME(df_gemm_float32_task)(const df_gemm *gemm, const df_gemm_split *split, int64_t index,
                                    float *scratch);

@@ -2,8 +2,9 @@
  *
  *   c[i][j] = relu(sum over p of a[i][p] * b[p][j] + row_bias[i] + column_bias[j] (+ c[i][j]))
  *
- * a: (m, k) and b: (k, n) with any strides, c: (m, n) with contiguous rows. b may have 16 bits: its
- * elements become float32 where they are packed, or loaded by a product with few rows. */
+ * a: (m, k) and b: (k, n) with any strides, c: (m, n) with contiguous rows. b may have 16 bits, or
+ * be a weight that is quantized in blocks (gemm/blocks.h): its elements become float32 where they
+ * are packed, or loaded by a product with few rows. */
 #ifndef DF_CPU_GEMM_PRODUCT_H
 #define DF_CPU_GEMM_PRODUCT_H
 
@@ -36,8 +37,10 @@ typedef struct df_gemm {
   float *c;
   const float *a;
   const float *b;
-  const uint16_t *b16; /* b in 16 bits, where it is that; else null */
-  int32_t b16_dtype;   /* DF_FLOAT16 or DF_BFLOAT16 */
+  const uint16_t *b16;                  /* b in 16 bits, where it is that; else null */
+  int32_t b16_dtype;                    /* DF_FLOAT16 or DF_BFLOAT16 */
+  const struct df_block_weight *blocks; /* b quantized in blocks, where it is that; else null */
+  int64_t b_at; /* the element of the weight that is the first of b; b_row and b_col count so too */
   int64_t m, n, k;
   int64_t c_row; /* distance of two rows of c, in elements */
   int64_t a_row, a_col;
@@ -58,7 +61,9 @@ static inline int32_t df_gemm_b_dtype(const df_gemm *gemm) {
 
 /* Makes element |at| of b its first one; b may have no memory. */
 static inline void df_gemm_advance_b(df_gemm *gemm, int64_t at) {
-  if (gemm->b16)
+  if (gemm->blocks)
+    gemm->b_at += at;
+  else if (gemm->b16)
     gemm->b16 += at;
   else
     gemm->b += at;

@@ -81,6 +81,9 @@ def MatMulNBits(
             f"block_size is {block_size}, K {K}, N {N}; expected a power of 2 from 16 on, and sizes from 1 on"
         )
     count = -(-K // block_size)
+    y = _in_blocks(c, a, b, scales, zero_points, K, N, block_size, bits)
+    if y is not None:
+        return y if bias is None else ops.add(y, c.weight(bias))
     elements = _elements(b, bits, "B")
     if elements.size != N * count * block_size or c.value(scales).type.elements != N * count:
         raise ModelError(f"B is {b.type} and its scales {c.value(scales).type}; expected {N} rows of {count} blocks")
@@ -94,6 +97,27 @@ def MatMulNBits(
     weight = cast_to(ops.transpose(weight, perm=(1, 0)), c.value(a).type.dtype)
     y = MatMul(c, a, Tensor(b.name, weight))
     return y if bias is None else ops.add(y, c.weight(bias))
+
+
+def _in_blocks(c: Importer, a: T, b: T, scales: T, zeros: T | None, size: int, rows: int, block: int, bits: int) -> Any:
+    """The product as one node, in which the weight stays as it is stored; None where the op takes no such operands."""
+    count = -(-size // block)
+    row, zero_row = count * block * bits // 8, -(-count * bits // 8)
+    x, weight, scale = c.value(a), c.value(b), c.value(scales)
+    fits = x.type.dtype == scale.type.dtype == float32 and x.type.rank >= 2 and bits in (4, 8)
+    fits = fits and scales.array is not None  # the op has no gradient by what is quantized
+    fits = fits and weight.type.dtype == uint8 and weight.type.elements == rows * row
+    fits = fits and scale.type.elements == rows * count
+    zero = None if zeros is None else c.value(zeros)
+    if not fits or (zero is not None and (zero.type.dtype != uint8 or zero.type.elements != rows * zero_row)):
+        return None
+    weight = _shaped(weight, (rows, count, row // count))
+    zero = None if zero is None else _shaped(zero, (rows, zero_row))
+    return ops.matmul_blocks(x, weight, _shaped(scale, (rows, count)), zero, size=size, bits=bits, block=block)
+
+
+def _shaped(value: Value, shape: tuple[int, ...]) -> Any:
+    return value if value.type.shape == shape else ops.reshape(value, shape=shape)
 
 
 def _zero_points(c: Importer, given: T | None, bits: int, rows: int, count: int) -> Any:
