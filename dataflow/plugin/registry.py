@@ -22,7 +22,7 @@ from .installed import Candidate, Plugin, installed, named_apart
 from .offers import NAMED, Offers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Registry:
     """All that plugins offered; given to every stage that needs it.
 
@@ -46,6 +46,11 @@ class Registry:
     converters: tuple[Converter, ...]
     own: frozenset[str]
     hooks: Hooks
+
+    def __repr__(self) -> str:
+        """Its plugins and devices; all that they offer fills pages."""
+        names = ", ".join(plugin.name for plugin in self.plugins)
+        return f"Registry(plugins: {names}; devices: {', '.join(self.devices)}; {len(self.ops)} ops)"
 
     @staticmethod
     def load(extra: Iterable[object] = (), *, without: Collection[str] = ()) -> Registry:
