@@ -13,37 +13,61 @@ import bisect
 import heapq
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from .schedule import Run, Schedule
 from .work import Work
 
 SMALL = 8  # a tensor of an eighth of the bytes of what is dropped is kept for it, rather than computed again
+LONG = 64  # runs at most to compute a tensor again, as far as is known when it is dropped
 STALE = 1.05  # a score that has grown by more since it was computed is put back
 
 
-def evicting(work: Work, limit: int, most: int, power: float = 1.0) -> Schedule | None:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What makes a tensor the next to be dropped; which is best depends on the network.
+
+    Attributes:
+        power: how much it counts that the next use is far.
+        dependents: what is gone and will be computed again from the tensor counts too.
+        spacing: what would take more runs to compute again, if it were dropped after its last use, is kept longer, as
+            a checkpoint from which others are computed again.
+    """
+
+    power: float
+    dependents: bool
+    spacing: int
+
+
+def evicting(work: Work, limit: int, most: int, how: Setting) -> Schedule | None:
     """A schedule that needs about ``limit`` bytes, or more where that is impossible.
 
     Args:
         work: the items.
         limit: bytes.
         most: the most that the runs may cost which compute again; None is returned where it would be more.
-        power: how much it counts that the next use is far.
+        how: what is dropped first.
     """
-    return _Simulation(work, limit, most, power).run()
+    return _Simulation(work, limit, most, how).run()
 
 
 class _Simulation:
-    def __init__(self, work: Work, limit: int, most: int, power: float) -> None:
-        self.work, self.limit, self.most, self.power = work, limit, most, power
+    def __init__(self, work: Work, limit: int, most: int, how: Setting) -> None:
+        self.work, self.limit, self.most, self.how = work, limit, most, how
         self.runs: list[Run] = []
         self.resident: set[int] = set()
         self.held: dict[int, int] = {}  # tensors that items after their last use will read again -> until when
         self.memory = 0
         self.now = 0
         self.spent = 0
+        self.checkpoints: set[int] = set()
         self.heap: list[tuple[float, int, int]] = []  # score, tensor, and its entry in ``stamps`` if it counts
         self.stamps = [0] * len(work.bases)
+        self.unscored: set[int] = set()
+        self.readers: list[list[int]] = [[] for _ in work.bases]  # what is computed again from each tensor
+        for item, read in enumerate(work.again):
+            for base in read or ():
+                self.readers[base] += work.writes[item]
 
     def run(self) -> Schedule | None:
         work = self.work
@@ -91,8 +115,19 @@ class _Simulation:
                 continue
             if self.next_use(base, self.now + 1) is not None:
                 self.queue(base)
-            elif self.held.get(base, -1) <= self.now:
-                self.drop(base)
+            elif self.held.get(base, -1) <= self.now and base not in self.checkpoints:
+                if self.is_far(base):
+                    self.checkpoints.add(base)
+                    self.queue(base)
+                else:
+                    self.drop(base)
+
+    def is_far(self, base: int) -> bool:
+        """Whether a tensor that nothing will read is worth keeping for those that may be computed again from it."""
+        able = all(self.work.again[maker] is not None for maker in self.work.makers[base])
+        if not able or all(self.next_use(other, self.now + 1) is None for other in self.readers[base]):
+            return False
+        return self.closure([base], self.now + 1, self.how.spacing) is None
 
     def next_use(self, base: int, start: int) -> int | None:
         """The first item from ``start`` on that reads or writes a tensor in the order without repetitions."""
@@ -102,17 +137,32 @@ class _Simulation:
 
     def wanted(self, base: int) -> bool:
         """Whether an item from now on reads a tensor, or one that is held for others."""
-        return self.next_use(base, self.now) is not None or self.held.get(base, -1) > self.now
+        if base in self.checkpoints or self.held.get(base, -1) > self.now:
+            return True
+        return self.next_use(base, self.now) is not None
+
+    def until(self, base: int) -> int | None:
+        """When a tensor in memory is read next; of a checkpoint the end."""
+        after = self.next_use(base, self.now + 1)
+        return len(self.work.costs) if after is None and base in self.checkpoints else after
 
     def queue(self, base: int) -> None:
-        score = self.score(base)
+        """Lets a tensor be scored, when memory is wanted."""
         self.stamps[base] += 1
-        if score is not None:
-            heapq.heappush(self.heap, (score, base, self.stamps[base]))
+        self.unscored.add(base)
+
+    def score_all(self) -> None:
+        for base in sorted(self.unscored & self.resident):
+            score = self.score(base)
+            if score is not None:
+                heapq.heappush(self.heap, (score, base, self.stamps[base]))
+        self.unscored.clear()
 
     def evict_for(self, size: int, pinned: set[int]) -> None:
         """Drops tensors until ``size`` more bytes fit, or nothing is left to drop."""
         aside = []
+        if self.memory + size > self.limit:
+            self.score_all()
         while self.memory + size > self.limit and self.heap:
             score, base, stamp = heapq.heappop(self.heap)
             if base not in self.resident or stamp != self.stamps[base]:
@@ -130,35 +180,56 @@ class _Simulation:
 
     def score(self, base: int) -> float | None:
         """What it costs per byte and time to drop a tensor; None where it can't be, or nothing would be won."""
-        until = self.next_use(base, self.now + 1)
+        until = self.until(base)
         if until is None or self.now < self.work.makers[base][-1]:
             return None
-        found = self.closure([base], until)
+        waiting, until = self.waiting(base, until)
+        found = self.closure([base], until, LONG)
         if found is None:
             return None
         items, kept = found
         size = self.work.sizes[base] - sum(self.work.sizes[other] for other in kept if other not in self.resident)
         if size <= 0:
             return None
-        cost = sum(self.work.costs[item] for item in items)
-        return cost / (size * math.pow(until - self.now, self.power))
+        cost = sum(self.work.costs[item] for item in (*items, *waiting))
+        return cost / (size * math.pow(until - self.now, self.how.power))
+
+    def waiting(self, base: int, until: int) -> tuple[set[int], int]:
+        """The items that will compute again what was dropped and needs a tensor, and when it is needed first."""
+        work = self.work
+        items: set[int] = set()
+        seen = {base}
+        reading = [base] if self.how.dependents else []
+        while reading and len(items) < LONG:
+            for other in self.readers[reading.pop()]:
+                if other in seen or other in self.resident:
+                    continue
+                seen.add(other)
+                at = self.next_use(other, self.now + 1)
+                if at is not None and self.now >= work.makers[other][-1]:
+                    until = min(until, at)
+                    items.update(work.makers[other])
+                    reading.append(other)
+        return items, until
 
     def evict(self, base: int) -> None:
-        until = self.next_use(base, self.now + 1)
+        until = self.until(base)
         assert until is not None
-        found = self.closure([base], until)
+        _, until = self.waiting(base, until)
+        found = self.closure([base], until, LONG)
         assert found is not None
         for other in found[1]:
             self.held[other] = max(self.held.get(other, -1), until)
             self.add([other])
+        self.checkpoints.discard(base)
         self.drop(base)
 
     # ---- computing again ------------------------------------------------------------------------------
 
-    def closure(self, bases: Iterable[int], time: int) -> tuple[list[int], list[int]] | None:
+    def closure(self, bases: Iterable[int], time: int, most: int | None = None) -> tuple[list[int], list[int]] | None:
         """The items that compute tensors again at ``time``, and tensors to hold until then for them.
 
-        None where one can't be computed again.
+        None where one can't be computed again, or it would take more than ``most`` items.
         """
         work = self.work
         items: set[int] = set()
@@ -174,6 +245,8 @@ class _Simulation:
                 if read is None:
                     return None
                 items.add(item)
+                if most is not None and len(items) > most:
+                    return None
                 for other in read:
                     if other in seen:
                         continue
@@ -191,7 +264,9 @@ class _Simulation:
         """Whether a tensor will be in memory at a time, as far as is known now."""
         if base not in self.resident:
             return False
-        return time <= self.now or max(self.work.uses[base][-1], self.held.get(base, -1)) >= time
+        if time <= self.now or base in self.checkpoints:
+            return True
+        return max(self.work.uses[base][-1], self.held.get(base, -1)) >= time
 
     def compute_again(self, bases: list[int], pinned: set[int]) -> bool:
         """Runs the items again that make tensors; False where that costs too much or can't be."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import InputError
@@ -11,7 +13,7 @@ from ..host import checks
 from ..ir.lowered import Lowered
 from ..ir.plan import Plan
 from .budget import size
-from .evictions import evicting
+from .evictions import Setting, evicting
 from .offsets import lie_apart
 from .recompute import repeating
 from .schedule import Schedule, cost_of, plain, profile, trimmed, with_extra
@@ -21,8 +23,17 @@ FREE = 0.01  # of a step's work: what computing again may cost where no budget i
 FREE_FROM = 8 << 20  # bytes of an arena below which nothing is computed again without a budget
 GAIN = 0.98  # of the arena: what must be reached for that
 MOST = 1.0  # of a step's work: what computing again may cost at all
-POWERS = (0.5, 1.0, 0.0, 2.0)  # of the distance to the next use; which is best depends on the network
+SETTINGS = (
+    *(Setting(power, dependents, 64) for power in (0.5, 1.0, 0.0) for dependents in (False, True)),
+    Setting(2.0, False, 64),
+    Setting(0.5, False, 8),
+    Setting(1.0, True, 20),
+)
+MARGINS = (1.0, 0.95)  # of the limit: schedules for less are trimmed to it
+EFFORT = 12_000  # items that are run through per limit, at least with the first settings
 TRIES = 8
+FREE_TRIES, FREE_SETTINGS = 6, 3  # where there is no budget: planning takes little longer
+TRIMMED = 4  # of the schedules found, the cheapest
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -92,13 +103,14 @@ class _Search:
     def __init__(self, lowered: Lowered, plan: Plan, work: Work, make: Callable[[Lowered], Plan]) -> None:
         self.lowered, self.plan, self.work, self.make = lowered, plan, work, make
         self.peak = max(profile(work, plain(work)))
+        self.count = max(3, EFFORT // len(work.costs))
 
     def free(self) -> tuple[Lowered, Plan]:
         """The least memory that costs little."""
-        found, low, high = None, 0, self.peak
-        for _ in range(TRIES):
+        found, low, high = None, self.peak // 2, self.peak
+        for _ in range(FREE_TRIES):
             limit = (low + high) // 2
-            schedule = self.cheapest(limit, FREE)
+            schedule = self.cheapest(limit, FREE, FREE_SETTINGS)
             if schedule is None:
                 low = limit
             else:
@@ -149,16 +161,18 @@ class _Search:
                 break
         return best
 
-    def cheapest(self, limit: int, most: float) -> Schedule | None:
-        """The schedule of least cost that needs at most ``limit`` bytes; None where none is found."""
-        found = min(self.fitting(limit, most), key=lambda schedule: cost_of(self.work, schedule), default=None)
-        return None if found is None else trimmed(self.work, found, limit)
-
-    def fitting(self, limit: int, most: float) -> Iterator[Schedule]:
-        for power in POWERS:
-            schedule = evicting(self.work, limit, int(most * self.work.cost), power)
-            if schedule is not None and max(profile(self.work, schedule)) <= limit:
-                yield schedule
+    def cheapest(self, limit: int, most: float, count: int | None = None) -> Schedule | None:
+        """The schedule of least cost that is found to need at most ``limit`` bytes; None where none is found."""
+        work = self.work
+        found = []
+        for margin, how in itertools.islice(itertools.product(MARGINS, SETTINGS), count or self.count):
+            schedule = evicting(work, int(limit * margin), int(most * work.cost), how)
+            if schedule is not None and max(profile(work, schedule)) <= limit:
+                found.append(schedule)
+        found.sort(key=functools.partial(cost_of, work))
+        return min(
+            (trimmed(work, one, limit) for one in found[:TRIMMED]), key=functools.partial(cost_of, work), default=None
+        )
 
     def planned(self, schedule: Schedule) -> tuple[Lowered, Plan]:
         lowered = repeating(self.lowered, self.work, schedule, self.plan.peak_bytes)

@@ -93,7 +93,10 @@ def joint_graph(
     reached = tuple(name for name, value in values.items() if found.get(value) is not None)
     if not reached:
         raise GradientError("the loss depends on none of the trained parameters: " + ", ".join(list(trained)[:5]))
-    behind = len(builder.nodes())
+    nodes = builder.nodes()
+    behind = len(nodes)
+    while nodes[behind - 1].op in (ops.add, ops.concat):  # of the gradients of what is read several times
+        behind -= 1
     squares: Value | None = None
     indices = {value: index for index, node in enumerate(builder.nodes()) for value in node.outputs}
     for name in sorted(reached, key=lambda name: indices.get(found[values[name]], -1)):
