@@ -30,7 +30,7 @@ SETTINGS = (
     Setting(1.0, True, 20),
 )
 MARGINS = (1.0, 0.95)  # of the limit: schedules for less are trimmed to it
-EFFORT = 12_000  # items that are run through per limit, at least with the first settings
+EFFORT = 4_000  # items that are run through per limit, at least with the first settings
 TRIES = 8
 FREE_TRIES, FREE_SETTINGS = 6, 3  # where there is no budget: planning takes little longer
 TRIMMED = 4  # of the schedules found, the cheapest

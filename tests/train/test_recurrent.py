@@ -88,14 +88,14 @@ def small(kind, hidden=4):
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
 def test_memory_is_linear_in_the_length(kind):
     peaks = []
-    for steps in (1_000, 10_000, 100_000):
+    for steps in (10_000, 20_000, 100_000):  # in less the workspace of products is larger than the states
         with df.Trainer(small(kind), optimizer=df.optim.SGD(lr=0.1), devices=["cpu"]) as trainer:
             x = np.zeros((steps, 3, 2), np.float32) + np.float32(0.5)
             losses = [trainer.step({"x": x, "labels": np.array([0, 1, 2])}) for _ in range(2)]
             assert np.isfinite(losses).all()
             (plan,) = [p for name, p in trainer.programs.plans().items() if name.startswith("joint")]
             peaks.append(plan.peak_bytes)
-    assert peaks[2] - peaks[1] == pytest.approx(10 * (peaks[1] - peaks[0]), rel=0.01)
+    assert peaks[2] - peaks[1] == pytest.approx(8 * (peaks[1] - peaks[0]), rel=0.01)
     assert peaks[2] < 100_000 * 3 * 4 * 4 * 20  # a few stacks of gates
 
 
@@ -142,3 +142,14 @@ def test_a_tuned_model_saved_as_onnx_runs_in_onnxruntime(tmp_path):
         found = df.Session(df.load(str(tmp_path / f"{file}.onnx")), devices=["cpu"]).run({"x": x})["logits"]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         assert np.abs(expected - before).max() > 1e-2
+
+
+def test_gates_and_their_gradient_lie_in_the_bytes_of_what_they_are_made_from():
+    """The largest tensors of an LSTM: x of all gates, the gates after their activation, and the gradient of x."""
+    steps = 1_000
+    with df.Trainer(small("lstm", hidden=32), devices=["cpu"], memory="1x") as trainer:
+        trainer.step({"x": np.ones((steps, 3, 2), np.float32), "labels": np.array([0, 1, 2])})
+        plan = trainer.plans()["joint-True"]
+    (lstm, gradient) = (s for segment in plan.segments for s in segment.steps if s.node.op.name.startswith("lstm"))
+    offsets = {lstm.inputs[0].offset, lstm.outputs[3].offset, gradient.inputs[1].offset, gradient.outputs[0].offset}
+    assert len(offsets) == 1

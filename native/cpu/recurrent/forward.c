@@ -5,7 +5,8 @@
  *   gru   z, s = sigmoid of x[t] + q; n = tanh(x[t] + s q); h = n + z (h - n)
  *   rnn   h = tanh(x[t] + q), or its positive part
  *
- * A sequence that has ended keeps its state, with zeros for its gates. */
+ * A sequence that has ended keeps its state, with zeros for its gates. x of a step is read before
+ * anything of its size is written, which may therefore replace it: gates of an LSTM, y of rnn. */
 #include "recurrent/recurrent.h"
 #include "simd/vmath.h"
 
@@ -220,6 +221,7 @@ DF_KERNELS(recurrent) = {
                        .op = "lstm",
                        .name = "lstm f32 " DF_TEXT(DF_ISA),
                        .operands = "f32,f32,f32?,f32?,i32|i64?->f32,f32,f32,f32?,f32?",
+                       .inplace = "3<0",
                        .prepare = prepare,
                        .run = lstm_run},
     &(const df_kernel){.struct_size = sizeof(df_kernel),
@@ -232,6 +234,7 @@ DF_KERNELS(recurrent) = {
                        .op = "rnn",
                        .name = "rnn f32 " DF_TEXT(DF_ISA),
                        .operands = "f32,f32,f32?,i32|i64?->f32,f32",
+                       .inplace = "0<0",
                        .prepare = prepare,
                        .run = rnn_run},
     NULL};

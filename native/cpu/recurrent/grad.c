@@ -8,6 +8,7 @@
  *         dx[t] = (dz, ds, dn), dq[t] = (dz, ds, dn s); dh = dq[t] r + z d; h' is h before the step
  *   rnn   dx[t] = d (1 - y[t]^2), or d where y[t] > 0; dh = dx[t] r
  *
+ * The gates of a step are read before its dx is written, which an LSTM's may therefore replace.
  * Where a sequence has ended d goes on to the step before, and dx is zero. */
 #include "recurrent/recurrent.h"
 #include "simd/vmath.h"
@@ -246,6 +247,7 @@ DF_KERNELS(recurrent_grad) = {
                        .op = "lstm_grad",
                        .name = "lstm_grad f32 " DF_TEXT(DF_ISA),
                        .operands = "f32,f32,f32,f32?,f32?,f32?,f32?,i32|i64?->f32,f32?,f32?",
+                       .inplace = "0<1",
                        .prepare = prepare,
                        .run = lstm_run},
     &(const df_kernel){.struct_size = sizeof(df_kernel),
