@@ -66,7 +66,7 @@ __version__ = VERSION
 install_operators(lambda: importlib.import_module("dataflow.ops.rules.overloads"))
 
 # Submodules, and names that live in one: loaded at first use.
-_MODULES = ("losses", "metrics", "ops", "optim", "schedules", "testing")
+_MODULES = ("callbacks", "losses", "metrics", "ops", "optim", "schedules", "testing")
 _NAMES = {
     "Algorithms": "planning.algorithms",
     "CDevice": "cdevice.library",

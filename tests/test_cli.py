@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -221,6 +222,16 @@ def test_finetune_trains_what_its_options_say(run: Any, model: Path, data: Path,
     result = run("finetune", model, "--data", data, "--memory", 64, "--force", "-o", target)
     assert result.code == 2
     assert "64 bytes) are too few for a training step" in result.err
+
+
+def test_finetune_writes_what_can_be_watched(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+    options = ("--tensorboard", tmp_path / "board", "--log", tmp_path / "log.csv", "--plot", "-", "--epochs", 3)
+    result = run("finetune", model, "--data", data, *options, "--json", "-o", tmp_path / "t.mlp")
+    assert result.code == 0, result.err
+    assert len(list((tmp_path / "board").glob("events.out.tfevents.*"))) == 1
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 4
+    assert re.search(r"^loss +[▁▂▃▄▅▆▇█]{3}  ", result.err, re.MULTILINE)
+    assert {"samples_per_second", "arena_bytes", "process_peak_bytes"} <= result.json["figures"].keys()
 
 
 def test_finetune_reads_tables(run: Any, model: Path, data: Path, tmp_path: Path) -> None:

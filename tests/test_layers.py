@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     "version", "errors", "_runtime", "host", "ir", "ops", "passes", "plugin", "lower", "planning", "cdevice", "execute",
     "compile", "engine", "series", "loaded", "state", "session", "model", "head_replacement", "gradients", "train",
-    "adapters", "losses", "metrics", "optim", "schedules", "testing", "cli", "__main__", "__init__",
+    "adapters", "callbacks", "losses", "metrics", "optim", "schedules", "testing", "cli", "__main__", "__init__",
 )  # fmt: skip
 # Modules of the core whose names plugins may import, beside those of ``dataflow`` itself.
-PUBLIC = ("errors", "losses", "metrics", "ops", "optim", "plugin", "schedules", "testing")
+PUBLIC = ("callbacks", "errors", "losses", "metrics", "ops", "optim", "plugin", "schedules", "testing")
 OTHERS = ("dataflow_cpu", "dataflow_cuda", "dataflow_numpy", "dataflow_onnx", "onnx")
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,19 +15,23 @@ from ..adapters.adapter import AdaptedModel
 from ..errors import InputError
 from ..model import Model
 from ..plugin.registry import registry_of
-from ..train.callbacks import Callback, EarlyStop, Event
+from ..train.callbacks import Callback, EarlyStop
 from ..train.data.batch import Request
 from ..train.data.dataset import Dataset
+from ..train.history import History
 from ..train.losses import CrossEntropy
 from ..train.losses.loss import LABELS
 from ..train.names import Names
 from ..train.rate_finder import RateCurve
 from ..train.trainer import Trainer
+from ..train.watch.charts import require_matplotlib
+from ..train.watch.loggers import CSV, JSONLines, TensorBoard
 from .adapter_options import adapted
 from .optimizer_options import names_in, optimizing
 from .options import renames
 
 _log = logging.getLogger("dataflow")
+_FEW = 3  # epochs, of which there is no curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Options:
     checkpoint: str | None
     resume: str | None
     log: str | None
+    tensorboard: str | None
+    plot: str | None
     execution: Mapping[str, Any]
     reading: Mapping[str, Any]
     adapters: Mapping[str, Any]
@@ -75,12 +79,17 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     """
     if options.patience is not None and options.val is None and not options.val_split:
         raise InputError("--patience needs --val or --val-split")
+    if options.plot not in (None, "-"):
+        require_matplotlib(options.plot)
     model, trainer, dataset = _prepared(model, options)
     rename = renames(options.renames)
     validation = None if options.val is None else Dataset(options.val, rename=rename, **options.reading)
     callbacks: list[Callback | str] = [*options.callbacks]
     if options.log is not None:
-        callbacks.append(_Log(Path(options.log), fresh=options.resume is None))
+        log = CSV if options.log.endswith(".csv") else JSONLines
+        callbacks.append(log(options.log, append=options.resume is not None))
+    if options.tensorboard is not None:
+        callbacks.append(TensorBoard(options.tensorboard))
     try:
         history = trainer.fit(
             dataset,
@@ -101,6 +110,8 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
         raise
     trainer.close()
     write(model)
+    if options.plot is not None:
+        _plot(history, options.plot)
     return {
         "epochs": len(history.epochs.get("epoch", ())),
         "steps": trainer.steps,
@@ -147,6 +158,15 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
     return model, trainer, dataset
 
 
+def _plot(history: History, path: str) -> None:
+    """Draws the steps' curves where there are too few epochs for any; ``-`` writes text to stderr."""
+    steps = len(history.epochs.get("epoch", ())) < _FEW
+    if path == "-":
+        sys.stderr.write(history.text(steps=steps) + "\n")
+    else:
+        history.plot(path, steps=steps)
+
+
 def _loss(names: Names, name: str, class_weights: str | None, data: Dataset) -> Any:
     loss = names.loss(name)
     if class_weights is None:
@@ -170,18 +190,3 @@ def _balanced(data: Dataset) -> list[float]:
     if not counts.all():
         raise InputError(f"--class-weights balanced: no sample has the class {int(np.argmin(counts))}")
     return [float(w) for w in counts.sum() / (len(counts) * counts)]
-
-
-class _Log:
-    """Writes a line of JSON per event."""
-
-    def __init__(self, path: Path, *, fresh: bool) -> None:
-        self._path = path
-        if fresh:
-            path.write_text("")
-
-    def __call__(self, event: Event) -> None:
-        figures = {k: v if math.isfinite(v) else None for k, v in event.metrics.items()}
-        line = {"kind": event.kind, "step": event.step, "epoch": event.epoch, **figures}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")

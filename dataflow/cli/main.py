@@ -165,7 +165,11 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--patience", type=click.IntRange(min=1), help="Epochs without a better validation before it ends.")
 @click.option("--checkpoint", type=click.Path(file_okay=False), help="Folder.")
 @click.option("--resume", metavar="auto|FILE", help="Go on from a checkpoint.")
-@click.option("--log", type=click.Path(dir_okay=False), metavar="FILE.jsonl", help="A line per step and epoch.")
+@click.option(
+    "--log", type=click.Path(dir_okay=False), metavar="FILE", help=".jsonl of steps and epochs, or .csv of epochs."
+)
+@click.option("--tensorboard", type=click.Path(file_okay=False), metavar="DIR", help="Event files for TensorBoard.")
+@click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE.png|-", help="Curves of the run; - as text.")
 @click.option("-o", "target", type=click.Path(), help="The trained model; not with --find-lr.")
 @click.option("--force", is_flag=True, help="Replace an existing output.")
 @optimizer_options

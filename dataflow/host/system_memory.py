@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,14 @@ def available_memory() -> tuple[int, int]:
     """
     found = [*_physical_memory(), *_control_groups(), *_resource_limits()]
     return min(found, default=(1 << 62, 1 << 62))
+
+
+def peak_memory() -> int:
+    """Bytes of memory that this process had at most so far."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def require_memory(count: int, what: str) -> None:

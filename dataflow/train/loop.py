@@ -6,7 +6,6 @@ import contextlib
 import copy
 import logging
 import platform
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from .progress import progress
 from .record import BEST, Record, slot_names
 from .schedules.runs import over
 from .stepper import Stepper
+from .watch.clock import Clock
 
 _log = logging.getLogger("dataflow")
 
@@ -136,12 +136,12 @@ class Fit:
     def _epoch(self) -> None:
         trainer, number, position = self.trainer, self.mark.epoch, self.mark.position
         means = copy.deepcopy(self.mark.means)
-        begun = time.perf_counter()
+        clock = Clock()
         batches = self.data.batches(
             self.batch_size, seed=trainer.seed, epoch=number, shuffle=self.shuffle, start=position, training=True
         )
         with contextlib.closing(batches):
-            for batch in batches:
+            for batch in clock.over(batches):
                 trainer.micro_batch(batch, means)
                 position += 1
                 self.progress.batch(number, position, figures(means))
@@ -153,7 +153,7 @@ class Fit:
             self._update(Mark(number, position, copy.deepcopy(means)))
         if not position:
             raise InputError(f"fit: epoch {number + 1} had no batches")
-        self._end_epoch(number + 1, means, time.perf_counter() - begun)
+        self._end_epoch(number + 1, means, clock.figures(trainer.plans()))
 
     def _update(self, mark: Mark) -> None:
         with InterruptsHeld():  # weights, mark and history advance together
@@ -168,7 +168,7 @@ class Fit:
         if isinstance(every, int) and self.trainer.steps % every == 0:
             self._save()
 
-    def _end_epoch(self, epoch: int, means: Mapping[str, RunningMean], seconds: float) -> None:
+    def _end_epoch(self, epoch: int, means: Mapping[str, RunningMean], clocked: Mapping[str, float]) -> None:
         row = figures(means)
         if self.validation is not None:
             found = self.trainer.evaluate(self.validation, batch_size=self.batch_size)
@@ -178,7 +178,7 @@ class Fit:
         weights = self._weights() if rule is not None and better and rule.restore_best else {}
         with InterruptsHeld():  # mark, history and early stop advance together
             self.mark = Mark(epoch, 0, self.trainer.means())
-            self.history.add_epoch({"epoch": epoch, **row, "seconds": seconds})
+            self.history.add_epoch({"epoch": epoch, **row, **clocked})
             if rule is not None and better:
                 self.best, self.waited, self.best_state = rule.figure(row), 0, weights
             elif rule is not None:
@@ -186,7 +186,7 @@ class Fit:
             self._judge()
             self._adapt()
         self.progress.epoch(epoch, row)
-        self._tell("epoch", epoch, row)
+        self._tell("epoch", epoch, {**row, **clocked})
         if self.saving is not None and self.saving.every == "epoch":
             self._save()
 

@@ -221,7 +221,9 @@ class Stepper(Evaluator):
         return Gradients(self.programs, lambda: self._pending)
 
     def update(self) -> dict[str, float]:
-        """Runs the optimizer on what was gathered; its figures: step, loss, lr, gradient_norm where norms are clipped.
+        """Runs the optimizer on what was gathered; its figures: step, loss, lr and gradient_norm.
+
+        The norm is that of the averaged gradient, before clipping.
 
         When no sample counted (all labels ignored) nothing changes and there are no figures. Ctrl-C waits for the end.
 
@@ -242,13 +244,14 @@ class Stepper(Evaluator):
             lr = self.optimizer.lr * factor
             if not math.isfinite(lr):
                 raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
+            squares = self.programs.squares()
             with InterruptsHeld():
                 self.discard()
                 step = self.steps + 1
                 norm = self.programs.update(self.updates.hyper(step, factor), weight, self.updates.frozen(step))
                 self.steps = step
-            found = {"step": float(self.steps), "loss": loss / weight, "lr": lr}
-        return {**found, "gradient_norm": norm} if self.updates.clips else found
+            norm = norm if self.updates.clips else math.sqrt(squares) / weight
+            return {"step": float(self.steps), "loss": loss / weight, "lr": lr, "gradient_norm": norm}
 
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest for each.

@@ -31,6 +31,7 @@ import numpy as np
 import dataflow as df
 from dataflow import ops
 from dataflow.train import checkpoint
+from dataflow.train.watch.clock import FIGURES
 
 SAMPLES, BATCH, ACCUMULATE, EPOCHS = 60, 5, 2, 10
 HANGING = 60.0  # seconds without a word from a process after which it counts as hanging
@@ -161,7 +162,7 @@ def _differences(run: Path, undisturbed: Path) -> list[str]:
 def _timeless(made: checkpoint.Checkpoint) -> dict[str, Any]:
     """The counters without the seconds that epochs took, as text: nan equals nan there."""
     history = {**made.counters["history"]}
-    history["epochs"] = {name: column for name, column in history["epochs"].items() if name != "seconds"}
+    history["epochs"] = {name: column for name, column in history["epochs"].items() if name not in FIGURES}
     return {key: json.dumps(value) for key, value in {**made.counters, "history": history}.items()}
 
 

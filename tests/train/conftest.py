@@ -73,6 +73,12 @@ class LinearPrograms:
             squares = np.asarray(sum(np.square(g).sum() for g in self.gathered.values()), np.float32)
         return {**terms, SQUARES: squares}
 
+    def squares(self) -> float:
+        return float(sum(np.square(g.astype(np.float64)).sum() for g in self.gathered.values()))
+
+    def plans(self) -> dict[str, Any]:
+        return {}
+
     def gradients(self) -> dict[str, np.ndarray]:
         return self.gathered
 

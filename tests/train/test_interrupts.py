@@ -16,6 +16,7 @@ import pytest
 import dataflow as df
 from dataflow.train.callbacks import Event
 from dataflow.train.interrupts import InterruptsHeld
+from dataflow.train.watch.clock import FIGURES
 
 FILES = ("train/fit.py", "train/trainer.py", "train/checkpoint.py", "train/history.py", "train/interrupts.py")
 QUIET: dict[str, Any] = {"progress": False}
@@ -59,7 +60,7 @@ def run_of(linear: ModuleType, folder: Path, every: Any, stop: bool) -> tuple[An
 
 
 def outcome(trainer: Any, history: df.train.History) -> tuple[Any, ...]:
-    columns = {name: column for name, column in history.epochs.items() if name != "seconds"}
+    columns = {name: column for name, column in history.epochs.items() if name not in FIGURES}
     return trainer.programs.state(), columns, history.steps, trainer.steps
 
 

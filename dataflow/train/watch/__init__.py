@@ -1,0 +1,1 @@
+"""Watching a run: its clock and memory, statistics of tensors, logs and charts."""
