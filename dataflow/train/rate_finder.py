@@ -35,7 +35,7 @@ class RateCurve:
         rates: learning rates, growing.
         losses: before the step at each rate.
         smoothed: means of neighbouring losses.
-        suggestion: the rate at which the mean loss falls most steeply; None where it never falls.
+        suggestion: the rate at which the mean loss falls most steeply before it is least; None where it never falls.
     """
 
     rates: Sequence[float]
@@ -137,10 +137,11 @@ def _curve(rates: np.ndarray[Any, Any], losses: Sequence[float]) -> RateCurve:
         near = min(reach, index, len(losses) - 1 - index)
         smoothed.append(float(np.mean(losses[index - near : index + near + 1])))
     suggestion = None
-    if len(smoothed) >= 5:
-        slopes = np.gradient(np.array(smoothed))
+    least = int(np.argmin(smoothed)) if smoothed else 0
+    if least > 2 * reach:  # at both ends few losses are averaged, and behind the least one it has begun to diverge
+        slopes = np.gradient(np.array(smoothed[: least + 1]))[reach:-1]
         steepest = int(np.argmin(slopes))
-        suggestion = float(rates[steepest]) if slopes[steepest] < 0.0 else None
+        suggestion = float(rates[reach + steepest]) if slopes[steepest] < 0.0 else None
     return RateCurve(rates[: len(losses)].tolist(), list(losses), smoothed, suggestion)
 
 

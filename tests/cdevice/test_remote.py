@@ -53,7 +53,7 @@ def test_training_with_both_memories_gives_the_recorded_losses(remote, name):
     model = recording(name)
     rate = 3e-3 if name == "resnet" else 1e-2
     with df.Trainer(
-        model, optimizer=df.optim.AdamW(lr=rate), devices=DEVICES, registry=remote, accumulate=1
+        model, optimizer=df.optim.AdamW(lr=rate, no_decay=()), devices=DEVICES, registry=remote, accumulate=1
     ) as trainer:
         batches = zip(data["x"][:8].astype(np.float32), data["y"][:8].astype(np.int64), strict=True)
         losses = [trainer.step({"x": x, "labels": y}) for x, y in batches]
@@ -97,3 +97,29 @@ def test_a_fallback_is_said_once(remote, caplog):
     session.run(np.zeros(64, np.float32))
     session.run(np.zeros(32, np.float32))
     assert [r.levelname for r in caplog.records].count("WARNING") == 1
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "average"),
+    [(df.optim.Adafactor(groups=[df.optim.Group("bias", optimizer=df.optim.SGD(lr=0.1))]), "ema:decay=0.5"),
+     (df.optim.ScheduleFreeAdamW(lr=0.05), None)],
+)  # fmt: skip
+def test_slots_of_other_shapes_and_averages_lie_on_the_device(remote, optimizer, average):
+    data = recorded("mlp")
+    batch = {"x": data["x"][0].astype(np.float32), "labels": data["y"][0].astype(np.int64)}
+    found = []
+    for devices in (DEVICES, ["cpu"]):
+        with df.Trainer(
+            recording("mlp"), optimizer=optimizer, average=average, devices=devices, registry=remote, clip_norm=1.0
+        ) as trainer:
+            losses = [trainer.step(batch) for _ in range(4)]
+            state = trainer.programs.state()
+            trainer.programs.load_state(state)
+            losses += [trainer.step(batch), trainer.evaluate(batch)["loss"]]
+            found.append((losses, state, trainer.predict({"x": batch["x"]})["logits"]))
+            keys = trainer.programs.engine.variables.names()
+            assert any(k.startswith("remote:0/optimizer/") for k in keys) == (devices == DEVICES)
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-4)
+    np.testing.assert_allclose(found[0][2], found[1][2], rtol=1e-3, atol=1e-4)
+    for name, array in found[1][1].items():
+        np.testing.assert_allclose(found[0][1][name], array, rtol=2e-3, atol=1e-5, err_msg=name)

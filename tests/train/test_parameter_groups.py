@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import dataflow as df
+from dataflow.plugin import scalars, scaled
 from dataflow.train.optimizers.layers import layers_of
 from tests.support import Stopped, recorded, stopping_at
-from tests.train.test_optimizers import compare, trained
+from tests.train.test_optimizers import compare, gradients, trained
 from tests.train.test_training import data, model
 
 O = df.optim
@@ -180,3 +181,79 @@ def test_a_resumed_run_has_the_same_bits(optimizer: Any, average: Any, at: int, 
 def test_impossible_settings_are_refused(make: Any, message: str) -> None:
     with pytest.raises(df.InputError, match=message):
         make()
+
+
+def test_tied_weights_are_one_parameter_of_groups_and_averages() -> None:
+    g = df.GraphBuilder()
+    table = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
+    h = df.ops.gather(g.parameter("table", table), g.input("x", df.int64, ("B",)), axis=0)
+    g.output("y", df.ops.matmul(h, g.parameter("out", table.T.copy())))
+    made = df.Model(g.build())
+    batch = {"x": np.array([0, 2, 3]), "labels": np.array([1, 3, 0])}
+    optimizer = O.SGD(lr=1.0, groups=[O.Group("out", lr=0.125)])
+    assert rates(optimizer, made) == {"table": (0.125, 0.0)}
+    with df.Trainer(made, optimizer=optimizer, average=O.EMA(0.5), devices=["cpu"]) as trainer:
+        for _ in range(3):
+            trainer.step(batch)
+        mean = trainer.model.parameters["table"].array
+        np.testing.assert_array_equal(trainer.model.parameters["out"].array, mean.T)
+        np.testing.assert_allclose(trainer.predict({"x": batch["x"]})["y"], mean[batch["x"]] @ mean.T, rtol=1e-5)
+        trainer.averaged = False
+        assert not np.array_equal(trainer.model.parameters["table"].array, mean)
+        with pytest.raises(df.InputError, match="averaged is 1"):
+            trainer.averaged = 1
+
+
+def test_the_best_epoch_comes_back_with_its_averages() -> None:
+    rule = df.EarlyStop(monitor="val_loss", patience=1, mode="max")  # a loss that falls: the first epoch is the best
+    trainer = df.Trainer(model(), optimizer=O.SGD(lr=0.1), average="ema:decay=0.5", devices=["cpu"])
+    history = trainer.fit(data(), data(), epochs=5, early_stop=rule, **QUIET)
+    assert len(history["loss"]) == 2
+    assert trainer.evaluate(data())["loss"] == history["val_loss"][0]
+
+
+class Momentum:
+    """An optimizer of somebody else: no dataclass, a slot that starts at 1, another only for matrices."""
+
+    lr, schedule, hyper_size = 0.5, None, 1
+    slots = (
+        O.Slot("velocity", start=1.0),
+        O.Slot("rows", shape=lambda shape: shape[:1] if len(shape) == 2 else None),
+    )
+
+    def hyper(self, step: int, lr: float) -> np.ndarray:
+        return np.array([lr], np.float32)
+
+    def build(self, g: Any, param: Any, grad: Any, slots: Any, hyper: Any, scale: Any) -> tuple[Any, ...]:
+        assert len(slots) == (2 if param.type.rank == 2 else 1)
+        (lr,) = scalars(hyper, param)
+        velocity = df.ops.add(df.ops.mul(slots[0], 0.5), scaled(grad, scale))
+        kept = [df.ops.add(rows, 1.0) for rows in slots[1:]]
+        return df.ops.sub(param, df.ops.mul(velocity, lr)), velocity, *kept
+
+
+def test_optimizers_of_others_declare_slots_of_any_shape() -> None:
+    trainer = df.Trainer(model(), optimizer=Momentum(), average="swa", devices=["cpu"])
+    before = {name: p.array.copy() for name, p in trainer.model.parameters.items()}
+    trainer.step(data())
+    state = trainer.programs.state()
+    assert state["optimizer/rows/w1"].tolist() == [1.0] * 6
+    assert "optimizer/rows/b1" not in state
+    gradient = gradients({n: a.astype(np.float64) for n, a in before.items()})[1]["b1"]
+    np.testing.assert_allclose(state["optimizer/velocity/b1"], 0.5 + gradient, rtol=1e-5)
+    np.testing.assert_allclose(state["parameters/b1"], before["b1"] - 0.5 * (0.5 + gradient), rtol=1e-5)
+    with pytest.raises(df.InputError, match="Momentum: groups need an optimizer that is a dataclass"):
+        Momentum.groups = [O.Group("w1", lr=1.0)]
+        try:
+            rates(Momentum())
+        finally:
+            del Momentum.groups
+
+
+def test_an_optimizer_that_loses_a_slot_is_named() -> None:
+    class Careless(Momentum):
+        def build(self, *arguments: Any) -> tuple[Any, ...]:
+            return super().build(*arguments)[:2]
+
+    with pytest.raises(df.PluginError, match=r"Careless: build\(\) gave 2 values for 'w1'; expected .* 2 slots"):
+        df.Trainer(model(), optimizer=Careless(), devices=["cpu"]).step(data())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dataflow import GraphBuilder, InputError, TensorType, Value, ops
-from dataflow.plugin import Event, Named, Schedule, Target, hookimpl, pair, summed
+from dataflow.plugin import Event, Named, Schedule, Target, hookimpl, pair, scalars, scaled, summed, toward
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Signum:
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
     ) -> tuple[Value, ...]:
         """The new parameter and mean; the gradient is ``grad * scale``."""
-        mean = ops.add(ops.mul(slots[0], self.beta), ops.mul(ops.mul(grad, scale), 1.0 - self.beta))
-        lr, decay = (ops.reshape(ops.slice(hyper, starts=(i,), stops=(i + 1,), steps=(1,)), shape=()) for i in (0, 1))
+        mean = toward(slots[0], scaled(grad, scale), 1.0 - self.beta)
+        lr, decay = scalars(hyper, param)
         new = ops.sub(param, ops.add(ops.mul(ops.sign(mean), lr), ops.mul(param, decay)))
         return new, mean
 
