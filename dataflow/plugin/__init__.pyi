@@ -73,8 +73,13 @@ from ..train.losses import pair as pair
 from ..train.losses import summed as summed
 from ..train.metrics import Gathered as Gathered
 from ..train.metrics import Metric as Metric
+from ..train.optimizers import Grouped as Grouped
 from ..train.optimizers import Optimizer as Optimizer
 from ..train.optimizers import Schedule as Schedule
+from ..train.optimizers import Slot as Slot
+from ..train.optimizers.terms import scalars as scalars
+from ..train.optimizers.terms import scaled as scaled
+from ..train.optimizers.terms import toward as toward
 from .device import Backend as Backend
 from .device import BoundSegment as BoundSegment
 from .device import Buffer as Buffer

@@ -1,4 +1,4 @@
-"""By name: loss ``huber``, metric ``within``, optimizer ``signum``, schedule ``harmonic``, callback ``best``."""
+"""By name: loss ``fair``, metric ``within``, optimizer ``signum``, schedule ``harmonic``, callback ``best``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dataflow.plugin import Event, Named, Schedule, Target, hookimpl, pair, scal
 
 
 @dataclass(frozen=True)
-class Huber:
-    """Squares of differences up to ``delta``, beyond it their absolute values.
+class Fair:
+    """Squares of small differences, absolute values of large ones: c^2 (|d| / c - log(1 + |d| / c)) (Fair 1974).
 
     Attributes:
-        delta: where the two meet.
+        c: where the one passes into the other.
     """
 
-    delta: float = 1.0
+    c: float = 1.0
 
     skips = ()  # ops at the model's end whose input the loss would read instead of their result
     metrics = ("within",)
@@ -30,15 +30,14 @@ class Huber:
     def target(self, output: TensorType, labels: TensorType) -> Target:
         """Values and labels of one shape."""
         if output.rank != labels.rank:
-            raise InputError(f"huber: labels {labels} don't fit the output {output}; they must have its shape")
+            raise InputError(f"fair: labels {labels} don't fit the output {output}; they must have its shape")
         return Target(output, TensorType(output.dtype, output.shape))
 
     def elements(self, target: Target, output: Value, labels: Value) -> tuple[Value, Value]:
         """The loss of each element, and its weight; sums of both over the batch give the mean."""
         y, t = pair(output, labels)
-        distance = ops.abs(ops.sub(y, t))
-        near = ops.minimum(distance, self.delta)  # d d / 2 up to delta, then delta (d - delta / 2)
-        loss = ops.mul(near, ops.sub(distance, ops.mul(near, 0.5)))
+        distance = ops.mul(ops.abs(ops.sub(y, t)), 1.0 / self.c)
+        loss = ops.mul(ops.sub(distance, ops.log(ops.add(distance, 1.0))), self.c**2)
         return loss, _ones(loss)
 
 
@@ -114,8 +113,8 @@ def _ones(like: Value) -> Value:
 
 @hookimpl
 def dataflow_losses() -> Iterable[Named]:
-    """``df.Trainer(model, "huber")``, ``--loss huber``."""
-    return [Named("huber", Huber)]
+    """``df.Trainer(model, "fair")``, ``--loss fair``."""
+    return [Named("fair", Fair)]
 
 
 @hookimpl
