@@ -52,6 +52,10 @@ class Registry:
         names = ", ".join(plugin.name for plugin in self.plugins)
         return f"Registry(plugins: {names}; devices: {', '.join(self.devices)}; {len(self.ops)} ops)"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The same for IPython and hypothesis, which print the fields of records otherwise."""
+        printer.text(repr(self))
+
     @staticmethod
     def load(extra: Iterable[object] = (), *, without: Collection[str] = ()) -> Registry:
         """The installed plugins but those named by ``without``, and ``extra`` objects or modules with hooks."""
