@@ -92,35 +92,32 @@ class Adam(Grouped):
         """Mean and mean square of the gradients; with ``amsgrad`` the largest mean square."""
         return ("m", "v", "largest") if self.amsgrad else ("m", "v")
 
-    @property
-    def hyper_size(self) -> int:
-        """Four numbers, and one for the decay."""
-        return 5
+    hyper_size = 7
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
-        """What ``adamw_step`` reads, without decay; and the decay."""
+        """What ``adamw_step`` reads, without decay; the decay; for AMSGrad the rates of m and of the largest v."""
         first, second = self.betas
-        return np.array([lr, 0.0, 1.0 - first**step, 1.0 - second**step, self.weight_decay], np.float32)
+        rest_m, rest_v = 1.0 - first**step, 1.0 - second**step
+        return np.array([lr, 0.0, rest_m, rest_v, self.weight_decay, lr / rest_m, rest_v**-0.5], np.float32)
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
     ) -> tuple[Value, ...]:
         """The new parameter, m and v, and the largest v."""
         first, second = self.betas
-        lr, _, rest_m, rest_v, decay = scalars(hyper, param)
-        if self.weight_decay or self.amsgrad:
-            grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
-            scale = g.scalar(1.0, float32)
+        decay, of_m, of_v = scalars(span(hyper, 4, 7), param)
+        gradient = decayed_gradient(param, grad, scale, decay, self.weight_decay)
         if not self.amsgrad:
+            if self.weight_decay:
+                grad, scale = gradient(), g.scalar(1.0, float32)
             new: tuple[Value, ...] = ops.adamw_step(
                 param, grad, *slots, span(hyper, 0, 4), scale, beta1=first, beta2=second, epsilon=self.epsilon
             )
             return new
-        m, v, largest = slots
-        m, v = toward(m, grad, 1.0 - first), toward(v, square(grad), 1.0 - second)
-        largest = ops.maximum(largest, v)
-        bottom = ops.add(ops.sqrt(ops.div(largest, rest_v)), self.epsilon)
-        return ops.sub(param, ops.mul(ops.div(m, bottom), ops.div(lr, rest_m))), m, v, largest
+        m, v = toward(slots[0], gradient(), 1.0 - first), toward(slots[1], square(gradient()), 1.0 - second)
+        largest = ops.maximum(slots[2], v)
+        bottom = ops.add(ops.mul(ops.sqrt(largest), of_v), self.epsilon)
+        return ops.sub(param, ops.mul(ops.div(m, bottom), of_m)), m, v, largest
 
 
 @dataclass(frozen=True)
@@ -150,9 +147,9 @@ class Adamax(Grouped):
     ) -> tuple[Value, ...]:
         """The new parameter, mean and infinity norm."""
         rate, decay = scalars(hyper, param)
-        grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
-        m = toward(slots[0], grad, 1.0 - self.betas[0])
-        largest = ops.maximum(ops.mul(slots[1], self.betas[1]), ops.add(ops.abs(grad), self.epsilon))
+        gradient = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+        m = toward(slots[0], gradient(), 1.0 - self.betas[0])
+        largest = ops.maximum(ops.mul(slots[1], self.betas[1]), ops.add(ops.abs(gradient()), self.epsilon))
         return ops.sub(param, ops.mul(ops.div(m, largest), rate)), m, largest
 
 
@@ -189,24 +186,29 @@ class NAdam(Grouped):
         return self.betas[0] * (1.0 - 0.5 * 0.96 ** (steps * self.momentum_decay))
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
-        """Factors on the gradient and on its mean, 1 / sqrt(1 - beta2^step), and the decay."""
+        """The gradient's factor by its mean's, the latter, 1 / sqrt(1 - beta2^step), and the decay."""
         # The product of all momenta so far is subtracted from 1: below beta1^n < 2^-60 the rest of it changes nothing.
         most = step if self.betas[0] == 0.0 else min(step, math.ceil(-42.0 / math.log(self.betas[0])))
         product = float(np.prod(self._momenta(np.arange(1, most + 1, dtype=np.float64))))
         now, next_ = self._momenta(step), self._momenta(step + 1)
         of_grad, of_mean = lr * (1.0 - now) / (1.0 - product), lr * next_ / (1.0 - product * next_)
         inverse = (1.0 - self.betas[1] ** step) ** -0.5
-        return np.array([of_grad, of_mean, inverse, self.weight_decay], np.float32)
+        return np.array([(of_grad / of_mean if lr else 0.0), of_mean, inverse, self.weight_decay], np.float32)
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
     ) -> tuple[Value, ...]:
         """The new parameter, m and v."""
-        of_grad, of_mean, inverse, decay = scalars(hyper, param)
-        grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
-        m, v = toward(slots[0], grad, 1.0 - self.betas[0]), toward(slots[1], square(grad), 1.0 - self.betas[1])
-        ahead = ops.add(ops.mul(grad, of_grad), ops.mul(m, of_mean))
-        return ops.sub(param, ops.div(ahead, ops.add(ops.mul(ops.sqrt(v), inverse), self.epsilon))), m, v
+        ratio, of_mean, inverse, decay = scalars(hyper, param)
+        gradient = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+        m = toward(slots[0], gradient(), 1.0 - self.betas[0])
+        v = toward(slots[1], square(gradient()), 1.0 - self.betas[1])
+        ahead = ops.add(m, ops.mul(gradient(), ratio))
+        return (
+            ops.sub(param, ops.div(ops.mul(ahead, of_mean), ops.add(ops.mul(ops.sqrt(v), inverse), self.epsilon))),
+            m,
+            v,
+        )
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,8 @@ class RAdam(Grouped):
     ) -> tuple[Value, ...]:
         """The new parameter, m and v."""
         plain, adaptive, decay = scalars(hyper, param)
-        grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
-        m, v = toward(slots[0], grad, 1.0 - self.betas[0]), toward(slots[1], square(grad), 1.0 - self.betas[1])
+        gradient = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+        m = toward(slots[0], gradient(), 1.0 - self.betas[0])
+        v = toward(slots[1], square(gradient()), 1.0 - self.betas[1])
         factor = ops.add(ops.div(adaptive, ops.add(ops.sqrt(v), self.epsilon)), plain)
         return ops.sub(param, ops.mul(m, factor)), m, v

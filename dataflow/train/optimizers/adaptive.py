@@ -61,14 +61,14 @@ class RMSprop(Grouped):
     ) -> tuple[Value, ...]:
         """The new parameter and slots."""
         lr, decay = scalars(hyper, param)
-        grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
-        v = toward(slots[0], square(grad), 1.0 - self.alpha)
+        gradient = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+        v = toward(slots[0], square(gradient()), 1.0 - self.alpha)
         new, variance = [v], v
         if self.centered:
-            mean = toward(slots[1], grad, 1.0 - self.alpha)
+            mean = toward(slots[1], gradient(), 1.0 - self.alpha)
             variance = ops.maximum(ops.sub(v, square(mean)), 0.0)  # rounding may leave it below 0
             new.append(mean)
-        step = ops.div(grad, ops.add(ops.sqrt(variance), self.epsilon))
+        step = ops.div(gradient(), ops.add(ops.sqrt(variance), self.epsilon))
         if self.momentum:
             step = ops.add(ops.mul(slots[-1], self.momentum), step)
             new.append(step)
@@ -115,9 +115,9 @@ class Adagrad(Grouped):
     ) -> tuple[Value, ...]:
         """The new parameter and sum."""
         lr, decay = scalars(hyper, param)
-        grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
-        total = ops.add(slots[0], square(grad))
-        return ops.sub(param, ops.mul(ops.div(grad, ops.add(ops.sqrt(total), self.epsilon)), lr)), total
+        gradient = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+        total = ops.add(slots[0], square(gradient()))
+        return ops.sub(param, ops.mul(ops.div(gradient(), ops.add(ops.sqrt(total), self.epsilon)), lr)), total
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ class Adadelta(Grouped):
     ) -> tuple[Value, ...]:
         """The new parameter and mean squares."""
         lr, decay = scalars(hyper, param)
-        grad = decayed_gradient(param, grad, scale, decay, self.weight_decay)
-        v = toward(slots[0], square(grad), 1.0 - self.rho)
+        gradient = decayed_gradient(param, grad, scale, decay, self.weight_decay)
+        v = toward(slots[0], square(gradient()), 1.0 - self.rho)
         ratio = ops.sqrt(ops.div(ops.add(slots[1], self.epsilon), ops.add(v, self.epsilon)))
-        step = ops.mul(ratio, grad)
+        step = ops.mul(ratio, gradient())
         return ops.sub(param, ops.mul(step, lr)), v, toward(slots[1], square(step), 1.0 - self.rho)

@@ -54,8 +54,8 @@ class LAMB(Grouped):
     ) -> tuple[Value, ...]:
         """The new parameter, m and v."""
         lr, decay, of_m, of_v = scalars(hyper, param)
-        grad = scaled(grad, scale)
-        m, v = toward(slots[0], grad, 1.0 - self.betas[0]), toward(slots[1], square(grad), 1.0 - self.betas[1])
+        m = toward(slots[0], scaled(grad, scale), 1.0 - self.betas[0])
+        v = toward(slots[1], square(scaled(grad, scale)), 1.0 - self.betas[1])
         step = ops.div(ops.mul(m, of_m), ops.add(ops.sqrt(ops.mul(v, of_v)), self.epsilon))
         step = ops.add(step, ops.mul(param, decay))
         length, size = norm(param), norm(step)

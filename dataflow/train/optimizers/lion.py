@@ -50,7 +50,6 @@ class Lion(Grouped):
     ) -> tuple[Value, ...]:
         """The new parameter and momentum."""
         lr, kept = scalars(hyper, param)
-        grad = scaled(grad, scale)
-        direction = ops.sign(toward(slots[0], grad, 1.0 - self.betas[0]))
+        direction = ops.sign(toward(slots[0], scaled(grad, scale), 1.0 - self.betas[0]))
         new = ops.sub(ops.mul(param, kept), ops.mul(direction, lr))
-        return new, toward(slots[0], grad, 1.0 - self.betas[1])
+        return new, toward(slots[0], scaled(grad, scale), 1.0 - self.betas[1])

@@ -78,9 +78,8 @@ class ScheduleFreeAdamW(Grouped):
         """The new parameter and slots."""
         lr, decay, inverse = scalars(hyper, param)
         *sequences, v = slots
-        grad = scaled(grad, scale)
-        v = toward(v, square(grad), 1.0 - self.betas[1])
-        step = ops.div(grad, ops.add(ops.mul(ops.sqrt(v), inverse), self.epsilon))
+        v = toward(v, square(scaled(grad, scale)), 1.0 - self.betas[1])
+        step = ops.div(scaled(grad, scale), ops.add(ops.mul(ops.sqrt(v), inverse), self.epsilon))
         step = ops.add(step, ops.mul(param, decay)) if self.weight_decay else step
         return *_sequences(step, sequences, lr, self.betas[0]), v
 

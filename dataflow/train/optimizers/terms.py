@@ -1,8 +1,13 @@
-"""Expressions that update rules are composed of; chains of elementwise ops become one pass over memory each."""
+"""Expressions that update rules are composed of; chains of elementwise ops become one pass over memory each.
+
+A chain ends at a value that several read, which then lies in memory. Rules therefore build the averaged gradient anew
+wherever they read it: that costs each pass a product, and saves one that writes the gradient.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ... import ops
 from ...ir.value import Value
@@ -31,10 +36,14 @@ def scaled(grad: Value, scale: Value) -> Value:
     return found
 
 
-def decayed_gradient(param: Value, grad: Value, scale: Value, decay: Value, used: float) -> Value:
-    """The averaged gradient and the decay, ``grad scale + decay param``; the former alone where ``used`` is 0."""
-    found = scaled(grad, scale)
-    return ops.add(found, ops.mul(param, decay)) if used else found
+def decayed_gradient(param: Value, grad: Value, scale: Value, decay: Value, used: float) -> Callable[[], Value]:
+    """What builds the averaged gradient and the decay, ``grad scale + decay param``; no decay where ``used`` is 0."""
+
+    def build() -> Value:
+        found = scaled(grad, scale)
+        return ops.add(found, ops.mul(param, decay)) if used else found
+
+    return build
 
 
 def toward(old: Value, new: Value, share: float | Value) -> Value:
