@@ -91,7 +91,8 @@ class _Folding:
     def compute(self, node: Node, kernel: Kernel) -> None:
         """Enters the results of a node."""
         arrays = [None if v is None else self._known[v] for v in node.inputs]
-        results = kernel.code(node.attributes, *arrays)
+        with np.errstate(all="ignore"):  # infinities and NaN are results, as on a device
+            results = kernel.code(node.attributes, *arrays)
         found = results if isinstance(results, tuple) else (results,)
         for value, array in zip(node.outputs, found, strict=False):
             if value is not None:

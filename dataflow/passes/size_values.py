@@ -191,7 +191,8 @@ class _Computing:
                     f"most is {MOST_BYTES}"
                 )
         try:
-            results: Any = self._kernels[node.op.name][0].code(attributes, *arrays)
+            with np.errstate(all="ignore"):  # infinities and NaN are results, as on a device
+                results: Any = self._kernels[node.op.name][0].code(attributes, *arrays)
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise InputError(f"{node.describe()}: it can't be computed for {_listed(self._sizes)}: {error}") from None
         found = results if isinstance(results, tuple) else (results,)

@@ -29,3 +29,13 @@ def test_a_mask_of_a_known_size_is_a_constant():
 def test_large_results_of_nodes_without_inputs_are_made_at_each_run(monkeypatch):
     monkeypatch.setattr(constant_folding, "SMALL", 40)
     assert planned(6) == ["range_", "less_equal", "where", "add"]
+
+
+def test_constants_that_overflow_are_infinite_without_a_warning():
+    """Warnings are errors in these tests."""
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, (2,))
+    large = g.constant(np.array([3e38, -3e38], np.float32))
+    g.output("y", df.ops.add(x, df.ops.mul(large, 10.0)))
+    found = df.Session(g.build(), devices=["cpu"]).run(np.zeros(2, np.float32))["y"]
+    np.testing.assert_array_equal(found, [np.inf, -np.inf])
