@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..errors import InputError
 from ..host.checks import number, text
 from ..host.numbers import integer
-from .stepper import Stepper
+from .changing import Changing
 
 
 @dataclass(slots=True)
@@ -19,23 +19,29 @@ class Event:
 
     Attributes:
         kind: ``step`` after an optimizer step, ``epoch`` after a pass over the data and its validation, ``end``.
-        trainer: whose run it is; its weights may be read.
+        trainer: whose run it is; its weights may be read, its ``lr_factor`` set, parameters frozen and unfrozen.
         step: optimizer steps done.
         epoch: passes done, from 1 at the first ``epoch`` event.
         metrics: figures by name: of the step, or of the epoch with ``val_`` before those of the validation.
         stopping: whether somebody called ``stop``.
+        batch_size: what somebody gave ``use_batch_size``.
     """
 
     kind: Literal["step", "epoch", "end"]
-    trainer: Stepper
+    trainer: Changing
     step: int
     epoch: int
     metrics: Mapping[str, float]
     stopping: bool = field(default=False, init=False)
+    batch_size: int | None = field(default=None, init=False)
 
     def stop(self) -> None:
         """Ends the run after this event."""
         self.stopping = True
+
+    def use_batch_size(self, batch_size: int) -> None:
+        """From the next epoch on micro-batches have so many samples; schedules still count optimizer steps."""
+        self.batch_size = integer("use_batch_size", batch_size)
 
 
 Callback = Callable[[Event], Any]

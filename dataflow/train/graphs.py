@@ -41,6 +41,7 @@ class Graphs:
         specialize: gives the model's graph for inputs of given types where it can't be bound to their sizes.
 
     Attributes:
+        updates: what an optimizer step does.
         statistics: names of the running statistics that training updates.
     """
 
@@ -54,7 +55,7 @@ class Graphs:
         kernels: Kernels,
         specialize: Callable[[Mapping[str, TensorType]], Graph | None],
     ) -> None:
-        self._graph, self._objective, self._updates = graph, objective, updates
+        self._graph, self._objective, self.updates = graph, objective, updates
         self._updates_statistics, self._drops = updates_statistics, drops
         self._kernels, self._specialize = kernels, specialize
         self.statistics = tuple(s.name.removeprefix(PENDING) for s in self._in_training(graph, True).states)
@@ -96,7 +97,7 @@ class Graphs:
         """One update of these parameters but those of ``frozen`` kinds, and of the statistics."""
         types = {v.name: v.type for v in self._graph.initializers}
         statistics = {name: type_ for name, type_ in types.items() if name in set(self.statistics)}
-        return update_graph({name: types[name] for name in trained}, self._updates, frozen, statistics)
+        return update_graph({name: types[name] for name in trained}, self.updates, frozen, statistics)
 
     def _bound(self, sizes: Mapping[str, int]) -> Graph:
         try:

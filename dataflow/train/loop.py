@@ -19,15 +19,16 @@ from ..ir.types import Array
 from ..version import VERSION
 from . import checkpoint as files
 from .callbacks import Callback, EarlyStop, Event
+from .changing import Changing
 from .checkpoint import Checkpoint
 from .data.dataset import Dataset
+from .freezing import Freezing
 from .history import History
 from .interrupts import InterruptsHeld
 from .metrics import RunningMean, figures
 from .progress import progress
 from .record import BEST, Record, slot_names
 from .schedules.runs import over
-from .stepper import Stepper
 from .watch.clock import Clock
 
 _log = logging.getLogger("dataflow")
@@ -73,7 +74,7 @@ class Fit:
 
     def __init__(
         self,
-        trainer: Stepper,
+        trainer: Changing,
         data: Dataset,
         validation: Dataset | None,
         epochs: int,
@@ -90,6 +91,7 @@ class Fit:
             raise InputError(f"fit: {trainer.pending} micro-batches of step() wait for the optimizer; call update()")
         self.trainer, self.data, self.validation = trainer, data, validation
         self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
+        self.given_batch_size = self.next_batch_size = batch_size  # callbacks change the next one
         self.callbacks, self.saving, self.early_stop = callbacks, saving, early_stop
         self.progress = progress(shown)
         self.history = History()
@@ -135,6 +137,8 @@ class Fit:
 
     def _epoch(self) -> None:
         trainer, number, position = self.trainer, self.mark.epoch, self.mark.position
+        if not position:
+            self.batch_size = self.next_batch_size
         means = copy.deepcopy(self.mark.means)
         clock = Clock()
         batches = self.data.batches(
@@ -241,6 +245,7 @@ class Fit:
         for callback in self.callbacks:
             callback(event)
         self.stopping |= event.stopping
+        self.next_batch_size = event.batch_size or self.next_batch_size
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 
@@ -267,11 +272,14 @@ class Fit:
             waited=self.waited,
             trainable=trainer.trainable,
             slots=slot_names(trainer.updates.all_slots()),
-            order=self._order(),
+            order=self._order(self.mark.position),
             origin=_origin(trainer),
             algorithms=trainer.execution.algorithms.used,
             optimizer=type(trainer.optimizer).__name__,
             data=self.signature,
+            freezing=trainer.freezing.state(),
+            lr_factor=trainer.lr_factor,
+            batch_sizes={"given": self.given_batch_size, "now": self.batch_size, "next": self.next_batch_size},
         )
         checkpoint = Checkpoint(tensors, record.counters(), files.fingerprint(trainer.model.graph))
         files.save(self.saving.folder, steps, checkpoint, self.saving.keep)
@@ -309,6 +317,9 @@ class Fit:
         rule = trainer.optimizer
         slots = trainer.updates.all_slots()
         record.check(state, path, trainer.model.graph, trainer.trainable, slots, type(rule).__name__)
+        if record.batch_sizes.get("given") == self.given_batch_size:
+            self.batch_size = record.batch_sizes.get("now", self.batch_size)
+            self.next_batch_size = record.batch_sizes.get("next", self.batch_size)
         position = self._position(record, path)
         # Everything fits: from here on the trainer changes.
         others = trainer.execution.algorithms.adopt(record.algorithms)
@@ -316,8 +327,10 @@ class Fit:
             _log.warning("%s: not bit for bit, since %d nodes use other algorithms than there", path, len(others))
         same = position and record.means.keys() == self.mark.means.keys()
         with InterruptsHeld():
+            if record.freezing:
+                trainer.apply_freezing(Freezing.from_state(record.freezing), record.steps)
             trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(BEST)})
-            trainer.steps = record.steps
+            trainer.steps, trainer.lr_factor = record.steps, record.lr_factor
         self.mark = self.saved = Mark(record.epoch, position, dict(record.means) if same else trainer.means())
         self.history, self.best, self.waited = record.history, record.best, record.waited
         self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(BEST)}
@@ -331,7 +344,7 @@ class Fit:
         Raises:
             InputError: within an epoch, and the data has another length.
         """
-        order = {key: value for key, value in self._order().items() if value != record.order.get(key)}
+        order = {key: value for key, value in self._order(record.position).items() if value != record.order.get(key)}
         if "samples" in order and record.position:
             raise InputError(
                 f"{path}: it was saved within an epoch over {record.order.get('samples')} samples, and the data has "
@@ -355,13 +368,13 @@ class Fit:
             raise InputError(f"{path}: damaged: it is at batch {record.position} of an epoch of {batches}")
         return 0 if order else record.position
 
-    def _order(self) -> dict[str, Any]:
-        """What the order of the data depends on, beside the epoch."""
+    def _order(self, position: int) -> dict[str, Any]:
+        """What the order of the data depends on, beside the epoch, at this position in it."""
         trainer = self.trainer
         return {
             "seed": trainer.seed,
             "shuffle": self.shuffle,
-            "batch_size": self.batch_size,
+            "batch_size": self.batch_size if position else self.next_batch_size,
             "accumulate": trainer.accumulate,
             "samples": self.data.length,
             "sampling": self.data.sampling,
@@ -369,7 +382,7 @@ class Fit:
         }
 
 
-def _origin(trainer: Stepper) -> dict[str, Any]:
+def _origin(trainer: Changing) -> dict[str, Any]:
     """What the bits of a result depend on, beside data and settings."""
     return {
         "version": VERSION,

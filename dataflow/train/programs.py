@@ -92,6 +92,7 @@ class Programs:
         )
         statistics = self._graphs.statistics
         self._trained = Trained(self.engine, self._graph, updates, trainable, statistics, ties)
+        self._frozen: frozenset[str] = frozenset()  # parameters
         self._kept: _Kept | None = None
         self._squares: float | None = 0.0  # of the accumulators: the sum after the last micro-batch; None: to be made
 
@@ -214,8 +215,18 @@ class Programs:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Names of the parameters that the loss depends on; known after the first micro-batch."""
-        return self._trained.reached
+        """Names of the parameters that the loss depends on, but for frozen ones; known after the first micro-batch."""
+        return tuple(name for name in self._trained.reached if name not in self._frozen)
+
+    def freeze(self, names: frozenset[str], updates: Updates) -> None:
+        """From now on these parameters have no gradients and no updates; what is kept of all of them stays.
+
+        Args:
+            names: of all that are frozen.
+            updates: what an optimizer step does; with the slots that it had.
+        """
+        self.engine.forget_programs()
+        self._frozen, self._updates, self._graphs.updates = names, updates, updates
 
     # ---- inference ------------------------------------------------------------------------------------
 
@@ -309,7 +320,7 @@ class Programs:
             self._resolve(given)
 
         def make(sizes: Mapping[str, int]) -> Graph:
-            return self._joint(given, sizes, first, values)
+            return self._joint(given, sizes, first, values, self._frozen)
 
         return self._program(("joint", first, *values), batch, make), batch
 
@@ -328,13 +339,20 @@ class Programs:
         return self._program(kind, {}, lambda _: self._graphs.update(self.trained, frozen)), batch
 
     def _joint(
-        self, batch: Mapping[str, Array], sizes: Mapping[str, int], first: bool, values: Sequence[str] = ()
+        self,
+        batch: Mapping[str, Array],
+        sizes: Mapping[str, int],
+        first: bool,
+        values: Sequence[str] = (),
+        frozen: frozenset[str] = frozenset(),
     ) -> Graph:
         bound = self._graphs.training(sizes, first, values)
         if self._fuse:
             bound = to_differentiate(bound, self.engine.placement, self.engine.registry, self._trained.changed())
-        joint = self._graphs.joint(bound, types_of(batch), self._trained.wanted, first)
-        self._trained.reached = joint.reached
+        wanted = [name for name in self._trained.wanted if name not in frozen]
+        joint = self._graphs.joint(bound, types_of(batch), wanted, first)
+        if not frozen:
+            self._trained.reached = joint.reached
         return joint.graph
 
     def _resolve(self, batch: Mapping[str, Array]) -> None:

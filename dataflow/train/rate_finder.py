@@ -16,12 +16,12 @@ import numpy as np
 from ..errors import InputError
 from ..host import checks
 from ..host.numbers import integer
+from .changing import Changing
 from .data.batch import Batch
 from .data.dataset import Dataset
 from .interrupts import InterruptsHeld
 from .metrics import RunningMean
 from .nonfinite import NonFiniteLoss
-from .stepper import Stepper
 
 _SMOOTHING = 0.9  # share of the running mean that stays; corrected for the first steps as Adam's means are
 _DIVERGED = 4.0  # times the least mean loss
@@ -47,7 +47,9 @@ class RateCurve:
         return "\n".join([*_plotted(self.rates, self.smoothed), _described(self)])
 
 
-def find_rate(trainer: Stepper, data: Dataset, lowest: float, highest: float, steps: int, batch_size: int) -> RateCurve:
+def find_rate(
+    trainer: Changing, data: Dataset, lowest: float, highest: float, steps: int, batch_size: int
+) -> RateCurve:
     """The losses of ``steps`` optimizer steps at rates from ``lowest`` to ``highest``.
 
     It ends sooner where the mean loss is four times the least, or a loss isn't finite.
@@ -75,13 +77,13 @@ def find_rate(trainer: Stepper, data: Dataset, lowest: float, highest: float, st
     rates = np.geomspace(lowest, highest, steps)
     with trainer.model.lock, _restored(trainer):
         begun = trainer.steps
-        trainer.schedule = lambda step: float(rates[step - begun]) / trainer.optimizer.lr
+        trainer.schedule = lambda step: float(rates[step - begun]) / (trainer.optimizer.lr * trainer.lr_factor)
         losses = _losses(trainer, data, steps, batch_size)
     return _curve(rates, losses)
 
 
 @contextlib.contextmanager
-def _restored(trainer: Stepper) -> Iterator[None]:
+def _restored(trainer: Changing) -> Iterator[None]:
     """A context after which training stands where it stood."""
     state, steps, schedule = trainer.programs.state(), trainer.steps, trainer.schedule
     try:
@@ -93,7 +95,7 @@ def _restored(trainer: Stepper) -> Iterator[None]:
             trainer.steps, trainer.schedule = steps, schedule
 
 
-def _losses(trainer: Stepper, data: Dataset, steps: int, batch_size: int) -> list[float]:
+def _losses(trainer: Changing, data: Dataset, steps: int, batch_size: int) -> list[float]:
     losses: list[float] = []
     mean, least = 0.0, math.inf
     with contextlib.closing(_batches(trainer, data, batch_size)) as batches:
@@ -116,7 +118,7 @@ def _losses(trainer: Stepper, data: Dataset, steps: int, batch_size: int) -> lis
     return losses
 
 
-def _batches(trainer: Stepper, data: Dataset, batch_size: int) -> Generator[Batch]:
+def _batches(trainer: Changing, data: Dataset, batch_size: int) -> Generator[Batch]:
     """Batches of epoch after epoch."""
     for epoch in range(1 << 62):
         count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -39,6 +40,9 @@ class Record:
         algorithms: by node, see ``Algorithms``.
         optimizer: name of its class; empty where an older version didn't say.
         data: what tells the data from other data, see ``Dataset.signature``; empty likewise.
+        freezing: see ``Freezing``; empty likewise.
+        lr_factor: what callbacks multiplied the learning rate by.
+        batch_sizes: ``given`` to ``fit``, of the pass ``now``, and of the ``next``; empty likewise.
     """
 
     steps: int
@@ -55,6 +59,9 @@ class Record:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     optimizer: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+    freezing: Mapping[str, Any] = field(default_factory=dict)
+    lr_factor: float = 1.0
+    batch_sizes: Mapping[str, int] = field(default_factory=dict)
 
     def counters(self) -> dict[str, Any]:
         """What JSON holds of it."""
@@ -89,6 +96,9 @@ class Record:
             algorithms=read.mapping("algorithms", lambda v: isinstance(v, str), "a name", otherwise={}),
             optimizer=read.entry("optimizer", lambda v: isinstance(v, str), "a name", ""),
             data=read.mapping("data", otherwise={}),
+            freezing=read.mapping("freezing", _is_counts, "counts by parameter", otherwise={}),
+            lr_factor=read.entry("lr_factor", lambda v: _is_number(v) and 0 < v < math.inf, "a number above 0", 1.0),
+            batch_sizes=read.mapping("batch_sizes", lambda v: _is_count(v) and v > 0, "a batch size", otherwise={}),
         )
 
     def check(
@@ -122,6 +132,10 @@ class Record:
         ):
             if not differences and [*there] != [*here]:
                 differences.append(f"the {label} differ: {_short(there)} there, {_short(here)} here")
+        counts = {name: count for table in self.freezing.values() for name, count in table.items()}
+        odd = [name for name, count in counts.items() if name not in trainable or count > self.steps]
+        if odd and not differences:
+            differences.append(f"it says that {odd[0]!r} is frozen, which can't be")
         differences = differences or self._missing(checkpoint.tensors, slots)
         if differences:
             more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
@@ -217,6 +231,10 @@ def _is_number(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+
+
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
 
 
 def _is_numbers(value: Any) -> bool:

@@ -17,6 +17,7 @@ from ..ir.types import Array
 from ..model import Model
 from .data.batch import Batch, as_array
 from .evaluator import Evaluator, count
+from .freezing import Freezing
 from .gradients import Gradients
 from .interrupts import InterruptsHeld
 from .joint import SQUARES
@@ -62,6 +63,7 @@ class Stepper(Evaluator):
     Attributes:
         steps: optimizer steps done.
         schedule: the factor of the learning rate by number of steps.
+        freezing: which parameters are frozen, and what they missed.
 
     Raises:
         InputError: another Trainer owns the model, or an option doesn't fit it.
@@ -94,6 +96,9 @@ class Stepper(Evaluator):
         )
         self.names, self.accumulate, self.seed, self.dropout = names, accumulate, seed, dropout
         self.steps = 0
+        self.freezing = Freezing()
+        self._lr_factor = 1.0
+        self._own_updates = updates  # as if nothing had been frozen
         self.schedule = names.schedule(updates.rule.schedule)
         self._pending = 0  # micro-batches since the last optimizer step
         self._sums = (0.0, 0.0)  # of their losses and weights
@@ -240,7 +245,7 @@ class Stepper(Evaluator):
             if weight == 0.0:
                 self.discard()
                 return {}
-            factor = self.schedule(self.steps)
+            factor = self.schedule(self.steps) * self._lr_factor
             lr = self.optimizer.lr * factor
             if not math.isfinite(lr):
                 raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
@@ -278,7 +283,7 @@ class Stepper(Evaluator):
                     f"profile: {self._pending} micro-batches wait for update(), and it would lose their gradients"
                 )
             arguments = self._arguments(Batch(_arrays(batch), None))
-            hyper = self.updates.hyper(self.steps + 1, self.schedule(self.steps))
+            hyper = self.updates.hyper(self.steps + 1, self.schedule(self.steps) * self._lr_factor)
             return self.programs.profile(arguments, hyper, rounds)
 
     def _begin(self, what: str, batch: Batch) -> dict[str, Array]:

@@ -22,6 +22,7 @@ from ..planning.memory_goal import memory_goal
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, registry_of
 from .callbacks import Callback, EarlyStop
+from .changing import Changing
 from .data.dataset import Dataset
 from .history import History
 from .loop import Fit, Saving
@@ -34,13 +35,12 @@ from .optimizers.protocol import Optimizer
 from .optimizers.updates import resolve
 from .parameters import select
 from .rate_finder import RateCurve, find_rate
-from .stepper import Stepper
 from .tied_weights import find_ties
 
 _log = logging.getLogger("dataflow")
 
 
-class Trainer(Stepper):
+class Trainer(Changing):
     """Trains parameters of a model; owns its weights until closed.
 
     Calls from several threads run one after the other.

@@ -1,0 +1,185 @@
+"""Freezing in mid-training, and changes of the rate and the batch size by callbacks, against formulas of PyTorch's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow import ops
+
+
+def model() -> df.Model:
+    """y = (x a) b + c."""
+    rng = np.random.default_rng(0)
+    g = df.GraphBuilder("two")
+    h = ops.matmul(g.input("x", df.float32, ("batch", 3)), g.parameter("a", rng.normal(size=(3, 4)).astype(np.float32)))
+    y = ops.matmul(h, g.parameter("b", rng.normal(size=(4, 1)).astype(np.float32)))
+    g.output("y", ops.add(y, g.parameter("c", np.zeros(1, np.float32))))
+    return df.Model(g.build())
+
+
+def data(n: int = 24) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(n, 3)).astype(np.float32)
+    return {"x": x, "labels": (x @ np.array([[1.0], [-2.0], [0.5]]) + 1).astype(np.float32)}
+
+
+class Adam:
+    """As torch.optim.Adam on the model above, in float64: a parameter without gradient is left out of a step."""
+
+    def __init__(self, made: df.Model, lr: float, betas: tuple[float, float], eps: float) -> None:
+        self.p = {name: np.array(made.parameters[name].array, np.float64) for name in "abc"}
+        self.m = {name: np.zeros_like(p) for name, p in self.p.items()}
+        self.v = {name: np.zeros_like(p) for name, p in self.p.items()}
+        self.t = dict.fromkeys("abc", 0)
+        self.lr, self.betas, self.eps = lr, betas, eps
+
+    def step(self, x: np.ndarray, y: np.ndarray, frozen: str = "", factor: float = 1.0) -> float:
+        h = x @ self.p["a"]
+        error = h @ self.p["b"] + self.p["c"] - y
+        d = 2 * error / error.size
+        gradients = {"a": x.T @ (d @ self.p["b"].T), "b": h.T @ d, "c": d.sum(0)}
+        moving = {name: g for name, g in gradients.items() if name not in frozen}
+        for name, g in moving.items():
+            b1, b2 = self.betas
+            self.t[name] += 1
+            self.m[name] = b1 * self.m[name] + (1 - b1) * g
+            self.v[name] = b2 * self.v[name] + (1 - b2) * g * g
+            m, v = self.m[name] / (1 - b1 ** self.t[name]), self.v[name] / (1 - b2 ** self.t[name])
+            self.p[name] = self.p[name] - factor * self.lr * m / (np.sqrt(v) + self.eps)
+        return float(np.sqrt(sum((g**2).sum() for g in moving.values())))
+
+
+def adam(**options: Any) -> Any:
+    return df.optim.Adam(lr=0.05, betas=(0.8, 0.95), epsilon=1e-6, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 1e9}, {"accumulate": 2}])
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_frozen_parameters_stay_and_go_on_as_pytorch_s_do(device: str, options: dict[str, Any]) -> None:
+    frozen_at = ["", "", "a", "a", "ac", "c", "c", "", "", "b", ""]
+    made, given = model(), data(12)
+    reference = Adam(made, 0.05, (0.8, 0.95), 1e-6)
+    with df.Trainer(made, "mse", adam(), devices=[device], **options) as trainer:
+        before = ""
+        for frozen in frozen_at:
+            for name in set(before) - set(frozen):
+                trainer.unfreeze(name)
+            for name in set(frozen) - set(before):
+                trainer.freeze(name)
+            assert set(trainer.frozen) == set(frozen)
+            before, halves = frozen, options.get("accumulate", 1)
+            norm = reference.step(given["x"].astype(np.float64), given["labels"].astype(np.float64), frozen)
+            for half in range(halves - 1):
+                trainer.forward({k: v[half * 6 : half * 6 + 6] for k, v in given.items()})
+                trainer.backward()
+            last = given if halves == 1 else {k: v[6:] for k, v in given.items()}
+            trainer.forward(last)
+            trainer.backward()
+            assert set(trainer.gradients) == set("abc") - set(frozen)
+            assert trainer.update()["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+            for name in "abc":
+                np.testing.assert_allclose(made.parameters[name].array, reference.p[name], rtol=2e-4, atol=1e-5)
+
+
+def test_a_frozen_layer_costs_no_gradient() -> None:
+    with df.Trainer(model(), "mse", adam(), devices=["numpy"]) as trainer:
+        trainer.step(data(4))
+        all_of_it = sum(len(segment.steps) for segment in trainer.plans()["joint-True"].segments)
+        trainer.freeze(["a", "b"])
+        trainer.step(data(4))
+        assert sum(len(segment.steps) for segment in trainer.plans()["joint-True"].segments) < all_of_it - 4
+
+
+def test_freezing_before_the_first_step_leaves_the_rest_for_later() -> None:
+    made = model()
+    with df.Trainer(made, "mse", adam(), devices=["cpu"]) as trainer:
+        trainer.freeze(["a", "b"])
+        begun = {name: np.array(made.parameters[name].array) for name in "abc"}
+        trainer.step(data(6))
+        for name in "abc":
+            assert np.array_equal(made.parameters[name].array, begun[name]) == (name != "c")
+        trainer.unfreeze()
+        trainer.step(data(6))
+        assert not any(np.array_equal(made.parameters[name].array, begun[name]) for name in "abc")
+        assert trainer.evaluate(data(6))["loss"] > 0
+
+
+def test_what_can_not_be_frozen_is_refused() -> None:
+    with df.Trainer(model(), "mse", adam(), trainable=["a", "c"], accumulate=2) as trainer:
+        for patterns, says in (
+            ("z*", "'z\\*' matches no parameter; nearest names"),
+            ("b", "'b' matches only what isn't trained"),
+            ("*", "no parameter would be left"),
+            (3, "freeze"),
+        ):
+            with pytest.raises(df.InputError, match=says):
+                trainer.freeze(patterns)
+        trainer.step(data(4))
+        with pytest.raises(df.InputError, match="1 micro-batches wait for update"):
+            trainer.freeze("a")
+        assert trainer.frozen == ()
+
+
+def run(folder: Path | None, **options: Any) -> tuple[dict[str, np.ndarray], Any, list[int]]:
+    """Two epochs frozen in part, at another rate, and with another batch size, as a callback says."""
+    sizes: list[int] = []
+
+    def change(event: df.callbacks.Event) -> None:
+        trainer = event.trainer
+        if event.kind == "step" and event.step == 3:
+            trainer.freeze("a")
+        if event.kind == "step" and event.step == 5:
+            trainer.lr_factor = 0.5
+            event.use_batch_size(4)
+        if event.kind == "step" and event.step == 9:
+            trainer.unfreeze("a")
+        if event.kind == "step" and event.step == options.get("stop"):
+            event.stop()
+
+    made = model()
+    with df.Trainer(made, "mse", adam(), devices=["cpu"], seed=3) as trainer:
+        counted = df.Dataset(data()).map(lambda s: s)
+        history = trainer.fit(
+            counted,
+            epochs=3,
+            batch_size=8 if options.get("given") is None else options["given"],
+            callbacks=[change],
+            checkpoint=folder,
+            every=1,
+            keep=30,
+            resume=options.get("resume"),
+            progress=False,
+        )
+        sizes.append(trainer.steps)
+        found = {name: np.array(made.parameters[name].array) for name in "abc"}
+    return found, history, sizes
+
+
+def test_the_rate_and_the_batch_size_follow_callbacks() -> None:
+    _, history, (steps,) = run(None)
+    assert steps == 3 + 3 + 6  # from the third epoch on batches of four
+    assert history.steps["lr"] == pytest.approx([0.05] * 5 + [0.025] * 7)
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 6, 8, 10])
+def test_a_run_with_changes_resumes_to_the_same_bits(tmp_path: Path, stop: int) -> None:
+    straight, history, _ = run(None)
+    run(tmp_path, stop=stop)
+    found, again, _ = run(tmp_path, resume="auto")
+    for name, array in straight.items():
+        np.testing.assert_array_equal(found[name], array)
+    assert again.steps == history.steps
+
+
+def test_the_rate_s_factor_is_checked() -> None:
+    with df.Trainer(model(), "mse") as trainer:
+        for wrong in (0, -1.0, float("nan"), "half"):
+            with pytest.raises(df.InputError, match="lr_factor"):
+                trainer.lr_factor = wrong
+    with pytest.raises(df.InputError, match="use_batch_size"):
+        df.callbacks.Event("step", trainer, 1, 0, {}).use_batch_size(0)
