@@ -94,6 +94,7 @@ _NAMES = {
     "lora": "adapters.lora",
     "merge_lora": "adapters.merge",
     "predict": "train.inference",
+    "quantize": "adapters.quantize",
     "replace_head": "head_replacement",
     "save": "model",
     "save_adapters": "adapters.folder",

@@ -1,1 +1,1 @@
-"""Adapters: small tensors beside the weights of a model, which are trained in their place."""
+"""Changes of the layers of a model: adapters beside their weights, and weights of fewer bits."""

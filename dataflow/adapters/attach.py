@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..ir.rewrite import rewrite
 from ..ir.types import Array, float32
 from ..ir.value import Value
 from .adapter import Adapter
-from .layers import Layer, Use, constants_of, layers_of
+from .layers import Layer, Use, constants_of, end_of, layers_of
 
 BASE = ".base"  # behind the name of a value that an adapter changes: what it is without
 
@@ -73,7 +73,7 @@ def attach(
         if layer is None:
             raise ModelError(f"adapter {adapter.path!r}: no layer of this form of the model reads {adapter.weight!r}")
         for use in layer.uses:
-            last, bias = _end(graph, layer, use, readers, constants)
+            last, bias = end_of(graph, layer, use, readers, constants)
             sites[last] = _Site(adapter, layer, use, last, bias)
     inputs_of: dict[Node, tuple[Value | None, ...]] = {}
     products = {site.use.node for site in sites.values()}
@@ -113,21 +113,6 @@ def attach(
 def _bias(node: Node, site: _Site, inputs: Sequence[Value | None]) -> Value | None:
     """The layer's bias among the operands of the node that adds it."""
     return inputs[node.inputs.index(site.bias)]
-
-
-def _end(
-    graph: Graph, layer: Layer, use: Use, readers: Mapping[Value, Sequence[Node]], constants: Collection[Value]
-) -> tuple[Node, Value | None]:
-    """The node whose result is the layer's: that of the weight, or of a constant bias behind it; and the bias."""
-    node, y = use.node, use.node.outputs[0]
-    if layer.kind == "conv":
-        return node, node.inputs[2] if len(node.inputs) > 2 else None
-    reading = readers.get(y, ()) if y is not None and y not in graph.outputs.values() else ()
-    if len(reading) == 1 and reading[0].op.name == "add":
-        bias = next((v for v in reading[0].inputs if v is not y), None)
-        if bias is not None and bias in constants and bias.type.rank <= 1:
-            return reading[0], bias
-    return node, None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,7 +70,25 @@ def layers_of(graph: Graph, aliases: Mapping[str, tuple[str, ...]]) -> list[Laye
     for node in graph.nodes:
         if (origin := origins.of_weight(node)) is not None:
             found.setdefault(origin.stored, []).append((node, origin))
-    return [_layer(weight, reads, aliases.get(weight.name, ())) for weight, reads in found.items()]
+    biases = _biases(graph)
+    layers = []
+    for weight, reads in found.items():
+        beside = [biases[node].removesuffix("bias") + "weight" for node, _ in reads if node in biases]
+        layers.append(_layer(weight, reads, (*aliases.get(weight.name, ()), *beside)))
+    return layers
+
+
+def _biases(graph: Graph) -> dict[Node, str]:
+    """Names like ``encoder.q.bias`` of what is added to products: they name a module whose weight has a number."""
+    stored = {value for value in graph.initializers if value.name.endswith(".bias")}
+    makers = graph.producers()
+    found: dict[Node, str] = {}
+    for node in graph.nodes:
+        if node.op.name == "add" and (bias := next((v for v in node.inputs if v in stored), None)) is not None:
+            product = next((makers[v] for v in node.inputs if v is not None and v in makers), None)
+            if product is not None:
+                found[product] = bias.name
+    return found
 
 
 def constants_of(graph: Graph) -> frozenset[Value]:
@@ -167,6 +185,21 @@ class _Origins:
         if weight.type.rank != 2 or (node.op.name == "gather" and node.attributes["axis"] != 0):
             return None
         return origin
+
+
+def end_of(
+    graph: Graph, layer: Layer, use: Use, readers: Mapping[Value, Sequence[Node]], constants: Collection[Value]
+) -> tuple[Node, Value | None]:
+    """The node whose result is the layer's: that of the weight, or of a constant bias behind it; and the bias."""
+    node, y = use.node, use.node.outputs[0]
+    if layer.kind == "conv":
+        return node, node.inputs[2] if len(node.inputs) > 2 else None
+    reading = readers.get(y, ()) if y is not None and y not in graph.outputs.values() else ()
+    if len(reading) == 1 and reading[0].op.name == "add":
+        bias = next((v for v in reading[0].inputs if v is not y), None)
+        if bias is not None and bias in constants and bias.type.rank <= 1:
+            return reading[0], bias
+    return node, None
 
 
 def attention_layers(graph: Graph, layers: Sequence[Layer]) -> list[Layer]:

@@ -50,6 +50,12 @@ def merge_lora(model: Model) -> MergedModel:
     return found
 
 
+def can_merge(model: AdaptedModel) -> bool:
+    """Whether every weight that has an adapter is stored as it is."""
+    layers = {layer.weight.name: layer for layer in layers_of(model.base.graph, model.base.aliases)}
+    return all(layers[adapter.weight].stored for adapter in model.adapters)
+
+
 def unmerge_lora(model: Model) -> AdaptedModel:
     """The model with adapters that ``merge_lora`` folded into this one, every bit of its weights as before.
 

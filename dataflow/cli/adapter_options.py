@@ -12,7 +12,7 @@ from ..adapters.adapter import AdaptedModel
 from ..errors import InputError
 from ..model import Model, save
 
-ADAPTERS = ("lora", "lora_alpha", "lora_targets", "lora_dropout", "dora", "rank_stabilized", "adapters", "form")
+ADAPTERS = ("bits", "lora", "lora_alpha", "lora_targets", "lora_dropout", "dora", "rank_stabilized", "adapters", "form")
 FORMS = ("merged", "nodes", "adapters")
 
 
@@ -20,6 +20,7 @@ def adapter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options, whose names are in ``ADAPTERS``."""
     for option in reversed(
         [
+            click.option("--quantize", "bits", type=click.Choice(["4", "8"]), help="Bits of weights, which then stay."),
             click.option("--lora", type=click.IntRange(min=1), metavar="RANK", help="Train adapters of this rank."),
             click.option(
                 "--lora-alpha", type=float, default=16.0, show_default=True, help="Their factor, by the rank."
@@ -29,7 +30,9 @@ def adapter_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--dora", is_flag=True, help="Train magnitudes of the weights too."),
             click.option("--rank-stabilized", is_flag=True, help="The factor is alpha by the root of the rank."),
             click.option("--adapters", type=click.Path(exists=True, file_okay=False), help="Go on with saved ones."),
-            click.option("--save", "form", type=click.Choice(FORMS), help="How adapters are written; merged."),
+            click.option(
+                "--save", "form", type=click.Choice(FORMS), help="How adapters are written; merged if it can be."
+            ),
         ]
     ):
         command = option(command)
@@ -37,7 +40,7 @@ def adapter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def adapted(model: Model, options: Mapping[str, Any], trainable: Sequence[str], seed: int) -> Model:
-    """The model with the adapters that the options ask for; itself without.
+    """The model with the weights and adapters that the options ask for; itself without.
 
     Args:
         model: what to train.
@@ -48,6 +51,10 @@ def adapted(model: Model, options: Mapping[str, Any], trainable: Sequence[str], 
     Raises:
         InputError: options don't fit the model or each other.
     """
+    if options["bits"] is not None:
+        from ..adapters.quantize import quantize
+
+        model = quantize(model, int(options["bits"]))
     if options["lora"] is None and options["adapters"] is None:
         given = next(
             (name for name in ("lora_targets", "lora_dropout", "dora", "rank_stabilized", "form") if options[name]),
@@ -85,9 +92,8 @@ def write(model: Model, target: str, form: str | None, *, overwrite: bool) -> No
         from ..adapters.folder import save_adapters
 
         save_adapters(model, Path(target), overwrite=overwrite)
-    elif form == "nodes":
-        save(model, target, overwrite=overwrite)
     else:
-        from ..adapters.merge import merge_lora
+        from ..adapters.merge import can_merge, merge_lora
 
-        save(merge_lora(model), target, overwrite=overwrite)
+        merged = form == "merged" or (form is None and can_merge(model))
+        save(merge_lora(model) if merged else model, target, overwrite=overwrite)

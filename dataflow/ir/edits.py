@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 
@@ -54,7 +54,23 @@ def edited(
     before = source if isinstance(source, Edited) else Edited(source)
     made = tuple(edits)
     all_added = _renamed(before.added, made) | frozenset(added)
-    return Edited(before.source, before.edits + made, all_added, before.reduced or reduced)
+    of_file = tuple(edit for edit in made if edit.readers or edit.old not in before.added)
+    return Edited(before.source, before.edits + of_file, all_added, before.reduced or reduced)
+
+
+def dropped(source: object, name: str, taken: Collection[str]) -> str:
+    """What a value of this name is called in the file when the graph has another in its stead.
+
+    Args:
+        source: of the model before.
+        name: of the value.
+        taken: names of the graph.
+    """
+    used = {edit.new for edit in source.edits} if isinstance(source, Edited) else set()
+    made = f"{name}.replaced"
+    while made in used or made in taken:
+        made += "'"
+    return made
 
 
 def _renamed(names: frozenset[str], edits: Iterable[Edit]) -> frozenset[str]:

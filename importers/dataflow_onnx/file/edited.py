@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,13 @@ from dataflow.plugin import Edit, Edited
 
 from .reader import inlined
 from .subgraph import copied, declare, keep_subgraph, reads
-from .to_onnx import LOWEST_OPSET, nodes_of
+from .to_onnx import LOWEST_OPSET, MICROSOFT, nodes_of
 from .value_types import CODE_OF, DTYPE_OF
 
 # Operators whose form has been the same since that opset, as they are written here.
 _SINCE = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "MatMul", "Transpose", "Conv", "Gather", "Sqrt", "Identity"), 7),
-    "Reshape": 7, "Cast": 9, "Dropout": 12, "ReduceSum": 13,
+    "Reshape": 7, "MatMulNBits": 7, "Cast": 9, "Dropout": 12, "ReduceSum": 13,
 }  # fmt: skip
 
 
@@ -60,6 +61,9 @@ def apply_edits(proto: Any, graph: Graph, changes: Edited) -> Any:
     _check_reads(proto.graph, protos)
     if protos:
         _insert(proto.graph, protos)
+    if any(made.domain == MICROSOFT for made in protos) and MICROSOFT not in {e.domain for e in proto.opset_import}:
+        proto.opset_import.add(domain=MICROSOFT, version=1)
+    _remove_unread(proto.graph, {edit.new for edit in changes.edits if not edit.readers})
     if changes.reduced:
         keep_subgraph(proto, {}, list(graph.outputs))
     return proto
@@ -129,6 +133,32 @@ def _names(graph: Any) -> set[str]:
         *(name for node in graph.node for name in node.output),
         *(record.name for record in (*graph.initializer, *graph.input)),
     }
+
+
+def _remove_unread(graph: Any, names: set[str]) -> None:
+    """Removes nodes that made values of these names, where nothing reads them, and what was there for them alone."""
+    read = Counter(name for node in graph.node for name in reads(node))
+    read.update(value.name for value in graph.output)
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    queue, gone, unread = [name for name in names if not read[name]], set[int](), set[str]()
+    while queue:
+        name = queue.pop()
+        index = makers.get(name)
+        if index is None:
+            unread.add(name)
+        elif index not in gone and not any(read[output] for output in graph.node[index].output if output):
+            gone.add(index)
+            for source in reads(graph.node[index]):
+                read[source] -= 1
+                if not read[source]:
+                    queue.append(source)
+    for index in sorted(gone, reverse=True):
+        del graph.node[index]
+    stored = unread & {tensor.name for tensor in graph.initializer}
+    for field in (graph.initializer, graph.input):
+        for index in range(len(field) - 1, -1, -1):
+            if field[index].name in stored:
+                del field[index]
 
 
 def _check_reads(graph: Any, added: Sequence[Any]) -> None:

@@ -16,6 +16,7 @@ from dataflow.plugin import Model
 from .value_types import CODE_OF
 
 LOWEST_OPSET = 17
+MICROSOFT = "com.microsoft"  # the domain of onnxruntime's own operators
 IR_VERSION = 8  # of opset 17; newer opsets ask for more, see IR_OF
 IR_OF = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13}
 _OPSET_OF_DTYPE = {  # in which operators that move elements take them too
@@ -97,9 +98,10 @@ def build_proto(model: Model, opset: int | None, ir_version: int | None) -> Any:
         [*stored, *builder.constants],
     )
     version = ir_version or IR_OF.get(chosen, IR_VERSION)
-    return onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", chosen)], ir_version=version, producer_name="dataflow"
-    )
+    opsets = [onnx.helper.make_opsetid("", chosen)]
+    if any(node.domain == MICROSOFT for node in nodes):
+        opsets.append(onnx.helper.make_opsetid(MICROSOFT, 1))
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="dataflow")
 
 
 def nodes_of(graph: Graph, nodes: Sequence[Node], opset: int, taken: Collection[str]) -> tuple[list[Any], list[Any]]:
@@ -198,6 +200,8 @@ class _Builder:
         elif name == "gelu":
             self.opset = max(self.opset, 20)
             add("Gelu", inputs, approximate=a["approximate"])
+        elif name == "matmul_blocks":
+            add("MatMulNBits", inputs, domain=MICROSOFT, **self.in_blocks(node))
         elif name == "dropout":
             add("Dropout", [inputs[0], self.number(f"{outputs[0]}.ratio", a["ratio"])])
         elif name == "cast":
@@ -228,6 +232,18 @@ class _Builder:
         made = self.unique(f"{value.name}.cast")
         self.add("Cast", [value.name], [made], to=CODE_OF[dtype])
         return made
+
+    @staticmethod
+    def in_blocks(node: Node) -> dict[str, int]:
+        """The attributes of a product with a weight in blocks.
+
+        Raises:
+            ModelError: it is one of a gradient.
+        """
+        scale, a = node.inputs[2], node.attributes
+        if a["transposed"] or scale is None:
+            raise ModelError("the product with the transposed weight has no ONNX form")
+        return {"K": a["size"], "N": scale.type.sizes[0], "bits": a["bits"], "block_size": a["block"]}
 
     # ---- sizes ----------------------------------------------------------------------------------------
 

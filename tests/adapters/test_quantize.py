@@ -1,0 +1,180 @@
+"""Weights of 4 and 8 bits in blocks: what they stand for, their files, and adapters beside them."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import dataflow as df
+from dataflow import ops
+from dataflow.adapters.quantize import in_blocks
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+WORDS = {"words": np.random.default_rng(0).integers(0, 9, (6, 5))}
+LABELS = {"labels": np.arange(6) % 3}
+
+
+def load(file="adapters"):
+    return df.load(str(RECORDINGS / f"{file}.onnx"))
+
+
+def results(model):
+    (found,) = model(WORDS).values()
+    return found
+
+
+def in_runtime(path):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, WORDS)[0]
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_elements_are_the_nearest_steps(bits, symmetric):
+    """No element is further from its step than half of one; beyond the last, where the range isn't even, one."""
+    weight = np.random.default_rng(1).normal(size=(7, 40)).astype(np.float32)
+    weight[2] = 0.0
+    weight[3, :16] = 3.0
+    blocks, scales, zeros = in_blocks("w", weight, bits, 16, symmetric)
+    low = blocks & 15 if bits == 4 else blocks
+    elements = np.stack([low, blocks >> 4], -1).reshape(7, 3, 16) if bits == 4 else low
+    origin = np.full((7, 3), 1 << (bits - 1))
+    if zeros is not None:
+        origin = np.stack([zeros & 15, zeros >> 4], -1).reshape(7, 4)[:, :3] if bits == 4 else zeros
+    found = ((elements.astype(np.float64) - origin[..., None]) * scales[..., None]).reshape(7, 48)[:, :40]
+    step = np.repeat(np.abs(scales), 16, 1)[:, :40]
+    assert (np.abs(found - weight) <= (1.0 if symmetric else 0.51) * step * (1 + 1e-5)).all()
+    assert (np.abs(found - weight) <= 0.5001 * step).mean() > (0.9 if symmetric else 0.97)
+    np.testing.assert_array_equal(found[2], 0.0)
+
+
+@pytest.mark.parametrize(("bits", "symmetric"), [(4, True), (4, False), (8, True)])
+@pytest.mark.parametrize("file", ["adapters", "adapters_script"])
+def test_a_saved_model_runs_in_onnxruntime_with_the_same_results(tmp_path, file, bits, symmetric):
+    model = df.quantize(load(file), bits, 16, symmetric=symmetric)
+    np.testing.assert_allclose(results(model), results(load(file)), atol=0.1 if bits == 4 else 0.01)
+    path = tmp_path / "quantized.onnx"
+    df.save(model, str(path))
+    np.testing.assert_allclose(in_runtime(path), results(model), atol=1e-6)
+    np.testing.assert_array_equal(results(df.load(str(path))), results(model))
+    proto = onnx.load(str(path))
+    assert sum(n.op_type == "MatMulNBits" for n in proto.graph.node) == 9
+    before = {t.name: t for t in onnx.load(str(RECORDINGS / f"{file}.onnx")).graph.initializer}
+    kept = [t for t in proto.graph.initializer if t.name in before]
+    assert all(before[t.name] == t for t in kept)
+    assert len(before) - len(kept) == 9  # the float weights are gone
+
+
+def test_adapters_train_on_a_quantized_base(tmp_path):
+    """As on a base of floats with the values that the blocks stand for."""
+    model = df.quantize(load(), 4, 16)
+    stood = load()
+    for name, parameter in stood.parameters.items():
+        if f"{name}.blocks" in model.arrays():
+            weight = parameter.array
+            transposed = name == "head.weight"
+            rows = weight if transposed else weight.T
+            blocks, scales, _ = in_blocks(name, rows, 4, 16, True)
+            elements = np.stack([blocks & 15, blocks >> 4], -1).reshape(len(rows), -1, 16).astype(np.float32)
+            found = ((elements - 8) * scales[..., None]).reshape(len(rows), -1)[:, : rows.shape[1]]
+            parameter.set(found if transposed else found.T)
+    losses = []
+    for base in (model, stood):
+        made = df.lora(base, rank=2, targets=["q", "v", "head"], seed=3)
+        with df.Trainer(made, optimizer=df.optim.SGD(lr=0.1)) as trainer:
+            losses.append([trainer.step({**WORDS, **LABELS}) for _ in range(10)])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert losses[0][-1] < losses[0][0]
+    made = df.lora(model, rank=2, targets=["q"])
+    with pytest.raises(df.ModelError, match="computes its weight"):
+        df.merge_lora(made)
+    df.save(made, str(tmp_path / "nodes.onnx"))
+    np.testing.assert_allclose(in_runtime(tmp_path / "nodes.onnx"), results(made), atol=1e-6)
+    df.save_adapters(made, tmp_path / "adapters")
+    np.testing.assert_array_equal(results(df.load_adapters(model, tmp_path / "adapters")), results(made))
+    assert [adapter.path for adapter in made.adapters] == ["layers.0.q", "layers.1.q"]
+
+
+def decoder(size=64, layers=2, words=96, length=16):
+    rng = np.random.default_rng(0)
+    g = df.GraphBuilder("decoder")
+
+    def weight(name, *shape):
+        return g.parameter(f"{name}.weight", (rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32))
+
+    ids = g.input("ids", df.int64, ("batch", length))
+    x = ops.gather(weight("embed", words, size), ids, axis=0)
+    for i in range(layers):
+        q, k, v = (ops.matmul(x, weight(f"layers.{i}.{name}", size, size)) for name in "qkv")
+        scores = ops.softmax(ops.matmul(q, ops.transpose(k, perm=(0, 2, 1))), axis=-1)
+        x = ops.add(x, ops.matmul(ops.matmul(scores, v), weight(f"layers.{i}.out", size, size)))
+        up = ops.relu(ops.matmul(x, weight(f"layers.{i}.up", size, 4 * size)))
+        x = ops.add(x, ops.matmul(up, weight(f"layers.{i}.down", 4 * size, size)))
+    g.output("y", ops.matmul(x, weight("head", size, words)))
+    return df.Model(g.build())
+
+
+def test_a_step_has_no_floats_of_a_quantized_weight():
+    """The plan of a step: weights in their bits, and a copy and two moments of the adapters alone."""
+    base = decoder()
+    model = df.lora(df.quantize(base, 4, 32), rank=2)
+    adapters = sum(model.parameters[name].array.nbytes for adapter in model.adapters for name in adapter.tensors)
+    quantized = sum(a.nbytes for name, a in model.arrays().items() if name.endswith((".blocks", ".scales")))
+    floats = sum(p.array.nbytes for name, p in base.parameters.items() if name != "embed.weight")
+    assert quantized < floats / 6
+    with df.Trainer(model, optimizer="adamw") as trainer:
+        zeros = np.zeros((2, 16), np.int64)
+        trainer.step({"ids": zeros, "labels": zeros})
+        plan = trainer.plans()["joint-True"]
+    embedding = base.parameters["embed.weight"].array.nbytes
+    assert not plan.prepacks
+    assert plan.memory["weights"] <= quantized + embedding + adapters + 8192  # aligned, with constants
+    assert plan.memory["state"] <= 2 * adapters + 64 * 2 * len(trainer.trainable)
+    largest = 4 * 2 * 16 * 4 * 64  # bytes of the widest activation
+    assert plan.memory["arena"] < 12 * largest
+
+
+def test_a_gemm_with_its_bias_inside_is_replaced(tmp_path):
+    rng = np.random.default_rng(3)
+    stored = [
+        onnx.numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in (("w", (4, 40)), ("b", (4,)))
+    ]
+    nodes = [
+        onnx.helper.make_node("Gemm", ["x", "w", "b"], ["h"], "fc", transB=1),
+        onnx.helper.make_node("Relu", ["h"], ["y"], "act"),
+    ]
+    types = [onnx.helper.make_tensor_value_info(n, 1, ["batch", s]) for n, s in (("x", 40), ("y", 4))]
+    graph = onnx.helper.make_graph(nodes, "g", types[:1], types[1:], stored)
+    path = tmp_path / "gemm.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=7), path)
+    model = df.quantize(df.load(str(path)), 8, 16)
+    df.save(model, str(tmp_path / "q.onnx"))
+    proto = onnx.load(str(tmp_path / "q.onnx"))
+    assert [n.op_type for n in proto.graph.node] == ["MatMulNBits", "Add", "Relu"]
+    x = rng.normal(size=(3, 40)).astype(np.float32)
+    session = onnxruntime.InferenceSession(str(tmp_path / "q.onnx"), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], model({"x": x})["y"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"bits": 3}, "bits is 3"),
+        ({"block": 24}, "block is 24"),
+        ({"symmetric": 1}, "symmetric"),
+        ({"targets": "conv"}, "matches no layer"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options, text):
+    with pytest.raises(df.InputError, match=text):
+        df.quantize(load(), **options)
+
+
+def test_weights_that_are_not_finite_are_refused():
+    model = load()
+    weight = model.parameters["head.weight"]
+    weight.set(np.full(weight.type.sizes, np.nan, np.float32))
+    with pytest.raises(df.ModelError, match=r"'head.weight' has elements that are not finite"):
+        df.quantize(model)
