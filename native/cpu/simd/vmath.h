@@ -156,7 +156,7 @@ static inline float df_sin_shifted(float x, int32_t shift) {
   float s = -0x1.994388p-13f;
   s = s * square + 0x1.11073ap-7f;
   s = s * square + -0x1.555546p-3f;
-  s = s * (square * r) + r;
+  s = square == 0.0f ? r : s * (square * r) + r; /* sin(-0) is -0 */
   float c = 0x1.99eb4ap-16f;
   c = c * square + -0x1.6c0c32p-10f;
   c = c * square + 0x1.55554ap-5f;
