@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ... import ops
-from ...ir.types import bool_, float32, float64, int32, int64, string
+from ...ir.types import bool_, float32, float64, int8, int32, int64, string
 from ..sample import Operand, Sample, i, x
 
 
@@ -36,6 +36,7 @@ def _gathers() -> list[Sample]:
         rows.append(Sample(ops.one_hot, (i(*shape, low=-2, high=7),), {"depth": 6, "axis": axis}))
     rows += [Sample(ops.full, (), {"shape": s, "value": 2.5}) for s in ((), (0,), (3, 5), (70001,))]
     rows += [Sample(ops.full, (), {"shape": (3,), "value": 2, "dtype": d}) for d in (int32, int64, bool_, float64)]
+    rows.append(Sample(ops.full, (), {"shape": (3,), "value": 1, "dtype": int8}))
     rows += [Sample(ops.range_, (), {"start": 2, "limit": 11, "delta": 3}), Sample(ops.range_, (), {"limit": 0})]
     rows += [Sample(ops.range_, (), {"start": 5.0, "limit": 1.0, "delta": -0.5, "dtype": float32})]
     return rows

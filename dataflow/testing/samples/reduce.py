@@ -31,7 +31,7 @@ def _reduce() -> list[Sample]:
                 attributes = {"axes": axes, "keepdims": keepdims}
                 rows.append(Sample(op, (x(*shape, kind=kind),), attributes, gradient=checked))  # type: ignore[arg-type]
         rows.append(Sample(op, (x(4, 9, kind=kind, dtype=float64),), {"axes": (1,)}))  # type: ignore[arg-type]
-    rows.append(Sample(ops.reduce_sum, (x(3, 0, 5),), {"axes": (1,)}))
+    rows += [Sample(ops.reduce_sum, (x(*shape),), {"axes": (1,)}) for shape in ((3, 0, 5), (3, 0))]
     rows += [
         Sample(getattr(ops, f"reduce_{n}"), (i(3, 5, low=-4, high=4),), {"axes": (1,)}) for n in ("sum", "max", "min")
     ]
