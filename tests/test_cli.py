@@ -19,7 +19,7 @@ from dataflow.cli import main as cli
 from dataflow.cli.data_options import data_arguments
 from dataflow.plugin import registry
 from dataflow.plugin.hookspecs import Format, hookimpl
-from dataflow.testing import conformance
+from dataflow.testing import trial
 
 
 def read(path: str, batch: str | None = None) -> df.Model:
@@ -438,12 +438,21 @@ def test_plugin_test_passes_the_kits_verdict_on(run: Any, monkeypatch: pytest.Mo
     assert found.code == 0
     assert found.json["outcomes"]["passed"] > 10
     assert not found.json["bad"]
-    monkeypatch.setitem(conformance.TOLERANCES, "float32", 0.0)
+    monkeypatch.setitem(trial.TOLERANCES, "float32", 0.0)
     wrong = run("plugin", "test", "cpu", "--sample", "exp-f32-3x5x7")
     assert wrong.code == 1
     assert "elements differ, first at" in wrong.out
     assert "dataflow plugin test cpu --sample 'exp-f32-3x5x7'" in wrong.out
     assert run("plugin", "test", "abacus").code == 2
+
+
+def test_plugin_test_selects_ops_and_samples_and_refuses_what_selects_nothing(run: Any) -> None:
+    found = run("plugin", "test", "is_nan")
+    assert found.code == 0
+    assert "is_nan: " in found.out and " passed" in found.out
+    nothing = run("plugin", "test", "numpy", "--sample", "reluu", "--here")
+    assert nothing.code == 2
+    assert "'reluu' is no op, and begins the name of no sample" in nothing.err and "near: relu" in nothing.err
 
 
 def test_importing_dataflow_imports_neither_click_nor_rich() -> None:

@@ -79,7 +79,7 @@ def test_the_recipe_for_an_op(tmp_path):
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "numpy ['passed'] 55" in done.stdout
+    assert "numpy ['passed'] 56" in done.stdout
     assert "cpu ['not claimed'] 9" in done.stdout
     check = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/test_gradients.py")]
     check += ["-k", "softcap", "--import-mode=importlib", "--rootdir", str(tmp_path)]

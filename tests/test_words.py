@@ -69,7 +69,7 @@ ALLOWED: tuple[tuple[str, str, str, str], ...] = (
         "the method of struct",
     ),
     ("store", "atomic_store|__atomic_store_n", "tests/native/", "the functions of C"),
-    ("place", "share_in_place", "dataflow/planning/", "in place is the field's own term"),
+    ("place", ".*in_place", "dataflow/(planning|testing)/|tests/plugin/", "in place is the field's own term"),
     ("machine", "machine", "dataflow/(planning/algorithms|train/loop).py", "the function of platform"),
 )
 # Phrases in comments and docstrings.

@@ -28,7 +28,6 @@ from .optimizer_options import OPTIMIZER, optimizer_options
 from .options import (
     DEVICE,
     EXECUTION,
-    FAILED,
     INTERRUPTED,
     USER,
     batch_option,
@@ -44,6 +43,7 @@ from .options import (
     read_model,
     shape_option,
 )
+from .plugin import plugin
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -79,6 +79,7 @@ def commands() -> None:
 commands.add_command(bench)
 commands.add_command(compare)
 commands.add_command(evaluate)
+commands.add_command(plugin)
 
 
 # ---- run ---------------------------------------------------------------------------------------------
@@ -387,52 +388,3 @@ def devices(as_json: bool) -> None:
 
 def _reason(what: str, reason: str | None) -> str:
     return f", {what}: {reason}" if reason else ""
-
-
-@commands.group()
-def plugin() -> None:
-    """Tools for plugin authors."""
-
-
-@plugin.command("test")
-@click.argument("name")
-@click.option("--sample", metavar="NAME", help="Only samples whose name begins so.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every outcome.")
-@json_option
-def plugin_test(name: str, sample: str | None, verbose: bool, as_json: bool) -> None:
-    """Runs the conformance kit on the device or the plugin NAME.
-
-    Of a device: every sample that it claims, against the reference. Of a plugin: all that it offers.
-    """
-    from ..plugin.registry import registry_of
-    from ..testing import check_device, check_plugin
-    from ..testing.conformance import selected
-
-    registry = registry_of(None)
-    if name.removesuffix(":0") in registry.devices:
-        registry.device(name)
-        outcomes = check_device(name, samples=selected(sample), complete=sample is None)
-    else:
-        outcomes = (o for o in check_plugin(name) if o.sample.startswith(sample or ""))
-        offered = ", ".join(f"{len(records)} {hook}" for hook, records in registry.offered_by(name).items())
-        click.echo(f"plugin {name} offers: {offered or 'nothing'}", err=True)
-    counts: Counter[str] = Counter()
-    bad: list[str] = []
-    unclaimed: set[str] = set()
-    claimed: set[str] = set()
-    for outcome in outcomes:
-        counts[outcome.status] += 1
-        (unclaimed if outcome.status == "not claimed" else claimed).add(outcome.op)
-        if outcome.status in ("failed", "untested"):
-            bad.append(str(outcome))
-        if not as_json and (verbose or outcome.status in ("failed", "untested")):
-            click.echo(str(outcome))
-    missing = sorted(unclaimed - claimed)
-    if as_json:
-        print_json({"name": name, "outcomes": dict(counts), "bad": bad, "not_claimed": missing})
-    else:
-        click.echo(f"{name}: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
-        if missing:
-            click.echo("ops that it does not claim: " + ", ".join(missing))
-    if bad:
-        raise click.exceptions.Exit(FAILED)

@@ -67,13 +67,15 @@ class Bound:
             elif arena.kind == "arena":
                 if scratch is not None:
                     buffer = scratch.buffer(arena.memory)
+                elif lie_apart():
+                    rows = plan.lifetimes[len(self._buffers)]
+                    buffer = canaries.allocate(devices, arena.memory, arena.bytes, rows)
+                    self._scratch.append((arena.memory, buffer))
                 else:
                     buffer = devices.allocate(arena.memory, arena.bytes)
                     self._scratch.append((arena.memory, buffer))
             else:
                 buffer = persistent[arena.name]
-            if buffer is not None and arena.kind == "arena" and scratch is None and lie_apart():
-                canaries.fill(devices, arena.memory, buffer)
             self._buffers.append(buffer)
             table.append((buffer, arena.bytes, slot))
         self._slots = ffi.new("void *[]", max(len(self._names), 1))
@@ -98,6 +100,13 @@ class Bound:
     def damage(self) -> str | None:
         """Beside which value bytes were written that belong to none; of a plan that was made with values apart."""
         return canaries.damage(self.plan, self._devices, self._buffers) if self._scratch else None
+
+    def poison(self, byte: int) -> None:
+        """Fills the values of a plan that was made with values apart with ``byte``; its next run writes them again."""
+        for index, rows in self.plan.lifetimes.items():
+            buffer = self._buffers[index]
+            if self._scratch and buffer is not None:
+                canaries.poison(self._devices, self.plan.arenas[index].memory, buffer, rows, byte)
 
     def run(
         self,

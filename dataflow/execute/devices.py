@@ -11,7 +11,9 @@ from ..host.limits import Account
 from ..host.system_memory import available_memory
 from ..ir.kernel import HOST
 from ..planning.algorithms import Algorithms
+from ..planning.offsets import lie_apart
 from ..plugin.device import Backend, Buffer, Precision
+from .guarded_memory import guarded_block
 
 
 class Devices:
@@ -56,7 +58,7 @@ class Devices:
     def allocate(self, memory: str, bytes: int) -> Buffer:
         """Memory of that name; on the host it is counted."""
         if memory == HOST:
-            return HostBuffer(bytes, self.account)
+            return guarded_block(bytes, "a constant") if lie_apart() else HostBuffer(bytes, self.account)
         if self.account is not None:
             self.account.require(bytes, f"a buffer in {memory}")
         buffer = self.backend_of(memory).alloc(bytes)

@@ -21,8 +21,10 @@ from ..ir.lowered import Lowered
 from ..ir.operand import Operand
 from ..ir.plan import Plan, Prepack
 from ..ir.types import Array
+from ..planning.offsets import lie_apart
 from ..plugin.device import Buffer
 from .devices import Devices
+from .guarded_memory import guarded_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class Variables:
         sizes = [plan.arenas[plan.prepacks[name].operand.arena].bytes for name in names]
         if not sizes:
             return {}
+        if lie_apart():
+            return {n: guarded_block(size, f"a prepacked copy: {n}") for n, size in zip(names, sizes, strict=True)}
         block = self._devices.allocate(HOST, sum(sizes))
         offsets = itertools.accumulate(sizes, initial=0)
         return {name: BufferSlice(block, at, size) for name, at, size in zip(names, offsets, sizes, strict=False)}

@@ -11,8 +11,9 @@ from .._runtime import ffi, lib
 from ..errors import InputError, OutOfMemoryError
 from ..ir.plan import Lifetime
 
-GAP = 256  # bytes before and behind each value that lies apart; a multiple of every alignment
+PAGE = 4096  # bytes; values that lie apart have pages of their own, and one before and behind them that nobody has
 _apart: ContextVar[bool] = ContextVar("apart", default=False)
+_in_place: ContextVar[bool] = ContextVar("in_place", default=True)
 
 EFFORT = 20_000_000  # visits of a buffer, about a nanosecond each; larger plans end after their first packings
 
@@ -62,16 +63,20 @@ def plan_memory(lifetimes: Sequence[Lifetime], effort: int = EFFORT) -> MemoryPl
 
 
 @contextmanager
-def values_apart() -> Iterator[None]:
+def values_apart(*, in_place: bool = False) -> Iterator[None]:
     """Plans that are made in this block, by this thread, give each value memory of its own, between bytes of nobody.
 
     They take more memory; a kernel that writes outside of its operands is seen (``dataflow.execute.canaries``).
+
+    Args:
+        in_place: results still take the bytes of operands that their kernels may overwrite.
     """
-    before = _apart.set(True)
+    apart, shared = _apart.set(True), _in_place.set(in_place)
     try:
         yield
     finally:
-        _apart.reset(before)
+        _apart.reset(apart)
+        _in_place.reset(shared)
 
 
 def lie_apart() -> bool:
@@ -79,11 +84,20 @@ def lie_apart() -> bool:
     return _apart.get()
 
 
+def share_operands() -> bool:
+    """Whether results of plans that are made now take the bytes of operands that their kernels may overwrite."""
+    return _in_place.get()
+
+
 def offsets_apart(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
-    """Offsets at which no two buffers share a byte, whenever they live, with ``GAP`` bytes around each."""
+    """Offsets at which no two buffers share a page, whenever they live, with a ``PAGE`` of nobody around each.
+
+    A buffer ends where its last page does, as far as its alignment allows: reads and writes behind it leave the page.
+    """
     offsets = []
-    end = 0
+    end = PAGE
     for life in lifetimes:
-        offsets.append(end + GAP)
-        end += GAP + -(-life.bytes // GAP) * GAP
-    return MemoryPlan(tuple(offsets), end + GAP if offsets else 0, end + GAP if offsets else 0)
+        behind = end + -(-max(life.bytes, 1) // PAGE) * PAGE
+        offsets.append(behind - -(-life.bytes // life.alignment) * life.alignment)
+        end = behind + PAGE
+    return MemoryPlan(tuple(offsets), end if offsets else 0, end if offsets else 0)

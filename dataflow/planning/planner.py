@@ -14,7 +14,7 @@ from ..ir.operand import Operand
 from ..ir.plan import Arena, Body, Item, Lifetime, Plan, Prepack, Range, Segment, Step, Transfer, Wait, operands_of
 from ..ir.types import TensorType, contiguous_strides, uint8
 from .liveness import lifetimes, share_in_place
-from .offsets import EFFORT, MemoryPlan, lie_apart, offsets_apart, plan_memory
+from .offsets import EFFORT, MemoryPlan, lie_apart, offsets_apart, plan_memory, share_operands
 
 Prepare = Callable[[str, Sequence[LoweredNode], Collection[BaseTensor]], Sequence[Any]]
 """``prepare(device, nodes, constants)``: the device's answer for each node (``dataflow.plugin.device.Prepared``)."""
@@ -162,7 +162,7 @@ class _Planning:
         A loop is one item of its parent: what its body needs is one entry, alive while the loop runs.
         """
         alive = lifetimes(items, self.positions)
-        owner = {} if lie_apart() else share_in_place(items, self.positions, alive)
+        owner = share_in_place(items, self.positions, alive) if share_operands() else {}
         guests: dict[BaseTensor, list[BaseTensor]] = {}
         for base, whose in owner.items():
             guests.setdefault(whose, []).append(base)

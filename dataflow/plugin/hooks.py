@@ -55,6 +55,10 @@ class Hooks:
             self._manager.unregister(found)
             self.set_aside(name, str(error))
 
+    def plugin(self, name: str) -> object:
+        """The plugin of a name; None where it was set aside as it was registered."""
+        return self._manager.get_plugin(name)
+
     def set_aside(self, name: str, problem: str) -> None:
         """Keeps and logs the first problem of a plugin."""
         if name not in self.problems:

@@ -2,118 +2,204 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import get_args
 
-import numpy as np
-
-from ..errors import DataflowError
-from ..execute.python_device import call_kernel
-from ..ir.graph import Graph, Initializer
-from ..ir.types import Array, float32, float64
-from ..planning.algorithms import Algorithms
-from ..planning.offsets import values_apart
+from ..ir.kernel import Kernel
 from ..plugin.device import Precision
 from ..plugin.registry import Registry, default_registry
-from ..session import Session
+from .claims import missing
+from .device_memory import memory_task
+from .expected import expected_of
+from .isolation import run_isolated
 from .layouts import AxisLayout, Layouts, Variant, combinations, every, uniform
-from .sample import Sample
+from .outcome import Outcome, Report, Task, selected
+from .process_state import ProcessState
+from .records import in_place, repeated
+from .refusals import REFUSED, refusal_task
+from .sample import Sample, with_special_values
 from .samples import SAMPLES
+from .trial import Target, Trial, raised
 
-Status = Literal["passed", "failed", "not claimed", "untested"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 BASIC: tuple[Variant, ...] = VARIANTS[:5]  # of every sample, one trial each; the others need strided operands
-TOLERANCES = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-12}
-SHARING: frozenset[Variant] = frozenset({"plain", "constant"})  # values share memory, as they do for users
-_GUARD = 64  # bytes before and behind each output that no kernel may write
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of one sample, in one variant, on a device."""
-
-    device: str
-    op: str
-    sample: str
-    variant: str
-    status: Status
-    text: str = ""
-
-    def __str__(self) -> str:
-        command = f"  again: dataflow plugin test {self.device} --sample '{self.sample}'"
-        return f"{self.status}: {self.sample} ({self.variant}) {self.text}{command if self.status == 'failed' else ''}"
 
 
 def check_device(
     device: str,
     *,
     registry: Registry | None = None,
-    samples: Iterable[Sample] = SAMPLES,
+    samples: Sequence[Sample] = SAMPLES,
     complete: bool = True,
     precision: Precision = "float32",
     variants: Collection[Variant] = VARIANTS,
+    select: str | None = None,
+    limit: float | None = None,
 ) -> Iterator[Outcome]:
-    """An outcome for each sample and variant; if ``complete``, also ``untested`` for claimed ops without a sample.
+    """An outcome for each sample and variant; if ``complete``, also ``untested`` for claims without a sample.
 
-    A device claims a node when one of its kernels accepts it. Each variant checks values and writes outside the
-    outputs, for every algorithm that the kernel has for the node:
+    A device claims a node when one of its kernels accepts it; each such kernel runs. Each trial checks values, writes
+    and reads outside of operands, changed operands, results that depend on what was in memory before, and, for every
+    algorithm that the kernel has for the node:
 
     - ``plain``: contiguous operands;
     - ``strided``: gaps between the elements, and the order of the axes reversed;
     - ``transposed``: the order of the axes reversed;
-    - ``unaligned``: operands one element behind an aligned address;
+    - ``unaligned``: operands at addresses of every alignment of their elements, right before a page of nobody;
     - ``constant``: every operand but the first is constant, so that a kernel may prepack it;
     - ``broadcast``, ``reversed``, ``padded_rows``, ``mixed``: of operands that the device takes with any strides (see
-      ``combinations``).
+      ``combinations``);
+    - ``special``: of elementwise ops, NaN, infinities and zeros of both signs among the operands;
+    - ``in_place``: of a kernel's pairs, a result over its operand;
+    - ``repeated``: for each kernel many runs, and two at once: the same bits, nothing left behind;
+    - ``refused`` (if ``complete``): an index out of range is an error;
+    - ``memory`` (if ``complete``): of a device with memory of its own, alignment and copies.
 
-    Values of all variants but ``plain`` and ``constant`` lie apart, so that a kernel is seen that writes beside them.
+    After each sample ``process`` says what its kernels changed of the process, if anything. Values lie apart but for
+    ``repeated``, so that a kernel is seen that writes or reads beside them.
 
     Args:
         device: its name.
         registry: of plugins; None: of those that are installed.
         samples: those to run; if ``complete``, the registry's too.
-        complete: report claimed ops without a sample.
+        complete: report claimed ops without a sample, and make samples of claimed dtypes that none has.
         precision: of products.
         variants: those to run.
+        select: the name of an op, or the begin of the names of samples: what else there is isn't run.
+        limit: seconds that a trial may take; it then runs in a child process, whose end is an outcome. None: all run in
+            this process, and a kernel that crashes ends it.
+
+    Raises:
+        InputError: there is no such device, or nothing of the name that is selected.
+        DeviceError: it is unavailable.
     """
+
+    def make() -> list[Task]:
+        tasks = tasks_of(
+            device, registry=registry, samples=samples, complete=complete, precision=precision, variants=variants
+        )
+        return selected(tasks, select)
+
+    yield from run_tasks(device, make, limit)
+
+
+def run_tasks(device: str, make: Callable[[], list[Task]], limit: float | None) -> Iterator[Outcome]:
+    """The outcomes of the tasks that are made, in children of this process where a trial has a limit of seconds."""
+    if limit is None:
+        for task in make():
+            yield from task.run(lambda stage: None)
+        return
+    yield from run_isolated(device, make, limit)
+
+
+def tasks_of(
+    device: str,
+    *,
+    registry: Registry | None = None,
+    samples: Sequence[Sample] = SAMPLES,
+    complete: bool = True,
+    precision: Precision = "float32",
+    variants: Collection[Variant] = VARIANTS,
+) -> list[Task]:
+    """What ``check_device`` does, task by task; see there."""
     registry = registry or default_registry()
     registry.device(device)
-    samples = [*samples, *registry.samples] if complete else samples
-    claimed = set(registry.kernels[device])
+    target = Target(device, registry, precision)
+    given = [*samples, *registry.samples] if complete else [*samples]
+    kernels = registry.kernels[device]
+    found: list[Task] = []
+    reached: dict[Kernel, list[Sample]] = {}
+    by_op: dict[str, list[Sample]] = {}
     tested: set[str] = set()
-    for sample in samples:
-        strided = _takes_any_strides(sample, device, registry)
-        if strided is None:
-            yield Outcome(device, sample.op.name, sample.name, "plain", "not claimed")
-            continue
-        tested.add(sample.op.name)
-        found: dict[Variant, str] = {}
-        plain = _expected(sample, registry)
-        for variant, layouts in trials(sample, strided):
-            if variant not in variants or found.get(variant):
-                continue
-            broadcast = any(layout is not None and layout.broadcasts for layout in layouts)
-            expected = _expected(sample, registry, layouts) if broadcast else plain
-            trial = _Trial(sample, device, registry, precision, variant, layouts, expected, plain)
-            found[variant] = trial.difference() or ""
-        for variant, text in found.items():
-            yield Outcome(device, sample.op.name, sample.name, variant, "failed" if text else "passed", text)
-    for op in sorted(claimed - tested) if complete else ():
-        yield Outcome(device, op, op, "plain", "untested", "the device claims it, and no sample shows that it is right")
+    for sample in given:
+        by_op.setdefault(sample.op.name, []).append(sample)
+        taken = _takers(sample, target)
+        if taken is not None:
+            tested.add(sample.op.name)
+        for kernel in taken or ():
+            if kernel is not None:
+                reached.setdefault(kernel, []).append(sample)
+        found.append(_sample_task(sample, target, taken, variants))
+    text = "the device claims it, and no sample shows that it is right"
+    found += [_untested(device, op, op, text) for op in sorted(kernels.keys() - tested) if complete]
+    claimed = [kernel for op in sorted(kernels.keys() & tested) for kernel in kernels[op]] if complete else []
+    for kernel, claim, made in missing(claimed, by_op):
+        if made is None:
+            text = f"{kernel.name} claims {claim}, and no sample shows that it is right"
+            found.append(_untested(device, kernel.op, f"{kernel.op}, {claim}", text))
+        else:
+            reached.setdefault(kernel, []).append(made)
+            found.append(_sample_task(made, target, [kernel], [v for v in BASIC if v in variants]))
+    if complete:
+        refused = [s for s in REFUSED if "refused" in variants and _takers(s, target) is not None]
+        found += [refusal_task(sample, target) for sample in refused if sample.op.name in by_op]
+        if not target.on_host and "memory" in variants:
+            found.append(memory_task(target))
+    found += [_record_task(kernel, samples, target, variants) for kernel, samples in reached.items()]
+    return found
 
 
-def _takes_any_strides(sample: Sample, device: str, registry: Registry) -> list[bool] | None:
-    """For each operand, whether a kernel of the device takes any strides; None: the device doesn't claim the node."""
+def _untested(device: str, op: str, name: str, text: str) -> Task:
+    return Task(op, name, lambda report: iter([Outcome(device, op, name, "plain", "untested", text)]))
+
+
+def _takers(sample: Sample, target: Target) -> list[Kernel | None] | None:
+    """The kernels of the device that accept the node; [None]: it needs none; None: the device doesn't claim it."""
     (node,) = sample.build().nodes
-    if node.bodies and registry.devices[device].bodies and sample.op.name == "scan":
-        return [True] * len(node.inputs)
-    kernels = [kernel for kernel in registry.kernels[device].get(sample.op.name, ()) if kernel.refuses(node) is None]
-    if not kernels:
-        return None
-    return [any(kernel.input_spec(index).strided for kernel in kernels) for index in range(len(node.inputs))]
+    if node.bodies and target.registry.devices[target.device].bodies and sample.op.name == "scan":
+        return [None]
+    found = target.registry.kernels[target.device].get(sample.op.name, ())
+    return [kernel for kernel in found if kernel.refuses(node) is None] or None
+
+
+def _sample_task(
+    sample: Sample, target: Target, kernels: Sequence[Kernel | None] | None, variants: Collection[Variant]
+) -> Task:
+    """All trials of a sample by each of these kernels."""
+    device, op, name = target.device, sample.op.name, sample.name
+
+    def run(report: Report) -> Iterator[Outcome]:
+        if kernels is None:
+            yield Outcome(device, op, name, "plain", "not claimed")
+            return
+        before = ProcessState.now()
+        found: dict[Variant, str] = {}
+        for kernel in kernels:
+            alone = target if len(target.registry.kernels[device].get(op, ())) < 2 else target.only(kernel)
+            note = f" by {kernel.name}" if kernel is not None and len(kernels) > 1 else ""
+            for variant, text in _trials(sample, alone, kernel, variants, report):
+                found[variant] = found.get(variant) or (f"{text}{note}" if text else "")
+        for variant, text in found.items():
+            yield Outcome(device, op, name, variant, "failed" if text else "passed", text)
+        if text := ProcessState.now().changed(before) or "":
+            yield Outcome(device, op, name, "process", "failed", text)
+
+    return Task(op, name, run)
+
+
+def _trials(
+    sample: Sample, target: Target, kernel: Kernel | None, variants: Collection[Variant], report: Report
+) -> Iterator[tuple[Variant, str]]:
+    """What is wrong in each trial of a sample by a kernel."""
+    strided = [kernel is None or kernel.input_spec(index).strided for index in range(len(sample.inputs))]
+    plain = expected_of(sample, target.registry)
+    failed: set[Variant] = set()
+    for variant, layouts in trials(sample, strided):
+        if variant not in variants or variant in failed:
+            continue
+        report(variant)
+        broadcast = any(layout is not None and layout.broadcasts for layout in layouts)
+        expected = expected_of(sample, target.registry, layouts) if broadcast else plain
+        text = Trial(sample, target, variant, layouts, expected, plain).difference()
+        if text:
+            failed.add(variant)
+        yield variant, text or ""
+    data = with_special_values(sample) if "special" in variants and sample.op.elementwise else None
+    if data is not None:
+        report("special")
+        arrays = [data.get(f"x{index}") for index in range(len(sample.inputs))]
+        expected = expected_of(sample, target.registry, arrays=arrays)
+        yield "special", Trial(sample, target, "special", (), expected, expected, data).difference() or ""
 
 
 def trials(sample: Sample, strided: Sequence[bool]) -> Iterator[tuple[Variant, Layouts]]:
@@ -131,162 +217,41 @@ def trials(sample: Sample, strided: Sequence[bool]) -> Iterator[tuple[Variant, L
     yield from combinations(chosen, sample.seed, fixed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A sample on a device, in one variant.
-
-    Attributes:
-        expected: the results.
-        plain: the results of the ``plain`` variant; their magnitude is that of intermediate values, which the few
-            distinct results of broadcast operands don't show.
-    """
-
-    sample: Sample
-    device: str
-    registry: Registry
-    precision: Precision
-    variant: Variant
-    layouts: Layouts
-    expected: Mapping[str, Array]
-    plain: Mapping[str, Array]
-
-    def difference(self) -> str | None:
-        """The first difference over all algorithms of the device's kernel, or None."""
-        avoided: set[str] = set()
-        while True:
-            algorithms = Algorithms(avoid=avoided)
-            text = self.difference_by(algorithms)
-            used = {*algorithms.used.values()}
-            if text:
-                notes = [str(self)] * any(self.layouts) + [f"algorithm {', '.join(sorted(used))}"] * bool(used)
-                return text + (f" ({'; '.join(notes)})" if notes else "")
-            if used <= avoided:
-                return None
-            avoided |= used
-
-    def difference_by(self, algorithms: Algorithms) -> str | None:
-        """The first difference with the algorithm that ``algorithms`` leaves, or None."""
-        with nullcontext() if self.variant in SHARING else values_apart():
-            return self.compared(algorithms)
-
-    def compared(self, algorithms: Algorithms) -> str | None:
-        """The first difference of what a session computes that is made now, or None."""
-        graph, feeds = self.sample.build(self.layouts), self.sample.feeds(self.layouts)
-        if self.variant == "constant":
-            graph, feeds = _with_constants(graph, feeds)
-        session = Session(
-            graph,
-            [self.device],
-            registry=self.registry,
-            threads=2,
-            fold=False,
-            precision=self.precision,
-            algorithms=algorithms,
-        )
-        if self.variant == "unaligned":
-            feeds = {name: _unaligned(array) for name, array in feeds.items()}
-        guarded = {name: _guarded(array) for name, array in self.expected.items()}
-        try:
-            session.run(feeds, out={name: array for name, (array, _) in guarded.items()})
-        except DataflowError as error:
-            return f"raised {type(error).__name__}: {error}"
-        if len(graph.nodes) == 1 and any(a.size for a in self.expected.values()):
-            shapes = {name: array.shape for name, array in feeds.items()}
-            devices = {p.device for p in session.placement(shapes) if p.op == self.sample.op.name}
-            if devices and devices != {self.device}:
-                return f"the node ran on {', '.join(devices)}"
-        for program in () if self.variant in SHARING else session._loaded().engine.programs.values():
-            for bound in program.bounds:
-                if text := bound.damage():
-                    return text
-        for name, (array, memory) in guarded.items():
-            if (memory[:_GUARD] != _CANARY).any() or (memory[_GUARD + array.nbytes :] != _CANARY).any():
-                return f"{name}: bytes outside the output were written"
-            text = _mismatch(array, self.expected[name], self.sample.tolerance, _largest(self.plain[name]))
-            if text:
-                return f"{name}: {text}"
-        return None
-
-    def __str__(self) -> str:
-        return ", ".join(f"x{i}{layout}" for i, layout in enumerate(self.layouts) if layout is not None)
+_OVERWRITING = 4  # samples whose results lie over an operand, of each record
 
 
-def _expected(sample: Sample, registry: Registry, layouts: Layouts = ()) -> dict[str, Array]:
-    """The outputs of the reference's kernel, computed in float64 and rounded to the declared dtypes."""
+def _record_task(kernel: Kernel, samples: Sequence[Sample], target: Target, variants: Collection[Variant]) -> Task:
+    """What is checked of a record, with samples that reach it."""
+    device, op = target.device, kernel.op
+    alone = target.only(kernel)
+    several = [s for s in samples if any(o is not None and 0 not in o.shape for o in s.inputs)] or [*samples]
+    typical = min(several, key=lambda s: abs(_elements(s) - _TYPICAL))
+
+    def run(report: Report) -> Iterator[Outcome]:
+        before = ProcessState.now()
+        if "in_place" in variants and kernel.inplace:
+            report("in_place")
+            found: dict[tuple[int, int], str] = {}
+            for sample in sorted(several, key=_elements)[-_OVERWRITING:] + several[:_OVERWRITING]:
+                for pair, text in in_place(sample, alone, kernel):
+                    found[pair] = found.get(pair) or (f"{kernel.name}, {sample.name}: {text}" if text else "")
+            for text in found.values():
+                yield Outcome(device, op, typical.name, "in_place", "failed" if text else "passed", text)
+        if "repeated" in variants:
+            report("repeated")
+            problems: list[str | None] = []
+            text = raised(lambda: problems.append(repeated(typical, alone, kernel))) or problems[0] or ""
+            named = f"{kernel.name}: {text}" if text else ""
+            yield Outcome(device, op, typical.name, "repeated", "failed" if text else "passed", named)
+        if changed := ProcessState.now().changed(before):
+            yield Outcome(device, op, typical.name, "process", "failed", f"{kernel.name}: {changed}")
+
+    return Task(op, typical.name, run)
+
+
+_TYPICAL = 20_000  # elements: enough for two runs to overlap, and few enough to be quick
+
+
+def _elements(sample: Sample) -> int:
     (node,) = sample.build().nodes
-    arrays = [_as_float64(array) for array in sample.arrays(layouts)]
-    attributes = {key: float64 if value == float32 else value for key, value in node.attributes.items()}
-    results = call_kernel(registry.reference_kernels[sample.op.name][0].code, node, arrays, attributes)
-    return {
-        f"y{index}": np.asarray(result).astype(value.type.dtype.numpy)
-        for index, (value, result) in enumerate(zip(node.outputs, results, strict=False))
-        if value is not None
-    }
-
-
-def _with_constants(graph: Graph, feeds: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
-    """The graph with every input but the first as an initializer, and the data of the first."""
-    first, *others = graph.inputs
-    stored = {**graph.initializers, **{value: Initializer(feeds[value.name]) for value in others}}
-    return dataclasses.replace(graph, inputs=(first,), initializers=stored), {first.name: feeds[first.name]}
-
-
-def _as_float64(array: Array | None) -> Array | None:
-    return array.astype(np.float64) if array is not None and array.dtype == np.float32 else array
-
-
-_CANARY = 0xA5
-
-
-def _guarded(like: Array) -> tuple[Array, Array]:
-    """An array of the shape and dtype between guard bytes, and the memory of both, filled with the canary.
-
-    Strings lie between none: no kernel sees the memory of their arrays.
-    """
-    if like.dtype.hasobject:
-        return np.empty_like(like), np.full(2 * _GUARD, _CANARY, np.uint8)
-    memory = np.full(like.nbytes + 2 * _GUARD, _CANARY, np.uint8)
-    array = np.ndarray(like.shape, like.dtype, memory, _GUARD)
-    return array, memory
-
-
-def _unaligned(array: Array) -> Array:
-    """A copy whose first element lies one element behind a 64-byte boundary."""
-    if array.dtype.hasobject:
-        return array.copy()
-    size = array.itemsize
-    memory = np.empty(array.nbytes + 128 + size, np.uint8)
-    begin = -memory.ctypes.data % 64 + size
-    found = np.ndarray(array.shape, array.dtype, memory, begin)
-    found[...] = array
-    return found
-
-
-def _largest(array: Array) -> float:
-    """The largest magnitude of finite elements; 0 without any, and of strings."""
-    if array.dtype.hasobject:
-        return 0.0
-    sizes = np.abs(array.astype(np.float64))
-    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
-
-
-def _mismatch(found: Array, expected: Array, tolerance: float | None, scale: float) -> str | None:
-    """The first element whose error exceeds rounding of values as large as ``scale``, or None."""
-    if found.dtype.kind not in "fV":
-        wrong = found != expected
-    else:
-        limit = tolerance or TOLERANCES.get(found.dtype.name, 2e-2)
-        a, b = found.astype(np.float64), expected.astype(np.float64)
-        largest = max(_largest(expected), scale)
-        close = np.abs(a - b) <= limit * np.maximum(np.abs(b), 0.1 * largest)
-        wrong = ~(close | (a == b) | (np.isnan(a) & np.isnan(b)))
-    if not wrong.any():
-        return None
-    at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    count = int(wrong.sum())
-    return f"{count} of {wrong.size} elements differ, first at {list(at)}: {found[at]} instead of {expected[at]}"
-
-
-def selected(pattern: str | None) -> tuple[Sample, ...]:
-    """The samples whose name begins with ``pattern``; all without one."""
-    return tuple(s for s in SAMPLES if not pattern or s.name.startswith(pattern))
+    return sum(value.type.elements for value in (*node.inputs, *node.outputs) if value is not None)

@@ -115,7 +115,20 @@ def uniform(shape: tuple[int, ...], axis: AxisLayout, *, transposed: bool = Fals
 Shape = tuple[int, ...]
 Layouts = tuple[Layout | None, ...]
 Variant = Literal[
-    "plain", "strided", "transposed", "unaligned", "constant", "broadcast", "reversed", "padded_rows", "mixed"
+    "plain",
+    "strided",
+    "transposed",
+    "unaligned",
+    "constant",
+    "broadcast",
+    "reversed",
+    "padded_rows",
+    "mixed",
+    "special",
+    "in_place",
+    "repeated",
+    "refused",
+    "memory",
 ]
 
 

@@ -2,50 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import DataflowError
+from ..errors import DataflowError, InputError
 from ..plugin.offers import NAMED, device_id
 from ..plugin.registry import Registry, registry_of
 from ..train.losses import Loss
 from ..train.metrics import Gathered, Metric
 from ..train.names import CORE, Names
-from .conformance import Outcome, check_device
+from .conformance import run_tasks, tasks_of
+from .freshness import freshness_task
+from .operations import op_tasks
+from .outcome import Outcome, Report, Task, selected
+from .sample import Sample
+from .samples import SAMPLES
 
 
-def check_plugin(plugin: str, *, registry: Registry | None = None) -> Iterator[Outcome]:
+def check_plugin(
+    plugin: str, *, registry: Registry | None = None, select: str | None = None, limit: float | None = None
+) -> Iterator[Outcome]:
     """An outcome for each check of what a plugin offers.
 
-    Its devices run all samples, and its samples run on all devices. Where it has passes, all samples run through them
-    on the device for the host. What it offers by name is made. Formats and converters need files, which only the
-    author has.
+    Its devices run all samples, and its samples run on all devices. Of its ops the gradients are compared with central
+    differences, and decompositions with kernels of the reference. Where it has passes, all samples run through them on
+    the device for the host. What it offers by name is made. Its libraries are newer than their sources. Formats and
+    converters need files, which only the author has.
+
+    Args:
+        plugin: its name.
+        registry: of plugins; None: of those that are installed.
+        select: see ``check_device``.
+        limit: see ``check_device``.
 
     Raises:
-        InputError: there is no such plugin.
+        InputError: there is no such plugin, or nothing of the name that is selected.
         PluginError: it was set aside; the message has the reason.
     """
+    return run_tasks(plugin, lambda: selected(plugin_tasks(plugin, registry), select), limit)
+
+
+def check_named(name: str, *, select: str | None = None, limit: float | None = None) -> Iterator[Outcome]:
+    """What is checked of the installed device, plugin or op of this name, see ``check_device`` and ``check_plugin``.
+
+    An op runs on every available device.
+
+    Raises:
+        InputError: there is nothing of the name.
+        DeviceError: the device is unavailable.
+        PluginError: the plugin was set aside.
+    """
+    return run_tasks(name, lambda: selected(_named_tasks(name), select), limit)
+
+
+def _named_tasks(name: str) -> list[Task]:
+    registry = registry_of(None)
+    device = name.removesuffix(":0")
+    if device in registry.devices:
+        return tasks_of(device)
+    if any(plugin.name == name for plugin in registry.plugins):
+        return plugin_tasks(name)
+    if name not in registry.ops:
+        plugins = ", ".join(plugin.name for plugin in registry.plugins)
+        raise InputError(
+            f"{name!r} is no device ({', '.join(registry.devices)}), no plugin ({plugins}) and no op (dataflow ops)"
+        )
+    samples = [sample for sample in (*SAMPLES, *registry.samples) if sample.op.name == name]
+    found = [*op_tasks(name, samples, registry)]
+    for key in _available(registry):
+        found += tasks_of(key, samples=samples, complete=False)
+    return found
+
+
+def _available(registry: Registry) -> list[str]:
+    return [key for key, device in registry.devices.items() if not device.unavailable]
+
+
+def plugin_tasks(plugin: str, registry: Registry | None = None) -> list[Task]:
+    """What ``check_plugin`` does, task by task; see there."""
     registry = registry_of(registry)
     offered = registry.offered_by(plugin)
-    available = [key for key, device in registry.devices.items() if not device.unavailable]
+    samples: Sequence[Sample] = offered.get("dataflow_samples", ())
+    found: list[Task] = [freshness_task(plugin, registry)]
     own = [device_id(device) for device in offered.get("dataflow_devices", ()) if not device.unavailable]
     for device in own:
-        yield from check_device(device, registry=registry)
-    for device in available:
+        found += tasks_of(device, registry=registry)
+    for device in _available(registry):
         if device not in own:
-            samples = offered.get("dataflow_samples", ())
-            yield from check_device(device, registry=registry, samples=samples, complete=False)
+            found += tasks_of(device, registry=registry, samples=samples, complete=False)
     if "dataflow_passes" in offered:
         host = [*registry.of_role("host"), *registry.of_role("reference")][0]
-        yield from check_device(host, registry=registry, complete=False, variants=["plain"])
+        found += tasks_of(host, registry=registry, complete=False, variants=["plain"])
+    found += op_tasks(plugin, samples, registry)
+    return [*found, *_offered_tasks(plugin, offered, registry)]
+
+
+def _offered_tasks(plugin: str, offered: Mapping[str, Sequence[Any]], registry: Registry) -> list[Task]:
+    """Ops without samples, and what is offered by name."""
     tested = {sample.op.name for sample in offered.get("dataflow_samples", ())}
-    for op in offered.get("dataflow_ops", ()):
-        if op.name not in tested:
-            yield Outcome(plugin, op.name, op.name, "plain", "untested", "the plugin declares it, and has no sample")
-    for kind, hook in NAMED.items():
-        for one in offered.get(hook, ()):
-            problem = _problem(kind, one.name, Names(registry.named))
-            yield Outcome(plugin, kind, f"{kind} {one.name}", "made", "failed" if problem else "passed", problem or "")
+    outcomes = [
+        Outcome(plugin, op.name, op.name, "plain", "untested", "the plugin declares it, and has no sample")
+        for op in offered.get("dataflow_ops", ())
+        if op.name not in tested
+    ]
+
+    def made(kind: str, name: str) -> Task:
+        def run(report: Report) -> Iterator[Outcome]:
+            problem = _problem(kind, name, Names(registry.named))
+            yield Outcome(plugin, kind, f"{kind} {name}", "made", "failed" if problem else "passed", problem or "")
+
+        return Task(kind, f"{kind} {name}", run)
+
+    def untested(outcome: Outcome) -> Task:
+        return Task(outcome.op, outcome.sample, lambda report: iter([outcome]))
+
+    return [
+        *map(untested, outcomes),
+        *(made(kind, one.name) for kind, hook in NAMED.items() for one in offered.get(hook, ())),
+    ]
 
 
 def _problem(kind: str, name: str, names: Names) -> str | None:

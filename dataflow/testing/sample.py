@@ -60,10 +60,10 @@ class Operand:
         return np.asarray(found).astype(self.dtype.numpy)
 
 
-@functools.lru_cache(maxsize=1)  # the kit asks for those of one sample for each variant
-def _drawn(sample: Sample) -> tuple[Array | None, ...]:
-    """The operands' data; read-only."""
-    random = np.random.default_rng(sample.seed)
+@functools.lru_cache(maxsize=2)  # the kit asks for those of one sample for each variant
+def _drawn(sample: Sample, other: int = 0) -> tuple[Array | None, ...]:
+    """The operands' data; read-only. ``other``: of another draw."""
+    random = np.random.default_rng(sample.seed + other)
     found = tuple(None if operand is None else np.asarray(operand.array(random)).view() for operand in sample.inputs)
     for array in found:
         if array is not None:
@@ -139,14 +139,31 @@ class Sample:
                 g.output(f"y{index}", value)
         return g.build()
 
-    def feeds(self, layouts: Layouts = ()) -> dict[str, Array]:
-        """Data for the graph that ``build`` makes."""
+    def feeds(self, layouts: Layouts = (), other: int = 0) -> dict[str, Array]:
+        """Data for the graph that ``build`` makes; ``other``: of another draw."""
         found = {}
-        for index, array in enumerate(self.arrays()):
+        for index, array in enumerate(_drawn(self, other)):
             layout = layouts[index] if layouts else None
             if array is not None:
                 found[f"x{index}"] = array if layout is None else layout.input(array)
         return found
+
+
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0)
+
+
+def with_special_values(sample: Sample) -> dict[str, Array] | None:
+    """The sample's data with NaN, infinities and zeros of both signs among the floats, or None: there are too few."""
+    found = dict(sample.feeds())
+    changed = False
+    for number, (name, array) in enumerate(found.items()):
+        if array.dtype in (np.float16, np.float32, np.float64) and array.size >= 2 * len(SPECIAL):
+            changed = True
+            found[name] = array.copy()
+            step = array.size // len(SPECIAL)
+            # Each operand's stand elsewhere, and the last element, of a tail, is among them.
+            found[name].reshape(-1)[-1 - number :: -step][: len(SPECIAL)] = SPECIAL
+    return found if changed else None
 
 
 def _short(value: Any) -> str:

@@ -167,4 +167,22 @@ void df_host_free(df_host_block *block);
 int64_t df_allocated_bytes(void);
 int64_t df_allocation_count(void);
 
+/* ---- Guard pages ---------------------------------------------------------------------------- */
+
+enum { DF_GUARD_NONE = 0, DF_GUARD_READ = 1, DF_GUARD_WRITE = 3 };
+enum { DF_GUARD_EXIT = 86 }; /* status of a process that reports faults and that called exit() */
+
+/* Lets the pages of |bytes| at |base| be touched as |access| says. */
+df_status df_guard_access(void *base, int64_t bytes, int32_t access);
+
+/* Names memory, for the description of faults inside or near it; the last 256 names are kept. */
+void df_guard_name(const void *begin, int64_t bytes, const char *name);
+
+/* Forgets the names of memory that overlaps this: it was unmapped since. */
+void df_guard_forget(const void *begin, int64_t bytes);
+
+/* From now on a fault that ends the process is described in a line on this file descriptor first:
+ * a read or write, and how many bytes before or behind which named memory; a call of exit() too. */
+df_status df_guard_report(int32_t descriptor);
+
 #endif

@@ -1,0 +1,85 @@
+"""``dataflow plugin``: tools for authors of plugins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import FAILED, json_option, print_json
+
+if TYPE_CHECKING:
+    from ..testing.outcome import Outcome  # with all samples
+
+BAD = ("failed", "untested")
+
+
+@click.group()
+def plugin() -> None:
+    """Tools for plugin authors."""
+
+
+@plugin.command("test")
+@click.argument("name")
+@click.option("--sample", metavar="NAME", help="Only samples of the op NAME, or whose name begins so.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds that one trial may take.")
+@click.option("--here", is_flag=True, help="No child processes: for debuggers; a kernel that crashes ends the command.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every outcome.")
+@json_option
+def plugin_test(name: str, sample: str | None, timeout: float, here: bool, verbose: bool, as_json: bool) -> None:
+    """Runs the conformance kit on the device, the plugin or the op NAME.
+
+    Of a device: every sample that it claims, against the reference. Of a plugin: all that it offers. Of an op: its
+    samples on every device.
+    """
+    from ..testing.plugins import check_named
+
+    found: list[Outcome] = []
+    for outcome in check_named(name, select=sample, limit=None if here else timeout):
+        found.append(outcome)
+        if not as_json and (verbose or outcome.status in BAD):
+            click.echo(str(outcome))
+    if as_json:
+        print_json(
+            {
+                "name": name,
+                "outcomes": dict(Counter(outcome.status for outcome in found)),
+                "bad": [str(outcome) for outcome in found if outcome.status in BAD],
+                "failures": [_row(outcome) for outcome in found if outcome.status in BAD],
+                "not_claimed": _not_claimed(found),
+            }
+        )
+    else:
+        _print(name, found)
+    if any(outcome.status in BAD for outcome in found):
+        raise click.exceptions.Exit(FAILED)
+
+
+def _row(outcome: Outcome) -> dict[str, str]:
+    return {name: getattr(outcome, name) for name in ("device", "op", "sample", "variant", "status", "text")}
+
+
+def _not_claimed(found: Iterable[Outcome]) -> list[str]:
+    """Ops of which no sample is claimed."""
+    claimed = {outcome.op for outcome in found if outcome.status != "not claimed"}
+    return sorted({outcome.op for outcome in found} - claimed)
+
+
+def _print(name: str, found: Sequence[Outcome]) -> None:
+    """A table of outcomes by variant, and the sums."""
+    from rich.console import Console
+    from rich.table import Table
+
+    statuses = [s for s in ("passed", "failed", "untested") if any(outcome.status == s for outcome in found)]
+    table = Table("trials", *statuses, box=None)
+    for variant in dict.fromkeys(outcome.variant for outcome in found if outcome.status != "not claimed"):
+        counts = Counter(outcome.status for outcome in found if outcome.variant == variant)
+        table.add_row(variant, *(str(counts[status] or "") for status in statuses))  # type: ignore[index]
+    if table.row_count:
+        Console(highlight=False).print(table)
+    sums = Counter(outcome.status for outcome in found)
+    click.echo(f"{name}: " + ", ".join(f"{count} {status}" for status, count in sums.items()))
+    if missing := _not_claimed(found):
+        click.echo("ops that it does not claim: " + ", ".join(missing))

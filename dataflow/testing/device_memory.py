@@ -1,0 +1,53 @@
+"""Checks of a device with memory of its own: alignment, and copies there and back at any offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from .._runtime import ffi
+from ..plugin.device import Backend
+from .outcome import Outcome, Report, Task
+from .trial import Target, raised
+
+_SIZES = (1, 64, 100, 4097)
+_HANDLES = 1 << 16  # what is smaller is the number of a buffer, not its address
+
+
+def memory_task(target: Target) -> Task:
+    """Allocates, copies and frees."""
+    device = target.registry.devices[target.device]
+
+    def run(report: Report) -> Iterator[Outcome]:
+        report("memory")
+        found: list[str] = []
+        text = raised(lambda: found.extend(_problems(device.open({}), device.alignment))) or "; ".join(found[:1])
+        yield Outcome(target.device, "", "memory", "memory", "failed" if text else "passed", text)
+
+    return Task("", "memory", run)
+
+
+def _problems(backend: Backend, alignment: int) -> Iterator[str]:
+    """What is wrong with buffers and copies."""
+    buffers = [backend.alloc(size) for size in _SIZES]
+    for size, buffer in zip(_SIZES, buffers, strict=True):
+        base = int(ffi.cast("uintptr_t", buffer.base))
+        if base >= _HANDLES and base % alignment:
+            yield f"alloc gives {size} bytes at {base:#x}, which is no multiple of the device's alignment, {alignment}"
+    held = {buffer.base for buffer in buffers}
+    if len(held) < len(buffers):
+        yield "alloc gives one buffer twice"
+    data = np.random.default_rng(0).integers(0, 256, max(_SIZES), np.uint8)
+    for size, buffer in zip(_SIZES, buffers, strict=True):
+        for begin in (0, size // 3):
+            backend.write(buffer, 0, np.zeros(size, np.uint8))
+            backend.write(buffer, begin, np.ascontiguousarray(data[begin:size]))
+            back = np.empty(size, np.uint8)
+            backend.read(back, buffer, 0)
+            half = np.empty(size - begin, np.uint8)
+            backend.read(half, buffer, begin)
+            if (back[begin:] != data[begin:size]).any() or back[:begin].any() or (half != data[begin:size]).any():
+                yield f"{size - begin} bytes copied to offset {begin} and back are others"
+    for buffer in buffers:
+        backend.free(buffer)
