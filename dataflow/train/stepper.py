@@ -102,6 +102,7 @@ class Stepper(Evaluator):
         self.schedule = names.schedule(updates.rule.schedule)
         self._pending = 0  # micro-batches since the last optimizer step
         self._sums = (0.0, 0.0)  # of their losses and weights
+        self._last_weight = 0.0  # of the last logical batch
         self._forward: _Forward | None = None
 
     # ---- a step at once -------------------------------------------------------------------------------
@@ -152,6 +153,11 @@ class Stepper(Evaluator):
     def pending(self) -> int:
         """Micro-batches since the last optimizer step."""
         return self._pending
+
+    @property
+    def gradient_weight(self) -> float:
+        """By which gradients are divided: of the logical batch so far, or of the last; 0 where there is none."""
+        return self._sums[1] if self._pending else self._last_weight
 
     # ---- program by program ---------------------------------------------------------------------------
 
@@ -250,6 +256,7 @@ class Stepper(Evaluator):
             if not math.isfinite(lr):
                 raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
             squares = self.programs.squares()
+            self._last_weight = weight
             with InterruptsHeld():
                 self.discard()
                 step = self.steps + 1

@@ -36,6 +36,8 @@ from .optimizers.updates import resolve
 from .parameters import select
 from .rate_finder import RateCurve, find_rate
 from .tied_weights import find_ties
+from .watch.statistics import Statistics
+from .watch.tensors import tensor_statistics
 
 _log = logging.getLogger("dataflow")
 
@@ -156,6 +158,25 @@ class Trainer(Changing):
         """
         self._check_open()
         return find_rate(self, self._dataset(data), lowest, highest, steps, batch_size)
+
+    def statistics(
+        self,
+        of: Literal["parameters", "gradients", "values"] = "parameters",
+        names: Sequence[str] | str = "*",
+        batch: Mapping[str, Any] | None = None,
+    ) -> dict[str, Statistics]:
+        """Norm, mean, deviation, least and most of tensors, by name; ``.histogram()`` of each counts its numbers.
+
+        Args:
+            of: the trained ``parameters``; their averaged ``gradients``, those of the last step where no micro-batch
+                waits; or ``values`` that nodes of the model make.
+            names: names and patterns.
+            batch: for ``values``, as for ``step``; training stands afterwards where it stood.
+
+        Raises:
+            InputError: nothing matches a pattern, or there are no gradients yet.
+        """
+        return tensor_statistics(self, of, names, batch)
 
     def fit(
         self,

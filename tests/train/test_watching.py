@@ -238,3 +238,33 @@ def test_options_of_logs_are_checked(tmp_path: Path) -> None:
     ):
         with pytest.raises(df.InputError):
             made()
+
+
+# ---- statistics of a training ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_statistics_of_parameters_gradients_and_values(device: str) -> None:
+    model, given = classifier(), data(12)
+    with df.Trainer(model, optimizer="sgd", accumulate=2, devices=[device]) as trainer:
+        with pytest.raises(df.InputError, match="no gradients before the first step"):
+            trainer.statistics("gradients")
+        logits = given["x"] @ model.parameters["w"].array
+        (found,) = trainer.statistics("values", batch=given).values()
+        assert (found.norm, found.most) == pytest.approx((np.linalg.norm(logits), logits.max()), rel=1e-5)
+        trainer.step({k: v[:6] for k, v in given.items()})
+        half = trainer.statistics("gradients", "w")["w"]
+        assert half.norm == pytest.approx(np.linalg.norm(trainer.gradients["w"] / 6))
+        with pytest.raises(df.InputError, match="1 micro-batches wait for update"):
+            trainer.statistics("values", batch=given)
+        trainer.forward({k: v[6:] for k, v in given.items()})
+        trainer.backward()
+        norm = trainer.update()["gradient_norm"]
+        assert trainer.statistics("gradients")["w"].norm == pytest.approx(norm, rel=1e-5)
+        weight = model.parameters["w"].array
+        assert trainer.statistics()["w"].mean == pytest.approx(weight.astype(np.float64).mean())
+        for wrong in (("weights",), ("parameters", "q"), ("values", "*"), ("parameters", "*", given)):
+            with pytest.raises(df.InputError):
+                trainer.statistics(*wrong)
+        with pytest.raises(df.InputError, match="'q' matches no float value"):
+            trainer.statistics("values", "q", given)

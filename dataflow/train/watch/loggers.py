@@ -14,8 +14,8 @@ import numpy as np
 from ...host import checks
 from ...host.numbers import integer
 from ..callbacks import Event
-from .event_file import EventFile
-from .statistics import statistics_of
+from .event_file import EventFile, Histogram
+from .tensors import tensor_statistics
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 
@@ -26,7 +26,7 @@ class TensorBoard:
     Args:
         folder: of the run; each ``fit`` adds a file.
         every: optimizer steps between the steps that are written.
-        histograms: of the trained parameters after each epoch, too.
+        histograms: of the trained parameters and their last gradients after each epoch, too.
     """
 
     def __init__(self, folder: str | Path, *, every: int = 1, histograms: bool = False) -> None:
@@ -44,11 +44,12 @@ class TensorBoard:
         elif event.kind == "epoch" or event.step % self._every == 0:
             # A float of 32 bits holds no more.
             numbers = {f"{event.kind}/{k}": v for k, v in event.metrics.items() if not _FLOAT_MAX < abs(v) < math.inf}
-            found = {}
+            found: dict[str, Histogram] = {}
             if self._histograms and event.kind == "epoch":
-                parameters = event.trainer.model.parameters
-                found = {name: statistics_of(parameters[name].array).histogram() for name in event.trainer.trainable}
-            self._file.add(event.step, numbers, {f"parameters/{name}": h for name, h in found.items()})
+                for of in ("parameters", "gradients"):
+                    made = tensor_statistics(event.trainer, of, "*", None)
+                    found |= {f"{of}/{name}": statistics.histogram() for name, statistics in made.items()}
+            self._file.add(event.step, numbers, found)
 
 
 class CSV:
