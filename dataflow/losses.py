@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .train.losses import CTC as CTC
 from .train.losses import KL as KL
 from .train.losses import MAE as MAE
 from .train.losses import MSE as MSE

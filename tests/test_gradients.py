@@ -23,7 +23,7 @@ WITHOUT = {
     "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "mersenne_uniform", "unique",
     # gradients of gradients: not declared
     "max_pool_grad", "batch_norm_train_grad", "layer_norm_grad", "lrn_grad", "softmax_grad", "log_softmax_grad",
-    "softmax_cross_entropy_grad", "lstm_grad", "gru_grad", "rnn_grad", "grid_sample_grad_input",
+    "softmax_cross_entropy_grad", "ctc_loss_grad", "lstm_grad", "gru_grad", "rnn_grad", "grid_sample_grad_input",
     "grid_sample_grad_grid", "roi_align_grad", "max_roi_pool_grad", "cofactor",
     # refused with a reason, see test_control.py
     "loop",

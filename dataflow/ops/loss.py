@@ -69,4 +69,60 @@ softmax_cross_entropy_grad: Op = Op(
     doc="dlogits = dloss (e^(logits - lse) - (1 - s) [class = label] - s / C); 0 where the label is ignored",
 )
 
-OPS = (softmax_cross_entropy, softmax_cross_entropy_grad)
+
+def _ctc_infer(
+    log_probs: TensorType, labels: TensorType, lengths: TensorType, label_lengths: TensorType, *, blank: int
+) -> TensorType:
+    name = "ctc_loss"
+    need_float(name, log_probs)
+    need(log_probs.rank == 3 and labels.rank == 2, f"{name}: expected (B, T, C) and (B, L), got {log_probs}, {labels}")
+    integers = all(t.dtype.name in ("int32", "int64") for t in (labels, lengths, label_lengths))
+    need(integers, f"{name}: labels and lengths are {labels}, {lengths}, {label_lengths}; expected int32 or int64")
+    batch, classes = log_probs.shape[0], log_probs.shape[2]
+    for given in (labels.shape[:1], lengths.shape, label_lengths.shape):
+        bound = all(isinstance(n, int) for n in (batch, *given))
+        need(not bound or given == (batch,), f"{name}: expected one row or length for each of {batch} samples")
+    need(
+        not isinstance(classes, int) or 0 <= blank < classes, f"{name}: blank is {blank}; expected a class of {classes}"
+    )
+    return TensorType(log_probs.dtype, (batch,))
+
+
+def _ctc_grad_infer(dloss: TensorType, log_probs: TensorType, *read: TensorType, blank: int) -> TensorType:
+    alike("ctc_loss_grad: the loss and its gradient", _ctc_infer(log_probs, *read, blank=blank), dloss)
+    return log_probs
+
+
+def _ctc_gradient(node: Node, dloss: Value) -> tuple[Value | None, ...]:
+    return ctc_loss_grad(dloss, *node.inputs, **node.attributes), None, None, None
+
+
+def _ctc_cost(node: Node) -> int:
+    log_probs, labels = node.inputs[-4:-2]
+    assert log_probs is not None and labels is not None
+    batch, length = (n if isinstance(n, int) else 1 for n in log_probs.type.shape[:2])
+    states = labels.type.shape[1]
+    return 200 * batch * length * (2 * (states if isinstance(states, int) else 1) + 1)
+
+
+ctc_loss: Op = Op(
+    "ctc_loss",
+    ("log_probs", "labels", "lengths", "label_lengths"),
+    _ctc_infer,
+    attributes={"blank": 0},
+    gradient=_ctc_gradient,
+    cost=_ctc_cost,
+    doc="-ln of the sum, over all paths of a class per time that give the labels once equal neighbours are merged and "
+    "blanks dropped, of e^(the path's log_probs); of (B, T, C) and (B, L): (B,); inf where there is no such path",
+)
+ctc_loss_grad: Op = Op(
+    "ctc_loss_grad",
+    ("dloss", "log_probs", "labels", "lengths", "label_lengths"),
+    _ctc_grad_infer,
+    outputs=("dlog_probs",),
+    attributes={"blank": 0},
+    cost=_ctc_cost,
+    doc="dlog_probs = -dloss * the share of the paths that have this class at this time; 0 where there is no path",
+)
+
+OPS = (softmax_cross_entropy, softmax_cross_entropy_grad, ctc_loss, ctc_loss_grad)

@@ -59,6 +59,7 @@ enum { ALIGNMENT = 64 };
   X(logic)                                                                                         \
   X(logic_integer)                                                                                 \
   X(loss)                                                                                          \
+  X(loss_ctc)                                                                                      \
   X(lrn)                                                                                           \
   X(optimizer)                                                                                     \
   X(pool)                                                                                          \

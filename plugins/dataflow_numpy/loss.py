@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dataflow.errors import InputError
@@ -54,7 +56,102 @@ def _cross_entropy_grad(attributes: Attributes, dloss: Array, logits: Array, lab
     return np.where(scale == 0, 0, p * scale).astype(logits.dtype)
 
 
+class _Paths:
+    """The forward and backward variables of CTC (Graves et al. 2006), in logarithms.
+
+    States are the labels with a blank around each; (B, S) with S = 2 L + 1.
+    """
+
+    def __init__(self, attributes: Attributes, log_probs: Array, labels: Array, lengths: Array, counts: Array) -> None:
+        self.p = upcast(log_probs)
+        batch, self.length, classes = log_probs.shape
+        most = labels.shape[1]
+        for name, given, limit in (("length", lengths, self.length), ("label length", counts, most)):
+            wrong = (given < 0) | (given > limit)
+            if wrong.any():
+                first = int(np.flatnonzero(wrong)[0])
+                raise InputError(f"{name} {int(given[first])} at [{first}] is outside [0, {limit}]")
+        blank, inside = attributes["blank"], np.arange(most) < counts[:, None]
+        wrong = inside & ((labels < 0) | (labels >= classes) | (labels == blank))
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            raise InputError(f"label {int(labels[at])} at {list(at)} is outside [0, {classes}), or the blank")
+        self.lengths, self.rows = lengths, np.arange(batch)
+        self.state = np.full((batch, 2 * most + 1), blank)
+        self.state[:, 1::2] = np.where(inside, labels, blank)
+        self.skips = np.zeros(self.state.shape, bool)
+        self.skips[:, 2:] = (self.state[:, 2:] != blank) & (self.state[:, 2:] != self.state[:, :-2])
+        steps = np.arange(self.state.shape[1])
+        self.ends = (steps == 2 * counts[:, None]) | (steps == 2 * counts[:, None] - 1)
+        self.begins = np.broadcast_to(steps < 2, self.ends.shape) & (steps <= 2 * counts[:, None])
+
+    def at(self, time: int) -> Array:
+        """The logarithms of the states' classes at a time, (B, S)."""
+        found: Array = self.p[self.rows[:, None], time, self.state]
+        return found
+
+    def forward(self) -> tuple[list[Array], Array]:
+        """Of each time the logarithm of the sum over the paths that end in a state then, and -loss."""
+        none = np.full(self.state.shape, -np.inf, self.p.dtype)
+        found: list[Array] = []
+        total = np.where(self.lengths == 0, np.where(self.ends[:, 0], 0.0, -np.inf), np.nan).astype(self.p.dtype)
+        for time in range(self.length):
+            before = found[-1] if found else none
+            skipped = np.where(self.skips, _later(before, 2), -np.inf)
+            came = _log_sum(before, _later(before, 1), skipped) if time else np.where(self.begins, 0.0, none)
+            found.append((came + self.at(time)).astype(self.p.dtype))
+            ended = _log_sum_exp(np.where(self.ends, found[-1], -np.inf), 1)[:, 0]
+            total = np.where(self.lengths == time + 1, ended, total)
+        return found, total
+
+    def shares(self) -> Iterator[tuple[int, Array, Array]]:
+        """Of each time whether there are paths, and the share of them that are in a state then."""
+        forward, total = self.forward()
+        none = np.full(self.state.shape, -np.inf, self.p.dtype)
+        behind = none
+        for time in reversed(range(self.length)):
+            if time + 1 < self.length:
+                later = behind + self.at(time + 1)
+                skipped = _sooner(np.where(self.skips, later, -np.inf), 2)
+                behind = _log_sum(later, _sooner(later, 1), skipped)
+            last = (self.lengths == time + 1)[:, None]
+            behind = np.where(last, np.where(self.ends, 0.0, none), behind)
+            known = (self.lengths > time)[:, None] & (total != -np.inf)[:, None]
+            yield time, known, np.exp(forward[time] + behind - np.where(known, total[:, None], np.inf))
+
+
+def _later(states: Array, by: int) -> Array:
+    return np.pad(states, ((0, 0), (by, 0)), constant_values=-np.inf)[:, : states.shape[1]]
+
+
+def _sooner(states: Array, by: int) -> Array:
+    return np.pad(states, ((0, 0), (0, by)), constant_values=-np.inf)[:, by:]
+
+
+def _log_sum(*terms: Array) -> Array:
+    found: Array = np.logaddexp(np.logaddexp(terms[0], terms[1]), terms[2])
+    return found
+
+
+def _ctc(attributes: Attributes, log_probs: Array, labels: Array, lengths: Array, counts: Array) -> Array:
+    _, total = _Paths(attributes, log_probs, labels, lengths, counts).forward()
+    return (-total).astype(log_probs.dtype)
+
+
+def _ctc_grad(
+    attributes: Attributes, dloss: Array, log_probs: Array, labels: Array, lengths: Array, counts: Array
+) -> Array:
+    paths = _Paths(attributes, log_probs, labels, lengths, counts)
+    found = np.zeros(log_probs.shape, paths.p.dtype)
+    for time, known, share in paths.shares():
+        amount = np.where(known, -upcast(dloss)[:, None] * share, 0)
+        np.add.at(found[:, time], (paths.rows[:, None], paths.state), amount)
+    return found.astype(log_probs.dtype)
+
+
 KERNELS: dict[str, Code] = {
+    "ctc_loss": _ctc,
+    "ctc_loss_grad": _ctc_grad,
     "softmax_cross_entropy": _cross_entropy,
     "softmax_cross_entropy_grad": _cross_entropy_grad,
 }

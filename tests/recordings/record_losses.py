@@ -197,6 +197,20 @@ record("triplet_swap", lambda x, p, n: F.triplet_margin_loss(x, p, n, 3.0, swap=
 record("info_nce", lambda x, z: info_nce(x, z, 0.07, False), [a, b], N)
 record("info_nce_both", lambda x, z: info_nce(x, z, 0.5, True), [a, b], N)
 
+spoken = np.array([[1, 2, 2, 4], [3, 1, -1, -1], [2, -1, -1, -1]])
+heard, count = np.array([9, 5, 9]), np.array([4, 2, 1])
+
+
+def ctc(z: torch.Tensor, labels: torch.Tensor, times: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Each sample's loss by its number of labels."""
+    each = F.ctc_loss(F.log_softmax(z, 2).transpose(0, 1), labels.clamp(min=0), times, counts, reduction="none")
+    return (each / counts).sum()
+
+
+record("ctc", ctc, [logits(3, 9, C, scale=1.0)], 3, labels=spoken, times=heard, counts=count)
+filled = torch.tensor(count)
+record("ctc_padded", lambda z, t: ctc(z, t, torch.full((3,), 9), filled), [logits(3, 9, C)], 3, labels=spoken)
+
 student, teacher = logits(N, C), logits(N, C)
 student[2] = np.nan  # its label is ignored
 soft_teacher = F.softmax(torch.tensor(teacher[y >= 0], dtype=torch.float64) / 3, 1)

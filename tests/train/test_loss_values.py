@@ -57,6 +57,8 @@ CASES = {
     "triplet": losses.Triplet("1", "2"),
     "triplet_swap": losses.Triplet("1", "2", 3.0, swap=True),
     "info_nce": losses.InfoNCE("1"),
+    "ctc": losses.CTC(input_lengths="times", label_lengths="counts"),
+    "ctc_padded": losses.CTC(),
     "distill": losses.Distill(teacher(), 3.0, 0.3),
     "info_nce_both": losses.InfoNCE("1", 0.5, symmetric=True),
 }
@@ -79,7 +81,7 @@ def joint(loss, outputs, entries):
     g = df.GraphBuilder("loss")
     values = {name: g.input(name, dtype(array), array.shape) for name, array in {**outputs, **entries}.items()}
     elements, weight = loss.elements(target, *values.values())
-    assert elements.type.shape == weight.type.shape and elements.type.shape[0] == len(outputs["0"])
+    assert elements.type.shape == weight.type.shape
     axes = tuple(range(elements.type.rank))
     g.output("loss", ops.reduce_sum(elements, axes=axes, keepdims=0))
     g.output("weight", ops.reduce_sum(weight, axes=axes, keepdims=0))
@@ -230,6 +232,7 @@ REFUSED = [
     ("huber", (4,), [[0, 1]] * 4, r"huber: labels int64\[4, 2\] don't fit the output"),
     ("mae", (4,), ["a"] * 4, r"labels"),
     ("kl", (4, 2, 2), np.zeros((4, 2, 2)), r"kl: class probabilities .* choose with axis="),
+    ("ctc", (4, 2), [0, 1, 2, 3], r"ctc: expected logits \(B, T, C\) and labels \(B, L\)"),
     ("next_token", (4, 2), [0, 1, 2, 3], r"next_token: expected logits \(B, T, classes\)"),
 ]
 
@@ -260,6 +263,7 @@ def test_other_values_and_entries_that_do_not_fit_are_refused():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
+        (lambda: losses.CTC(-1), "ctc: blank is -1"),
         (lambda: losses.Huber(0.0), "huber: delta is 0"),
         (lambda: losses.SmoothL1(-1.0), "smooth_l1: beta is -1"),
         (lambda: losses.Focal(-1.0), "focal: gamma is -1"),
@@ -278,6 +282,38 @@ def test_other_values_and_entries_that_do_not_fit_are_refused():
 def test_settings_that_make_no_loss_are_refused(make, says):
     with pytest.raises(df.InputError, match=says):
         make()
+
+
+def test_ctc_of_more_labels_than_fit():
+    z, labels = np.zeros((2, 3, 4), np.float32), np.array([[1, 1, 1], [1, -1, -1]])
+    graph, arguments = joint(losses.CTC(), {"0": z}, {"labels": labels})
+    assert evaluate(graph, arguments)["loss"] == np.inf
+    for major in (False, True):
+        outputs = {"0": np.moveaxis(z, 0, 1) if major else z}
+        graph, arguments = joint(losses.CTC(zero_infinity=True, time_major=major), outputs, {"labels": labels})
+        found = df.Session(graph, devices=["cpu"]).run(arguments)
+        assert found["loss"] == pytest.approx(-np.log(6 / 64), rel=1e-6)  # six paths give one label
+        infeasible = found["grad.0"][:, 0] if major else found["grad.0"][0]
+        assert not infeasible.any() and np.isfinite(found["grad.0"]).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+@pytest.mark.parametrize(
+    ("labels", "times", "counts", "says"),
+    [
+        ([[1, 4]], [3], [2], r"label 4 at \[0, 1\] is outside \[0, 4\), or the blank"),
+        ([[0, 1]], [3], [2], r"label 0 at \[0, 0\] is outside"),
+        ([[1, 1]], [4], [2], r"length 4 at \[0\] is outside \[0, 3\]"),
+        ([[1, 1]], [3], [3], r"label length 3 at \[0\] is outside \[0, 2\]"),
+        ([[1, 1]], [3], [-1], r"label length -1"),
+    ],
+)
+def test_labels_and_lengths_of_ctc_are_checked(device, labels, times, counts, says):
+    loss = losses.CTC(input_lengths="t", label_lengths="n")
+    entries = {"labels": np.array(labels), "t": np.array(times), "n": np.array(counts)}
+    graph, arguments = joint(loss, {"0": np.zeros((1, 3, 4), np.float32)}, entries)
+    with pytest.raises(df.InputError, match=says):
+        df.Session(graph, devices=[device], fold=False).run(arguments)
 
 
 def classifier(name, width, seed):

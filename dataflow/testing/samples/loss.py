@@ -6,7 +6,7 @@ import numpy as np
 
 from ... import ops
 from ...ir.types import int32, int64
-from ..sample import LONG_SUM, Sample, i, x
+from ..sample import LONG_SUM, Operand, Sample, i, x
 
 
 def _cross_entropy() -> list[Sample]:
@@ -37,4 +37,29 @@ def _long() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _cross_entropy() + _long()
+def _ctc() -> list[Sample]:
+    """Batches with short samples, without labels, with equal neighbours, and with labels that don't fit the time."""
+    rows = []
+    for labels, lengths, counts, shape, dtype in (
+        ([[1, 2, 2], [3, 0, 0], [0, 0, 0]], (7, 4, 3), (3, 1, 0), (3, 7, 4), int64),
+        ([[2, 2, 2, 2], [1, 2, 1, 3]], (5, 9), (4, 4), (2, 9, 4), int32),
+        ([[1]], (1,), (1,), (1, 1, 2), int64),
+        ([[], []], (3, 0), (0, 0), (2, 3, 3), int64),
+        ([[1, 2]] * 5, (40, 0, 39, 1, 2), (2, 0, 1, 2, 2), (5, 40, 30), int64),
+        (np.zeros((0, 2), int), (), (), (0, 4, 3), int64),
+    ):
+        read = (
+            Operand(np.shape(labels), dtype, value=labels),
+            Operand(shape[:1], dtype, value=lengths),
+            Operand(shape[:1], dtype, value=counts),
+        )
+        feasible = shape in ((3, 7, 4), (1, 1, 2))
+        rows.append(Sample(ops.ctc_loss, (x(*shape), *read), gradient=(0,) if feasible else ()))
+        rows.append(Sample(ops.ctc_loss_grad, (x(shape[0]), x(*shape), *read)))
+    last = (Operand((1, 2), int64, value=[[0, 1]]), *(Operand((1,), int64, value=[n]) for n in (5, 2)))
+    rows.append(Sample(ops.ctc_loss, (x(1, 5, 4), *last), {"blank": 3}, gradient=(0,)))
+    rows.append(Sample(ops.ctc_loss_grad, (x(1), x(1, 5, 4), *last), {"blank": 3}))
+    return rows
+
+
+SAMPLES: list[Sample] = _cross_entropy() + _long() + _ctc()

@@ -12,6 +12,7 @@ from typing import Any
 
 from .cross_entropy import CrossEntropy as CrossEntropy
 from .cross_entropy import NextToken as NextToken
+from .ctc import CTC as CTC
 from .distill import Distill as Distill
 from .distributions import KL as KL
 from .distributions import NLL as NLL
@@ -52,6 +53,7 @@ LOSSES: Mapping[str, Callable[..., Any]] = {
     "cosine": Cosine,
     "triplet": Triplet,
     "info_nce": InfoNCE,
+    "ctc": CTC,
     "distill": Distill,
 }
 """What makes a loss, by name."""
