@@ -58,7 +58,7 @@ def optimizing(names: Names, options: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {key: options[key] for key in ("lr", "weight_decay", "layer_decay")}
     settings = {key: value for key, value in settings.items() if value is not None}
     if options["groups"]:
-        settings["groups"] = tuple(_group(names, text) for text in options["groups"])
+        settings["groups"] = tuple(_group(text) for text in options["groups"])
     if options["decay_all"]:
         settings["no_decay"] = ()
     if options["schedule"] != "constant" or options["warmup"] is not None:
@@ -74,13 +74,11 @@ def optimizing(names: Names, options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _group(names: Names, text: str) -> Group:
-    """``PATTERN:key=value,...`` as a group; an optimizer in it by its name."""
+def _group(text: str) -> Group:
+    """``PATTERN:key=value,...`` as a group."""
     from ..train.optimizers.groups import Group
 
     pattern, settings = split_settings(text)
     if not settings:
         raise InputError(f"--group {text}: expected PATTERN:key=value,key=value, e.g. --group '*.bias:weight_decay=0'")
-    if isinstance(settings.get("optimizer"), str):
-        settings["optimizer"] = names.optimizer(settings["optimizer"])
     return Group(pattern, **settings)

@@ -9,7 +9,6 @@ import contextlib
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -74,12 +73,13 @@ def find_rate(
     trainer.check_idle("find_lr")
     if trainer.pending:
         raise InputError(f"find_lr: {trainer.pending} micro-batches of step() wait for the optimizer; call update()")
-    rates = np.geomspace(lowest, highest, steps)
+    growth = math.log(highest / lowest) / (steps - 1)
     with trainer.model.lock, _restored(trainer):
         begun = trainer.steps
-        trainer.schedule = lambda step: float(rates[step - begun]) / (trainer.optimizer.lr * trainer.lr_factor)
+        base = trainer.optimizer.lr * trainer.lr_factor
+        trainer.schedule = lambda step: lowest * math.exp(growth * (step - begun)) / base
         losses = _losses(trainer, data, steps, batch_size)
-    return _curve(rates, losses)
+    return _curve([lowest * math.exp(growth * step) for step in range(len(losses))], losses)
 
 
 @contextlib.contextmanager
@@ -131,7 +131,7 @@ def _batches(trainer: Changing, data: Dataset, batch_size: int) -> Generator[Bat
             raise InputError(f"find_lr: epoch {epoch + 1} of the data had no batches")
 
 
-def _curve(rates: np.ndarray[Any, Any], losses: Sequence[float]) -> RateCurve:
+def _curve(rates: Sequence[float], losses: Sequence[float]) -> RateCurve:
     # Means over as many steps before as behind: a running mean would shift the slope toward larger rates.
     reach = max(1, len(losses) // 20)
     smoothed = []
@@ -143,8 +143,8 @@ def _curve(rates: np.ndarray[Any, Any], losses: Sequence[float]) -> RateCurve:
     if least > 2 * reach:  # at both ends few losses are averaged, and behind the least one it has begun to diverge
         slopes = np.gradient(np.array(smoothed[: least + 1]))[reach:-1]
         steepest = int(np.argmin(slopes))
-        suggestion = float(rates[reach + steepest]) if slopes[steepest] < 0.0 else None
-    return RateCurve(rates[: len(losses)].tolist(), list(losses), smoothed, suggestion)
+        suggestion = rates[reach + steepest] if slopes[steepest] < 0.0 else None
+    return RateCurve(rates, list(losses), smoothed, suggestion)
 
 
 def _described(curve: RateCurve) -> str:

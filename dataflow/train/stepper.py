@@ -335,7 +335,11 @@ class Stepper(Evaluator):
 
     def _first_bad(self, arguments: Mapping[str, Array]) -> str | None:
         """See ``nonfinite.first_bad``."""
-        return first_bad(self.model, self.trainable, self.execution, arguments)
+        averaged, self.programs.averaged = self.programs.averaged, False  # what was trained gave the loss
+        try:
+            return first_bad(self.model, self.trainable, self.execution, arguments)
+        finally:
+            self.programs.averaged = averaged
 
 
 def _arrays(batch: Mapping[str, Any]) -> dict[str, Array]:

@@ -70,6 +70,8 @@ class Trained:
 
     def _averages(self) -> dict[str, str]:
         """Likewise, of the parameters whose averages exist: from a checkpoint before the first micro-batch, too."""
+        if not self._evaluated:
+            return {}
         reached = frozenset(self.reached)
         return {name: slot for name, slot in self._evaluated.items() if name in reached or slot in self._loaded}
 

@@ -128,7 +128,7 @@ class Trainer(Changing):
         super().__init__(
             model,
             objective,
-            resolve(made, model, trained, ties, clip_norm, clip_value, mean),
+            resolve(made, model, trained, ties, names.optimizer, clip_norm, clip_value, mean),
             trained,
             ties,
             names,

@@ -1,5 +1,6 @@
 """Whatever a public call is given, what leaves it is an error of ours, or of the system, or a wrong signature."""
 
+import dataclasses
 import traceback
 import warnings
 
@@ -113,6 +114,7 @@ CALLS = {
         for k, f in options(
             lambda **o: trainer(**o).step(BATCH),
             "loss", "optimizer", "output", "trainable", "metrics", "devices", "threads", "accumulate", "clip_norm",
+            "clip_value", "average",
             "seed", "batch_norm", "dropout", "tie", "precision", "algorithms", "pin", "limits",
         ).items()
     },
@@ -134,6 +136,36 @@ CALLS = {
     **{f"Limits {k}": f for k, f in options(df.Limits, "bytes", "seconds").items()},
     **{f"AdamW {k}": f for k, f in options(df.optim.AdamW, "lr", "weight_decay", "schedule", "betas", "eps").items()},
     **{f"SGD {k}": f for k, f in options(df.optim.SGD, "lr", "momentum", "weight_decay").items()},
+    **{
+        f"{name} {k}": f
+        for name, rule in (("Muon", df.optim.Muon), ("Adafactor", df.optim.Adafactor), ("RMSprop", df.optim.RMSprop))
+        for k, f in options(rule, *(f.name for f in dataclasses.fields(rule))).items()
+    },
+    **{
+        f"AdamW {k}": f
+        for k, f in options(
+            lambda **o: trainer(optimizer=df.optim.AdamW(**o)), "groups", "no_decay", "layer_decay"
+        ).items()
+    },
+    "Group": lambda v: trainer(optimizer=df.optim.SGD(groups=[df.optim.Group(v, lr=0.1)])),
+    **{
+        f"Group {k}": f
+        for k, f in options(
+            lambda **o: trainer(optimizer=df.optim.SGD(groups=[df.optim.Group("w", **o)])),
+            "lr", "lr_factor", "clip_norm", "clip_value", "optimizer",
+        ).items()
+    },
+    **{f"EMA {k}": f for k, f in options(df.optim.EMA, "decay", "start", "every", "ramp").items()},
+    **{f"Cosine {k}": f for k, f in options(df.schedules.Cosine, "steps", "warmup", "final").items()},
+    **{f"Plateau {k}": f for k, f in options(df.schedules.Plateau, "factor", "patience", "monitor", "mode").items()},
+    "MultiStep at": lambda v: df.schedules.MultiStep(v)(3),
+    "Warmup": lambda v: df.schedules.Warmup(v, 2),
+    **{
+        f"find_lr {k}": f
+        for k, f in options(
+            lambda **o: trainer().find_lr(**{"data": BATCH, "highest": 1e-9, **o}), "lowest", "highest", "data"
+        ).items()
+    },
     **{f"EarlyStop {k}": f for k, f in options(df.EarlyStop, "patience").items()},
     "empty": lambda v: df.empty(v, df.float32),
     "empty of": lambda v: df.empty((v,), df.float32),

@@ -44,6 +44,8 @@ def data(samples: int = 64, seed: int = 1, noise: float = 0.0) -> dict[str, np.n
 class LinearPrograms:
     """Mean squared error of x @ w + b under SGD with momentum."""
 
+    averaged = True
+
     def __init__(self, made: df.Model, optimizer: Any, clip_norm: float | None = None) -> None:
         self.optimizer, self.clip_norm = optimizer, clip_norm
         self.w = np.array(made.parameters["w"].array)

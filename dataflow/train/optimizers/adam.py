@@ -186,26 +186,26 @@ class NAdam(Grouped):
         return self.betas[0] * (1.0 - 0.5 * 0.96 ** (steps * self.momentum_decay))
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
-        """The gradient's factor by its mean's, the latter, 1 / sqrt(1 - beta2^step), and the decay."""
+        """The factor of the mean by the gradient's, the latter, 1 / sqrt(1 - beta2^step), and the decay."""
         # The product of all momenta so far is subtracted from 1: below beta1^n < 2^-60 the rest of it changes nothing.
         most = step if self.betas[0] == 0.0 else min(step, math.ceil(-42.0 / math.log(self.betas[0])))
         product = float(np.prod(self._momenta(np.arange(1, most + 1, dtype=np.float64))))
         now, next_ = self._momenta(step), self._momenta(step + 1)
-        of_grad, of_mean = lr * (1.0 - now) / (1.0 - product), lr * next_ / (1.0 - product * next_)
+        of_grad, of_mean = (1.0 - now) / (1.0 - product), next_ / (1.0 - product * next_)
         inverse = (1.0 - self.betas[1] ** step) ** -0.5
-        return np.array([(of_grad / of_mean if lr else 0.0), of_mean, inverse, self.weight_decay], np.float32)
+        return np.array([of_mean / of_grad, lr * of_grad, inverse, self.weight_decay], np.float32)
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
     ) -> tuple[Value, ...]:
         """The new parameter, m and v."""
-        ratio, of_mean, inverse, decay = scalars(hyper, param)
+        ratio, of_grad, inverse, decay = scalars(hyper, param)
         gradient = decayed_gradient(param, grad, scale, decay, self.weight_decay)
         m = toward(slots[0], gradient(), 1.0 - self.betas[0])
         v = toward(slots[1], square(gradient()), 1.0 - self.betas[1])
-        ahead = ops.add(m, ops.mul(gradient(), ratio))
+        ahead = ops.add(gradient(), ops.mul(m, ratio))
         return (
-            ops.sub(param, ops.div(ops.mul(ahead, of_mean), ops.add(ops.mul(ops.sqrt(v), inverse), self.epsilon))),
+            ops.sub(param, ops.div(ops.mul(ahead, of_grad), ops.add(ops.mul(ops.sqrt(v), inverse), self.epsilon))),
             m,
             v,
         )

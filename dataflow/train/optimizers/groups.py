@@ -27,7 +27,7 @@ class Group:
 
     Attributes:
         patterns: of names.
-        optimizer: another optimizer for them, or None.
+        optimizer: another optimizer for them, or its name; or None.
         lr_factor: on their learning rate.
         clip_norm: the largest norm of their gradient, which then doesn't count in the Trainer's ``clip_norm``.
         clip_value: the largest absolute value of an element of it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,7 @@ def resolve(
     model: Model,
     trained: Sequence[str],
     ties: Mapping[str, Tie],
+    named: Callable[[Any], Optimizer],
     clip_norm: float | None = None,
     clip_value: float | None = None,
     average: Average | None = None,
@@ -113,6 +114,7 @@ def resolve(
         model: whose parameters.
         trained: their names.
         ties: stored tensors that are copies of others.
+        named: the optimizer that a group names, or itself.
         clip_norm: the largest norm of the gradient of all that have no own one.
         clip_value: the largest absolute value of an element of a gradient, but for groups that say their own.
         average: what average of the weights is kept.
@@ -122,6 +124,7 @@ def resolve(
     """
     groups, _, layer_decay = check_grouped(rule)
     find = _Finder(model, trained, ties)
+    optimizers = {i: named(group.optimizer) for i, group in enumerate(groups) if group.optimizer is not None}
     members = [find(group.patterns, f"{group.patterns}") for group in groups]
     depth = _depths(model, trained) if layer_decay < 1.0 else {}
     spared: dict[int, frozenset[str]] = {}  # by the index of the group that gives the optimizer
@@ -133,8 +136,8 @@ def resolve(
     start = 0
     for name in trained:
         own = [i for i, found in enumerate(members) if name in found]
-        source = max((i for i in own if groups[i].optimizer is not None), default=-1)
-        base = rule if source < 0 else groups[source].optimizer
+        source = max((i for i in own if i in optimizers), default=-1)
+        base = optimizers.get(source, rule)
         if source not in spared:
             spared[source] = _not_decaying(base, find)
         key = (*own, name in spared[source], depth.get(name, 0))
