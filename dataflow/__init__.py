@@ -86,6 +86,7 @@ _NAMES = {
     "StepTime": "execute.profile",
     "Trainer": "train.trainer",
     "cache_state": "state",
+    "dropout": "layers.dropout",
     "empty": "cdevice.host_memory",
     "evaluate": "train.inference",
     "kernels_of": "cdevice.library",

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..ir.graph import Graph
 from ..ir.specialize import Specialize
+from ..layers.layers import Kind
 from ..model import Model
-from .layers import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from ..ir.graph import Graph, Initializer, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import Array, float32
 from ..ir.value import Value
+from ..layers.layers import Layer, Use, constants_of, end_of, layers_of
 from .adapter import Adapter
-from .layers import Layer, Use, constants_of, end_of, layers_of
 
 BASE = ".base"  # behind the name of a value that an adapter changes: what it is without
 

@@ -14,10 +14,10 @@ import numpy as np
 from ..errors import InputError, ModelError
 from ..host import checks
 from ..ir.types import Array
+from ..layers.layers import Layer, layers_of
 from ..model import Model
 from ..train.checkpoint import write_tensors
 from .adapter import AdaptedModel, Adapter
-from .layers import Layer, layers_of
 from .lora import MOST_RANK, adapted, adapter_of, candidates, magnitudes, shapes_of
 
 TENSORS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"

@@ -16,12 +16,12 @@ from ..ir.edits import edited
 from ..ir.graph import Graph
 from ..ir.specialize import Given, Listed, Specialize, Wanted
 from ..ir.types import Array
+from ..layers.layers import Layer, layers_of
+from ..layers.targets import chosen
 from ..model import Model
 from ..train.parameters import select
 from .adapter import AdaptedModel, Adapter
 from .attach import attach
-from .layers import Layer, layers_of
-from .targets import chosen
 
 MOST_RANK = 1 << 16
 

@@ -7,9 +7,9 @@ import numpy as np
 from ..errors import InputError, ModelError
 from ..host import checks
 from ..ir.types import Array
+from ..layers.layers import Layer, layers_of
 from ..model import Model
 from .adapter import AdaptedModel, Adapter
-from .layers import Layer, layers_of
 
 
 class MergedModel(Model):

@@ -15,10 +15,10 @@ from ..ir.graph import Node
 from ..ir.rewrite import rewrite
 from ..ir.types import Array
 from ..ir.value import Value
+from ..layers.layers import Layer, constants_of, end_of, layers_of
+from ..layers.targets import chosen
 from ..model import Model
 from ..passes.dead_code import eliminate_dead_code
-from .layers import Layer, constants_of, end_of, layers_of
-from .targets import chosen
 
 BLOCKS = (16, 32, 64, 128, 256)  # which onnxruntime runs too
 
@@ -103,7 +103,7 @@ def quantize(
     changed = eliminate_dead_code(rewrite(graph, replace))
     added = {value.name for value in changed.values()} - names
     source = edited(model.source, edits, added | {edit.old for edit in edits})
-    return Model(changed, aliases=aliases, source=source)
+    return Model(changed, aliases=aliases, source=source, metadata=model.metadata)
 
 
 def _fits(layer: Layer) -> bool:

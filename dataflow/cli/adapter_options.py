@@ -12,7 +12,10 @@ from ..adapters.adapter import AdaptedModel
 from ..errors import InputError
 from ..model import Model, save
 
-ADAPTERS = ("bits", "lora", "lora_alpha", "lora_targets", "lora_dropout", "dora", "rank_stabilized", "adapters", "form")
+ADAPTERS = (
+    "bits", "lora", "lora_alpha", "lora_targets", "lora_dropout", "dora", "rank_stabilized", "adapters", "form",
+    "dropout", "dropout_at",
+)  # fmt: skip
 FORMS = ("merged", "nodes", "adapters")
 
 
@@ -21,6 +24,8 @@ def adapter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
             click.option("--quantize", "bits", type=click.Choice(["4", "8"]), help="Bits of weights, which then stay."),
+            click.option("--dropout", metavar="P|nodes", help="Drop behind --dropout-at, or where the file has nodes."),
+            click.option("--dropout-at", multiple=True, metavar="PATTERN", help="Layers."),
             click.option("--lora", type=click.IntRange(min=1), metavar="RANK", help="Train adapters of this rank."),
             click.option(
                 "--lora-alpha", type=float, default=16.0, show_default=True, help="Their factor, by the rank."
@@ -82,6 +87,24 @@ def adapted(model: Model, options: Mapping[str, Any], trainable: Sequence[str], 
         seed=seed,
         also=trainable,
     )
+
+
+def dropping(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a Trainer is given about dropout.
+
+    Raises:
+        InputError: options don't fit each other.
+    """
+    given, at = options["dropout"], list(options["dropout_at"]) or None
+    own = isinstance(model, AdaptedModel) and model.settings["lora_dropout"] > 0
+    if given is None and at is None:
+        return {"dropout": own}
+    if given == "nodes":
+        return {"dropout": True, "dropout_at": at}
+    try:
+        return {"dropout": float(given), "dropout_at": at}
+    except (TypeError, ValueError):
+        raise InputError(f"--dropout {given}: expected a share, or nodes") from None
 
 
 def write(model: Model, target: str, form: str | None, *, overwrite: bool) -> None:

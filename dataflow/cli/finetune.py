@@ -26,7 +26,7 @@ from ..train.rate_finder import RateCurve
 from ..train.trainer import Trainer
 from ..train.watch.charts import require_matplotlib
 from ..train.watch.loggers import CSV, JSONLines, TensorBoard
-from .adapter_options import adapted
+from .adapter_options import adapted, dropping
 from .optimizer_options import names_in, optimizing
 from .options import renames
 
@@ -148,7 +148,7 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
         output=options.value,
         metrics=list(options.metrics) or None,
         trainable=None if isinstance(model, AdaptedModel) else list(options.trainable) or None,
-        dropout=isinstance(model, AdaptedModel) and model.settings["lora_dropout"] > 0,
+        **dropping(model, options.adapters),
         accumulate=options.accumulate,
         memory=options.memory,
         seed=options.seed,

@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ..errors import ModelError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
 from ..ir.types import TensorType
 from ..ir.value import Value
+from ..ops.random import dropout
+
+
+def insert_dropout(graph: Graph, ratios: Mapping[str, float]) -> tuple[Graph, dict[str, str]]:
+    """The graph with dropout nodes behind some values, which readers see under the old names; and the new names.
+
+    Args:
+        graph: any.
+        ratios: the share that is dropped, by the name of the value.
+
+    Raises:
+        ModelError: no node computes such a value.
+    """
+    stream = sum(is_inactive(node) for node in graph.nodes)
+    renamed: dict[str, str] = {}
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        names = {value.name for value in node.outputs if value is not None} & ratios.keys()
+        if not names:
+            return None
+        for name in names:
+            renamed[name] = builder.free_name(f"{name}.kept")
+        outputs = [None if v is None else renamed.get(v.name, v.name) for v in node.outputs]
+        made = builder.add(node.op, inputs, node.attributes, bodies=node.bodies, name=node.name, output_names=outputs)
+        results = list(made.outputs)
+        for index, old in enumerate(node.outputs):
+            value = results[index]
+            if old is not None and value is not None and old.name in names:
+                dropped = dropout(value, None, ratio=ratios[old.name], stream=stream + list(renamed).index(old.name))
+                builder.rename(dropped, old.name)
+                results[index] = dropped
+        return results
+
+    made = rewrite(graph, replace)
+    missing = ratios.keys() - renamed.keys()
+    if missing:
+        raise ModelError(
+            f"no node of this form of the model computes {sorted(missing)[0]!r}, behind which dropout goes"
+        )
+    return made, renamed
 
 
 def with_dropout(graph: Graph, name: str, key: TensorType) -> Graph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -38,6 +39,7 @@ class Evaluator:
         execution: devices, and how they compile and run.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
         dropout: the seed of dropout in training; None: the model's dropout nodes don't drop.
+        sites: values behind which there are more of them, each with the share that is dropped.
 
     Attributes:
         updates: what an optimizer step does to each parameter.
@@ -61,12 +63,13 @@ class Evaluator:
         *,
         batch_norm: str,
         dropout: int | None,
+        sites: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._closed = True  # until it owns the weights
         self.model, self.objective = model, objective
         self.updates, self.optimizer = updates, updates.rule
         self.trainable, self.ties, self.execution = tuple(trainable), ties, execution
-        self.batch_norm, self._dropout = batch_norm, dropout
+        self.batch_norm, self._dropout, self._sites = batch_norm, dropout, sites
         self._graph = without_data(objective.graph, objective.read)
         self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
         self._inputs = dict(model.inputs)
@@ -87,6 +90,7 @@ class Evaluator:
             batch_norm=self.batch_norm,
             ties=self.ties,
             dropout=self._dropout,
+            sites=self._sites,
         )
 
     def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType, dtype
 from ..ops.random import KEY
 from ..passes.bind_shapes import bind
-from ..passes.dropout import with_dropout
+from ..passes.dropout import insert_dropout, with_dropout
 from ..passes.size_values import Kernels
 from .joint import (
     PENDING,
@@ -37,6 +37,7 @@ class Graphs:
         updates: what an optimizer step does.
         updates_statistics: batch norms use the batch's statistics in training, and update the running ones.
         drops: dropout nodes drop in training.
+        sites: values behind which there are more of them in training, each with the share that is dropped.
         kernels: the reference's, by op.
         specialize: gives the model's graph for inputs of given types where it can't be bound to their sizes.
 
@@ -52,11 +53,12 @@ class Graphs:
         updates: Updates,
         updates_statistics: bool,
         drops: bool,
+        sites: Mapping[str, float],
         kernels: Kernels,
         specialize: Callable[[Mapping[str, TensorType]], Graph | None],
     ) -> None:
         self._graph, self._objective, self.updates = graph, objective, updates
-        self._updates_statistics, self._drops = updates_statistics, drops
+        self._updates_statistics, self._drops, self._sites = updates_statistics, drops, sites
         self._kernels, self._specialize = kernels, specialize
         self.statistics = tuple(s.name.removeprefix(PENDING) for s in self._in_training(graph, True).states)
 
@@ -110,6 +112,7 @@ class Graphs:
 
     def _in_training(self, graph: Graph, first: bool) -> Graph:
         graph = with_batch_statistics(graph, first=first) if self._updates_statistics else graph
+        graph = insert_dropout(graph, self._sites)[0] if self._sites else graph
         return with_dropout(graph, KEY_INPUT, KEY) if self._drops else graph
 
 

@@ -63,6 +63,7 @@ class Programs:
         batch_norm: ``fixed`` statistics, or ``update`` them with the batch's.
         ties: stored tensors that are copies of others; see ``tied_weights``.
         dropout: the seed by which the dropout nodes drop in training; None: they don't.
+        sites: values behind which there are more of them in training, each with the share that is dropped.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Programs:
         batch_norm: str = "fixed",
         ties: Mapping[str, Tie] = MappingProxyType({}),
         dropout: int | None = None,
+        sites: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._updates, self._fuse, self._dropout = updates, how.fuse, dropout
         self.engine = Engine(how, model.graph, plans=PLANS)
@@ -87,6 +89,7 @@ class Programs:
             updates,
             batch_norm == "update",
             dropout is not None,
+            sites,
             self.engine.registry.reference_kernels,
             functools.partial(_specialized, model, objective, ties),
         )

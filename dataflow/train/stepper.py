@@ -59,6 +59,7 @@ class Stepper(Evaluator):
         seed: of the order of the data and of dropout.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
         dropout: the model's dropout nodes drop in training.
+        sites: values behind which there are more of them, each with the share that is dropped.
 
     Attributes:
         steps: optimizer steps done.
@@ -83,6 +84,7 @@ class Stepper(Evaluator):
         seed: int,
         batch_norm: str,
         dropout: bool,
+        sites: Mapping[str, float],
     ) -> None:
         super().__init__(
             model,
@@ -93,6 +95,7 @@ class Stepper(Evaluator):
             execution,
             batch_norm=batch_norm,
             dropout=seed if dropout else None,
+            sites=sites,
         )
         self.names, self.accumulate, self.seed, self.dropout = names, accumulate, seed, dropout
         self.steps = 0

@@ -15,8 +15,8 @@ from ..host import checks
 from ..host.class_names import with_class_names
 from ..host.limits import Limits
 from ..host.numbers import integer
+from ..layers.dropout import dropout_sites
 from ..model import Model
-from ..passes.dropout import has_dropout
 from ..planning.algorithms import Algorithms
 from ..planning.memory_goal import memory_goal
 from ..plugin.device import Precision
@@ -62,7 +62,9 @@ class Trainer(Changing):
         average: df.optim.EMA or SWA, or a name as on the command line: a mean of the weights, see ``averaged``.
         seed: of the order of the data and the split.
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
-        dropout: the model's dropout nodes drop in training, by ``seed`` and the number of the micro-batch.
+        dropout: the model's dropout nodes drop in training, by ``seed`` and the number of the micro-batch. A number
+            is the share that more of them drop, behind the layers that ``dropout_at`` names, see ``df.dropout``.
+        dropout_at: names and patterns of these layers.
         tie: stored tensors that are equal bit for bit, directly or transposed, and not of one value train as one: an
             embedding and the output layer that exporters wrote apart. All copies follow.
         memory: the most that the values between forward and backward may take: bytes (``"200M"``), or a part of what
@@ -91,7 +93,8 @@ class Trainer(Changing):
         average: Average | str | None = None,
         seed: int = 0,
         batch_norm: Literal["fixed", "update"] = "fixed",
-        dropout: bool = False,
+        dropout: bool | float = False,
+        dropout_at: Sequence[str] | str | None = None,
         tie: bool = True,
         fuse: bool = True,
         precision: Precision = "float32",
@@ -108,14 +111,13 @@ class Trainer(Changing):
                 raise InputError(f"{name} is {limit!r}; expected a number above 0")
         checks.instance("model", model, Model)
         checks.text("batch_norm", batch_norm, ("fixed", "update"))
-        for name, flag in (("dropout", dropout), ("tie", tie), ("fuse", fuse)):
+        for name, flag in (("tie", tie), ("fuse", fuse)):
             checks.instance(name, flag, bool, np.bool_)
         checks.optional("output", output, str)
         for metric in checks.optional("metrics", metrics, list, tuple) or ():
             if not isinstance(metric, (str, Metric, Gathered)) and not callable(metric):
                 raise InputError(f"metrics: {checks.shown(metric)} is neither a name nor a function")
-        if dropout and not has_dropout(model.graph):
-            raise InputError("dropout=True: the model has no dropout node; exporters leave it out in inference mode")
+        sites = dropout_sites(model, dropout, dropout_at)
         ties = find_ties(model) if tie else {}
         algorithms = Algorithms() if algorithms is None else algorithms
         goal = memory_goal(memory)
@@ -137,6 +139,7 @@ class Trainer(Changing):
             seed=seed,
             batch_norm=batch_norm,
             dropout=bool(dropout),
+            sites=sites,
         )
 
     def find_lr(

@@ -54,6 +54,7 @@ class Importer:
         values: what is known of values that are computed, for one form of the inputs.
         types: of the inputs, where the graph is made for these alone.
         lengths: of outputs that are sequences; None of those that are absent.
+        inactive: names of nodes that would drop whenever they run, and don't.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Importer:
         self.tensors: dict[str, Tensor] = {}
         self.roles: dict[str, tuple[str, bool]] = {}
         self.lengths: dict[str, int | None] = {}
+        self.inactive: list[str] = around.inactive if around is not None else []
         self.claimed: set[Value] = set()  # values that have their name from the file
         self._of_file: frozenset[str] | None = None
         self._sizes_named: set[str] = set()  # names of sizes that are read

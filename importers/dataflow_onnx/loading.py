@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Iterator, Sequence
 
 from dataflow import Graph, ops
@@ -18,6 +19,8 @@ from .file.records import GraphRecord, ModelRecord, NodeRecord, Source
 from .free_batch import check_free, freed_of
 from .importer import Importer, Undetermined
 from .operators import STANDARD
+
+_log = logging.getLogger("dataflow")
 
 
 @functools.lru_cache(maxsize=8)
@@ -81,6 +84,11 @@ def import_model(
     importer = Importer(record, path, table, freed=freed)
     specialize = functools.partial(specialized, record, path, table, nodes, names, freed)
     graph = _graph(importer, nodes, names, specialize)
+    if importer.inactive:
+        _log.info(
+            "%s: %d dropout nodes in training mode are inactive, first %s; Trainer(dropout=True) lets them drop",
+            path, len(importer.inactive), importer.inactive[0],
+        )  # fmt: skip
     types = {value.name: value.type for value in graph.initializers}
     kept = record.graph.initializers if record.external else {}
     source = Source(record.content, record.folder, record.external, types, kept, record.metadata)

@@ -131,6 +131,15 @@ def test_a_saved_file_keeps_all_that_did_not_change(recorded, tmp_path, file):
     assert {t.name for t in before.graph.initializer if t != new[t.name]} == weights
 
 
+def test_metadata_stays(tmp_path):
+    base = load()
+    base.metadata["labels"] = "a,b,c"
+    model = df.lora(df.dropout(df.quantize(base, 8, 16), 0.1, "head"), rank=1)
+    df.save(model, str(tmp_path / "m.onnx"))
+    assert df.load(str(tmp_path / "m.onnx")).metadata["labels"] == "a,b,c"
+    assert df.merge_lora(df.lora(base, rank=1)).metadata == base.metadata
+
+
 def test_attention_is_found_without_names(recorded):
     for file in FILES:
         model = df.lora(load(file))

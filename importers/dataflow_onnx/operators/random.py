@@ -147,8 +147,10 @@ def Dropout(
 ) -> Any:
     if training_mode is not None:
         on = c.constant(training_mode)
-        if on is None or bool(np.asarray(on).any()):
+        if on is None or (bool(np.asarray(on).any()) and c.node.outputs[1:] not in ((), ("",))):
             return _training_dropout(c, x, ratio, training_mode, seed)
+        if np.asarray(on).any():  # exported while the network was trained
+            c.inactive.append(c.node.describe())
     if ratio is None:
         return _dropout(c, x, 0.5)
     return _dropout(c, x, None if c.constant(ratio) is None else c.scalar(ratio, "ratio"))

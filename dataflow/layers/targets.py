@@ -12,7 +12,9 @@ from ..ir.graph import Graph
 from .layers import Layer, attention_layers
 
 
-def chosen(graph: Graph, layers: Sequence[Layer], targets: Sequence[str] | str | None) -> list[Layer]:
+def chosen(
+    graph: Graph, layers: Sequence[Layer], targets: Sequence[str] | str | None, option: str = "targets"
+) -> list[Layer]:
     """The layers that patterns choose, in the order of the graph.
 
     Args:
@@ -21,34 +23,35 @@ def chosen(graph: Graph, layers: Sequence[Layer], targets: Sequence[str] | str |
         targets: globs over the names of weights, their aliases and modules; the last names of a module's path match
             too, as PEFT's do: ``q_proj`` is ``encoder.0.q_proj``. ``"!pattern"`` leaves out. None: the layers that
             compute queries, keys and values of attention.
+        option: what the user calls ``targets``, for messages.
 
     Raises:
         InputError: a pattern matches nothing, or there is no attention; lists candidates.
     """
-    given = () if targets is None else checks.texts("targets", targets)
+    given = () if targets is None else checks.texts(option, targets)
     if targets is None:
         found = {layer.weight.name for layer in attention_layers(graph, layers)}
         if not found:
-            raise InputError(f"no attention was found; name the layers with targets=; candidates: {_listed(layers)}")
+            raise InputError(f"no attention was found; name the layers with {option}=; candidates: {_listed(layers)}")
     else:
         found = set()
         wanted = [pattern for pattern in given if not pattern.startswith("!")]
         for pattern in wanted or ["*"]:
-            found |= _matching(layers, pattern)
+            found |= _matching(layers, pattern, option)
         for pattern in given:
             if pattern.startswith("!"):
-                found -= _matching(layers, pattern[1:])
+                found -= _matching(layers, pattern[1:], option)
         if not found:
-            raise InputError(f"targets={list(given)} leave no layer; candidates: {_listed(layers)}")
+            raise InputError(f"{option}={list(given)} leave no layer; candidates: {_listed(layers)}")
     return [layer for layer in layers if layer.weight.name in found]
 
 
-def _matching(layers: Sequence[Layer], pattern: str) -> set[str]:
+def _matching(layers: Sequence[Layer], pattern: str, option: str) -> set[str]:
     found = {layer.weight.name for layer in layers if any(_matches(name, pattern) for name in layer.names)}
     if not found:
         near = difflib.get_close_matches(pattern, [name for layer in layers for name in layer.names], 3, cutoff=0.3)
         nearest = f"; nearest names: {', '.join(map(repr, near))}" if near else ""
-        raise InputError(f"target {pattern!r} matches no layer{nearest}; candidates: {_listed(layers)}")
+        raise InputError(f"{option}: {pattern!r} matches no layer{nearest}; candidates: {_listed(layers)}")
     return found
 
 
