@@ -97,6 +97,7 @@ class Programs:
         self._trained = Trained(self.engine, self._graph, updates, trainable, statistics, ties)
         self._frozen: frozenset[str] = frozenset()  # parameters
         self._kept: _Kept | None = None
+        self._resolved: Graph | None = None  # the graph of the first program, which showed what is trained
         self._squares: float | None = 0.0  # of the accumulators: the sum after the last micro-batch; None: to be made
 
     # ---- a training step ------------------------------------------------------------------------------
@@ -322,7 +323,11 @@ class Programs:
         if self._trained.owners is None:
             self._resolve(given)
 
+        resolved, self._resolved = self._resolved, None
+
         def make(sizes: Mapping[str, int]) -> Graph:
+            if resolved and first and not values and not self._frozen:
+                return resolved
             return self._joint(given, sizes, first, values, self._frozen)
 
         return self._program(("joint", first, *values), batch, make), batch
@@ -362,7 +367,7 @@ class Programs:
         """Decides where the tensors lie that training changes, from the first micro-batch."""
         self.engine.forget_programs()  # made before it was known what changes, and where that lies
         sizes = sizes_of(self._graph, {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs})
-        graph = self._joint(batch, sizes, True)
+        graph = self._resolved = self._joint(batch, sizes, True)
         on_host = all(memory == HOST for memory in self.engine.devices.memories.values())
         mutable = self._trained.changed()
         self._trained.resolve(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
