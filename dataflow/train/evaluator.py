@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -101,8 +102,8 @@ class Evaluator:
         self._check_open()
         dataset = self._dataset(data)
         means, gathered = self.means(), self.objective.gathered()
-        with self.model.lock:
-            for batch in dataset.batches(batch_size):
+        with self.model.lock, contextlib.closing(dataset.batches(batch_size)) as batches:
+            for batch in batches:
                 terms = self.programs.evaluate(self._arguments(batch))
                 count(means, terms)
                 for name, metric in gathered.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from numbers import Number
 from typing import Any
 
@@ -67,11 +68,12 @@ def predictions(
     bar = progress(shown)
     bar.begin(1, dataset.count(size), 0, 0)
     try:
-        for number, batch in enumerate(dataset.batches(size)):
-            check_keys(batch.arrays, types, batch.arrays)
-            arrays = {name: checked_array(name, type_, batch.arrays[name]) for name, type_ in types.items()}
-            found.add(batch, _run(run, arrays, batch.size, size if _fixed(inputs) else None))
-            bar.batch(0, number + 1, {})
+        with closing(dataset.batches(size)) as batches:
+            for number, batch in enumerate(batches):
+                check_keys(batch.arrays, types, batch.arrays)
+                arrays = {name: checked_array(name, type_, batch.arrays[name]) for name, type_ in types.items()}
+                found.add(batch, _run(run, arrays, batch.size, size if _fixed(inputs) else None))
+                bar.batch(0, number + 1, {})
     finally:
         bar.end()
     return found.arrays()

@@ -183,3 +183,53 @@ def test_the_rate_s_factor_is_checked() -> None:
                 trainer.lr_factor = wrong
     with pytest.raises(df.InputError, match="use_batch_size"):
         df.callbacks.Event("step", trainer, 1, 0, {}).use_batch_size(0)
+
+
+def embedding() -> df.Model:
+    """An embedding whose transposed copy is the output layer, and a norm between."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(7, 5)).astype(np.float32)
+    g = df.GraphBuilder("tied")
+    h = ops.gather(g.parameter("table", table), g.input("x", df.int64, ("batch",)), axis=0)
+    h = ops.mul(h, g.parameter("scale", np.ones(5, np.float32)))
+    g.output("logits", ops.matmul(h, g.parameter("out", np.ascontiguousarray(table.T))))
+    return df.Model(g.build())
+
+
+def tokens(n: int = 8) -> dict[str, np.ndarray]:
+    return {"x": np.arange(n) % 7, "labels": (np.arange(n) * 3) % 7}
+
+
+@pytest.mark.parametrize("options", [{}, {"memory": "1x"}, {"average": df.optim.EMA(0.5)}])
+def test_tied_parameters_freeze_by_any_of_their_names(options: dict[str, Any]) -> None:
+    made = embedding()
+    with df.Trainer(made, devices=["cpu"], **options) as trainer:
+        trainer.step(tokens())
+        before = {name: np.array(made.parameters[name].array) for name in ("table", "out", "scale")}
+        trainer.freeze("out")
+        assert trainer.frozen == ("table",)
+        trainer.step(tokens())
+        for name, array in before.items():
+            assert np.array_equal(made.parameters[name].array, array) == (name != "scale")
+        trainer.unfreeze("table")
+        trainer.step(tokens())
+        assert not np.array_equal(made.parameters["out"].array, before["out"])
+        np.testing.assert_array_equal(made.parameters["out"].array, made.parameters["table"].array.T)
+
+
+def test_groups_that_freeze_at_first_count_steps_once() -> None:
+    """A parameter that its group freezes for four steps, and a caller for the first six, begins at the seventh."""
+
+    def weights(freeze: int, by_hand: bool) -> np.ndarray:
+        made = model()
+        rule = adam(groups=[df.optim.Group("a", freeze=freeze)])
+        with df.Trainer(made, "mse", rule, devices=["numpy"]) as trainer:
+            for step in range(9):
+                if by_hand and step == 0:
+                    trainer.freeze("a")
+                if by_hand and step == 6:
+                    trainer.unfreeze("a")
+                trainer.step(data(6))
+            return np.array(made.parameters["a"].array)
+
+    np.testing.assert_array_equal(weights(4, True), weights(6, False))
