@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import functools
 import os
@@ -20,7 +19,7 @@ from typing import IO, Any, NoReturn
 from .._runtime import lib
 from ..errors import DataflowError
 from .outcome import Outcome, Task
-from .process_state import flush
+from .process_state import ADDRESS_SANITIZER, flush
 
 _PIPE = 200  # number of the file descriptor by which a child speaks: one that a kernel doesn't meet by chance
 _SIZE = 8  # bytes that say how long a message is
@@ -148,7 +147,7 @@ def _serve(make: Callable[[], list[Task]], begin: int, pipe: int, output: IO[byt
         os.dup2(errors.fileno(), 2)
         os.dup2(pipe, _PIPE)
         os.close(pipe)
-        if not hasattr(ctypes.CDLL(None), "__asan_init"):  # which tells more of a fault
+        if not ADDRESS_SANITIZER:
             lib.df_guard_report(2)
         try:
             tasks = make()
