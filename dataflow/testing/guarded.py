@@ -88,9 +88,7 @@ class GuardedArray:
 
     def same_bytes(self, other: Array) -> bool:
         """Whether it has the bytes of ``other``, which has its shape."""
-        if self._memory is None:
-            return bool((self.array == other).all())
-        return self.array.tobytes() == other.tobytes()
+        return same_bytes(self.array, other)
 
     def damage(self) -> str | None:
         """Where bytes were written that belong to nobody, or None."""
@@ -106,3 +104,8 @@ class GuardedArray:
     def _protect(self, allowed: int) -> None:
         if self._memory is not None:
             access(ffi.cast("char *", self._memory.base) + self._pages.start, len(self._pages), allowed)
+
+
+def same_bytes(a: Array, b: Array) -> bool:
+    """Whether two arrays of one shape and dtype have the same bytes; strings: whether they are equal."""
+    return bool((a == b).all()) if a.dtype.hasobject else a.tobytes() == b.tobytes()

@@ -18,6 +18,7 @@ from ..planning.algorithms import Algorithms
 from ..planning.offsets import values_apart
 from ..session import Session
 from .expected import expected_of
+from .guarded import same_bytes
 from .process_state import ProcessState, StaticMemory, live_bytes
 from .sample import Sample
 from .trial import Target, Trial, bounds_of, raised
@@ -173,7 +174,7 @@ def _at_once(session: Session, draws: Sequence[tuple[Mapping[str, Array], Mappin
         for _ in range(_RUNS // 2):
             together.wait(timeout=60)
             text = raised(lambda: session.run(feeds, out=own))
-            wrong = [name for name, array in own.items() if array.tobytes() != expected[name].tobytes()]
+            wrong = [name for name, array in own.items() if not same_bytes(array, expected[name])]
             if text or wrong:
                 problems.append(text or f"{wrong[0]}: two runs at once give other bits than one alone")
 

@@ -57,3 +57,9 @@ def test_a_kernel_that_is_wrong_for_some_strides_fails_in_their_variants():
     assert failing(but_for(lambda strides: min(strides) < 0)) >= {"reversed"}
     assert failing(but_for(lambda strides: strides == [40, 8, 1])) == {"padded_rows"}  # rows of 7 elements
     assert failing(but_for(lambda strides: strides[0] < strides[2])) >= {"strided", "transposed"}
+
+
+def test_two_runs_at_once_of_strings_are_compared_by_what_they_say():
+    samples = [s for s in SAMPLES if s.op.name == "string_case"][:1]
+    found = list(check_device("numpy", samples=samples, complete=False, variants=["repeated"]))
+    assert [(o.variant, o.status) for o in found] == [("repeated", "passed")]
