@@ -1,6 +1,7 @@
 """dataflow's side of training_memory.py, in a process of its own; answers as peer.py says.
 
-Arguments: network, folder, threads. The folder has the batch (batch.npz) and the network (model.onnx).
+Arguments: network, folder, threads, and the memory of a Trainer where it has a budget. The folder has the batch
+(batch.npz) and the network (model.onnx).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from peer import answer
-from works import WORKS
+from works import LARGE, WORKS
 
 import dataflow as df
 
@@ -25,7 +26,8 @@ def main() -> None:
         metrics=[],
         devices=["cpu"],
         threads=threads,
-        batch_norm=WORKS[name].batch_norm,
+        batch_norm=(WORKS | LARGE)[name].batch_norm,
+        memory=sys.argv[4] if len(sys.argv) > 4 else None,
     )
     answer(df.__version__, lambda: trainer.step(batch))
 

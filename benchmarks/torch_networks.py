@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 
@@ -125,6 +127,83 @@ class Decoder(torch.nn.Module):
         return torch.nn.functional.linear(self.norm(h), self.words.weight)
 
 
+class Gpt(torch.nn.Module):
+    """A small decoder: 4 layers, width 256, 4 heads; 128 of 2000 words; causal, GELU by tanh, tied embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        n = torch.nn
+        self.words, self.places = n.Embedding(2000, 256), n.Parameter(torch.randn(1, 128, 256) * 0.02)
+        self.layers = n.Sequential(*(CausalLayer(256, 4, 1024) for _ in range(4)))
+        self.norm = n.LayerNorm(256)
+        torch.nn.init.normal_(self.words.weight, std=0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(self.norm(self.layers(self.words(x) + self.places)), self.words.weight)
+
+
+class CausalLayer(Layer):
+    """A layer of a decoder."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, t, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).reshape(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(n, t, d))
+        return x + self.fc2(torch.nn.functional.gelu(self.fc1(self.norm2(x)), approximate="tanh"))
+
+
+class Vit(torch.nn.Module):
+    """Dosovitskiy et al., 2020, as small as DeiT-Ti but for 6 layers: width 192, 3 heads, tiles of 16 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        n = torch.nn
+        self.tiles = n.Conv2d(3, 192, 16, 16)
+        self.first, self.places = n.Parameter(torch.zeros(1, 1, 192)), n.Parameter(torch.randn(1, 197, 192) * 0.02)
+        self.layers = n.Sequential(*(Layer(192, 3, 768) for _ in range(6)))
+        self.norm, self.head = n.LayerNorm(192), n.Linear(192, 100)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tiles = self.tiles(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.first.expand(len(x), -1, -1), tiles], 1) + self.places
+        return self.head(self.norm(self.layers(x))[:, 0])
+
+
+class Twice(torch.nn.Sequential):
+    """Two convolutions with batch norm and ReLU."""
+
+    def __init__(self, inside: int, outside: int) -> None:
+        n = torch.nn
+        super().__init__(
+            n.Conv2d(inside, outside, 3, padding=1, bias=False), n.BatchNorm2d(outside), n.ReLU(),
+            n.Conv2d(outside, outside, 3, padding=1, bias=False), n.BatchNorm2d(outside), n.ReLU(),
+        )  # fmt: skip
+
+
+class Unet(torch.nn.Module):
+    """Ronneberger et al., 2015, with 16 to 128 channels and batch norms; its map is averaged to classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        n, widths = torch.nn, (16, 32, 64, 128)
+        self.down = n.ModuleList(Twice(a, b) for a, b in zip((3, *widths), widths, strict=False))
+        self.up = n.ModuleList(n.ConvTranspose2d(b, a, 2, 2) for a, b in itertools.pairwise(widths))
+        self.mix = n.ModuleList(Twice(2 * a, a) for a in widths[:-1])
+        self.pool, self.head = n.MaxPool2d(2), n.Conv2d(16, 10, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = []
+        for index, down in enumerate(self.down):
+            x = down(x if index == 0 else self.pool(x))
+            kept.append(x)
+        for index in (2, 1, 0):
+            x = self.mix[index](torch.cat([kept[index], self.up[index](x)], 1))
+        return self.head(x).mean((2, 3))
+
+
+BLOCKS = (Layer, Block, Twice)  # what checkpoints of PyTorch are set around
 NETWORKS = {
     "small": small, "mlp": mlp, "cnn": cnn, "encoder": Encoder, "lstm": Lstm, "resnet50": resnet50, "decoder": Decoder,
+    "gpt": Gpt, "vit": Vit, "unet": Unet,
 }  # fmt: skip

@@ -1,12 +1,14 @@
 """PyTorch's side of training.py and memory.py: runs in an interpreter that has torch.
 
-Arguments: network, folder, threads, seed, and a precision: bf16 is autocast to bfloat16. The folder has the batch
+Arguments: network, folder, threads, seed, and what else: ``bf16`` is autocast to bfloat16, ``checkpoint`` computes
+every block again in backward. The folder has the batch
 (batch.npz). Writes the network as ONNX (model.onnx) and its first weights (weights.npz) there, unless they are there;
 then answers as peer.py says.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from pathlib import Path
@@ -14,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from peer import answer
-from torch_networks import NETWORKS
+from torch.utils.checkpoint import checkpoint
+from torch_networks import BLOCKS, NETWORKS
 
 
 def export(network: torch.nn.Module, x: torch.Tensor, folder: Path) -> None:
@@ -38,15 +41,21 @@ def export(network: torch.nn.Module, x: torch.Tensor, folder: Path) -> None:
 
 def main() -> None:
     name, folder, threads, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    reduced = sys.argv[5:] == ["bf16"]
+    reduced, checkpointed = "bf16" in sys.argv[5:], "checkpoint" in sys.argv[5:]
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     network = NETWORKS[name]()
+    for buffer in network.buffers():  # the exporter writes equal tensors once, and statistics change apart
+        if buffer.is_floating_point():
+            buffer += 1e-3 * torch.rand_like(buffer)
     data = np.load(folder / "batch.npz")
     x, y = torch.from_numpy(data["x"]), torch.from_numpy(data["labels"])
     if not (folder / "model.onnx").exists():
         export(network, x, folder)
     network.train()
+    for module in network.modules() if checkpointed else ():
+        if isinstance(module, BLOCKS):
+            module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)  # type: ignore[method-assign]
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.01)
 
     def step() -> float:

@@ -50,3 +50,9 @@ WORKS = {
     "resnet50": Work(8, (3, 224, 224), 1000, 0.6, 1, near=5e-2, batch_norm="update"),
     "small": Work(2, (4,), 10, 1.0, 1),  # to see what a process takes that trains next to nothing
 }
+# Whose memory alone is of interest: their steps are timed as parts of others.
+LARGE = {
+    "gpt": Work(8, (128,), 2000, 1.0, 1, words=2000),
+    "vit": Work(8, (3, 224, 224), 100, 1.0, 1),
+    "unet": Work(4, (3, 128, 128), 10, 1.0, 1, batch_norm="update"),
+}

@@ -96,7 +96,8 @@ class AnyOp:
         bodies: names of the graphs that a node carries.
         pattern: of a fused op: see ``Pattern``; mostly one, of its decomposition.
         again: pairs (input, output): a node that is computed a second time, for its first result, reads the output of
-            the first time in place of the input, which may have changed since; the first result must not depend on it.
+            the first time in place of the input, which may have changed since, or for an optional input of a kernel
+            that takes it, which then has less to do; the first result is the same bit for bit.
         doc: formula and shapes.
     """
 

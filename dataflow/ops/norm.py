@@ -117,11 +117,16 @@ def _train_infer(
     bias: TensorType,
     mean: TensorType,
     variance: TensorType,
+    known_mean: TensorType | None = None,
+    known_inverse: TensorType | None = None,
     *,
     epsilon: float,
     momentum: float,
 ) -> tuple[TensorType, ...]:
     _check_channels("batch_norm_train", x, scale=scale, bias=bias, running_mean=mean, running_variance=variance)
+    need((known_mean is None) == (known_inverse is None), "batch_norm_train: both statistics are known, or neither is")
+    if known_mean is not None and known_inverse is not None:
+        _check_channels("batch_norm_train", x, mean=known_mean, inverse_deviation=known_inverse)
     need(0 not in (x.shape[0], *x.shape[2:]), f"batch_norm_train: x is {x}; of no elements there is no mean")
     return x, mean, variance, mean, variance
 
@@ -148,14 +153,15 @@ def _train_gradient(
 
 batch_norm_train: MultiOp = MultiOp(
     "batch_norm_train",
-    ("x", "scale", "bias", "running_mean", "running_variance"),
+    ("x", "scale", "bias", "running_mean", "running_variance", "mean?", "inverse_deviation?"),
     _train_infer,
     outputs=("y", "new_mean", "new_variance", "+mean", "+inverse_deviation"),
     attributes={"epsilon": 1e-5, "momentum": 0.9},
     gradient=_train_gradient,
     inplace=((1, 3), (2, 4)),
-    again=((3, 3), (4, 4)),
-    doc="batch_norm with the batch's mean and biased variance; new = running momentum + batch (1 - momentum)",
+    again=((3, 3), (4, 4), (5, 3), (6, 4)),
+    doc="batch_norm with the batch's mean and biased variance, which are taken from x unless they are known; "
+    "new = running momentum + batch (1 - momentum)",
 )
 
 

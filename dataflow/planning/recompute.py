@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage
 from ..ir.plan import Again
 from .schedule import Schedule, cost_of
-from .work import Work, operands_of, read_again
+from .work import Work, inputs_again, operands_of, read_again
 
 AGAIN = "again"  # the end of the names of nodes that run a second time, and of what they compute
 
@@ -72,7 +72,8 @@ def _again(
         assert source is not None and target is not None
         return replace(item, source=source, target=target, name=item.name + end)
     assert isinstance(item, LoweredNode)
-    return replace(item, node=replace(item.node, name=item.node.name + end), inputs=inputs, outputs=outputs)
+    node = replace(item.node, name=item.node.name + end, inputs=inputs_again(item.node, len(inputs)))
+    return replace(item, node=node, inputs=inputs, outputs=outputs)
 
 
 def _bases(item: LoweredItem) -> list[BaseTensor]:

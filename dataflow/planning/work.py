@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ir.graph import Node
 from ..ir.lowered import BaseTensor, Loop, Lowered, LoweredItem, LoweredNode, Move, Storage
+from ..ir.value import Value
 
 # A call of a kernel takes as long as moving so many bytes: those of its operands, those that its operations take
 # and those of the call itself. Of measured steps on a CPU with AVX-512 (415 Gflop/s of products, 40 GB/s of
@@ -106,17 +107,32 @@ def operands_of(item: LoweredItem) -> tuple[Sequence[Storage | None], Sequence[S
 
 def read_again(item: LoweredItem) -> list[Storage | None] | None:
     """What an item reads when it is computed again; None where that isn't allowed."""
-    # What is random depends on its key alone: the gradient of a dropout draws its numbers a second time too.
     if isinstance(item, Move):
         return [item.source]
+    # What is random depends on its key alone: the gradient of a dropout draws its numbers a second time too.
     if isinstance(item, Loop) or _has_host_effects(item.node):
         return None
-    inputs = list(item.inputs)
-    for index, result in item.node.op.again:
-        inputs[index] = item.outputs[result] if result < len(item.outputs) else None
-        if inputs[index] is None:
-            return None
-    return inputs
+    inputs = [*item.inputs]
+    for index, result in sorted(item.node.op.again):
+        known = item.outputs[result] if result < len(item.outputs) else None
+        if index < len(item.inputs):
+            if known is None:
+                return None
+            inputs[index] = known
+        elif index == len(inputs) and known is not None:
+            inputs.append(known)
+    return inputs if len(inputs) == len(item.inputs) or _takes(item, len(inputs)) else inputs[: len(item.inputs)]
+
+
+def inputs_again(node: Node, count: int) -> tuple[Value | None, ...]:
+    """The values of a node that reads ``count`` inputs when it is computed again."""
+    more = (node.outputs[result] for index, result in sorted(node.op.again) if len(node.inputs) <= index < count)
+    return (*node.inputs, *more)
+
+
+def _takes(item: LoweredNode, count: int) -> bool:
+    """Whether the kernel takes the optional inputs that its op has for what is known already."""
+    return item.kernel.refuses(replace(item.node, inputs=inputs_again(item.node, count))) is None
 
 
 def _has_host_effects(node: Node) -> bool:

@@ -34,17 +34,30 @@ def _batch_norm_grad(
 
 
 def _batch_norm_train(
-    attributes: Attributes, x: Array, scale: Array, bias: Array, running_mean: Array, running_variance: Array
+    attributes: Attributes,
+    x: Array,
+    scale: Array,
+    bias: Array,
+    running_mean: Array,
+    running_variance: Array,
+    mean: Array | None = None,
+    inverse: Array | None = None,
 ) -> tuple[Array, ...]:
     z, momentum = upcast(x), attributes["momentum"]
     if z.size == 0:
         raise InputError(f"batch_norm_train: a batch of shape {x.shape} has no mean")
-    mean, variance = z.mean(axis=_over(z)), z.var(axis=_over(z))
-    inverse = 1 / np.sqrt(variance + attributes["epsilon"])
-    y = (z - _channels(mean, z.ndim)) * _channels(inverse * upcast(scale), z.ndim) + _channels(bias, z.ndim)
-    new = [upcast(r) * momentum + b * (1 - momentum) for r, b in ((running_mean, mean), (running_variance, variance))]
     dtype = running_mean.dtype
-    return y.astype(x.dtype), new[0].astype(dtype), new[1].astype(dtype), mean.astype(dtype), inverse.astype(dtype)
+    if mean is None or inverse is None:
+        average, variance = z.mean(axis=_over(z)), z.var(axis=_over(z))
+        # Rounded to what is kept of them, so that y is the same where they are known.
+        mean, inverse = average.astype(dtype), (1 / np.sqrt(variance + attributes["epsilon"])).astype(dtype)
+    else:
+        average, variance = upcast(mean), 1 / np.square(upcast(inverse)) - attributes["epsilon"]
+    slope = upcast(inverse) * upcast(scale)
+    y = (z - _channels(mean, z.ndim)) * _channels(slope, z.ndim) + _channels(bias, z.ndim)
+    running = ((running_mean, average), (running_variance, variance))
+    new = [(upcast(old) * momentum + batch * (1 - momentum)).astype(dtype) for old, batch in running]
+    return y.astype(x.dtype), new[0], new[1], mean, inverse
 
 
 def _batch_norm_train_grad(

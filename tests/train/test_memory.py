@@ -83,7 +83,7 @@ def trained(model: df.Model, **options: Any) -> tuple[list[float], dict[str, byt
         return losses, found | {name: array.tobytes() for name, array in trainer.programs.state().items()}, plans
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(seed=st.integers(0, 1 << 30))
 def test_every_budget_is_kept_or_refused_and_no_bit_changes(seed: int) -> None:
     options = {"dropout": any(node.op is ops.dropout for node in network(seed).graph.nodes)}
@@ -91,7 +91,7 @@ def test_every_budget_is_kept_or_refused_and_no_bit_changes(seed: int) -> None:
     peaks = {name: plan.peak_bytes for name, plan in plans.items()}
     assert all(plan.again is None for plan in plans.values())
     refused = 0.0
-    for fraction in (0.8, 0.6, 0.45, 0.3):
+    for fraction in (0.8, 0.6, 0.4):
         try:
             again, same, made = trained(network(seed), memory=f"{fraction}x", **options)
         except df.InputError as error:
@@ -189,3 +189,19 @@ def test_gradients_of_a_weight_that_is_read_often_are_added_where_they_are_made(
     assert len(lives) == 24
     # One kernel adds so many of them as an elementwise program has inputs.
     assert max(sum(a.start <= life.start < a.stop for a in lives) for life in lives) <= MOST_INPUTS + 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+@pytest.mark.parametrize("shape", [(5, 3), (2, 7, 5, 5), (3, 2, 64, 65), (64, 40)])
+def test_a_batch_norm_with_known_statistics_gives_the_same_bits(device: str, shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    g = df.GraphBuilder("batch norm")
+    x = g.input("x", df.float32, shape)
+    vectors = [g.constant(random.random(shape[1]).astype(np.float32)) for _ in range(4)]
+    first = g.add(ops.batch_norm_train, (x, *vectors), {}).outputs
+    again = g.add(ops.batch_norm_train, (x, *vectors[:2], first[3], first[4], first[3], first[4]), {}).outputs
+    for name, value in (("y", first[0]), ("again", again[0])):
+        assert value is not None
+        g.output(name, value)
+    found = df.Session(g.build(), devices=[device]).run({"x": random.standard_normal(shape).astype(np.float32)})
+    assert found["y"].tobytes() == found["again"].tobytes()

@@ -26,6 +26,8 @@ def _channels() -> list[Sample]:
             rows.append(
                 Sample(ops.batch_norm_train, (x(*shape), *vectors), {"momentum": 0.8}, gradient=every, tolerance=1e-4)
             )
+            known = (x(*shape), *vectors, x(c), x(c, kind="positive"))
+            rows.append(Sample(ops.batch_norm_train, known, {"momentum": 0.8}, tolerance=1e-4))
             rows.append(
                 Sample(
                     ops.batch_norm_train_grad, (x(*shape), x(*shape), x(c), x(c), x(c, kind="positive")), tolerance=1e-4

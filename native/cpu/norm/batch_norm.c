@@ -138,6 +138,19 @@ typedef struct train {
   double epsilon, momentum;
 } train;
 
+/* What follows from the moments of channel |c|. |inv_std| is rounded as it is kept, so that y is
+ * the same where it is known. */
+static void set_moments(const train *t, int64_t c, double mean, double variance, float inv_std) {
+  t->mean[c] = (float)mean;
+  t->factor[c] = (float)((double)((const float *)t->call->inputs[1].data)[c] * inv_std);
+  blend(&t->call->outputs[1], &t->call->inputs[3], c, mean, t->momentum);
+  blend(&t->call->outputs[2], &t->call->inputs[4], c, variance, t->momentum);
+  if (t->saved_mean)
+    t->saved_mean[c] = (float)mean;
+  if (t->saved_inv_std)
+    t->saved_inv_std[c] = inv_std;
+}
+
 /* Joins the partials of channel |c|; all that is known of it. */
 static void finish_moments(const train *t, int64_t c) {
   const df_partials *p = &t->s.partials;
@@ -151,15 +164,7 @@ static void finish_moments(const train *t, int64_t c) {
     deviation += result[2 * partial + 1] + delta * delta * seen * count / (seen + count);
   }
   double variance = deviation / (double)p->total;
-  double inv_std = 1.0 / sqrt(variance + t->epsilon);
-  t->mean[c] = (float)mean;
-  t->factor[c] = (float)(((const float *)t->call->inputs[1].data)[c] * inv_std);
-  blend(&t->call->outputs[1], &t->call->inputs[3], c, mean, t->momentum);
-  blend(&t->call->outputs[2], &t->call->inputs[4], c, variance, t->momentum);
-  if (t->saved_mean)
-    t->saved_mean[c] = (float)mean;
-  if (t->saved_inv_std)
-    t->saved_inv_std[c] = (float)inv_std;
+  set_moments(t, c, mean, variance, (float)(1.0 / sqrt(variance + t->epsilon)));
 }
 
 static void train_task(void *context, int64_t index, int64_t count, int32_t worker) {
@@ -194,6 +199,15 @@ static df_status run_train(const df_call *call) {
                  .mean = t.mean,
                  .factor = t.factor,
                  .bias = call->inputs[2].data};
+  if (call->n_inputs > 6 && call->inputs[6].data) { /* the moments are known */
+    const float *mean = call->inputs[5].data, *inv_std = call->inputs[6].data;
+    for (int64_t c = 0; c < l.channels; c++) {
+      double variance = 1.0 / ((double)inv_std[c] * inv_std[c]) - t.epsilon;
+      set_moments(&t, c, mean[c], variance, inv_std[c]);
+    }
+    normalize(call, &t.a);
+    return DF_OK;
+  }
   if (by_channel(&t.s)) {
     int64_t tasks = df_task_count(call, l.channels * t.s.partials.total, DF_GRAIN);
     df_parallel(call, train_task, &t, df_min(tasks, l.channels));
@@ -333,7 +347,7 @@ DF_KERNELS(batch_norm) = {
     &(const df_kernel){.struct_size = sizeof(df_kernel),
                        .op = "batch_norm_train",
                        .name = "batch_norm_train f32 " DF_TEXT(DF_ISA),
-                       .operands = "f32,f32,f32,f32,f32->f32,f32,f32,f32?,f32?",
+                       .operands = "f32,f32,f32,f32,f32,f32?,f32?->f32,f32,f32,f32?,f32?",
                        .inplace = "0<0,1<3,2<4",
                        .accepts = accepts,
                        .prepare = prepare_train,
