@@ -273,6 +273,12 @@ def test_options_of_data_become_arguments(given: dict[str, Any], found: object) 
         assert data_arguments(given) == found
 
 
+def test_class_weights_leave_the_other_settings_of_a_loss(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
+    given = ["finetune", model, "--data", data, "--class-weights", "1,2,3", "-o", tmp_path / "t.mlp", "--force"]
+    losses = [run(*given, "--loss", f"cross_entropy:label_smoothing={s}", "--json").json for s in (0.0, 0.5)]
+    assert losses[0]["figures"]["loss"] != losses[1]["figures"]["loss"]
+
+
 def test_evaluate_prints_figures_and_writes_outputs(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
     target = tmp_path / "outputs.npz"
     given = ["evaluate", model, "--data", data, "--metric", "accuracy", "--metric", "confusion", "--batch-size", "20"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from ..train.callbacks import Callback, EarlyStop
 from ..train.data.batch import Request
 from ..train.data.dataset import Dataset
 from ..train.history import History
-from ..train.losses import CrossEntropy
+from ..train.losses import NLL, CrossEntropy
 from ..train.losses.loss import LABELS
 from ..train.names import Names
 from ..train.rate_finder import RateCurve
@@ -171,12 +172,12 @@ def _loss(names: Names, name: str, class_weights: str | None, data: Dataset) -> 
     loss = names.loss(name)
     if class_weights is None:
         return loss
-    if not isinstance(loss, CrossEntropy):
-        raise InputError(f"--class-weights fits the loss cross_entropy, not {name}")
+    if not isinstance(loss, (CrossEntropy, NLL)):
+        raise InputError(f"--class-weights fits the losses cross_entropy and nll, not {name}")
     if class_weights == "balanced":
-        return CrossEntropy(class_weights=_balanced(data))
+        return dataclasses.replace(loss, class_weights=_balanced(data))
     try:
-        return CrossEntropy(class_weights=[float(w) for w in class_weights.split(",")])
+        return dataclasses.replace(loss, class_weights=[float(w) for w in class_weights.split(",")])
     except ValueError:
         raise InputError(f"--class-weights {class_weights}: expected numbers between commas, or balanced") from None
 
