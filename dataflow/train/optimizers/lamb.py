@@ -59,6 +59,7 @@ class LAMB(Grouped):
         step = ops.div(ops.mul(m, of_m), ops.add(ops.sqrt(ops.mul(v, of_v)), self.epsilon))
         step = ops.add(step, ops.mul(param, decay))
         length, size = norm(param), norm(step)
-        known = ops.logical_and(ops.greater(length, 0.0), ops.greater(size, 0.0))
-        ratio = ops.where(known, ops.div(length, size), g.scalar(1.0, size.type.dtype))
+        # length / size, and 1 where either is 0; elementwise, so that it is one node.
+        known = ops.mul(ops.sign(length), ops.sign(size))
+        ratio = ops.add(ops.mul(known, ops.sub(ops.div(length, ops.maximum(size, 1e-30)), 1.0)), 1.0)
         return ops.sub(param, ops.mul(step, ops.mul(ratio, lr))), m, v
