@@ -47,7 +47,8 @@ class Muon(Grouped):
         iterations: of Newton and Schulz.
         scale: ``"rms"`` gives steps the RMS of AdamW's, 0.2 sqrt(max(rows, columns)); ``"rows"`` is
             Jordan's sqrt(max(1, rows / columns)), for matrices stored with a row per result.
-        vectors: what parameters of fewer than two axes train by; its rate follows ``lr`` through schedule and groups.
+        vectors: what parameters of fewer than two axes train by, with its own decay; its rate follows ``lr`` through
+            schedule and groups.
         schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
     """
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
+from ...ir.types import TensorType
 from ...model import Model
 from ..parameters import matching, nearest, positioned
 from ..tied_weights import Tie
@@ -124,53 +125,66 @@ def resolve(
     """
     groups, _, layer_decay = check_grouped(rule)
     find = _Finder(model, trained, ties)
-    optimizers = {i: named(group.optimizer) for i, group in enumerate(groups) if group.optimizer is not None}
+    optimizers = {i: _alone(named(g.optimizer), g) for i, g in enumerate(groups) if g.optimizer is not None}
     members = [find(group.patterns, f"{group.patterns}") for group in groups]
     depth = _depths(model, trained) if layer_decay < 1.0 else {}
-    spared: dict[int, frozenset[str]] = {}  # by the index of the group that gives the optimizer
-    kinds: list[Kind] = []
-    norms: list[float | None] = [clip_norm]
-    index: dict[Any, int] = {}
-    sets: dict[int, int] = {}
-    kind_of: dict[str, int] = {}
-    start = 0
+    spared = {i: _not_decaying(base, find) for i, base in {-1: rule, **optimizers}.items()}
+    kinds: dict[tuple[Any, ...], Kind] = {}
+    norms: dict[int, float | None] = {-1: clip_norm}  # by the last group that says one
+    keys: dict[str, tuple[Any, ...]] = {}
+    still = 0
     for name in trained:
         own = [i for i, found in enumerate(members) if name in found]
         source = max((i for i in own if i in optimizers), default=-1)
         base = optimizers.get(source, rule)
-        if source not in spared:
-            spared[source] = _not_decaying(base, find)
         key = (*own, name in spared[source], depth.get(name, 0))
-        if key not in index:
-            index[key] = len(kinds)
-            said = [groups[i] for i in own]
-            made = _with_settings(base, said, name in spared[source], layer_decay ** depth.get(name, 0))
-            last = max((i for i in own if groups[i].clip_norm is not None), default=-1)
-            if last >= 0 and last not in sets:
-                sets[last] = len(norms)
-                norms.append(groups[last].clip_norm)
-            kind = Kind(
+        if key not in kinds:
+            # Of the groups before the one that gives the optimizer, settings are those of another.
+            settings = {k: v for i in own if i >= source for k, v in groups[i].settings.items()}
+            factor = layer_decay ** depth.get(name, 0) * _last((groups[i].lr_factor for i in own), 1.0)
+            made = _with_settings(base, settings, name in spared[source], factor)
+            clips = max((i for i in own if groups[i].clip_norm is not None), default=-1)
+            norms.setdefault(clips, groups[clips].clip_norm if clips >= 0 else clip_norm)
+            kinds[key] = Kind(
                 made if average is None else Averaged(made, average),
-                sets.get(last, 0),
-                _last((g.clip_value for g in said), clip_value),
-                _last((g.freeze for g in said), 0),
-                start,
+                [*norms].index(clips),
+                _last((groups[i].clip_value for i in own), clip_value),
+                _last((groups[i].freeze for i in own), 0),
+                max((kind.stop for kind in kinds.values()), default=0),
             )
-            kinds.append(kind)
-            start = kind.stop
-        kind_of[name] = index[key]
-    if all(kind.freeze for kind in kinds):
+        keys[name] = key
+        still += name in spared[source] and bool(getattr(base, "weight_decay", 0.0))
+    if all(kind.freeze for kind in kinds.values()):
         raise InputError("groups freeze every parameter that is trained; leave some to be trained from the first step")
-    slots = {}
-    for name in trained:
-        tensors = slot_tensors(kinds[kind_of[name]].rule, name, model.parameters[name].type)
-        if sum(tensor.slot.evaluated for tensor in tensors) > 1:
-            raise InputError(f"{type(rule).__name__} averages weights itself; leave out average=")
-        slots[name] = {f"optimizer/{tensor.slot.name}/{name}": tensor for tensor in tensors}
-    count = sum(len(names) for source, names in spared.items() if names)
-    if count:
-        _log.info("%d biases and parameters of normalizations don't decay; no_decay=() lets all decay", count)
-    return Updates(rule, tuple(kinds), kind_of, tuple(norms), slots)
+    if still:
+        _log.info("%d biases and parameters of normalizations don't decay; no_decay=() lets all decay", still)
+    numbers = {key: number for number, key in enumerate(kinds)}
+    kind_of = {name: numbers[key] for name, key in keys.items()}
+    slots = {name: _slots(kinds[key].rule, name, model.parameters[name].type) for name, key in keys.items()}
+    return Updates(rule, tuple(kinds.values()), kind_of, tuple(norms.values()), slots)
+
+
+def _alone(rule: Optimizer, group: Group) -> Optimizer:
+    """The optimizer of a group; raises InputError where it has what only that of all parameters can have."""
+    groups, _, layer_decay = check_grouped(rule)
+    if groups or layer_decay < 1.0 or rule.schedule is not None:
+        raise InputError(
+            f"group {group.patterns}: its optimizer {type(rule).__name__} has a schedule, groups or layer_decay of its "
+            "own; give them to the Trainer's optimizer, which has those of all parameters"
+        )
+    return rule
+
+
+def _slots(rule: Optimizer, name: str, type_: TensorType) -> dict[str, SlotTensor]:
+    """The tensors that are kept for a parameter.
+
+    Raises:
+        InputError: more than one is read in the parameter's place.
+    """
+    tensors = slot_tensors(rule, name, type_)
+    if sum(tensor.slot.evaluated for tensor in tensors) > 1:
+        raise InputError(f"{type(getattr(rule, 'rule', rule)).__name__} averages weights itself; leave out average=")
+    return {f"optimizer/{tensor.slot.name}/{name}": tensor for tensor in tensors}
 
 
 class _Finder:
@@ -217,16 +231,10 @@ def _not_decaying(rule: Optimizer, find: _Finder) -> frozenset[str]:
     return find(check_grouped(rule)[1], None) if hasattr(rule, "weight_decay") else frozenset()
 
 
-def _with_settings(rule: Optimizer, groups: Sequence[Group], spared: bool, factor: float) -> Optimizer:
-    """The optimizer with what its groups set, the later before the earlier."""
-    source = max((i for i, group in enumerate(groups) if group.optimizer is not None), default=-1)
-    settings: dict[str, Any] = {}
-    for i, group in enumerate(groups):
-        if i >= source:
-            settings |= group.settings
-    if spared and (rule.weight_decay or "weight_decay" in settings):  # type: ignore[attr-defined]
+def _with_settings(rule: Optimizer, settings: dict[str, Any], spared: bool, factor: float) -> Optimizer:
+    """The optimizer with other settings, its rate times ``factor``, and without decay where ``spared``."""
+    if spared and (bool(getattr(rule, "weight_decay", None)) or "weight_decay" in settings):
         settings["weight_decay"] = 0.0
-    factor *= _last((group.lr_factor for group in groups), 1.0)
     if factor != 1.0:
         settings["lr"] = settings.get("lr", rule.lr) * factor
     made: Optimizer = changed(rule, settings)
