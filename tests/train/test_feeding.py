@@ -237,9 +237,11 @@ def test_folders_of_npy_files_are_memory_maps(tmp_path: Path) -> None:
         np.save(tmp_path / f"{key}.npy", array)
     dataset = df.Dataset(tmp_path)
     assert labels_of(dataset) == arrays()["labels"].tolist()
-    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00 truncated")
-    with pytest.raises(df.InputError, match=r"x\.npy: can't be mapped into memory"):
-        df.Dataset(tmp_path)
+    unbalanced = b"\x93NUMPY\x01\x00\x20\x00{'shape': (3, 'descr': '<f4'       \n"  # a TokenError of Python's parser
+    for wrong in (b"\x93NUMPY\x01\x00 truncated", unbalanced):
+        (tmp_path / "x.npy").write_bytes(wrong)
+        with pytest.raises(df.InputError, match=r"x\.npy: can't be mapped into memory"):
+            df.Dataset(tmp_path)
 
 
 def test_options_of_feeding_are_checked() -> None:

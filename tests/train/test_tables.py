@@ -117,6 +117,9 @@ def test_lists_in_cells_are_vectors(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, lines)))
     found = arrays(df.Dataset(path))
     check(found, {"x": np.array([[i, 1, 2, 3] for i in range(3)], np.float32), "labels": np.arange(3)})
+    path.write_text("".join(json.dumps({"x": [], "labels": i}) + "\n" for i in range(2)))
+    with pytest.raises(df.InputError, match="wants 4 numbers per sample, and 'x' have 0"):
+        arrays(df.Dataset(path, missing="drop"))
     lines[1]["x"] = [1.0]
     path.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(df.InputError, match=r"'x': row 1: its list has shape \(1,\), that of row 0 \(4,\)"):

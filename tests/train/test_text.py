@@ -189,6 +189,12 @@ def test_texts_resume_within_an_epoch_to_the_same_bits(reviews: Path, tmp_path: 
     np.testing.assert_array_equal(run(checkpoint=tmp_path / "c", resume="auto"), straight)
 
 
+def test_a_tokenizer_that_can_not_encode_is_refused(reviews: Path) -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"w1": 0}, unk_token="[UNK]"))
+    with pytest.raises(df.InputError, match=r"it can't encode a text: .*\[UNK\]"):
+        df.Dataset(reviews / "reviews.csv", tokenizer=made, **OPTIONS).bound(wanted("input_ids"))
+
+
 def test_what_is_missing_says_where(reviews: Path) -> None:
     path = reviews / "bad.csv"
     path.write_text("review,stars\nw1,good\n,bad\nw2,\nw3 w4,bad\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -128,7 +129,7 @@ class Columns:
             if values.dtype.kind == "O":
                 kept &= np.array([text is not None and text != "" for text in values], bool)
             elif values.dtype.kind == "f":
-                kept &= np.isfinite(values).reshape(len(values), -1).all(1)
+                kept &= np.isfinite(values).reshape(len(values), math.prod(values.shape[1:])).all(1)
         return np.flatnonzero(kept)
 
     def filled(self, names: Sequence[str], number: float) -> Columns:

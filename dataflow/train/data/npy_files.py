@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,9 @@ def read_npz(path: Path) -> dict[str, Array]:
                     f"{path}: one array without a name; save several with np.savez(path, x=..., labels=...)"
                 )
             return {key: found[key] for key in found.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except InputError:
+        raise
+    except Exception as error:  # NumPy's parser of headers raises TokenError, SyntaxError and others
         raise InputError(f"{path}: can't be read as npz: {error}") from error
 
 
@@ -39,6 +40,6 @@ def read_npy_folder(path: Path) -> dict[str, Array]:
     for file in sorted(path.glob("*.npy")):
         try:
             found[file.stem] = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # likewise
             raise InputError(f"{file}: can't be mapped into memory: {error}") from error
     return found

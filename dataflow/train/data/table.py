@@ -203,7 +203,11 @@ def _input(columns: Columns, key: str, names: Sequence[str], type_: TensorType |
         if dtype.kind in "iu" and block.dtype.kind == "f" and not (block == np.floor(block)).all():
             bad = int(np.argwhere(block != np.floor(block))[0][0])
             raise columns.refused(name, rows[bad], f"{block[bad]} is no whole number, and the input {key!r} is {dtype}")
-    found = blocks[0] if len(blocks) == 1 else np.concatenate([b.reshape(len(b), -1) for b in blocks], 1)
+    found = (
+        blocks[0]
+        if len(blocks) == 1
+        else np.concatenate([b.reshape(len(b), math.prod(b.shape[1:])) for b in blocks], 1)
+    )
     sizes = [size for size in wanted if isinstance(size, int)]
     if len(sizes) == len(wanted) and list(found.shape[1:]) != sizes:
         there = math.prod(found.shape[1:])

@@ -73,7 +73,11 @@ class Tokenizer:
         types: list[Array] = []
         remaining = iter(texts)
         while block := list(islice(remaining, _TEXTS)):
-            for encoding in self._tokenizer.encode_batch(block):
+            try:
+                encodings = self._tokenizer.encode_batch(block)
+            except Exception as error:  # as where it is opened
+                raise InputError(f"tokenizer: it can't encode a text: {error}") from error
+            for encoding in encodings:
                 ids.append(np.array(encoding.ids, np.int32))
                 types.append(np.array(encoding.type_ids, np.uint8))
         starts = np.concatenate([[0], np.cumsum([len(own) for own in ids], dtype=np.int64)])

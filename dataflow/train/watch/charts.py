@@ -70,6 +70,7 @@ def picture(table: Table, names: Sequence[str], across: str) -> Any:
                     low, high = ([c + sign * e for c, e in zip(column, errors, strict=True)] for sign in (-1, 1))
                     axis.fill_between(positions, low, high, alpha=0.2)
         axis.set_xlabel(across)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.legend()
         axis.grid(alpha=0.3)
     return figure
