@@ -29,6 +29,7 @@ class WeightedLoss:
         others: likewise, of the further values that it reads.
         keys: of the labels in a batch, and of further entries that it reads.
         factor: its share in the sum of several losses.
+        figure: its name among the figures, where there are several.
     """
 
     loss: Loss
@@ -37,6 +38,7 @@ class WeightedLoss:
     others: tuple[str, ...]
     keys: tuple[str, ...]
     factor: float
+    figure: str = ""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -90,14 +92,19 @@ class BatchObjective:
     def build(self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value]) -> dict[str, Value]:
         """The sums and weights: ``loss`` and ``weight``, and ``name:sum`` and ``name:weight`` of each metric."""
         sample_weight = batch.get(SAMPLE_WEIGHT)
+        each: dict[str, tuple[Value, Value]] = {}
         if self.chosen is not None:
             elements = self.chosen(g, outputs, batch)
             loss, weight = self._mean_or_elements(g, elements, sample_weight)
         elif len(self.losses) == 1:
             loss, weight = self._terms(self.losses[0], outputs, batch, sample_weight)
         else:
-            loss, weight = self._weighted(g, outputs, batch, sample_weight)
+            found = [self._terms(entry, outputs, batch, sample_weight) for entry in self.losses]
+            loss, weight = self._weighted(g, found, sample_weight)
+            each |= {e.figure: sums for e, sums in zip(self.losses, found, strict=True)}
         terms = {"loss": loss, "weight": weight}
+        for name, sums in each.items():
+            terms[f"{name}:sum"], terms[f"{name}:weight"] = sums
         for name, metric, index in self.metrics:
             entry = self.losses[index]
             target, values, read = _read(entry, outputs, batch)
@@ -128,12 +135,11 @@ class BatchObjective:
         return total(elements, weight, sample_weight)
 
     def _weighted(
-        self, g: GraphBuilder, outputs: Mapping[str, Value], batch: Mapping[str, Value], sample_weight: Value | None
+        self, g: GraphBuilder, found: Sequence[tuple[Value, Value]], sample_weight: Value | None
     ) -> tuple[Value, Value]:
         """Several losses: each one's mean over the micro-batch, times its factor and the number of samples."""
         mean: Value | None = None
-        for entry in self.losses:
-            loss, weight = self._terms(entry, outputs, batch, sample_weight)
+        for entry, (loss, weight) in zip(self.losses, found, strict=True):
             term = ops.mul(ops.div(loss, ops.maximum(weight, 1e-30)), entry.factor)
             mean = term if mean is None else ops.add(mean, term)
         assert mean is not None

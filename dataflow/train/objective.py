@@ -31,7 +31,7 @@ _log = logging.getLogger("dataflow")
 
 LossChoice = Union[str, Loss, OutputLoss, Build, Mapping[str, Any]]
 MetricChoice = Union[str, Metric, Gathered, Build]
-_Wanted = tuple[tuple[np.dtype[Any], ...], Union[Allowed, None]]  # of entries of a batch: dtypes, and labels
+_Wanted = tuple[tuple[tuple[str, np.dtype[Any]], ...], Union[Allowed, None]]  # dtypes by key, and labels
 
 
 class Objective:
@@ -83,15 +83,17 @@ class Objective:
         self.keys = tuple(key for key in self.label_keys if key not in self._inputs)
         self.open = bool(self._free) or (self._build is not None and not isinstance(self._build, _Returned))
         self._entries = frozenset((*self.keys, SAMPLE_WEIGHT))  # what programs read unless it is open
-        self._seen: dict[
-            Any, tuple[tuple[np.dtype[Any], ...], Allowed | None]
-        ] = {}  # by form of labels: saves a twentieth of a small step
+        self._seen: dict[Any, _Wanted] = {}  # by form of labels: saves a twentieth of a small step
         self.fractions = {name: metric.fraction for name, metric, _ in self._metrics}
         self.fractions |= {name: False for name, _ in self._free}
+        if len(self._weighted_losses) > 1:
+            self._weighted_losses = [dataclasses.replace(e, figure=self._figure(e)) for e in self._weighted_losses]
+            self.fractions |= {entry.figure: False for entry in self._weighted_losses}
         self.waiting = tuple(name for name, _, _ in self._gathered) if chosen is not None else ()
         known = {*self.fractions, *(name for name, _, _ in self._gathered)}
         reserved = {"loss", "weight", "lr", "epoch", "seconds"} & known
-        if reserved or len(known) < len(labelled) + len(self._free):
+        each = len(self._weighted_losses) if len(self._weighted_losses) > 1 else 0
+        if reserved or len(known) < len(labelled) + len(self._free) + each:
             raise InputError(f"metrics: names must differ from each other and from {sorted(reserved) or 'loss'}")
         self.graph = dataclasses.replace(model.graph, outputs=self._outputs)
 
@@ -116,18 +118,19 @@ class Objective:
             InputError: labels that don't fit the values, have a NaN, or are out of range.
         """
         entries = {key: array for key, array in arrays.items() if key not in self._inputs}
-        for index, entry in enumerate(self._weighted_losses):
-            if not entry.keys:
-                continue
-            given = {key: arrays[key] for key in entry.keys}
-            dtypes, allowed = self._wanted(index, given)
-            for key, wanted in zip(given, dtypes, strict=False):
-                refuse_nan(key, given[key], indices)
+        for entry in self._weighted_losses:
+            form: tuple[Any, ...] = (id(entry),)
+            for key in entry.keys:
+                array = arrays[key]
+                form = (*form, array.dtype, array.shape)
+            wanted, allowed = self._seen.get(form) or self._wanted(form, entry, arrays)
+            for key, kind in wanted:
+                refuse_nan(key, arrays[key], indices)
                 if key in entries:
-                    entries[key] = np.asarray(given[key], wanted)
+                    entries[key] = np.asarray(arrays[key], kind)
             if allowed is not None:
                 key = entry.keys[0]
-                allowed.refuse_others(f"{key!r} for {type(entry.loss).__name__}", given[key], indices)
+                allowed.refuse_others(f"{key!r} for {type(entry.loss).__name__}", arrays[key], indices)
         if SAMPLE_WEIGHT in entries:
             if entries[SAMPLE_WEIGHT].dtype.kind not in "fiub":
                 raise InputError(f"'sample_weight' is {entries[SAMPLE_WEIGHT].dtype}; expected numbers")
@@ -140,18 +143,14 @@ class Objective:
                 )
         return entries if self.open else {key: a for key, a in entries.items() if key in self._entries}
 
-    def _wanted(self, index: int, given: Mapping[str, Array]) -> _Wanted:
-        """The dtypes that a loss wants of these entries, and the labels it allows; looked up where seen before."""
-        form = index, *((array.dtype, array.shape) for array in given.values())
-        found = self._seen.get(form)
-        if found is None:
-            types = {key: TensorType(dtype(array), array.shape) for key, array in given.items()}
-            entry = self._weighted_losses[index]
-            target = entry.target({name: self._outputs[name].type for name in entry.outputs}, types)
-            if len(self._seen) >= MOST_FORMS:
-                self._seen.clear()
-            wanted = tuple(type_.dtype.numpy for type_ in (target.labels, *target.entries))
-            found = self._seen[form] = wanted, target.allowed
+    def _wanted(self, form: tuple[Any, ...], entry: WeightedLoss, arrays: Mapping[str, Array]) -> _Wanted:
+        """The dtypes that a loss wants of entries of this form, by key, and the labels it allows."""
+        types = {key: TensorType(dtype(arrays[key]), arrays[key].shape) for key in entry.keys}
+        target = entry.target({name: self._outputs[name].type for name in entry.outputs}, types)
+        if len(self._seen) >= MOST_FORMS:
+            self._seen.clear()
+        kinds = [type_.dtype.numpy for type_ in (target.labels, *target.entries)]
+        found = self._seen[form] = tuple(zip(entry.keys, kinds, strict=False)), target.allowed
         return found
 
     def on(self, graph: Graph) -> Graph:
@@ -214,6 +213,11 @@ class Objective:
             _log.info("the loss reads %r, the input of %s, instead of its result %r", logits.name, op, name)
         others = tuple(self._output(other) for other in others_of(loss))
         return WeightedLoss(loss, name, value, others, keys_of(loss, key), factor)
+
+    def _figure(self, entry: WeightedLoss) -> str:
+        """What one of several losses is called among the figures: by its value, and by its class too if need be."""
+        alone = sum(other.name == entry.name for other in self._weighted_losses) == 1
+        return f"{entry.name}_loss" if alone else f"{entry.name}_{type(entry.loss).__name__}"
 
     def _output(self, name: str) -> str:
         """The name under which the graph returns the output or inner value ``name``."""

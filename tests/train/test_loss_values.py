@@ -170,6 +170,11 @@ def test_several_losses_of_one_value_and_of_others():
     found = figures(made, [z, 3 * size], masks=entries["labels"], sizes=size)
     binary = figures(objective("binary_cross_entropy", ("batch", 2, 4, 4)), [z], labels=entries["labels"])
     assert mean(found) == pytest.approx(2 * expected["mean"] + 0.5 * mean(binary) + 4.0, rel=1e-6)
+    assert mean(found, "0_Dice") == pytest.approx(expected["mean"], rel=1e-6)
+    assert mean(found, "0_BinaryCrossEntropy") == pytest.approx(mean(binary), rel=1e-6)
+    assert mean(found, "1_loss") == 4.0
+    with pytest.raises(df.InputError, match="names must differ"):
+        objective({"0": ["mse", "mse"]}, ("batch", 3))
 
 
 def test_accuracy_of_probabilities_is_that_of_the_likeliest_class():
