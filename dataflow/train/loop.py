@@ -107,6 +107,9 @@ class Fit:
         total = None if batches is None else trainer.steps + -(-batches // trainer.accumulate) * epochs
         self.schedule = over(trainer.names.schedule(trainer.optimizer.schedule), total)
         trainer.schedule = self.schedule
+        watched = getattr(self.schedule, "monitor", None)
+        if validation is None and isinstance(watched, str) and watched.startswith("val_"):
+            raise InputError(f"fit: the schedule depends on {watched!r}, so it needs validation= or val_split=")
 
     def run(self, resume: str | Path | None) -> History:
         """The figures of the run, gone on from a checkpoint where ``resume`` says so."""

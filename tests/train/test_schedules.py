@@ -69,6 +69,8 @@ def test_plateaus_are_pytorchs(mode: str) -> None:
 def test_a_plateau_acts_in_fit_and_goes_on_when_resumed(linear, tmp_path) -> None:
     rule = schedules.Plateau(0.5, patience=0, mode="max")  # a loss that falls is no better
     options = {"batch_size": 16, "validation": linear.data(seed=2), "progress": False, "checkpoint": tmp_path}
+    with pytest.raises(df.InputError, match="depends on 'val_loss', so it needs validation="):
+        linear.trainer(optimizer=df.optim.SGD(schedule=rule)).fit(linear.data(), progress=False)
     first = linear.trainer(optimizer=df.optim.SGD(lr=0.01, momentum=0.9, schedule=rule)).fit(
         linear.data(), epochs=2, **options
     )
@@ -112,6 +114,7 @@ def test_a_warm_up_before_any_schedule() -> None:
         lambda: schedules.WarmupStableDecay(shape="round"),
         lambda: schedules.Plateau(factor=1.0),
         lambda: schedules.Warmup("cosine", 3),
+        lambda: schedules.Warmup(schedules.Plateau(), 3),
     ],
 )
 def test_impossible_schedules_are_refused(make) -> None:

@@ -21,6 +21,9 @@ class Warmup:
     def __post_init__(self) -> None:
         if not callable(self.schedule):
             raise InputError(f"schedule Warmup: {checks.shown(self.schedule)} is no schedule; expected a function")
+        if hasattr(self.schedule, "after"):
+            name = type(self.schedule).__name__
+            raise InputError(f"schedule Warmup: {name} goes on from figures of epochs; give warmup= to {name} itself")
         check_settings(self)
 
     def __call__(self, step: int) -> float:
