@@ -145,6 +145,24 @@ def test_modes_of_files(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[2, ..., 0], upright)
 
 
+def test_large_jpegs_are_decoded_smaller_and_look_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    large = Image.fromarray(pixels(3, 400, 640))
+    large.save(tmp_path / "a" / "0.jpg", quality=95)
+    decoded: list[tuple[int, int]] = []
+    resize = Image.Image.resize
+    noting = lambda image, *given, **options: decoded.append(image.size) or resize(image, *given, **options)  # noqa: E731
+    monkeypatch.setattr(Image.Image, "resize", noting)
+    found = read(tmp_path, wanted(16, 16, 3, dtype=df.uint8))["pixels"][0]
+    read(tmp_path, wanted(16, 16, 3, dtype=df.uint8), True, augment="crop=0.2")
+    assert decoded == [(80, 50), (320, 200)]
+    with Image.open(tmp_path / "a" / "0.jpg") as image:
+        full = np.asarray(image.crop((120, 0, 520, 400)).resize((16, 16), Image.Resampling.BILINEAR))
+    differences = np.abs(found.astype(int) - full)
+    assert differences.max() <= 4
+    assert differences.mean() < 0.5
+
+
 def test_bad_files_are_refused_by_name(photos: Path) -> None:
     request = wanted(3, 8, 8)
     bad = photos / "bee" / "3.png"

@@ -68,6 +68,11 @@ class Augment:
                 raise InputError(f"augment: {entry!r}: expected a number after the =") from None
         return cls(**found)
 
+    @property
+    def least_side(self) -> float:
+        """The least part of a side that a crop may have."""
+        return math.sqrt(self.crop * 3 / 4) if self.crop < 1.0 else 1.0
+
     def box(self, width: int, height: int, middle: Box, generator: np.random.Generator) -> Box:
         """The part of an image that is resized: a random one, or ``middle``.
 
