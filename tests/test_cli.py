@@ -279,6 +279,14 @@ def test_class_weights_leave_the_other_settings_of_a_loss(run: Any, model: Path,
     assert losses[0]["figures"]["loss"] != losses[1]["figures"]["loss"]
 
 
+def test_several_losses_are_added(run: Any, model: Path, data: Path) -> None:
+    given = ["evaluate", model, "--data", data, "--json", "--loss"]
+    alone = [run(*given, loss).json["figures"]["loss"] for loss in ("cross_entropy", "focal:gamma=1")]
+    both = run(*given, "cross_entropy", "--loss", "focal:gamma=1").json["figures"]
+    assert both["loss"] == pytest.approx(sum(alone), rel=1e-5)
+    assert both["p_Focal"] == pytest.approx(alone[1], rel=1e-5)
+
+
 def test_evaluate_prints_figures_and_writes_outputs(run: Any, model: Path, data: Path, tmp_path: Path) -> None:
     target = tmp_path / "outputs.npz"
     given = ["evaluate", model, "--data", data, "--metric", "accuracy", "--metric", "confusion", "--batch-size", "20"]

@@ -27,7 +27,9 @@ from .options import (
 @click.command()
 @model_argument
 @click.option("--data", required=True, type=click.Path(exists=True), help="A file or folder, as for finetune.")
-@click.option("--loss", default="cross_entropy", show_default=True, help="As of finetune.")
+@click.option(
+    "--loss", "losses", multiple=True, default=("cross_entropy",), show_default="cross_entropy", help="As of finetune."
+)
 @click.option("--value", metavar="NAME", help="The value that the loss reads.")
 @click.option("--metric", "metrics", multiple=True, help="As of finetune, instead of the loss's own; repeatable.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
@@ -41,7 +43,7 @@ from .options import (
 def evaluate(
     model: str,
     data: str,
-    loss: str,
+    losses: tuple[str, ...],
     value: str | None,
     metrics: tuple[str, ...],
     batch_size: int,
@@ -64,12 +66,12 @@ def evaluate(
         raise InputError(f"{target}: outputs are written as .npz")
     if target is not None and Path(target).exists() and not force:
         raise InputError(f"{target} exists; --force replaces it")
-    if any(":" in name for name in (loss, *metrics)):
+    if any(":" in name for name in (*losses, *metrics)):
         sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
     how = execution({name: options.pop(name) for name in EXECUTION})
     loaded = read_model(model, batch, how["limits"])
     dataset = Dataset(data, rename=renames(renamed), **data_arguments(options))
-    found = figures_of(loaded, dataset, loss, list(metrics) or None, output=value, batch_size=batch_size, **how)
+    found = figures_of(loaded, dataset, list(losses), list(metrics) or None, output=value, batch_size=batch_size, **how)
     if target is not None:
         np.savez(target, **predict(loaded, dataset, batch_size=batch_size, progress=False, **how))  # type: ignore[arg-type]
     if as_json:

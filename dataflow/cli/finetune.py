@@ -44,7 +44,7 @@ class Options:
     val_split: float
     classes: int | None
     trainable: Sequence[str]
-    loss: str
+    losses: Sequence[str]
     value: str | None
     epochs: int
     batch_size: int
@@ -139,13 +139,13 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
         model = replace_head(model, classes=options.classes, seed=options.seed)
     also = options.trainable or (["head"] if options.classes is not None else [])
     model = adapted(model, options.adapters, also, options.seed)
-    given = (options.loss, *names_in(options.optimizer), *options.metrics, *options.callbacks)
+    given = (*options.losses, *names_in(options.optimizer), *options.metrics, *options.callbacks)
     if any(":" in name for name in given):
         sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
     names = Names(registry_of(None).named)
     trainer = Trainer(
         model,
-        _loss(names, options.loss, options.class_weights, dataset),
+        _losses(names, options.losses, options.class_weights, dataset),
         output=options.value,
         metrics=list(options.metrics) or None,
         trainable=None if isinstance(model, AdaptedModel) else list(options.trainable) or None,
@@ -168,18 +168,21 @@ def _plot(history: History, path: str) -> None:
         history.plot(path, steps=steps)
 
 
-def _loss(names: Names, name: str, class_weights: str | None, data: Dataset) -> Any:
-    loss = names.loss(name)
+def _losses(names: Names, given: Sequence[str], class_weights: str | None, data: Dataset) -> list[Any]:
+    """The losses; those of classes with these weights."""
+    losses = [names.loss(name) for name in given]
     if class_weights is None:
-        return loss
-    if not isinstance(loss, (CrossEntropy, NLL)):
-        raise InputError(f"--class-weights fits the losses cross_entropy and nll, not {name}")
-    if class_weights == "balanced":
-        return dataclasses.replace(loss, class_weights=_balanced(data))
+        return losses
+    if not any(isinstance(loss, (CrossEntropy, NLL)) for loss in losses):
+        raise InputError(f"--class-weights fits the losses cross_entropy and nll, not {', '.join(given)}")
     try:
-        return dataclasses.replace(loss, class_weights=[float(w) for w in class_weights.split(",")])
+        weights = _balanced(data) if class_weights == "balanced" else [float(w) for w in class_weights.split(",")]
     except ValueError:
         raise InputError(f"--class-weights {class_weights}: expected numbers between commas, or balanced") from None
+    return [
+        dataclasses.replace(loss, class_weights=weights) if isinstance(loss, (CrossEntropy, NLL)) else loss
+        for loss in losses
+    ]
 
 
 def _balanced(data: Dataset) -> list[float]:

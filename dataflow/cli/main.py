@@ -149,9 +149,11 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--trainable", multiple=True, metavar="PATTERN", help="Names, globs, head, bias, norm, last:N, !PATTERN.")
 @click.option(
     "--loss",
-    default="cross_entropy",
-    show_default=True,
-    help="A name or module:object; settings behind it as in name:key=value,key=value.",
+    "losses",
+    multiple=True,
+    default=("cross_entropy",),
+    show_default="cross_entropy",
+    help="A name or module:object; settings behind it as in name:key=value,key=value; several are added.",
 )
 @click.option("--output", "value", metavar="NAME", help="The value that the loss reads.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)

@@ -23,7 +23,8 @@ def class_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     found = _decoded(text)
     if found is None:
-        return tuple(name.strip() for name in (text.splitlines() if "\n" in text else text.split(",")) if name.strip())
+        names = text.splitlines() if "\n" in text else text.split(",")
+        return tuple(name.strip() for name in names if name.strip()) or None
     if isinstance(found, Mapping):
         numbered = {str(key): name for key, name in found.items()}
         found = [numbered.get(str(number)) for number in range(len(numbered))]

@@ -29,7 +29,7 @@ from .names import CORE_ONLY, Names
 MOST_FORMS = 256  # of labels whose dtype is remembered
 _log = logging.getLogger("dataflow")
 
-LossChoice = Union[str, Loss, OutputLoss, Build, Mapping[str, Any]]
+LossChoice = Union[str, Loss, OutputLoss, Build, Mapping[str, Any], list[Any]]
 MetricChoice = Union[str, Metric, Gathered, Build]
 _Wanted = tuple[tuple[tuple[str, np.dtype[Any]], ...], Union[Allowed, None]]  # dtypes by key, and labels
 
@@ -63,10 +63,12 @@ class Objective:
         self._weighted_losses: list[WeightedLoss] = []
         if isinstance(loss, str):
             loss = names.loss(loss)
+        if isinstance(loss, list) and len(loss) == 1 and not isinstance(loss[0], tuple):
+            loss = names.loss(loss[0])
         if isinstance(loss, OutputLoss):
             self._build = _Returned(self._output(loss.name))
-        elif isinstance(loss, Mapping):
-            for name, choice in loss.items():
+        elif isinstance(loss, (Mapping, list)):
+            for name, choice in loss.items() if isinstance(loss, Mapping) else [(self._chosen(output), loss)]:
                 for each in choice if isinstance(choice, list) else [choice]:
                     self._weighted_losses.append(self._weighted_loss(name, *_entry(each, names)))
         elif isinstance(loss, Loss):

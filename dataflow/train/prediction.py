@@ -30,6 +30,8 @@ def is_dataset(inputs: Any, batch_size: int | None) -> bool:
         return True
     if isinstance(inputs, list):
         return bool(inputs) and isinstance(inputs[0], (Mapping, tuple))
+    if hasattr(inputs, "columns"):  # a table
+        return True
     arrays = inputs is None or isinstance(inputs, (Mapping, tuple, Number, np.ndarray))
     return not (arrays or hasattr(inputs, "__array__") or hasattr(inputs, "__dlpack__") or hasattr(inputs, "to_numpy"))
 

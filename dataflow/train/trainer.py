@@ -49,12 +49,13 @@ class Trainer(Changing):
 
     Args:
         model: what to train.
-        loss: a registered name, a df.losses object, ``{output: (loss, label_key, weight)}``, a function
-            ``(g, outputs, batch) -> Value``, or ``df.losses.output(name)``.
+        loss: a name, perhaps with settings (``"focal:gamma=2"``), a df.losses object, a list of these or of
+            ``(loss, label_key, weight)``, a dict of them by output, a function ``(g, outputs, batch) -> Value``, or
+            ``df.losses.output(name)``.
         optimizer: a df.optim object; a name or ``"module:object"`` as on the command line; AdamW by default.
         output: the value that the loss reads, inner ones too; needed when the model has several outputs.
         trainable: names and patterns, see ``train.trainable.select``; by default what the model says.
-        metrics: names, ``"module:object"`` and functions; by default what fits the loss.
+        metrics: names, ``"module:object"``, df.metrics objects and functions; by default what fits the loss.
         devices, threads, fuse, precision, algorithms, pin, registry, limits: as for Session; seconds are of a step.
         accumulate: micro-batches per optimizer step.
         clip_norm: the largest norm of the averaged gradient of all parameters whose groups have none of their own.

@@ -105,4 +105,4 @@ def test_training_on_named_classes_names_them(path):
     ],
 )
 def test_the_forms_of_names(text, names):
-    assert (class_names({"names": text}) or None) == names
+    assert class_names({"names": text}) == names

@@ -192,6 +192,10 @@ def test_several_losses_of_one_value_and_of_others():
     assert mean(found, "1_loss") == 4.0
     with pytest.raises(df.InputError, match="names must differ"):
         objective({"0": ["mse", "mse"]}, ("batch", 3))
+    of_one = objective([("dice", "masks", 2.0), "binary_cross_entropy"], ("batch", 2, 4, 4))
+    found = figures(of_one, [z], masks=entries["labels"], labels=entries["labels"])
+    assert mean(found) == pytest.approx(2 * expected["mean"] + mean(binary), rel=1e-6)
+    assert objective(["mse"], ("batch", 3)).fractions.keys() == {"mae"}
 
 
 def test_accuracy_of_probabilities_is_that_of_the_likeliest_class():
