@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from .editable import Editable
 from .errors import InputError, ModelError
 from .host import checks
 from .host.class_names import class_names
 from .host.fork import renew_in_child
 from .host.garbage_collection import collection_paused
 from .host.limits import Limits, account_of, limited
+from .ir.edits import Edit, dropped, edited
 from .ir.graph import Graph, with_data_of
 from .ir.specialize import Form, Given, Listed, Specialize, Wanted
 from .ir.types import Array, TensorType
@@ -73,7 +75,7 @@ class Parameter:
         return f"<Parameter {self.name!r} {self.type} {'trainable' if self.trainable else self.role}>"
 
 
-class Model:
+class Model(Editable):
     """A graph with parameters that can change.
 
     Attributes:
@@ -171,6 +173,18 @@ class Model:
         with self.lock:
             twin._changed = {name: self._newest(name) for name in self._names_of_changes()}
             twin.metadata = dict(self.metadata)
+
+    def edited(self, graph: Graph, edits: Sequence[Edit], added: Collection[str], *, reduced: bool = False) -> Model:
+        """The model with a graph that was changed in these names; see ``Editable``."""
+        if any(node.op.name == "deferred" for node in self.graph.nodes):
+            raise ModelError("the model is converted anew for each form of its inputs; its graph can't be edited")
+        names = {edit.old: edit.new for edit in edits if edit.readers}
+        aliases = {names.get(name, name): found for name, found in self.aliases.items()}
+        source = edited(self.source, edits, added, reduced=reduced)
+        return Model(graph, aliases=aliases, source=source, metadata=self.metadata)
+
+    def _dropped(self, name: str, taken: Collection[str]) -> str:
+        return dropped(self.source, name, taken)
 
     def with_graph(self, graph: Graph, specialize: Specialize | None = None) -> Model:
         """A model of another graph with the same source; data of initializers that both have, alike in type, stays."""

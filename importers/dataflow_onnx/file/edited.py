@@ -157,7 +157,7 @@ def _remove_unread(graph: Any, names: set[str]) -> None:
     stored = unread & {tensor.name for tensor in graph.initializer}
     for field in (graph.initializer, graph.input):
         for index in range(len(field) - 1, -1, -1):
-            if field[index].name in stored:
+            if field[index].name in stored | (names & unread):
                 del field[index]
 
 
