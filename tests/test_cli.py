@@ -469,6 +469,24 @@ def test_plugin_test_selects_ops_and_samples_and_refuses_what_selects_nothing(ru
     assert "'reluu' is no op, and begins the name of no sample" in nothing.err and "near: relu" in nothing.err
 
 
+def test_ops_prints_a_declaration(run: Any) -> None:
+    found = run("ops", "softmax", "--json").json
+    assert (found["inputs"], found["attributes"]) == (["x"], {"axis": "-1"})
+    assert {kernel["device"] for kernel in found["kernels"]} >= {"cpu", "numpy"}
+    assert "softmax_grad" in found["gradient"]
+    text = run("ops", "softmax").out
+    assert "softmax(x) -> y" in text and "attribute 0: axis = -1" in text and "kernel on cpu: softmax f32" in text
+    assert "relu: " in run("ops").out
+    assert "there is no op 'softmaxx'; near: softmax" in run("ops", "softmaxx").err
+
+
+def test_plugin_new_writes_a_package(run: Any, tmp_path: Path) -> None:
+    done = run("plugin", "new", "lamp", "--kind", "device", "-o", tmp_path / "lamp")
+    assert done.code == 0 and "dataflow plugin test lamp" in done.out
+    assert (tmp_path / "lamp/dataflow_lamp/__init__.py").exists()
+    assert run("plugin", "new", "lamp", "--kind", "lamp").code == 2
+
+
 def test_importing_dataflow_imports_neither_click_nor_rich() -> None:
     code = "import sys, dataflow; assert not {'click', 'rich', 'safetensors'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""The command line: ``dataflow run | finetune | evaluate | inspect | plan | bench | compare | devices | plugin test``.
+"""The command line: ``dataflow run | finetune | evaluate | inspect | plan | bench | compare | devices | ops | plugin``.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a test failed, 2 the user's input, 3 device or
 memory, 130 interrupted.
@@ -24,6 +24,7 @@ from .bench import bench
 from .compare import compare
 from .data_options import DATA, data_arguments, data_options
 from .evaluate import evaluate
+from .ops import ops
 from .optimizer_options import OPTIMIZER, optimizer_options
 from .options import (
     DEVICE,
@@ -79,6 +80,7 @@ def commands() -> None:
 commands.add_command(bench)
 commands.add_command(compare)
 commands.add_command(evaluate)
+commands.add_command(ops)
 commands.add_command(plugin)
 
 

@@ -83,3 +83,23 @@ def _print(name: str, found: Sequence[Outcome]) -> None:
     click.echo(f"{name}: " + ", ".join(f"{count} {status}" for status, count in sums.items()))
     if missing := _not_claimed(found):
         click.echo("ops that it does not claim: " + ", ".join(missing))
+
+
+@plugin.command("new")
+@click.argument("name")
+@click.option("--kind", required=True, metavar="op|kernel|device|converter|pass", help="What it offers.")
+@click.option("--language", default="python", metavar="python|c|cuda", show_default=True, help="Of its kernels.")
+@click.option("-o", "--output", "folder", metavar="FOLDER", help="Where; by default dataflow-NAME here.")
+@json_option
+def plugin_new(name: str, kind: str, language: str, folder: str | None, as_json: bool) -> None:
+    """Writes the package of a plugin NAME, which builds and passes the conformance kit as it is."""
+    from ..testing.new_plugin import new_plugin
+
+    target = folder or f"dataflow-{name}"
+    written = [str(path) for path in new_plugin(target, name, kind, language)]
+    if as_json:
+        print_json({"folder": target, "files": written})
+        return
+    for path in written:
+        click.echo(path)
+    click.echo(f"now: cd {target} && pip install -e '.[test]' && dataflow plugin test {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import get_args
 
@@ -101,13 +102,20 @@ def tasks_of(
     complete: bool = True,
     precision: Precision = "float32",
     variants: Collection[Variant] = VARIANTS,
+    only: Collection[Kernel] | None = None,
 ) -> list[Task]:
-    """What ``check_device`` does, task by task; see there."""
+    """What ``check_device`` does, task by task; see there.
+
+    ``only``: the kernels of which the device shall have no others.
+    """
     registry = registry or default_registry()
     registry.device(device)
+    kernels = registry.kernels[device]
+    if only is not None:  # other ops keep theirs, e.g. copies
+        chosen, kernels = {**kernels, **_by_op(only)}, _by_op(only)
+        registry = dataclasses.replace(registry, kernels={**registry.kernels, device: chosen})
     target = Target(device, registry, precision)
     given = [*samples, *registry.samples] if complete else [*samples]
-    kernels = registry.kernels[device]
     found: list[Task] = []
     reached: dict[Kernel, list[Sample]] = {}
     by_op: dict[str, list[Sample]] = {}
@@ -138,6 +146,10 @@ def tasks_of(
             found.append(memory_task(target))
     found += [_record_task(kernel, samples, target, variants) for kernel, samples in reached.items()]
     return found
+
+
+def _by_op(kernels: Collection[Kernel]) -> dict[str, tuple[Kernel, ...]]:
+    return {op: tuple(kernel for kernel in kernels if kernel.op == op) for op in {kernel.op for kernel in kernels}}
 
 
 def _untested(device: str, op: str, name: str, text: str) -> Task:

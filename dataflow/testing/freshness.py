@@ -44,9 +44,7 @@ def stale_library(module: str) -> str | None:
     newest = max(sources, key=lambda path: path.stat().st_mtime, default=None)
     for library in sorted(libraries):
         if newest is not None and library.stat().st_mtime < newest.stat().st_mtime:
-            return (
-                f"{library.name} is older than {newest.relative_to(project)}: build it again, or the kit tests what was"
-            )
+            return f"{library.name} is older than {newest.relative_to(project)}: build it again"
     return None
 
 

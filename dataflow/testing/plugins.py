@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import DataflowError, InputError
+from ..ir.kernel import Kernel
 from ..plugin.offers import NAMED, device_id
 from ..plugin.registry import Registry, registry_of
 from ..train.losses import Loss
@@ -24,10 +25,10 @@ def check_plugin(
 ) -> Iterator[Outcome]:
     """An outcome for each check of what a plugin offers.
 
-    Its devices run all samples, and its samples run on all devices. Of its ops the gradients are compared with central
-    differences, and decompositions with kernels of the reference. Where it has passes, all samples run through them on
-    the device for the host. What it offers by name is made. Its libraries are newer than their sources. Formats and
-    converters need files, which only the author has.
+    Its devices run all samples, its kernels those of their ops, and its samples run on all devices. Of its ops the
+    gradients are compared with central differences, and decompositions with kernels of the reference. Where it has
+    passes, all samples run through them on the device for the host. What it offers by name is made. Its libraries are
+    newer than their sources. Formats and converters need files, which only the author has.
 
     Args:
         plugin: its name.
@@ -89,12 +90,23 @@ def plugin_tasks(plugin: str, registry: Registry | None = None) -> list[Task]:
         found += tasks_of(device, registry=registry)
     for device in _available(registry):
         if device not in own:
+            found += _kernel_tasks(device, offered.get("dataflow_kernels", ()), registry)
             found += tasks_of(device, registry=registry, samples=samples, complete=False)
     if "dataflow_passes" in offered:
         host = [*registry.of_role("host"), *registry.of_role("reference")][0]
         found += tasks_of(host, registry=registry, complete=False, variants=["plain"])
     found += op_tasks(plugin, samples, registry)
     return [*found, *_offered_tasks(plugin, offered, registry)]
+
+
+def _kernel_tasks(device: str, offered: Sequence[Kernel], registry: Registry) -> list[Task]:
+    """What is checked of the kernels that a plugin offers for a device of another: as if it had no others."""
+    listed = {id(kernel) for kernel in offered}
+    own = [kernel for kernels in registry.kernels[device].values() for kernel in kernels if id(kernel) in listed]
+    if not own:
+        return []
+    ops = {kernel.op for kernel in own}
+    return tasks_of(device, registry=registry, samples=[s for s in SAMPLES if s.op.name in ops], only=own)
 
 
 def _offered_tasks(plugin: str, offered: Mapping[str, Sequence[Any]], registry: Registry) -> list[Task]:
