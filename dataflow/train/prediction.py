@@ -82,10 +82,15 @@ def predictions(
 
 
 class _Rows:
-    """Results of batches, each row at the position of its sample."""
+    """Results of batches: one row per sample, in the order of the dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
+        rows = dataset.rows
+        # Batches may come in another order, and name samples by their numbers; a sample may occur twice.
+        self._samples: Array | None = None
+        self._positions: Array | None = None
+        if rows is not None:
+            self._samples, self._positions = np.unique(rows, return_inverse=True)
         self._filled: dict[str, Array] = {}
         self._batches: list[Mapping[str, Array]] = []
 
@@ -98,23 +103,23 @@ class _Rows:
                     f"predict: output {name!r} is {list(array.shape)} for a batch and {list(first[name].shape)} for "
                     "others; pad the samples to one length, or choose outputs that are alike with outputs="
                 )
-        rows = self._dataset.rows
-        if batch.indices is None or rows is None:
+        if batch.indices is None or self._samples is None:
             self._batches.append(results)
             return
         if not self._filled:
-            self._filled = {n: np.empty((len(rows), *a.shape[1:]), a.dtype) for n, a in results.items()}
-            self._order = np.argsort(rows, kind="stable")
-            self._sorted = rows[self._order]
-        positions = self._order[np.searchsorted(self._sorted, batch.indices)]
+            self._filled = {n: np.empty((len(self._samples), *a.shape[1:]), a.dtype) for n, a in results.items()}
+        positions = np.searchsorted(self._samples, batch.indices)
         for name, array in results.items():
             self._filled[name][positions] = array
 
     def arrays(self) -> dict[str, Array]:
         """All results."""
-        if not self._batches:
+        if self._batches:
+            return {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
+        assert self._positions is not None
+        if np.array_equal(self._positions, np.arange(len(self._positions))):
             return self._filled
-        return {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
+        return {name: array[self._positions] for name, array in self._filled.items()}
 
 
 def _run(

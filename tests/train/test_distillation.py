@@ -44,6 +44,21 @@ def test_a_student_follows_its_teacher(alpha, tmp_path):
     assert all((model.parameters[name].array == array).all() for name, array in before.items())
 
 
+def test_the_class_axis_is_that_of_the_declared_shape():
+    """Of (B, 3, T) with T = 3 both axes would fit the labels."""
+    z = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+    g = df.GraphBuilder("teacher")
+    g.output("z", ops.mul(g.input("x_0", df.float32, ("N", 3, "T")), 2.0))
+    labels = np.array([[0, 1, 2], [2, 2, 0]])
+    for axis in (1, 2):
+        found = figures(objective(losses.Distill(df.Model(g.build()), axis=axis), (2, 3, 3)), [z], labels=labels)
+        p, q = (np.moveaxis(scale * z.astype(np.float64), axis, -1) for scale in (0.5, 1.0))
+        p, q, hard = (a - np.log(np.exp(a).sum(-1, keepdims=True)) for a in (p, q, 2 * p))
+        soft = (np.exp(q) * (q - p)).sum(-1)
+        own = np.take_along_axis(hard, labels[..., None], -1)[..., 0]
+        assert found["loss"] == pytest.approx((0.5 * 4 * soft - 0.5 * own).sum(), rel=1e-5)
+
+
 def test_a_teacher_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(df.ModelError, match="nowhere"):
         losses.Distill(teacher(), output="nowhere")

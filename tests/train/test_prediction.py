@@ -82,6 +82,8 @@ def test_the_order_is_that_of_the_dataset_whatever_the_batches_are(tmp_path):
     with trainer() as made:
         np.testing.assert_array_equal(made.predict(tmp_path / "data.npz", progress=False)["y"], wanted)
         np.testing.assert_array_equal(made.predict(shuffled, batch_size=3, progress=False)["y"], wanted[order])
+        twice = shuffled._with(_subset=np.array([4, 0, 4]))
+        np.testing.assert_array_equal(made.predict(twice, batch_size=2, progress=False)["y"], wanted[[4, 0, 4]])
         source = shuffled._source
         source.order = lambda rows, size, generator: rows[::-1]  # as that of texts by length
         np.testing.assert_array_equal(made.predict(shuffled, batch_size=3, progress=False)["y"], wanted[order])

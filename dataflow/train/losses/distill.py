@@ -24,7 +24,7 @@ from .before import before
 from .class_axis import axis_of_probabilities, beside
 from .cross_entropy import CrossEntropy
 from .distributions import divergence
-from .loss import Loss, Target, compared, keys_of
+from .loss import Loss, Target, at_class_axis, compared, keys_of
 from .terms import alike, as_dtype, ones, upcast, zero
 
 _LOGITS = "logits"
@@ -82,6 +82,11 @@ class Distill:
         return self.teacher
 
     @property
+    def _hard(self) -> Loss:
+        """The loss of the labels, at the class axis that was found."""
+        return at_class_axis(self.hard, self.axis)
+
+    @property
     def _labels(self) -> tuple[str, ...]:
         return keys_of(self.hard) if self.alpha < 1.0 else ()
 
@@ -103,7 +108,7 @@ class Distill:
         if not labels:
             axis = axis_of_probabilities("distill", self.axis, output, output)
             return Target(output, inputs[0], axis, entries=inputs[1:])
-        found: Target = self.hard.target(output, *labels)
+        found: Target = self._hard.target(output, *labels)
         if found.axis is None:
             raise InputError("distill: the hard loss has no classes; the teacher's probabilities are those of classes")
         entries = (*found.entries, *inputs)
@@ -111,7 +116,7 @@ class Distill:
 
     def compared(self, target: Target, output: Value, *read: Value) -> tuple[Value, Value]:
         """What the hard loss compares."""
-        return compared(self.hard, target, (output,), read[: len(self._labels)])
+        return compared(self._hard, target, (output,), read[: len(self._labels)])
 
     def elements(self, target: Target, output: Value, *read: Value) -> tuple[Value, Value]:
         """The loss of each distribution, times its weight in the hard loss, and that weight."""
@@ -121,7 +126,7 @@ class Distill:
         if not labels:
             loss = self._soft(z, followed, axis)
             return loss, ones(loss)
-        hard, weight = self.hard.elements(target, output, *labels)
+        hard, weight = self._hard.elements(target, output, *labels)
         counted = beside(ops.logical_not(ops.equal(weight, 0.0)), z.type, axis)
         z, followed = (ops.where(counted, v, zero(v)) for v in (z, followed))  # the rest may be infinite or NaN
         soft = ops.mul(ops.mul(self._soft(z, followed, axis), weight), self.alpha)
