@@ -189,6 +189,17 @@ def test_texts_resume_within_an_epoch_to_the_same_bits(reviews: Path, tmp_path: 
     np.testing.assert_array_equal(run(checkpoint=tmp_path / "c", resume="auto"), straight)
 
 
+def test_labels_and_predictions_are_in_the_order_of_the_file(reviews: Path) -> None:
+    dataset = df.Dataset(reviews / "reviews.csv", tokenizer=reviews, **OPTIONS)
+    labels = dataset.bound(Request({}, ("labels",), raw=True)).column("labels")
+    assert labels is not None
+    assert labels.tolist() == [int("w1" in text.split()) for text in texts()]
+    with df.Trainer(text_classifier(), devices=["numpy"]) as trainer:
+        found = trainer.predict(dataset, batch_size=7, progress=False)["logits"]
+        one = trainer.predict(dataset.take(9), batch_size=1, progress=False)["logits"]
+    np.testing.assert_allclose(one, found[:9], rtol=1e-5)
+
+
 def test_a_tokenizer_that_can_not_encode_is_refused(reviews: Path) -> None:
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"w1": 0}, unk_token="[UNK]"))
     with pytest.raises(df.InputError, match=r"it can't encode a text: .*\[UNK\]"):

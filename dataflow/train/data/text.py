@@ -145,6 +145,8 @@ class TextSource:
         Raises:
             InputError: the model has no input for tokens, or texts or labels are missing.
         """
+        if request.raw and not request.inputs:  # labels alone are wanted
+            return self.options.labels(self.columns).bound(request)
         inputs, length = self._inputs(request)
         keys = request.labels if self.options.language_model is None else ()
         table = self.options.labels(self.columns) if keys else None
