@@ -110,6 +110,16 @@ def test_frames_and_their_missing_values() -> None:
         arrays(df.Dataset(Frame({**numbers, "species": species}), label="species", missing=0))
 
 
+def test_only_features_are_filled_and_labels_are_none_of_them(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, "a,b,c,d,label,sample_weight\n1,2,3,4,0,1\n1,,3,4,,1\n1,2,3,4,1,\n")
+    with pytest.raises(df.InputError, match="line 3, column 'label': the label is missing"):
+        arrays(df.Dataset(path, missing=0))
+    assert arrays(df.Dataset(path, missing="drop"))["sample_weight"].tolist() == [1]
+    complete = csv_file(tmp_path, "a,b,c,d,label\n1,2,3,4,0\n1,,3,4,5\n", "complete.csv")
+    found = arrays(df.Dataset(complete, missing=7), Request(WANTED.inputs))
+    np.testing.assert_array_equal(found["x"], [[1, 2, 3, 4], [1, 7, 3, 4]])
+
+
 def test_lists_in_cells_are_vectors(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "v.jsonl"

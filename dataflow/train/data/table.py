@@ -99,7 +99,10 @@ class TableSource:
         if request.raw or request.open:
             used = {name for names in chosen.values() for name in names} | {*labels.values()}
             chosen |= {name: (name,) for name in self._readable() if name not in used}
-        columns, rows = self._complete([*labels.values(), *(name for names in chosen.values() for name in names)])
+        weights = [_WEIGHT] if _WEIGHT in self.columns.columns else []
+        columns, rows = self._complete(
+            [name for names in chosen.values() for name in names], [*labels.values(), *weights]
+        )
         arrays: dict[str, Array] = {}
         for key, names in chosen.items():
             type_ = request.inputs.get(key)
@@ -110,8 +113,8 @@ class TableSource:
             arrays[key], named = columns.labels(name, rows, request.classes.get(key, self.options.classes))
             if named is not None:
                 classes[key] = named
-        if _WEIGHT in columns.columns:
-            arrays[_WEIGHT] = columns.numbers(_WEIGHT, rows)
+        for name in weights:
+            arrays[name] = columns.numbers(name, rows)
         unusable = np.setdiff1d(np.arange(len(columns)), rows)
         if len(unusable):  # samples keep their numbers
             arrays = {key: _scattered(array, rows, len(columns)) for key, array in arrays.items()}
@@ -172,23 +175,24 @@ class TableSource:
 
     def _numeric(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """The columns of numbers that are no labels."""
-        others = [name for name in self._readable() if name not in labels.values()]
+        labelling = {*labels.values(), *self.options.texts(), _WEIGHT}  # no features either where no labels are wanted
+        others = [name for name in self._readable() if name not in labelling]
         found = tuple(name for name in others if not self.columns.column(name).is_text)
-        left = [name for name in self.columns.columns if name not in (*found, *labels.values(), _WEIGHT)]
+        left = [name for name in self.columns.columns if name not in {*found, *labelling}]
         also = f"; no numbers: {', '.join(map(repr, left))}" if left else ""
         _log.info("%s: the features are %s%s", self.columns.name, ", ".join(map(repr, found)) or "none", also)
         if not found:
             raise InputError(f"{self.columns.name}: no column has numbers{also}; give columns=")
         return found
 
-    def _complete(self, names: Sequence[str]) -> tuple[Columns, Array]:
-        """The columns with missing numbers filled, and the rows that are used."""
+    def _complete(self, features: Sequence[str], others: Sequence[str]) -> tuple[Columns, Array]:
+        """The columns with missing numbers of features filled, and the rows that are used."""
         columns, missing = self.columns, self.options.missing
         if not isinstance(missing, str):
-            return columns.filled(names, float(missing)), np.arange(len(columns))
+            return columns.filled(features, float(missing)), np.arange(len(columns))
         if missing == "error":
             return columns, np.arange(len(columns))
-        rows = columns.complete(names)
+        rows = columns.complete([*features, *others])
         if len(rows) < len(columns):
             _log.info("%s: %d of %d rows left out", columns.name, len(columns) - len(rows), len(columns))
         return columns, rows
