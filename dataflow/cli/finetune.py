@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..model import Model
 from ..plugin.registry import registry_of
 from ..train.callbacks import Callback, EarlyStop
+from ..train.collectives import collectives_of, in_job
 from ..train.data.batch import Request
 from ..train.data.dataset import Dataset
 from ..train.history import History
@@ -67,8 +68,10 @@ class Options:
     optimizer: Mapping[str, Any]
 
 
-def finetune(model: Model, write: Callable[[Model], None], options: Options) -> dict[str, Any]:
+def finetune(model: Model, write: Callable[[Model], None], options: Options) -> dict[str, Any] | None:
     """The figures of the last epoch; the trained model has been given to ``write``.
+
+    Where mpirun began several processes, they train together, and the one of rank 0 writes; None in the others.
 
     Args:
         model: what to train.
@@ -86,10 +89,11 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     rename = renames(options.renames)
     validation = None if options.val is None else Dataset(options.val, rename=rename, **options.reading)
     callbacks: list[Callback | str] = [*options.callbacks]
-    if options.log is not None:
+    leads = trainer.collectives is None or trainer.collectives.rank == 0
+    if options.log is not None and leads:
         log = CSV if options.log.endswith(".csv") else JSONLines
         callbacks.append(log(options.log, append=options.resume is not None))
-    if options.tensorboard is not None:
+    if options.tensorboard is not None and leads:
         callbacks.append(TensorBoard(options.tensorboard))
     try:
         history = trainer.fit(
@@ -104,12 +108,14 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
             early_stop=None if options.patience is None else EarlyStop(patience=options.patience),
         )
     except KeyboardInterrupt:
-        if options.checkpoint is None and trainer.steps:
+        if options.checkpoint is None and trainer.steps and leads:
             trainer.close()
             write(model)
             _log.warning("interrupted after %d optimizer steps; the model was written as it is", trainer.steps)
         raise
     trainer.close()
+    if not leads:
+        return None
     write(model)
     if options.plot is not None:
         _plot(history, options.plot)
@@ -143,6 +149,9 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
     if any(":" in name for name in given):
         sys.path.append(str(Path.cwd()))  # a script installed in another folder doesn't have it
     names = Names(registry_of(None).named)
+    collectives = collectives_of("data") if in_job() else None
+    if collectives is not None and collectives.rank:
+        _log.setLevel(logging.WARNING)  # what one process says is enough
     trainer = Trainer(
         model,
         _losses(names, options.losses, options.class_weights, dataset),
@@ -152,6 +161,7 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
         **dropping(model, options.adapters),
         accumulate=options.accumulate,
         memory=options.memory,
+        parallel=collectives,
         seed=options.seed,
         **optimizing(names, options.optimizer),
         **options.execution,

@@ -211,6 +211,8 @@ def finetune(model: str, target: str | None, force: bool, as_json: bool, **optio
         result = train(loaded, lambda m: write(m, target, adapters["form"], overwrite=force), given)
     except KeyboardInterrupt:
         raise click.Abort from None
+    if result is None:
+        return  # another process prints
     result["model"] = target
     if as_json:
         print_json(result)

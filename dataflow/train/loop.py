@@ -93,7 +93,8 @@ class Fit:
         self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
         self.given_batch_size = self.next_batch_size = batch_size  # callbacks change the next one
         self.callbacks, self.saving, self.early_stop = callbacks, saving, early_stop
-        self.progress = progress(shown)
+        self.leads = trainer.collectives is None or trainer.collectives.rank == 0  # writes and shows
+        self.progress = progress(shown if self.leads else False)
         self.history = History()
         self.mark = Mark(0, 0, trainer.means())
         self.saved: Mark | None = None
@@ -113,12 +114,18 @@ class Fit:
 
     def run(self, resume: str | Path | None) -> History:
         """The figures of the run, gone on from a checkpoint where ``resume`` says so."""
-        with contextlib.nullcontext() if self.saving is None else files.Claim(self.saving.folder):
-            return self._run(resume)
+        try:
+            with contextlib.nullcontext() if self.saving is None or not self.leads else files.Claim(self.saving.folder):
+                return self._run(resume)
+        except BaseException as error:
+            if self.trainer.collectives is not None:
+                self.trainer.collectives.abort(error)  # the others wait for this process for ever
+            raise
 
     def _run(self, resume: str | Path | None) -> History:
         self._begin(resume)
-        _log.info("%s", self.trainer.described())
+        if self.leads:
+            _log.info("%s", self.trainer.described())
         self.progress.begin(
             self.epochs, self.data.count(self.batch_size, training=True), self.mark.epoch, self.mark.position
         )
@@ -254,6 +261,9 @@ class Fit:
 
     def _save(self) -> None:
         assert self.saving is not None
+        if not self.leads:
+            self.saved = self.mark
+            return
         trainer = self.trainer
         with trainer.model.lock:
             tensors = {**trainer.programs.state(), **self.best_state}

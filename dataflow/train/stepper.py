@@ -15,6 +15,7 @@ from ..execute.execution import Execution
 from ..host import checks
 from ..ir.types import Array
 from ..model import Model
+from .collectives import Collectives, share_of, sum_gradients, summed_terms
 from .data.batch import Batch, as_array
 from .evaluator import Evaluator, count
 from .freezing import Freezing
@@ -60,6 +61,7 @@ class Stepper(Evaluator):
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
         dropout: the model's dropout nodes drop in training.
         sites: values behind which there are more of them, each with the share that is dropped.
+        collectives: the processes that train together, if there are several.
 
     Attributes:
         steps: optimizer steps done.
@@ -85,6 +87,7 @@ class Stepper(Evaluator):
         batch_norm: str,
         dropout: bool,
         sites: Mapping[str, float],
+        collectives: Collectives | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -98,6 +101,7 @@ class Stepper(Evaluator):
             sites=sites,
         )
         self.names, self.accumulate, self.seed, self.dropout = names, accumulate, seed, dropout
+        self.collectives = collectives
         self.steps = 0
         self.freezing = Freezing()
         self._lr_factor = 1.0
@@ -134,16 +138,18 @@ class Stepper(Evaluator):
     def micro_batch(self, batch: Batch, means: Mapping[str, RunningMean]) -> None:
         """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``means``."""
         with self.model.lock:
+            batch, counts = self._share(batch)
             arguments = self._begin("step", batch)
             try:
-                terms = self.programs.forward_backward(arguments, first=self._pending == 0, **self._draw())
+                terms = self._gradients_of(arguments, counts)
                 self._check_loss(terms, batch, arguments)
                 self._check_gradients(terms, batch)
-                self._count(terms)
+                joined = self._joined(terms)
+                self._count(joined)
             except BaseException:
                 self.discard()
                 raise
-            count(means, terms)
+            count(means, joined)
 
     def discard(self) -> None:
         """Forgets the micro-batches since the last optimizer step, as if they had not been."""
@@ -183,7 +189,9 @@ class Stepper(Evaluator):
             ModelError: there is no value of a name.
             NonFiniteLoss: the loss is NaN or infinite; the micro-batches since the last optimizer step are discarded.
         """
-        given = Batch(_arrays(batch), None)
+        given, counts = self._share(Batch(_arrays(batch), None))
+        if not counts:
+            raise InputError(f"forward: a batch of {given.size} samples has none for each process; call step()")
         names = tuple(dict.fromkeys(checks.texts("outputs", outputs)))
         with self.model.lock:
             arguments = self._begin("forward", given)
@@ -224,7 +232,7 @@ class Stepper(Evaluator):
                 squares = self.programs.backward(cotangent)
                 self._forward = None
                 self._check_gradients({**forward.terms, **squares}, forward.batch)
-                self._count(forward.terms)
+                self._count(self._joined(forward.terms))
             except BaseException:
                 self.discard()
                 raise
@@ -258,9 +266,11 @@ class Stepper(Evaluator):
             lr = self.optimizer.lr * factor
             if not math.isfinite(lr):
                 raise InputError(f"the learning rate is {lr} after {self.steps} optimizer steps; look at the schedule")
-            squares = self.programs.squares()
-            self._last_weight = weight
             with InterruptsHeld():
+                if self.collectives is not None:
+                    sum_gradients(self.collectives, self.programs, self._graph)
+                squares = self.programs.squares()
+                self._last_weight = weight
                 self.discard()
                 step = self.steps + 1
                 norm = self.programs.update(self.updates.hyper(step, factor), weight, self.updates.frozen(step))
@@ -312,7 +322,28 @@ class Stepper(Evaluator):
 
     def _draw(self) -> dict[str, int]:
         """The number of the micro-batch, where random numbers depend on it."""
-        return {"draw": self.steps * self.accumulate + self._pending} if self.dropout else {}
+        if not self.dropout:
+            return {}
+        number, ranks = self.steps * self.accumulate + self._pending, self.collectives
+        return {"draw": number if ranks is None else number * ranks.size + ranks.rank}
+
+    # ---- with other processes -------------------------------------------------------------------------
+
+    def _share(self, batch: Batch) -> tuple[Batch, bool]:
+        """The samples of this process, and whether they count."""
+        return (batch, True) if self.collectives is None else share_of(self.collectives, batch)
+
+    def _gradients_of(self, arguments: Mapping[str, Array], counts: bool) -> dict[str, Array]:
+        """The terms of a micro-batch whose gradients were added; zeros where it doesn't count."""
+        first = self._pending == 0
+        if counts:
+            return self.programs.forward_backward(arguments, first=first, **self._draw())
+        terms, _ = self.programs.forward(arguments, first=first, values=(), **self._draw())
+        return {name: np.zeros_like(term) for name, term in (terms | self.programs.backward(0.0)).items()}
+
+    def _joined(self, terms: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The terms of the micro-batch of all processes."""
+        return terms if self.collectives is None else summed_terms(self.collectives, terms, (SQUARES,))
 
     def _count(self, terms: Mapping[str, Array]) -> None:
         """Enters a micro-batch whose gradients were added."""

@@ -23,6 +23,8 @@ from ..plugin.device import Precision
 from ..plugin.registry import Registry, registry_of
 from .callbacks import Callback, EarlyStop
 from .changing import Changing
+from .checkpoint import fingerprint
+from .collectives import Parallel, check_alike, collectives_of, report_job, threads_of
 from .data.dataset import Dataset
 from .history import History
 from .loop import Fit, Saving
@@ -72,6 +74,8 @@ class Trainer(Changing):
             they take where nothing is computed again (``"0.5x"``). To keep to it, what forward computed runs again
             where backward reads it; results are the same bit for bit. None: whatever costs at most 1% more work;
             ``"1x"``: nothing is computed again.
+        parallel: ``"data"``: the processes that mpirun began train together, each on its share of every micro-batch,
+            with the losses of one process; or an object with the collectives, see ``train.collectives``.
 
     Raises:
         InputError: an option doesn't fit, or another Trainer owns the model.
@@ -104,6 +108,7 @@ class Trainer(Changing):
         registry: Registry | None = None,
         limits: Limits | None = None,
         memory: str | int | None = None,
+        parallel: Parallel = None,
     ) -> None:
         self._closed = True  # until it owns the weights
         accumulate, seed = integer("accumulate", accumulate), integer("seed", seed, 0)
@@ -119,6 +124,9 @@ class Trainer(Changing):
             if not isinstance(metric, (str, Metric, Gathered)) and not callable(metric):
                 raise InputError(f"metrics: {checks.shown(metric)} is neither a name nor a function")
         sites = dropout_sites(model, dropout, dropout_at)
+        collectives = collectives_of(parallel)
+        if collectives is not None and batch_norm == "update":
+            raise InputError("batch_norm='update' takes statistics of a complete batch, and parallel= shares it out")
         ties = find_ties(model) if tie else {}
         algorithms = Algorithms() if algorithms is None else algorithms
         goal = memory_goal(memory)
@@ -135,13 +143,31 @@ class Trainer(Changing):
             trained,
             ties,
             names,
-            Execution(devices, threads, True, bool(fuse), precision, algorithms, pin, registry, limits, goal),
+            Execution(
+                devices,
+                threads_of(collectives, threads),
+                True,
+                bool(fuse),
+                precision,
+                algorithms,
+                pin,
+                registry,
+                limits,
+                goal,
+            ),
             accumulate=accumulate,
             seed=seed,
             batch_norm=batch_norm,
             dropout=bool(dropout),
             sites=sites,
+            collectives=collectives,
         )
+        if collectives is not None:
+            settings = {"model": fingerprint(model.graph), "trained parameters": trained, "accumulate": accumulate}
+            check_alike(
+                collectives, {**settings, "optimizer": type(made).__name__, "seed": seed, "clip_norm": clip_norm}
+            )
+            report_job(collectives)
 
     def find_lr(
         self, data: Any, *, lowest: float = 1e-7, highest: float = 1.0, steps: int = 100, batch_size: int = 32

@@ -1,0 +1,204 @@
+"""Data parallelism: several processes train one model, each on its share of every batch.
+
+Gradients are sums over samples (see ``losses``), so those of the shares add up to those of the batch, whatever the
+number of processes: losses and weights are the same up to the order of the sums. Every process holds all weights and
+takes the same optimizer step; the one of rank 0 writes and shows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NoReturn, Protocol, Union, runtime_checkable
+
+import numpy as np
+
+from ..errors import InputError
+from ..execute.execution import thread_count
+from ..host import checks
+from ..ir.graph import Graph
+from ..ir.types import Array
+from .data.batch import Batch
+from .programs import Programs
+
+BUCKET = 1 << 20  # bytes of a message: caches hold them, and 32 MiB were summed in half the time of one message
+_JOBS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")  # what launchers of MPI say about the job
+_THREADS = ("DATAFLOW_NUM_THREADS", "OMP_NUM_THREADS")
+
+_log = logging.getLogger("dataflow")
+
+
+@runtime_checkable
+class Collectives(Protocol):
+    """What the processes of a job do together; every one of them must call each method the same number of times.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: of the job.
+        local: processes of the job on this machine.
+    """
+
+    rank: int
+    size: int
+    local: int
+
+    def sum(self, array: Array) -> None:
+        """Replaces a contiguous array by the sum over all processes, with the same bits in each."""
+
+    def gather(self, text: str) -> list[str]:
+        """The texts of all processes, by rank."""
+
+    def abort(self, error: BaseException) -> NoReturn:
+        """Ends all processes of the job, and says why."""
+
+
+class MPI:
+    """The job that ``mpirun`` or ``mpiexec`` began, through mpi4py.
+
+    Raises:
+        InputError: mpi4py isn't installed, or its library of MPI can't be loaded.
+    """
+
+    def __init__(self) -> None:
+        try:
+            mpi: Any = importlib.import_module("mpi4py.MPI")
+        except (ImportError, RuntimeError) as error:
+            raise InputError(
+                f"parallel='data' needs mpi4py and a library of MPI ({error}); install dataflow-engine[mpi]"
+            ) from None
+        self._world = mpi.COMM_WORLD
+        self.rank, self.size = int(self._world.Get_rank()), int(self._world.Get_size())
+        shared = self._world.Split_type(mpi.COMM_TYPE_SHARED)
+        self.local = int(shared.Get_size())
+        shared.Free()
+        before = sys.excepthook
+
+        def ended(kind: Any, error: BaseException, trace: Any) -> None:
+            before(kind, error, trace)
+            self.abort(error)  # the others wait for this process for ever
+
+        if self.size > 1:
+            sys.excepthook = ended
+
+    def sum(self, array: Array) -> None:
+        """MPI_Allreduce of messages of ``BUCKET`` bytes."""
+        flat = array.reshape(-1)
+        step = max(1, BUCKET // array.itemsize)
+        for begin in range(0, flat.size, step):
+            message = flat[begin : begin + step]
+            self._world.Allreduce(message.copy(), message)
+
+    def gather(self, text: str) -> list[str]:
+        """MPI_Allgather of pickled texts."""
+        found: list[str] = self._world.allgather(text)
+        return found
+
+    def abort(self, error: BaseException) -> NoReturn:
+        """MPI_Abort."""
+        sys.stderr.write(f"rank {self.rank} of {self.size} failed: {type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+        self._world.Abort(1)
+        raise SystemExit(1)
+
+
+Parallel = Union[Literal["data"], Collectives, None]
+
+
+def collectives_of(parallel: Parallel) -> Collectives | None:
+    """What ``parallel=`` stands for; None where there is one process.
+
+    Raises:
+        InputError: another value, or there is no MPI.
+    """
+    if parallel is None:
+        return None
+    if isinstance(parallel, str):
+        if parallel != "data":
+            raise InputError(f"parallel is {parallel!r}; expected 'data', an object with the collectives, or None")
+        parallel = MPI()
+    elif not isinstance(parallel, Collectives):
+        raise InputError(f"parallel is {checks.shown(parallel)}; expected 'data', or an object with the collectives")
+    return parallel if parallel.size > 1 else None
+
+
+def report_job(collectives: Collectives) -> None:
+    """Logs, in rank 0, which process is which: of one that is killed the launcher tells its number alone."""
+    found = collectives.gather(f"{os.getpid()} on {socket.gethostname()}")
+    if collectives.rank == 0:
+        listed = ", ".join(f"rank {rank} is process {text}" for rank, text in enumerate(found))
+        _log.info("training in %d processes: %s", collectives.size, listed)
+
+
+def in_job() -> bool:
+    """Whether a launcher of MPI began this process with others."""
+    return any(os.environ.get(name, "1").isdigit() and int(os.environ.get(name, "1")) > 1 for name in _JOBS)
+
+
+def threads_of(collectives: Collectives | None, threads: int | None) -> int | None:
+    """The number of threads of this process: its share of the machine's where nobody says a number."""
+    if collectives is None or threads is not None or any(os.environ.get(name) for name in _THREADS):
+        return threads
+    return max(1, thread_count(None) // collectives.local)
+
+
+def check_alike(collectives: Collectives, settings: Mapping[str, Any]) -> None:
+    """Raises InputError where the processes don't train the same model in the same manner."""
+    own = {name: str(value) for name, value in settings.items()}
+    for name in own:
+        texts = collectives.gather(own[name])
+        other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
+        if other is not None:
+            shown = f"{texts[0][:200]} in rank 0, {texts[other][:200]} in rank {other}"
+            raise InputError(f"parallel: the processes differ in their {name}: {shown}")
+
+
+def share_of(collectives: Collectives, batch: Batch) -> tuple[Batch, bool]:
+    """The samples of this process, and whether they count: one without a share gets a sample that doesn't."""
+    rank, size, samples = collectives.rank, collectives.size, batch.size
+    begin, end = rank * samples // size, (rank + 1) * samples // size
+    rows = slice(begin, end) if end > begin else slice(0, 1)
+    arrays = {key: array[rows] if array.ndim else array for key, array in batch.arrays.items()}
+    return Batch(arrays, None if batch.indices is None else batch.indices[rows]), end > begin
+
+
+def summed_terms(collectives: Collectives, terms: Mapping[str, Array], kept: Iterable[str]) -> dict[str, Array]:
+    """The terms of all shares of a micro-batch; those ``kept`` stay those of this process."""
+    names = [name for name in terms if name not in kept]
+    found = np.array([float(terms[name]) for name in names])
+    collectives.sum(found)
+    return {**terms, **{name: np.asarray(number) for name, number in zip(names, found, strict=True)}}
+
+
+def sum_gradients(collectives: Collectives, programs: Programs, graph: Graph) -> None:
+    """Replaces the gathered gradients by their sums over all processes.
+
+    Args:
+        collectives: the processes.
+        programs: those of the training.
+        graph: has the parameters.
+    """
+    for names in buckets({name: graph.find(name).type.nbytes for name in programs.trained}):
+        arrays = [programs.gradient(name) for name in names]
+        joined = np.concatenate([array.reshape(-1) for array in arrays])
+        collectives.sum(joined)
+        ends = np.cumsum([array.size for array in arrays])[:-1]
+        for name, array, total in zip(names, arrays, np.split(joined, ends), strict=True):
+            programs.set_gradient(name, total.reshape(array.shape))
+
+
+def buckets(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Names in their order, as many at a time as have ``BUCKET`` bytes together, at least one."""
+    names: list[str] = []
+    total = 0
+    for name, size in sizes.items():
+        if names and total + size > BUCKET:
+            yield names
+            names, total = [], 0
+        names.append(name)
+        total += size
+    if names:
+        yield names

@@ -1,0 +1,137 @@
+"""Several processes train as one does: the same losses and weights, whatever their number and the size of a batch."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.train.collectives import BUCKET, buckets, share_of
+from dataflow.train.data.batch import Batch
+
+JOB = Path(__file__).with_name("mpi_job.py")
+MPIEXEC = shutil.which("mpiexec", path=sysconfig.get_path("scripts"))
+
+
+def run(ranks, target, epochs=3, batch_size=16, accumulate=2, folder="-", resume="-", fault="-"):
+    """The finished processes."""
+    pytest.importorskip("mpi4py")
+    assert MPIEXEC, "the extra test installs MPICH"
+    arguments = [target, epochs, batch_size, accumulate, folder, resume, fault]
+    command = [sys.executable, str(JOB), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"ALONE": "1"} if ranks == 1 else {})
+    command = command if ranks == 1 else [MPIEXEC, "-n", str(ranks), *command]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def results(target, ranks):
+    found = []
+    for rank in range(ranks):
+        with np.load(f"{target}.{rank}.npz") as file:
+            found.append(dict(file))
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "batch_size", "accumulate"), [(2, 16, 2), (4, 3, 3)])
+def test_processes_train_as_one_does(ranks, batch_size, accumulate, tmp_path):
+    """Batches of 3 leave one of four processes without a sample, and the last of an epoch is short."""
+    for count in (1, ranks):
+        done = run(count, tmp_path / f"of{count}", batch_size=batch_size, accumulate=accumulate)
+        assert done.returncode == 0, done.stderr
+    (alone,) = results(tmp_path / "of1", 1)
+    together = results(tmp_path / f"of{ranks}", ranks)
+    assert len(alone["loss"]) > 9
+    for found in together:
+        np.testing.assert_allclose(found["loss"], alone["loss"], rtol=1e-6)
+        np.testing.assert_allclose(found["norm"], alone["norm"], rtol=1e-5)
+        for name in ("a", "b"):
+            np.testing.assert_allclose(found[name], alone[name], rtol=1e-4, atol=1e-6)
+            np.testing.assert_array_equal(found[name], together[0][name])
+
+
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
+    assert run(1, tmp_path / "once", epochs=3).returncode == 0
+    assert run(2, tmp_path / "first", epochs=2, folder=tmp_path / "kept").returncode == 0
+    done = run(3, tmp_path / "then", epochs=3, folder=tmp_path / "kept", resume="auto")
+    assert done.returncode == 0, done.stderr
+    (once,) = results(tmp_path / "once", 1)
+    for found in results(tmp_path / "then", 3):
+        np.testing.assert_allclose(found["loss"], once["loss"], rtol=1e-5)
+        np.testing.assert_allclose(found["a"], once["a"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"), [("error", "rank 1 of 2 failed: ValueError: a callback's fault"), ("kill", "")]
+)
+def test_a_process_that_ends_takes_the_others_with_it(fault, text, tmp_path):
+    begin = time.monotonic()
+    done = run(2, tmp_path / "x", fault=fault)
+    assert done.returncode != 0
+    assert text in done.stderr
+    if fault == "kill":
+        assert "signal 9" in done.stdout + done.stderr
+    assert time.monotonic() - begin < 60
+    assert not list(tmp_path.glob("*.npz"))
+
+
+# ---- what one process can see --------------------------------------------------------------------------
+
+
+class Others:
+    """Collectives of a job whose other processes do nothing."""
+
+    rank, size, local = 1, 3, 3
+
+    def sum(self, array):
+        pass
+
+    def gather(self, text):
+        return ["another", text, text]
+
+    def abort(self, error):
+        raise error
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 7, 64])
+def test_shares_make_up_the_batch(samples):
+    batch = Batch({"x": np.arange(samples), "scalar": np.array(5)}, np.arange(samples) + 100)
+    found = []
+    for rank in range(3):
+        others = Others()
+        others.rank = rank
+        share, counts = share_of(others, batch)
+        assert share.size >= 1
+        if counts:
+            found += share.arrays["x"].tolist()
+            np.testing.assert_array_equal(share.indices, share.arrays["x"] + 100)
+    assert found == list(range(samples))
+
+
+def test_buckets_hold_all_names_in_order():
+    sizes = {"a": 10, "b": BUCKET, "c": 1, "d": 2 * BUCKET, "e": 3}
+    assert list(buckets(sizes)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    assert list(buckets({"a": 1, "b": 2})) == [["a", "b"]]
+
+
+def small():
+    g = df.GraphBuilder()
+    x = g.input("x", df.float32, ("batch", 2))
+    g.output("y", df.ops.matmul(x, g.parameter("w", np.ones((2, 2), np.float32))))
+    return df.Model(g.build())
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(df.InputError, match="the processes differ in their model"):
+        df.Trainer(small(), parallel=Others())
+    with pytest.raises(df.InputError, match="statistics of a complete batch"):
+        df.Trainer(small(), parallel=Others(), batch_norm="update")
+    with pytest.raises(df.InputError, match="expected 'data'"):
+        df.Trainer(small(), parallel="model")
+    with pytest.raises(df.InputError, match="object with the collectives"):
+        df.Trainer(small(), parallel=3)
