@@ -93,6 +93,8 @@ def test_balance_draws_each_class_equally_often() -> None:
     assert labels != labels_of(dataset, shuffle=True, training=True, seed=3, epoch=1)
     assert labels_of(dataset, shuffle=True, training=True, seed=3, start=2) == labels[8:]
     assert labels_of(dataset) == arrays()["labels"].tolist()
+    mapped = dataset.map(lambda s: {**s, "labels": s["labels"] + 5})
+    assert labels_of(mapped, shuffle=True, training=True, seed=3) == [label + 5 for label in labels]
     counted = np.bincount(balanced(np.arange(20), arrays()["labels"], np.random.default_rng(0)), minlength=20)
     assert set(counted[:15]) == {0, 1}
     assert set(counted[15:18]) <= {2, 3}

@@ -35,7 +35,7 @@ class Dataset:
             function that makes one.
         rename: old key to new; a new key of None drops the entry.
         keys: names for the elements of tuples; by default the model's inputs in order, then ``labels``.
-        balance: key of the classes of which a training epoch has equally many samples.
+        balance: key of the classes of which a training epoch has equally many samples; as it is before ``map``.
         drop_last: leave out the short last batch of a training epoch.
         workers: threads that read ahead; by default none for arrays in memory and for samples of unknown origin.
         prefetch: batches that may wait, per thread.
@@ -265,7 +265,10 @@ class Dataset:
         assert self._source is not None
         rows = self._rows()
         if training and self._balance is not None:
-            labels = self._source.column(self._balance, rows)
+            source = self._source
+            while isinstance(source, MappedSource):  # classes as they are before functions change samples
+                source = source.source
+            labels = source.column(self._balance, rows)
             if labels is None:
                 found = f"there are {', '.join(map(repr, self._source.keys()))}"
                 raise InputError(f"balance={self._balance!r}: no entry of that name is known without reading; {found}")

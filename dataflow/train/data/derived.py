@@ -21,34 +21,34 @@ class MappedSource:
     """Samples changed by a function.
 
     Args:
-        source: of the samples.
+        source: of the samples as they were.
         change: gives the dict of a sample for a dict of its arrays.
     """
 
     def __init__(self, source: Source, change: Change) -> None:
-        self._source, self._change = source, change
+        self.source, self._change = source, change
 
     @property
     def workers(self) -> int:
         """Those of the source."""
-        return self._source.workers
+        return self.source.workers
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
         """Those of the source."""
-        return self._source.classes
+        return self.source.classes
 
     @property
     def unusable(self) -> Array:
         """Those of the source."""
-        return self._source.unusable
+        return self.source.unusable
 
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self.source)
 
     def bound(self, request: Request) -> Source:
         """With the source bound; it may have other entries, from which the function makes those that are wanted."""
-        return MappedSource(self._source.bound(dataclasses.replace(request, raw=True)), self._change)
+        return MappedSource(self.source.bound(dataclasses.replace(request, raw=True)), self._change)
 
     def keys(self) -> tuple[str, ...]:
         """Those that the function gives for the first sample."""
@@ -56,7 +56,7 @@ class MappedSource:
 
     def read(self, rows: Array, draw: Draw | None) -> dict[str, Array]:
         """The samples, each changed, stacked."""
-        arrays = self._source.read(rows, draw)
+        arrays = self.source.read(rows, draw)
         numbers = [int(i) for i in rows]
         return stacked([self._changed(arrays, i, row) for i, row in enumerate(numbers)], numbers)
 
@@ -66,16 +66,16 @@ class MappedSource:
 
     def order(self, rows: Array, batch_size: int, generator: Any) -> Array:
         """That of the source."""
-        return self._source.order(rows, batch_size, generator)
+        return self.source.order(rows, batch_size, generator)
 
     def signature(self) -> dict[str, Any]:
         """That of the source, and types of what the function gives."""
         entries = {key: type_of(as_array(value, repr(key))) for key, value in self._first().items()}
-        return {**self._source.signature(), "mapped": entries}
+        return {**self.source.signature(), "mapped": entries}
 
     def _first(self) -> dict[str, Any]:
         row = np.setdiff1d(np.arange(len(self)), self.unusable)[:1]
-        return self._changed(self._source.read(row, None), 0, int(row[0]))
+        return self._changed(self.source.read(row, None), 0, int(row[0]))
 
     def _changed(self, arrays: Mapping[str, Array], index: int, row: int) -> dict[str, Any]:
         with reading(f"sample {row}"):
