@@ -176,6 +176,18 @@ def test_joined_lines_are_blocks_and_a_language_model_learns_them(reviews: Path)
     assert history["loss"][-1] < 0.1
 
 
+def test_a_decoder_with_a_cache_trains_with_an_empty_one(reviews: Path) -> None:
+    decoder = df.load(str(Path(__file__).parents[2] / "examples/decoder/decoder.onnx"))
+    data = df.Dataset(
+        reviews / "reviews.csv", text="review", tokenizer=reviews, language_model="next", max_length=16, buckets=1
+    )
+    with df.Trainer(decoder, output="logits", optimizer=df.optim.AdamW(lr=0.01)) as trainer:
+        history = trainer.fit(data, epochs=3, batch_size=20, progress=False)
+    assert history["loss"][-1] < history["loss"][0] - 1
+    (batch,) = data.take(2).bound(Request(decoder.inputs, ("labels",))).batches(2)
+    assert batch.arrays["past_key_values.1.value"].shape == (2, 4, 0, 12)
+
+
 def test_texts_resume_within_an_epoch_to_the_same_bits(reviews: Path, tmp_path: Path) -> None:
     def run(**options: Any) -> np.ndarray:
         model = text_classifier()

@@ -26,6 +26,7 @@ from .tokens import TokenSource
 
 _log = logging.getLogger("dataflow")
 TOKEN_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+_CACHE = "past"  # how exporters begin the names of a cache's inputs: past_key_values.0.key, past_0
 _MOST = 512  # tokens of a text, where neither model nor tokenizer nor caller says it
 _MOST_BUCKETS = 12  # more plans than that and a batch of full and one of less size wouldn't be kept
 
@@ -172,6 +173,7 @@ class TextSource:
             labels,
             {} if bound is None else bound.classes,
             unusable,
+            _caches(request),
         )
         self._report(found)
         return found
@@ -276,6 +278,16 @@ class TextSource:
             100 * (1 - lengths.sum() / padded),
             used,
         )
+
+
+def _caches(request: Request) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """What a decoder's export has as inputs for the keys and values of tokens before: of none, so their axis is 0."""
+    found = {}
+    for name, type_ in request.inputs.items():
+        sizes = tuple(size if isinstance(size, int) else 0 for size in type_.shape[1:])
+        if name.startswith(_CACHE) and 0 in sizes:
+            found[name] = sizes, type_.dtype.numpy
+    return found
 
 
 def _is_2d(type_: TensorType) -> bool:

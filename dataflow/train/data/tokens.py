@@ -35,6 +35,7 @@ class TokenSource:
         labels: arrays of one entry per text, by key.
         classes: see ``Source``.
         unusable: see ``Source``.
+        caches: inputs for keys and values of tokens before, of which there are none: sizes beyond the batch, and dtype.
     """
 
     tokens: Tokens
@@ -47,6 +48,7 @@ class TokenSource:
     labels: Mapping[str, Array]
     classes: Mapping[str, Sequence[str]]
     unusable: Array = field(default_factory=lambda: NONE)
+    caches: Mapping[str, tuple[tuple[int, ...], Any]] = field(default_factory=dict)
     workers: int = field(default=0, init=False)  # padding costs less than a thread's attention
 
     def __len__(self) -> int:
@@ -58,7 +60,7 @@ class TokenSource:
 
     def keys(self) -> tuple[str, ...]:
         """The model's inputs, and the labels."""
-        return (*self.inputs, *((self.label,) if self.language_model else ()), *self.labels)
+        return (*self.inputs, *self.caches, *((self.label,) if self.language_model else ()), *self.labels)
 
     def read(self, rows: Array, draw: Draw | None) -> dict[str, Array]:
         """The texts, padded to the least boundary that holds the longest of them."""
@@ -77,6 +79,7 @@ class TokenSource:
         if "position_ids" in kinds:
             made["position_ids"] = np.clip(positions, 0, lengths[:, None] - 1)
         found: dict[str, Array] = {name: made[kind].astype(dtype) for name, (kind, dtype) in self.inputs.items()}
+        found |= {name: np.zeros((len(rows), *sizes), dtype) for name, (sizes, dtype) in self.caches.items()}
         if self.language_model is not None:
             found[self.label] = _following(ids, counted, 1 if self.language_model == "next" else 0)
         return found | {key: array[rows] for key, array in self.labels.items()}
