@@ -31,7 +31,7 @@ class Setting:
         power: how much it counts that the next use is far.
         dependents: what is gone and will be computed again from the tensor counts too.
         spacing: what would take more runs to compute again, if it were dropped after its last use, is kept longer, as
-            a checkpoint from which others are computed again.
+            a checkpoint from which others are computed again; 0: nothing is.
     """
 
     power: float
@@ -64,6 +64,7 @@ class _Simulation:
         self.heap: list[tuple[float, int, int]] = []  # score, tensor, and its entry in ``stamps`` if it counts
         self.stamps = [0] * len(work.bases)
         self.unscored: set[int] = set()
+        self.able = [all(work.again[item] is not None for item in makers) for makers in work.makers]
         self.readers: list[list[int]] = [[] for _ in work.bases]  # what is computed again from each tensor
         for item, read in enumerate(work.again):
             for base in read or ():
@@ -124,8 +125,9 @@ class _Simulation:
 
     def is_far(self, base: int) -> bool:
         """Whether a tensor that nothing will read is worth keeping for those that may be computed again from it."""
-        able = all(self.work.again[maker] is not None for maker in self.work.makers[base])
-        if not able or all(self.next_use(other, self.now + 1) is None for other in self.readers[base]):
+        if not self.how.spacing or not self.able[base] or self.memory < self.limit // 2:
+            return False
+        if all(self.next_use(other, self.now + 1) is None for other in self.readers[base]):
             return False
         return self.closure([base], self.now + 1, self.how.spacing) is None
 
@@ -253,8 +255,7 @@ class _Simulation:
                     seen.add(other)
                     if self.there(other, time):
                         continue
-                    able = all(work.again[maker] is not None for maker in work.makers[other])
-                    if not able or work.sizes[other] * SMALL <= work.sizes[base]:
+                    if not self.able[other] or work.sizes[other] * SMALL <= work.sizes[base]:
                         kept.append(other)
                     else:
                         wanted.append(other)
@@ -277,9 +278,7 @@ class _Simulation:
         items, kept = found
         self.add(kept)
         reading: dict[int, int] = {}  # tensor -> the last of the items that reads it
-        made: set[int] = set()
         for item in items:
-            made.update(work.writes[item])
             for base in work.again[item] or ():
                 reading[base] = item
         for item in items:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..errors import InputError
 from ..host import checks
+from ..host.limits import poll
 from ..ir.lowered import Lowered
 from ..ir.plan import Plan
 from .budget import size
@@ -32,7 +33,9 @@ SETTINGS = (
 MARGINS = (1.0, 0.95)  # of the limit: schedules for less are trimmed to it
 EFFORT = 4_000  # items that are run through per limit, at least with the first settings
 TRIES = 8
-FREE_TRIES, FREE_SETTINGS = 6, 3  # where there is no budget: planning takes little longer
+# Where there is no budget planning takes little longer, and what is computed again is cheap by itself.
+FREE_SETTINGS = tuple(Setting(power, False, 0) for power in (0.5, 1.0, 0.0))
+FREE_TRIES, FREE_EFFORT = 6, 15_000
 TRIMMED = 4  # of the schedules found, the cheapest
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -94,6 +97,8 @@ def planned_within(goal: MemoryGoal, lowered: Lowered, make: Callable[[Lowered],
     budget = goal.of(plan.peak_bytes)
     if lie_apart() or plan.peak_bytes <= (FREE_FROM if budget is None else budget):
         return lowered, plan
+    if budget is None and len(lowered.items) > FREE_EFFORT:  # the search takes seconds: only for who asks for it
+        return lowered, plan
     work = work_of(lowered)
     search = _Search(lowered, plan, with_extra(work, plan), make)
     return search.free() if budget is None else search.within(budget)
@@ -103,14 +108,16 @@ class _Search:
     def __init__(self, lowered: Lowered, plan: Plan, work: Work, make: Callable[[Lowered], Plan]) -> None:
         self.lowered, self.plan, self.work, self.make = lowered, plan, work, make
         self.peak = max(profile(work, plain(work)))
-        self.count = max(3, EFFORT // len(work.costs))
+        count = max(3, EFFORT // len(work.costs))
+        self.settings = [*itertools.islice(itertools.product(MARGINS, SETTINGS), count)]
 
     def free(self) -> tuple[Lowered, Plan]:
         """The least memory that costs little."""
         found, low, high = None, self.peak // 2, self.peak
+        settings = FREE_SETTINGS[: FREE_EFFORT // len(self.work.costs)]
         for _ in range(FREE_TRIES):
             limit = (low + high) // 2
-            schedule = self.cheapest(limit, FREE, FREE_SETTINGS)
+            schedule = self.cheapest(limit, FREE, [(1.0, how) for how in settings])
             if schedule is None:
                 low = limit
             else:
@@ -125,7 +132,7 @@ class _Search:
         """The least cost that fits; schedules are made for less than the budget until the arena fits too."""
         limit = budget
         for _ in range(TRIES):
-            schedule = self.cheapest(limit, MOST)
+            schedule = self.cheapest(limit, MOST, self.settings)
             if schedule is None:
                 break
             made = self.planned(schedule)
@@ -149,7 +156,7 @@ class _Search:
         low, high = 0, self.peak
         for _ in range(TRIES):
             limit = (low + high) // 2
-            schedule = self.cheapest(limit, MOST)
+            schedule = self.cheapest(limit, MOST, self.settings)
             if schedule is None:
                 low = limit
                 continue
@@ -161,11 +168,18 @@ class _Search:
                 break
         return best
 
-    def cheapest(self, limit: int, most: float, count: int | None = None) -> Schedule | None:
-        """The schedule of least cost that is found to need at most ``limit`` bytes; None where none is found."""
+    def cheapest(self, limit: int, most: float, settings: Sequence[tuple[float, Setting]]) -> Schedule | None:
+        """The schedule of least cost that is found to need at most ``limit`` bytes; None where none is found.
+
+        Args:
+            limit: bytes.
+            most: what may be computed again at most, of a step's work.
+            settings: of the schedules that are made, each for a part of ``limit``.
+        """
         work = self.work
         found = []
-        for margin, how in itertools.islice(itertools.product(MARGINS, SETTINGS), count or self.count):
+        for margin, how in settings:
+            poll("the plan of a training step")
             schedule = evicting(work, int(limit * margin), int(most * work.cost), how)
             if schedule is not None and max(profile(work, schedule)) <= limit:
                 found.append(schedule)
