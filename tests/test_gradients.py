@@ -27,6 +27,8 @@ WITHOUT = {
     "grid_sample_grad_grid", "roi_align_grad", "max_roi_pool_grad", "cofactor",
     # refused with a reason, see test_control.py
     "loop",
+    # whose gradient isn't its derivative, on purpose
+    "stop_gradient",
 }  # fmt: skip
 
 

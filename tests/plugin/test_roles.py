@@ -18,6 +18,8 @@ PACKAGES = {
     ("train/checkpoint.py", "numpy"),
     ("cli/compare.py", "numpy"),  # the reference that compare names
     ("testing/compare.py", "numpy"),
+    ("testing/new_plugin.py", "cuda"),  # a language, and what the kernels of new packages are for
+    ("testing/new_plugin.py", "cpu"),
 }
 
 
