@@ -4,9 +4,9 @@
  * it holds plain declarations only; the lines that begin with '#' are the guard and the includes.
  * Accessors and helpers for authors of kernels are in dataflow_inline.h.
  *
- * Every table begins with struct_size, set by the side that fills it. Within one major version
- * tables grow only at the end, and a reader looks at struct_size before it reads a member that came
- * later. The majors of both sides must match.
+ * A table with struct_size grows within a major only at its end: the side that fills it sets the
+ * size, a reader looks at it before it reads a member that came later. Records without one, which
+ * lie in arrays or in others, never grow within a major. The majors of both sides must match.
  */
 #ifndef DATAFLOW_H
 #define DATAFLOW_H
@@ -396,7 +396,7 @@ typedef struct df_device {
   int32_t flags;
   const char *name; /* "cpu", "cuda", ... as users type it */
   int32_t ordinal;
-  int32_t alignment;       /* bytes, of every buffer and operand; 0: 64 */
+  int32_t alignment;       /* bytes, of buffers; 0: 64. Users' arrays have their type's */
   int64_t reserved[2];     /* sizes of memory before ABI 1.4, which no host read: see |memory| */
   const char *unavailable; /* null, or the reason why it can't be used */
   void *self;

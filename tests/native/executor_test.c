@@ -87,6 +87,38 @@ static void test_a_kernel_is_given_its_operands(void) {
   CHECK(seen.host == df_host_table() && seen.threads == 2 && seen.step == 0 && seen.error);
 }
 
+static df_status run_see(const df_call *call) {
+  seen = *call;
+  return DF_OK;
+}
+
+/* A plugin of an older contract, or of a newer one, calls with tables of its own sizes. */
+static void test_tables_of_other_sizes_are_read_as_far_as_they_go(void) {
+  double memory[2] = {1, 2};
+  builder b;
+  begin(&b, 1);
+  int32_t a = arena(&b, memory, sizeof memory, -1);
+  df_kernel kernel = {.struct_size = sizeof(df_kernel), .name = "see", .run = run_see};
+  add_binary(&b, &kernel, doubles(a, 0, ONE), doubles(a, 0, ONE), doubles(a, 1, ONE));
+  b.body.segment.struct_size = offsetof(df_segment, reserved); /* the oldest */
+  int stream;
+  df_fault fault;
+  const uint32_t sizes[] = {offsetof(df_run, stream), sizeof(df_run), sizeof(df_run) + 16};
+  for (int i = 0; i < 3; i++) {
+    struct {
+      df_run run;
+      int64_t later[2]; /* what a newer contract knows */
+    } grown = {.run = {.struct_size = sizes[i], .stream = &stream, .fault = &fault}};
+    void *prepared = NULL;
+    df_error error = {0};
+    CHECK(df_segment_prepare(NULL, &b.body.segment, &prepared, &error) == DF_OK);
+    CHECK(df_segment_run(NULL, prepared, &grown.run, &error) == DF_OK);
+    CHECK(seen.stream == (i ? &stream : NULL) && seen.fault == (i ? &fault : NULL));
+    df_segment_release(NULL, prepared);
+    b.body.segment.struct_size = sizeof(df_segment) + 16;
+  }
+}
+
 static void test_slots_may_change_between_runs(void) {
   double kept[2] = {10, 20}, first[4] = {1, 2}, second[4] = {3, 4};
   builder b;
@@ -411,6 +443,7 @@ static void test_malformed_segments_are_refused(void) {
 int main(void) {
   alarm(120);
   test_a_kernel_is_given_its_operands();
+  test_tables_of_other_sizes_are_read_as_far_as_they_go();
   test_slots_may_change_between_runs();
   test_a_loop_moves_rows_and_alternates_carries();
   test_a_loop_may_lie_in_a_slot();

@@ -21,6 +21,7 @@ TESTED = [
         "host/interrupt",
         "host/thread_pool",
         "planner/block_tree",
+        "planner/branch",
         "planner/first_fit",
         "planner/offsets",
         "planner/skyline",

@@ -3,6 +3,7 @@
 #include "executor/resolve.h"
 #include "host/internal.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -148,7 +149,8 @@ df_status df_segment_run(void *device, void *prepared, const df_run *run, df_err
   df_status status = patch_slots(resolved, run, error);
   if (status)
     return status;
-  const int old = run->struct_size < sizeof(df_run); /* ABI 1.0 knew neither */
+  /* ABI 1.0 knew neither; members that come behind them must not matter here. */
+  const int old = run->struct_size < offsetof(df_run, fault) + sizeof run->fault;
   void *stream = old ? NULL : run->stream;
   df_fault *fault = old ? NULL : run->fault;
   if (stream != resolved->stream || fault != resolved->fault) {

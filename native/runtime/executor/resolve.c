@@ -4,6 +4,7 @@
 #include "executor/group.h"
 #include "host/internal.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 /* What the functions below share while one segment is resolved. */
@@ -288,10 +289,11 @@ static df_status resolve_call(context *c, int64_t index, const df_step *step, df
 /* Resolves c->segment into |out|. */
 static df_status resolve_loop(context *c, int64_t iterations, df_loop *out) {
   const df_segment *segment = c->segment;
-  if (segment->struct_size < sizeof(df_segment))
+  const size_t least = offsetof(df_segment, threads) + sizeof segment->threads; /* as in ABI 1.0 */
+  if (segment->struct_size < least)
     return df_error_set(c->error, DF_INVALID, c->step,
                         "the segment has struct_size %u, expected at least %zu",
-                        segment->struct_size, sizeof(df_segment));
+                        segment->struct_size, least);
   /* Steps may share operands, so what can move is counted per step. */
   int64_t most_moving = 0;
   for (int32_t i = 0; i < segment->n_steps && c->body; i++)
