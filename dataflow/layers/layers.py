@@ -105,7 +105,8 @@ def _layer(weight: Value, reads: Sequence[tuple[Node, _Origin]], aliases: tuple[
     assert operand is not None
     sizes = operand.type.sizes
     if node.op.name == "matmul_blocks":
-        sizes = (node.attributes["size"], sizes[0])
+        ends = node.attributes["size"], sizes[0]
+        sizes = ends[::-1] if node.attributes["transposed"] else ends
     paths = module_paths((weight.name, *aliases))
     names = tuple(dict.fromkeys((weight.name, *aliases, *paths)))
     return Layer(
@@ -177,7 +178,7 @@ class _Origins:
         if origin is None or weight is None or other in self._of:
             return None
         if node.op.name == "matmul_blocks":
-            return None if node.attributes["transposed"] else origin
+            return origin
         if not weight.type.dtype.is_float:
             return None
         if node.op.name == "conv":

@@ -20,7 +20,7 @@ from .identities import remove_identities
 from .padding_taps import drop_padding_taps
 from .product_factors import move_product_factors
 from .quantized import OPS as INTEGER_OPS
-from .quantized import use_integers
+from .quantized import expand_blocks, use_integers
 from .squares import multiply_squares
 from .transposed_concat import transpose_before_concat
 from .transposed_matmul import swap_transposed_matmuls
@@ -81,6 +81,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("padding_taps", "differentiate", lambda graph, at: drop_padding_taps(graph)),
     # Before gradients are built: these are then computed in float32 too, and fused as those of float32 are.
     Pass("upcast", "differentiate", lambda graph, at: upcast(graph, at.targets)),
+    Pass("expand_blocks", "differentiate", lambda graph, at: expand_blocks(graph, at.targets)),
     Pass("constant_folding", "differentiate", lambda graph, at: fold(graph, at.reference, at.mutable)),
     # What a fused op keeps for its gradient is less than what its parts would keep.
     Pass(
@@ -95,6 +96,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("upcast", "simplify", lambda graph, at: upcast(graph, at.targets)),
     Pass("transposed_matmul", "simplify", lambda graph, at: swap_transposed_matmuls(graph)),
     Pass("transposed_concat", "simplify", lambda graph, at: transpose_before_concat(graph)),
+    Pass("expand_blocks", "fold", lambda graph, at: expand_blocks(graph, at.targets)),
     Pass("use_integers", "fold", lambda graph, at: use_integers(graph, at.targets, at.mutable)),
     Pass("constant_folding", "fold", lambda graph, at: eliminate_dead_code(fold(graph, at.reference, at.mutable))),
     Pass("fold_affine", "fold", lambda graph, at: fold_affine(graph, at.reference, at.mutable)),

@@ -16,7 +16,8 @@ from ..ir.kernel import Targets
 from ..ir.rewrite import rewrite
 from ..ir.value import Value
 from ..ops import quantized
-from ..ops.quantized import dequantize, quantize
+from ..ops.quantized import dequantize, matmul_blocks, quantize
+from ..ops.rules.quantized_blocks import matmul_blocks_decompose
 from ..ops.shape import reshape, transpose
 from .dead_code import eliminate_dead_code
 from .fuse import fuse
@@ -36,6 +37,25 @@ def use_integers(graph: Graph, targets: Targets, mutable: Collection[str] = ()) 
         return graph
     moved = rewrite(graph, _Mover(graph, mutable).replace)
     return eliminate_dead_code(fuse(eliminate_dead_code(moved), targets, quantized.OPS, mutable))
+
+
+def expand_blocks(graph: Graph, targets: Targets) -> Graph:
+    """The graph with weights in blocks dequantized where the device of their product has no kernel for it.
+
+    This runs before constants are folded: such a device then has a matrix of floats, made once.
+    """
+
+    def replace(builder: GraphBuilder, node: Node, inputs: list[Value | None]) -> Sequence[Value | None] | None:
+        if node.op is not matmul_blocks:
+            return None
+        first = next(iter(targets.order(node)), "")
+        if any(kernel.refuses(node) is None for kernel in targets.kernels.get(first, {}).get(node.op.name, ())):
+            return None
+        return (matmul_blocks_decompose(*inputs, **node.attributes),)  # type: ignore[arg-type]
+
+    if not any(node.op is matmul_blocks for node in graph.nodes):
+        return graph
+    return rewrite(graph, replace)
 
 
 class _Mover:

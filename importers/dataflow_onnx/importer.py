@@ -19,6 +19,7 @@ from dataflow.errors import Cancelled, DataflowError, LimitExceeded, ModelError,
 from dataflow.plugin import Converter, Given, Initializer, SizeValues, default_registry, element_name, poll
 from dataflow.plugin import dtype as as_dtype
 
+from .block_weights import BlockWeight, takes
 from .converters import Table, is_own, name_of
 from .file.records import Array, GraphRecord, ModelRecord, NodeRecord
 from .free_batch import Freed
@@ -54,6 +55,8 @@ class Importer:
         values: what is known of values that are computed, for one form of the inputs.
         types: of the inputs, where the graph is made for these alone.
         lengths: of outputs that are sequences; None of those that are absent.
+        blocks: of values that are stored weights dequantized, or their transposes, what is stored.
+        block_names: of tensors that were made of these, the names that look like those of a weight.
         inactive: names of nodes that would drop whenever they run, and don't.
     """
 
@@ -76,6 +79,8 @@ class Importer:
         self.tensors: dict[str, Tensor] = {}
         self.roles: dict[str, tuple[str, bool]] = {}
         self.lengths: dict[str, int | None] = {}
+        self.blocks: dict[Value, BlockWeight] = {}
+        self.block_names: dict[Value, tuple[str, ...]] = {}
         self.inactive: list[str] = around.inactive if around is not None else []
         self.claimed: set[Value] = set()  # values that have their name from the file
         self._of_file: frozenset[str] | None = None
@@ -296,6 +301,20 @@ class Importer:
             self.builder.rename(result, name if self.scope is None else self.builder.free_name(name))
             self.claimed.add(result)
         return Tensor(name, result)
+
+    def block_product(self, x: Value, weight: Value, transposed: bool = False) -> Any:
+        """The product of x with a stored weight that the file dequantizes, as it is stored; None of another.
+
+        Quantized x is left to products of integers.
+        """
+        found = self.blocks.get(weight)
+        maker = self.builder.producer(x)
+        if found is None or not takes(x, weight) or (maker is not None and maker.op is ops.dequantize):
+            return None
+        path = self.node.name or self.node.outputs[0]
+        y, elements = (found.other() if transposed else found).product(self.builder, x, f"{path}.blocks")
+        self.block_names[elements] = (*([f"{self.node.scope}.weight"] if self.node.scope else []), f"{path}.weight")
+        return y
 
     # ---- what converters use --------------------------------------------------------------------------
 

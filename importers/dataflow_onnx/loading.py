@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from dataflow import Graph, ops
 from dataflow.errors import Cancelled, DataflowError, InputError, LimitExceeded, ModelError, OutOfMemoryError
-from dataflow.plugin import Converter, Model, Specialize
+from dataflow.plugin import Converter, Model, Specialize, eliminate_dead_code
 
 from .aliases import aliases_of
 from .converters import Table
@@ -93,6 +93,9 @@ def import_model(
     kept = record.graph.initializers if record.external else {}
     source = Source(record.content, record.folder, record.external, types, kept, record.metadata)
     aliases = aliases_of(record.graph.nodes, importer.stored_names())
+    if importer.block_names:  # what was dequantized as a matrix is read no more
+        graph = eliminate_dead_code(graph)
+        aliases |= {value.name: names for value, names in importer.block_names.items()}
     complete = all(value.type.is_bound for value in graph.values()) and not any(
         n.op is ops.deferred for n in graph.nodes
     )

@@ -10,6 +10,8 @@ import pytest
 import dataflow as df
 from dataflow import ops
 from dataflow.adapters.quantize import in_blocks
+from dataflow.ir.kernel import Targets
+from dataflow.passes.quantized import expand_blocks
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 WORDS = {"words": np.random.default_rng(0).integers(0, 9, (6, 5))}
@@ -156,6 +158,15 @@ def test_a_gemm_with_its_bias_inside_is_replaced(tmp_path):
     x = rng.normal(size=(3, 40)).astype(np.float32)
     session = onnxruntime.InferenceSession(str(tmp_path / "q.onnx"), providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, {"x": x})[0], model({"x": x})["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_device_without_the_product_gets_floats_once():
+    """They are folded when the plan is made, not computed in every run."""
+    targets = Targets({"card": {}}, lambda node: ("card", "cpu"), lambda node: "")
+    model = df.quantize(load(), 4, 16)
+    expanded = expand_blocks(model.graph, targets)
+    assert "matmul_blocks" not in [node.op.name for node in expanded.nodes]
+    np.testing.assert_allclose(results(df.Model(expanded)), results(model), atol=1e-6)
 
 
 @pytest.mark.parametrize(

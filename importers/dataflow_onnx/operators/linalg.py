@@ -37,7 +37,10 @@ def Gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Any:
-    y = ops.matmul(_transposed(c.weight(a), transA), _transposed(c.weight(b), transB))
+    left, right = _transposed(c.weight(a), transA), c.weight(b)
+    y = c.block_product(left, right, bool(transB))
+    if y is None:
+        y = ops.matmul(left, _transposed(right, transB))
     if alpha != 1.0:
         y = ops.mul(y, alpha)
     if bias is None or beta == 0.0:
@@ -49,6 +52,9 @@ def Gemm(
 @operator("MatMul")
 def MatMul(c: Importer, a: T, b: T) -> Any:
     left, right = c.weight(a), c.weight(b)
+    y = c.block_product(left, right)
+    if y is not None:
+        return y
     one, two = left.type.rank == 1, right.type.rank == 1
     if one:
         left = ops.reshape(left, shape=(1, left.type.shape[0]))

@@ -14,6 +14,7 @@ import numpy as np
 from dataflow import Dim, DType, Value, float32, float64, int8, int16, int32, ops, uint8, uint16
 from dataflow.errors import ModelError
 
+from ..block_weights import block_weight
 from ..converters import Collector
 from ..dynamic_sizes import within
 from ..emit import cast_to, number, slice_axis
@@ -97,6 +98,20 @@ def DequantizeLinear(
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
+) -> Any:
+    y = _dequantized(c, x, scale, zero_point, axis, block_size, output_dtype)
+    zero = None if zero_point is None else zero_point.array
+    if x.array is not None and scale.array is not None and (zero is None) == (zero_point is None):
+        found = None
+        if x.array.ndim == 2:
+            found = block_weight(x.array, x.type.dtype, scale.array, zero, axis_in(axis, 2), block_size)
+        if found is not None:
+            c.blocks[y] = found
+    return y
+
+
+def _dequantized(
+    c: Importer, x: T, scale: T, zero_point: T | None, axis: int, block_size: int, output_dtype: int
 ) -> Any:
     value, factor = c.value(x), c.value(scale)
     if (

@@ -122,7 +122,10 @@ def Unsqueeze(c: Importer, x: T, axes: T) -> Any:
 @operator("Transpose")
 def Transpose(c: Importer, x: T, *, perm: Sequence[int] | None = None) -> Any:
     value = c.value(x)
-    return ops.transpose(value, perm=tuple(reversed(range(value.type.rank))) if perm is None else tuple(perm))
+    y = ops.transpose(value, perm=tuple(reversed(range(value.type.rank))) if perm is None else tuple(perm))
+    if value in c.blocks and y.type.shape == value.type.shape[::-1] and (perm is None or tuple(perm) == (1, 0)):
+        c.blocks[y] = c.blocks[value].other()
+    return y
 
 
 @operator("Concat", 4)
