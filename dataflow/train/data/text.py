@@ -269,7 +269,7 @@ class TextSource:
         padded = made.boundaries[np.searchsorted(made.boundaries, lengths)].sum()
         used = len(np.unique(np.searchsorted(made.boundaries, lengths)))
         _log.info(
-            "%s: %d texts of %d to %d tokens, padded to %s (%.0f%% padding): %d plans, and one for a short last batch",
+            "%s: %d texts of %d to %d tokens, padded to %s (%.0f%% padding): %d plan%s, and one for a short last batch",
             self.columns.name,
             len(lengths),
             lengths.min(),
@@ -277,6 +277,7 @@ class TextSource:
             ", ".join(map(str, made.boundaries)),
             100 * (1 - lengths.sum() / padded),
             used,
+            "" if used == 1 else "s",
         )
 
 
