@@ -62,6 +62,21 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(text(f"{name}: an entry", entry) for entry in found)
 
 
+def entries(name: str, value: Any, wanted: str) -> tuple[Any, ...]:
+    """The elements of a list, a tuple or another iterable that is no text; ``wanted`` is for the message.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if (
+        isinstance(value, (str, bytes))
+        or not isinstance(value, Iterable)
+        or (isinstance(value, np.ndarray) and not value.ndim)
+    ):
+        raise InputError(f"{name} is {shown(value)}; expected {wanted}")
+    return tuple(value)
+
+
 def mapping(name: str, value: Any) -> Mapping[str, Any]:
     """A mapping with texts as keys.
 

@@ -9,6 +9,10 @@ import pytest
 
 import dataflow as df
 from dataflow.plugin.registry import default_registry
+from dataflow.train.data.images import ImageOptions
+from dataflow.train.data.table import TableOptions
+from dataflow.train.data.text import TextOptions
+from dataflow.train.data.tokenizer import Tokenizer
 
 SILLY = {
     "none": None,
@@ -64,6 +68,10 @@ def options(call, *names):
     return {f"{name}=": (lambda v, name=name: call(**{name: v})) for name in names}
 
 
+def fields_of(kind):
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def trainer(**given):
     return df.Trainer(model(), **{"devices": ["cpu"], "threads": 1, **given})
 
@@ -107,7 +115,36 @@ CALLS = {
     },
     "Dataset": lambda v: df.Dataset(v),
     "Dataset x": lambda v: df.Dataset({"x": v}),
-    **{f"Dataset {k}": f for k, f in options(lambda **o: df.Dataset(BATCH, **o), "rename", "keys").items()},
+    **{
+        f"Dataset {k}": f
+        for k, f in options(
+            lambda **o: df.Dataset(BATCH, **o), "rename", "keys", "balance", "drop_last", "workers", "prefetch"
+        ).items()
+    },
+    **{f"TableOptions {k}": f for k, f in options(TableOptions, *fields_of(TableOptions)).items()},
+    **{f"ImageOptions {k}": f for k, f in options(ImageOptions, *fields_of(ImageOptions)).items()},
+    **{
+        f"TextOptions {k}": f
+        for k, f in options(lambda **o: TextOptions(**{"tokenizer": "t", **o}), *fields_of(TextOptions)[1:]).items()
+    },
+    "TextOptions tokenizer": lambda v: Tokenizer(v),
+    **{f"Augment {k}": f for k, f in options(df.Augment, *fields_of(df.Augment)).items()},
+    "map": lambda v: df.Dataset(BATCH).map(v),
+    "filter": lambda v: df.Dataset(BATCH).filter(v),
+    "take": lambda v: df.Dataset(BATCH).take(v),
+    "shuffle": lambda v: df.Dataset(BATCH).shuffle(v),
+    "split": lambda v: df.Dataset(BATCH).split(v, 0),
+    "freeze": lambda v: trainer().freeze(v),
+    "lr_factor": lambda v: setattr(trainer(), "lr_factor", v),
+    "statistics": lambda v: trainer().statistics(v),
+    "statistics names": lambda v: trainer().statistics("parameters", v),
+    "statistics batch": lambda v: trainer().statistics("values", "*", v),
+    **{
+        f"TensorBoard {k}": f
+        for k, f in options(lambda **o: df.callbacks.TensorBoard(**{"folder": "f", **o}), "folder", "every").items()
+    },
+    "CSV": lambda v: df.callbacks.CSV("/nowhere/f.csv", every=v),
+    "history names": lambda v: df.History().text(names=v),
     "Trainer": lambda v: df.Trainer(v),
     **{
         f"Trainer {k}": f

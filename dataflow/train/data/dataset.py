@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -209,7 +210,7 @@ class Dataset:
         """
         if self._source is None:
             raise InputError("val_split needs data with a length; give validation= for an iterable of batches")
-        count = round(len(self) * fraction)
+        count = round(len(self) * checks.number("val_split", fraction, -math.inf))
         if not 0.0 < fraction < 1.0 or not 0 < count < len(self):
             raise InputError(f"val_split={fraction} of {len(self)} samples leaves one side empty; expected 0 < it < 1")
         order = np.random.default_rng([seed, 0x5B11]).permutation(self._rows())

@@ -64,7 +64,11 @@ class ImageOptions:
         integer("most_pixels", self.most_pixels)
         object.__setattr__(self, "augment", Augment.of(self.augment))
         if self.size is not None:
-            sizes = (self.size, self.size) if isinstance(self.size, (int, np.integer)) else tuple(self.size)
+            sizes = (
+                (self.size, self.size)
+                if isinstance(self.size, (int, np.integer))
+                else checks.entries("size", self.size, "one number, or height and width")
+            )
             if len(sizes) != 2:
                 raise InputError(f"size is {self.size}; expected one number, or height and width")
             object.__setattr__(self, "size", tuple(integer("size", n) for n in sizes))
@@ -77,7 +81,7 @@ class ImageOptions:
 def _per_channel(name: str, given: Any) -> tuple[float, ...]:
     if isinstance(given, str):
         return _IMAGENET[name] if checks.text(name, given, ("imagenet",)) else ()
-    given = [given] if isinstance(given, (int, float, np.number)) else given
+    given = (given,) if isinstance(given, (int, float, np.number)) else checks.entries(name, given, "numbers")
     numbers = tuple(checks.number(f"{name}: an entry", n, -1e9) for n in given)
     if len(numbers) not in (1, 3, 4):
         raise InputError(f"{name} has {len(numbers)} numbers; expected one, or one per channel")

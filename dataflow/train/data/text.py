@@ -73,10 +73,11 @@ class TextOptions:
         checks.instance("join", self.join, bool)
         if self.join and (self.language_model is None or self.max_length is None or len(self.columns) > 1):
             raise InputError("join=True needs language_model=, max_length= and one column of texts")
-        lengths = [self.buckets] if isinstance(self.buckets, (int, np.integer)) else list(self.buckets)
+        one = isinstance(self.buckets, (int, np.integer))
+        lengths = (self.buckets,) if one else checks.entries("buckets", self.buckets, "a count, or lengths")
         for length in lengths:
             integer("buckets", length)
-        count = lengths[0] if isinstance(self.buckets, (int, np.integer)) else len(lengths)
+        count = lengths[0] if one else len(lengths)
         if not 0 < count <= _MOST_BUCKETS:
             raise InputError(f"buckets: {count} lengths; expected 1 to {_MOST_BUCKETS}, since each has a plan")
         self._table()
