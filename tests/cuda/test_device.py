@@ -10,6 +10,7 @@ import pytest
 import dataflow as df
 from dataflow.ir.plan import Segment, Transfer
 from tests.support import recorded, recording
+from tests.train.test_memory import network, trained
 
 DEVICES = ["cuda", "cpu"]
 
@@ -84,6 +85,16 @@ def test_a_training_step_sends_only_inputs_up_and_the_loss_down(cuda):
         kept = [a for a in plan.arenas if a.kind in ("weights", "state")]
         assert kept
         assert {a.memory for a in kept} == {"cuda:0"}
+
+
+def test_a_budget_of_memory_is_kept_with_the_same_bits(cuda):
+    options = {"devices": DEVICES, "registry": cuda}
+    losses, bits, plans = trained(network(4, layers=10), memory="1x", **options)
+    again, same, made = trained(network(4, layers=10), memory="0.8x", **options)
+    assert (again, same) == (losses, bits)
+    for name, plan in made.items():
+        assert plan.again is not None
+        assert plan.peak_bytes <= 0.8 * plans[name].peak_bytes
 
 
 def test_one_launch_steps_all_parameters(standin, standin_registry):
