@@ -53,10 +53,11 @@ def check_named(name: str, *, select: str | None = None, limit: float | None = N
         DeviceError: the device is unavailable.
         PluginError: the plugin was set aside.
     """
-    return run_tasks(name, lambda: selected(_named_tasks(name), select), limit)
+    return run_tasks(name, lambda: selected(named_tasks(name), select), limit)
 
 
-def _named_tasks(name: str) -> list[Task]:
+def named_tasks(name: str) -> list[Task]:
+    """What ``check_named`` does, task by task; see there."""
     registry = registry_of(None)
     device = name.removesuffix(":0")
     if device in registry.devices:

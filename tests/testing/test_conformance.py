@@ -1,5 +1,9 @@
 """The conformance kit finds kernels that are wrong for one form of operands (test_docs.py: that write outside)."""
 
+import re
+import subprocess
+import sys
+
 import numpy as np
 
 from dataflow.plugin import Kernel, OperandSpec, PythonDevice
@@ -63,3 +67,11 @@ def test_two_runs_at_once_of_strings_are_compared_by_what_they_say():
     samples = [s for s in SAMPLES if s.op.name == "string_case"][:1]
     found = list(check_device("numpy", samples=samples, complete=False, variants=["repeated"]))
     assert [(o.variant, o.status) for o in found] == [("repeated", "passed")]
+
+
+def test_the_kit_runs_as_tests_of_pytest(tmp_path):
+    options = ["-p", "dataflow.testing.pytest_kit", "--pyargs", "dataflow.testing", "-p", "no:cacheprovider", "-q"]
+    command = [sys.executable, "-m", "pytest", *options, "--device", "numpy", "--sample", "is_nan"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ passed", done.stdout)

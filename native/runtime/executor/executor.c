@@ -150,7 +150,7 @@ df_status df_segment_run(void *device, void *prepared, const df_run *run, df_err
   if (status)
     return status;
   /* ABI 1.0 knew neither; members that come behind them must not matter here. */
-  const int old = run->struct_size < offsetof(df_run, fault) + sizeof run->fault;
+  const int old = run->struct_size < offsetof(df_run, fault) + sizeof(df_fault *);
   void *stream = old ? NULL : run->stream;
   df_fault *fault = old ? NULL : run->fault;
   if (stream != resolved->stream || fault != resolved->fault) {
