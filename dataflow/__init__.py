@@ -99,6 +99,7 @@ _NAMES = {
     "replace_head": "head_replacement",
     "save": "model",
     "save_adapters": "adapters.folder",
+    "straight_through": "layers.straight_through",
     "unmerge_lora": "adapters.merge",
     "vjp": "gradients",
 }

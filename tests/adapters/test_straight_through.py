@@ -1,0 +1,75 @@
+"""Training through pairs of QuantizeLinear and DequantizeLinear."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import dataflow as df
+
+RNG = np.random.default_rng(0)
+W = RNG.normal(size=(6, 4)).astype(np.float32)
+X = (2 * RNG.normal(size=(8, 6))).astype(np.float32)
+X_SCALE, X_ZERO = np.float32(0.02), np.uint8(120)  # -2.4 to 2.7: some of X is outside
+W_SCALE = (np.abs(W).max(0) / 90).astype(np.float32)  # per column; beyond 127 steps none, so some are at the ends
+
+
+@pytest.fixture
+def path(tmp_path):
+    """X and W quantized and dequantized, then multiplied."""
+    stored = {"w": W, "xs": X_SCALE.reshape(1), "xz": X_ZERO.reshape(1), "ws": W_SCALE, "wz": np.zeros(4, np.int8)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"], "xq"),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"], "xd"),
+        helper.make_node("QuantizeLinear", ["w", "ws", "wz"], ["wq"], "wq", axis=1),
+        helper.make_node("DequantizeLinear", ["wq", "ws", "wz"], ["wd"], "wd", axis=1),
+        helper.make_node("MatMul", ["xd", "wd"], ["y"], "fc"),
+    ]
+    types = [helper.make_tensor_value_info(n, 1, ["N", s]) for n, s in (("x", 6), ("y", 4))]
+    tensors = [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in stored.items()]
+    graph = helper.make_graph(nodes, "qdq", types[:1], types[1:], tensors)
+    file = tmp_path / "qdq.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    return str(file)
+
+
+def rounded(x, scale, zero, low, high):
+    """The values that stand for x, and where the gradient passes."""
+    steps = np.rint(x.astype(np.float64) / scale) + zero
+    return (np.clip(steps, low, high) - zero) * scale, (steps >= low) & (steps <= high)
+
+
+def test_gradients_pass_where_values_are_rounded(path, tmp_path):
+    model = df.straight_through(df.load(path))
+    x, _ = rounded(X, X_SCALE, int(X_ZERO), 0, 255)
+    w, passes = rounded(W, W_SCALE, 0, -128, 127)
+    np.testing.assert_allclose(model({"x": X})["y"], x @ w, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(model({"x": X})["y"], df.load(path)({"x": X})["y"], rtol=1e-5, atol=1e-5)
+    assert [name for name, p in model.parameters.items() if p.trainable] == ["w"]
+    loss = lambda g, outputs, batch: outputs["y"]  # noqa: E731 - the mean of the results
+    with df.Trainer(model, loss=loss, optimizer=df.optim.SGD(lr=1.0), metrics=[]) as trainer:
+        trainer.step({"x": X})
+    gradient = passes * (x.T @ np.full((8, 4), 1 / 32))
+    np.testing.assert_allclose(W - model.parameters["w"].array, gradient, rtol=1e-4, atol=1e-5)
+    target = tmp_path / "tuned.onnx"
+    df.save(model, str(target))
+    before, after = onnx.load(path), onnx.load(str(target))
+    assert before.graph.node == after.graph.node
+    session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], model({"x": X})["y"], rtol=1e-4, atol=1e-4)
+
+
+def test_the_gradient_by_x_is_zero_outside_of_the_range(path):
+    found = df.vjp(df.straight_through(df.load(path)), {"x": X})["x"]
+    _, passes = rounded(X, X_SCALE, int(X_ZERO), 0, 255)
+    w, _ = rounded(W, W_SCALE, 0, -128, 127)
+    assert 0 < passes.sum() < passes.size
+    np.testing.assert_allclose(found, passes * w.sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_without_pairs_is_refused():
+    g = df.GraphBuilder("plain")
+    g.output("y", df.ops.relu(g.input("x", df.float32, ("batch", 3))))
+    with pytest.raises(df.InputError, match="no value that is quantized"):
+        df.straight_through(df.Model(g.build()))
