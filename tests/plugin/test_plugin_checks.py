@@ -1,0 +1,82 @@
+"""What the kit finds in a plugin beside its kernels: gradients, decompositions, libraries that are old."""
+
+import os
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import dataflow as df
+from dataflow.plugin import Kernel, OperandSpec, hookimpl
+from dataflow.plugin.registry import load
+from dataflow.testing import Operand, Sample, check_plugin
+from dataflow.testing.freshness import stale_library
+
+
+def swish(**declared):
+    return df.Op("mine", ("x",), lambda x: x, doc="y = x / (1 + exp(-x))", **declared)
+
+
+def checked(op, *, kernel=True):
+    """What fails of a plugin with this op, by variant."""
+    anything = OperandSpec(strided=True)
+    reference = Kernel("mine", "mine", (anything,), (anything,), lambda attributes, x: x / (1 + np.exp(-x)))
+    module = ModuleType("mine")
+    module.dataflow_ops = hookimpl(lambda: [op])
+    module.dataflow_kernels = hookimpl(lambda device: [reference] if kernel and device.name == "numpy" else [])
+    module.dataflow_samples = hookimpl(lambda: [Sample(op, (Operand((3, 5)),), gradient=(0,))])
+    found = list(check_plugin("mine", registry=load([module])))
+    assert any(outcome.status == "passed" for outcome in found)
+    return {outcome.variant: outcome.text for outcome in found if outcome.status in ("failed", "untested")}
+
+
+def composed(x):
+    return df.ops.mul(x, df.ops.sigmoid(x))
+
+
+def rule(scale):
+    """The gradient, times a scale."""
+
+    def gradient(node, dy):
+        (x,) = node.inputs
+        s = df.ops.sigmoid(x)
+        slope = df.ops.add(s, df.ops.mul(df.ops.mul(x, s), df.ops.sub(1.0, s)))
+        return df.ops.mul(df.ops.mul(dy, slope), scale)
+
+    return gradient
+
+
+@pytest.mark.parametrize("op", [swish(decompose=composed), swish(gradient=rule(1.0))])
+def test_right_ops_pass(op):
+    assert checked(op) == {}
+
+
+def test_an_op_without_a_kernel_is_compared_with_its_decomposition():
+    assert checked(swish(decompose=composed), kernel=False) == {}
+
+
+def test_a_wrong_gradient_is_caught():
+    found = checked(swish(gradient=rule(1.001)))
+    assert [*found] == ["gradient"] and "by central differences" in found["gradient"]
+
+
+def test_a_missing_gradient_is_named():
+    assert "raised GradientError" in checked(swish())["gradient"]
+
+
+def test_a_decomposition_that_is_another_function_is_caught():
+    found = checked(swish(decompose=df.ops.relu))
+    assert found["decomposition"] == "y0: the decomposition gives other results than the kernel of the reference"
+
+
+def test_a_library_that_is_older_than_a_source_is_named(tmp_path):
+    package = tmp_path / "mine"
+    package.mkdir()
+    for name in ("__init__.py", "native.c", "native.so"):
+        (package / name).touch()
+    os.utime(package / "native.c", (1e9, 1e9))
+    assert stale_library(str(package / "__init__.py")) is None
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "source.cu").touch()
+    os.utime(tmp_path / "source.cu", (4e9, 4e9))
+    assert stale_library(str(package / "__init__.py")) == "native.so is older than source.cu: build it again"
