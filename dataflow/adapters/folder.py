@@ -182,11 +182,11 @@ def _settings(path: Path) -> dict[str, Any]:
     made["lora_dropout"] = checks.number(f"{path}: lora_dropout", made["lora_dropout"], 0.0, 1.0)
     for name in ("use_rslora", "use_dora"):
         checks.instance(f"{path}: {name}", made[name], bool)
-    for name in ("alpha_pattern",):
-        patterns = checks.mapping(f"{path}: {name}", found.get(name) or {})
-        if any(re.search(r"[^\w.\\-]", pattern) for pattern in patterns):
-            raise InputError(f"{path}: {name} has regular expressions; expected names of modules")
-        made[name] = {pattern.replace("\\", ""): checks.number(f"{path}: {name}", v) for pattern, v in patterns.items()}
+    patterns = checks.mapping(f"{path}: alpha_pattern", found.get("alpha_pattern") or {})
+    if any(re.search(r"[^\w.\\-]", pattern) for pattern in patterns):
+        raise InputError(f"{path}: alpha_pattern has regular expressions; expected names of modules")
+    alphas = {name.replace("\\", ""): checks.number(f"{path}: alpha_pattern", v) for name, v in patterns.items()}
+    made["alpha_pattern"] = alphas
     return made
 
 
