@@ -119,13 +119,14 @@ def _matmul_blocks(attributes: Attributes, a: Array, b: Array, scale: Array, zer
     origin: Array | int = 1 << (bits - 1)
     if zero is not None:
         origin = (_halves(zero) if bits == 4 else zero)[:, : scale.shape[1], None].astype(np.float32)
-    weight = ((elements.astype(np.float32) - origin) * scale[:, :, None]).reshape(rows, -1)[:, : attributes["size"]]
+    blocks = (elements.astype(np.float32) - origin) * scale[:, :, None]
+    weight = blocks.reshape(rows, blocks.shape[1] * blocks.shape[2])[:, : attributes["size"]]
     return np.asarray(a @ (weight if attributes["transposed"] else weight.T))
 
 
 def _halves(x: Array) -> Array:
     """The lower and upper halves of bytes, side by side along the last axis."""
-    return np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], -1)
+    return np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
 
 
 KERNELS: dict[str, Code] = {

@@ -76,8 +76,8 @@ class Augment:
     def box(self, width: int, height: int, middle: Box, generator: np.random.Generator) -> Box:
         """The part of an image that is resized: a random one, or ``middle``.
 
-        A part of the area and the logarithm of the ratio of its sides are drawn alike until the box fits, as Inception
-        was trained (Szegedy et al., 2015).
+        A part of the area and the logarithm of the ratio of its sides are drawn alike until the box fits (Szegedy et
+        al., "Going deeper with convolutions", 2015).
         """
         if self.crop == 1.0:
             return middle

@@ -254,7 +254,7 @@ def _form(key: str, type_: TensorType, options: ImageOptions) -> _Form:
     sizes = [one or other for one, other in zip(given, fixed, strict=True)]
     for wanted, known in zip(sizes, fixed, strict=True):
         if wanted is None:
-            raise InputError(f"the input {key!r} is {type_} of any size; give size=224 or (height, width)")
+            raise InputError(f"the input {key!r} is {type_} of any size; give size=(height, width)")
         if known is not None and wanted != known:
             raise InputError(f"the input {key!r} is {type_}, and size={options.size}; leave size out, or free the axes")
     count = channels if isinstance(channels, int) else 3
