@@ -75,7 +75,7 @@ class Editable:
         graph = self.graph_with_data()
         taken = {value.name for value in graph.values()}
         edits = [Edit(name, self._dropped(name, taken)) for name in stored]
-        return self.edited(eliminate_dead_code(_rebuilt(graph, stored=stored)), edits, stored.keys())
+        return self.edited(eliminate_dead_code(_rebuilt(graph, stored=stored), extras=False), edits, stored.keys())
 
     def with_outputs(self, outputs: Sequence[str] | str) -> Any:
         """A model that gives these values, inner ones too, in this order, and computes no more than they need.
@@ -92,7 +92,7 @@ class Editable:
             self._value(name)  # or it isn't there
         found = {name: own[name] for name in names}
         reduced = Graph(graph.inputs, found, graph.nodes, graph.initializers, graph.states, graph.name)
-        reduced = eliminate_dead_code(reduced)
+        reduced = eliminate_dead_code(reduced, extras=False)
         read = {v for node in reduced.nodes for v in _reads(node)} | set(reduced.outputs.values())
         inputs = tuple(value for value in reduced.inputs if value in read)
         kept = Graph(inputs, reduced.outputs, reduced.nodes, reduced.initializers, reduced.states, reduced.name)
@@ -176,7 +176,7 @@ class Editable:
         base = self._dropped(old.name, taken)
         changed = _rebuilt(graph, names={old.name: base}, after={old.name: build})
         added = {value.name for value in changed.values()} - taken - {base}
-        return self.edited(eliminate_dead_code(changed), [Edit(old.name, base)], {*added, old.name})
+        return self.edited(eliminate_dead_code(changed, extras=False), [Edit(old.name, base)], {*added, old.name})
 
 
 def _in_builder(value: Value, other: Value) -> Value:

@@ -19,6 +19,7 @@ from ..layers.layers import Layer, constants_of, end_of, layers_of
 from ..layers.targets import chosen
 from ..model import Model
 from ..passes.dead_code import eliminate_dead_code
+from ..train.parameters import select
 
 BLOCKS = (16, 32, 64, 128, 256)  # which onnxruntime runs too
 
@@ -29,6 +30,7 @@ def quantize(
     block: int = 32,
     targets: Sequence[str] | str | None = None,
     symmetric: bool = True,
+    keep: Sequence[str] | str = (),
 ) -> Model:
     """A model whose products read weights of 4 or 8 bits: a scale, and maybe a zero point, for each block of a row.
 
@@ -41,6 +43,7 @@ def quantize(
         block: elements with one scale: 16 to 256, a power of two.
         targets: names and patterns of layers, see ``targets.chosen``; all products by default.
         symmetric: zero is the middle of the range; otherwise every block has its own zero point.
+        keep: names and patterns of parameters that are to be trained and therefore stay, see ``Trainer(trainable=)``.
 
     Raises:
         InputError: an option doesn't fit, or matches nothing that can be quantized.
@@ -54,8 +57,11 @@ def quantize(
     layers = [layer for layer in layers_of(model.graph, model.aliases) if _fits(layer)]
     if targets is not None:
         layers = chosen(model.graph, layers, targets)
+    kept = set(select(model, keep)) if keep else set()
+    layers = [layer for layer in layers if layer.weight.name not in kept]
     if not layers:
-        raise InputError("the model has no product with a stored float32 weight that could be quantized")
+        beside = f" beside keep={keep!r}" if kept else ""
+        raise InputError(f"the model has no product with a stored float32 weight that could be quantized{beside}")
     arrays = model.arrays()
     graph = model.graph_with_data()
     readers, constants = graph.readers(), constants_of(graph)
@@ -74,8 +80,8 @@ def quantize(
             data = dict(zip(("blocks", "scales", "zeros"), in_blocks(name, rows, bits, block, symmetric), strict=True))
             of = {label: builder.free_name(f"{name}.{label}") for label in data}
             aliases[of["blocks"]] = (name, *aliases.get(name, ()))
-            kept = [None if a is None else builder.initializer(of[label], a) for label, a in data.items()]
-            made[layer.weight] = (kept[0], kept[1], kept[2])  # type: ignore[assignment]
+            tensors = [None if a is None else builder.initializer(of[label], a) for label, a in data.items()]
+            made[layer.weight] = (tensors[0], tensors[1], tensors[2])  # type: ignore[assignment]
         return made[layer.weight]
 
     results: dict[Node, Value] = {}
@@ -100,7 +106,7 @@ def quantize(
         builder.rename(y, old.name)
         return (y,)
 
-    changed = eliminate_dead_code(rewrite(graph, replace))
+    changed = eliminate_dead_code(rewrite(graph, replace), extras=False)
     added = {value.name for value in changed.values()} - names
     source = edited(model.source, edits, added | {edit.old for edit in edits})
     return Model(changed, aliases=aliases, source=source, metadata=model.metadata)

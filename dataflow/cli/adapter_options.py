@@ -50,7 +50,7 @@ def adapted(model: Model, options: Mapping[str, Any], trainable: Sequence[str], 
     Args:
         model: what to train.
         options: by the names in ``ADAPTERS``.
-        trainable: parameters that are trained too.
+        trainable: parameters that are trained too, and so keep their bits; saved adapters say it themselves.
         seed: of the first data.
 
     Raises:
@@ -59,7 +59,7 @@ def adapted(model: Model, options: Mapping[str, Any], trainable: Sequence[str], 
     if options["bits"] is not None:
         from ..adapters.quantize import quantize
 
-        model = quantize(model, int(options["bits"]))
+        model = quantize(model, int(options["bits"]), keep=trainable)
     if options["lora"] is None and options["adapters"] is None:
         given = next(
             (name for name in ("lora_targets", "lora_dropout", "dora", "rank_stabilized", "form") if options[name]),
@@ -69,8 +69,8 @@ def adapted(model: Model, options: Mapping[str, Any], trainable: Sequence[str], 
             raise InputError(f"--{'save' if given == 'form' else given.replace('_', '-')} needs --lora or --adapters")
         return model
     if options["adapters"] is not None:
-        if options["lora"] is not None or trainable:
-            raise InputError("--adapters goes on with saved adapters; it doesn't fit --lora, --classes and --trainable")
+        if options["lora"] is not None:
+            raise InputError("--adapters goes on with saved adapters; it doesn't fit --lora")
         from ..adapters.folder import load_adapters
 
         return load_adapters(model, options["adapters"])

@@ -143,6 +143,8 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
         from ..head_replacement import replace_head
 
         model = replace_head(model, classes=options.classes, seed=options.seed)
+    if options.trainable and options.adapters["adapters"] is not None:
+        raise InputError("--adapters goes on with what was saved; it doesn't fit --trainable")
     also = options.trainable or (["head"] if options.classes is not None else [])
     model = adapted(model, options.adapters, also, options.seed)
     given = (*options.losses, *names_in(options.optimizer), *options.metrics, *options.callbacks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -39,7 +41,7 @@ class Layer:
         stored: the operand is the stored tensor or its transpose, so that a change of it can be stored.
         transposed: it is the transpose.
         uses: in the order of the graph.
-        paths: names of the layer's module, the likeliest first.
+        paths: names of the layer's module, the likeliest first of those that no other layer has.
         names: all that patterns match.
     """
 
@@ -75,7 +77,37 @@ def layers_of(graph: Graph, aliases: Mapping[str, tuple[str, ...]]) -> list[Laye
     for weight, reads in found.items():
         beside = [biases[node].removesuffix("bias") + "weight" for node, _ in reads if node in biases]
         layers.append(_layer(weight, reads, (*aliases.get(weight.name, ()), *beside)))
-    return layers
+    return _with_own_paths(layers)
+
+
+def _with_own_paths(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers with a path each that no other has: tensors of adapters are called so.
+
+    Exporters give products of one module its name, and a table's weight that of the output layer which shares it. A
+    layer whose module has a name besides leaves the shared one to the other layer.
+    """
+    shared = _shared_paths(layers)
+    freed = []
+    for layer in layers:
+        named = [path for path in layer.paths if path not in shared and not _is_numbered(path)]
+        left = tuple(path for path in layer.paths if path not in shared) if named else layer.paths
+        freed.append(dataclasses.replace(layer, paths=left))
+    shared = _shared_paths(freed)
+    found = []
+    for layer in freed:
+        own = next((path for path in layer.paths if path not in shared), layer.weight.name)
+        found.append(dataclasses.replace(layer, paths=tuple(dict.fromkeys((own, *layer.paths)))))
+    return found
+
+
+def _shared_paths(layers: Sequence[Layer]) -> frozenset[str]:
+    counts = Counter(path for layer in layers for path in layer.paths)
+    return frozenset(path for path, count in counts.items() if count > 1)
+
+
+def _is_numbered(name: str) -> bool:
+    """An exporter made the name."""
+    return "::" in name or name.startswith(("node_", "val_"))
 
 
 def _biases(graph: Graph) -> dict[Node, str]:
@@ -124,7 +156,7 @@ def module_paths(names: Sequence[str]) -> tuple[str, ...]:
         module = name.removesuffix(".weight")
         if name.startswith("/"):
             module = ".".join(module.strip("/").split("/")[:-1])
-        numbered = "::" in name or name.startswith(("node_", "val_")) or module == name
+        numbered = _is_numbered(name) or module == name
         if module:
             found.append((numbered, name.startswith("/"), module))
     ordered = dict.fromkeys(module for *_, module in sorted(found, key=lambda entry: entry[:2]))

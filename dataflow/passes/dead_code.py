@@ -8,11 +8,15 @@ from ..ir.graph import Graph
 from ..ir.value import Value
 
 
-def eliminate_dead_code(graph: Graph) -> Graph:
+def eliminate_dead_code(graph: Graph, *, extras: bool = True) -> Graph:
     """The graph without dead nodes, dead extra outputs and unread initializers.
 
     Nodes with host effects stay. An extra output (``+name`` in the declaration) or a repeated one (``ys*``) that nobody
     reads becomes None: it is not computed and takes no memory.
+
+    Args:
+        graph: any.
+        extras: remove extra outputs too; not from a model's graph, since gradients read them once it is trained.
     """
     needed: set[Value | None] = {
         *graph.outputs.values(),
@@ -25,7 +29,7 @@ def eliminate_dead_code(graph: Graph) -> Graph:
             continue
         needed.update(node.inputs)
         needed.discard(None)
-        if len(node.outputs) == 1:  # it is read, or the node would have gone
+        if not extras or len(node.outputs) == 1:  # it is read, or the node would have gone
             kept.append(node)
             continue
         declared = node.op.output_names(node)

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from ..errors import InputError
 from ..host import checks
 from ..ir.graph import Graph
+from ..layers.layers import layers_of
 from ..model import Model, Parameter
 
 _VIEWS = frozenset({"transpose", "reshape", "broadcast_to", "slice", "cast", "copy"})
@@ -91,7 +92,7 @@ def matching(model: Model, pattern: str, names: Sequence[str]) -> set[str]:
 def positioned(model: Model, pattern: str, names: Sequence[str]) -> set[str] | None:
     """Those among ``names`` that ``head``, ``last:N``, ``bias`` and ``norm`` stand for; None for other patterns."""
     if pattern == "head" or re.fullmatch(r"last:\d+", pattern):
-        return _last_layers(model.graph, set(names), 1 if pattern == "head" else int(pattern[5:]))
+        return _last_layers(model, set(names), pattern, 1 if pattern == "head" else int(pattern[5:]))
     if pattern == "bias":
         return _biases(model.graph, names)
     if pattern == "norm":
@@ -128,15 +129,33 @@ def readers_of(graph: Graph) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def _last_layers(graph: Graph, names: set[str], count: int) -> set[str]:
-    """What is first read by the ``count`` last nodes with a weight of rank two or more, or after them."""
+def _last_layers(model: Model, names: set[str], pattern: str, count: int) -> set[str]:
+    """What is first read by the ``count`` last nodes with a weight of rank two or more, or after them.
+
+    Raises:
+        InputError: the weight of one of these is quantized.
+    """
+    graph = model.graph
     readers = {name: positions for name, positions in readers_of(graph).items() if name in names}
     rank = {value.name: value.type.rank for value in graph.initializers}
-    layers = sorted({positions[0][0] for name, positions in readers.items() if rank[name] >= 2})
+    index = {node: position for position, node in enumerate(graph.nodes)}
+    quantized = {
+        index[use.node]: layer.path
+        for layer in layers_of(graph, model.aliases)
+        if not layer.weight.type.dtype.is_float
+        for use in layer.uses
+    }
+    layers = sorted({positions[0][0] for name, positions in readers.items() if rank[name] >= 2} | quantized.keys())
     if not layers or count < 1:
         return set()
-    first = layers[-min(count, len(layers))]
-    return {name for name, positions in readers.items() if positions[0][0] >= first}
+    last = layers[-min(count, len(layers)) :]
+    fixed = [quantized[position] for position in last if position in quantized]
+    if fixed:
+        raise InputError(
+            f"trainable pattern {pattern!r} stands for layers with weights of few bits, which can't be trained: "
+            f"{', '.join(map(repr, fixed[:3]))}; quantize(keep={pattern!r}) leaves them as they are"
+        )
+    return {name for name, positions in readers.items() if positions[0][0] >= last[0]}
 
 
 def _biases(graph: Graph, names: Sequence[str]) -> set[str]:

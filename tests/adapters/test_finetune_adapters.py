@@ -1,5 +1,6 @@
 """Adapters on the command line."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -66,3 +67,18 @@ def test_finetune_writes_adapters_in_three_forms(data, tmp_path, form):
 def test_options_that_do_not_fit_are_refused(data, tmp_path, capsys, options, text):
     assert finetune(data, tmp_path / "tuned.onnx", *options) == 2
     assert text in capsys.readouterr().err
+
+
+def test_a_new_last_layer_is_not_quantized(tmp_path):
+    digits = Path(__file__).parents[2] / "examples" / "digits"
+    with np.load(digits / "digits.npz") as file:
+        np.savez(tmp_path / "few.npz", **{name: file[name][:24] for name in ("x", "labels")})
+    options = ["--quantize", 4, "--lora", 2, "--lora-targets", "features.*", "--classes", 10, "--save", "adapters"]
+    target = tmp_path / "adapters"
+    assert finetune(tmp_path / "few.npz", target, *options, model=digits / "digits5.onnx") == 0
+    config = json.loads((target / "adapter_config.json").read_text())
+    assert config["modules_to_save"] == ["classifier"]
+    assert config["target_modules"] == ["features.0", "features.2", "features.6"]
+    again = ["--quantize", 4, "--classes", 10, "--adapters", target, "--save", "nodes"]
+    assert finetune(tmp_path / "few.npz", tmp_path / "tuned.onnx", *again, model=digits / "digits5.onnx") == 0
+    assert df.load(str(tmp_path / "tuned.onnx")).graph.outputs["logits"].type.shape[1] == 10

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 
 import dataflow as df
+from dataflow import ops
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 FILES = ("adapters", "adapters_script")
@@ -198,6 +199,34 @@ def test_a_weight_that_two_nodes_read_has_one_adapter(recorded, transposed):
     trained(model, recorded, 5)
     assert abs(results(model, recorded) - before).max() > 1e-2
     np.testing.assert_allclose(results(df.merge_lora(model), recorded), results(model, recorded), rtol=2e-6, atol=2e-6)
+
+
+def one_module(table):
+    """Queries and keys whose weights have the name of one module, which a table's weight has besides."""
+    rng = np.random.default_rng(0)
+    g = df.GraphBuilder("g")
+    x = ops.gather(g.parameter("out.weight", table), g.input("words", df.int64, ("batch", 5)), axis=0)
+    q, k = (ops.matmul(x, g.parameter(f"val_{i}", rng.normal(size=(8, 8)).astype(np.float32) / 3)) for i in range(2))
+    scores = ops.softmax(ops.matmul(q, ops.transpose(k, perm=(0, 2, 1))), axis=-1)
+    y = ops.reduce_mean(ops.matmul(scores, x), axes=(1,), keepdims=False)
+    g.output("y", ops.matmul(y, g.parameter("val_2", np.ascontiguousarray(table.T))))
+    aliases = {f"val_{i}": ("attention.weight", "/attention/MatMul.weight") for i in range(2)}
+    return df.Model(g.build(), aliases=aliases | {"out.weight": ("embed.weight",), "val_2": ("out.weight",)})
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_layers_of_one_module_have_an_adapter_each(recorded, tmp_path, dora):
+    base = one_module(np.random.default_rng(1).normal(size=(9, 8)).astype(np.float32))
+    model = df.lora(base, rank=2, targets="*", dora=dora)
+    paths = {adapter.weight: adapter.path for adapter in model.adapters}
+    assert paths == {"out.weight": "embed", "val_0": "val_0", "val_1": "val_1", "val_2": "out"}
+    assert len({name for adapter in model.adapters for name in adapter.tensors}) == (12 if dora else 8)
+    trained(model, recorded, 5, tie=False)
+    merged = df.merge_lora(model)
+    np.testing.assert_allclose(results(merged, recorded), results(model, recorded), rtol=1e-5, atol=1e-5)
+    df.save_adapters(model, tmp_path / "adapters")
+    again = df.load_adapters(base, tmp_path / "adapters")
+    assert np.array_equal(results(again, recorded), results(model, recorded))
 
 
 def gemm(tmp_path, alpha, transposed, opset=17):

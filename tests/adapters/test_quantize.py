@@ -169,6 +169,49 @@ def test_a_device_without_the_product_gets_floats_once():
     np.testing.assert_allclose(results(df.Model(expanded)), results(model), atol=1e-6)
 
 
+def normalized():
+    """A layer norm between two products; gradients read what it computes beside its result."""
+    rng = np.random.default_rng(0)
+    g = df.GraphBuilder("g")
+    x = ops.matmul(g.input("x", df.float32, (6, 16)), g.parameter("body", rng.normal(size=(16, 16)).astype("f4")))
+    ones, zeros = (g.parameter(f"norm.{i}", np.full(16, 1 - i, np.float32)) for i in range(2))
+    x = ops.layer_norm(x, ones, zeros)
+    head = g.parameter("last", rng.normal(size=(16, 3)).astype("f4"))
+    g.output("y", ops.add(ops.matmul(x, head), g.parameter("last.bias", np.zeros(3, np.float32))))
+    return df.Model(g.build())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: df.lora(df.quantize(model, 4, 16), rank=2, targets="*"),
+        lambda model: model.with_outputs("y"),
+        lambda model: model.replace("y", lambda v: ops.mul(v, 1.0)),
+        lambda model: model.freeze({"last": model.arrays()["last"]}),
+    ],
+    ids=["quantize", "with_outputs", "replace", "freeze"],
+)
+def test_a_changed_graph_trains(change):
+    batch = {"x": np.random.default_rng(1).normal(size=(6, 16)).astype(np.float32), "labels": np.arange(6) % 3}
+    with df.Trainer(change(normalized()), optimizer="sgd:lr=0.01") as trainer:
+        losses = [trainer.step(batch) for _ in range(4)]
+    assert losses[-1] < losses[0]
+
+
+def test_what_is_trained_stays():
+    """The last layer is not another one because its weight has few bits."""
+    with pytest.raises(
+        df.InputError, match=r"'head' stands for layers with weights of few bits.*quantize\(keep='head'\)"
+    ):
+        df.Trainer(df.quantize(normalized(), 4, 16), trainable="head")
+    model = df.quantize(normalized(), 4, 16, keep="head")
+    assert {"body.blocks", "last"} <= set(model.arrays())
+    with df.Trainer(model, trainable="head") as trainer:
+        assert trainer.trainable == ("last", "last.bias")
+    with pytest.raises(df.InputError, match=r"no product .* beside keep=\['body', 'last'\]"):
+        df.quantize(normalized(), keep=["body", "last"])
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
