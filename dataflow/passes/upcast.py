@@ -36,7 +36,7 @@ def upcast(graph: Graph, targets: Targets) -> Graph:
         graph: bound.
         targets: the devices and their kernels.
     """
-    return eliminate_dead_code(_upcast(graph, targets)) if _has_halves(graph) else graph
+    return eliminate_dead_code(_upcast(graph, targets), extras=False) if _has_halves(graph) else graph
 
 
 def _has_halves(graph: Graph) -> bool:

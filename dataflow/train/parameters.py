@@ -12,6 +12,7 @@ from ..host import checks
 from ..ir.graph import Graph
 from ..layers.layers import layers_of
 from ..model import Model, Parameter
+from ..ops.dynamic_shape import deferred
 
 _VIEWS = frozenset({"transpose", "reshape", "broadcast_to", "slice", "cast", "copy"})
 _NORM = re.compile(r"(^|[./_])((batch|layer|group|instance|rms)_?norm|norm|ln|bn)(_?\d+|_?f)?([./_]|$)", re.IGNORECASE)
@@ -133,9 +134,14 @@ def _last_layers(model: Model, names: set[str], pattern: str, count: int) -> set
     """What is first read by the ``count`` last nodes with a weight of rank two or more, or after them.
 
     Raises:
-        InputError: the weight of one of these is quantized.
+        InputError: the weight of one of these is quantized, or the graph isn't known yet.
     """
     graph = model.graph
+    if any(node.op is deferred for node in graph.nodes):
+        raise InputError(
+            f"trainable pattern {pattern!r}: the model is converted anew for each form of its inputs, so that its last "
+            "layers aren't known before; name parameters"
+        )
     readers = {name: positions for name, positions in readers_of(graph).items() if name in names}
     rank = {value.name: value.type.rank for value in graph.initializers}
     index = {node: position for position, node in enumerate(graph.nodes)}

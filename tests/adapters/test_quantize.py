@@ -169,15 +169,18 @@ def test_a_device_without_the_product_gets_floats_once():
     np.testing.assert_allclose(results(df.Model(expanded)), results(model), atol=1e-6)
 
 
-def normalized():
+def normalized(dtype=np.float32):
     """A layer norm between two products; gradients read what it computes beside its result."""
     rng = np.random.default_rng(0)
     g = df.GraphBuilder("g")
-    x = ops.matmul(g.input("x", df.float32, (6, 16)), g.parameter("body", rng.normal(size=(16, 16)).astype("f4")))
-    ones, zeros = (g.parameter(f"norm.{i}", np.full(16, 1 - i, np.float32)) for i in range(2))
+    x = ops.matmul(
+        g.input("x", getattr(df, np.dtype(dtype).name), (6, 16)),
+        g.parameter("body", rng.normal(size=(16, 16)).astype(dtype)),
+    )
+    ones, zeros = (g.parameter(f"norm.{i}", np.full(16, 1 - i, dtype)) for i in range(2))
     x = ops.layer_norm(x, ones, zeros)
-    head = g.parameter("last", rng.normal(size=(16, 3)).astype("f4"))
-    g.output("y", ops.add(ops.matmul(x, head), g.parameter("last.bias", np.zeros(3, np.float32))))
+    head = g.parameter("last", rng.normal(size=(16, 3)).astype(dtype))
+    g.output("y", ops.add(ops.matmul(x, head), g.parameter("last.bias", np.zeros(3, dtype))))
     return df.Model(g.build())
 
 
@@ -194,6 +197,14 @@ def normalized():
 def test_a_changed_graph_trains(change):
     batch = {"x": np.random.default_rng(1).normal(size=(6, 16)).astype(np.float32), "labels": np.arange(6) % 3}
     with df.Trainer(change(normalized()), optimizer="sgd:lr=0.01") as trainer:
+        losses = [trainer.step(batch) for _ in range(4)]
+    assert losses[-1] < losses[0]
+
+
+def test_adapters_train_beside_normalizations_of_16_bits():
+    model = df.lora(normalized(np.float16), rank=2, targets="*")
+    batch = {"x": np.random.default_rng(1).normal(size=(6, 16)).astype(np.float16), "labels": np.arange(6) % 3}
+    with df.Trainer(model, optimizer="adamw:lr=0.01") as trainer:
         losses = [trainer.step(batch) for _ in range(4)]
     assert losses[-1] < losses[0]
 

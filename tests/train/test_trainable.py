@@ -120,3 +120,15 @@ def test_layers_around_frozen_weights_of_16_bits_train_as_around_float32(dtype):
         return [trainer.step(batch) for _ in range(5)]
 
     np.testing.assert_allclose(losses(dtype), losses(df.float32), 1e-6)
+
+
+@pytest.mark.parametrize("pattern", ["head", "last:2"])
+def test_last_layers_of_a_graph_that_waits_for_sizes_are_refused(pattern):
+    """One node stands for the whole graph then, and would make every parameter one of the last layer."""
+    g = df.GraphBuilder("g")
+    x = g.input("x", df.float32, (2, 3))
+    weights = [g.parameter(name, np.ones((3, 3), np.float32)) for name in ("first", "last")]
+    made = {"dtypes": (df.float32,), "shapes": ((2, 3),), "why": "a size is computed"}
+    g.output("y", g.add(df.ops.deferred, [x, *weights], made).outputs[0])
+    with pytest.raises(df.InputError, match=r"converted anew for each form of its inputs.*name parameters"):
+        select(df.Model(g.build()), pattern)
