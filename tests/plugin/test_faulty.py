@@ -33,7 +33,7 @@ MEMORY = {
     "reads_before": "(unaligned) the process was ended by SIGSEGV: a read, 4 bytes before x0",
     "overwrites_input": "x0 was changed: a kernel writes its results alone",
     "overwrites_and_restores": "ended by SIGSEGV: a write, 0 bytes inside x0",
-    "leaks": "(repeated) leaks: 64 bytes of memory are lost in each run",
+    "leaks": "bytes of memory are lost in each run",
     "leaks_pages": "bytes of memory are lost in each run",
     "leaks_files": "8 more files are open after each run: /dev/null",
     "frees_twice": "SIGABRT",

@@ -77,7 +77,7 @@ static inline float df_expm1_below_zero(float x) {
 static inline float df_log(float x) {
   int denormal = x < 0x1p-126f;
   float scaled = denormal ? x * 0x1p23f : x;
-  int32_t above = df_bits(scaled) - 0x3f3504f3; /* the bits of sqrt(1/2) */
+  int32_t above = (int32_t)((uint32_t)df_bits(scaled) - 0x3f3504f3u); /* the bits of sqrt(1/2) */
   float n = (float)((above >> 23) - (denormal ? 23 : 0));
   float f = df_float((above & 0x7fffff) + 0x3f3504f3) - 1.0f;
   float p = 0x1.147204p-4f;
