@@ -288,7 +288,7 @@ class Fit:
             order=self._order(self.mark.position),
             origin=_origin(trainer),
             algorithms=trainer.execution.algorithms.used,
-            optimizer=type(trainer.optimizer).__name__,
+            optimizer=trainer.updates.described,
             data=self.signature,
             freezing=trainer.freezing.state(),
             lr_factor=trainer.lr_factor,
@@ -327,9 +327,8 @@ class Fit:
             path, state = Path(resume), files.load(resume)
         trainer = self.trainer
         record = Record.of(state, path)
-        rule = trainer.optimizer
         slots = trainer.updates.all_slots()
-        record.check(state, path, trainer.model.graph, trainer.trainable, slots, type(rule).__name__)
+        record.check(state, path, trainer.model.graph, trainer.trainable, slots, trainer.updates.described)
         if record.batch_sizes.get("given") == self.given_batch_size:
             self.batch_size = record.batch_sizes.get("now", self.batch_size)
             self.next_batch_size = record.batch_sizes.get("next", self.batch_size)

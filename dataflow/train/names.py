@@ -6,6 +6,7 @@ Settings may stand behind each name: ``adamw:betas=(0.9,0.95)``, see ``host.sett
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -148,7 +149,23 @@ def _call(what: str, make: Any, settings: Mapping[str, Any]) -> Any:
     try:
         return make(**settings)
     except TypeError as error:
-        raise InputError(f"{what} can't be made with {dict(settings)}: {error}") from error
+        raise InputError(f"{what} can't be made with {dict(settings)}: {_misfit(make, settings) or error}") from error
+
+
+def _misfit(make: Any, settings: Mapping[str, Any]) -> str | None:
+    """Which settings are too many or missing, and which there are; None where it isn't that."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # of C
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    known = ", ".join(p.name for p in parameters) or "none"
+    unknown = [name for name in settings if name not in {p.name for p in parameters}]
+    missing = [p.name for p in parameters if p.default is p.empty and p.name not in settings]
+    if unknown:
+        return f"there is no setting {unknown[0]!r}; its settings: {known}"
+    return f"it needs the setting {missing[0]!r}; its settings: {known}" if missing else None
 
 
 def _imported(kind: str, text: str) -> Any:

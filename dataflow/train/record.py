@@ -38,7 +38,7 @@ class Record:
         order: what the order of the data depends on, beside the epoch.
         origin: what the bits of a result depend on, beside data and settings.
         algorithms: by node, see ``Algorithms``.
-        optimizer: name of its class; empty where an older version didn't say.
+        optimizer: names of its class and of its average's; empty where an older version didn't say.
         data: what tells the data from other data, see ``Dataset.signature``; empty likewise.
         freezing: see ``Freezing``; empty likewise.
         lr_factor: what callbacks multiplied the learning rate by.
@@ -118,7 +118,7 @@ class Record:
             graph: of the model.
             trainable: names of the parameters that this run trains.
             slots: the optimizer's tensors, by name.
-            optimizer: name of its class.
+            optimizer: as ``optimizer`` above.
         """
         types = {"parameters/" + value.name: value.type for value in graph.initializers}
         types |= {name: tensor.type for name, tensor in slots.items()}

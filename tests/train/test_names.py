@@ -124,8 +124,10 @@ def test_settings_stand_behind_any_name():
         names.optimizer("fixed:lr=1")
     with pytest.raises(df.InputError, match="metric 'largest' is an object already: k can't be set"):
         names.metric("largest:k=1")
-    with pytest.raises(df.InputError, match=r"loss 'mse' can't be made with \{'k': 1\}: .*'k'"):
+    with pytest.raises(df.InputError, match=r"loss 'mse' can't be made with \{'k': 1\}: .*'k'; its settings: weights"):
         names.loss("mse:k=1")
+    with pytest.raises(df.InputError, match="it needs the setting 'every'; its settings: every, factor, warmup"):
+        names.schedule("step")
 
 
 def test_objects_of_modules():

@@ -69,6 +69,13 @@ class Updates:
     slots: Mapping[str, Mapping[str, SlotTensor]]
 
     @property
+    def described(self) -> str:
+        """The names of the optimizer's class and of the average's: checkpoints of others don't fit."""
+        averages = [kind.rule.average for kind in self.kinds if isinstance(kind.rule, Averaged)]
+        name = type(self.rule).__name__
+        return f"{name} with {type(averages[0]).__name__}" if averages else name
+
+    @property
     def hyper_size(self) -> int:
         """Length of all hyperparameters."""
         return self.kinds[-1].stop
