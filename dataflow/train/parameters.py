@@ -130,6 +130,11 @@ def readers_of(graph: Graph) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
+def is_deferred(graph: Graph) -> bool:
+    """Whether a model is converted anew for each form of its inputs, so that its nodes aren't known before."""
+    return any(node.op is deferred for node in graph.nodes)
+
+
 def _last_layers(model: Model, names: set[str], pattern: str, count: int) -> set[str]:
     """What is first read by the ``count`` last nodes with a weight of rank two or more, or after them.
 
@@ -137,7 +142,7 @@ def _last_layers(model: Model, names: set[str], pattern: str, count: int) -> set
         InputError: the weight of one of these is quantized, or the graph isn't known yet.
     """
     graph = model.graph
-    if any(node.op is deferred for node in graph.nodes):
+    if is_deferred(graph):
         raise InputError(
             f"trainable pattern {pattern!r}: the model is converted anew for each form of its inputs, so that its last "
             "layers aren't known before; name parameters"

@@ -5,6 +5,7 @@ import pytest
 
 import dataflow as df
 from dataflow import ops
+from dataflow.train.optimizers.updates import resolve
 from dataflow.train.parameters import select
 
 
@@ -122,13 +123,27 @@ def test_layers_around_frozen_weights_of_16_bits_train_as_around_float32(dtype):
     np.testing.assert_allclose(losses(dtype), losses(df.float32), 1e-6)
 
 
-@pytest.mark.parametrize("pattern", ["head", "last:2"])
-def test_last_layers_of_a_graph_that_waits_for_sizes_are_refused(pattern):
-    """One node stands for the whole graph then, and would make every parameter one of the last layer."""
+def waiting():
+    """A model that is converted when its inputs come."""
     g = df.GraphBuilder("g")
     x = g.input("x", df.float32, (2, 3))
     weights = [g.parameter(name, np.ones((3, 3), np.float32)) for name in ("first", "last")]
     made = {"dtypes": (df.float32,), "shapes": ((2, 3),), "why": "a size is computed"}
     g.output("y", g.add(df.ops.deferred, [x, *weights], made).outputs[0])
+    return df.Model(g.build())
+
+
+@pytest.mark.parametrize("pattern", ["head", "last:2"])
+def test_last_layers_of_a_graph_that_waits_for_sizes_are_refused(pattern):
+    """One node stands for the whole graph then, and would make every parameter one of the last layer."""
     with pytest.raises(df.InputError, match=r"converted anew for each form of its inputs.*name parameters"):
-        select(df.Model(g.build()), pattern)
+        select(waiting(), pattern)
+
+
+def test_that_biases_are_not_known_before_sizes_is_said(caplog):
+    resolve(df.optim.AdamW(), waiting(), ["first", "last"], {}, lambda rule: rule)
+    assert "all parameters decay" in caplog.text
+    caplog.clear()
+    resolve(df.optim.AdamW(no_decay=()), waiting(), ["first", "last"], {}, lambda rule: rule)
+    resolve(df.optim.AdamW(weight_decay=0.0), waiting(), ["first", "last"], {}, lambda rule: rule)
+    assert not caplog.text

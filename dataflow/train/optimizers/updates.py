@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import InputError
 from ...ir.types import TensorType
 from ...model import Model
-from ..parameters import matching, nearest, positioned
+from ..parameters import is_deferred, matching, nearest, positioned
 from ..tied_weights import Tie
 from .averages import Average, Averaged
 from .groups import Group, changed, check_grouped
@@ -165,6 +165,11 @@ def resolve(
         raise InputError("groups freeze every parameter that is trained; leave some to be trained from the first step")
     if still:
         _log.info("%d biases and parameters of normalizations don't decay; no_decay=() lets all decay", still)
+    elif getattr(rule, "no_decay", ()) and getattr(rule, "weight_decay", 0.0) and is_deferred(model.graph):
+        _log.warning(
+            "all parameters decay: the model is converted anew for each form of its inputs, and which are biases or of "
+            "normalizations isn't known before; name them in no_decay="
+        )
     numbers = {key: number for number, key in enumerate(kinds)}
     kind_of = {name: numbers[key] for name, key in keys.items()}
     slots = {name: _slots(kinds[key].rule, name, model.parameters[name].type) for name, key in keys.items()}
