@@ -38,14 +38,16 @@ def test_threads_in_reverse_order_give_the_same(op, standin, standin_registry):
 
 # Ops without a kernel for CUDA, which run on the CPU beside it.
 ON_THE_CPU = {
-    "bitcast", "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "cofactor", "cumprod", "det", "dequantize",
-    "dft", "dynamic_quantize", "find", "grid_sample", "grid_sample_grad_grid", "grid_sample_grad_input",
+    "bitcast", "bitwise_and", "bitwise_or", "bitwise_xor", "bit_shift", "cofactor", "ctc_loss", "ctc_loss_grad",
+    "cumprod", "det", "dequantize", "dft", "dynamic_quantize", "find", "grid_sample", "grid_sample_grad_grid",
+    "grid_sample_grad_input",
     "linear_recurrence",
     "max_roi_pool", "max_roi_pool_grad", "mersenne_uniform", "non_max_suppression", "quantize", "roi_align",
     "roi_align_grad",
     "tree_ensemble",
     "unique",
 }  # fmt: skip
+COMPUTED_AGAIN = {"batch_norm_train": 5}  # what inputs from this one on hold, a card computes from the others
 ON_THE_CPU_IN_DOUBLE = {"cumsum", "scatter_elements", "topk"}
 
 
@@ -55,6 +57,8 @@ def test_cuda_takes_what_the_cpu_takes(standin_registry):
     kernels = standin_registry.kernels
     for sample in SAMPLES:
         if sample.op.name not in kernels["cuda"] and (sample.op.decompose is not None or sample.op.name in ON_THE_CPU):
+            continue
+        if len(sample.inputs) > COMPUTED_AGAIN.get(sample.op.name, len(sample.inputs)):
             continue
         given = [o.dtype for o in sample.inputs if o is not None]
         if sample.op.name in ON_THE_CPU_IN_DOUBLE and given[0] == df.float64:
