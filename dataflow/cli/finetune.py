@@ -89,7 +89,7 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     rename = renames(options.renames)
     validation = None if options.val is None else Dataset(options.val, rename=rename, **options.reading)
     callbacks: list[Callback | str] = [*options.callbacks]
-    leads = trainer.collectives is None or trainer.collectives.rank == 0
+    leads = trainer.leads
     if options.log is not None and leads:
         log = CSV if options.log.endswith(".csv") else JSONLines
         callbacks.append(log(options.log, append=options.resume is not None))
@@ -128,11 +128,12 @@ def finetune(model: Model, write: Callable[[Model], None], options: Options) -> 
     }
 
 
-def find_lr(model: Model, options: Options) -> RateCurve:
-    """The sweep of learning rates for these options; raises InputError as ``finetune``."""
+def find_lr(model: Model, options: Options) -> RateCurve | None:
+    """The sweep of learning rates for these options; raises InputError and gives None as ``finetune``."""
     _, trainer, dataset = _prepared(model, options)
     with trainer:
-        return trainer.find_lr(dataset, batch_size=options.batch_size)
+        curve = trainer.find_lr(dataset, batch_size=options.batch_size)
+    return curve if trainer.leads else None
 
 
 def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:

@@ -202,6 +202,8 @@ def finetune(model: str, target: str | None, force: bool, as_json: bool, **optio
     given = Options(execution=how, reading=reading, adapters=adapters, optimizer=optimizer, **options)
     if target is None or optimizer["find_lr"]:
         curve = find_lr(loaded, given)
+        if curve is None:
+            return  # another process prints
         if as_json:
             print_json({"suggestion": curve.suggestion, "rates": curve.rates, "losses": curve.losses})
         else:

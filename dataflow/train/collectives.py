@@ -147,9 +147,8 @@ def threads_of(collectives: Collectives | None, threads: int | None) -> int | No
 
 def check_alike(collectives: Collectives, settings: Mapping[str, Any]) -> None:
     """Raises InputError where the processes don't train the same model in the same manner."""
-    own = {name: str(value) for name, value in settings.items()}
-    for name in own:
-        texts = collectives.gather(own[name])
+    for name, value in settings.items():
+        texts = collectives.gather(str(value))
         other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
         if other is not None:
             shown = f"{texts[0][:200]} in rank 0, {texts[other][:200]} in rank {other}"

@@ -93,8 +93,7 @@ class Fit:
         self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
         self.given_batch_size = self.next_batch_size = batch_size  # callbacks change the next one
         self.callbacks, self.saving, self.early_stop = callbacks, saving, early_stop
-        self.leads = trainer.collectives is None or trainer.collectives.rank == 0  # writes and shows
-        self.progress = progress(shown if self.leads else False)
+        self.progress = progress(shown if trainer.leads else False)
         self.history = History()
         self.mark = Mark(0, 0, trainer.means())
         self.saved: Mark | None = None
@@ -115,7 +114,11 @@ class Fit:
     def run(self, resume: str | Path | None) -> History:
         """The figures of the run, gone on from a checkpoint where ``resume`` says so."""
         try:
-            with contextlib.nullcontext() if self.saving is None or not self.leads else files.Claim(self.saving.folder):
+            with (
+                contextlib.nullcontext()
+                if self.saving is None or not self.trainer.leads
+                else files.Claim(self.saving.folder)
+            ):
                 return self._run(resume)
         except BaseException as error:
             if self.trainer.collectives is not None:
@@ -124,7 +127,7 @@ class Fit:
 
     def _run(self, resume: str | Path | None) -> History:
         self._begin(resume)
-        if self.leads:
+        if self.trainer.leads:
             _log.info("%s", self.trainer.described())
         self.progress.begin(
             self.epochs, self.data.count(self.batch_size, training=True), self.mark.epoch, self.mark.position
@@ -261,7 +264,7 @@ class Fit:
 
     def _save(self) -> None:
         assert self.saving is not None
-        if not self.leads:
+        if not self.trainer.leads:
             self.saved = self.mark
             return
         trainer = self.trainer

@@ -164,6 +164,11 @@ class Stepper(Evaluator):
         return self._pending
 
     @property
+    def leads(self) -> bool:
+        """Whether this process writes and shows: the only one, or that of rank 0."""
+        return self.collectives is None or self.collectives.rank == 0
+
+    @property
     def gradient_weight(self) -> float:
         """By which gradients are divided: of the logical batch so far, or of the last; 0 where there is none."""
         return self._sums[1] if self._pending else self._last_weight
