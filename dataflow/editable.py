@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -91,12 +92,10 @@ class Editable:
         for name in names:
             self._value(name)  # or it isn't there
         found = {name: own[name] for name in names}
-        reduced = Graph(graph.inputs, found, graph.nodes, graph.initializers, graph.states, graph.name)
-        reduced = eliminate_dead_code(reduced, extras=False)
+        reduced = eliminate_dead_code(dataclasses.replace(graph, outputs=found), extras=False)
         read = {v for node in reduced.nodes for v in _reads(node)} | set(reduced.outputs.values())
         inputs = tuple(value for value in reduced.inputs if value in read)
-        kept = Graph(inputs, reduced.outputs, reduced.nodes, reduced.initializers, reduced.states, reduced.name)
-        return self.edited(kept, (), (), reduced=True)
+        return self.edited(dataclasses.replace(reduced, inputs=inputs), (), (), reduced=True)
 
     def append(self, name: str, build: Build, of: str | None = None) -> Any:
         """A model with one more output.

@@ -14,7 +14,7 @@ from ...host import checks
 from ...ir.builder import GraphBuilder
 from ...ir.types import float32
 from ...ir.value import Value
-from .groups import DECAYED, Grouped
+from .groups import DECAYED, Decaying, Grouped
 from .protocol import Schedule, check_betas, check_numbers, check_positive
 from .terms import decayed_gradient, scalars, span, square, toward
 
@@ -121,7 +121,7 @@ class Adam(Grouped):
 
 
 @dataclass(frozen=True)
-class Adamax(Grouped):
+class Adamax(Decaying):
     """Adam by the infinity norm (Kingma and Ba 2015, section 7), as torch.optim.Adamax; attributes as of Adam."""
 
     lr: float = 2e-3
@@ -131,7 +131,6 @@ class Adamax(Grouped):
     schedule: Schedule | str | None = None
 
     slots = ("m", "largest")
-    hyper_size = 2
 
     def __post_init__(self) -> None:
         check_numbers("Adamax", lr=self.lr, weight_decay=self.weight_decay)
@@ -140,7 +139,7 @@ class Adamax(Grouped):
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[lr / (1 - beta1^step), weight_decay]."""
-        return np.array([lr / (1.0 - self.betas[0] ** step), self.weight_decay], np.float32)
+        return super().hyper(step, lr / (1.0 - self.betas[0] ** step))
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

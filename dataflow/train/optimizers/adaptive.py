@@ -12,13 +12,13 @@ from ... import ops
 from ...host import checks
 from ...ir.builder import GraphBuilder
 from ...ir.value import Value
-from .groups import Grouped
+from .groups import Decaying
 from .protocol import Schedule, Slot, check_numbers, check_positive, check_shares
 from .terms import decayed_gradient, scalars, square, toward
 
 
 @dataclass(frozen=True)
-class RMSprop(Grouped):
+class RMSprop(Decaying):
     """Gradients over the square root of their mean square (Hinton 2012), as torch.optim.RMSprop; centered after Graves.
 
     Attributes:
@@ -39,8 +39,6 @@ class RMSprop(Grouped):
     centered: bool = False
     schedule: Schedule | str | None = None
 
-    hyper_size = 2
-
     def __post_init__(self) -> None:
         check_numbers("RMSprop", lr=self.lr, weight_decay=self.weight_decay, momentum=self.momentum)
         check_positive("RMSprop", epsilon=self.epsilon)
@@ -51,10 +49,6 @@ class RMSprop(Grouped):
     def slots(self) -> tuple[str, ...]:
         """The mean square, and where they are asked for the mean and the velocity."""
         return ("v", *(("mean",) if self.centered else ()), *(("velocity",) if self.momentum else ()))
-
-    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
-        """[lr, weight_decay]."""
-        return np.array([lr, self.weight_decay], np.float32)
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
@@ -76,7 +70,7 @@ class RMSprop(Grouped):
 
 
 @dataclass(frozen=True)
-class Adagrad(Grouped):
+class Adagrad(Decaying):
     """Gradients by the square root of the sum of their squares (Duchi et al. 2011), as torch.optim.Adagrad.
 
     Attributes:
@@ -95,8 +89,6 @@ class Adagrad(Grouped):
     epsilon: float = 1e-10
     schedule: Schedule | str | None = None
 
-    hyper_size = 2
-
     def __post_init__(self) -> None:
         check_numbers("Adagrad", lr=self.lr, weight_decay=self.weight_decay, lr_decay=self.lr_decay, start=self.start)
         check_positive("Adagrad", epsilon=self.epsilon)
@@ -108,7 +100,7 @@ class Adagrad(Grouped):
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[lr of this step, weight_decay]."""
-        return np.array([lr / (1.0 + (step - 1) * self.lr_decay), self.weight_decay], np.float32)
+        return super().hyper(step, lr / (1.0 + (step - 1) * self.lr_decay))
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
@@ -121,7 +113,7 @@ class Adagrad(Grouped):
 
 
 @dataclass(frozen=True)
-class Adadelta(Grouped):
+class Adadelta(Decaying):
     """Steps in the parameter's own unit (Zeiler 2012), as torch.optim.Adadelta.
 
     Attributes:
@@ -139,16 +131,11 @@ class Adadelta(Grouped):
     schedule: Schedule | str | None = None
 
     slots = ("v", "steps")
-    hyper_size = 2
 
     def __post_init__(self) -> None:
         check_numbers("Adadelta", lr=self.lr, weight_decay=self.weight_decay)
         check_positive("Adadelta", epsilon=self.epsilon)
         check_shares("Adadelta", rho=self.rho)
-
-    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
-        """[lr, weight_decay]."""
-        return np.array([lr, self.weight_decay], np.float32)
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from ...errors import InputError
 from ...host import checks
 from ...host.numbers import integer
@@ -86,6 +88,21 @@ class Grouped:
     groups: Sequence[Group] = ()
     no_decay: Sequence[str] = ()
     layer_decay: float = 1.0
+
+
+class Decaying(Grouped):
+    """An optimizer whose update reads the rate and the decay alone."""
+
+    weight_decay: float
+
+    @property
+    def hyper_size(self) -> int:
+        """Two numbers."""
+        return 2
+
+    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
+        """[lr, weight_decay]: (2,) float32."""
+        return np.array([lr, self.weight_decay], np.float32)
 
 
 def check_grouped(rule: Any) -> tuple[tuple[Group, ...], tuple[str, ...], float]:

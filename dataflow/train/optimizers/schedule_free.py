@@ -15,7 +15,7 @@ import numpy as np
 from ... import ops
 from ...ir.builder import GraphBuilder
 from ...ir.value import Value
-from .groups import DECAYED, Grouped
+from .groups import DECAYED, Decaying, Grouped
 from .protocol import Schedule, Slot, check_betas, check_numbers, check_positive, check_shares, scalar
 from .terms import scalars, scaled, square, toward
 
@@ -85,7 +85,7 @@ class ScheduleFreeAdamW(Grouped):
 
 
 @dataclass(frozen=True)
-class ScheduleFreeSGD(Grouped):
+class ScheduleFreeSGD(Decaying):
     """Schedule-free gradient descent; needs no schedule but a warm-up. Keeps z and x beside the parameter.
 
     Attributes:
@@ -101,15 +101,10 @@ class ScheduleFreeSGD(Grouped):
     schedule: Schedule | str | None = None
 
     slots = _SEQUENCES
-    hyper_size = 2
 
     def __post_init__(self) -> None:
         check_numbers("ScheduleFreeSGD", lr=self.lr, weight_decay=self.weight_decay)
         check_shares("ScheduleFreeSGD", momentum=self.momentum)
-
-    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
-        """[lr, weight_decay]."""
-        return np.array([lr, self.weight_decay], np.float32)
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from ... import ops
 from ...errors import InputError
 from ...ir.builder import GraphBuilder
 from ...ir.value import Value
-from .groups import Grouped
+from .groups import Decaying
 from .protocol import Schedule, check_numbers
 
 
 @dataclass(frozen=True)
-class SGD(Grouped):
+class SGD(Decaying):
     """Gradient descent with momentum, as torch.optim.SGD with dampening 0; decay is added to the gradient.
 
     Attributes:
@@ -43,15 +40,6 @@ class SGD(Grouped):
     def slots(self) -> tuple[str, ...]:
         """The velocity, where there is momentum."""
         return ("velocity",) if self.momentum else ()
-
-    @property
-    def hyper_size(self) -> int:
-        """Two numbers."""
-        return 2
-
-    def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
-        """[lr, weight_decay]."""
-        return np.array([lr, self.weight_decay], np.float32)
 
     def build(
         self, g: GraphBuilder, param: Value, grad: Value, slots: Sequence[Value], hyper: Value, scale: Value
