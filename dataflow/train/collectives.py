@@ -47,7 +47,11 @@ class Collectives(Protocol):
     local: int
 
     def sum(self, array: Array) -> None:
-        """Replaces a contiguous array by the sum over all processes, with the same bits in each."""
+        """Replaces an array by the sum over all processes, with the same bits in each.
+
+        Args:
+            array: contiguous, of float32 or float64, of one shape and dtype in all of them.
+        """
 
     def gather(self, text: str) -> list[str]:
         """The texts of all processes, by rank."""
@@ -106,6 +110,7 @@ class MPI:
 
 
 Parallel = Union[Literal["data"], Collectives, None]
+"""How a Trainer shares its batches out: through MPI, through other collectives, or not at all."""
 
 
 def collectives_of(parallel: Parallel) -> Collectives | None:
@@ -156,7 +161,12 @@ def check_alike(collectives: Collectives, settings: Mapping[str, Any]) -> None:
 
 
 def share_of(collectives: Collectives, batch: Batch) -> tuple[Batch, bool]:
-    """The samples of this process, and whether they count: one without a share gets a sample that doesn't."""
+    """The samples of this process, and whether they count: one without a share gets a sample that doesn't.
+
+    Args:
+        collectives: the processes.
+        batch: of all of them, at least one sample.
+    """
     rank, size, samples = collectives.rank, collectives.size, batch.size
     begin, end = rank * samples // size, (rank + 1) * samples // size
     rows = slice(begin, end) if end > begin else slice(0, 1)
