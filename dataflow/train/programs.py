@@ -97,7 +97,6 @@ class Programs:
         self._trained = Trained(self.engine, self._graph, updates, trainable, statistics, ties)
         self._frozen: frozenset[str] = frozenset()  # parameters
         self._kept: _Kept | None = None
-        self._resolved: Graph | None = None  # the graph of the first program, which showed what is trained
         self._squares: float | None = 0.0  # of the accumulators: the sum after the last micro-batch; None: to be made
 
     # ---- a training step ------------------------------------------------------------------------------
@@ -320,10 +319,7 @@ class Programs:
         given = batch
         if self._dropout is not None:
             batch = {**batch, KEY_INPUT: np.array([self._dropout, draw], np.uint64)}
-        if self._trained.owners is None:
-            self._resolve(given)
-
-        resolved, self._resolved = self._resolved, None
+        resolved = self._resolve(given) if self._trained.owners is None else None
 
         def make(sizes: Mapping[str, int]) -> Graph:
             if resolved and first and not values and not self._frozen:
@@ -363,14 +359,15 @@ class Programs:
             self._trained.reached = joint.reached
         return joint.graph
 
-    def _resolve(self, batch: Mapping[str, Array]) -> None:
-        """Decides where the tensors lie that training changes, from the first micro-batch."""
+    def _resolve(self, batch: Mapping[str, Array]) -> Graph:
+        """Decides where the tensors lie that training changes, from the joint graph of a first micro-batch."""
         self.engine.forget_programs()  # made before it was known what changes, and where that lies
         sizes = sizes_of(self._graph, {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs})
-        graph = self._resolved = self._joint(batch, sizes, True)
+        graph = self._joint(batch, sizes, True)
         on_host = all(memory == HOST for memory in self.engine.devices.memories.values())
         mutable = self._trained.changed()
         self._trained.resolve(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
+        return graph
 
     def _program(
         self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Callable[[Mapping[str, int]], Graph]
