@@ -292,8 +292,7 @@ def test_closed_rows_infinities_and_nan_are_as_one_by_one(n, safe):
 def test_lower_precision_is_taken_where_it_is_allowed(precision, error, m, n, d):
     """Relative to the largest; gradients too. Without AMX tiles all are float32.
 
-    Gradients read the log of the sums, which is rounded to 2.4e-7 where it is from 4 to 8, and so are all weights by as
-    much of themselves; the scores add as much again.
+    Weights are off by the rounding of the scores, which is 2.4e-7 where they are from 4 to 8.
     """
     shapes = [(2, m, d), (2, d, n), (2, n, d)]
     g = df.GraphBuilder()
@@ -312,6 +311,28 @@ def test_lower_precision_is_taken_where_it_is_allowed(precision, error, m, n, d)
         assert np.abs(found[name] - array).max() <= error * np.abs(array).max(), name
     for name, array in session.run(feeds).items():
         np.testing.assert_array_equal(array, found[name])
+
+
+def test_weights_of_large_scores_are_as_exact_in_gradients():
+    """The log of the sums is rounded by 6e-5 where it is 1,000, which the weights must not be off by.
+
+    The operands are of few bits, so that the scores have no error; keys differ little, so that many have a weight.
+    """
+    g = df.GraphBuilder()
+    q, kt, v, dy = operands(g, (40, 16), (16, 70), (70, 32), (40, 32))
+    y, logsum = g.add(ops.attention, [q, kt, v], {"scale": 2.0}).outputs
+    g.output("logsum", logsum)
+    for name, value in zip("qkv", ops.attention_grad(dy, y, logsum, q, kt, v, scale=2.0), strict=True):
+        g.output(name, value)
+    graph = g.build()
+    feeds = {name: np.round(array * 8) for name, array in feeds_of(graph).items()}
+    feeds["x1"][:] = feeds["x1"][:, :1]
+    feeds["x1"][:, ::3] += np.arange(24, dtype=np.float32) / 64
+    exact = evaluate(graph, feeds, dtype=np.float64)
+    assert exact["logsum"].max() > 500
+    found = df.Session(graph, devices=["cpu"], threads=1).run(feeds)
+    for name in "kv":
+        assert np.abs(found[name] - exact[name]).max() <= 1e-6 * np.abs(exact[name]).max(), name
 
 
 @given(

@@ -139,10 +139,13 @@ static void run_task(void *context, int64_t entry, int64_t count, int32_t worker
       df_attention_row row = {.scores = s + r * p->scores_row, .n = p->n, .scale = run->scale};
       if (p->masked)
         df_attention_mask(&row, mask.at + i * mask.row, mask.column, mask_row);
-      const float delta = DF_NAME(df_attention_dot)(dy.at + i * dy.row, dy.column, y.at + i * y.row,
-                                                    y.column, p->e);
-      DF_NAME(df_attention_errors)(&row, ds + r * p->scores_row, run->in[LOGSUM][entry * p->m + i],
-                                   delta, run->safe);
+      float *errors_row = ds + r * p->scores_row;
+      df_attention_mean mean = DF_NAME(df_attention_reweigh)(
+          &row, errors_row, run->in[LOGSUM][entry * p->m + i], run->safe);
+      if (!mean.known)
+        mean.delta = DF_NAME(df_attention_dot)(dy.at + i * dy.row, dy.column, y.at + i * y.row,
+                                               y.column, p->e);
+      DF_NAME(df_attention_errors)(&row, errors_row, mean);
     }
     const int32_t more = first > 0;
     const int last = rows < p->rows;

@@ -106,12 +106,18 @@ float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_su
   return (float)(carried * inverse);
 }
 
-void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum, float delta,
-                                  int safe) {
-  const df_vec scale = vec_splat(row->scale), base = vec_splat(logsum), mean = vec_splat(delta);
+/* Whether weights of e^(s - logsum) sum to 1 but for the rounding of logsum and of the scores. */
+static int sums_to_one(float sum, float logsum) {
+  return fabsf(sum - 1.0f) <= fminf(0.5f, 0x1p-18f * (16.0f + fabsf(logsum)));
+}
+
+df_attention_mean DF_NAME(df_attention_reweigh)(const df_attention_row *row, const float *ds,
+                                                float logsum, int safe) {
+  const df_vec scale = vec_splat(row->scale), base = vec_splat(logsum);
   const df_vec same = vec_splat(row->mask && !row->mask_step ? *row->mask : 0.0f);
   const float *mask = row->mask_step ? row->mask : NULL;
   float *s = row->scores;
+  df_vec sums = vec_zero(), weighted = vec_zero();
   for (int64_t i = 0; i < row->n; i += DF_LANES) { /* behind the row is space for whole vectors */
     const int64_t some = df_min(DF_LANES, row->n - i);
     const df_vec added = mask ? vec_load_partial(mask + i, some) : same;
@@ -120,7 +126,25 @@ void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float 
     if (safe)
       p = vec_max(p, vec_zero()); /* which leaves a NaN out */
     vec_store(s + i, p);
-    vec_store(ds + i, p * (vec_load(ds + i) - mean) * scale);
+    if (some < DF_LANES)
+      p = vec_load_partial(s + i, some);
+    sums += p;
+    weighted += p * vec_load_partial(ds + i, some);
+  }
+  const float sum = vec_sum(sums);
+  if (!sums_to_one(sum, logsum))
+    return (df_attention_mean){.factor = 1.0f};
+  return (df_attention_mean){.factor = 1.0f / sum, .delta = vec_sum(weighted) / sum, .known = 1};
+}
+
+void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, df_attention_mean mean) {
+  const df_vec scale = vec_splat(row->scale), factor = vec_splat(mean.factor);
+  const df_vec delta = vec_splat(mean.delta);
+  float *s = row->scores;
+  for (int64_t i = 0; i < row->n; i += DF_LANES) {
+    const df_vec p = vec_load(s + i) * factor;
+    vec_store(s + i, p);
+    vec_store(ds + i, p * (vec_load(ds + i) - delta) * scale);
   }
 }
 

@@ -25,11 +25,22 @@ typedef struct df_attention_sum {
  * does, with its last block. */
 float DF_NAME(df_attention_weights)(const df_attention_row *row, df_attention_sum *sum, int last);
 
-/* Scores -> weights e^(s - logsum), and |ds|, in which their gradients stand, -> the gradients of
- * what the scores were before they were scaled: scale * weight * (ds - delta). |safe|: a weight
- * that is NaN is 0. */
-void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, float logsum, float delta,
-                                  int safe);
+/* What the weights e^(s - logsum) of a row are multiplied by, and the mean of their gradients. */
+typedef struct df_attention_mean {
+  float factor, delta;
+  int known; /* delta */
+} df_attention_mean;
+
+/* Scores -> weights e^(s - logsum); |ds| are their gradients. Where the weights sum to 1 but for
+ * rounding, they are to be divided by their sum, and delta is the mean of |ds| by them: then the
+ * error of weights is that of scores, not of logsum, and what all of |ds| have in common cancels.
+ * |safe|: a weight that is NaN is 0. */
+df_attention_mean DF_NAME(df_attention_reweigh)(const df_attention_row *row, const float *ds,
+                                                float logsum, int safe);
+
+/* Weights and |ds|, in which their gradients stand, -> weights times the factor, and the gradients
+ * of what the scores were before they were scaled: scale * weight * (ds - delta). */
+void DF_NAME(df_attention_errors)(const df_attention_row *row, float *ds, df_attention_mean mean);
 
 /* Sum of x[i * x_step] y[i * y_step]. */
 float DF_NAME(df_attention_dot)(const float *x, int64_t x_step, const float *y, int64_t y_step,
