@@ -1,4 +1,4 @@
-"""Graph -> Graph without nodes whose result is their operand: inactive dropout, and views of the same shape."""
+"""Graph -> Graph without nodes whose result is their operand: inactive dropout, empty pads, views of one shape."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..ir.operand import is_contiguous
 from ..ir.rewrite import rewrite
 from ..ir.types import contiguous_strides
 from ..ir.value import Value
+from ..ops.shape import pad
 from .dropout import is_inactive
 
 
@@ -29,7 +30,7 @@ def remove_identities(graph: Graph) -> Graph:
 
 
 def _is_identity(node: Node) -> bool:
-    if is_inactive(node):
+    if is_inactive(node) or (node.op is pad and not any(node.attributes["pads"])):
         return True
     x, y = node.inputs[0] if node.inputs else None, node.outputs[0]
     if node.op.view is None or node.op.effects != "none" or x is None or y is None or x.type != y.type:

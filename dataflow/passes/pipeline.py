@@ -12,6 +12,7 @@ from ..ir.graph import Graph, Node
 from ..ir.kernel import Kernel, Targets
 from ..ir.op import AnyOp
 from .constant_folding import fold
+from .conv_pads import pad_in_convs
 from .dead_code import eliminate_dead_code
 from .fold_affine import fold_affine
 from .fuse import fuse
@@ -78,6 +79,7 @@ def _of_floats(at: Context) -> list[AnyOp]:
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("identities", "differentiate", lambda graph, at: remove_identities(graph)),
+    Pass("conv_pads", "differentiate", lambda graph, at: pad_in_convs(graph, at.mutable)),
     Pass("padding_taps", "differentiate", lambda graph, at: drop_padding_taps(graph)),
     # Before gradients are built: these are then computed in float32 too, and fused as those of float32 are.
     Pass("upcast", "differentiate", lambda graph, at: upcast(graph, at.targets)),
@@ -91,6 +93,7 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     Pass("squares", "differentiate", lambda graph, at: multiply_squares(graph, at.mutable)),  # after norms'
     Pass("identities", "simplify", lambda graph, at: remove_identities(graph)),
+    Pass("conv_pads", "simplify", lambda graph, at: pad_in_convs(graph, at.mutable)),
     Pass("dead_code", "simplify", lambda graph, at: eliminate_dead_code(graph)),
     Pass("padding_taps", "simplify", lambda graph, at: drop_padding_taps(graph)),
     Pass("upcast", "simplify", lambda graph, at: upcast(graph, at.targets)),

@@ -26,6 +26,7 @@ def graph_of(change):
         lambda x: ops.broadcast_to(x, shape=SHAPE),
         lambda x: ops.slice(x, starts=(0, 0, 0), stops=SHAPE, steps=(1, 1, 1)),
         lambda x: ops.dropout(x, None, ratio=0.5),
+        lambda x: ops.pad(x, pads=(0,) * 6, mode="reflect"),
     ],
 )
 def test_what_does_nothing_goes(change):
@@ -39,6 +40,7 @@ def test_what_does_nothing_goes(change):
         lambda x: ops.transpose(x, perm=(0, 2, 1)),
         lambda x: ops.slice(x, starts=(1, 0, 0), stops=(-1, 1, 3), steps=(-1, 1, 1)),
         lambda x: ops.transpose(ops.reshape(x, shape=(3, 2)), perm=(1, 0)),
+        lambda x: ops.pad(x, pads=(0, 0, -1, 0, 0, 1)),
     ],
 )
 def test_what_does_something_stays(change):
