@@ -42,6 +42,9 @@ def _convolutions() -> list[Sample]:
         ((1, 20, 5, 6, 7), (24, 20, 3, 2, 3), {"strides": (2, 1, 2), "pads": (1, 1, 0, 0, 0, 2)}),
         ((3, 18, 120, 120), (17, 18, 2, 2), {"strides": (2, 2)}),
         ((2, 33, 12, 12), (35, 33, 3, 3), {"pads": (0, 2, 1, 1)}),
+        ((2, 19, 5, 6), (19, 1, 5, 3), {"groups": 19, "pads": (2, 1, 2, 1)}),
+        ((1, 16, 27, 24), (16, 1, 5, 5), {"groups": 16, "strides": (2, 2), "dilations": (2, 1), "pads": (4, 1, 3, 2)}),
+        ((1, 17, 120, 5), (17, 1, 2, 5), {"groups": 17, "strides": (3, 1), "pads": (0, 2, 1, 2)}),
     )  # fmt: skip
     for image, weight, given in windows:
         spatial = len(image) - 2

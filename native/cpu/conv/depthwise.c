@@ -12,6 +12,7 @@
 #include "conv/depthwise.h"
 #include "conv/common.h"
 #include "conv/depthwise_3x3.h"
+#include "conv/depthwise_channels.h"
 #include "simd/vector.h"
 
 enum {
@@ -286,6 +287,45 @@ static void do_plane(const planes *j, int64_t plane) {
   }
 }
 
+/* The planes from |plane| on, of the channels of one image, by vectors of channels. */
+static df_depthwise_channels channels_of(const planes *j, int64_t plane, int64_t count) {
+  const df_depthwise *d = j->d;
+  const axis *down = &j->s.down, *across = &j->s.across;
+  const int64_t channel = plane % d->conv.groups;
+  return (df_depthwise_channels){.x = d->source + plane * down->in * across->in,
+                                 .out = d->out + plane * down->out * across->out,
+                                 .weight = d->weight + channel * down->kernel * across->kernel,
+                                 .bias = d->bias ? d->bias + channel : NULL,
+                                 .channels = count,
+                                 .relu = d->relu,
+                                 .reversed = j->reversed,
+                                 .three = is_three(j),
+                                 .in = {down->in, across->in},
+                                 .out_size = {down->out, across->out},
+                                 .kernel = {down->kernel, across->kernel},
+                                 .stride = {down->stride, across->stride},
+                                 .pad = {down->pad, across->pad},
+                                 .dilation = {down->dilation, across->dilation}};
+}
+
+static int by_channels(const planes *j) {
+  const df_depthwise_channels t = channels_of(j, 0, DF_LANES);
+  return j->inner == 1 && j->outs == 1 && !j->d->add && j->s.down.up == 1 && j->s.across.up == 1 &&
+         DF_NAME(df_depthwise_channels_takes)(&t);
+}
+
+/* Vectors of channels, numbered through the images. */
+static void run_channels(const void *context, int64_t begin, int64_t end) {
+  const planes *j = context;
+  const int64_t groups = j->d->conv.groups, vectors = df_divide_up(groups, DF_LANES);
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t channel = i % vectors * DF_LANES;
+    const df_depthwise_channels t =
+        channels_of(j, i / vectors * groups + channel, df_min(DF_LANES, groups - channel));
+    DF_NAME(df_depthwise_channels_run)(&t);
+  }
+}
+
 static void run_planes(const void *context, int64_t begin, int64_t end) {
   const planes *j = context;
   const int three = is_three(j);
@@ -301,7 +341,12 @@ static void run(const df_call *call, const planes *j) {
   int64_t count = conv->batch * conv->groups * j->outs;
   int64_t work = conv->batch * conv->groups * conv->filters *
                  (j->s.down.out * j->s.across.out * 4 + j->s.down.in * j->s.across.in);
-  DF_NAME(df_run_units)(call, count, work, run_planes, j);
+  if (by_channels(j)) {
+    count = conv->batch * df_divide_up(conv->groups, DF_LANES);
+    DF_NAME(df_run_units)(call, count, work, run_channels, j);
+  } else {
+    DF_NAME(df_run_units)(call, count, work, run_planes, j);
+  }
 }
 
 void DF_NAME(df_depthwise_run)(const df_call *call, const df_depthwise *depthwise) {
