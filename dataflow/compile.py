@@ -13,8 +13,10 @@ from .execute.execution import Placement
 from .ir.graph import Graph, Initializer
 from .ir.lowered import NO_STATE, BaseTensor, Lowered, LoweredNode, RunState
 from .ir.plan import Plan
+from .ir.types import DType
 from .lower.lowering import lower
 from .lower.placement import targets_of
+from .passes.narrow_storage import narrow_storage
 from .passes.pipeline import Context, Phase, run_phases
 from .planning.memory_goal import MemoryGoal, planned_within
 from .planning.planner import make_plan
@@ -55,6 +57,7 @@ def compile_graph(
     fusion: bool = True,
     state: RunState = NO_STATE,
     goal: MemoryGoal | None = None,
+    storage: DType | None = None,
 ) -> Compiled:
     """The plan of a bound graph, and what it was made from.
 
@@ -69,6 +72,7 @@ def compile_graph(
         fusion: let one kernel compute several ops where a device has one for them.
         state: inputs and outputs that stay in a memory from run to run.
         goal: of a graph that is several programs in a row: how much memory their values may take; None: what they take.
+        storage: likewise: the dtype in which float32 values wait for the next of them; None: as they are.
 
     Raises:
         InputError: the goal can't be reached.
@@ -77,6 +81,8 @@ def compile_graph(
     """
     phases: list[Phase] = ["simplify", *(["fold"] if folding else ()), *(["fuse"] if fusion else ())]
     graph = run_phases(registry.passes, phases, graph, _context(placement, registry, mutable))
+    if storage is not None:
+        graph = narrow_storage(graph, storage, mutable)
     lowered, initial = lower(graph, placement.pins, registry, owners, state)
 
     def measure(node: LoweredNode, names: Sequence[str], constant: Collection[int]) -> Mapping[str, float]:

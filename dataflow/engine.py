@@ -141,6 +141,7 @@ class Engine:
             fusion=self._how.fuse,
             state=NO_STATE if self.state is None else self.state.state,
             goal=goal,
+            storage=self._how.storage,
         )
 
     def build(

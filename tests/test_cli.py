@@ -501,6 +501,7 @@ def test_finetune_takes_groups_schedules_clipping_and_averages(
     options = ["--optimizer", "lion:betas=(0.8,0.9)", "--lr", 0.01, "--weight-decay", 0.1, "--decay-all"]
     options += ["--group", "w1:lr=0.001,freeze=1", "--group", "b*:optimizer=sgd:lr=0.1", "--layer-decay", 0.5]
     options += ["--schedule", "cosine:final=0.1", "--warmup", 0.25, "--clip-norm", 1, "--clip-value", 0.1]
+    options += ["--storage", "bfloat16", "--loss-scale", 1024]
     result = run("finetune", model, *given, *options, "--average", "ema:decay=0.5", "-o", tmp_path / "t.mlp", "--json")
     assert result.code == 0, result.err
     swept = run("finetune", model, *given, *options, "--find-lr", "--json")
@@ -515,6 +516,8 @@ def test_finetune_takes_groups_schedules_clipping_and_averages(
         (["--warmup", -1], "warmup"),
         (["--clip-norm", 0], "clip_norm is 0"),
         (["--layer-decay", 2], "layer_decay is 2"),
+        (["--loss-scale", "3"], "expected a power of two"),
+        (["--loss-scale", "big"], "--loss-scale big: expected dynamic, or a power of two"),
     ):
         result = run("finetune", model, *given, *wrong, "-o", tmp_path / "u.mlp")
         assert result.code == 2, wrong

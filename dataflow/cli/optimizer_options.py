@@ -1,22 +1,24 @@
-"""Options of the command line for the optimizer: settings, groups of parameters, schedule, clipping and averages."""
+"""Options of the command line for the optimizer: settings, groups, schedule, clipping, averages, and 16 bits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from ..errors import InputError
 from ..host.settings import split_settings
+from ..train.storage import Storage
 
 if TYPE_CHECKING:  # other commands need none of it
+    from ..train.loss_scale import LossScaleChoice
     from ..train.names import Names
     from ..train.optimizers.groups import Group
 
 OPTIMIZER = (
     "optimizer", "lr", "weight_decay", "groups", "layer_decay", "decay_all", "schedule", "warmup", "clip_norm",
-    "clip_value", "average", "find_lr",
+    "clip_value", "average", "find_lr", "storage", "loss_scale",
 )  # fmt: skip
 
 
@@ -37,6 +39,12 @@ def optimizer_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--clip-norm", type=float, help="Largest norm of the gradient."),
             click.option("--clip-value", type=float, help="Largest absolute value of an element of the gradient."),
             click.option("--average", metavar="ema|swa", help="As --loss; evaluate and save an average of weights."),
+            click.option(
+                "--storage",
+                type=click.Choice(get_args(Storage)),
+                help="In which dtype values wait between forward and backward; as the model's parameters by default.",
+            ),
+            click.option("--loss-scale", metavar="dynamic|NUMBER", help="Factor on the loss; dynamic with float16."),
             click.option("--find-lr", is_flag=True, help="Sweep learning rates, print what was found, and end."),
         ]
     ):
@@ -70,8 +78,22 @@ def optimizing(names: Names, options: Mapping[str, Any]) -> dict[str, Any]:
         "optimizer": names.optimizer(options["optimizer"], **settings),
         "clip_norm": options["clip_norm"],
         "clip_value": options["clip_value"],
+        "storage": options["storage"],
+        "loss_scale": _loss_scale(options["loss_scale"]),
         "average": None if options["average"] is None else names.average(options["average"]),
     }
+
+
+def _loss_scale(text: str | None) -> LossScaleChoice:
+    """The factor on the loss that a text stands for."""
+    if text is None:
+        return None
+    if text == "dynamic":
+        return "dynamic"
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--loss-scale {text}: expected dynamic, or a power of two") from None
 
 
 def _group(text: str) -> Group:

@@ -14,6 +14,7 @@ from ..host.limits import Limits, account_of
 from ..host.numbers import integer
 from ..ir.graph import Graph
 from ..ir.kernel import HOST
+from ..ir.types import DType
 from ..lower.placement import Pins
 from ..planning.algorithms import Algorithms
 from ..planning.memory_goal import MemoryGoal
@@ -42,6 +43,7 @@ class Execution:
         registry: of plugins; None: the installed ones.
         limits: the most memory and time.
         memory: of a training step: what the values between forward and backward may take; None: what they take.
+        storage: likewise: the dtype of 16 bits in which float32 values wait between the two; None: as they are.
     """
 
     devices: Sequence[DeviceChoice] | DeviceChoice | None = None
@@ -54,6 +56,7 @@ class Execution:
     registry: Registry | None = None
     limits: Limits | None = None
     memory: MemoryGoal | None = None
+    storage: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class Evaluator:
         batch_norm: ``fixed`` statistics, or ``update`` them with those of the batches.
         dropout: the seed of dropout in training; None: the model's dropout nodes don't drop.
         sites: values behind which there are more of them, each with the share that is dropped.
+        scaled: gradients are those of the loss times a factor, see ``Programs``.
 
     Attributes:
         updates: what an optimizer step does to each parameter.
@@ -65,12 +66,13 @@ class Evaluator:
         batch_norm: str,
         dropout: int | None,
         sites: Mapping[str, float] = MappingProxyType({}),
+        scaled: bool = False,
     ) -> None:
         self._closed = True  # until it owns the weights
         self.model, self.objective = model, objective
         self.updates, self.optimizer = updates, updates.rule
         self.trainable, self.ties, self.execution = tuple(trainable), ties, execution
-        self.batch_norm, self._dropout, self._sites = batch_norm, dropout, sites
+        self.batch_norm, self._dropout, self._sites, self._scaled = batch_norm, dropout, sites, scaled
         self._graph = without_data(objective.graph, objective.read)
         self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
         self._inputs = dict(model.inputs)
@@ -92,6 +94,7 @@ class Evaluator:
             ties=self.ties,
             dropout=self._dropout,
             sites=self._sites,
+            scaled=self._scaled,
         )
 
     def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class Graphs:
         sites: values behind which there are more of them in training, each with the share that is dropped.
         kernels: the reference's, by op.
         specialize: gives the model's graph for inputs of given types where it can't be bound to their sizes.
+        scaled: the loss is scaled for its gradients, see ``joint_graph``.
 
     Attributes:
         updates: what an optimizer step does.
@@ -56,10 +57,11 @@ class Graphs:
         sites: Mapping[str, float],
         kernels: Kernels,
         specialize: Callable[[Mapping[str, TensorType]], Graph | None],
+        scaled: bool,
     ) -> None:
         self._graph, self._objective, self.updates = graph, objective, updates
         self._updates_statistics, self._drops, self._sites = updates_statistics, drops, sites
-        self._kernels, self._specialize = kernels, specialize
+        self._kernels, self._specialize, self._scaled = kernels, specialize, scaled
         self.statistics = tuple(s.name.removeprefix(PENDING) for s in self._in_training(graph, True).states)
 
     def training(self, sizes: Mapping[str, int], first: bool, values: Sequence[str] = ()) -> Graph:
@@ -82,7 +84,8 @@ class Graphs:
             first: as for ``training``.
         """
         objective = self._objective.for_batch(batch)
-        return joint_graph(training, objective.entries(_outputs(training)), objective.build, wanted, add=not first)
+        entries = objective.entries(_outputs(training))
+        return joint_graph(training, entries, objective.build, wanted, add=not first, scaled=self._scaled)
 
     def evaluation(
         self, sizes: Mapping[str, int], batch: Mapping[str, TensorType], averages: Mapping[str, str]

@@ -14,9 +14,10 @@ from ..errors import GradientError
 from ..ir.builder import GraphBuilder
 from ..ir.graph import Graph, Node
 from ..ir.rewrite import rewrite
-from ..ir.types import TensorType
+from ..ir.types import TensorType, float32
 from ..ir.value import Value
 from ..passes.autodiff import add_gradients, decompose_for_gradient
+from .optimizers.masters import master_type
 
 Terms = Mapping[str, Value]
 """Results of a loss or metric by name: sums and weights over the micro-batch, rank 0, float32."""
@@ -29,6 +30,7 @@ VALUES = "values/"  # before the names of inner values that the forward program 
 PENDING = "pending/"  # statistics as the micro-batches since the last optimizer step left them
 # No parameter has such a name: "weight" alone some have.
 HYPER, WEIGHT, SQUARES = "optimizer/hyper", "optimizer/weight", "optimizer/squares"
+SCALE = "loss/scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,13 @@ def forward_graph(model: Graph, entries: Mapping[str, TensorType], build: Build)
 
 
 def joint_graph(
-    model: Graph, entries: Mapping[str, TensorType], build: Build, trained: Sequence[str], *, add: bool
+    model: Graph,
+    entries: Mapping[str, TensorType],
+    build: Build,
+    trained: Sequence[str],
+    *,
+    add: bool,
+    scaled: bool = False,
 ) -> Joint:
     """Forward and backward in one graph, whose gradients go to accumulators.
 
@@ -78,6 +86,7 @@ def joint_graph(
         build: as in ``forward_graph``.
         trained: names of parameters.
         add: the gradients are added to the accumulators; otherwise they replace what is there.
+        scaled: gradients are those of the loss times the input SCALE, float32 of rank 0.
 
     Raises:
         GradientError: an op between a trained parameter and the loss has no gradient.
@@ -88,7 +97,11 @@ def joint_graph(
     forward = {*builder.outputs(), *(state.name for state in model.states)}
     loss = terms["loss"]
     values = {v.name: v for v in builder.initializers() if v.name in set(trained)}
-    seed = builder.constant(np.ones((), loss.type.dtype.numpy), "seed")
+    if scaled:
+        seed = builder.input(SCALE, float32, ())
+        seed = seed if loss.type.dtype == float32 else ops.cast(seed, to=loss.type.dtype)
+    else:
+        seed = builder.constant(np.ones((), loss.type.dtype.numpy), "seed")
     found = add_gradients(builder, {loss: seed}, list(values.values()))
     reached = tuple(name for name, value in values.items() if found.get(value) is not None)
     if not reached:
@@ -102,6 +115,7 @@ def joint_graph(
     for name in sorted(reached, key=lambda name: indices.get(found[values[name]], -1)):
         gradient = found[values[name]]
         assert gradient is not None
+        gradient = _exact(builder, gradient)
         held = stored_zeros(builder, ACCUMULATOR + name, gradient.type)
         gathered = ops.add(held, gradient) if add else gradient
         builder.state(ACCUMULATOR + name, held, gathered)
@@ -111,6 +125,24 @@ def joint_graph(
     backward = {SQUARES, *(ACCUMULATOR + name for name in reached)}
     graph = builder.build({FORWARD: frozenset(forward), BACKWARD: frozenset(backward)})
     return Joint(_sooner(graph, behind), reached)
+
+
+def _exact(builder: GraphBuilder, gradient: Value) -> Value:
+    """A gradient in float32 at least: of one rounded to 16 bits, also before a sum or a view, what was rounded."""
+    if gradient.type.dtype.bits >= 32:
+        return gradient
+    node = builder.producer(gradient)
+    if node is not None and node.op is ops.cast:
+        (read,) = node.inputs
+        if read is not None and read.type.dtype == float32:
+            return read
+    elif node is not None and (node.op.view is not None or node.op is ops.add):
+        operands = [v if v is None or not v.type.dtype.is_float else _exact(builder, v) for v in node.inputs]
+        (found,) = builder.add(node.op, operands, node.attributes).outputs
+        assert found is not None
+        return found
+    exact: Value = ops.cast(gradient, to=float32)
+    return exact
 
 
 def _sooner(graph: Graph, start: int) -> Graph:
@@ -156,7 +188,7 @@ def with_batch_statistics(graph: Graph, *, first: bool, momentum: float = 0.9) -
 
 
 def reading(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph that reads other stored tensors of the same types in place of those by these names."""
+    """The graph that reads other stored tensors in place of those by these names: of their types, or masters' types."""
     if not names:
         return graph
     made: dict[str, Value] = {}
@@ -166,7 +198,8 @@ def reading(graph: Graph, names: Mapping[str, str]) -> Graph:
             if value is None or value.name not in names or value not in graph.initializers:
                 continue
             if value.name not in made:
-                made[value.name] = stored_zeros(builder, names[value.name], value.type)
+                kept = stored_zeros(builder, names[value.name], master_type(value.type))
+                made[value.name] = kept if kept.type == value.type else ops.cast(kept, to=value.type.dtype)
             inputs[position] = made[value.name]
 
     return rewrite(graph, replace)

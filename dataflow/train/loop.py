@@ -295,6 +295,7 @@ class Fit:
             data=self.signature,
             freezing=trainer.freezing.state(),
             lr_factor=trainer.lr_factor,
+            loss_scale={} if trainer.scaling is None else trainer.scaling.state(),
             batch_sizes={"given": self.given_batch_size, "now": self.batch_size, "next": self.next_batch_size},
         )
         checkpoint = Checkpoint(tensors, record.counters(), files.fingerprint(trainer.model.graph))
@@ -346,6 +347,8 @@ class Fit:
                 trainer.apply_freezing(Freezing.from_state(record.freezing), record.steps)
             trainer.programs.load_state({k: v for k, v in state.tensors.items() if not k.startswith(BEST)})
             trainer.steps, trainer.lr_factor = record.steps, record.lr_factor
+            if trainer.scaling is not None:
+                trainer.scaling.load_state(record.loss_scale)
         self.mark = self.saved = Mark(record.epoch, position, dict(record.means) if same else trainer.means())
         self.history, self.best, self.waited = record.history, record.best, record.waited
         self.best_state = {k: v for k, v in state.tensors.items() if k.startswith(BEST)}

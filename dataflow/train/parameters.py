@@ -49,13 +49,12 @@ def select(model: Model, patterns: Sequence[str] | str | None = None) -> tuple[s
     integers = [f"{name!r} is {parameters[name].type}" for name in names if not parameters[name].type.dtype.is_float]
     if integers:
         raise InputError(f"only float tensors can be trained: {', '.join(integers)}")
-    narrow = [f"{name!r} is {parameters[name].type}" for name in names if parameters[name].type.dtype.bits < 32]
+    narrow = [f"{name!r} is {parameters[name].type}" for name in names if parameters[name].type.dtype.bits < 16]
     if narrow:
         more = f" and {len(narrow) - 3} more" if len(narrow) > 3 else ""
         raise InputError(
-            f"parameters of 16 bits can't be trained: {', '.join(narrow[:3])}{more}; updates are smaller than they "
-            "resolve, and moments overflow; export the model in float32 (precision='bf16' then computes products in "
-            "bfloat16), or leave them out with trainable="
+            f"parameters of fewer than 16 bits can't be trained: {', '.join(narrow[:3])}{more}; export the model in "
+            "float32, float16 or bfloat16, or leave them out with trainable="
         )
     return names
 

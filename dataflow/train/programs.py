@@ -29,7 +29,7 @@ from ..passes.bind_shapes import dims_of
 from ..passes.dead_code import eliminate_dead_code
 from ..planning.offsets import lie_apart
 from .graphs import KEY_INPUT, Graphs, types_of
-from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, SQUARES, VALUES, WEIGHT
+from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, SCALE, SQUARES, VALUES, WEIGHT
 from .objective import Objective
 from .optimizers.updates import Updates
 from .tied_weights import Tie, tied
@@ -64,6 +64,10 @@ class Programs:
         ties: stored tensors that are copies of others; see ``tied_weights``.
         dropout: the seed by which the dropout nodes drop in training; None: they don't.
         sites: values behind which there are more of them in training, each with the share that is dropped.
+        scaled: gradients are those of the loss times ``scale``.
+
+    Attributes:
+        scale: what accumulators and their squares have been multiplied by; a power of two.
     """
 
     def __init__(
@@ -78,7 +82,9 @@ class Programs:
         ties: Mapping[str, Tie] = MappingProxyType({}),
         dropout: int | None = None,
         sites: Mapping[str, float] = MappingProxyType({}),
+        scaled: bool = False,
     ) -> None:
+        self._scaled, self.scale = scaled, 1.0
         self._updates, self._fuse, self._dropout = updates, how.fuse, dropout
         self.engine = Engine(how, model.graph, plans=PLANS)
         self._scratch = Scratch(self.engine.devices)
@@ -92,6 +98,7 @@ class Programs:
             sites,
             self.engine.registry.reference_kernels,
             functools.partial(_specialized, model, objective, ties),
+            scaled,
         )
         statistics = self._graphs.statistics
         self._trained = Trained(self.engine, self._graph, updates, trainable, statistics, ties)
@@ -203,17 +210,20 @@ class Programs:
 
     def gradient(self, name: str) -> Array:
         """A copy of the accumulated gradient of a trained parameter."""
-        return self._trained.read(ACCUMULATOR + name)
+        found = self._trained.read(ACCUMULATOR + name)
+        return found if self.scale == 1.0 else found * found.dtype.type(1.0 / self.scale)
 
     def set_gradient(self, name: str, array: Array) -> None:
         """Replaces an accumulated gradient."""
-        self._trained.write(ACCUMULATOR + name, array)
+        scaled = array if self.scale == 1.0 else array * array.dtype.type(self.scale)
+        self._trained.write(ACCUMULATOR + name, scaled)
         self._squares = None
 
     def squares(self) -> float:
-        """The sum of the squares of all accumulated gradients."""
+        """The sum of the squares of all accumulated gradients, which are ``scale`` too large."""
         if self._squares is None:
-            self._squares = float(sum(np.square(g.astype(np.float64)).sum() for g in self.gradients().values()))
+            found = float(sum(np.square(g.astype(np.float64)).sum() for g in self.gradients().values()))
+            self._squares = found * self.scale**2
         return self._squares
 
     @property
@@ -319,6 +329,8 @@ class Programs:
         given = batch
         if self._dropout is not None:
             batch = {**batch, KEY_INPUT: np.array([self._dropout, draw], np.uint64)}
+        if self._scaled:
+            batch = {**batch, SCALE: np.asarray(self.scale, np.float32)}
         resolved = self._resolve(given) if self._trained.owners is None else None
 
         def make(sizes: Mapping[str, int]) -> Graph:
@@ -332,7 +344,7 @@ class Programs:
         self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()
     ) -> tuple[Program, Mapping[str, Array]]:
         """The program of the optimizer, and its arguments."""
-        batch = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight, np.float32)}
+        batch = {HYPER: np.asarray(hyper, np.float32), WEIGHT: np.asarray(weight * self.scale, np.float32)}
         if self._updates.clips:
             squares = self.squares()
             if squares > float(np.finfo(np.float32).max):  # only assigned ones: others are checked

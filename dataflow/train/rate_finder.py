@@ -86,6 +86,7 @@ def find_rate(
 def _restored(trainer: Changing) -> Iterator[None]:
     """A context after which training stands where it stood."""
     state, steps, schedule = trainer.programs.state(), trainer.steps, trainer.schedule
+    scale = {} if trainer.scaling is None else trainer.scaling.state()
     try:
         yield
     finally:
@@ -93,6 +94,8 @@ def _restored(trainer: Changing) -> Iterator[None]:
             trainer.discard()
             trainer.programs.load_state(state)
             trainer.steps, trainer.schedule = steps, schedule
+            if trainer.scaling is not None:
+                trainer.scaling.load_state(scale)
 
 
 def _losses(trainer: Changing, data: Dataset, steps: int, batch_size: int) -> list[float]:

@@ -43,6 +43,7 @@ class Record:
         freezing: see ``Freezing``; empty likewise.
         lr_factor: what callbacks multiplied the learning rate by.
         batch_sizes: ``given`` to ``fit``, of the pass ``now``, and of the ``next``; empty likewise.
+        loss_scale: see ``Scaling.state``; empty where the loss isn't scaled.
     """
 
     steps: int
@@ -62,6 +63,7 @@ class Record:
     freezing: Mapping[str, Any] = field(default_factory=dict)
     lr_factor: float = 1.0
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
+    loss_scale: Mapping[str, float] = field(default_factory=dict)
 
     def counters(self) -> dict[str, Any]:
         """What JSON holds of it."""
@@ -98,6 +100,7 @@ class Record:
             data=read.mapping("data", otherwise={}),
             freezing=read.mapping("freezing", _is_counts, "counts by parameter", otherwise={}),
             lr_factor=read.entry("lr_factor", lambda v: _is_number(v) and 0 < v < math.inf, "a number above 0", 1.0),
+            loss_scale=read.mapping("loss_scale", _is_factor, "a number", otherwise={}),
             batch_sizes=read.mapping("batch_sizes", lambda v: _is_count(v) and v > 0, "a batch size", otherwise={}),
         )
 
@@ -231,6 +234,10 @@ def _is_number(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+
+
+def _is_factor(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < math.inf
 
 
 def _is_counts(value: Any) -> bool:

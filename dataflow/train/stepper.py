@@ -22,6 +22,7 @@ from .freezing import Freezing
 from .gradients import Gradients
 from .interrupts import InterruptsHeld
 from .joint import SQUARES
+from .loss_scale import LossScale, Scaling
 from .metrics import RunningMean
 from .names import Names
 from .nonfinite import NonFiniteLoss, first_bad
@@ -62,11 +63,13 @@ class Stepper(Evaluator):
         dropout: the model's dropout nodes drop in training.
         sites: values behind which there are more of them, each with the share that is dropped.
         collectives: the processes that train together, if there are several.
+        loss_scale: how the loss is scaled for its gradients, if it is.
 
     Attributes:
         steps: optimizer steps done.
         schedule: the factor of the learning rate by number of steps.
         freezing: which parameters are frozen, and what they missed.
+        scaling: the factor on the loss, where there is one.
 
     Raises:
         InputError: another Trainer owns the model, or an option doesn't fit it.
@@ -88,7 +91,9 @@ class Stepper(Evaluator):
         dropout: bool,
         sites: Mapping[str, float],
         collectives: Collectives | None = None,
+        loss_scale: LossScale | None = None,
     ) -> None:
+        self.scaling = None if loss_scale is None else Scaling(loss_scale)
         super().__init__(
             model,
             objective,
@@ -99,6 +104,7 @@ class Stepper(Evaluator):
             batch_norm=batch_norm,
             dropout=seed if dropout else None,
             sites=sites,
+            scaled=loss_scale is not None,
         )
         self.names, self.accumulate, self.seed, self.dropout = names, accumulate, seed, dropout
         self.collectives = collectives
@@ -250,9 +256,10 @@ class Stepper(Evaluator):
     def update(self) -> dict[str, float]:
         """Runs the optimizer on what was gathered; its figures: step, loss, lr and gradient_norm.
 
-        The norm is that of the averaged gradient, before clipping.
+        The norm is that of the averaged gradient, before clipping. With a loss scale there is ``loss_scale`` too.
 
-        When no sample counted (all labels ignored) nothing changes and there are no figures. Ctrl-C waits for the end.
+        When no sample counted (all labels ignored), or gradients overflowed whose loss was scaled, nothing changes
+        and there are no figures. Ctrl-C waits for the end.
 
         Raises:
             InputError: no gradients wait for it, a forward program waits for ``backward``, or the schedule's factor is
@@ -275,13 +282,21 @@ class Stepper(Evaluator):
                 if self.collectives is not None:
                     sum_gradients(self.collectives, self.programs, self._graph)
                 squares = self.programs.squares()
+                scale = 1.0 if self.scaling is None else self.programs.scale
                 self._last_weight = weight
+                if self.scaling is not None and self.scaling.can_fall and self._overflowed(squares):
+                    self.discard()
+                    self.scaling.overflowed()
+                    return {}
                 self.discard()
                 step = self.steps + 1
                 norm = self.programs.update(self.updates.hyper(step, factor), weight, self.updates.frozen(step))
                 self.steps = step
-            norm = norm if self.updates.clips else math.sqrt(squares) / weight
-            return {"step": float(self.steps), "loss": loss / weight, "lr": lr, "gradient_norm": norm}
+                if self.scaling is not None:
+                    self.scaling.succeeded()
+            norm = norm if self.updates.clips else math.sqrt(squares) / (weight * scale)
+            row = {"step": float(self.steps), "loss": loss / weight, "lr": lr, "gradient_norm": norm}
+            return row if self.scaling is None else {**row, "loss_scale": scale}
 
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest for each.
@@ -315,7 +330,10 @@ class Stepper(Evaluator):
         """The arguments of a micro-batch that fits; nothing has changed when it doesn't."""
         self._check_open()
         self.check_idle(what)
-        return self._arguments(batch)
+        arguments = self._arguments(batch)
+        if self.scaling is not None and not self._pending:
+            self.programs.scale = self.scaling.scale  # of a logical batch, however it changes meanwhile
+        return arguments
 
     def check_idle(self, what: str) -> None:
         """Raises InputError where a forward program waits for its backward program."""
@@ -362,15 +380,25 @@ class Stepper(Evaluator):
             raise NonFiniteLoss(loss, self.steps, batch.indices, self._first_bad(arguments))
 
     def _check_gradients(self, terms: Mapping[str, Array], batch: Batch) -> None:
-        """Raises NonFiniteLoss where a gradient isn't finite, though the loss is."""
-        if math.isfinite(float(terms[SQUARES])):
+        """Raises NonFiniteLoss where a gradient isn't finite, though the loss is.
+
+        Where a smaller loss scale may help, ``update`` looks instead: all processes then decide alike.
+        """
+        if self.scaling is not None and self.scaling.can_fall:
             return
+        bad = self._overflowed(float(terms[SQUARES]))
+        if bad is not None:
+            raise NonFiniteLoss(float(terms["loss"]), self.steps, batch.indices, None, bad)
+
+    def _overflowed(self, squares: float) -> str | None:
+        """What of the gradients isn't finite, given the sum of their squares; None: nothing."""
+        if squares <= float(np.finfo(np.float32).max):
+            return None
         gradients = self.programs.gradients()
         bad = next((repr(name) for name, array in gradients.items() if not np.isfinite(array).all()), None)
         if bad is None and self.updates.clips:
-            bad = "all parameters together, whose norm exceeds float32,"
-        if bad is not None:
-            raise NonFiniteLoss(float(terms["loss"]), self.steps, batch.indices, None, bad)
+            return "all parameters together, whose norm exceeds float32,"
+        return bad
 
     def _first_bad(self, arguments: Mapping[str, Array]) -> str | None:
         """See ``nonfinite.first_bad``."""

@@ -10,8 +10,9 @@ from ..engine import Engine
 from ..ir.graph import Graph
 from ..ir.kernel import HOST
 from ..ir.lowered import Lowered
-from ..ir.types import Array
+from ..ir.types import Array, TensorType, dtype
 from .joint import ACCUMULATOR, PENDING
+from .optimizers.masters import master_type
 from .optimizers.updates import Updates
 from .tied_weights import Tie
 
@@ -119,7 +120,8 @@ class Trained:
         average = self._evaluated.get(name, name) if self.averaged else name
         if name not in self.reached and name not in self._statistics:
             return self._loaded.get(average, self._loaded.get("parameters/" + name))
-        return self.read(average)
+        found = self.read(average)
+        return found if average == name else found.astype(self._first[name].dtype, copy=False)
 
     def read(self, name: str) -> Array:
         """A copy of a tensor that training changes."""
@@ -160,10 +162,12 @@ class Trained:
         if array is not None:
             return array
         if name not in self._tensors:
-            return np.zeros_like(self._first[name.removeprefix(ACCUMULATOR)])
+            first = self._first[name.removeprefix(ACCUMULATOR)]
+            return np.zeros(first.shape, master_type(TensorType(dtype(first), first.shape)).dtype.numpy)
         tensor = self._tensors[name]
         if tensor.slot.start == "parameter":
-            return self._loaded.get("parameters/" + tensor.parameter, self._first[tensor.parameter])
+            parameter = self._loaded.get("parameters/" + tensor.parameter, self._first[tensor.parameter])
+            return parameter.astype(tensor.type.dtype.numpy, copy=False)
         return np.full(tensor.type.sizes, tensor.slot.start, tensor.type.dtype.numpy)
 
     def _name_of(self, key: str) -> str:

@@ -15,6 +15,7 @@ from ..host import checks
 from ..host.class_names import with_class_names
 from ..host.limits import Limits
 from ..host.numbers import integer
+from ..ir.types import float16
 from ..layers.dropout import dropout_sites
 from ..model import Model
 from ..planning.algorithms import Algorithms
@@ -28,6 +29,7 @@ from .collectives import Parallel, check_alike, collectives_of, report_job, thre
 from .data.dataset import Dataset
 from .history import History
 from .loop import Fit, Saving
+from .loss_scale import LossScaleChoice, loss_scale_of
 from .losses.loss import LABELS
 from .metrics import Gathered, Metric
 from .names import Names
@@ -37,6 +39,7 @@ from .optimizers.protocol import Optimizer
 from .optimizers.updates import resolve
 from .parameters import select
 from .rate_finder import RateCurve, find_rate
+from .storage import Storage, has_float16, storage_of
 from .tied_weights import find_ties
 from .watch.statistics import Statistics
 from .watch.tensors import tensor_statistics
@@ -70,6 +73,11 @@ class Trainer(Changing):
         dropout_at: names and patterns of these layers.
         tie: stored tensors that are equal bit for bit, directly or transposed, and not of one value train as one: an
             embedding and the output layer that exporters wrote apart. All copies follow.
+        storage: the dtype in which values wait between forward and backward: ``"float32"``, or ``"bfloat16"`` or
+            ``"float16"``, which take half; None: that of most values of the model. Parameters that the model stores
+            in 16 bits have masters of float32, whatever this says.
+        loss_scale: the factor on the loss whose gradients are computed: ``"dynamic"``, a df.optim.LossScale, or a
+            number, a power of two; None: dynamic where float16 is stored, otherwise 1.
         memory: the most that the values between forward and backward may take: bytes (``"200M"``), or a part of what
             they take where nothing is computed again (``"0.5x"``). To keep to it, what forward computed runs again
             where backward reads it; results are the same bit for bit. None: whatever costs at most 1% more work;
@@ -107,6 +115,8 @@ class Trainer(Changing):
         pin: Mapping[str, str] | None = None,
         registry: Registry | None = None,
         limits: Limits | None = None,
+        storage: Storage | None = None,
+        loss_scale: LossScaleChoice = None,
         memory: str | int | None = None,
         parallel: Parallel = None,
     ) -> None:
@@ -130,6 +140,7 @@ class Trainer(Changing):
         ties = find_ties(model) if tie else {}
         algorithms = Algorithms() if algorithms is None else algorithms
         goal = memory_goal(memory)
+        kept = storage_of(model, storage)
         names = Names(registry_of(registry).named)
         made = names.optimizer("adamw" if optimizer is None else optimizer)
         mean = None if average is None else names.average(average)
@@ -154,6 +165,7 @@ class Trainer(Changing):
                 registry,
                 limits,
                 goal,
+                kept,
             ),
             accumulate=accumulate,
             seed=seed,
@@ -161,6 +173,7 @@ class Trainer(Changing):
             dropout=bool(dropout),
             sites=sites,
             collectives=collectives,
+            loss_scale=loss_scale_of(loss_scale, kept == float16 or has_float16(model, trained)),
         )
         if collectives is not None:
             settings = {"model": fingerprint(model.graph), "trained parameters": trained, "accumulate": accumulate}

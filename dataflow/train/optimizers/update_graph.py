@@ -12,6 +12,7 @@ from ...ir.graph import Graph
 from ...ir.types import TensorType, float32
 from ...ir.value import Value
 from ..joint import ACCUMULATOR, HYPER, OPTIMIZER, PENDING, SQUARES, WEIGHT, stored_zeros
+from .masters import is_narrow, master_type
 from .terms import scaled, span
 from .updates import Updates
 
@@ -42,7 +43,7 @@ def update_graph(
     weight = builder.input(WEIGHT, float32, ())
     moving = {name: type_ for name, type_ in parameters.items() if updates.kind_of[name] not in frozen}
     before = {name: stored_zeros(builder, name, type_, role="parameter") for name, type_ in moving.items()}
-    gradients = {name: stored_zeros(builder, ACCUMULATOR + name, type_) for name, type_ in moving.items()}
+    gradients = {n: stored_zeros(builder, ACCUMULATOR + n, master_type(type_)) for n, type_ in moving.items()}
     scales = _scales(builder, updates, gradients, ops.reciprocal(weight))
     for name in moving:
         kind = updates.kinds[updates.kind_of[name]]
@@ -52,12 +53,16 @@ def update_graph(
             scale = builder.scalar(1.0, float32)
         held = [stored_zeros(builder, slot, tensor.type) for slot, tensor in updates.slots[name].items()]
         hyper = hypers if len(updates.kinds) == 1 else span(hypers, kind.start, kind.stop)
-        results = kind.rule.build(builder, before[name], gradient, tuple(held), hyper, scale)
-        if len(results) != 1 + len(held):
+        narrow = is_narrow(before[name].type)
+        changed, own = (held[-1], held[:-1]) if narrow else (before[name], held)
+        results = kind.rule.build(builder, changed, gradient, tuple(own), hyper, scale)
+        if len(results) != 1 + len(own):
             raise PluginError(
                 f"optimizer {type(kind.rule).__name__}: build() gave {len(results)} values for {name!r}; expected the "
-                f"new parameter and {len(held)} slots"
+                f"new parameter and {len(own)} slots"
             )
+        if narrow:
+            results = (ops.cast(results[0], to=before[name].type.dtype), *results[1:], results[0])
         builder.state(name, before[name], results[0])
         for slot, old, new in zip(updates.slots[name], held, results[1:], strict=True):
             builder.state(slot, old, new)

@@ -17,7 +17,8 @@ from ..tied_weights import Tie
 from .averages import Average, Averaged
 from .groups import Group, changed, check_grouped
 from .layers import layers_of
-from .protocol import Optimizer, SlotTensor, slot_tensors
+from .masters import kept_tensors
+from .protocol import Optimizer, SlotTensor
 
 _log = logging.getLogger("dataflow")
 
@@ -193,7 +194,7 @@ def _slots(rule: Optimizer, name: str, type_: TensorType) -> dict[str, SlotTenso
     Raises:
         InputError: more than one is read in the parameter's place.
     """
-    tensors = slot_tensors(rule, name, type_)
+    tensors = kept_tensors(rule, name, type_)
     if sum(tensor.slot.evaluated for tensor in tensors) > 1:
         raise InputError(f"{type(getattr(rule, 'rule', rule)).__name__} averages weights itself; leave out average=")
     return {f"optimizer/{tensor.slot.name}/{name}": tensor for tensor in tensors}
