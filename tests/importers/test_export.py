@@ -96,6 +96,8 @@ def by_hand():
     h = df.ops.slice(h, starts=(0, 63), stops=(df.Dim("batch"), 3), steps=(1, -2))
     v = g.parameter("v", random.standard_normal((5, 30)).astype(np.float32))
     y = df.ops.add(df.ops.matmul(h, df.ops.transpose(v, perm=(1, 0))), 0.5)
+    scale = g.parameter("scale", random.standard_normal(5).astype(np.float32))
+    y = g.add(df.ops.layer_norm, (y, scale, g.parameter("bias", np.ones(5, np.float32))), {}).outputs[0]
     g.output("y", df.ops.softmax(df.ops.clip(y, -2.0, 2.0)))
     g.output("mean", df.ops.reduce_mean(y, axes=(1,), keepdims=0))
     return df.Model(g.build())

@@ -200,6 +200,10 @@ class _Builder:
         elif name == "gelu":
             self.opset = max(self.opset, 20)
             add("Gelu", inputs, approximate=a["approximate"])
+        elif name == "layer_norm":
+            if not a["center"] or node.inputs[1:2] in ((), (None,)):
+                raise ModelError("normalization without a scale, or without taking off the mean, has no ONNX form")
+            add("LayerNormalization", inputs, axis=a["axis"], epsilon=a["epsilon"])
         elif name == "matmul_blocks":
             add("MatMulNBits", inputs, domain=MICROSOFT, **self.in_blocks(node))
         elif name == "dropout":
