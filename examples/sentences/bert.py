@@ -70,9 +70,9 @@ def _layer(
     apart = (texts, tokens, heads, size // heads)
     query, key, value = (
         ops.reshape(
-            _linear(g, x, weights, f"{prefix}.attention.self.{part}"), shape=(texts, tokens, heads, size // heads)
+            _linear(g, x, weights, f"{prefix}.attention.self.{name}"), shape=(texts, tokens, heads, size // heads)
         )
-        for part in ("query", "key", "value")
+        for name in ("query", "key", "value")
     )
     scores = ops.matmul(ops.transpose(query, perm=(0, 2, 1, 3)), ops.transpose(key, perm=(0, 2, 3, 1)))
     chances = ops.softmax(scores / math.sqrt(apart[-1]) + hidden, axis=-1)
@@ -80,9 +80,9 @@ def _layer(
     mixed = ops.reshape(mixed, shape=(texts, tokens, size))
     mixed = _linear(g, mixed, weights, f"{prefix}.attention.output.dense")
     x = _normalized(g, x + mixed, weights, f"{prefix}.attention.output.LayerNorm", epsilon)
-    wide = ops.gelu(_linear(g, x, weights, f"{prefix}.intermediate.dense"))
-    narrow = _linear(g, wide, weights, f"{prefix}.output.dense")
-    return _normalized(g, x + narrow, weights, f"{prefix}.output.LayerNorm", epsilon)
+    inner = ops.gelu(_linear(g, x, weights, f"{prefix}.intermediate.dense"))
+    outer = _linear(g, inner, weights, f"{prefix}.output.dense")
+    return _normalized(g, x + outer, weights, f"{prefix}.output.LayerNorm", epsilon)
 
 
 def _linear(g: df.GraphBuilder, x: df.Value, weights: Weights, name: str) -> df.Value:

@@ -25,7 +25,7 @@ MOST_TOKENS = 32
 def main() -> None:
     """Fine-tunes, saves and prints accuracy before and after."""
     options = parsed()
-    folder = Path(options.weights) if options.weights else fetched(Path.home() / ".cache/dataflow-examples")
+    folder = Path(options.weights) if options.weights else fetched(Path("~/.cache/dataflow-examples").expanduser())
     train, validation, topics = read(options, folder)
     model = classifier(folder, len(topics), seed=options.seed, layers=options.layers)
     if options.lora:

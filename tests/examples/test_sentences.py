@@ -21,7 +21,7 @@ RUNS = {"full": SHORT, "lora": [*SHORT, "--lora", "8", "--lr", "1e-2"]}
 def weights():
     """The folder of the encoder's weights."""
     try:
-        return runpy.run_path(str(FOLDER / "weights.py"))["fetched"](Path.home() / ".cache/dataflow-examples")
+        return runpy.run_path(str(FOLDER / "weights.py"))["fetched"](Path("~/.cache/dataflow-examples").expanduser())
     except RuntimeError as error:
         pytest.skip(str(error))
 

@@ -114,7 +114,7 @@ def bind(data: df.Dataset, folder: Path, options: argparse.Namespace, topics: in
 
 
 def main() -> None:
-    folder = fetched(Path.home() / ".cache/dataflow-examples")
+    folder = fetched(Path("~/.cache/dataflow-examples").expanduser())
     found = {name: run(folder, parsed(arguments)) for name, arguments in RUNS.items()}
     for name in found:
         if not name.startswith("short"):
