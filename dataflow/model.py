@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from .editable import Editable
 from .errors import InputError, ModelError
@@ -41,7 +41,7 @@ class Parameter:
         self._model, self._value = model, value
         self.name = value.name
         self.aliases = aliases
-        self.role: Literal["parameter", "constant", "statistic"] = data.role
+        self.role = data.role
         self.trainable = data.trainable
 
     @property

@@ -219,7 +219,7 @@ def test_finetune_trains_what_its_options_say(run: Any, model: Path, data: Path,
         changed = {name for name in old.files if not np.array_equal(old[name], new[name])}
     assert changed == {"w2", "b1"}
     assert f"wrote {target}" in result.out
-    result = run("finetune", model, "--data", data, "--memory", 64, "--force", "-o", target)
+    result = run("finetune", model, "--data", data, "--memory", 64, "--update", "as_ready", "--force", "-o", target)
     assert result.code == 2
     assert "64 bytes) are too few for a training step" in result.err
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,6 +51,7 @@ class Options:
     batch_size: int
     accumulate: int
     memory: str | None
+    update: Literal["together", "as_ready"]
     metrics: Sequence[str]
     callbacks: Sequence[str]
     seed: int
@@ -164,6 +165,7 @@ def _prepared(model: Model, options: Options) -> tuple[Model, Trainer, Dataset]:
         **dropping(model, options.adapters),
         accumulate=options.accumulate,
         memory=options.memory,
+        update=options.update,
         parallel=collectives,
         seed=options.seed,
         **optimizing(names, options.optimizer),

@@ -162,6 +162,13 @@ def _summary(array: Any) -> dict[str, Any]:
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Of a micro-batch.")
 @click.option("--accumulate", type=click.IntRange(min=1), default=1, help="Micro-batches per optimizer step.")
 @click.option("--memory", metavar="0.5x|200M", help="Of what forward keeps for backward: compute the rest again.")
+@click.option(
+    "--update",
+    type=click.Choice(["together", "as_ready"]),
+    default="together",
+    show_default=True,
+    help="Parameters once all gradients are finite, or each when its gradient is complete: less memory.",
+)
 @click.option("--metric", "metrics", multiple=True, help="As --loss, instead of the loss's own; repeatable.")
 @click.option("--callback", "callbacks", multiple=True, help="As --loss; repeatable.")
 @click.option("--seed", type=int, default=0, show_default=True)

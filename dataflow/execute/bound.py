@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from .._runtime import ffi, lib
 from ..cdevice.abi import CData
 from ..cdevice.host_memory import address_of, array_at
@@ -21,6 +23,9 @@ from . import canaries
 from .devices import Devices
 from .scratch import Scratch
 from .string_arguments import as_numbers, has_strings
+
+Stages = tuple[str, str]
+"""The names of the first and the last of some ranges in a row."""
 
 
 class Bound:
@@ -84,12 +89,9 @@ class Bound:
         self._persistent = persistent  # kept alive
         self._strings = has_strings(plan)
         items = self._bind_items(table)
+        self._addresses, self._bound_items = table, items
         self._complete = _Stage(plan, table, range(len(plan.arenas)), (arrange or in_sequence)(items))
-        waits = [_BoundWait(devices.backends[device]) for device in sorted(plan.asynchronous)]
-        self._stages = {
-            name: _Stage(plan, table, range_.slots, in_sequence([*items[range_.start : range_.stop], *waits]))
-            for name, range_ in plan.ranges.items()
-        }
+        self._stages: dict[tuple[str, str], _Stage] = {}
         self.native_calls = 0
 
     @property
@@ -114,14 +116,14 @@ class Bound:
         outputs: Mapping[str, Array],
         *,
         interruptible: bool = True,
-        stage: str | None = None,
+        stage: Stages | None = None,
     ) -> None:
-        """Runs all items, or those of one range.
+        """Runs all items, or those of some ranges.
 
         Args:
             inputs: contiguous, aligned arrays of the planned types, by name.
             outputs: likewise; written. A range after the first gets the arrays that the ranges before it got.
-            stage: name of the range; None: all.
+            stage: names of the first and last range; None: all.
             interruptible: SIGINT or a limit of time ends the run; otherwise nothing does, for runs that must be whole.
 
         Raises:
@@ -139,9 +141,9 @@ class Bound:
             self._run_with(inputs, outputs, interruptible, stage)
 
     def _run_with(
-        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], interruptible: bool, stage: str | None
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], interruptible: bool, stage: Stages | None
     ) -> None:
-        slots, chosen = self._slots, self._complete if stage is None else self._stages[stage]
+        slots, chosen = self._slots, self._complete if stage is None else self._stage(stage)
         for index, name in chosen.inputs:
             slots[index] = address_of(inputs[name])
         for index, name in chosen.outputs:
@@ -152,6 +154,28 @@ class Bound:
                 self._run_items(chosen.items, interruptible)
         else:
             self._run_items(chosen.items, interruptible)
+
+    def _stage(self, stage: Stages) -> _Stage:
+        found = self._stages.get(stage)
+        if found is None:
+            names = [*self.plan.ranges]
+            ranges = [self.plan.ranges[name] for name in names[names.index(stage[0]) : names.index(stage[1]) + 1]]
+            waits = [_BoundWait(self._devices.backends[device]) for device in sorted(self.plan.asynchronous)]
+            items = in_sequence([*self._bound_items[ranges[0].start : ranges[-1].stop], *waits])
+            slots = frozenset[int]().union(*(range_.slots for range_ in ranges))
+            found = self._stages[stage] = _Stage(self.plan, self._addresses, slots, items)
+        return found
+
+    def kept(self, name: str) -> Array:
+        """A copy of a state that lies in scratch memory, after a run and before another plan's in the same memory."""
+        operand = self.plan.kept[name]
+        memory, buffer = self.plan.arenas[operand.arena].memory, self._buffers[operand.arena]
+        assert buffer is not None
+        if memory == HOST or not operand.type.elements:
+            return array_at(buffer.base, self.plan.arenas[operand.arena].bytes, operand).copy()
+        array = np.empty(operand.type.sizes, operand.type.dtype.numpy)
+        self._devices.backend_of(memory).read(array, buffer, operand.offset)
+        return array
 
     def _run_items(self, items: Sequence[Any], interruptible: bool) -> None:
         scope = limits.current()
@@ -208,7 +232,7 @@ class Bound:
 
     def close(self) -> None:
         """Gives device memory back."""
-        self._complete, self._stages = _Stage(self.plan, (), (), []), {}
+        self._complete, self._stages, self._bound_items = _Stage(self.plan, (), (), []), {}, []
         for memory, buffer in self._scratch:
             self._devices.free(memory, buffer)
         self._scratch = []

@@ -12,7 +12,7 @@ from ..ir.plan import Plan
 from ..ir.types import Array, TensorType
 from ..plugin.device import Buffer
 from .arguments import Arguments, Results
-from .bound import Bound
+from .bound import Bound, Stages
 from .devices import Devices
 from .run_state import KeptState, Sides
 from .scratch import Scratch
@@ -75,7 +75,7 @@ class Program:
         outputs: Mapping[str, Array],
         *,
         interruptible: bool = True,
-        stage: str | None = None,
+        stage: Stages | None = None,
     ) -> Bound:
         """Runs the items once; waits while ``cap`` runs are in progress. Returns the Bound that did, for its counters.
 
@@ -99,6 +99,11 @@ class Program:
         """The types of the outputs that a run returns: those that aren't state."""
         kept = () if self._state is None else self._state.state.pairs
         return {name: operand.type for name, operand in plan.outputs.items() if name not in kept}
+
+    def kept(self, name: str) -> Array:
+        """A copy of a state that lies in scratch memory, as the run before left it; where ``cap`` is one."""
+        (bound,) = self.bounds
+        return bound.kept(name)
 
     @property
     def bounds(self) -> tuple[Bound, ...]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..host import checks
 from ..host.limits import poll
 from ..host.numbers import integer
 from .dims import Dim, Shape, Size
-from .graph import Graph, Initializer, Node, State
+from .graph import Graph, Initializer, Node, Role, State
 from .op import AnyOp, Attribute
 from .types import MOST_AXES, MOST_BYTES, Array, DType, TensorType, bool_, element_count
 from .types import dtype as as_dtype
@@ -77,15 +77,13 @@ class GraphBuilder:
         name: str,
         array: Any,
         *,
-        role: Literal["parameter", "constant", "statistic"] = "constant",
+        role: Role = "constant",
         trainable: bool = False,
     ) -> Value:
         """A stored tensor; the array is kept without a copy and made read-only as a view."""
         return self._initialize(self.value(name, _type_of(array), exact=True), array, role, trainable)
 
-    def _initialize(
-        self, value: Value, array: Any, role: Literal["parameter", "constant", "statistic"], trainable: bool
-    ) -> Value:
+    def _initialize(self, value: Value, array: Any, role: Role, trainable: bool) -> Value:
         data = checks.array(f"the data of {value.name!r}", array).view()
         data.flags.writeable = False
         self._initializers[value] = Initializer(data, role, trainable)
@@ -249,6 +247,7 @@ class GraphBuilder:
                     node.attributes,
                     node.bodies,
                     node.origin,
+                    node.pin,
                 )
             )
         self._states += [State(s.name, new[s.before], new[s.after]) for s in graph.states]

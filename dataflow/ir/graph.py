@@ -51,19 +51,24 @@ class Node:
         return f"{self.op.name} {self.name!r}{where}"
 
 
+Role = Literal["parameter", "constant", "statistic", "passing"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Initializer:
     """Data attached to a value: a parameter or a constant.
 
     Attributes:
         array: read-only; its dtype and shape are the value's.
-        role: ``parameter`` may be trained; ``constant`` never is; ``statistic`` is updated by its own op.
+        role: ``parameter`` may be trained; ``constant`` never is; ``statistic`` is updated by its own op;
+            ``passing`` is a state that is not kept from run to run: it lies in scratch memory and is written before it
+            is read.
         factor: where there is one, the data are ``array`` times it; the product is made when it is needed, see
             ``hostmemory.data_of``, so that of a weight that is only prepacked there is no second copy.
     """
 
     array: Array
-    role: Literal["parameter", "constant", "statistic"] = "constant"
+    role: Role = "constant"
     trainable: bool = False
     factor: Array | None = None
 

@@ -107,10 +107,15 @@ LoweredItem = Union[LoweredNode, Loop, Move]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """An initializer in a memory."""
+    """An initializer in a memory.
+
+    Attributes:
+        passes: it is a state that lies in scratch memory, from the item that writes it to the end.
+    """
 
     name: str
     storage: Storage
+    passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +177,8 @@ class Lowered:
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "stored", "fallbacks"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def passing(self) -> dict[BaseTensor, BaseTensor]:
+        """The states that lie in scratch memory: what is written, and the stored base tensor that it stands for."""
+        before = {stored.storage.base for stored in self.stored.values() if stored.passes}
+        return {after: base for after, base in self.states if base in before}

@@ -61,6 +61,7 @@ def lower(
     found: dict[str, Storage] = {}
     ends = []
     for number, (start, stop) in enumerate(zip((0, *stops), stops, strict=False)):
+        table.starting = number == 0
         lower_nodes(table, graph.nodes[start:stop], concats)
         found |= _results(table, names[number], {storage.base for storage in found.values()}, state)
         ends.append(len(table.items))

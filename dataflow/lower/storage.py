@@ -39,6 +39,7 @@ class StorageTable:
         stored, data: storage and data of initializers that were read.
         destination: storage that a value must be computed in.
         first_readers: the first node that reads each value.
+        starting: what is lowered is of the first program of the graph.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class StorageTable:
         self.data: dict[str, Initializer] = {}
         self.destination: dict[Value, Storage] = {}
         self.first_readers = {v: node for node in reversed(self.graph.nodes) for v in node.inputs if v is not None}
+        self.starting = True
         self._prefix = ""  # of the names of a body's initializers
         self._transferred: dict[tuple[BaseTensor, str], Storage] = {}
         self._copied: dict[Any, Storage] = {}  # by the elements of the source
@@ -89,7 +91,7 @@ class StorageTable:
         key = name if memory == HOST else f"{memory}/{name}"
         if key not in self.stored:
             storage = self.new_base(key, value.type, memory, "stored")
-            self.stored[key], self.data[key] = Stored(name, storage), data
+            self.stored[key], self.data[key] = Stored(name, storage, data.role == "passing"), data
         return self.stored[key].storage
 
     def transfer_in(self, value: Value, device: str, reader: Node) -> Storage:
@@ -156,8 +158,9 @@ class StorageTable:
             target = self.new_base(f"{storage.base.name}:{memory}", storage.base.type, memory, "computed")
             source = Storage(storage.base, 0, contiguous_strides(storage.base.type.sizes), storage.base.type)
             origin = self.device_for(storage.base)
-            # What is there from the start moves at the start: work on a device is not interrupted for it.
-            items = self.first if storage.base.kind == "input" else self.items
+            # What is there from the start moves at the start: work on a device is not interrupted for it. What only
+            # later programs read of a graph of several may not be there yet.
+            items = self.first if storage.base.kind == "input" and self.starting else self.items
             items.append(Move(source, target, origin, device, storage.base.name))
             self.device_of[target.base] = device
             self._transferred[key] = target

@@ -1,4 +1,4 @@
-"""Graph -> Graph: float32 values that one program leaves for a later one are stored in 16 bits.
+"""Graph -> Graph: float32 values that the first of several programs leaves for later ones are stored in 16 bits.
 
 What backward will read is rounded where forward makes it, and every node, forward and backward, computes in float32
 from the rounded value: a gradient belongs to what was computed (backward of softmax and norms would not fit
@@ -24,7 +24,7 @@ _NEAR = 8  # nodes between readers that share a value as float32; it takes 32 bi
 
 
 def narrow_storage(graph: Graph, dtype: DType, mutable: Collection[str]) -> Graph:
-    """The graph in which what a later stage reads is stored as ``dtype``.
+    """The graph in which what later stages read of the first is stored as ``dtype``.
 
     These stay as they are: what the loss reads and computes, which are logits and small differences of large numbers;
     what depends on no parameter, as masks, which hold numbers that 16 bits don't; and further results of a node that
@@ -91,8 +91,8 @@ class _Narrow:
         return bisect.bisect_right(self.stops, index)
 
     def waits(self, value: Value, index: int) -> bool:
-        """Whether the node at ``index`` is of a later stage than the one that makes a value which may be stored."""
-        return value in self.wanted and self.stage(self.position[self.makers[value]]) < self.stage(index)
+        """Whether the node at ``index`` is of a later stage than the first, which makes a value that may be stored."""
+        return value in self.wanted and self.stage(self.position[self.makers[value]]) == 0 < self.stage(index)
 
     def round_off(self, value: Value) -> None:
         """Rounds a value where it is made; of a view what it is a view of, and nothing where that has 16 bits."""

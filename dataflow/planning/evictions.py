@@ -244,7 +244,7 @@ class _Simulation:
                 if item in items:
                     continue
                 read = work.again[item]
-                if read is None:
+                if read is None or time > work.until[item]:
                     return None
                 items.add(item)
                 if most is not None and len(items) > most:
@@ -255,11 +255,15 @@ class _Simulation:
                     seen.add(other)
                     if self.there(other, time):
                         continue
-                    if not self.able[other] or work.sizes[other] * SMALL <= work.sizes[base]:
+                    if not self.able_at(other, time) or work.sizes[other] * SMALL <= work.sizes[base]:
                         kept.append(other)
                     else:
                         wanted.append(other)
         return sorted(items), kept
+
+    def able_at(self, base: int, time: int) -> bool:
+        """Whether the items that make a tensor may run again at a time."""
+        return self.able[base] and all(time <= self.work.until[item] for item in self.work.makers[base])
 
     def there(self, base: int, time: int) -> bool:
         """Whether a tensor will be in memory at a time, as far as is known now."""

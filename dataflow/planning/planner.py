@@ -68,6 +68,7 @@ class _Planning:
         self.asynchronous = asynchronous
         self.mutable = {*mutable}
         self.lowered = lowered
+        self.passing = lowered.passing()
         self.prepare = prepare
         self.alignment = max([ALIGNMENT, *alignment.values()])
         self.arenas: list[Arena] = []
@@ -94,7 +95,8 @@ class _Planning:
             self.slot(name, storage.base, "after" if name in pairs else "output")
         self.persistent()
         for after, before in self.lowered.states:
-            self.positions[after] = self.positions[before]
+            if after not in self.passing:
+                self.positions[after] = self.positions[before]
         scratch = self.assign_offsets(prepared)
         peak = sum(p for _, p, _ in scratch.values())
         bound = sum(b for _, _, b in scratch.values())
@@ -106,7 +108,7 @@ class _Planning:
             tuple(self.arenas),
             self.operands(self.lowered.inputs),
             self.operands(self.lowered.outputs),
-            self.operands({key: stored.storage for key, stored in self.lowered.stored.items()}),
+            self.operands({key: stored.storage for key, stored in self.lowered.stored.items() if not stored.passes}),
             self.prepacks,
             {before.name: self.base_operand(after) for after, before in self.lowered.states},
             {arena: rows for arena, (rows, _, _) in scratch.items()},
@@ -141,6 +143,8 @@ class _Planning:
         """An allocation for each stored tensor, so that programs with different plans can share it."""
         for key, stored in self.lowered.stored.items():
             base = stored.storage.base
+            if stored.passes:
+                continue
             kind = "weights" if base in self.constants else "state"
             self.positions[base] = (self.arena(key, base.memory, base.type.nbytes, kind), 0)
 
@@ -162,7 +166,11 @@ class _Planning:
         A loop is one item of its parent: what its body needs is one entry, alive while the loop runs.
         """
         alive = lifetimes(items, self.positions)
-        owner = share_in_place(items, self.positions, alive) if share_operands() else {}
+        for base in self.passing:
+            if base in alive:  # to the end, where it may be read
+                alive[base] = (alive[base][0], len(items) - 1)
+        taken = self.positions.keys() | self.passing
+        owner = share_in_place(items, taken, alive) if share_operands() else {}
         guests: dict[BaseTensor, list[BaseTensor]] = {}
         for base, whose in owner.items():
             guests.setdefault(whose, []).append(base)
@@ -336,7 +344,7 @@ class _Planning:
             read = [self.arenas[i] for i in sorted(later) if self.arenas[i].kind == "input" or i in before]
             alive += [(arena.name, arena.bytes) for arena in read]
             if number == len(programs) - 1:
-                alive = [(before.name, before.type.nbytes) for _, before in self.lowered.states]
+                alive = [(b.name, b.type.nbytes) for after, b in self.lowered.states if after not in self.passing]
             start = 0 if number == 0 else stops[number - 1]
             found[stage.name] = Range(start, stops[number], stage.stop, stage.outputs, touched[number], tuple(alive))
         return found

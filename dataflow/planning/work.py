@@ -22,7 +22,7 @@ ALIGNMENT = 64
 class Work:
     """Tables by the index of an item or of a base tensor.
 
-    A base tensor counts here if it has an offset in an arena and no program keeps it: no input, result or state.
+    A base tensor counts here if it has an offset in an arena: no input, result or state that is kept from run to run.
 
     Attributes:
         bases: those that count.
@@ -31,6 +31,7 @@ class Work:
         makers: the items that write each.
         reads, writes: base tensors of each item.
         again: of each item what it reads when it is computed again; None where it can't be.
+        until: the last item before which each may be computed again: that item changes what it reads.
         shared: of each item the pairs (result, operand) whose bytes may be shared.
         costs: of each item, in bytes moved.
         extra: bytes that the plan has at each item beside base tensors: workspace, bodies of loops.
@@ -43,6 +44,7 @@ class Work:
     reads: tuple[tuple[int, ...], ...]
     writes: tuple[tuple[int, ...], ...]
     again: tuple[tuple[int, ...] | None, ...]
+    until: tuple[int, ...]
     shared: tuple[tuple[tuple[int, int], ...], ...]
     costs: tuple[int, ...]
     extra: tuple[int, ...]
@@ -57,8 +59,11 @@ def work_of(lowered: Lowered) -> Work:
     """The tables of a lowered graph; ``extra`` is zeros."""
     fixed = {s.base for s in (*lowered.inputs.values(), *lowered.outputs.values())}
     fixed |= {stored.storage.base for stored in lowered.stored.values()}
-    fixed |= {base for pair in lowered.states for base in pair}
-    changed = {base for pair in lowered.states for base in pair}
+    passing = lowered.passing()
+    fixed |= {base for pair in lowered.states if pair[0] not in passing for base in pair}
+    changed = {after for after, _ in lowered.states}
+    changes = _changes(lowered)
+    count = len(lowered.items)
     number: dict[BaseTensor, int] = {}
     uses: list[list[int]] = []
     makers: list[list[int]] = []
@@ -67,7 +72,7 @@ def work_of(lowered: Lowered) -> Work:
         bases = [s.base for s in storages if s is not None and s.base not in fixed]
         return tuple(dict.fromkeys(number.setdefault(base, len(number)) for base in bases))
 
-    reads, writes, again, shared, costs = [], [], [], [], []
+    reads, writes, again, until, shared, costs = [], [], [], [], [], []
     for index, item in enumerate(lowered.items):
         inputs, outputs = operands_of(item)
         reads.append(numbers(inputs))
@@ -81,10 +86,18 @@ def work_of(lowered: Lowered) -> Work:
         for base in writes[-1]:
             makers[base].append(index)
         repeated = read_again(item)
-        able = repeated is not None and not any(s is not None and s.base in changed for s in repeated)
-        again.append(numbers(repeated) if able and repeated is not None else None)
+        until.append(min((changes.get(s.base, count) for s in repeated or () if s is not None), default=count))
+        stays = any(s is not None and s.base in passing for s in outputs)  # to the end
+        fixed_inputs = until[-1] > index and not any(s is not None and s.base in changed for s in repeated or ())
+        again.append(numbers(repeated) if repeated is not None and fixed_inputs and not stays else None)
         shared.append(_shared(item, number))
         costs.append(_cost(item))
+    kept = tuple(number[base] for base in passing if base in number)
+    if reads:
+        reads[-1] = tuple(dict.fromkeys((*reads[-1], *kept)))
+    for base in kept:
+        if uses[base][-1] != count - 1:
+            uses[base].append(count - 1)
     sizes = [-(-base.type.nbytes // ALIGNMENT) * ALIGNMENT for base in number]
     return Work(
         tuple(number),
@@ -94,10 +107,22 @@ def work_of(lowered: Lowered) -> Work:
         tuple(reads),
         tuple(writes),
         tuple(again),
+        tuple(until),
         tuple(shared),
         tuple(costs),
         (0,) * len(costs),
     )
+
+
+def _changes(lowered: Lowered) -> dict[BaseTensor, int]:
+    """The first item that writes over each stored base tensor that changes."""
+    before = dict(lowered.states)
+    found: dict[BaseTensor, int] = {}
+    for index, item in enumerate(lowered.items):
+        for storage in operands_of(item)[1]:
+            if storage is not None and storage.base in before:
+                found.setdefault(before[storage.base], index)
+    return found
 
 
 def operands_of(item: LoweredItem) -> tuple[Sequence[Storage | None], Sequence[Storage | None]]:

@@ -42,6 +42,7 @@ class Evaluator:
         dropout: the seed of dropout in training; None: the model's dropout nodes don't drop.
         sites: values behind which there are more of them, each with the share that is dropped.
         scaled: gradients are those of the loss times a factor, see ``Programs``.
+        as_ready: see ``Programs``.
 
     Attributes:
         updates: what an optimizer step does to each parameter.
@@ -67,12 +68,14 @@ class Evaluator:
         dropout: int | None,
         sites: Mapping[str, float] = MappingProxyType({}),
         scaled: bool = False,
+        as_ready: bool = False,
     ) -> None:
         self._closed = True  # until it owns the weights
         self.model, self.objective = model, objective
         self.updates, self.optimizer = updates, updates.rule
         self.trainable, self.ties, self.execution = tuple(trainable), ties, execution
-        self.batch_norm, self._dropout, self._sites, self._scaled = batch_norm, dropout, sites, scaled
+        self.batch_norm, self._dropout, self._sites = batch_norm, dropout, sites
+        self._scaled, self._as_ready = scaled, as_ready
         self._graph = without_data(objective.graph, objective.read)
         self._outputs = tuple(name for name in model.graph.outputs if name in self._graph.outputs)
         self._inputs = dict(model.inputs)
@@ -95,6 +98,7 @@ class Evaluator:
             dropout=self._dropout,
             sites=self._sites,
             scaled=self._scaled,
+            as_ready=self._as_ready,
         )
 
     def evaluate(self, data: Any, *, batch_size: int = 32) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from .joint import (
     with_values,
 )
 from .objective import Objective
+from .optimizers.step_graph import step_graph
 from .optimizers.update_graph import update_graph
 from .optimizers.updates import Updates
 
@@ -74,7 +75,9 @@ class Graphs:
         """
         return self._in_training(with_values(self._bound(sizes), values), first)
 
-    def joint(self, training: Graph, batch: Mapping[str, TensorType], wanted: Sequence[str], first: bool) -> Joint:
+    def joint(
+        self, training: Graph, batch: Mapping[str, TensorType], wanted: Sequence[str], first: bool, passing: bool
+    ) -> Joint:
         """Forward and backward of what ``training`` made.
 
         Args:
@@ -82,10 +85,18 @@ class Graphs:
             batch: types of the entries of a batch.
             wanted: names of the parameters to train.
             first: as for ``training``.
+            passing: the gradients lie in scratch memory.
         """
         objective = self._objective.for_batch(batch)
         entries = objective.entries(_outputs(training))
-        return joint_graph(training, entries, objective.build, wanted, add=not first, scaled=self._scaled)
+        return joint_graph(
+            training, entries, objective.build, wanted, add=not first, passing=passing, scaled=self._scaled
+        )
+
+    def step(self, joint: Graph, trained: Sequence[str], frozen: frozenset[int], as_ready: bool) -> Graph:
+        """The joint graph of a first micro-batch with the update behind it, see ``step_graph``."""
+        parameters, updates, statistics = self._updated(trained)
+        return step_graph(joint, parameters, updates, frozen, statistics, as_ready=as_ready)
 
     def evaluation(
         self, sizes: Mapping[str, int], batch: Mapping[str, TensorType], averages: Mapping[str, str]
@@ -100,9 +111,14 @@ class Graphs:
 
     def update(self, trained: Sequence[str], frozen: frozenset[int] = frozenset()) -> Graph:
         """One update of these parameters but those of ``frozen`` kinds, and of the statistics."""
+        parameters, updates, statistics = self._updated(trained)
+        return update_graph(parameters, updates, frozen, statistics)
+
+    def _updated(self, trained: Sequence[str]) -> tuple[dict[str, TensorType], Updates, dict[str, TensorType]]:
+        """Parameters, what is done to them, and statistics, with their types."""
         types = {v.name: v.type for v in self._graph.initializers}
-        statistics = {name: type_ for name, type_ in types.items() if name in set(self.statistics)}
-        return update_graph({name: types[name] for name in trained}, self.updates, frozen, statistics)
+        statistics = {name: types[name] for name in types if name in set(self.statistics)}
+        return {name: types[name] for name in trained}, self.updates, statistics
 
     def _bound(self, sizes: Mapping[str, int]) -> Graph:
         try:

@@ -77,6 +77,7 @@ def joint_graph(
     *,
     add: bool,
     scaled: bool = False,
+    passing: bool = False,
 ) -> Joint:
     """Forward and backward in one graph, whose gradients go to accumulators.
 
@@ -87,6 +88,7 @@ def joint_graph(
         trained: names of parameters.
         add: the gradients are added to the accumulators; otherwise they replace what is there.
         scaled: gradients are those of the loss times the input SCALE, float32 of rank 0.
+        passing: the accumulators lie in scratch memory.
 
     Raises:
         GradientError: an op between a trained parameter and the loss has no gradient.
@@ -116,7 +118,7 @@ def joint_graph(
         gradient = found[values[name]]
         assert gradient is not None
         gradient = _exact(builder, gradient)
-        held = stored_zeros(builder, ACCUMULATOR + name, gradient.type)
+        held = stored_zeros(builder, ACCUMULATOR + name, gradient.type, "passing" if passing else "statistic")
         gathered = ops.add(held, gradient) if add else gradient
         builder.state(ACCUMULATOR + name, held, gathered)
         squares = ops.square_sum(gathered, squares)
@@ -206,7 +208,10 @@ def reading(graph: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def stored_zeros(
-    builder: GraphBuilder, name: str, type_: TensorType, role: Literal["parameter", "statistic"] = "statistic"
+    builder: GraphBuilder,
+    name: str,
+    type_: TensorType,
+    role: Literal["parameter", "statistic", "passing"] = "statistic",
 ) -> Value:
     """A stored tensor whose data is zeros, or what the trainer has by that name."""
     zeros = np.broadcast_to(np.zeros((), type_.dtype.numpy), type_.sizes)

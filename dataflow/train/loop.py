@@ -89,6 +89,8 @@ class Fit:
         trainer.check_idle("fit")
         if trainer.pending:
             raise InputError(f"fit: {trainer.pending} micro-batches of step() wait for the optimizer; call update()")
+        if any(getattr(callback, "reads_gradients", False) for callback in callbacks):
+            trainer.keeps_gradients = True
         self.trainer, self.data, self.validation = trainer, data, validation
         self.epochs, self.batch_size, self.shuffle = epochs, batch_size, shuffle
         self.given_batch_size = self.next_batch_size = batch_size  # callbacks change the next one
@@ -159,28 +161,35 @@ class Fit:
         )
         with contextlib.closing(batches):
             for batch in clock.over(batches):
-                trainer.micro_batch(batch, means)
-                position += 1
+                with trainer.model.lock:
+                    trainer.micro_batch(batch, means)
+                    position += 1
+                    complete = trainer.pending >= trainer.accumulate
+                    row = self._update(Mark(number, position, copy.deepcopy(means))) if complete else {}
                 self.progress.batch(number, position, figures(means))
-                if trainer.pending >= trainer.accumulate:
-                    self._update(Mark(number, position, copy.deepcopy(means)))
-                    if self.stopping:
-                        return
+                self._updated(row)
+                if self.stopping:
+                    return
         if trainer.pending:  # the last logical batch of the epoch is short
-            self._update(Mark(number, position, copy.deepcopy(means)))
+            self._updated(self._update(Mark(number, position, copy.deepcopy(means))))
         if not position:
             raise InputError(f"fit: epoch {number + 1} had no batches")
         self._end_epoch(number + 1, means, clock.figures(trainer.plans()))
 
-    def _update(self, mark: Mark) -> None:
+    def _update(self, mark: Mark) -> dict[str, float]:
+        """Runs the optimizer; its figures."""
         with InterruptsHeld():  # weights, mark and history advance together
             row = self.trainer.update()
             self.mark = mark
             if row:
                 self.history.add_step({**row, "epoch": mark.epoch})
+        return row
+
+    def _updated(self, row: Mapping[str, float]) -> None:
+        """Calls back after an update that has figures, and saves."""
         if not row:
             return
-        self._tell("step", mark.epoch, row)
+        self._tell("step", self.mark.epoch, row)
         every = self.saving.every if self.saving is not None else None
         if isinstance(every, int) and self.trainer.steps % every == 0:
             self._save()

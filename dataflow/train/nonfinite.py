@@ -17,19 +17,27 @@ class NonFiniteLoss(DataflowError):
     """The loss or a gradient became NaN or infinite.
 
     The whole logical batch was discarded: parameters, the optimizer's state and the statistics of batch norms are those
-    before it, and training can go on with another one.
+    before it, and training can go on with another one. Not so where parameters are updated as their gradients are ready
+    and only a gradient isn't finite: then they are spoiled, as ``moved`` says.
 
     Attributes:
         step: optimizer steps done.
         indices: numbers of the samples of the micro-batch, or None where the data has none.
         node: the first node of the model whose result is not finite; None: the loss itself, or a gradient.
         parameter: the first parameter whose gradient is not finite, where the loss is.
+        moved: how many parameters and tensors of the optimizer are not finite any more.
     """
 
     def __init__(
-        self, loss: float, step: int, indices: Array | None, node: str | None, parameter: str | None = None
+        self,
+        loss: float,
+        step: int,
+        indices: Array | None,
+        node: str | None,
+        parameter: str | None = None,
+        moved: int = 0,
     ) -> None:
-        self.step, self.indices, self.node, self.parameter = step, indices, node, parameter
+        self.step, self.indices, self.node, self.parameter, self.moved = step, indices, node, parameter, moved
         samples = "an unnumbered batch" if indices is None else f"samples {_listed(indices)}"
         after = f"after {step} optimizer steps, in {samples}"
         if parameter is not None:
@@ -39,7 +47,13 @@ class NonFiniteLoss(DataflowError):
             where = f"first in {node}" if node else "the model's own values are finite, so in the loss itself"
             what = f"the loss is {loss} {after}: {where}"
             advice = "look at these samples, lower the learning rate, or set clip_norm"
-        super().__init__(f"{what}; the batch was discarded and changed nothing; {advice}")
+        left = "the batch was discarded and changed nothing"
+        if moved:
+            left = (
+                f"parameters were updated as their gradients were ready, so that {moved} tensors aren't finite any "
+                'more: load the newest checkpoint; with update="together" such a batch changes nothing'
+            )
+        super().__init__(f"{what}; {left}; {advice}")
 
 
 def first_bad(model: Model, trainable: Sequence[str], how: Execution, arguments: Mapping[str, Array]) -> str | None:

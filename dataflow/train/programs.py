@@ -14,6 +14,7 @@ from ..compile import to_differentiate
 from ..engine import Engine
 from ..errors import Cancelled, InputError, ModelError
 from ..execute.arguments import checked_inputs, sizes_of
+from ..execute.bound import Stages
 from ..execute.execution import Execution
 from ..execute.profile import Profile, profile_program
 from ..execute.program import Program
@@ -29,7 +30,7 @@ from ..passes.bind_shapes import dims_of
 from ..passes.dead_code import eliminate_dead_code
 from ..planning.offsets import lie_apart
 from .graphs import KEY_INPUT, Graphs, types_of
-from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, SCALE, SQUARES, VALUES, WEIGHT
+from .joint import ACCUMULATOR, BACKWARD, FORWARD, HYPER, OPTIMIZER, SCALE, SQUARES, VALUES, WEIGHT
 from .objective import Objective
 from .optimizers.updates import Updates
 from .tied_weights import Tie, tied
@@ -52,7 +53,8 @@ class Programs:
     """The compiled programs of one training; they share weights, state and one arena.
 
     A micro-batch runs forward, then backward, over one plan of memory: as one sequence, or by themselves. There are two
-    such plans: the first micro-batch of a logical batch writes the gradient accumulators, later ones add to them.
+    such plans: the first micro-batch of a logical batch writes the gradient accumulators, later ones add to them. Where
+    a logical batch is one micro-batch, its update stands in the same plan, and gradients lie in the arena.
 
     Args:
         model: whose parameters are trained; the trainer owns its weights.
@@ -65,6 +67,7 @@ class Programs:
         dropout: the seed by which the dropout nodes drop in training; None: they don't.
         sites: values behind which there are more of them in training, each with the share that is dropped.
         scaled: gradients are those of the loss times ``scale``.
+        as_ready: in such a plan each parameter is updated as soon as its gradient is complete, see ``step_graph``.
 
     Attributes:
         scale: what accumulators and their squares have been multiplied by; a power of two.
@@ -83,9 +86,10 @@ class Programs:
         dropout: int | None = None,
         sites: Mapping[str, float] = MappingProxyType({}),
         scaled: bool = False,
+        as_ready: bool = False,
     ) -> None:
         self._scaled, self.scale = scaled, 1.0
-        self._updates, self._fuse, self._dropout = updates, how.fuse, dropout
+        self._updates, self._fuse, self._dropout, self._as_ready = updates, how.fuse, dropout, as_ready
         self.engine = Engine(how, model.graph, plans=PLANS)
         self._scratch = Scratch(self.engine.devices)
         self._graph = tied(model.graph_with_data(), ties)
@@ -104,6 +108,9 @@ class Programs:
         self._trained = Trained(self.engine, self._graph, updates, trainable, statistics, ties)
         self._frozen: frozenset[str] = frozenset()  # parameters
         self._kept: _Kept | None = None
+        self._step: _Kept | None = None  # a step's program whose optimizer is still to run
+        self._accumulates = True  # the last micro-batch has its gradients in accumulators
+        self._last_step: Program | None = None  # otherwise the program whose arena has them, if they are still there
         self._squares: float | None = 0.0  # of the accumulators: the sum after the last micro-batch; None: to be made
 
     # ---- a training step ------------------------------------------------------------------------------
@@ -122,8 +129,36 @@ class Programs:
         with limited(self.engine.devices.account, "the step"):
             program, batch = self._micro_batch(batch, first, draw)
             terms = self._run(program, batch)
-        self._squares = float(terms[SQUARES])
+        self._accumulates, self._squares = True, float(terms[SQUARES])
         return terms
+
+    def begin_step(
+        self, batch: Mapping[str, Array], *, frozen: frozenset[int] = frozenset(), draw: int = 0
+    ) -> dict[str, Array]:
+        """The terms of the only micro-batch of a logical batch, which ``update`` completes.
+
+        Its gradients were computed, and SQUARES is among the terms; but not where parameters are updated as their
+        gradients are ready: then only the forward program ran.
+
+        Args:
+            batch: as for ``forward_backward``.
+            frozen: as for ``update``.
+            draw: as for ``forward_backward``.
+
+        Raises:
+            InputError: a forward program waits for its backward program.
+        """
+        with limited(self.engine.devices.account, "the step"):
+            program, batch = self._step_program(batch, draw, frozen)
+            arguments, results = program.arguments.checked(batch), program.results.arrays()
+            last = FORWARD if self._as_ready else BACKWARD
+            self._call(program, arguments, results, stage=(FORWARD, last))
+        self._step = _Kept(program, arguments, results, True)
+        self._accumulates, self._last_step = False, None if self._as_ready else program
+        if self._as_ready:
+            return {name: results[name] for name in program.plan.ranges[FORWARD].outputs}
+        self._squares = float(results[SQUARES])
+        return results
 
     def forward(
         self, batch: Mapping[str, Array], *, first: bool, draw: int = 0, values: Sequence[str] = ()
@@ -146,8 +181,8 @@ class Programs:
             arguments = program.arguments.checked(batch)
             arguments = {n: a.copy() if plan.inputs[n].arena in read else a for n, a in arguments.items()}
             results = program.results.arrays()
-            self._call(program, arguments, results, stage=FORWARD)
-        self._kept = _Kept(program, arguments, results, first)
+            self._call(program, arguments, results, stage=(FORWARD, FORWARD))
+        self._kept, self._accumulates = _Kept(program, arguments, results, first), True
         found = {
             name: results[name].copy() if plan.outputs[name].arena in read else results[name]
             for name in plan.ranges[FORWARD].outputs
@@ -171,7 +206,7 @@ class Programs:
             held = {} if cotangent == 1.0 or kept.first else self.gradients()
             for name, array in held.items():
                 self._trained.write(ACCUMULATOR + name, np.zeros_like(array))
-            self._call(kept.program, kept.arguments, kept.results, stage=BACKWARD)
+            self._call(kept.program, kept.arguments, kept.results, stage=(BACKWARD, BACKWARD))
             if cotangent == 1.0:
                 self._squares = float(kept.results[SQUARES])
             else:
@@ -181,8 +216,8 @@ class Programs:
         return {SQUARES: np.asarray(self.squares())}
 
     def discard(self) -> None:
-        """Forgets the forward program that waits for its backward program, if one does."""
-        self._kept = None
+        """Forgets the forward program that waits for its backward program, or a step that waits for its update."""
+        self._kept = self._step = None
 
     def update(self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()) -> float:
         """Runs the optimizer once: divides the accumulators by ``weight``, clips, changes the parameters.
@@ -197,10 +232,28 @@ class Programs:
         Returns:
             The norm of the averaged gradient before clipping; nan where no norm is clipped.
         """
+        if self._step is not None:
+            results = self._end_step(self._step, hyper, weight)
+            return float(results["norm"]) if "norm" in results else float("nan")
         with limited(self.engine.devices.account, "the optimizer's step"):
             program, batch = self._optimizer_step(hyper, weight, frozen)
         results = self._run(program, batch, interruptible=False)  # outside: no limit ends it before it is complete
         return float(results["norm"]) if "norm" in results else float("nan")
+
+    def _end_step(self, step: _Kept, hyper: Array, weight: float) -> Mapping[str, Array]:
+        """The results of a step that ``begin_step`` began; nothing ends it before it is complete."""
+        self._step = None
+        given = {HYPER: np.array(hyper, np.float32), WEIGHT: np.array(weight * self.scale, np.float32)}
+        self._call(
+            step.program,
+            {**step.arguments, **given},
+            step.results,
+            interruptible=False,
+            stage=(OPTIMIZER, OPTIMIZER),
+        )
+        if self._as_ready:
+            self._squares = float(step.results[SQUARES])
+        return step.results
 
     # ---- gradients ------------------------------------------------------------------------------------
 
@@ -209,9 +262,25 @@ class Programs:
         return {name: self.gradient(name) for name in self.trained}
 
     def gradient(self, name: str) -> Array:
-        """A copy of the accumulated gradient of a trained parameter."""
-        found = self._trained.read(ACCUMULATOR + name)
+        """A copy of the accumulated gradient of a trained parameter.
+
+        Raises:
+            InputError: another program ran in the memory where it was.
+        """
+        found = self._gradient(name)
         return found if self.scale == 1.0 else found * found.dtype.type(1.0 / self.scale)
+
+    def _gradient(self, name: str) -> Array:
+        """Likewise, ``scale`` too large."""
+        if self._accumulates:
+            return self._trained.read(ACCUMULATOR + name)
+        if self._last_step is None:
+            raise InputError(
+                "the gradients of the last step are gone: they lie in memory that evaluate(), predict() and the like "
+                "use too. Read them before, or set trainer.keeps_gradients = True before the step; with "
+                'update="as_ready" there are none'
+            )
+        return self._last_step.kept(self._trained.key_of(ACCUMULATOR + name))
 
     def set_gradient(self, name: str, array: Array) -> None:
         """Replaces an accumulated gradient."""
@@ -239,6 +308,7 @@ class Programs:
             updates: what an optimizer step does; with the slots that it had.
         """
         self.engine.forget_programs()
+        self._step = self._last_step = None
         self._frozen, self._updates, self._graphs.updates = names, updates, updates
 
     # ---- inference ------------------------------------------------------------------------------------
@@ -340,6 +410,26 @@ class Programs:
 
         return self._program(("joint", first, *values), batch, make), batch
 
+    def _step_program(
+        self, batch: Mapping[str, Array], draw: int, frozen: frozenset[int]
+    ) -> tuple[Program, Mapping[str, Array]]:
+        """The program of a step, and all its arguments, those of the update still to be written."""
+        given = batch
+        batch = {**batch, HYPER: np.zeros(self._updates.hyper_size, np.float32), WEIGHT: np.ones((), np.float32)}
+        if self._dropout is not None:
+            batch[KEY_INPUT] = np.array([self._dropout, draw], np.uint64)
+        if self._scaled:
+            batch[SCALE] = np.asarray(self.scale, np.float32)
+        resolved = self._resolve(given, passing=True) if self._trained.owners is None else None
+
+        def make(sizes: Mapping[str, int]) -> Graph:
+            joint = None if self._frozen else resolved
+            joint = joint or self._joint(given, sizes, True, (), self._frozen, passing=True)
+            return self._graphs.step(joint, self.trained, frozen, self._as_ready)
+
+        self._step = None
+        return self._program(("step", *_without(frozen)), batch, make), batch
+
     def _optimizer_step(
         self, hyper: Array, weight: float, frozen: frozenset[int] = frozenset()
     ) -> tuple[Program, Mapping[str, Array]]:
@@ -351,8 +441,9 @@ class Programs:
                 raise InputError("update: the norm of the gradients exceeds float32, so they can't be clipped by it")
             if self._updates.reads_squares:
                 batch[SQUARES] = np.asarray(squares, np.float32)
-        kind = ("optimizer", *(f"without {i}" for i in sorted(frozen)))
-        return self._program(kind, {}, lambda _: self._graphs.update(self.trained, frozen)), batch
+        return self._program(
+            ("optimizer", *_without(frozen)), {}, lambda _: self._graphs.update(self.trained, frozen)
+        ), batch
 
     def _joint(
         self,
@@ -361,21 +452,23 @@ class Programs:
         first: bool,
         values: Sequence[str] = (),
         frozen: frozenset[str] = frozenset(),
+        *,
+        passing: bool = False,
     ) -> Graph:
         bound = self._graphs.training(sizes, first, values)
         if self._fuse:
             bound = to_differentiate(bound, self.engine.placement, self.engine.registry, self._trained.changed())
         wanted = [name for name in self._trained.wanted if name not in frozen]
-        joint = self._graphs.joint(bound, types_of(batch), wanted, first)
+        joint = self._graphs.joint(bound, types_of(batch), wanted, first, passing)
         if not frozen:
             self._trained.reached = joint.reached
         return joint.graph
 
-    def _resolve(self, batch: Mapping[str, Array]) -> Graph:
+    def _resolve(self, batch: Mapping[str, Array], *, passing: bool = False) -> Graph:
         """Decides where the tensors lie that training changes, from the joint graph of a first micro-batch."""
         self.engine.forget_programs()  # made before it was known what changes, and where that lies
         sizes = sizes_of(self._graph, {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs})
-        graph = self._joint(batch, sizes, True)
+        graph = self._joint(batch, sizes, True, passing=passing)
         on_host = all(memory == HOST for memory in self.engine.devices.memories.values())
         mutable = self._trained.changed()
         self._trained.resolve(None if on_host else self.engine.compile(graph, mutable=mutable).lowered)
@@ -384,11 +477,12 @@ class Programs:
     def _program(
         self, kind: tuple[Any, ...], batch: Mapping[str, Array], make: Callable[[Mapping[str, int]], Graph]
     ) -> Program:
-        if self._kept is not None:
+        if self._kept is not None or self._step is not None:
             raise InputError(
                 "a forward() waits for its backward(), and the values that this one reads lie in the memory that every "
                 "other program uses; call backward(), or discard() to forget the logical batch"
             )
+        self._last_step = None  # its arena is about to be written
 
         def build() -> Program:
             given = {v.name: np.asarray(batch[v.name]) for v in self._graph.inputs if v.name in batch}
@@ -418,12 +512,17 @@ class Programs:
         results: Mapping[str, Array],
         *,
         interruptible: bool = True,
-        stage: str | None = None,
+        stage: Stages | None = None,
     ) -> None:
         try:
             program.run(arguments, results, interruptible=interruptible, stage=stage)
         except Cancelled as error:
             raise KeyboardInterrupt(str(error)) from None
+
+
+def _without(frozen: frozenset[int]) -> tuple[str, ...]:
+    """What tells programs in which some kinds of parameters stay as they are."""
+    return tuple(f"without {i}" for i in sorted(frozen))
 
 
 def _averaged(averages: Mapping[str, str]) -> tuple[str, ...]:

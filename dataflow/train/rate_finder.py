@@ -104,12 +104,11 @@ def _losses(trainer: Changing, data: Dataset, steps: int, batch_size: int) -> li
     with contextlib.closing(_batches(trainer, data, batch_size)) as batches:
         for batch in batches:
             try:
-                trainer.micro_batch(batch, {"loss": RunningMean()})
+                with trainer.model.lock:
+                    trainer.micro_batch(batch, {"loss": RunningMean()})
+                    row = trainer.update() if trainer.pending >= trainer.accumulate else {}
             except NonFiniteLoss:
                 break
-            if trainer.pending < trainer.accumulate:
-                continue
-            row = trainer.update()
             if not row:
                 continue
             losses.append(row["loss"])

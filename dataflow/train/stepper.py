@@ -64,6 +64,7 @@ class Stepper(Evaluator):
         sites: values behind which there are more of them, each with the share that is dropped.
         collectives: the processes that train together, if there are several.
         loss_scale: how the loss is scaled for its gradients, if it is.
+        as_ready: each parameter is updated as soon as its gradient is complete, where a step is one micro-batch.
 
     Attributes:
         steps: optimizer steps done.
@@ -92,6 +93,7 @@ class Stepper(Evaluator):
         sites: Mapping[str, float],
         collectives: Collectives | None = None,
         loss_scale: LossScale | None = None,
+        as_ready: bool = False,
     ) -> None:
         self.scaling = None if loss_scale is None else Scaling(loss_scale)
         super().__init__(
@@ -105,6 +107,7 @@ class Stepper(Evaluator):
             dropout=seed if dropout else None,
             sites=sites,
             scaled=loss_scale is not None,
+            as_ready=as_ready,
         )
         self.names, self.accumulate, self.seed, self.dropout = names, accumulate, seed, dropout
         self.collectives = collectives
@@ -117,6 +120,8 @@ class Stepper(Evaluator):
         self._sums = (0.0, 0.0)  # of their losses and weights
         self._last_weight = 0.0  # of the last logical batch
         self._forward: _Forward | None = None
+        self._keeps_gradients = False
+        self._stepped: Batch | None = None  # the micro-batch of a step whose gradients aren't known before its update
 
     # ---- a step at once -------------------------------------------------------------------------------
 
@@ -138,11 +143,20 @@ class Stepper(Evaluator):
         with self.model.lock:
             self.micro_batch(Batch(arrays, None), {"loss": loss})
             if self._pending >= self.accumulate:
-                self.update()
+                try:
+                    self.update()
+                except InputError:
+                    if self._alone:  # what waits lies in memory that the next program uses
+                        self.discard()
+                    raise
         return loss.mean
 
     def micro_batch(self, batch: Batch, means: Mapping[str, RunningMean]) -> None:
-        """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``means``."""
+        """Adds the gradients of a micro-batch to those that wait for ``update``, and its figures to ``means``.
+
+        Whoever calls it holds the model's lock until ``update``, where a logical batch is one micro-batch: what waits
+        lies in memory that other programs use.
+        """
         with self.model.lock:
             batch, counts = self._share(batch)
             arguments = self._begin("step", batch)
@@ -159,15 +173,40 @@ class Stepper(Evaluator):
 
     def discard(self) -> None:
         """Forgets the micro-batches since the last optimizer step, as if they had not been."""
+        self._forget()
+        self._forward = self._stepped = None
+        self.programs.discard()
+
+    def _forget(self) -> None:
+        """Counts from the first micro-batch of a logical batch."""
         self._pending, self._sums = 0, (0.0, 0.0)
-        if self._forward is not None:
-            self._forward = None
-            self.programs.discard()
 
     @property
     def pending(self) -> int:
         """Micro-batches since the last optimizer step."""
         return self._pending
+
+    @property
+    def _alone(self) -> bool:
+        """Whether each micro-batch is a logical batch, whose gradients then lie where they were made."""
+        return self.accumulate == 1 and self.collectives is None and not self._keeps_gradients
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """The gradients of the last step stay in memory of their own; else until another program runs, in its memory.
+
+        From the next step on. It is set by ``fit`` where a callback has a true attribute ``reads_gradients``.
+
+        Raises:
+            InputError: parameters are updated as their gradients are ready.
+        """
+        return not self._alone
+
+    @keeps_gradients.setter
+    def keeps_gradients(self, keeps: bool) -> None:
+        if keeps and self._as_ready:
+            raise InputError('update="as_ready" keeps no gradients, and they are to be read; use update="together"')
+        self._keeps_gradients = keeps
 
     @property
     def leads(self) -> bool:
@@ -288,12 +327,15 @@ class Stepper(Evaluator):
                     self.discard()
                     self.scaling.overflowed()
                     return {}
-                self.discard()
+                self._forget()
                 step = self.steps + 1
                 norm = self.programs.update(self.updates.hyper(step, factor), weight, self.updates.frozen(step))
                 self.steps = step
                 if self.scaling is not None:
                     self.scaling.succeeded()
+            if self._stepped is not None:
+                squares = self.programs.squares()
+                self._check_updated(squares, loss)
             norm = norm if self.updates.clips else math.sqrt(squares) / (weight * scale)
             row = {"step": float(self.steps), "loss": loss / weight, "lr": lr, "gradient_norm": norm}
             return row if self.scaling is None else {**row, "loss_scale": scale}
@@ -301,7 +343,8 @@ class Stepper(Evaluator):
     def plans(self) -> dict[str, Plan]:
         """The plans made so far, by program: the newest for each.
 
-        Those of forward and backward are called ``joint``, and say in ``again`` what runs twice to need less memory.
+        That of a step whose logical batch is one micro-batch is called ``step``; otherwise forward and backward are
+        called ``joint``. Both say in ``again`` what runs twice to need less memory.
         """
         return self.programs.plans()
 
@@ -359,6 +402,8 @@ class Stepper(Evaluator):
     def _gradients_of(self, arguments: Mapping[str, Array], counts: bool) -> dict[str, Array]:
         """The terms of a micro-batch whose gradients were added; zeros where it doesn't count."""
         first = self._pending == 0
+        if self._alone:
+            return self.programs.begin_step(arguments, frozen=self.updates.frozen(self.steps + 1), **self._draw())
         if counts:
             return self.programs.forward_backward(arguments, first=first, **self._draw())
         terms, _ = self.programs.forward(arguments, first=first, values=(), **self._draw())
@@ -384,6 +429,9 @@ class Stepper(Evaluator):
 
         Where a smaller loss scale may help, ``update`` looks instead: all processes then decide alike.
         """
+        if SQUARES not in terms:
+            self._stepped = batch
+            return
         if self.scaling is not None and self.scaling.can_fall:
             return
         bad = self._overflowed(float(terms[SQUARES]))
@@ -399,6 +447,16 @@ class Stepper(Evaluator):
         if bad is None and self.updates.clips:
             return "all parameters together, whose norm exceeds float32,"
         return bad
+
+    def _check_updated(self, squares: float, loss: float) -> None:
+        """Raises NonFiniteLoss where parameters were updated as their gradients came, and one of these isn't finite."""
+        batch, self._stepped = self._stepped, None
+        if batch is None or math.isfinite(squares):
+            return
+        state = self.programs.state()
+        moved = [name.partition("/")[2] for name, array in state.items() if not np.isfinite(array).all()]
+        if moved:
+            raise NonFiniteLoss(loss, self.steps, batch.indices, None, repr(moved[0]), moved=len(moved))
 
     def _first_bad(self, arguments: Mapping[str, Array]) -> str | None:
         """See ``nonfinite.first_bad``."""

@@ -125,7 +125,7 @@ class Trained:
 
     def read(self, name: str) -> Array:
         """A copy of a tensor that training changes."""
-        key = self._key_of(name)
+        key = self.key_of(name)
         if key in self._engine.variables:
             return self._engine.variables.read(key)
         array = self.initial(name)
@@ -133,8 +133,8 @@ class Trained:
 
     def write(self, name: str, array: Array) -> None:
         """Copies ``array`` into a tensor of the same dtype and shape, where it exists already."""
-        if self._key_of(name) in self._engine.variables:
-            self._engine.variables.write(self._key_of(name), array)
+        if self.key_of(name) in self._engine.variables:
+            self._engine.variables.write(self.key_of(name), array)
 
     def state(self) -> dict[str, Array]:
         """Copies of what training changes: ``parameters/<name>`` and ``optimizer/<slot>/<name>``."""
@@ -176,6 +176,7 @@ class Trained:
             key = key.removeprefix(memory + "/")
         return key
 
-    def _key_of(self, name: str) -> str:
+    def key_of(self, name: str) -> str:
+        """The key of a tensor among the variables: its name, behind that of its memory where that isn't the host's."""
         owner = (self.owners or {}).get(name, HOST)
         return name if owner == HOST else f"{owner}/{name}"

@@ -82,6 +82,9 @@ class Trainer(Changing):
             they take where nothing is computed again (``"0.5x"``). To keep to it, what forward computed runs again
             where backward reads it; results are the same bit for bit. None: whatever costs at most 1% more work;
             ``"1x"``: nothing is computed again.
+        update: ``"together"``: once all gradients are known to be finite. ``"as_ready"``: each parameter as soon as its
+            gradient is complete, which needn't be kept then; a batch of finite loss whose gradients aren't spoils the
+            parameters. Not with ``accumulate``, a norm to clip, a loss scale or ``parallel``, for which they are kept.
         parallel: ``"data"``: the processes that mpirun began train together, each on its share of every micro-batch,
             with the losses of one process; or an object with the collectives, see ``train.collectives``.
 
@@ -118,6 +121,7 @@ class Trainer(Changing):
         storage: Storage | None = None,
         loss_scale: LossScaleChoice = None,
         memory: str | int | None = None,
+        update: Literal["together", "as_ready"] = "together",
         parallel: Parallel = None,
     ) -> None:
         self._closed = True  # until it owns the weights
@@ -127,6 +131,7 @@ class Trainer(Changing):
                 raise InputError(f"{name} is {limit!r}; expected a number above 0")
         checks.instance("model", model, Model)
         checks.text("batch_norm", batch_norm, ("fixed", "update"))
+        checks.text("update", update, ("together", "as_ready"))
         for name, flag in (("tie", tie), ("fuse", fuse)):
             checks.instance(name, flag, bool, np.bool_)
         checks.optional("output", output, str)
@@ -147,10 +152,17 @@ class Trainer(Changing):
         objective = Objective(model, loss, output, metrics, names)
         chosen = select(model, trainable)
         trained = tuple(dict.fromkeys(ties[name].of if name in ties else name for name in chosen))
+        updates = resolve(made, model, trained, ties, names.optimizer, clip_norm, clip_value, mean)
+        scaling = loss_scale_of(loss_scale, kept == float16 or has_float16(model, trained))
+        together = {"accumulate": accumulate > 1, "a norm to clip": updates.clips, "parallel": collectives is not None}
+        together["a loss scale"] = scaling is not None
+        if update == "as_ready" and any(together.values()):
+            needs = " and ".join(name for name, there in together.items() if there)
+            raise InputError(f'update="as_ready" keeps no gradients; they are kept for {needs}: leave either out')
         super().__init__(
             model,
             objective,
-            resolve(made, model, trained, ties, names.optimizer, clip_norm, clip_value, mean),
+            updates,
             trained,
             ties,
             names,
@@ -173,7 +185,8 @@ class Trainer(Changing):
             dropout=bool(dropout),
             sites=sites,
             collectives=collectives,
-            loss_scale=loss_scale_of(loss_scale, kept == float16 or has_float16(model, trained)),
+            loss_scale=scaling,
+            as_ready=update == "as_ready",
         )
         if collectives is not None:
             settings = {"model": fingerprint(model.graph), "trained parameters": trained, "accumulate": accumulate}

@@ -119,7 +119,7 @@ def decoder(size=64, layers=2, words=96, length=16):
 
 
 def test_a_step_has_no_floats_of_a_quantized_weight():
-    """The plan of a step: weights in their bits, and a copy and two moments of the adapters alone."""
+    """The plan of a step: weights in their bits, and the adapters alone with two moments."""
     base = decoder()
     model = df.lora(df.quantize(base, 4, 32), rank=2)
     adapters = sum(model.parameters[name].array.nbytes for adapter in model.adapters for name in adapter.tensors)
@@ -129,11 +129,11 @@ def test_a_step_has_no_floats_of_a_quantized_weight():
     with df.Trainer(model, optimizer="adamw") as trainer:
         zeros = np.zeros((2, 16), np.int64)
         trainer.step({"ids": zeros, "labels": zeros})
-        plan = trainer.plans()["joint-True"]
+        plan = trainer.plans()["step"]
     embedding = base.parameters["embed.weight"].array.nbytes
     assert not plan.prepacks
     assert plan.memory["weights"] <= quantized + embedding + adapters + 8192  # aligned, with constants
-    assert plan.memory["state"] <= 2 * adapters + 64 * 2 * len(trainer.trainable)
+    assert plan.memory["state"] <= 3 * adapters + 64 * 3 * len(trainer.trainable)
     largest = 4 * 2 * 16 * 4 * 64  # bytes of the widest activation
     assert plan.memory["arena"] < 12 * largest
 

@@ -75,6 +75,12 @@ class LinearPrograms:
             squares = np.asarray(sum(np.square(g).sum() for g in self.gathered.values()), np.float32)
         return {**terms, SQUARES: squares}
 
+    def begin_step(self, batch: Mapping[str, np.ndarray], *, frozen: frozenset[int]) -> dict[str, np.ndarray]:
+        return self.forward_backward(batch, first=True)
+
+    def discard(self) -> None:
+        self.gathered = {}
+
     def squares(self) -> float:
         return float(sum(np.square(g.astype(np.float64)).sum() for g in self.gathered.values()))
 

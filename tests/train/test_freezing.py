@@ -89,10 +89,10 @@ def test_frozen_parameters_stay_and_go_on_as_pytorch_s_do(device: str, options: 
 def test_a_frozen_layer_costs_no_gradient() -> None:
     with df.Trainer(model(), "mse", adam(), devices=["numpy"]) as trainer:
         trainer.step(data(4))
-        all_of_it = sum(len(segment.steps) for segment in trainer.plans()["joint-True"].segments)
+        all_of_it = sum(len(segment.steps) for segment in trainer.plans()["step"].segments)
         trainer.freeze(["a", "b"])
         trainer.step(data(4))
-        assert sum(len(segment.steps) for segment in trainer.plans()["joint-True"].segments) < all_of_it - 4
+        assert sum(len(segment.steps) for segment in trainer.plans()["step"].segments) < all_of_it - 4
 
 
 def test_freezing_before_the_first_step_leaves_the_rest_for_later() -> None:

@@ -46,6 +46,7 @@ def run(data, file, label, optimizer, *, devices=("cpu",), registry=None, steps=
         registry=registry,
         batch_norm="update" if label == "bn" else "fixed",
     )
+    trainer.keeps_gradients = scale is not None  # to be written
     with trainer:
         for step in range(steps or len(labels)):
             sums = []

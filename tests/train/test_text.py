@@ -129,7 +129,7 @@ def test_few_plans_are_made_and_reported(reviews: Path, caplog: pytest.LogCaptur
     with df.Trainer(text_classifier(), optimizer=df.optim.AdamW(lr=0.05), devices=["numpy"]) as trainer:
         history = trainer.fit(dataset, epochs=4, batch_size=6, progress=False)
         assert history["loss"][-1] < history["loss"][0]
-        shapes = {shapes for (kind, shapes) in trainer.programs.engine.programs if kind[0] == "joint"}
+        shapes = {shapes for (kind, shapes) in trainer.programs.engine.programs if kind[0] == "step"}
         assert len(shapes) <= 4
         assert trainer.classes == {"labels": ["bad", "good"]}
     (said,) = [r.getMessage() for r in caplog.records if "tokens, padded to" in r.getMessage()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from ... import ops
 from ...errors import PluginError
@@ -39,19 +40,46 @@ def update_graph(
         PluginError: an optimizer doesn't give one new tensor per slot.
     """
     builder = GraphBuilder("optimizer")
+    add_updates(builder, {}, parameters, updates, frozen, statistics)
+    return builder.build({OPTIMIZER: frozenset(builder.outputs())})
+
+
+def add_updates(
+    builder: GraphBuilder,
+    known: Mapping[str, Value],
+    parameters: Mapping[str, TensorType],
+    updates: Updates,
+    frozen: frozenset[int],
+    statistics: Mapping[str, TensorType],
+) -> None:
+    """Adds what ``update_graph`` describes.
+
+    Args:
+        builder: of the graph.
+        known: by name the newest values of stored tensors, and SQUARES, where nodes of the graph have them.
+        parameters: as for ``update_graph``.
+        updates: likewise.
+        frozen: likewise.
+        statistics: likewise.
+    """
+
+    def stored(name: str, type_: TensorType, role: Literal["parameter", "statistic"] = "statistic") -> Value:
+        found = known.get(name)
+        return stored_zeros(builder, name, type_, role) if found is None else found
+
     hypers = builder.input(HYPER, float32, (updates.hyper_size,))
     weight = builder.input(WEIGHT, float32, ())
     moving = {name: type_ for name, type_ in parameters.items() if updates.kind_of[name] not in frozen}
-    before = {name: stored_zeros(builder, name, type_, role="parameter") for name, type_ in moving.items()}
-    gradients = {n: stored_zeros(builder, ACCUMULATOR + n, master_type(type_)) for n, type_ in moving.items()}
-    scales = _scales(builder, updates, gradients, ops.reciprocal(weight))
+    before = {name: stored(name, type_, "parameter") for name, type_ in moving.items()}
+    gradients = {name: stored(ACCUMULATOR + name, master_type(type_)) for name, type_ in moving.items()}
+    scales = _scales(builder, updates, gradients, ops.reciprocal(weight), known.get(SQUARES))
     for name in moving:
         kind = updates.kinds[updates.kind_of[name]]
         gradient, scale = gradients[name], scales[kind.norm]
         if kind.clip_value is not None:
             gradient = ops.maximum(ops.minimum(scaled(gradient, scale), kind.clip_value), -kind.clip_value)
             scale = builder.scalar(1.0, float32)
-        held = [stored_zeros(builder, slot, tensor.type) for slot, tensor in updates.slots[name].items()]
+        held = [stored(slot, tensor.type) for slot, tensor in updates.slots[name].items()]
         hyper = hypers if len(updates.kinds) == 1 else span(hypers, kind.start, kind.stop)
         narrow = is_narrow(before[name].type)
         changed, own = (held[-1], held[:-1]) if narrow else (before[name], held)
@@ -67,17 +95,18 @@ def update_graph(
         for slot, old, new in zip(updates.slots[name], held, results[1:], strict=True):
             builder.state(slot, old, new)
     for name, type_ in statistics.items():
-        builder.state(name, stored_zeros(builder, name, type_), ops.copy(stored_zeros(builder, PENDING + name, type_)))
-    return builder.build({OPTIMIZER: frozenset(builder.outputs())})
+        builder.state(name, stored(name, type_), ops.copy(stored(PENDING + name, type_)))
 
 
-def _scales(builder: GraphBuilder, updates: Updates, gradients: Mapping[str, Value], mean: Value) -> list[Value]:
+def _scales(
+    builder: GraphBuilder, updates: Updates, gradients: Mapping[str, Value], mean: Value, square_sum: Value | None
+) -> list[Value]:
     """For each set of parameters with a common norm, what their gradients are multiplied by; rank 0."""
     if not updates.clips:
         builder.output("scale", mean)
         return [mean]
     if updates.reads_squares:
-        squares: list[Value | None] = [builder.input(SQUARES, float32, ())]
+        squares: list[Value | None] = [builder.input(SQUARES, float32, ()) if square_sum is None else square_sum]
     else:
         squares = [None for _ in updates.norms]
         for name, gradient in gradients.items():

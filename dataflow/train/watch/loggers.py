@@ -35,6 +35,11 @@ class TensorBoard:
         self._histograms = bool(checks.instance("TensorBoard: histograms", histograms, bool))
         self._file: EventFile | None = None
 
+    @property
+    def reads_gradients(self) -> bool:
+        """Whether it reads the gradients of the last step after an epoch."""
+        return self._histograms
+
     def __call__(self, event: Event) -> None:
         """Writes an event."""
         if self._file is None:
