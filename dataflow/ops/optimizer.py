@@ -1,11 +1,11 @@
-"""Optimizer steps: parameters and their state, in place; and what the norm of gradients is made of."""
+"""Optimizer steps: parameters and their state, in place; norms of gradients; state in bytes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..ir.op import MultiOp, Op
-from ..ir.types import TensorType, float32
+from ..ir.types import TensorType, float32, uint8
 from ..ir.value import Value
 from .arithmetic import add, mul
 from .cast import cast
@@ -87,4 +87,44 @@ square_sum: Op = Op(
     doc="before + the sum of x^2 over all elements, float32[]: not finite where an element of x isn't",
 )
 
-OPS = (sgd_step, adamw_step, square_sum)
+CODES = 256  # of a byte
+
+
+def _blocks(x: TensorType, block: int) -> TensorType:
+    need(isinstance(block, int) and block > 0, f"blocks of {block!r} elements; expected a count above 0")
+    return TensorType(float32, (-(-x.elements // block),))
+
+
+def _encode_infer(x: TensorType, code: TensorType, *, block: int) -> tuple[TensorType, TensorType]:
+    need(x.dtype == float32, f"encode_blocks: x is {x}; expected float32")
+    need(code == TensorType(float32, (CODES,)), f"encode_blocks: code is {code}; expected float32[{CODES}]")
+    return TensorType(uint8, x.shape), _blocks(x, block)
+
+
+encode_blocks: MultiOp = MultiOp(
+    "encode_blocks",
+    ("x", "code"),
+    _encode_infer,
+    outputs=("codes", "scales"),
+    attributes={"block": 2048},
+    doc="scales: the largest |x| of every block of x, in row-major order; codes: the index of the number of code, which"
+    " ascends, that is nearest to x / scale, the lower one of two, 0 where that is NaN; 0 / 0 is 0 here",
+)
+
+
+def _decode_infer(codes: TensorType, scales: TensorType, code: TensorType, *, block: int) -> TensorType:
+    need(codes.dtype == uint8, f"decode_blocks: codes are {codes}; expected uint8")
+    need(scales == _blocks(codes, block), f"decode_blocks: scales are {scales}; expected {_blocks(codes, block)}")
+    need(code == TensorType(float32, (CODES,)), f"decode_blocks: code is {code}; expected float32[{CODES}]")
+    return TensorType(float32, codes.shape)
+
+
+decode_blocks: Op = Op(
+    "decode_blocks",
+    ("codes", "scales", "code"),
+    _decode_infer,
+    attributes={"block": 2048},
+    doc="code[codes] * the scale of their block; see encode_blocks",
+)
+
+OPS = (sgd_step, adamw_step, square_sum, encode_blocks, decode_blocks)

@@ -62,6 +62,7 @@ enum { ALIGNMENT = 64 };
   X(loss_ctc)                                                                                      \
   X(lrn)                                                                                           \
   X(optimizer)                                                                                     \
+  X(optimizer_blocks)                                                                              \
   X(pool)                                                                                          \
   X(quantized_blocks)                                                                              \
   X(quantized_conv)                                                                                \

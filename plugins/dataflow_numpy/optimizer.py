@@ -39,8 +39,33 @@ def _square_sum(attributes: Attributes, x: Array, before: Array | None = None) -
         return np.asarray(total, np.float32)
 
 
+def _blocks(x: Array, block: int) -> Array:
+    """The elements in rows of a block, zeros behind the last."""
+    flat = x.reshape(-1)
+    padded = np.zeros(-(-flat.size // block) * block, flat.dtype)
+    padded[: flat.size] = flat
+    return padded.reshape(-1, block)
+
+
+def _encode(attributes: Attributes, x: Array, code: Array) -> tuple[Array, Array]:
+    rows = _blocks(x.astype(np.float32), attributes["block"])
+    scales = np.abs(rows).max(axis=1, initial=0)
+    with np.errstate(invalid="ignore"):
+        shares = rows / np.where(scales == 0, np.float32(1), scales)[:, None]
+    middles = (code[:-1] + code[1:]) * np.float32(0.5)
+    codes = np.where(np.isnan(shares), 0, np.searchsorted(middles, shares))
+    return codes.astype(np.uint8).reshape(-1)[: x.size].reshape(x.shape), scales
+
+
+def _decode(attributes: Attributes, codes: Array, scales: Array, code: Array) -> Array:
+    rows = _blocks(codes, attributes["block"])
+    return (code[rows] * scales[:, None]).reshape(-1)[: codes.size].reshape(codes.shape)
+
+
 KERNELS: dict[str, Code] = {
     "sgd_step": _sgd,
     "adamw_step": _adamw,
     "square_sum": _square_sum,
+    "encode_blocks": _encode,
+    "decode_blocks": _decode,
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from ... import ops
-from ...ir.types import float32
+from ...ir.types import float32, uint8
 from ..sample import Operand, Sample, x
 
 
@@ -25,4 +27,20 @@ def _steps() -> list[Sample]:
     return rows
 
 
-SAMPLES: list[Sample] = _steps()
+def _codes() -> list[Sample]:
+    """Blocks that are whole, that aren't, and one of zeros; a code with steps of two sizes."""
+    steps = [-1.0 + i / 64 for i in range(127)] + [i / 129 for i in range(129)]
+    code = Operand((256,), float32, value=sorted(steps))
+    rows = []
+    for shape, block in (((), 4), ((6, 8), 16), ((37,), 8), ((0,), 8), ((5000,), 2048), ((3, 41000), 256)):
+        values = x(*shape)
+        count = -(-math.prod(shape) // block)
+        rows.append(Sample(ops.encode_blocks, (values, code), {"block": block}))
+        codes = Operand(shape, uint8, "range", 0, 256)
+        rows.append(Sample(ops.decode_blocks, (codes, x(count, kind="positive"), code), {"block": block}))
+    zeros = Operand((24,), float32, value=[0.0] * 16 + [1e-38, -1e-38, 0.0, 5e-39, -0.0, 2e-39, 1e-45, 0.0])
+    rows.append(Sample(ops.encode_blocks, (zeros, code), {"block": 8}))
+    return rows
+
+
+SAMPLES: list[Sample] = _steps() + _codes()

@@ -14,8 +14,9 @@ from ...host import checks
 from ...ir.builder import GraphBuilder
 from ...ir.types import float32
 from ...ir.value import Value
+from .eight_bit import check_moment_bits
 from .groups import DECAYED, Decaying, Grouped
-from .protocol import Schedule, check_betas, check_numbers, check_positive
+from .protocol import Schedule, Slot, check_betas, check_numbers, check_positive
 from .terms import decayed_gradient, scalars, span, square, toward
 
 
@@ -30,6 +31,7 @@ class AdamW(Grouped):
         epsilon: added to its square root.
         schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
         no_decay: patterns of parameters that don't decay; ``()`` decays all, as PyTorch does.
+        moment_bits: 32, or 8: large tensors of the state in bytes, block by block.
     """
 
     lr: float = 1e-3
@@ -38,13 +40,15 @@ class AdamW(Grouped):
     epsilon: float = 1e-8
     schedule: Schedule | str | None = None
     no_decay: Sequence[str] = field(default=DECAYED, kw_only=True)
+    moment_bits: int = field(default=32, kw_only=True)
 
-    slots = ("m", "v")
+    slots = ("m", Slot("v", signed=False))
     hyper_size = 4
 
     def __post_init__(self) -> None:
         check_numbers("AdamW", lr=self.lr, weight_decay=self.weight_decay, epsilon=self.epsilon)
         check_betas("AdamW", self.betas)
+        check_moment_bits("AdamW", self.moment_bits)
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[lr, weight_decay, 1 - beta1^step, 1 - beta2^step]."""
@@ -73,6 +77,7 @@ class Adam(Grouped):
         epsilon: added to its square root.
         amsgrad: divide by the square root of the largest mean square so far.
         schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
+        moment_bits: 32, or 8: large tensors of the state in bytes, block by block.
     """
 
     lr: float = 1e-3
@@ -81,16 +86,18 @@ class Adam(Grouped):
     epsilon: float = 1e-8
     amsgrad: bool = False
     schedule: Schedule | str | None = None
+    moment_bits: int = field(default=32, kw_only=True)
 
     def __post_init__(self) -> None:
         check_numbers("Adam", lr=self.lr, weight_decay=self.weight_decay, epsilon=self.epsilon)
         check_betas("Adam", self.betas)
         checks.instance("Adam: amsgrad", self.amsgrad, bool)
+        check_moment_bits("Adam", self.moment_bits)
 
     @property
-    def slots(self) -> tuple[str, ...]:
+    def slots(self) -> tuple[str | Slot, ...]:
         """Mean and mean square of the gradients; with ``amsgrad`` the largest mean square."""
-        return ("m", "v", "largest") if self.amsgrad else ("m", "v")
+        return ("m", *(Slot(name, signed=False) for name in ("v", "largest")[: 1 + self.amsgrad]))
 
     hyper_size = 7
 

@@ -13,8 +13,9 @@ from ...host import checks
 from ...host.numbers import integer
 from ...ir.builder import GraphBuilder
 from ...ir.value import Value
-from .protocol import Optimizer, Schedule, Slot, slots_of
+from .protocol import Slot, slots_of
 from .terms import scalars, span
+from .wrapping import Wrapping
 
 
 class Average(Protocol):
@@ -89,26 +90,14 @@ def _counted(step: int, start: int, every: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class Averaged:
+class Averaged(Wrapping):
     """An optimizer that keeps the average of what it makes of a parameter, too.
 
     Attributes:
-        rule: the optimizer.
         average: which.
     """
 
-    rule: Optimizer
     average: Average
-
-    @property
-    def lr(self) -> float:
-        """The optimizer's."""
-        return self.rule.lr
-
-    @property
-    def schedule(self) -> Schedule | str | None:
-        """The optimizer's."""
-        return self.rule.schedule
 
     @property
     def slots(self) -> tuple[Slot, ...]:

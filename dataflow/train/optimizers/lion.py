@@ -11,6 +11,7 @@ import numpy as np
 from ... import ops
 from ...ir.builder import GraphBuilder
 from ...ir.value import Value
+from .eight_bit import check_moment_bits
 from .groups import DECAYED, Grouped
 from .protocol import Schedule, check_betas, check_numbers
 from .terms import scalars, scaled, toward
@@ -26,6 +27,7 @@ class Lion(Grouped):
         betas: share of the momentum in the direction of a step, and in the next momentum.
         schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
         no_decay: patterns of parameters that don't decay; ``()`` decays all.
+        moment_bits: 32, or 8: large tensors of the state in bytes, block by block.
     """
 
     lr: float = 1e-4
@@ -33,6 +35,7 @@ class Lion(Grouped):
     betas: tuple[float, float] = (0.9, 0.99)
     schedule: Schedule | str | None = None
     no_decay: Sequence[str] = field(default=DECAYED, kw_only=True)
+    moment_bits: int = field(default=32, kw_only=True)
 
     slots = ("momentum",)
     hyper_size = 2
@@ -40,6 +43,7 @@ class Lion(Grouped):
     def __post_init__(self) -> None:
         check_numbers("Lion", lr=self.lr, weight_decay=self.weight_decay)
         check_betas("Lion", self.betas)
+        check_moment_bits("Lion", self.moment_bits)
 
     def hyper(self, step: int, lr: float) -> np.ndarray[Any, Any]:
         """[lr, 1 - lr weight_decay]."""

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import InputError
 from ...host import checks
 from ...ir.builder import GraphBuilder
-from ...ir.types import TensorType
+from ...ir.types import DType, TensorType
 from ...ir.value import Value
 
 Schedule = Callable[[int], float]
@@ -31,19 +31,23 @@ def scalar(shape: Sizes) -> Sizes | None:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A state tensor that an optimizer keeps per parameter, in the parameter's dtype.
+    """A state tensor that an optimizer keeps per parameter.
 
     Attributes:
         name: among the optimizer's slots.
         shape: its shape by the parameter's; None: that parameter has no such tensor.
         start: its elements at first, or ``"parameter"``: a copy of the parameter.
         evaluated: evaluation, prediction and saving read this tensor in place of the parameter; of its shape.
+        signed: it may have negative elements.
+        dtype: of its elements; None: the parameter's, or float32 where that has fewer bits.
     """
 
     name: str
     shape: Callable[[Sizes], Sizes | None] = same_shape
     start: float | Literal["parameter"] = 0.0
     evaluated: bool = False
+    signed: bool = True
+    dtype: DType | None = None
 
 
 class Optimizer(Protocol):
@@ -119,7 +123,7 @@ def slot_tensors(rule: Optimizer, name: str, type_: TensorType) -> list[SlotTens
                 f"{type(rule).__name__}: slot {slot.name!r} is {list(shape)} for a parameter of {type_}; what starts "
                 "as the parameter, or is read in its place, has its shape"
             )
-        found.append(SlotTensor(slot, name, TensorType(type_.dtype, tuple(shape))))
+        found.append(SlotTensor(slot, name, TensorType(slot.dtype or type_.dtype, tuple(shape))))
     return found
 
 

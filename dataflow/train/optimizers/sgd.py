@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ... import ops
 from ...errors import InputError
 from ...ir.builder import GraphBuilder
 from ...ir.value import Value
+from .eight_bit import check_moment_bits
 from .groups import Decaying
 from .protocol import Schedule, check_numbers
 
@@ -23,6 +24,7 @@ class SGD(Decaying):
         weight_decay: factor of the parameter that is added to its gradient.
         nesterov: look ahead along the velocity.
         schedule: factor on ``lr`` by optimizer step, see df.schedules; or a name from there.
+        moment_bits: 32, or 8: the velocity of large parameters in bytes, block by block.
     """
 
     lr: float = 1e-2
@@ -30,11 +32,15 @@ class SGD(Decaying):
     weight_decay: float = 0.0
     nesterov: bool = False
     schedule: Schedule | str | None = None
+    moment_bits: int = field(default=32, kw_only=True)
 
     def __post_init__(self) -> None:
         check_numbers("SGD", lr=self.lr, weight_decay=self.weight_decay, momentum=self.momentum)
         if self.nesterov and not self.momentum:
             raise InputError("SGD: nesterov needs a momentum above 0")
+        check_moment_bits("SGD", self.moment_bits)
+        if self.moment_bits == 8 and not self.momentum:
+            raise InputError("SGD: moment_bits=8 needs a momentum above 0; without one nothing is kept")
 
     @property
     def slots(self) -> tuple[str, ...]:

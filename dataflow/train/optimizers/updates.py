@@ -15,6 +15,7 @@ from ...model import Model
 from ..parameters import is_deferred, matching, nearest, positioned
 from ..tied_weights import Tie
 from .averages import Average, Averaged
+from .eight_bit import with_moment_bits
 from .groups import Group, changed, check_grouped
 from .layers import layers_of
 from .masters import kept_tensors
@@ -150,7 +151,7 @@ def resolve(
             # Of the groups before the one that gives the optimizer, settings are those of another.
             settings = {k: v for i in own if i >= source for k, v in groups[i].settings.items()}
             factor = layer_decay ** depth.get(name, 0) * _last((groups[i].lr_factor for i in own), 1.0)
-            made = _with_settings(base, settings, name in spared[source], factor)
+            made = with_moment_bits(_with_settings(base, settings, name in spared[source], factor))
             clips = max((i for i in own if groups[i].clip_norm is not None), default=-1)
             norms.setdefault(clips, groups[clips].clip_norm if clips >= 0 else clip_norm)
             kinds[key] = Kind(
